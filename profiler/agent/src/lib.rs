@@ -1,0 +1,1 @@
+//! The part of grapnel that lives in the target.

@@ -1,0 +1,1 @@
+//! Reads a trace: live set, sites, symbols, reports.

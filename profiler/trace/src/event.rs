@@ -1,0 +1,163 @@
+//! The records of a trace, as a reader sees them.
+
+use alloc::vec::Vec;
+
+/// Which family of functions gave a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+#[non_exhaustive]
+pub enum Source {
+    /// `malloc`.
+    Malloc = 0,
+    /// `calloc`.
+    Calloc = 1,
+    /// `realloc` or `reallocarray`.
+    Realloc = 2,
+    /// `memalign`, `aligned_alloc`, `posix_memalign`, `valloc`, `pvalloc`.
+    Aligned = 3,
+}
+
+impl Source {
+    /// The source with this number, as the wire and the file have it.
+    pub fn from_u8(n: u8) -> Option<Self> {
+        [Self::Malloc, Self::Calloc, Self::Realloc, Self::Aligned].get(usize::from(n)).copied()
+    }
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// It returned this status.
+    Code(i32),
+    /// This signal killed it.
+    Signal(i32),
+}
+
+/// What is known of a process when its recording begins.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProcessInfo {
+    /// Process id, as the drain sees it.
+    pub pid: u32,
+    /// Its parent's.
+    pub ppid: u32,
+    /// The arguments, the program's name first. Any bytes.
+    pub command: Vec<Vec<u8>>,
+    /// The executable's path. Any bytes.
+    pub executable: Vec<u8>,
+    /// Wall-clock time of the start, in nanoseconds since 1970.
+    pub started_unix_ns: u64,
+    /// The machine's architecture, as `uname -m` has it.
+    pub machine: Vec<u8>,
+    /// The version of grapnel that recorded it.
+    pub recorder: Vec<u8>,
+}
+
+/// A loaded object: the program, a library, the vDSO.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Module {
+    /// Unique per load: a library closed and opened again has two.
+    pub id: u32,
+    /// Where its address 0 lies in the process.
+    pub bias: u64,
+    /// `[start, end)` of its lowest to its highest mapped address in the process.
+    pub range: (u64, u64),
+    /// The GNU build id; empty when it has none.
+    pub build_id: Vec<u8>,
+    /// The path it was loaded from. Any bytes.
+    pub path: Vec<u8>,
+}
+
+/// Flags of a stack node.
+pub mod node_flags {
+    /// Found by a frame pointer where no unwind table covers the code: likely, not certain.
+    pub const GUESS: u8 = 1;
+    /// The frame was interrupted by a signal: its pc is exact, not a return address.
+    pub const SIGNAL: u8 = 2;
+    /// A mark in place of the frames beyond the depth limit.
+    pub const TRUNCATED: u8 = 4;
+}
+
+/// One record. Events of all threads stand in one order: an order in which they could truly have happened,
+/// where every block is given out before it is freed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// Nanoseconds since the start of the recording; holds for what follows. Coarse: to within 10 ms.
+    Time(u64),
+    /// A thread was seen for the first time. Threads are numbered from 0 in the order of these records.
+    Thread {
+        /// Its number in this trace.
+        index: u32,
+        /// The kernel's id of it.
+        tid: u32,
+        /// Its name, as the kernel has it. Any bytes.
+        name: Vec<u8>,
+    },
+    /// A stack is a node in a prefix tree; nodes are numbered from 1 in the order of these records.
+    Node {
+        /// This node.
+        id: u32,
+        /// The stack without its leaf frame; 0 is the empty stack.
+        parent: u32,
+        /// The leaf frame's return address (its exact pc with [`node_flags::SIGNAL`]).
+        pc: u64,
+        /// The module that `pc` lies in; 0 for none.
+        module: u32,
+        /// See [`node_flags`].
+        flags: u8,
+    },
+    /// A block was given out.
+    Alloc {
+        /// The thread's number.
+        thread: u32,
+        /// The stack's node.
+        stack: u32,
+        /// The block's address.
+        address: u64,
+        /// Bytes requested.
+        size: u64,
+        /// Which functions gave it.
+        source: Source,
+    },
+    /// A block was given back.
+    Free {
+        /// The thread's number.
+        thread: u32,
+        /// The block's address.
+        address: u64,
+    },
+    /// `realloc` of a block begins: from here until [`Event::ReallocEnd`] or [`Event::ReallocFailed`] of the
+    /// same thread the block belongs to nobody.
+    ReallocBegin {
+        /// The thread's number.
+        thread: u32,
+        /// The old block's address.
+        address: u64,
+    },
+    /// `realloc` gave out its new block (perhaps at the old address).
+    ReallocEnd {
+        /// The thread's number.
+        thread: u32,
+        /// The stack's node.
+        stack: u32,
+        /// The new block's address.
+        address: u64,
+        /// Bytes requested.
+        size: u64,
+        /// The old block's address.
+        old: u64,
+    },
+    /// `realloc` failed: the old block is as it was.
+    ReallocFailed {
+        /// The thread's number.
+        thread: u32,
+        /// The old block's address.
+        address: u64,
+    },
+    /// An object was loaded.
+    Module(Module),
+    /// The object with this id was unloaded.
+    Unload(u32),
+    /// This many events could not be recorded at about this point.
+    Lost(u64),
+}

@@ -1,0 +1,30 @@
+//! The trace: what the agent writes into shared rings, and what a trace file holds.
+//!
+//! Two forms of the same facts:
+//! - [`wire`]: fixed words in a ring in shared memory ([`ring`], [`shared`]), made to be written in a few
+//!   nanoseconds by the thread that allocates;
+//! - [`event`]: the records of a trace file, in one order for all threads, compact and compressed
+//!   ([`block`], [`encode`], [`decode`], and with the feature `file` [`writer`] and [`reader`]).
+//!
+//! The drain, in the command, turns the first into the second.
+#![cfg_attr(not(any(test, feature = "file")), no_std)]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+pub mod block;
+pub mod decode;
+pub mod encode;
+pub mod error;
+pub mod event;
+#[cfg(feature = "file")]
+pub mod reader;
+pub mod ring;
+pub mod shared;
+mod varint;
+pub mod wire;
+#[cfg(feature = "file")]
+pub mod writer;
+
+pub use error::Error;
+pub use event::{Event, Exit, Module, ProcessInfo, Source};

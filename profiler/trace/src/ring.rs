@@ -1,0 +1,194 @@
+//! A ring of words with one writer and one reader, in memory that two processes share.
+//!
+//! Invariant: `head <= tail <= head + capacity`, both counting words since the ring was made. The words in
+//! `[head, tail)` belong to the reader, all others to the writer. The writer publishes with a release store
+//! of `tail`, the reader gives back with a release store of `head`; each reads the other's with acquire. A
+//! record is published whole or not at all, so a writer that dies at any instant leaves only whole records.
+
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// The shared counters of a ring. All zeroes is a valid empty ring.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct RingControl {
+    /// Words published so far. Written by the writer only.
+    pub tail: AtomicU64,
+    _pad0: [AtomicU64; 7],
+    /// Words taken so far. Written by the reader only.
+    pub head: AtomicU64,
+    _pad1: [AtomicU64; 7],
+    /// Log2 of the capacity in words; 0 until the ring is ready.
+    pub capacity_log2: AtomicU32,
+    /// The thread that writes now, for the agent's own use.
+    pub owner: AtomicU32,
+    _pad2: [AtomicU64; 7],
+}
+
+/// A ring has no room for a record: the reader is behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Full;
+
+/// The writing end. One per ring at any time.
+#[derive(Debug)]
+pub struct Producer<'a> {
+    control: &'a RingControl,
+    words: &'a [AtomicU64],
+    mask: u64,
+    tail: u64,
+    /// The last head that was seen: a lower bound of the true one.
+    head: u64,
+}
+
+impl<'a> Producer<'a> {
+    /// Takes up the ring where the last writer left it. `words` must have a power of two of elements.
+    ///
+    /// Never allocates or locks.
+    pub fn new(control: &'a RingControl, words: &'a [AtomicU64]) -> Self {
+        debug_assert!(words.len().is_power_of_two());
+        let tail = control.tail.load(Ordering::Relaxed);
+        let head = control.head.load(Ordering::Acquire);
+        Self { control, words, mask: words.len() as u64 - 1, tail, head }
+    }
+
+    /// Appends and publishes one record, or leaves the ring as it is. Never allocates or locks.
+    #[inline]
+    pub fn push<const N: usize>(&mut self, record: [u64; N]) -> Result<(), Full> {
+        self.push_slice(&record)
+    }
+
+    /// As [`Producer::push`], for a record whose length is not known when compiling.
+    #[inline]
+    pub fn push_slice(&mut self, record: &[u64]) -> Result<(), Full> {
+        let end = self.tail + record.len() as u64;
+        if end - self.head > self.mask + 1 {
+            self.head = self.control.head.load(Ordering::Acquire);
+            if end - self.head > self.mask + 1 {
+                return Err(Full);
+            }
+        }
+        for (i, &word) in record.iter().enumerate() {
+            let at = (self.tail + i as u64) & self.mask;
+            self.words[at as usize].store(word, Ordering::Relaxed);
+        }
+        self.tail = end;
+        self.control.tail.store(end, Ordering::Release);
+        Ok(())
+    }
+
+    /// Whether the words up to here fill a new half of the ring: the time to wake a sleeping reader.
+    #[inline]
+    pub fn crossed_half(&self, words: u64) -> bool {
+        let half = self.capacity() >> 1;
+        self.tail & !(half - 1) != (self.tail - words) & !(half - 1)
+    }
+
+    /// Capacity in words.
+    pub fn capacity(&self) -> u64 {
+        self.mask + 1
+    }
+}
+
+/// The reading end.
+#[derive(Debug)]
+pub struct Consumer<'a> {
+    control: &'a RingControl,
+    words: &'a [AtomicU64],
+}
+
+/// The counters of a ring contradict each other: its writer is not the agent, or went astray.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a ring of {capacity} words claims {tail} written and {head} taken")]
+pub struct Corrupt {
+    /// Words the ring holds.
+    pub capacity: u64,
+    /// Words written, as the ring has it.
+    pub tail: u64,
+    /// Words taken.
+    pub head: u64,
+}
+
+impl<'a> Consumer<'a> {
+    /// Reads `words` (a power of two of elements).
+    pub fn new(control: &'a RingControl, words: &'a [AtomicU64]) -> Self {
+        Self { control, words }
+    }
+
+    /// Moves all that is published to the end of `out` and gives the room back. Returns how many words.
+    pub fn drain_into(&self, out: &mut Vec<u64>) -> Result<usize, Corrupt> {
+        let tail = self.control.tail.load(Ordering::Acquire);
+        let head = self.control.head.load(Ordering::Relaxed);
+        let capacity = self.words.len() as u64;
+        let len = tail.wrapping_sub(head);
+        if len > capacity {
+            return Err(Corrupt { capacity, tail, head });
+        }
+        let start = (head & (capacity - 1)) as usize;
+        let first = (len as usize).min(self.words.len() - start);
+        out.reserve(len as usize);
+        for word in self.words[start..start + first].iter().chain(&self.words[..len as usize - first]) {
+            out.push(word.load(Ordering::Relaxed));
+        }
+        self.control.head.store(tail, Ordering::Release);
+        Ok(len as usize)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ring(words: usize) -> (RingControl, Vec<AtomicU64>) {
+        (RingControl::default(), (0..words).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    #[test]
+    fn full_leaves_the_ring_as_it_was() {
+        let (control, words) = ring(8);
+        let mut producer = Producer::new(&control, &words);
+        let consumer = Consumer::new(&control, &words);
+        producer.push([1, 2, 3]).unwrap();
+        producer.push([4, 5, 6]).unwrap();
+        assert_eq!(producer.push([7, 8, 9]), Err(Full));
+        let mut out = Vec::new();
+        assert_eq!(consumer.drain_into(&mut out), Ok(6));
+        producer.push([7, 8, 9]).unwrap();
+        consumer.drain_into(&mut out).unwrap();
+        assert_eq!(out, (1..=9).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn two_threads_agree() {
+        let (control, words) = ring(64);
+        let total = 200_000u64;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut producer = Producer::new(&control, &words);
+                for n in 0..total {
+                    while producer.push([n, !n, n ^ 7]).is_err() {
+                        std::thread::yield_now();
+                    }
+                }
+            });
+            let consumer = Consumer::new(&control, &words);
+            let mut out = Vec::new();
+            while out.len() < 3 * total as usize {
+                if consumer.drain_into(&mut out).unwrap() == 0 {
+                    std::thread::yield_now();
+                }
+            }
+            for (n, record) in out.chunks(3).enumerate() {
+                let n = n as u64;
+                assert_eq!(record, [n, !n, n ^ 7]);
+            }
+        });
+    }
+
+    #[test]
+    fn counters_that_lie_are_noticed() {
+        let (control, words) = ring(8);
+        control.tail.store(100, Ordering::Relaxed);
+        let result = Consumer::new(&control, &words).drain_into(&mut Vec::new());
+        assert_eq!(result, Err(Corrupt { capacity: 8, tail: 100, head: 0 }));
+    }
+}

@@ -1,0 +1,240 @@
+//! The session: the memory that the command and all its targets share.
+//!
+//! A sparse file: a header, then one segment per process, `segment_stride` bytes apart. A segment is a
+//! [`SegmentHeader`], then its rings; memory is used only where something was written. Everything is atomics
+//! in `repr(C)`, so that a reference to it is valid whatever another process wrote there.
+
+use crate::ring::RingControl;
+use crate::wire::SHARDS;
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+/// First word of a session.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"GRAPNEL\x01");
+/// Changes with every change of the layout: command and agent must be of one build.
+pub const LAYOUT: u32 = 1;
+
+/// Room for a path or a command line in shared memory.
+pub const TEXT_BYTES: usize = 4096;
+
+/// Bytes from the start of the file to the first segment.
+pub const HEADER_BYTES: u64 = 64 << 10;
+
+/// The environment variable that names the session's file to the agent.
+pub const SESSION_VARIABLE: &str = "GRAPNEL_SESSION";
+
+/// Set in the owner word by the kernel when the thread that held the robust lock died.
+pub const OWNER_DIED: u32 = 0x4000_0000;
+
+/// Text that is written once, before the field that announces it.
+#[repr(C)]
+pub struct Text {
+    len: AtomicU32,
+    bytes: [AtomicU8; TEXT_BYTES - 4],
+}
+
+impl core::fmt::Debug for Text {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Text({} bytes)", self.len.load(Ordering::Relaxed))
+    }
+}
+
+impl Text {
+    /// Stores as much of it as there is room for, whole `pieces` only, each followed by a zero byte.
+    pub fn set<'a>(&self, pieces: impl IntoIterator<Item = &'a [u8]>) {
+        let mut at = 0;
+        for piece in pieces {
+            if at + piece.len() + 1 > self.bytes.len() {
+                break;
+            }
+            for (to, &byte) in self.bytes[at..].iter().zip(piece.iter().chain(&[0])) {
+                to.store(byte, Ordering::Relaxed);
+            }
+            at += piece.len() + 1;
+        }
+        self.len.store(at as u32, Ordering::Release);
+    }
+
+    /// The bytes stored, each piece followed by a zero. Copies into `out`; returns the part that was filled.
+    pub fn get<'o>(&self, out: &'o mut [u8]) -> &'o [u8] {
+        let len = (self.len.load(Ordering::Acquire) as usize).min(self.bytes.len()).min(out.len());
+        for (to, from) in out[..len].iter_mut().zip(&self.bytes) {
+            *to = from.load(Ordering::Relaxed);
+        }
+        &out[..len]
+    }
+}
+
+/// The head of a session.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct SessionHeader {
+    /// [`MAGIC`], stored last by the command.
+    pub magic: AtomicU64,
+    /// [`LAYOUT`].
+    pub layout: AtomicU32,
+    /// Bit set of [`session_flags`].
+    pub flags: AtomicU32,
+    /// Bytes from one segment to the next.
+    pub segment_stride: AtomicU64,
+    /// How many segments the file has room for.
+    pub segment_limit: AtomicU32,
+    /// The next segment that a process may take.
+    pub next_segment: AtomicU32,
+    /// The most frames that a stack may have.
+    pub max_frames: AtomicU32,
+    /// Not zero: nothing more is recorded, everybody passes through.
+    pub stopped: AtomicU32,
+    /// The command's process id.
+    pub command_pid: AtomicU32,
+    /// Processes that could not be followed.
+    pub unfollowed: AtomicU32,
+    _pad0: [AtomicU64; 1],
+    /// A robust process-shared lock that the drain holds while it lives. Its first word is the futex word,
+    /// in which the kernel sets [`OWNER_DIED`] when the drain dies however it dies.
+    pub owner: [AtomicU32; 16],
+    /// Futex on which the drain sleeps; writers add one and wake it when `asleep` says so.
+    pub wake: AtomicU32,
+    /// Not zero while the drain sleeps on `wake`.
+    pub asleep: AtomicU32,
+    /// Futex on which writers wait for room; the drain adds one when it made some.
+    pub room: AtomicU32,
+    /// How many writers wait on `room`.
+    pub waiting: AtomicU32,
+    _pad1: [AtomicU64; 6],
+    /// The path under which targets find the agent.
+    pub agent_path: Text,
+    /// The path under which targets find this session.
+    pub session_path: Text,
+}
+
+/// Bits of [`SessionHeader::flags`].
+pub mod session_flags {
+    /// The agent goes along through fork and exec.
+    pub const FOLLOW: u32 = 1;
+    /// A full ring drops and counts; else the thread waits.
+    pub const DROP: u32 = 2;
+    /// Every stack is walked a second time without the memo and compared; for tests.
+    pub const CHECK_STACKS: u32 = 4;
+}
+
+/// States of a segment.
+pub mod segment_state {
+    /// Nobody's yet.
+    pub const FREE: u32 = 0;
+    /// The process has filled in the header; its rings may be drained.
+    pub const READY: u32 = 1;
+    /// The agent gave up; `failure` says why.
+    pub const FAILED: u32 = 2;
+}
+
+/// The head of a process's segment.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct SegmentHeader {
+    /// See [`segment_state`]; stored after all else.
+    pub state: AtomicU32,
+    /// The process.
+    pub pid: AtomicU32,
+    /// Its parent.
+    pub ppid: AtomicU32,
+    /// How many rings were ever used: rings `0..rings` may hold something.
+    pub rings: AtomicU32,
+    /// Events that found no ring or no room.
+    pub lost: AtomicU64,
+    /// Stacks that the check of [`session_flags::CHECK_STACKS`] found to differ.
+    pub bad_stacks: AtomicU32,
+    /// Not zero when the agent stopped itself, by a code of [`failure`].
+    pub failure: AtomicU32,
+    /// Bytes from the segment's start that the process has mapped.
+    pub mapped: AtomicU64,
+    /// Bytes of the agent's own memory in the process, rings left out.
+    pub agent_bytes: AtomicU64,
+    /// The arguments.
+    pub command: Text,
+    /// The executable's path.
+    pub executable: Text,
+    /// What went wrong, for a person.
+    pub message: Text,
+    /// Sequence numbers of the shards of the address space (see [`crate::wire`]).
+    pub shards: [AtomicU32; SHARDS],
+}
+
+/// Codes of [`SegmentHeader::failure`].
+pub mod failure {
+    /// An allocation function could not be hooked.
+    pub const HOOK: u32 = 1;
+    /// The agent met a fault of its own and went silent.
+    pub const PANIC: u32 = 2;
+    /// No memory for the agent's own needs.
+    pub const MEMORY: u32 = 3;
+}
+
+/// Bytes from a segment's start to its first ring.
+pub const RINGS_AT: u64 = (size_of::<SegmentHeader>() as u64 + 4095) & !4095;
+
+/// The first rings are large, for the threads that do most; the others are small, for the many.
+pub const LARGE_RINGS: u64 = 16;
+const LARGE_WORDS_LOG2: u32 = 17;
+const SMALL_WORDS_LOG2: u32 = 13;
+const CONTROL_BYTES: u64 = 4096;
+const LARGE_BYTES: u64 = CONTROL_BYTES + (8 << LARGE_WORDS_LOG2);
+const SMALL_BYTES: u64 = CONTROL_BYTES + (8 << SMALL_WORDS_LOG2);
+const _: () = assert!(size_of::<RingControl>() as u64 <= CONTROL_BYTES);
+const _: () = assert!(size_of::<SessionHeader>() as u64 <= HEADER_BYTES);
+
+/// Where a ring lies in its segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingPlace {
+    /// Bytes from the segment's start to the [`RingControl`].
+    pub control: u64,
+    /// Bytes from the segment's start to the words.
+    pub words: u64,
+    /// How many words, a power of two.
+    pub len: usize,
+}
+
+impl RingPlace {
+    /// The place of ring `index`.
+    pub fn of(index: u32) -> Self {
+        let index = u64::from(index);
+        let large = index.min(LARGE_RINGS);
+        let small = index - large;
+        let control = RINGS_AT + large * LARGE_BYTES + small * SMALL_BYTES;
+        let log2 = if index < LARGE_RINGS { LARGE_WORDS_LOG2 } else { SMALL_WORDS_LOG2 };
+        Self { control, words: control + CONTROL_BYTES, len: 1 << log2 }
+    }
+
+    /// Bytes from the segment's start to the ring's end.
+    pub fn end(self) -> u64 {
+        self.words + 8 * self.len as u64
+    }
+}
+
+/// How many rings fit into a segment of which `bytes` are mapped.
+pub fn rings_within(bytes: u64) -> u32 {
+    let (mut low, mut high) = (0, 1 << 20);
+    while low < high {
+        let middle = (low + high) / 2;
+        if RingPlace::of(middle).end() <= bytes { low = middle + 1 } else { high = middle }
+    }
+    low
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rings_follow_each_other_without_overlap() {
+        let mut end = RINGS_AT;
+        for index in 0..100 {
+            let place = RingPlace::of(index);
+            assert_eq!(place.control, end);
+            assert_eq!(place.control % 4096, 0);
+            assert!(place.len.is_power_of_two());
+            end = place.end();
+            assert_eq!(rings_within(end), index + 1);
+            assert_eq!(rings_within(end - 1), index);
+        }
+    }
+}

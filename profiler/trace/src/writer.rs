@@ -1,0 +1,126 @@
+//! Writes a trace file.
+
+use crate::block::{BlockHeader, BlockKind, FILE_MAGIC, VERSION};
+use crate::encode::BlockEncoder;
+use crate::error::Error;
+use crate::event::{Event, Exit, ProcessInfo};
+use crate::varint::put;
+use std::io::Write;
+use xxhash_rust::xxh64::Xxh64;
+
+/// A block is closed when it holds this many bytes, or when [`Writer::flush`] is called.
+const BLOCK_BYTES: usize = 512 << 10;
+
+/// Writes events to a trace, a block at a time.
+pub struct Writer<W: Write> {
+    out: W,
+    encoder: BlockEncoder,
+    compressor: zstd::bulk::Compressor<'static>,
+    written: u64,
+}
+
+impl<W: Write> core::fmt::Debug for Writer<W> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Writer({} bytes written)", self.written)
+    }
+}
+
+impl<W: Write> Writer<W> {
+    /// Begins a trace. `level` is zstd's compression level.
+    pub fn new(out: W, info: &ProcessInfo, level: i32) -> Result<Self, Error> {
+        let compressor = zstd::bulk::Compressor::new(level)?;
+        let mut writer = Self { out, encoder: BlockEncoder::default(), compressor, written: 0 };
+        let mut header = FILE_MAGIC.to_vec();
+        header.extend_from_slice(&VERSION.to_le_bytes());
+        header.extend_from_slice(&[0; 6]);
+        writer.out.write_all(&header)?;
+        writer.written = header.len() as u64;
+        writer.block(BlockKind::Info, 0, &encode_info(info))?;
+        Ok(writer)
+    }
+
+    /// Appends an event; a full block goes out.
+    ///
+    /// # Errors
+    /// When the file can't be written. The block is then lost, those before it are whole in the file.
+    pub fn push(&mut self, event: &Event) -> Result<(), Error> {
+        self.encoder.push(event);
+        if self.encoder.bytes().len() >= BLOCK_BYTES { self.flush() } else { Ok(()) }
+    }
+
+    /// Writes out what was gathered, so that a reader sees it.
+    pub fn flush(&mut self) -> Result<(), Error> {
+        if self.encoder.bytes().is_empty() {
+            return Ok(());
+        }
+        let encoder = core::mem::take(&mut self.encoder);
+        let result = self.block(BlockKind::Events, encoder.start(), encoder.bytes());
+        self.encoder = encoder;
+        self.encoder.clear();
+        result
+    }
+
+    /// Ends the trace in order. `duration` in nanoseconds.
+    pub fn finish(mut self, exit: Option<Exit>, duration: u64, lost: u64) -> Result<W, Error> {
+        self.flush()?;
+        let mut bytes = Vec::new();
+        let (kind, value) = match exit {
+            None => (0, 0),
+            Some(Exit::Code(code)) => (1, code),
+            Some(Exit::Signal(signal)) => (2, signal),
+        };
+        bytes.push(kind);
+        put(&mut bytes, u64::from(value as u32));
+        put(&mut bytes, duration);
+        put(&mut bytes, lost);
+        self.block(BlockKind::End, duration, &bytes)?;
+        self.out.flush()?;
+        Ok(self.out)
+    }
+
+    /// Bytes written to the file so far.
+    pub fn written(&self) -> u64 {
+        self.written
+    }
+
+    fn block(&mut self, kind: BlockKind, time_ns: u64, raw: &[u8]) -> Result<(), Error> {
+        let compressed = self.compressor.compress(raw)?;
+        let (codec, stored) =
+            if compressed.len() < raw.len() { (1, compressed.as_slice()) } else { (0, raw) };
+        let mut header = BlockHeader {
+            kind: kind as u8,
+            codec,
+            raw_len: raw.len() as u32,
+            stored_len: stored.len() as u32,
+            time_ns,
+            checksum: 0,
+        };
+        header.checksum = checksum(&header, stored);
+        let mut bytes = header.encode().to_vec();
+        bytes.extend_from_slice(stored);
+        self.out.write_all(&bytes)?;
+        self.written += bytes.len() as u64;
+        Ok(())
+    }
+}
+
+pub(crate) fn checksum(header: &BlockHeader, stored: &[u8]) -> u64 {
+    let mut hash = Xxh64::new(0);
+    hash.update(&header.encode()[..24]);
+    hash.update(stored);
+    hash.digest()
+}
+
+fn encode_info(info: &ProcessInfo) -> Vec<u8> {
+    let mut out = Vec::new();
+    put(&mut out, u64::from(info.pid));
+    put(&mut out, u64::from(info.ppid));
+    put(&mut out, info.started_unix_ns);
+    put(&mut out, info.command.len() as u64);
+    let texts = info.command.iter().chain([&info.executable, &info.machine, &info.recorder]);
+    for text in texts {
+        put(&mut out, text.len() as u64);
+        out.extend_from_slice(text);
+    }
+    out
+}

@@ -1,0 +1,108 @@
+//! Trace files, whole and damaged.
+#![cfg(feature = "file")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use grapnel_trace::reader::Reader;
+use grapnel_trace::writer::Writer;
+use grapnel_trace::{Error, Event, Exit, ProcessInfo, Source};
+
+fn info() -> ProcessInfo {
+    ProcessInfo {
+        pid: 7,
+        ppid: 6,
+        command: vec![b"prog".to_vec(), b"\xff\0odd".to_vec()],
+        executable: b"/bin/prog".to_vec(),
+        started_unix_ns: 1,
+        machine: b"x86_64".to_vec(),
+        recorder: b"0.1".to_vec(),
+    }
+}
+
+fn events(n: u64) -> Vec<Event> {
+    let mut events = Vec::new();
+    for i in 1..=n {
+        let address = 0x5555_0000_0000 + i * 0x1234_5670;
+        if i % 1000 == 0 {
+            events.push(Event::Time(i * 10_000));
+        }
+        let thread = (i % 3) as u32;
+        events.push(Event::Alloc { thread, stack: i as u32, address, size: i, source: Source::Malloc });
+        events.push(Event::Free { thread, address });
+    }
+    events
+}
+
+fn write(events: &[Event]) -> Vec<u8> {
+    let mut writer = Writer::new(Vec::new(), &info(), 1).unwrap();
+    for event in events {
+        writer.push(event).unwrap();
+    }
+    writer.finish(Some(Exit::Signal(9)), 77, 3).unwrap()
+}
+
+fn read(bytes: &[u8]) -> Result<(Vec<Event>, Reader<&[u8]>), Error> {
+    let mut reader = Reader::new(bytes)?;
+    let mut events = Vec::new();
+    while let Some(event) = reader.next_event()? {
+        events.push(event);
+    }
+    Ok((events, reader))
+}
+
+fn without_time(events: Vec<Event>) -> Vec<Event> {
+    events.into_iter().filter(|event| !matches!(event, Event::Time(_))).collect()
+}
+
+#[test]
+fn a_file_of_several_blocks_comes_back() {
+    let written = events(200_000);
+    let file = write(&written);
+    let (back, reader) = read(&file).unwrap();
+    assert_eq!(without_time(back), without_time(written));
+    assert_eq!(reader.info(), &info());
+    assert_eq!(reader.time(), 2_000_000_000);
+    let end = reader.end().unwrap();
+    assert_eq!((end.exit, end.duration_ns, end.lost), (Some(Exit::Signal(9)), 77, 3));
+}
+
+#[test]
+fn a_file_cut_anywhere_is_good_up_to_there() {
+    let written = events(300);
+    let whole = write(&written);
+    let written = without_time(written);
+    for len in 0..whole.len() {
+        match read(&whole[..len]) {
+            Ok((back, reader)) => {
+                let back = without_time(back);
+                assert_eq!(back, written[..back.len()]);
+                assert!(reader.end().is_none());
+            }
+            Err(Error::Empty) => assert_eq!(len, 0),
+            Err(Error::NoInfo { .. }) => {}
+            Err(error) => panic!("cut at {len}: {error}"),
+        }
+    }
+}
+
+#[test]
+fn a_flipped_bit_is_noticed() {
+    let whole = write(&events(300));
+    for at in 16..whole.len() {
+        let mut bad = whole.clone();
+        bad[at] ^= 0x10;
+        match read(&bad) {
+            Err(_) => {}
+            // A length that grew points past the end of the file: the same as a file cut short.
+            Ok((_, reader)) => assert!(reader.is_cut(), "byte {at}"),
+        }
+    }
+}
+
+#[test]
+fn other_files_are_named_for_what_they_are() {
+    assert!(matches!(read(b""), Err(Error::Empty)));
+    assert!(matches!(read(b"\x7fELF rubbish"), Err(Error::NotATrace { .. })));
+    let mut newer = write(&[]);
+    newer[8] = 99;
+    assert!(matches!(read(&newer), Err(Error::Version { found: 99, .. })));
+}
