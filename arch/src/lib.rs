@@ -1,0 +1,18 @@
+//! Instruction sets as data: what an instruction does to the program counter, and how a branch is encoded.
+//!
+//! Every instruction set compiles, and is tested, on every host. Nothing here reads the memory of a process: code comes
+//! in as bytes together with the address that it has ([`CodeAddr`]), which need not be where the bytes lie.
+//!
+//! Each instruction set has a folder with the same file names: `decode` (one instruction and its properties),
+//! `encode` (branches by field width) and `text` (an instruction for people).
+#![cfg_attr(not(test), no_std)]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod addr;
+mod isa;
+pub mod x86_64;
+
+pub use addr::CodeAddr;
+pub use isa::{Isa, UnknownIsa};

@@ -1,0 +1,17 @@
+//! x86 in 64-bit mode.
+//!
+//! Sources: Intel 64 and IA-32 Architectures Software Developer's Manual volume 2 (SDM), AMD64 Architecture
+//! Programmer's Manual volume 3 (APM).
+
+mod decode;
+mod encode;
+mod text;
+
+pub use decode::{Counter, DecodeError, Flow, Inst, Prefixes, RipOperand, Unsupported, decode};
+pub use encode::{
+    Cond, Rel8, Rel32, call_mem, call_rel32, jcc_rel8, jcc_rel32, jmp_mem, jmp_rel8, jmp_rel32,
+};
+pub use text::text;
+
+/// The longest instruction in bytes (SDM 2.3.11).
+pub const MAX_INST_LEN: usize = 15;

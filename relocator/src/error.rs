@@ -1,0 +1,238 @@
+//! Why a window is refused, and what the caller can do instead.
+
+use alloc::string::String;
+use core::fmt;
+
+use grapnel_arch::{CodeAddr, x86_64::Unsupported};
+
+/// The instruction that an error is about.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Culprit {
+    /// Its address.
+    pub at: CodeAddr,
+    /// Its bytes; for bytes that are no instruction, as many as there were.
+    pub bytes: arrayvec::ArrayVec<u8, 15>,
+    /// It as text, in the manual's syntax.
+    pub text: String,
+}
+
+impl fmt::Display for Culprit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at {} (", self.text, self.at)?;
+        for byte in &self.bytes {
+            write!(f, "{byte:02x}")?;
+        }
+        f.write_str(")")
+    }
+}
+
+/// Why a window, a plan or a redirect can't be had.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// More bytes were asked for than a window holds.
+    #[error("a window of {min_len} bytes at {at} is longer than the longest possible one of {max} bytes")]
+    WindowTooLong {
+        /// The window's start.
+        at: CodeAddr,
+        /// What was asked for.
+        min_len: usize,
+        /// What is possible.
+        max: usize,
+    },
+    /// The bytes given end inside the window.
+    #[error("the bytes given end inside the instruction at {at}")]
+    Truncated {
+        /// Where the unfinished instruction starts.
+        at: CodeAddr,
+    },
+    /// The bytes are no instruction.
+    #[error("the bytes are no defined instruction: {culprit}")]
+    Undefined {
+        /// The bytes.
+        culprit: Culprit,
+    },
+    /// The function ends before the window is long enough, and what follows is not shown to be padding.
+    #[error(
+        "the function ends with {culprit}, {short_by} bytes before the window does, and no padding of that length is known to follow"
+    )]
+    EndsEarly {
+        /// The instruction that ends the function.
+        culprit: Culprit,
+        /// How many bytes are missing.
+        short_by: usize,
+    },
+    /// The window reaches beyond the function's extent, whose last instruction may go on.
+    #[error(
+        "the window reaches beyond the function, which is {extent} bytes long and goes on behind {culprit}"
+    )]
+    BeyondExtent {
+        /// The instruction at the end.
+        culprit: Culprit,
+        /// The function's length in bytes.
+        extent: usize,
+    },
+    /// A breakpoint is planted in the window.
+    #[error("a breakpoint is in the window: {culprit}")]
+    Breakpoint {
+        /// The breakpoint.
+        culprit: Culprit,
+    },
+    /// An instruction transfers control or uses its address in a way that has no relocation.
+    #[error("{reason}: {culprit}")]
+    Unsupported {
+        /// The instruction.
+        culprit: Culprit,
+        /// Why it has none.
+        reason: Unsupported,
+    },
+    /// An x87 instruction and a later one that stores its address are both in the window.
+    #[error("it stores the address of an x87 instruction that the window moves: {culprit}")]
+    StoresFip {
+        /// The instruction that stores the address.
+        culprit: Culprit,
+    },
+    /// A branch goes to the middle of an instruction of the window.
+    #[error("it branches into the middle of an instruction of the window: {culprit}")]
+    TargetInsideInstruction {
+        /// The branch.
+        culprit: Culprit,
+        /// Its target.
+        target: CodeAddr,
+    },
+    /// A call goes into the window, so its return address has a meaning at the original place only.
+    #[error("it calls into the window: {culprit}")]
+    CallIntoWindow {
+        /// The call.
+        culprit: Culprit,
+        /// Its target.
+        target: CodeAddr,
+    },
+    /// An instruction accesses the window's own bytes, which a patch changes.
+    #[error("it accesses the bytes of the window itself: {culprit}")]
+    AccessesWindow {
+        /// The instruction.
+        culprit: Culprit,
+        /// The address accessed.
+        target: CodeAddr,
+    },
+    /// A RIP-relative operand is out of reach from the destination.
+    #[error("its operand at {target} is more than 2 GiB from the destination {to}: {culprit}")]
+    OutOfReach {
+        /// The instruction.
+        culprit: Culprit,
+        /// The operand's address.
+        target: CodeAddr,
+        /// The destination of the relocation.
+        to: CodeAddr,
+    },
+    /// The destination overlaps the window.
+    #[error("the relocated code at {to} would overlap the window at {from}")]
+    Overlaps {
+        /// The window's start.
+        from: CodeAddr,
+        /// The destination of the relocation.
+        to: CodeAddr,
+    },
+    /// A redirect's field can't hold the distance.
+    #[error("a redirect of {len} bytes at {from} does not reach {to}")]
+    RedirectOutOfReach {
+        /// Where the redirect was to stand.
+        from: CodeAddr,
+        /// Where it was to go.
+        to: CodeAddr,
+        /// The redirect's length in bytes.
+        len: usize,
+    },
+}
+
+impl Error {
+    /// A stable name of the cause, for machines.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::WindowTooLong { .. } => "window-too-long",
+            Self::Truncated { .. } => "truncated",
+            Self::Undefined { .. } => "undefined",
+            Self::EndsEarly { .. } => "ends-early",
+            Self::BeyondExtent { .. } => "beyond-extent",
+            Self::Breakpoint { .. } => "breakpoint",
+            Self::Unsupported { reason, .. } => match reason {
+                Unsupported::OperandSize => "operand-size-branch",
+                Unsupported::RepeatedBranch => "repeated-branch",
+                Unsupported::Far => "far-transfer",
+                Unsupported::System => "system",
+                Unsupported::Interrupt => "interrupt",
+            },
+            Self::StoresFip { .. } => "stores-fip",
+            Self::TargetInsideInstruction { .. } => "target-inside-instruction",
+            Self::CallIntoWindow { .. } => "call-into-window",
+            Self::AccessesWindow { .. } => "accesses-window",
+            Self::OutOfReach { .. } => "out-of-reach",
+            Self::Overlaps { .. } => "overlaps",
+            Self::RedirectOutOfReach { .. } => "redirect-out-of-reach",
+        }
+    }
+
+    /// The instruction at fault, where it is one.
+    #[must_use]
+    pub const fn culprit(&self) -> Option<&Culprit> {
+        match self {
+            Self::Undefined { culprit }
+            | Self::EndsEarly { culprit, .. }
+            | Self::BeyondExtent { culprit, .. }
+            | Self::Breakpoint { culprit }
+            | Self::Unsupported { culprit, .. }
+            | Self::StoresFip { culprit }
+            | Self::TargetInsideInstruction { culprit, .. }
+            | Self::CallIntoWindow { culprit, .. }
+            | Self::AccessesWindow { culprit, .. }
+            | Self::OutOfReach { culprit, .. } => Some(culprit),
+            _ => None,
+        }
+    }
+
+    /// The address at fault.
+    #[must_use]
+    pub const fn at(&self) -> CodeAddr {
+        match self {
+            Self::WindowTooLong { at, .. } | Self::Truncated { at } => *at,
+            Self::Overlaps { from, .. } | Self::RedirectOutOfReach { from, .. } => *from,
+            _ => match self.culprit() {
+                Some(culprit) => culprit.at,
+                None => CodeAddr(0),
+            },
+        }
+    }
+
+    /// What the caller could do instead.
+    #[must_use]
+    pub const fn remedy(&self) -> &'static str {
+        match self {
+            Self::WindowTooLong { .. } => {
+                "ask for a shorter window, and reach far destinations through an island"
+            }
+            Self::Truncated { .. } => {
+                "give at least 15 bytes beyond the window, or choose a shorter redirect"
+            }
+            Self::Undefined { .. } => "check that the address is the start of an instruction",
+            Self::EndsEarly { .. } | Self::BeyondExtent { .. } => {
+                "use a shorter redirect: 2 bytes to an island nearby, or a breakpoint; or allow padding to be overwritten"
+            }
+            Self::Breakpoint { .. } => "remove the breakpoint first, or hook behind it",
+            Self::Unsupported { .. } | Self::StoresFip { .. } => {
+                "use a shorter redirect that leaves this instruction in place"
+            }
+            Self::TargetInsideInstruction { .. } => {
+                "use a shorter redirect that leaves the branch or its target in place"
+            }
+            Self::CallIntoWindow { .. } => {
+                "use a shorter redirect that leaves the call or its target in place"
+            }
+            Self::AccessesWindow { .. } => "use a shorter redirect that leaves the accessed bytes in place",
+            Self::OutOfReach { .. } => "choose a destination inside the plan's reach",
+            Self::Overlaps { .. } => "choose a destination outside the window",
+            Self::RedirectOutOfReach { .. } => "use a longer redirect, or an island in between",
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! Whether anything in a function branches back into the window.
+//!
+//! A patch overwrites the window. A branch from the rest of the function to the middle of it would land in the patch.
+
+use grapnel_arch::{CodeAddr, Isa};
+
+use crate::{Culprit, x86_64};
+
+/// What is known of the branches into a window.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Verdict {
+    /// Every instruction of the function was seen, and none leads into the window.
+    Proven,
+    /// No branch into the window was seen, and the reason says what could not be seen.
+    Assumed(Reason),
+    /// This branch leads into the window.
+    Refused(Culprit),
+}
+
+/// Why a verdict is an assumption.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Reason {
+    /// An indirect jump may go anywhere: it is a jump table whose entries aren't known, or a tail call.
+    IndirectJump(Culprit),
+    /// A branch goes to the window's start, where the patch is: a loop over the whole function. It works, but each turn
+    /// of it passes through the hook as if it were a call.
+    LoopsToStart(Culprit),
+    /// Code that no direct branch leads to begins at this address: a landing pad, or an entry of a jump table.
+    Unreached(CodeAddr),
+    /// The bytes at this address are no instruction, or run out of the function.
+    Undecodable(CodeAddr),
+}
+
+/// Decodes the function at `from`, whose bytes are all of `function_bytes`, for branches into its first `window_len` bytes.
+#[must_use]
+pub fn check(isa: Isa, function_bytes: &[u8], from: CodeAddr, window_len: usize) -> Verdict {
+    match isa {
+        Isa::X86_64 => x86_64::check(function_bytes, from, window_len),
+    }
+}

@@ -1,0 +1,43 @@
+//! Moves instructions to another address so that they do there what they did at their own.
+//!
+//! ```text
+//! bytes --Window::decode--> Window --RelocationPlan::new--> plan --emit(to)--> Relocated
+//! ```
+//!
+//! A [`Window`] is the run of whole instructions that a patch at `from` overwrites. A [`RelocationPlan`] knows how each
+//! is rewritten, how long the result can get, and which destinations are near enough; it has no side effects.
+//! [`RelocationPlan::emit`] writes the code for one destination.
+//!
+//! # The contract
+//!
+//! For every window that is accepted, running the relocated code leaves the same registers, flags and memory, makes the
+//! same accesses, and leaves by the same exits as the original does at its own address. Two things are excepted,
+//! because they are what a trampoline is:
+//!
+//! * A `call` inside the window pushes the address of the relocated code behind it, so that the callee returns into the
+//!   relocated code. `call` to the very next instruction only asks for its address, and pushes the original one.
+//! * A recursive call to the window's own start goes to the original address, where the patch is: it is a call like any
+//!   other of the function.
+//!
+//! What can't meet the contract is refused with an [`Error`] that names the instruction and the reason. An instruction
+//! that is not known to be independent of its address is never copied.
+#![cfg_attr(not(test), no_std)]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod error;
+pub mod flow;
+mod map;
+mod plan;
+mod reach;
+pub mod redirect;
+mod window;
+mod x86_64;
+
+pub use error::{Culprit, Error};
+pub use grapnel_arch::{CodeAddr, Isa};
+pub use map::{Origin, PcMap};
+pub use plan::{Clobbers, MAX_EMITTED, Relocated, RelocationPlan};
+pub use reach::Reach;
+pub use window::{MAX_MIN_LEN, Window, WindowOptions};

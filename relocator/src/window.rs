@@ -1,0 +1,110 @@
+//! The run of whole instructions that a patch overwrites.
+
+use arrayvec::ArrayVec;
+use grapnel_arch::{CodeAddr, Isa, x86_64::Inst};
+
+use crate::{Error, x86_64};
+
+/// The longest window that can be asked for, in bytes.
+pub const MAX_MIN_LEN: usize = 32;
+
+/// As many instructions as the longest window can hold: of one byte each.
+pub(crate) const MAX_INSTS: usize = MAX_MIN_LEN;
+
+/// What the caller knows of the function around the window.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct WindowOptions {
+    /// The function's length in bytes, counted from the window's start (from its symbol or FDE).
+    ///
+    /// With it, code behind an exit in the window is known to belong to the function; without it, only what the
+    /// window's own branches lead to is.
+    pub extent: Option<usize>,
+    /// Padding behind the function may be overwritten: `nop` and `int3` behind its last exit, up to the next
+    /// multiple of 16, where another function could begin.
+    pub allow_padding: bool,
+}
+
+/// Instructions in the order of an instruction set's decoder.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Insts {
+    X86_64(ArrayVec<Inst, MAX_INSTS>),
+}
+
+/// The shortest run of whole instructions that holds a patch of a given length.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Window {
+    pub(crate) from: CodeAddr,
+    pub(crate) len: usize,
+    pub(crate) code_len: usize,
+    pub(crate) insts: Insts,
+}
+
+impl Window {
+    /// Decodes the window at `from`, whose bytes begin `bytes`, without knowledge of the function around it.
+    ///
+    /// `bytes` should run at least 15 bytes past `min_len`, so that the last instruction is whole.
+    ///
+    /// # Errors
+    ///
+    /// As [`Window::decode_with`].
+    pub fn decode(isa: Isa, from: CodeAddr, bytes: &[u8], min_len: usize) -> Result<Self, Error> {
+        Self::decode_with(isa, from, bytes, min_len, WindowOptions::default())
+    }
+
+    /// Decodes the window at `from`, whose bytes begin `bytes`.
+    ///
+    /// # Errors
+    ///
+    /// If the bytes end early or are no instructions, or the function ends before `min_len` and nothing that may be
+    /// overwritten follows it.
+    pub fn decode_with(
+        isa: Isa,
+        from: CodeAddr,
+        bytes: &[u8],
+        min_len: usize,
+        options: WindowOptions,
+    ) -> Result<Self, Error> {
+        if min_len > MAX_MIN_LEN {
+            return Err(Error::WindowTooLong { at: from, min_len, max: MAX_MIN_LEN });
+        }
+        match isa {
+            Isa::X86_64 => x86_64::window(from, bytes, min_len, options),
+        }
+    }
+
+    /// The window's start.
+    #[must_use]
+    pub const fn from(&self) -> CodeAddr {
+        self.from
+    }
+
+    /// How many bytes the window takes: whole instructions, and the padding behind them that may be overwritten.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "a window has at least one instruction")]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// How many of its bytes are instructions of the function, and not padding.
+    #[must_use]
+    pub const fn code_len(&self) -> usize {
+        self.code_len
+    }
+
+    /// The instruction set.
+    #[must_use]
+    pub const fn isa(&self) -> Isa {
+        match self.insts {
+            Insts::X86_64(_) => Isa::X86_64,
+        }
+    }
+
+    /// The offset of each instruction.
+    pub fn offsets(&self) -> impl Iterator<Item = usize> + '_ {
+        match &self.insts {
+            Insts::X86_64(insts) => {
+                insts.iter().map(|inst| inst.addr().displacement_from(self.from) as usize)
+            }
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! How each instruction of a window is rewritten.
+
+use arrayvec::ArrayVec;
+use grapnel_arch::{
+    CodeAddr,
+    x86_64::{Cond, Counter, Flow, Inst, RipOperand},
+};
+
+use super::culprit;
+use crate::{Error, Reach, Window, window::MAX_INSTS};
+
+/// Where a branch goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Dest {
+    /// To an instruction of the window, by its number.
+    Inside(usize),
+    /// Elsewhere.
+    Outside(CodeAddr),
+}
+
+/// What an instruction becomes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Lowering {
+    /// Itself. Nothing in it depends on its address.
+    Copy,
+    /// Itself, with another displacement in its RIP-relative operand.
+    Rip(RipOperand),
+    Jump(Dest),
+    Cond(Cond, Dest),
+    Counter(Counter, Dest),
+    Call(CodeAddr),
+    /// `call` to the next instruction: `push [literal]`, the original return address. It makes the one access that
+    /// the call makes, and neither of them changes a shadow stack (SDM volume 1, 17.2.1: a call with displacement 0).
+    PushNext,
+    Xbegin(Dest),
+    /// `syscall`, and then RCX as it would be behind the original.
+    Syscall,
+}
+
+impl Lowering {
+    /// The most bytes of code and of literals it takes.
+    pub(super) fn max_len(&self, inst: &Inst) -> usize {
+        match self {
+            Self::Copy | Self::Rip(_) => inst.bytes().len(),
+            // [F2] jmp [literal]
+            Self::Jump(Dest::Outside(_)) => 7 + 8,
+            Self::Jump(Dest::Inside(_)) => 6,
+            // [F2] jncc over; [F2] jmp [literal]; over:
+            Self::Cond(_, Dest::Outside(_)) => 3 + 7 + 8,
+            Self::Cond(_, Dest::Inside(_)) => 7,
+            // [67] loop taken; jmp over; taken: jmp [literal]; over:
+            Self::Counter(_, Dest::Outside(_)) => 3 + 2 + 6 + 8,
+            Self::Counter(_, Dest::Inside(_)) => 3 + 2 + 5,
+            // [F2] call [literal]
+            Self::Call(_) => 7 + 8,
+            Self::PushNext => 6 + 8,
+            // xbegin aborted; jmp over; aborted: jmp [literal]; over:
+            Self::Xbegin(Dest::Outside(_)) => 6 + 2 + 6 + 8,
+            Self::Xbegin(Dest::Inside(_)) => 6,
+            // syscall; mov rcx, imm64
+            Self::Syscall => 2 + 10,
+        }
+    }
+
+    /// What it must reach, if it is near.
+    fn near_target(&self) -> Option<CodeAddr> {
+        match self {
+            Self::Rip(RipOperand { target, wraps: false, .. })
+            | Self::Call(target)
+            | Self::Jump(Dest::Outside(target))
+            | Self::Cond(_, Dest::Outside(target))
+            | Self::Counter(_, Dest::Outside(target))
+            | Self::Xbegin(Dest::Outside(target)) => Some(*target),
+            _ => None,
+        }
+    }
+}
+
+/// The jump back, at its longest: `jmp [literal]`.
+const JUMP_BACK: usize = 6 + 8;
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Plan {
+    pub(super) from: CodeAddr,
+    pub(super) window_len: usize,
+    pub(super) items: ArrayVec<(Inst, Lowering), MAX_INSTS>,
+    /// Where the window goes on, if execution falls out of its end.
+    pub(super) resume: Option<CodeAddr>,
+    max_len: usize,
+}
+
+pub(crate) fn plan(window: &Window, insts: &[Inst]) -> Result<Plan, Error> {
+    let mut items = ArrayVec::new();
+    let mut x87_moved = false;
+    for inst in insts {
+        if inst.stores_fip() && x87_moved {
+            return Err(Error::StoresFip { culprit: culprit(inst) });
+        }
+        x87_moved |= inst.is_x87();
+        items.push((*inst, lower(window, insts, inst)?));
+    }
+    let resume = insts.last().filter(|last| !last.flow().is_exit()).map(|last| last.next());
+    let max_len =
+        items.iter().map(|(inst, lowering): &(Inst, Lowering)| lowering.max_len(inst)).sum::<usize>()
+            + resume.map_or(0, |_| JUMP_BACK);
+    Ok(Plan { from: window.from, window_len: window.len, items, resume, max_len })
+}
+
+fn lower(window: &Window, insts: &[Inst], inst: &Inst) -> Result<Lowering, Error> {
+    let dest = |target: CodeAddr| dest(window, insts, inst, target);
+    match inst.flow() {
+        Flow::Next | Flow::JumpIndirect | Flow::CallIndirect | Flow::Return | Flow::Undefined => {
+            match inst.rip_operand() {
+                None => Ok(Lowering::Copy),
+                Some(operand) if accesses_window(window, operand) => {
+                    Err(Error::AccessesWindow { culprit: culprit(inst), target: operand.target })
+                }
+                Some(operand) => Ok(Lowering::Rip(operand)),
+            }
+        }
+        Flow::Jump { target } => Ok(Lowering::Jump(dest(target)?)),
+        Flow::Cond { cond, target } => Ok(Lowering::Cond(cond, dest(target)?)),
+        Flow::Counter { kind, target } => Ok(Lowering::Counter(kind, dest(target)?)),
+        Flow::Xbegin { fallback } => Ok(Lowering::Xbegin(dest(fallback)?)),
+        Flow::Call { target } if target == inst.next() => Ok(Lowering::PushNext),
+        Flow::Call { target } => match target.offset_within(window.from, window.len as u64) {
+            // A recursive call: it goes where every other caller's goes.
+            None | Some(0) => Ok(Lowering::Call(target)),
+            Some(_) => Err(Error::CallIntoWindow { culprit: culprit(inst), target }),
+        },
+        Flow::Syscall => Ok(Lowering::Syscall),
+        Flow::Breakpoint => Err(Error::Breakpoint { culprit: culprit(inst) }),
+        Flow::Unsupported(reason) => Err(Error::Unsupported { culprit: culprit(inst), reason }),
+    }
+}
+
+fn dest(window: &Window, insts: &[Inst], inst: &Inst, target: CodeAddr) -> Result<Dest, Error> {
+    if target.offset_within(window.from, window.len as u64).is_none() {
+        return Ok(Dest::Outside(target));
+    }
+    match insts.iter().position(|other| other.addr() == target) {
+        Some(number) => Ok(Dest::Inside(number)),
+        None => Err(Error::TargetInsideInstruction { culprit: culprit(inst), target }),
+    }
+}
+
+/// The operand's bytes and the window's overlap.
+fn accesses_window(window: &Window, operand: RipOperand) -> bool {
+    if operand.access == 0 {
+        return false;
+    }
+    let into_window = operand.target.displacement_from(window.from);
+    into_window < window.len as i64 && into_window + i64::from(operand.access) > 0
+}
+
+impl Plan {
+    pub(crate) fn max_len(&self) -> usize {
+        self.max_len
+    }
+
+    pub(crate) fn resumes(&self) -> bool {
+        self.resume.is_some()
+    }
+
+    pub(crate) fn reach(&self) -> Reach {
+        let targets = self.items.iter().filter_map(|(_, lowering)| lowering.near_target());
+        targets.chain(self.resume).map(|target| self.near(target)).fold(Reach::ALL, Reach::intersection)
+    }
+
+    pub(crate) fn required_reach(&self) -> Reach {
+        let required = self.items.iter().filter(|(_, lowering)| matches!(lowering, Lowering::Rip(_)));
+        let targets = required.filter_map(|(_, lowering)| lowering.near_target());
+        targets.map(|target| self.near(target)).fold(Reach::ALL, Reach::intersection)
+    }
+
+    /// Destinations `to` with `i32::MIN <= target - next <= i32::MAX` for every `next` in `to ..= to + max_len`.
+    ///
+    /// The bounds stop at the ends of the address space instead of wrapping: no code reaches around them.
+    pub(super) fn near(&self, target: CodeAddr) -> Reach {
+        let lo = target.0.saturating_sub(i32::MAX as u64);
+        let hi = target.0.saturating_add(1 << 31).saturating_sub(self.max_len as u64);
+        Reach { lo: CodeAddr(lo), hi: CodeAddr(hi) }
+    }
+}

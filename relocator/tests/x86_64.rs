@@ -1,0 +1,98 @@
+//! What callers rely on beyond the bytes of single cases, which are in the filetests.
+
+use grapnel_relocator::{
+    CodeAddr, Error, Isa, MAX_EMITTED, Origin, RelocationPlan, Window, WindowOptions,
+    flow::{self, Reason, Verdict},
+    redirect,
+};
+
+const FROM: CodeAddr = CodeAddr(0x7f00_0000_1000);
+const NEAR: CodeAddr = CodeAddr(0x7f00_1000_0000);
+const FAR: CodeAddr = CodeAddr(0x1_0000);
+
+fn plan(bytes: &[u8], min_len: usize) -> RelocationPlan {
+    RelocationPlan::new(&Window::decode(Isa::X86_64, FROM, bytes, min_len).unwrap()).unwrap()
+}
+
+#[test]
+fn an_ordinary_prologue_is_copied_and_jumps_back() {
+    // push rbp; mov rbp, rsp; push rbx
+    let relocated = plan(&[0x55, 0x48, 0x89, 0xe5, 0x53, 0x90, 0x90], 5).emit(NEAR).unwrap();
+    assert_eq!(&relocated.bytes()[..5], [0x55, 0x48, 0x89, 0xe5, 0x53]);
+    assert_eq!(relocated.bytes()[5], 0xe9);
+    assert_eq!(relocated.bytes().len(), 10);
+    assert!(relocated.resumes() && relocated.clobbers().is_empty());
+    let map: Vec<_> = relocated.map().iter().collect();
+    assert_eq!(map, [(0, 0), (1, 1), (4, 4), (5, 5)]);
+    assert_eq!(relocated.map().to_original(2), Some(Origin { offset: 1, exact: false }));
+    assert_eq!(relocated.map().to_original(4), Some(Origin { offset: 4, exact: true }));
+}
+
+#[test]
+fn the_reach_is_exactly_what_emits_near_forms() {
+    // lea rax, [rip + 0x100]
+    let plan = plan(&[0x48, 0x8d, 0x05, 0x00, 0x01, 0x00, 0x00], 5);
+    let reach = plan.reach();
+    assert_eq!(reach, plan.required_reach().intersection(reach));
+    for to in [reach.lo, reach.hi] {
+        assert_eq!(plan.emit(to).unwrap().bytes()[7], 0xe9);
+    }
+    assert!(matches!(plan.emit(FAR), Err(Error::OutOfReach { .. })));
+}
+
+#[test]
+fn no_plan_outgrows_its_bound_or_the_buffer() {
+    // loop rel8, the instruction that grows most, as often as a window holds it.
+    let bytes: Vec<u8> = [0xe2, 0x70].repeat(16).into_iter().chain([0x90; 15]).collect();
+    let plan = plan(&bytes, 32);
+    let len = plan.emit(FAR).unwrap().bytes().len();
+    assert!(len <= plan.max_len() && plan.max_len() <= MAX_EMITTED, "{len} {}", plan.max_len());
+}
+
+#[test]
+fn a_one_byte_function_needs_its_padding() {
+    // ret; cs nopw; nopl: glibc's _dl_debug_state.
+    let bytes = [0xc3, 0x66, 0x2e, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0, 0x0f, 0x1f, 0x40, 0];
+    let options = WindowOptions { extent: Some(1), allow_padding: true };
+    let window = Window::decode_with(Isa::X86_64, FROM, &bytes, 5, options).unwrap();
+    assert_eq!((window.len(), window.code_len()), (5, 1));
+    let relocated = RelocationPlan::new(&window).unwrap().emit(NEAR).unwrap();
+    assert_eq!(relocated.bytes(), [0xc3]);
+    assert!(!relocated.resumes());
+    let refused = Window::decode(Isa::X86_64, FROM, &bytes, 5).unwrap_err();
+    assert_eq!((refused.kind(), refused.at()), ("ends-early", FROM));
+}
+
+#[test]
+fn a_branch_back_into_the_window_is_found() {
+    // push rbp; push rbx; xor eax, eax; inc eax; jne -4 (to inc eax); pop rbx; pop rbp; ret
+    let bytes = [0x55, 0x53, 0x31, 0xc0, 0xff, 0xc0, 0x75, 0xfc, 0x5b, 0x5d, 0xc3];
+    assert_eq!(flow::check(Isa::X86_64, &bytes, FROM, 4), Verdict::Proven);
+    assert!(
+        matches!(flow::check(Isa::X86_64, &bytes, FROM, 5), Verdict::Refused(branch) if branch.at == FROM.add(6))
+    );
+    assert!(flow::check(Isa::X86_64, &bytes, FROM, 8) == Verdict::Proven);
+}
+
+#[test]
+fn what_can_not_be_seen_is_assumed() {
+    // push rbp; push rbx; mov rax, rdi; jmp rax
+    let jump = flow::check(Isa::X86_64, &[0x55, 0x53, 0x48, 0x89, 0xf8, 0xff, 0xe0], FROM, 5);
+    assert!(matches!(jump, Verdict::Assumed(Reason::IndirectJump(_))));
+    // mov rax, rdi; dec rdi; jne -8 (to the start); ret
+    let turn = flow::check(Isa::X86_64, &[0x48, 0x89, 0xf8, 0x48, 0xff, 0xcf, 0x75, 0xf8, 0xc3], FROM, 6);
+    assert!(matches!(turn, Verdict::Assumed(Reason::LoopsToStart(_))));
+    // mov rax, rdi; pop rcx; ret; pop rdi; jmp -2
+    let pad = flow::check(Isa::X86_64, &[0x48, 0x89, 0xf8, 0x59, 0x59, 0xc3, 0x5f, 0xeb, 0xfd], FROM, 5);
+    assert_eq!(pad, Verdict::Assumed(Reason::Unreached(FROM.add(6))));
+}
+
+#[test]
+fn redirects_reach_what_their_fields_hold() {
+    assert_eq!(redirect::short(Isa::X86_64, FROM, FROM.offset(-126)).unwrap().as_slice(), [0xeb, 0x80]);
+    assert!(redirect::short(Isa::X86_64, FROM, FROM.offset(-127)).is_err());
+    assert_eq!(redirect::near(Isa::X86_64, FROM, FROM.add(5)).unwrap().as_slice(), [0xe9, 0, 0, 0, 0]);
+    assert!(redirect::near(Isa::X86_64, FROM, FAR).is_err());
+    let far = redirect::absolute(Isa::X86_64, FROM, FAR).unwrap();
+    assert_eq!(far.as_slice(), [0xff, 0x25, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0]);
+}
