@@ -1,0 +1,302 @@
+//! Memory for code near the code that jumps to it.
+//!
+//! Invariant: no mapping of the arena is writable and executable at once, at any time. A region is made in one of two
+//! ways, tried in this order:
+//!
+//! 1. Two views of one unlinked file in memory: one that is executable, one that is writable. The descriptor is closed
+//!    before the region is used. Slots can be added while code in the region runs.
+//! 2. Anonymous memory that is writable first and executable after [`Arena::seal`]; nothing is added after that.
+//!
+//! Regions are never unmapped: a trampoline may be on some thread's stack. An arena that goes away leaves its
+//! executable views behind, and only the writable ones go.
+//!
+//! After fork the child's regions are shared with the parent's where they are views of a file. So a region serves only
+//! the process that made it; its writable view isn't even mapped in the child.
+//!
+//! # Safety
+//! Slots are written through raw pointers. A slot's bytes belong to its holder alone, and [`Arena::write`] looks up the
+//! region of a slot before it writes.
+
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use crate::{
+    memory::maps::{Kind, Maps},
+    sys::{self, EEXIST, Errno, Fd, PAGE},
+};
+
+/// How memory for code was made without ever being writable and executable at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum CodeWay {
+    /// An executable and a writable view of one file in memory.
+    TwoViews,
+    /// Written first, then made executable.
+    Protect,
+}
+
+/// The size of a region that isn't asked to be larger.
+const REGION: usize = 64 << 10;
+/// Slots begin at multiples of this, as functions do.
+const ALIGN: usize = 16;
+/// What unused bytes hold, so that a stray jump traps at once.
+const FILL: u8 = crate::native::TRAP;
+/// The lowest address that is tried: the kernel's usual `vm.mmap_min_addr`.
+const LOWEST: usize = 0x1_0000;
+/// The end of the addresses that a process gets without asking for more.
+const HIGHEST: usize = 0x7fff_ffff_f000;
+/// The heap is left this much room to grow, and the main thread's stack as well, if there is another place.
+const ROOM: usize = 1 << 30;
+
+/// Memory for code.
+#[derive(Debug, Default)]
+pub struct Arena {
+    regions: Vec<Region>,
+    avoid_two_views: bool,
+}
+
+#[derive(Debug)]
+struct Region {
+    code: Range<usize>,
+    /// The writable view; `None` once the region is sealed.
+    view: Option<usize>,
+    used: usize,
+    way: CodeWay,
+    pid: i32,
+}
+
+/// A piece of code memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct CodeSlot {
+    /// Where the code runs.
+    pub(crate) at: usize,
+    pub(crate) len: usize,
+}
+
+impl Arena {
+    /// An arena with no memory yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// An arena that doesn't try a file in memory.
+    pub fn with_protection_only() -> Self {
+        Self { regions: Vec::new(), avoid_two_views: true }
+    }
+
+    /// The executable regions and how each was made.
+    pub fn regions(&self) -> impl Iterator<Item = (Range<usize>, CodeWay)> + '_ {
+        self.regions.iter().map(|r| (r.code.clone(), r.way))
+    }
+
+    /// Takes a slot that begins in `reach`, as near to `near` as may be.
+    pub(crate) fn allocate(
+        &mut self,
+        near: usize,
+        len: usize,
+        reach: &Range<usize>,
+        maps: Option<&Maps>,
+    ) -> Result<CodeSlot, Errno> {
+        let len = len.max(1).next_multiple_of(ALIGN);
+        let pid = sys::pid();
+        let fits = |r: &&mut Region| r.serves(pid) && r.room() >= len && reach.contains(&r.next());
+        if let Some(region) = self.regions.iter_mut().find(fits) {
+            return Ok(region.take(len));
+        }
+        let mut region = self.new_region(near, len.max(REGION).next_multiple_of(PAGE), reach, maps)?;
+        let slot = region.take(len);
+        self.regions.push(region);
+        Ok(slot)
+    }
+
+    /// Writes code into a slot and fills the rest of it. `false` if the slot isn't one that can be written.
+    pub(crate) fn write(&self, slot: &CodeSlot, code: &[u8]) -> bool {
+        let Some(region) = self.region_of(slot.at).filter(|r| r.serves(sys::pid())) else { return false };
+        let Some(view) = region.view.filter(|_| code.len() <= slot.len) else { return false };
+        let start = view + (slot.at - region.code.start);
+        for i in 0..slot.len {
+            // SAFETY: the slot lies in a region of this arena whose writable view is mapped (checked above). Nobody
+            // else writes the slot, and no reference to its bytes exists.
+            unsafe { ((start + i) as *mut u8).write_volatile(code.get(i).copied().unwrap_or(FILL)) };
+        }
+        true
+    }
+
+    /// Makes everything that was written executable. Afterwards every slot can be run.
+    pub(crate) fn seal(&mut self) -> Result<(), Errno> {
+        for region in &mut self.regions {
+            if region.way == CodeWay::Protect && region.view.take().is_some() {
+                // SAFETY: the region is ours, and nothing writes to it any more: its view was just taken away.
+                unsafe {
+                    sys::mprotect(region.code.start, region.code.len(), libc::PROT_READ | libc::PROT_EXEC)
+                }?;
+            }
+        }
+        Ok(())
+    }
+
+    fn region_of(&self, at: usize) -> Option<&Region> {
+        self.regions.iter().find(|r| r.code.contains(&at))
+    }
+
+    fn new_region(
+        &self,
+        near: usize,
+        len: usize,
+        reach: &Range<usize>,
+        maps: Option<&Maps>,
+    ) -> Result<Region, Errno> {
+        if !self.avoid_two_views
+            && let Ok(region) = two_views(near, len, reach, maps)
+        {
+            return Ok(region);
+        }
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let at = map_near(near, len, reach, maps, libc::PROT_READ | libc::PROT_WRITE, flags, None)?;
+        sys::name_mapping(at, len, c"grapnel-code");
+        Ok(Region { code: at..at + len, view: Some(at), used: 0, way: CodeWay::Protect, pid: sys::pid() })
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        let pid = sys::pid();
+        for region in &self.regions {
+            if let (Some(view), CodeWay::TwoViews, true) = (region.view, region.way, region.pid == pid) {
+                // SAFETY: the writable view is the arena's own, and goes with it. In a child made by fork it was never
+                // mapped, and something else may be at its address.
+                let _ = unsafe { sys::munmap(view, region.code.len()) };
+            }
+        }
+    }
+}
+
+impl Region {
+    fn serves(&self, pid: i32) -> bool {
+        self.view.is_some() && self.pid == pid
+    }
+
+    fn room(&self) -> usize {
+        self.code.len() - self.used
+    }
+
+    fn next(&self) -> usize {
+        self.code.start + self.used
+    }
+
+    fn take(&mut self, len: usize) -> CodeSlot {
+        let slot = CodeSlot { at: self.next(), len };
+        self.used += len;
+        slot
+    }
+}
+
+fn two_views(near: usize, len: usize, reach: &Range<usize>, maps: Option<&Maps>) -> Result<Region, Errno> {
+    let file = Fd::memory(c"grapnel-code", len)?;
+    let code =
+        map_near(near, len, reach, maps, libc::PROT_READ | libc::PROT_EXEC, libc::MAP_SHARED, Some(&file))?;
+    // SAFETY: a new mapping, at a place of the kernel's choice.
+    let view =
+        unsafe { sys::mmap(0, len, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, Some(&file)) }
+            .inspect_err(|_| {
+                // SAFETY: the executable view was just made, and nothing knows it yet.
+                let _ = unsafe { sys::munmap(code, len) };
+            })?;
+    let pid = sys::pid();
+    // A child that keeps the view could only waste it: `serves` compares process ids.
+    // SAFETY: a child finds itself not served by the region and doesn't touch its view.
+    let _ = unsafe { sys::keep_from_children(view, len) };
+    Ok(Region { code: code..code + len, view: Some(view), used: 0, way: CodeWay::TwoViews, pid })
+}
+
+/// Maps `len` bytes so that all of them lie in `reach`, without disturbing any other mapping.
+fn map_near(
+    near: usize,
+    len: usize,
+    reach: &Range<usize>,
+    maps: Option<&Maps>,
+    prot: i32,
+    flags: i32,
+    file: Option<&Fd>,
+) -> Result<usize, Errno> {
+    let mut fresh;
+    let mut maps = maps;
+    // Another thread may take the place between the look and the mapping; then the look is repeated.
+    for _ in 0..8 {
+        let Some(list) = maps else { break };
+        let place = place(list, near, len, reach, true).or_else(|| place(list, near, len, reach, false));
+        let Some(place) = place else { return Err(Errno(libc::ENOMEM)) };
+        match map_exactly(place, len, prot, flags, file) {
+            Err(EEXIST) => {
+                fresh = Maps::read()?;
+                maps = Some(&fresh);
+            }
+            other => return other,
+        }
+    }
+    // Without /proc: knock at addresses further and further away.
+    const STEP: usize = 16 << 20;
+    let mut last = EEXIST;
+    for step in 1..=(i32::MAX as usize / STEP) {
+        for at in [near.checked_sub(step * STEP), near.checked_add(step * STEP)].into_iter().flatten() {
+            let at = at & !(PAGE - 1);
+            if at < LOWEST || at < reach.start || at.saturating_add(len) > reach.end.min(HIGHEST) {
+                continue;
+            }
+            match map_exactly(at, len, prot, flags, file) {
+                Err(EEXIST) => {}
+                Err(other) => last = other,
+                ok => return ok,
+            }
+        }
+    }
+    Err(last)
+}
+
+fn map_exactly(at: usize, len: usize, prot: i32, flags: i32, file: Option<&Fd>) -> Result<usize, Errno> {
+    // SAFETY: MAP_FIXED_NOREPLACE never replaces a mapping.
+    let got = unsafe { sys::mmap(at, len, prot, flags | libc::MAP_FIXED_NOREPLACE, file) }?;
+    if got == at {
+        return Ok(at);
+    }
+    // Kernels before 4.17 take the flag for a hint.
+    // SAFETY: just mapped, and nothing knows it.
+    unsafe { sys::munmap(got, len) }?;
+    Err(EEXIST)
+}
+
+/// The free place nearest to `near` for `len` bytes inside `reach`. With `leave_room`, not where the heap or the main
+/// thread's stack would grow.
+fn place(maps: &Maps, near: usize, len: usize, reach: &Range<usize>, leave_room: bool) -> Option<usize> {
+    let low = reach.start.max(LOWEST);
+    let high = reach.end.min(HIGHEST);
+    let brk = sys::brk();
+    let mut best: Option<usize> = None;
+    let mut offer = |start: usize, end: usize| {
+        let start = start.max(low).checked_next_multiple_of(PAGE)?;
+        let last = end.min(high).checked_sub(len)? & !(PAGE - 1);
+        if start <= last {
+            let at = (near & !(PAGE - 1)).clamp(start, last);
+            if best.is_none_or(|b| at.abs_diff(near) < b.abs_diff(near)) {
+                best = Some(at);
+            }
+        }
+        Some(())
+    };
+    let mut start = LOWEST;
+    let end = maps.iter().map(|m| (m.range.clone(), m.kind)).chain([(HIGHEST..HIGHEST, Kind::Other)]);
+    for (next, kind) in end {
+        let (gap_start, mut gap_end) = (start, next.start);
+        start = start.max(next.end);
+        if leave_room && kind == Kind::Stack {
+            gap_end = gap_end.saturating_sub(ROOM);
+        }
+        if leave_room && gap_start <= brk + ROOM && brk < gap_end {
+            offer(gap_start, gap_end.min(brk));
+            offer(brk + ROOM, gap_end);
+        } else {
+            offer(gap_start, gap_end);
+        }
+    }
+    best
+}

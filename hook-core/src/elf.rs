@@ -1,0 +1,55 @@
+//! The few ELF structures and numbers that are read, in the width of this machine (System V ABI, "Object Files" and
+//! "Program Loading and Dynamic Linking").
+
+#[cfg(target_pointer_width = "32")]
+pub(crate) use libc::{Elf32_Ehdr as Ehdr, Elf32_Phdr as Phdr, Elf32_Sym as Sym};
+#[cfg(target_pointer_width = "64")]
+pub(crate) use libc::{Elf64_Ehdr as Ehdr, Elf64_Phdr as Phdr, Elf64_Sym as Sym};
+
+pub(crate) use libc::{PF_R, PF_X, PT_DYNAMIC, PT_GNU_EH_FRAME, PT_LOAD, PT_PHDR};
+
+/// `e_ident[EI_CLASS]` of objects of this machine.
+pub(crate) const CLASS: u8 = if size_of::<usize>() == 8 { 2 } else { 1 };
+
+pub(crate) const DT_NULL: usize = 0;
+pub(crate) const DT_HASH: usize = 4;
+pub(crate) const DT_STRTAB: usize = 5;
+pub(crate) const DT_SYMTAB: usize = 6;
+pub(crate) const DT_STRSZ: usize = 10;
+pub(crate) const DT_DEBUG: usize = 21;
+pub(crate) const DT_GNU_HASH: usize = 0x6fff_fef5;
+pub(crate) const DT_VERSYM: usize = 0x6fff_fff0;
+
+pub(crate) const SHN_UNDEF: u16 = 0;
+pub(crate) const SHN_ABS: u16 = 0xfff1;
+pub(crate) const STT_OBJECT: u8 = 1;
+pub(crate) const STT_FUNC: u8 = 2;
+pub(crate) const STT_TLS: u8 = 6;
+pub(crate) const STT_GNU_IFUNC: u8 = 10;
+/// Set in a version index: a version kept for old programs, not chosen by the linker.
+pub(crate) const VERSION_HIDDEN: u16 = 0x8000;
+
+/// An entry of the dynamic section.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Dyn {
+    pub(crate) tag: usize,
+    pub(crate) value: usize,
+}
+
+/// A type of which every bit pattern is a value, so that it can be read from any readable bytes.
+///
+/// # Safety
+/// That is so: integers, and `repr(C)` structures of integers.
+pub(crate) unsafe trait Plain: Copy {}
+
+// SAFETY: integers and structures of integers.
+unsafe impl Plain for u16 {}
+// SAFETY: as above.
+unsafe impl Plain for u32 {}
+// SAFETY: as above.
+unsafe impl Plain for usize {}
+// SAFETY: as above.
+unsafe impl Plain for Dyn {}
+// SAFETY: as above.
+unsafe impl Plain for Sym {}

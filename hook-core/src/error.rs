@@ -1,0 +1,206 @@
+//! Why a hook can't be put in or taken out, and what the caller can do instead.
+
+use grapnel_relocator::{CodeAddr, Culprit};
+
+use crate::{Bytes, Errno, HookId, Proof};
+
+/// Why a hook can't be put in or taken out. Nothing has been changed, unless the variant says so.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The target isn't in memory that may be executed.
+    #[error("{target} is not in executable memory")]
+    NotExecutable {
+        /// The target.
+        target: CodeAddr,
+    },
+    /// The target's bytes can't be read.
+    #[error("the code at {target} can't be read")]
+    Unreadable {
+        /// The target.
+        target: CodeAddr,
+    },
+    /// The same address is hooked twice in one transaction.
+    #[error("{target} is already hooked in this transaction, as number {}", first.index())]
+    AlreadyPlanned {
+        /// The address.
+        target: CodeAddr,
+        /// The hook that was there first.
+        first: HookId,
+    },
+    /// The patch would overlap that of another hook of the transaction.
+    #[error("the patch at {target} would overlap that of hook number {} in this transaction", first.index())]
+    Overlaps {
+        /// Where the patch would be.
+        target: CodeAddr,
+        /// The hook that was there first.
+        first: HookId,
+    },
+    /// The replacement lies in the bytes that would be overwritten.
+    #[error("the replacement {replacement} lies in the bytes of {target} that would be overwritten")]
+    ReplacementInPatch {
+        /// The target.
+        target: CodeAddr,
+        /// The replacement.
+        replacement: CodeAddr,
+    },
+    /// The function's first instructions can't be moved.
+    #[error("{target} ({bytes}) can't be hooked: {source}")]
+    Relocation {
+        /// The target.
+        target: CodeAddr,
+        /// Its first bytes.
+        bytes: Bytes,
+        /// The reason.
+        source: grapnel_relocator::Error,
+    },
+    /// A branch of the function goes into the bytes that would be overwritten.
+    #[error(
+        "{target} ({bytes}) can't be hooked: {culprit} branches into the bytes that would be overwritten"
+    )]
+    InboundBranch {
+        /// The target.
+        target: CodeAddr,
+        /// Its first bytes.
+        bytes: Bytes,
+        /// The branch.
+        culprit: Culprit,
+    },
+    /// Nothing is known against the hook, but it could not be proved safe, and a proof was asked for.
+    #[error("{target} ({bytes}) could not be proved safe to hook: {proof}")]
+    Unproved {
+        /// The target.
+        target: CodeAddr,
+        /// Its first bytes.
+        bytes: Bytes,
+        /// What could not be shown.
+        proof: Proof,
+    },
+    /// There is no memory for code near enough to the target.
+    #[error("no memory for code can be had near {target}: {errno}")]
+    NoCodeMemory {
+        /// The target.
+        target: CodeAddr,
+        /// The kernel's answer.
+        errno: Errno,
+    },
+    /// The memory for code could not be made executable.
+    #[error("the trampoline of {target} could not be made executable: {errno}")]
+    NotSealed {
+        /// The target.
+        target: CodeAddr,
+        /// The kernel's answer.
+        errno: Errno,
+    },
+    /// The code changed between preparation and commit.
+    #[error("the code at {site} changed since it was looked at: expected {expected}, found {found}")]
+    Changed {
+        /// Where the patch was to go.
+        site: CodeAddr,
+        /// What was there.
+        expected: Bytes,
+        /// What is there now.
+        found: Bytes,
+    },
+    /// The patch is no longer what this hook wrote; someone else has patched the function since.
+    #[error("the code at {site} was patched by someone else: expected {expected}, found {found}")]
+    ForeignPatch {
+        /// Where the patch is.
+        site: CodeAddr,
+        /// What this hook wrote.
+        expected: Bytes,
+        /// What is there now; empty if the memory is gone.
+        found: Bytes,
+    },
+    /// Writing the patch failed.
+    #[error("the code at {site} can't be written: {errno}")]
+    Write {
+        /// Where the patch was to go.
+        site: CodeAddr,
+        /// The kernel's answer.
+        errno: Errno,
+    },
+    /// The hook has been taken out before.
+    #[error("the hook at {site} has been removed before")]
+    AlreadyRemoved {
+        /// Where it was.
+        site: CodeAddr,
+    },
+}
+
+impl Error {
+    /// The address that the error is about: the offending instruction where there is one, else the target or the site.
+    pub fn address(&self) -> CodeAddr {
+        match self {
+            Self::NotExecutable { target }
+            | Self::Unreadable { target }
+            | Self::AlreadyPlanned { target, .. }
+            | Self::Overlaps { target, .. }
+            | Self::ReplacementInPatch { target, .. }
+            | Self::Unproved { target, .. }
+            | Self::NoCodeMemory { target, .. }
+            | Self::NotSealed { target, .. } => *target,
+            Self::Relocation { target, source, .. } => match source.culprit() {
+                Some(culprit) => culprit.at,
+                None => *target,
+            },
+            Self::InboundBranch { culprit, .. } => culprit.at,
+            Self::Changed { site, .. }
+            | Self::ForeignPatch { site, .. }
+            | Self::Write { site, .. }
+            | Self::AlreadyRemoved { site } => *site,
+        }
+    }
+
+    /// The bytes at that address, where they matter: those of the instruction, or the first ones of the function.
+    pub fn bytes(&self) -> Option<Bytes> {
+        match self {
+            Self::Relocation { bytes, source, .. } => {
+                Some(source.culprit().map_or(*bytes, |culprit| Bytes::new(&culprit.bytes)))
+            }
+            Self::InboundBranch { culprit, .. } => Some(Bytes::new(&culprit.bytes)),
+            Self::Unproved { bytes, .. } => Some(*bytes),
+            Self::Changed { found, .. } | Self::ForeignPatch { found, .. } => Some(*found),
+            _ => None,
+        }
+    }
+
+    /// The offending instruction as text, if it is one.
+    pub fn instruction(&self) -> Option<&str> {
+        match self {
+            Self::Relocation { source, .. } => source.culprit().map(|culprit| culprit.text.as_str()),
+            Self::InboundBranch { culprit, .. } => Some(&culprit.text),
+            _ => None,
+        }
+    }
+
+    /// What the caller could do instead.
+    pub fn remedy(&self) -> &'static str {
+        match self {
+            Self::NotExecutable { .. } | Self::Unreadable { .. } => {
+                "check that the address is the start of a function of a loaded object"
+            }
+            Self::AlreadyPlanned { .. } | Self::Overlaps { .. } => {
+                "hook it once, and let the replacement do both; several names may stand for one function"
+            }
+            Self::ReplacementInPatch { .. } => "choose a replacement outside the function",
+            Self::Relocation { source, .. } => source.remedy(),
+            Self::InboundBranch { .. } => "hook the function's callers instead, or a function that it calls",
+            Self::Unproved { .. } => "give the function's size, or accept the assumption",
+            Self::NoCodeMemory { .. } => {
+                "choose a target with free address space within 2 GiB, or allow executable memory in the security policy"
+            }
+            Self::NotSealed { .. } => {
+                "allow executable memory in the security policy, or rebind the GOT entries instead"
+            }
+            Self::Changed { .. } => "prepare the transaction again",
+            Self::ForeignPatch { .. } => {
+                "have the other patch removed first; this hook stays in, and its code stays mapped"
+            }
+            Self::Write { .. } => {
+                "allow /proc/self/mem or mprotect on code in the security policy, or rebind the GOT entries instead"
+            }
+            Self::AlreadyRemoved { .. } => "nothing needs to be done",
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Inline hooks and trampolines for live code.
+//!
+//! ```text
+//! bytes --decode--> Window --plan--> RelocationPlan --arena (reach, size)--> slot --emit--> trampoline --commit--> patched function
+//! ```
+//!
+//! A [`Transaction`] collects what is to be hooked. [`Transaction::prepare`] does everything that can fail, without
+//! changing a byte of live code: the windows are decoded and checked, the trampolines written. Every
+//! [`original`](Prepared::original) is known then. [`Prepared::commit`] patches, and gives a [`Hook`] for each function.
+//!
+//! The crate lives inside the process that it changes. It calls no function of libc (system calls are made directly, so
+//! `errno` is untouched), takes no lock, keeps no state of its own between calls, and allocates through `alloc` only,
+//! never while a function is half patched. After fork the child has the same hooks, and they work: there is nothing to do.
+//!
+//! # Safety
+//! `unsafe` is confined to: `sys` (system calls), `memory::view` (writing code), `arena` (writing trampolines),
+//! `module` and `elf` (reading loaded objects), `symbol` (calling IFUNC resolvers), `transaction` and `hook` (patching).
+//! Each says at its start what it relies on.
+#![cfg_attr(not(test), no_std)]
+
+extern crate alloc;
+
+mod arena;
+mod elf;
+mod error;
+mod extent;
+mod hook;
+mod liveness;
+mod memory;
+pub mod module;
+mod native;
+mod plan;
+pub mod symbol;
+mod sys;
+mod transaction;
+
+pub use arena::{Arena, CodeWay};
+pub use error::Error;
+pub use grapnel_relocator::CodeAddr;
+pub use hook::{Hook, RemoveOutcome};
+pub use liveness::Liveness;
+pub use memory::{
+    maps::{self, Maps},
+    view::{Bytes, PatchWay},
+};
+pub use plan::{HookPlan, Options, PatchKind, Proof};
+pub use sys::Errno;
+pub use transaction::{HookId, Prepared, Transaction};

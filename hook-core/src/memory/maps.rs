@@ -1,0 +1,196 @@
+//! The mappings of this process, read from `/proc/self/maps`.
+//!
+//! The file is read through a small buffer on the stack; the list that results is one allocation.
+//! The kernel gives a consistent picture of one read at a time only, so a mapping that comes or goes meanwhile may be
+//! missing or stale. Whoever acts on the list must use calls that fail rather than overwrite (`MAP_FIXED_NOREPLACE`).
+
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use crate::sys::{self, Fd};
+
+/// What a mapping is, as far as placement cares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Kind {
+    /// The area that `brk` grows upwards.
+    Heap,
+    /// The main thread's stack, which grows downwards.
+    Stack,
+    /// Anything else.
+    Other,
+}
+
+/// One line of `/proc/self/maps`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mapping {
+    /// The addresses, whole pages.
+    pub range: Range<usize>,
+    /// May be read.
+    pub read: bool,
+    /// May be written.
+    pub write: bool,
+    /// May be executed.
+    pub execute: bool,
+    /// Shared with other mappings of the same file.
+    pub shared: bool,
+    /// Offset into the mapped file, in bytes.
+    pub offset: usize,
+    /// Number of the mapped file's inode, 0 for anonymous memory.
+    pub inode: u64,
+    /// What it is.
+    pub kind: Kind,
+}
+
+/// The mappings in ascending order of their addresses.
+#[derive(Debug, Clone, Default)]
+pub struct Maps {
+    list: Vec<Mapping>,
+}
+
+impl Maps {
+    /// Reads the mappings as they are now.
+    pub fn read() -> Result<Self, sys::Errno> {
+        let file = Fd::open(c"/proc/self/maps", libc::O_RDONLY)?;
+        let mut list = Vec::with_capacity(64);
+        let mut lines = Lines::default();
+        let mut buf = [0u8; 2048];
+        loop {
+            let n = file.read(&mut buf)?;
+            if n == 0 {
+                break;
+            }
+            lines.feed(buf.get(..n).unwrap_or(&[]), |line| list.extend(parse(line)));
+        }
+        Ok(Self { list })
+    }
+
+    /// The mapping that holds an address.
+    pub fn find(&self, address: usize) -> Option<&Mapping> {
+        let after = self.list.partition_point(|m| m.range.start <= address);
+        self.list.get(after.checked_sub(1)?).filter(|m| m.range.contains(&address))
+    }
+
+    /// All mappings, ascending.
+    pub fn iter(&self) -> core::slice::Iter<'_, Mapping> {
+        self.list.iter()
+    }
+
+    /// How many bytes from `address` on are mapped with read access, without a gap, at most `limit`.
+    pub fn readable(&self, address: usize, limit: usize) -> usize {
+        let mut end = address;
+        while end - address < limit {
+            match self.find(end) {
+                Some(m) if m.read => end = m.range.end,
+                _ => break,
+            }
+        }
+        (end - address).min(limit)
+    }
+
+    /// The start of the file that the mapping at `address` belongs to: the mapping of the same file at offset 0 that
+    /// lies nearest below.
+    pub(crate) fn file_start(&self, address: usize) -> Option<usize> {
+        let here = self.find(address)?;
+        let below = self.list.partition_point(|m| m.range.start <= address);
+        let first = self.list.get(..below)?.iter().rev().find(|m| m.inode == here.inode && m.offset == 0)?;
+        Some(first.range.start)
+    }
+}
+
+/// Cuts a stream of bytes into lines; what exceeds the buffer (long paths) is dropped.
+struct Lines {
+    line: [u8; 192],
+    len: usize,
+}
+
+impl Default for Lines {
+    fn default() -> Self {
+        Self { line: [0; 192], len: 0 }
+    }
+}
+
+impl Lines {
+    fn feed(&mut self, bytes: &[u8], mut each: impl FnMut(&[u8])) {
+        for &byte in bytes {
+            if byte == b'\n' {
+                each(self.line.get(..self.len).unwrap_or(&[]));
+                self.len = 0;
+            } else if let Some(slot) = self.line.get_mut(self.len) {
+                *slot = byte;
+                self.len += 1;
+            }
+        }
+    }
+}
+
+/// `55d0c000-55d0d000 r-xp 00001000 fe:00 1234   /usr/bin/x`
+fn parse(line: &[u8]) -> Option<Mapping> {
+    let mut fields = line.split(|&b| b == b' ').filter(|f| !f.is_empty());
+    let mut ends = fields.next()?.split(|&b| b == b'-');
+    let range = number(ends.next()?, 16)? as usize..number(ends.next()?, 16)? as usize;
+    let &[r, w, x, s, ..] = fields.next()? else { return None };
+    let offset = number(fields.next()?, 16)? as usize;
+    let _device = fields.next()?;
+    let inode = number(fields.next()?, 10)?;
+    let kind = match fields.next() {
+        Some(b"[heap]") => Kind::Heap,
+        Some(b"[stack]") => Kind::Stack,
+        _ => Kind::Other,
+    };
+    Some(Mapping {
+        range,
+        read: r == b'r',
+        write: w == b'w',
+        execute: x == b'x',
+        shared: s == b's',
+        offset,
+        inode,
+        kind,
+    })
+}
+
+fn number(digits: &[u8], radix: u32) -> Option<u64> {
+    u64::from_str_radix(core::str::from_utf8(digits).ok()?, radix).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_parsed_across_reads_and_long_paths_are_cut() {
+        let mut text = Vec::from(&b"00400000-00401000 r-xp 00001000 fe:00 1234   /bin/"[..]);
+        text.resize(text.len() + 4000, b'x');
+        text.extend_from_slice(
+            b"\n01000000-01021000 rw-p 00000000 00:00 0     [heap]\nffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0   [vsyscall]\n",
+        );
+        let mut lines = Lines::default();
+        let mut found = Vec::new();
+        for chunk in text.chunks(7) {
+            lines.feed(chunk, |line| found.extend(parse(line)));
+        }
+        assert_eq!(found.len(), 3);
+        assert_eq!(found[0].range, 0x400000..0x401000);
+        assert!(found[0].execute && found[0].read && !found[0].write && !found[0].shared);
+        assert_eq!((found[0].offset, found[0].inode), (0x1000, 1234));
+        assert_eq!(found[1].kind, Kind::Heap);
+        assert!(!found[2].read && found[2].execute);
+    }
+
+    #[test]
+    fn garbage_is_skipped() {
+        for line in [&b""[..], b"-", b"zz-10 r-xp 0 0 0", b"10-20 r", b"10-20 r-xp", b"10-20 r-xp 0 fe:00"] {
+            assert_eq!(parse(line), None);
+        }
+    }
+
+    #[test]
+    fn this_process_has_its_code_mapped() {
+        let maps = Maps::read().unwrap();
+        let code = maps.find(Maps::read as *const () as usize).unwrap();
+        assert!(code.execute && !code.write);
+        assert!(maps.readable(code.range.start, 16) == 16);
+        assert_eq!(maps.readable(0, 16), 0);
+    }
+}

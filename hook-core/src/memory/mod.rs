@@ -1,0 +1,4 @@
+//! The process's own memory, seen from outside: what is mapped, and reading and writing it without a fault.
+
+pub mod maps;
+pub(crate) mod view;

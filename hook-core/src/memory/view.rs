@@ -1,0 +1,193 @@
+//! Reading and writing the process's memory through the kernel: an address that isn't mapped is an error, not a
+//! fault, and code that may not be written through its own mapping can be written all the same.
+//!
+//! # Safety
+//! The only unsafe act here is writing; every writer is `unsafe` and passes the promise on to its caller.
+
+use core::ops::Range;
+
+use crate::sys::{self, Errno, Fd, PAGE};
+
+/// How bytes of live code were written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PatchWay {
+    /// Through `/proc/self/mem`: the code's protection never changes.
+    ProcMem,
+    /// The pages were made writable and not executable, written, and made executable again.
+    Protect,
+}
+
+/// A window onto the memory of this process.
+#[derive(Debug)]
+pub(crate) struct MemoryView {
+    /// `/proc/self/mem`; absent without /proc, or when the process isn't dumpable and isn't root.
+    file: Result<Fd, Errno>,
+}
+
+impl MemoryView {
+    pub(crate) fn open() -> Self {
+        Self { file: Fd::open(c"/proc/self/mem", libc::O_RDWR) }
+    }
+
+    /// A view that has only `mprotect` to write with.
+    #[cfg(test)]
+    pub(crate) fn without_proc() -> Self {
+        Self { file: Err(Errno(libc::EIO)) }
+    }
+
+    /// Reads what can be read of `buf.len()` bytes at `address`, and says how much that is.
+    pub(crate) fn read(&self, address: usize, buf: &mut [u8]) -> usize {
+        let mut done = 0;
+        while let Some(rest) = buf.get_mut(done..).filter(|rest| !rest.is_empty()) {
+            let at = address.wrapping_add(done);
+            let n = match &self.file {
+                Ok(file) => file.read_at(rest, at),
+                Err(_) => sys::copy_memory(at, rest),
+            };
+            match n {
+                Ok(n) if n > 0 => done += n,
+                _ => break,
+            }
+        }
+        done
+    }
+
+    /// Whether exactly these bytes are at `address`, and what is there instead.
+    pub(crate) fn differs(&self, address: usize, expected: &[u8]) -> Option<Bytes> {
+        let found = self.bytes(address, expected.len());
+        (found.as_slice() != expected).then_some(found)
+    }
+
+    /// A few bytes at `address`; fewer where memory ends.
+    pub(crate) fn bytes(&self, address: usize, len: usize) -> Bytes {
+        let mut buf = [0; Bytes::MAX];
+        let len = len.min(Bytes::MAX);
+        let n = buf.get_mut(..len).map_or(0, |buf| self.read(address, buf));
+        Bytes::new(buf.get(..n).unwrap_or(&[]))
+    }
+
+    /// Writes code, and says how.
+    ///
+    /// # Safety
+    /// The bytes at `address` are code that the caller may change, and no other thread executes anything in the pages
+    /// meanwhile.
+    pub(crate) unsafe fn write_code(&self, address: usize, bytes: &[u8]) -> Result<PatchWay, Errno> {
+        if let Ok(file) = &self.file {
+            // SAFETY: the caller may change these bytes.
+            match unsafe { file.write_at(bytes, address) } {
+                Ok(n) if n == bytes.len() => return Ok(PatchWay::ProcMem),
+                // A short write stops at a page that can't be written; mprotect below rewrites from the start.
+                Ok(_) | Err(_) => {}
+            }
+        }
+        // SAFETY: the caller's promise.
+        unsafe { write_by_protection(address, bytes) }?;
+        Ok(PatchWay::Protect)
+    }
+}
+
+/// # Safety
+/// As [`MemoryView::write_code`] without `/proc/self/mem`.
+unsafe fn write_by_protection(address: usize, bytes: &[u8]) -> Result<(), Errno> {
+    let pages = pages(address, bytes.len());
+    // SAFETY: no thread runs code in these pages meanwhile (the caller's promise). This function isn't in them, or the
+    // process dies here by SIGSEGV with nothing changed; hooking the engine itself is ruled out by the plan.
+    unsafe {
+        sys::mprotect(pages.start, pages.len(), libc::PROT_READ | libc::PROT_WRITE)?;
+        for (i, byte) in bytes.iter().enumerate() {
+            ((address + i) as *mut u8).write_volatile(*byte);
+        }
+        sys::mprotect(pages.start, pages.len(), libc::PROT_READ | libc::PROT_EXEC)
+    }
+}
+
+fn pages(address: usize, len: usize) -> Range<usize> {
+    let start = address & !(PAGE - 1);
+    start..(address + len).next_multiple_of(PAGE)
+}
+
+/// A few bytes of code, held without an allocation.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Bytes {
+    buf: [u8; Self::MAX],
+    len: u8,
+}
+
+impl Bytes {
+    /// The most that is kept.
+    pub const MAX: usize = 24;
+
+    /// The first bytes of a slice, at most [`Self::MAX`].
+    pub fn new(bytes: &[u8]) -> Self {
+        let mut out = Self::default();
+        for (slot, byte) in out.buf.iter_mut().zip(bytes) {
+            *slot = *byte;
+            out.len += 1;
+        }
+        out
+    }
+
+    /// The bytes.
+    pub fn as_slice(&self) -> &[u8] {
+        self.buf.get(..usize::from(self.len)).unwrap_or(&[])
+    }
+}
+
+impl core::fmt::Display for Bytes {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        for (i, byte) in self.as_slice().iter().enumerate() {
+            write!(f, "{}{byte:02x}", if i == 0 { "" } else { " " })?;
+        }
+        Ok(())
+    }
+}
+
+impl core::fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "[{self}]")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_stop_at_the_end_of_memory() {
+        for view in [MemoryView::open(), MemoryView::without_proc()] {
+            let value = [1u8, 2, 3, 4];
+            assert_eq!(view.bytes(value.as_ptr() as usize, 4).as_slice(), &value);
+            assert_eq!(view.bytes(8, 4).as_slice(), &[]);
+            assert!(view.differs(value.as_ptr() as usize, &[1, 2, 3, 4]).is_none());
+            assert!(view.differs(value.as_ptr() as usize, &[1, 2, 3, 5]).is_some());
+        }
+    }
+
+    #[test]
+    fn code_is_written_both_ways_and_ends_executable() {
+        for (view, way) in
+            [(MemoryView::open(), PatchWay::ProcMem), (MemoryView::without_proc(), PatchWay::Protect)]
+        {
+            // SAFETY: a fresh mapping that nothing else knows.
+            let page = unsafe {
+                sys::mmap(
+                    0,
+                    PAGE,
+                    libc::PROT_READ | libc::PROT_EXEC,
+                    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                    None,
+                )
+            }
+            .unwrap();
+            // SAFETY: `mov eax, 7; ret` into a page that nothing runs.
+            let used = unsafe { view.write_code(page, &[0xb8, 7, 0, 0, 0, 0xc3]) }.unwrap();
+            assert_eq!(used, way);
+            // SAFETY: the code just written is a function of this type.
+            let f: extern "C" fn() -> i32 = unsafe { core::mem::transmute(page) };
+            assert_eq!(f(), 7);
+            // SAFETY: the page is ours and unused from here on.
+            unsafe { sys::munmap(page, PAGE) }.unwrap();
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! What differs between instruction sets, as one alias to a file.
+
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use x86_64::*;

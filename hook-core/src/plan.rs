@@ -1,0 +1,296 @@
+//! What hooking one function would take. A plan reads the function and changes nothing.
+
+use alloc::{vec, vec::Vec};
+use core::ops::Range;
+
+use grapnel_relocator::{
+    CodeAddr, RelocationPlan, Window, WindowOptions,
+    flow::{self, Reason, Verdict},
+    redirect,
+};
+
+use crate::{
+    Error, extent,
+    memory::{maps::Maps, view::Bytes, view::MemoryView},
+    native::{self, ISA, LANDING_PAD},
+};
+
+/// The longest function that is decoded whole for branches into its window.
+const EXTENT_MAX: usize = 1 << 20;
+
+/// What the caller knows and wants of one hook.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// The function's length in bytes, from its symbol. Without it the unwind table of its object is asked.
+    pub size: Option<usize>,
+    /// Padding behind the function may be overwritten: `nop` and `int3` up to the next multiple of 16.
+    pub use_padding: bool,
+    /// Refuse what can't be proved safe.
+    pub require_proof: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { size: None, use_padding: true, require_proof: false }
+    }
+}
+
+/// What is known of branches into the bytes that are overwritten.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Proof {
+    /// The whole function was seen, and nothing in it branches there.
+    Proven,
+    /// No such branch was seen, and this is what could not be seen.
+    Assumed(Reason),
+    /// Where the function ends isn't known, so only its first instructions were seen.
+    ExtentUnknown,
+}
+
+impl core::fmt::Display for Proof {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Proven => f.write_str("no branch leads into the patch"),
+            Self::ExtentUnknown => f.write_str("the function's length isn't known"),
+            Self::Assumed(Reason::IndirectJump(culprit)) => {
+                write!(f, "an indirect jump may go anywhere: {culprit}")
+            }
+            Self::Assumed(Reason::LoopsToStart(culprit)) => {
+                write!(f, "a loop goes through the function's start: {culprit}")
+            }
+            Self::Assumed(Reason::Unreached(at)) => {
+                write!(f, "how the code at {at} is reached isn't known")
+            }
+            Self::Assumed(Reason::Undecodable(at)) => write!(f, "the bytes at {at} are no instruction"),
+            Self::Assumed(reason) => write!(f, "{reason:?}"),
+        }
+    }
+}
+
+/// The shape of the patch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum PatchKind {
+    /// A near redirect at the function's start.
+    Near,
+    /// A near redirect that runs over the padding behind a short function.
+    NearOverPadding,
+    /// A short redirect at the function's start, to a near one in padding close by.
+    Short,
+}
+
+/// How one function would be hooked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HookPlan {
+    pub(crate) target: CodeAddr,
+    /// Where the patch goes: behind the landing pad, if the function begins with one.
+    pub(crate) site: CodeAddr,
+    pub(crate) patch_len: usize,
+    pub(crate) original: Bytes,
+    pub(crate) window: Window,
+    pub(crate) relocation: RelocationPlan,
+    /// For a short patch, the padding that takes the near redirect, and what is there.
+    pub(crate) stop: Option<(CodeAddr, Bytes)>,
+    kind: PatchKind,
+    proof: Proof,
+}
+
+impl HookPlan {
+    /// Plans a hook on the function at `target` without changing anything.
+    ///
+    /// # Errors
+    /// If the code can't be read or hooked, with the reason and a remedy.
+    pub fn new(target: CodeAddr, options: Options) -> Result<Self, Error> {
+        let maps = Maps::read().ok();
+        Self::with(target, options, &MemoryView::open(), maps.as_ref())
+    }
+
+    pub(crate) fn with(
+        target: CodeAddr,
+        options: Options,
+        view: &MemoryView,
+        maps: Option<&Maps>,
+    ) -> Result<Self, Error> {
+        let at = target.0 as usize;
+        if let Some(maps) = maps
+            && !maps.find(at).is_some_and(|m| m.execute)
+        {
+            return Err(Error::NotExecutable { target });
+        }
+        let described = || maps.and_then(|maps| extent::of(maps, at));
+        let size = options.size.or_else(|| described().map(|range| range.end - at)).filter(|&size| size > 0);
+        let wanted = size.unwrap_or(0).min(EXTENT_MAX).max(LANDING_PAD.len() + 2 * native::MAX_INST_LEN + 16);
+        let mut bytes = vec![0; wanted];
+        let n = view.read(at, &mut bytes);
+        bytes.truncate(n);
+        if bytes.is_empty() {
+            return Err(Error::Unreadable { target });
+        }
+        let pad = if bytes.starts_with(LANDING_PAD) && size.is_none_or(|s| s > LANDING_PAD.len()) {
+            LANDING_PAD.len()
+        } else {
+            0
+        };
+        // A function that is too short behind its landing pad may still have room for the patch from its start on.
+        // Nothing on Linux enforces landing pads in user space yet.
+        let mut first = Self::near(target, pad, &bytes, size, options);
+        if pad > 0 && first.is_err() {
+            first = Self::near(target, 0, &bytes, size, options).or(first);
+        }
+        let plan = match first {
+            Err(refused) => Self::short(target, &bytes, size, options, view, maps).ok_or(refused)?,
+            Ok(plan) => plan,
+        };
+        match plan.proof {
+            Proof::Proven => Ok(plan),
+            _ if options.require_proof => {
+                Err(Error::Unproved { target, bytes: Bytes::new(&bytes), proof: plan.proof })
+            }
+            _ => Ok(plan),
+        }
+    }
+
+    fn near(
+        target: CodeAddr,
+        pad: usize,
+        bytes: &[u8],
+        size: Option<usize>,
+        options: Options,
+    ) -> Result<Self, Error> {
+        Self::shaped(target, pad, bytes, size, redirect::lengths(ISA).near, options.use_padding, None)
+    }
+
+    /// A patch of two bytes, which leads to a near redirect in padding that it reaches.
+    fn short(
+        target: CodeAddr,
+        bytes: &[u8],
+        size: Option<usize>,
+        options: Options,
+        view: &MemoryView,
+        maps: Option<&Maps>,
+    ) -> Option<Self> {
+        let lengths = redirect::lengths(ISA);
+        let stop = padding_near(target, size?, lengths.near, view, maps?)?;
+        redirect::short(ISA, target, stop).ok()?;
+        let found = view.bytes(stop.0 as usize, lengths.near);
+        Self::shaped(target, 0, bytes, size, lengths.short, options.use_padding, Some((stop, found))).ok()
+    }
+
+    fn shaped(
+        target: CodeAddr,
+        pad: usize,
+        bytes: &[u8],
+        size: Option<usize>,
+        patch_len: usize,
+        allow_padding: bool,
+        stop: Option<(CodeAddr, Bytes)>,
+    ) -> Result<Self, Error> {
+        let site = target.add(pad as u64);
+        let refused = |source| Error::Relocation { target, bytes: Bytes::new(bytes), source };
+        let behind = bytes.get(pad..).unwrap_or(&[]);
+        let extent = size.map(|size| size.saturating_sub(pad));
+        let options = WindowOptions { extent, allow_padding };
+        let window = Window::decode_with(ISA, site, behind, patch_len, options).map_err(refused)?;
+        let relocation = RelocationPlan::new(&window).map_err(refused)?;
+        let proof = match extent.and_then(|extent| behind.get(..extent)) {
+            None => Proof::ExtentUnknown,
+            Some(function) => match flow::check(ISA, function, site, window.len()) {
+                Verdict::Proven => Proof::Proven,
+                Verdict::Assumed(reason) => Proof::Assumed(reason),
+                Verdict::Refused(culprit) => {
+                    return Err(Error::InboundBranch { target, bytes: Bytes::new(bytes), culprit });
+                }
+                _ => Proof::ExtentUnknown,
+            },
+        };
+        let kind = match (&stop, window.code_len() < patch_len) {
+            (Some(_), _) => PatchKind::Short,
+            (None, true) => PatchKind::NearOverPadding,
+            (None, false) => PatchKind::Near,
+        };
+        let original = Bytes::new(behind.get(..patch_len).unwrap_or(&[]));
+        Ok(Self { target, site, patch_len, original, window, relocation, stop, kind, proof })
+    }
+
+    /// The function.
+    pub fn target(&self) -> CodeAddr {
+        self.target
+    }
+
+    /// Where the patch would go, and how many bytes it would change there.
+    pub fn patch(&self) -> (CodeAddr, usize) {
+        (self.site, self.patch_len)
+    }
+
+    /// The shape of the patch.
+    pub fn kind(&self) -> PatchKind {
+        self.kind
+    }
+
+    /// What is known of branches into it.
+    pub fn proof(&self) -> &Proof {
+        &self.proof
+    }
+
+    /// How long the trampoline can get, with the landing pad that it repeats.
+    pub(crate) fn trampoline_max(&self) -> usize {
+        self.pad_len() + self.relocation.max_len()
+    }
+
+    /// The landing pad that the trampoline repeats, so that it can be called through a pointer as the function can.
+    pub(crate) fn pad(&self) -> &'static [u8] {
+        LANDING_PAD.get(..self.pad_len()).unwrap_or(&[])
+    }
+
+    fn pad_len(&self) -> usize {
+        (self.site.0 - self.target.0) as usize
+    }
+
+    /// Everything that the patch overwrites.
+    pub(crate) fn overwritten(&self) -> impl Iterator<Item = Range<u64>> {
+        let stop = self.stop.as_ref().map(|(at, found)| at.0..at.0 + found.as_slice().len() as u64);
+        core::iter::once(self.site.0..self.site.0 + self.patch_len as u64).chain(stop)
+    }
+}
+
+/// Where `len` bytes of padding that nothing runs lie within reach of a short redirect at `target`: behind the end of
+/// some function, as its unwind entry says, and before the next multiple of 16.
+fn padding_near(
+    target: CodeAddr,
+    size: usize,
+    len: usize,
+    view: &MemoryView,
+    maps: &Maps,
+) -> Option<CodeAddr> {
+    const STEP: usize = 16;
+    let at = target.0 as usize;
+    let lowest = (at.saturating_sub(120)) & !(STEP - 1);
+    let blocks: Vec<usize> = (lowest..at + size + 130).step_by(STEP).collect();
+    blocks.into_iter().filter_map(|block| padding_at_end_of(block, STEP, len, view, maps)).find(|&stop| {
+        let overlaps = stop.0 < target.0 + 2 && target.0 < stop.0 + len as u64;
+        !overlaps && redirect::short(ISA, target, stop).is_ok()
+    })
+}
+
+/// The padding that ends the 16 bytes at `block`, if it is `len` bytes long and proved to be no code.
+fn padding_at_end_of(
+    block: usize,
+    step: usize,
+    len: usize,
+    view: &MemoryView,
+    maps: &Maps,
+) -> Option<CodeAddr> {
+    // The last byte before the padding belongs to a function whose extent ends right behind it.
+    let function = (0..step).rev().find_map(|i| extent::of(maps, block.checked_add(i)?))?;
+    let end = function.end;
+    if end > block + step - len || end < block {
+        return None;
+    }
+    // Whatever begins in the padding would have an entry of its own.
+    if (end..block + step).any(|at| extent::of(maps, at).is_some()) {
+        return None;
+    }
+    let bytes = view.bytes(end, block + step - end);
+    let padding = native::padding_len(CodeAddr(end as u64), bytes.as_slice());
+    (padding >= len).then_some(CodeAddr(end as u64))
+}

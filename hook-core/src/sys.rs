@@ -1,0 +1,192 @@
+//! System calls, made directly: no libc function is called, so `errno` is never touched and no lock is ever taken.
+//!
+//! # Safety
+//! Calls that only hand out or take in kernel objects are safe functions. Those that change mappings or memory are
+//! `unsafe`, and say what the caller owes.
+//!
+//! Nothing here allocates, except where a `Vec` is in the signature.
+
+use core::ffi::CStr;
+
+use syscalls::{Sysno, syscall};
+
+/// An error number of the kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Errno(pub i32);
+
+impl core::fmt::Display for Errno {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let errno = syscalls::Errno::new(self.0);
+        match (errno.name(), errno.description()) {
+            (Some(name), Some(text)) => write!(f, "{name} ({text})"),
+            _ => write!(f, "errno {}", self.0),
+        }
+    }
+}
+
+impl core::fmt::Debug for Errno {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        core::fmt::Display::fmt(self, f)
+    }
+}
+
+impl From<syscalls::Errno> for Errno {
+    fn from(errno: syscalls::Errno) -> Self {
+        Self(errno.into_raw())
+    }
+}
+
+pub(crate) type Result<T> = core::result::Result<T, Errno>;
+
+pub(crate) const EINTR: Errno = Errno(libc::EINTR);
+pub(crate) const EINVAL: Errno = Errno(libc::EINVAL);
+pub(crate) const ENOMEM: Errno = Errno(libc::ENOMEM);
+pub(crate) const EEXIST: Errno = Errno(libc::EEXIST);
+
+/// The size of a page that mappings are aligned to on x86-64, and a divisor of it nowhere: other sizes come from the
+/// auxiliary vector when an architecture that has them is added.
+pub(crate) const PAGE: usize = 4096;
+
+/// A descriptor that is closed when it goes.
+#[derive(Debug)]
+pub(crate) struct Fd(i32);
+
+impl Fd {
+    /// Opens a path, close-on-exec.
+    pub(crate) fn open(path: &CStr, flags: i32) -> Result<Self> {
+        // SAFETY: `path` is a NUL-terminated string that outlives the call; opening touches no memory of ours.
+        let fd = retry(|| unsafe {
+            syscall!(Sysno::openat, libc::AT_FDCWD, path.as_ptr(), flags | libc::O_CLOEXEC, 0)
+        })?;
+        Ok(Self(fd as i32))
+    }
+
+    /// An unlinked file in memory, close-on-exec, of `len` zero bytes, whose pages may be mapped executable.
+    pub(crate) fn memory(name: &CStr, len: usize) -> Result<Self> {
+        const MFD_EXEC: u32 = 0x10;
+        // SAFETY: `name` is a NUL-terminated string that outlives the call.
+        let create = |flags: u32| retry(|| unsafe { syscall!(Sysno::memfd_create, name.as_ptr(), flags) });
+        // Kernels before 6.3 don't know MFD_EXEC and answer EINVAL; later ones may insist on it (vm.memfd_noexec).
+        let fd = match create(libc::MFD_CLOEXEC | MFD_EXEC) {
+            Err(EINVAL) => create(libc::MFD_CLOEXEC)?,
+            other => other?,
+        };
+        let fd = Self(fd as i32);
+        // SAFETY: the file is ours alone and mapped nowhere.
+        retry(|| unsafe { syscall!(Sysno::ftruncate, fd.0, len) })?;
+        Ok(fd)
+    }
+
+    /// Reads at the file's position; 0 at its end.
+    pub(crate) fn read(&self, buf: &mut [u8]) -> Result<usize> {
+        // SAFETY: the kernel writes at most `buf.len()` bytes at `buf`, which is borrowed for the call.
+        retry(|| unsafe { syscall!(Sysno::read, self.0, buf.as_mut_ptr(), buf.len()) })
+    }
+
+    /// Reads at an offset.
+    pub(crate) fn read_at(&self, buf: &mut [u8], offset: usize) -> Result<usize> {
+        // SAFETY: the kernel writes at most `buf.len()` bytes at `buf`, which is borrowed for the call.
+        retry(|| unsafe { syscall!(Sysno::pread64, self.0, buf.as_mut_ptr(), buf.len(), offset) })
+    }
+
+    /// Writes at an offset.
+    ///
+    /// # Safety
+    /// When the file is a view of memory, the caller answers for what that memory then holds.
+    pub(crate) unsafe fn write_at(&self, buf: &[u8], offset: usize) -> Result<usize> {
+        // SAFETY: the kernel reads `buf`, which is borrowed for the call; the effect is the caller's promise.
+        retry(|| unsafe { syscall!(Sysno::pwrite64, self.0, buf.as_ptr(), buf.len(), offset) })
+    }
+
+    pub(crate) fn raw(&self) -> i32 {
+        self.0
+    }
+}
+
+impl Drop for Fd {
+    fn drop(&mut self) {
+        // The descriptor is gone whatever close answers (Linux, close(2)), so it is not tried again.
+        // SAFETY: the descriptor is owned by this value and not used after.
+        let _ = unsafe { syscall!(Sysno::close, self.0) };
+    }
+}
+
+fn retry(mut call: impl FnMut() -> core::result::Result<usize, syscalls::Errno>) -> Result<usize> {
+    loop {
+        match call().map_err(Errno::from) {
+            Err(EINTR) => {}
+            other => return other,
+        }
+    }
+}
+
+/// Maps memory.
+///
+/// # Safety
+/// With `MAP_FIXED` the caller owns what was mapped at that place.
+pub(crate) unsafe fn mmap(addr: usize, len: usize, prot: i32, flags: i32, fd: Option<&Fd>) -> Result<usize> {
+    // SAFETY: without MAP_FIXED a new mapping disturbs none that exists; with it, the caller owns the place.
+    Ok(unsafe { syscall!(Sysno::mmap, addr, len, prot, flags, fd.map_or(-1, Fd::raw), 0) }?)
+}
+
+/// Unmaps memory.
+///
+/// # Safety
+/// The caller owns the range, and nothing uses it any more.
+pub(crate) unsafe fn munmap(addr: usize, len: usize) -> Result<()> {
+    // SAFETY: the caller owns the range.
+    unsafe { syscall!(Sysno::munmap, addr, len) }?;
+    Ok(())
+}
+
+/// Changes the protection of whole pages.
+///
+/// # Safety
+/// Nothing that runs meanwhile needs the rights that are taken away.
+pub(crate) unsafe fn mprotect(addr: usize, len: usize, prot: i32) -> Result<()> {
+    // SAFETY: the caller's promise.
+    unsafe { syscall!(Sysno::mprotect, addr, len, prot) }?;
+    Ok(())
+}
+
+/// Keeps a mapping out of children made by fork.
+///
+/// # Safety
+/// No child made by fork uses the range.
+pub(crate) unsafe fn keep_from_children(addr: usize, len: usize) -> Result<()> {
+    // SAFETY: the caller's promise; the advice changes nothing in this process.
+    unsafe { syscall!(Sysno::madvise, addr, len, libc::MADV_DONTFORK) }?;
+    Ok(())
+}
+
+/// Gives an anonymous mapping a name in /proc/self/maps, where the kernel was built to keep one.
+pub(crate) fn name_mapping(addr: usize, len: usize, name: &CStr) {
+    // SAFETY: naming changes nothing but the text in /proc/self/maps; `name` outlives the call. Kernels without it
+    // answer EINVAL, and the mapping simply has no name.
+    let _ = unsafe {
+        syscall!(Sysno::prctl, libc::PR_SET_VMA, libc::PR_SET_VMA_ANON_NAME, addr, len, name.as_ptr())
+    };
+}
+
+/// The process's id, asked from the kernel each time: a cached one would be wrong after fork.
+pub(crate) fn pid() -> i32 {
+    // SAFETY: getpid has no preconditions and can't fail.
+    unsafe { syscall!(Sysno::getpid) }.unwrap_or(0) as i32
+}
+
+/// Copies memory of this process, stopping at the first byte that can't be read.
+pub(crate) fn copy_memory(from: usize, buf: &mut [u8]) -> Result<usize> {
+    let local = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
+    let remote = libc::iovec { iov_base: from as *mut _, iov_len: buf.len() };
+    // SAFETY: the kernel checks `remote` itself and answers EFAULT for what isn't mapped; `local` describes `buf`,
+    // which is borrowed for the call.
+    retry(|| unsafe {
+        syscall!(Sysno::process_vm_readv, pid(), &raw const local, 1, &raw const remote, 1, 0)
+    })
+}
+
+/// The end of the heap: where `brk` stands. Nothing is changed.
+pub(crate) fn brk() -> usize {
+    // SAFETY: 0 is below every valid end, so the kernel only answers where it is.
+    unsafe { syscall!(Sysno::brk, 0) }.unwrap_or(0)
+}

@@ -1,0 +1,18 @@
+//! Looking at code and at mappings.
+
+/// The bytes of a function.
+pub(crate) fn bytes(at: *const (), len: usize) -> Vec<u8> {
+    // SAFETY: the tests ask for code that is mapped.
+    unsafe { std::slice::from_raw_parts(at.cast(), len) }.to_vec()
+}
+
+/// The lines of /proc/self/maps that are writable and executable.
+pub(crate) fn writable_code() -> Vec<String> {
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("/proc is mounted");
+    maps.lines()
+        .filter(|line| {
+            line.split(' ').nth(1).is_some_and(|rights| rights.contains('w') && rights.contains('x'))
+        })
+        .map(String::from)
+        .collect()
+}
