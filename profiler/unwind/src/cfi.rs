@@ -1,0 +1,82 @@
+//! From a pc to its row of call frame information, read from the mapped module.
+//!
+//! # Safety
+//! Slices of mapped memory are made here; see [`memory`](crate::memory) for what that relies on.
+
+use crate::memory::{Slice, mapped_slice};
+use crate::module::Module;
+use gimli::{
+    BaseAddresses, EhFrame, EhFrameHdr, FrameDescriptionEntry, NativeEndian, UnwindContext, UnwindSection,
+    UnwindTableRow,
+};
+
+const ADDRESS_BYTES: u8 = 8;
+
+/// Memory that parsing needs, kept from one lookup to the next.
+#[derive(Debug)]
+pub struct CfiScratch {
+    context: UnwindContext<usize>,
+}
+
+impl CfiScratch {
+    /// Allocates what parsing will need.
+    pub fn new() -> Self {
+        CfiScratch { context: UnwindContext::new() }
+    }
+}
+
+impl Default for CfiScratch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The row for an address, with what is needed to interpret it.
+pub(crate) struct Row<'a> {
+    pub(crate) row: &'a UnwindTableRow<usize>,
+    pub(crate) section: &'a EhFrame<Slice>,
+    pub(crate) fde: &'a FrameDescriptionEntry<Slice>,
+}
+
+/// Finds the row for the instruction at `address` and shows it to `found`.
+///
+/// Returns `None` where the module has no CFI for the address, or CFI that can't be parsed.
+pub(crate) fn with_row<R>(
+    module: &Module,
+    scratch: &mut CfiScratch,
+    address: u64,
+    found: impl FnOnce(Row<'_>) -> R,
+) -> Option<R> {
+    let hdr = module.eh_frame_hdr?;
+    // SAFETY: `hdr` was clamped to a mapped segment when the table was built.
+    let hdr_slice = unsafe { mapped_slice(hdr.start, hdr.end) };
+    let bases = BaseAddresses::default().set_text(module.text).set_eh_frame_hdr(hdr.start);
+    let parsed = EhFrameHdr::new(hdr_slice.slice(), NativeEndian).parse(&bases, ADDRESS_BYTES).ok()?;
+    let eh_frame_start = parsed.eh_frame_ptr().direct().ok()?;
+    let bases = bases.set_eh_frame(eh_frame_start);
+    let span = module.rest_of_segment(eh_frame_start)?;
+    // SAFETY: the span lies in one mapped segment.
+    let eh_frame_slice = unsafe { mapped_slice(span.start, span.end) };
+    let mut section = EhFrame::new(eh_frame_slice.slice(), NativeEndian);
+    section.set_address_size(ADDRESS_BYTES);
+
+    let fde = match parsed.table() {
+        Some(table) => {
+            let pointer = table.lookup(address, &bases).ok()?;
+            let offset = table.pointer_to_offset(pointer).ok()?;
+            section.fde_from_offset(&bases, offset, EhFrame::cie_from_offset).ok()?
+        }
+        None => section.fde_for_address(&bases, address, EhFrame::cie_from_offset).ok()?,
+    };
+    let row = fde.unwind_info_for_address(&section, &bases, &mut scratch.context, address).ok()?;
+    Some(found(Row { row, section: &section, fde: &fde }))
+}
+
+/// The operations of a CFI expression that are needed to recognise the common patterns.
+pub(crate) fn operations<'a>(
+    row: &Row<'a>,
+    expression: &gimli::UnwindExpression<usize>,
+) -> Option<gimli::OperationIter<Slice>> {
+    let bytes = expression.get(row.section).ok()?;
+    Some(bytes.operations(row.fde.cie().encoding()))
+}

@@ -1,0 +1,57 @@
+//! In-process stack unwinding for the agent.
+//!
+//! A walk starts from the registers of the caller of a hooked function and ends in a [`NodeId`]: a node of a
+//! prefix tree of call stacks.
+//!
+//! ```text
+//! Registers -> Walker -> frames -> StackTree -> NodeId
+//!                |  |
+//!                |  +-- Memo: the last walk, reused as far as every word that it read is unchanged
+//!                +----- RuleCache -- on a miss --> Resolver -> ModuleTable -> .eh_frame of the module
+//! ```
+//!
+//! * [`ModuleTable`] is an immutable snapshot of the loaded modules, made by whoever knows them.
+//! * [`Resolver`] is asked on a miss of the rule cache, and for each frame of a stack that needs more than the
+//!   fast rules. The caller takes its lock there, and only there. [`TableResolver`] is one without a lock.
+//! * [`Walker`] belongs to one thread at a time. It holds the rule cache, the readable part of the stack, the last
+//!   walk and the [`StackTree`].
+//! * [`Sink`] hears of each new node once, in the order of the ids.
+//!
+//! # What a walk does not do
+//! No lock, no allocation and no system call on the hot path, except that the tree grows by steps as new stacks
+//! are seen, and that a stack is probed page by page the first time that a walk reads there. Nothing here calls
+//! libc, sets `errno` or panics. No return address is rewritten.
+//!
+//! # Exactness
+//! A fast rule is a function of (pc, sp, frame pointer) and of the words it reads. A frame that equals one of the
+//! last walk in these three, with all words read from there to the root unchanged, has the same frames above it.
+//! All words are read again: return addresses, saved frame pointers and saved CFAs.
+#![cfg_attr(not(test), no_std)]
+
+extern crate alloc;
+
+mod cache;
+mod cfi;
+mod error;
+mod memo;
+mod memory;
+mod module;
+mod probe;
+mod resolve;
+mod stack;
+mod tree;
+mod walker;
+pub mod x86_64;
+
+// The one place where an instruction set is chosen.
+#[cfg(target_arch = "x86_64")]
+use x86_64 as native;
+
+pub use cfi::CfiScratch;
+pub use error::Error;
+pub use module::{ModuleInfo, ModuleTable, ProgramHeader};
+pub use native::{FullState, Registers, RuleKind, UnwindRule};
+pub use resolve::{FullStep, Outcome, Resolver, RuleEntry, TableResolver};
+pub use stack::StackMemory;
+pub use tree::{Frame, FrameFlags, NodeId, Sink, StackTree, Tree};
+pub use walker::{Config, End, Walker};

@@ -1,0 +1,264 @@
+//! The frames of a walk, and those of the last one.
+//!
+//! # Safety
+//! [`Memo::changed_at`] reads words without asking [`StackMemory`] for each: all of them were read from one range, and
+//! the caller has made sure that the current range covers it.
+
+use crate::Error;
+use crate::memory::read_word;
+use crate::native::Cursor;
+use crate::stack::{Range, StackMemory};
+use crate::tree::{Frame, FrameFlags, NodeId, Tree};
+use alloc::vec::Vec;
+
+/// How many words a fast rule reads at most.
+const WORDS_PER_FRAME: usize = 3;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Word {
+    address: u64,
+    value: u64,
+}
+
+/// One frame of a walk.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Record {
+    pub(crate) at: Cursor,
+    pub(crate) node: NodeId,
+    pub(crate) module: u32,
+    /// The index of the first word that was read to leave the frame.
+    pub(crate) word: u32,
+    pub(crate) flags: FrameFlags,
+}
+
+impl Record {
+    fn frame(&self) -> Frame {
+        Frame { pc: self.at.pc, module: self.module, flags: self.flags }
+    }
+}
+
+/// A list of fixed capacity: what does not fit is dropped, which the depth limit rules out.
+#[derive(Debug)]
+struct Fixed<T> {
+    items: Vec<T>,
+    len: usize,
+}
+
+impl<T: Copy + Default> Fixed<T> {
+    fn new(capacity: usize) -> Result<Self, Error> {
+        let mut items = Vec::new();
+        let bytes = capacity.saturating_mul(size_of::<T>());
+        items.try_reserve_exact(capacity).map_err(|_| Error::OutOfMemory { bytes })?;
+        items.resize(capacity, T::default());
+        Ok(Fixed { items, len: 0 })
+    }
+
+    #[inline(always)]
+    fn push(&mut self, item: T) {
+        if let Some(slot) = self.items.get_mut(self.len) {
+            *slot = item;
+            self.len += 1;
+        }
+    }
+
+    fn filled(&self) -> &[T] {
+        self.items.get(..self.len).unwrap_or(&[])
+    }
+
+    fn extend(&mut self, items: &[T]) {
+        for item in items {
+            self.push(*item);
+        }
+    }
+}
+
+/// The words that a walk has read, leaf first.
+#[derive(Debug)]
+pub(crate) struct Words(Fixed<Word>);
+
+impl Words {
+    /// A list that keeps nothing. Does not allocate.
+    pub(crate) const fn none() -> Self {
+        Words(Fixed { items: Vec::new(), len: 0 })
+    }
+
+    #[inline(always)]
+    pub(crate) fn push(&mut self, address: u64, value: u64) {
+        self.0.push(Word { address, value });
+    }
+}
+
+/// The frames that a walk has found so far, leaf first.
+#[derive(Debug)]
+pub(crate) struct Path {
+    records: Fixed<Record>,
+    pub(crate) words: Words,
+    /// The guessed frame nearest to the root. Known once the path was interned.
+    last_guess: Option<usize>,
+}
+
+impl Path {
+    pub(crate) fn new(max_frames: usize) -> Result<Self, Error> {
+        let words = Words(Fixed::new(max_frames.saturating_mul(WORDS_PER_FRAME))?);
+        Ok(Path { records: Fixed::new(max_frames)?, words, last_guess: None })
+    }
+
+    #[inline(always)]
+    pub(crate) fn clear(&mut self) {
+        self.records.len = 0;
+        self.words.0.len = 0;
+        self.last_guess = None;
+    }
+
+    #[inline(always)]
+    pub(crate) fn len(&self) -> usize {
+        self.records.len
+    }
+
+    #[inline(always)]
+    pub(crate) fn push(&mut self, at: Cursor, module: u32, flags: FrameFlags) {
+        let word = self.words.0.len as u32;
+        self.records.push(Record { at, node: NodeId::ROOT, module, word, flags });
+    }
+
+    /// Interns the frames, root first, below `parent`. Words are counted from `word_base` from now on.
+    ///
+    /// Returns the leaf's node.
+    #[inline(always)]
+    pub(crate) fn intern(&mut self, parent: NodeId, word_base: u32, tree: &mut impl Tree) -> NodeId {
+        let mut node = parent;
+        let filled = self.records.items.get_mut(..self.records.len).unwrap_or_default();
+        for (index, record) in filled.iter_mut().enumerate().rev() {
+            if record.flags.contains(FrameFlags::GUESS) && self.last_guess.is_none() {
+                self.last_guess = Some(index);
+            }
+            node = tree.child(node, record.frame());
+            record.node = node;
+            record.word = record.word.wrapping_add(word_base);
+        }
+        node
+    }
+}
+
+/// The last walk. Its records and words fill the end of their arrays, leaf first, so that the root is always last.
+#[derive(Debug)]
+pub(crate) struct Memo {
+    records: Vec<Record>,
+    words: Vec<Word>,
+    /// The index of the leaf.
+    leaf: usize,
+    /// The range that all words were read from.
+    range: Range,
+    /// The frame without CFI that is nearest to the root. Words from the first such frame on are read with a probe of
+    /// each page.
+    last_guess: Option<usize>,
+    pub(crate) end: MemoEnd,
+}
+
+/// How the last walk ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MemoEnd {
+    /// At the outermost frame. This follows from the last frame and its words.
+    Root,
+    /// At the depth limit.
+    Depth,
+    /// Where no caller was found. This may change without a word changing.
+    Open,
+}
+
+impl Memo {
+    pub(crate) fn new(max_frames: usize) -> Result<Self, Error> {
+        let records = Fixed::new(max_frames)?.items;
+        let words = Fixed::new(max_frames.saturating_mul(WORDS_PER_FRAME))?.items;
+        let leaf = records.len();
+        let range = Range::default();
+        Ok(Memo { records, words, leaf, range, last_guess: None, end: MemoEnd::Open })
+    }
+
+    pub(crate) fn forget(&mut self) {
+        self.leaf = self.records.len();
+        self.last_guess = None;
+    }
+
+    /// The index past the root.
+    #[inline(always)]
+    pub(crate) fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    #[inline(always)]
+    pub(crate) fn leaf(&self) -> usize {
+        self.leaf
+    }
+
+    #[inline(always)]
+    pub(crate) fn get(&self, index: usize) -> Option<&Record> {
+        self.records.get(index)
+    }
+
+    fn word_of(&self, index: usize) -> usize {
+        self.records.get(index).map_or(self.words.len(), |r| r.word as usize)
+    }
+
+    /// The first frame from `index` to the root one of whose words is not what it was.
+    ///
+    /// The words are compared from the leaf to the root. So a word is read only if all nearer to the leaf are as they
+    /// were, which means that a walk would read it too, and that it lies in a frame that is alive.
+    #[inline]
+    pub(crate) fn changed_at(&self, index: usize, stack: &mut StackMemory) -> Option<usize> {
+        let first = self.word_of(index);
+        let words = self.words.get(first..).unwrap_or(&[]);
+        let same = if self.last_guess.is_some_and(|guess| guess >= index) {
+            stack.distrust();
+            words.iter().position(|w| stack.read(w.address) != Some(w.value))
+        } else if stack.range().covers(self.range) {
+            // SAFETY: the words lie in `self.range`, which lies in the stack's current range.
+            words.iter().position(|w| unsafe { read_word(w.address) } != w.value)
+        } else {
+            words.iter().position(|w| stack.read(w.address) != Some(w.value))
+        };
+        let changed = first + same?;
+        let mut frame = index;
+        while frame + 1 < self.records.len() && self.word_of(frame + 1) <= changed {
+            frame += 1;
+        }
+        Some(frame)
+    }
+
+    /// Copies the frames `from..to` with their words to a path.
+    pub(crate) fn copy_to(&self, from: usize, to: usize, path: &mut Path) {
+        let (first, end) = (self.word_of(from), self.word_of(to));
+        let base = (path.words.0.len as u32).wrapping_sub(first as u32);
+        for record in self.records.get(from..to).unwrap_or(&[]) {
+            path.records.push(Record { word: record.word.wrapping_add(base), ..*record });
+        }
+        path.words.0.extend(self.words.get(first..end).unwrap_or(&[]));
+    }
+
+    /// Where the words of a path of that many words would begin, in front of the frames from `kept`.
+    #[inline(always)]
+    pub(crate) fn word_base(&self, kept: usize, path: &Path) -> u32 {
+        (self.word_of(kept) as u32).wrapping_sub(path.words.0.len as u32)
+    }
+
+    /// Puts an interned path in front of the frames from `kept`.
+    #[inline(always)]
+    pub(crate) fn store(&mut self, kept: usize, path: &Path, range: Range) {
+        let words_end = self.word_of(kept);
+        let (records, words) = (path.records.filled(), path.words.0.filled());
+        let leaf = kept.wrapping_sub(records.len());
+        let word = words_end.wrapping_sub(words.len());
+        if let (Some(to), Some(words_to)) =
+            (self.records.get_mut(leaf..kept), self.words.get_mut(word..words_end))
+        {
+            to.copy_from_slice(records);
+            words_to.copy_from_slice(words);
+            self.leaf = leaf;
+            self.range = range;
+            let kept_guess = self.last_guess.filter(|guess| *guess >= kept);
+            self.last_guess = kept_guess.or(path.last_guess.map(|guess| leaf + guess));
+        } else {
+            self.forget();
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! The only places where memory that Rust does not own is read.
+//!
+//! # Safety
+//! [`read_word`] relies on its caller to have found the range readable ([`StackMemory`](crate::StackMemory) has).
+//! [`mapped_slice`] relies on the promise made to [`ModuleTable::build`](crate::ModuleTable::build): a module's
+//! segments stay mapped and unchanged as long as the table is in use.
+
+use gimli::{EndianSlice, NativeEndian};
+
+/// Bytes of a mapped module, as gimli reads them.
+pub(crate) type Slice = EndianSlice<'static, NativeEndian>;
+
+/// The word at `address`, which need not be aligned.
+///
+/// # Safety
+/// The 8 bytes at `address` can be read.
+#[inline(always)]
+pub(crate) unsafe fn read_word(address: u64) -> u64 {
+    // SAFETY: the caller promises that the bytes can be read. The read is volatile since the memory belongs to code
+    // that the compiler does not see.
+    unsafe {
+        let pointer = core::ptr::with_exposed_provenance::<u64>(address as usize);
+        if address & 7 == 0 { pointer.read_volatile() } else { pointer.read_unaligned() }
+    }
+}
+
+/// The bytes from `start` to `end`.
+///
+/// # Safety
+/// The bytes are mapped, readable and unchanged for as long as the slice is used.
+pub(crate) unsafe fn mapped_slice(start: u64, end: u64) -> Slice {
+    let len = end.saturating_sub(start) as usize;
+    let pointer = core::ptr::with_exposed_provenance::<u8>(start as usize);
+    // SAFETY: the caller's promise; the length is within one segment, hence below isize::MAX.
+    EndianSlice::new(unsafe { core::slice::from_raw_parts(pointer, len) }, NativeEndian)
+}

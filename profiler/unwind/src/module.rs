@@ -1,0 +1,189 @@
+//! The loaded modules, by address.
+//!
+//! # Safety
+//! A table holds addresses of unwind information in mapped modules. Reading them relies on the promise made to
+//! [`ModuleTable::build`].
+
+use alloc::vec::Vec;
+
+/// A program header, laid out as `Elf64_Phdr` (System V gABI, "Program Header").
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the fields are those of the gABI")]
+pub struct ProgramHeader {
+    pub p_type: u32,
+    pub p_flags: u32,
+    pub p_offset: u64,
+    pub p_vaddr: u64,
+    pub p_paddr: u64,
+    pub p_filesz: u64,
+    pub p_memsz: u64,
+    pub p_align: u64,
+}
+
+const PT_LOAD: u32 = 1;
+const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
+const PF_X: u32 = 1;
+const PF_R: u32 = 4;
+
+/// What the caller knows of a module: the contents of a `dl_phdr_info`.
+#[derive(Clone, Copy, Debug)]
+pub struct ModuleInfo<'a> {
+    /// Unique per load; never used again after the module is unloaded. 0 stands for "no module".
+    pub id: u32,
+    /// What is added to an address in the file (SVMA) to get one in memory (AVMA).
+    pub bias: u64,
+    /// The program headers.
+    pub phdrs: &'a [ProgramHeader],
+}
+
+/// `[start, end)` as AVMAs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+}
+
+impl Span {
+    fn contains(self, address: u64) -> bool {
+        self.start <= address && address < self.end
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Segment {
+    span: Span,
+    module: u32,
+    executable: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Module {
+    pub(crate) id: u32,
+    /// Base of text-relative pointers: the start of the first executable segment.
+    pub(crate) text: u64,
+    pub(crate) eh_frame_hdr: Option<Span>,
+    /// The readable, file-backed parts of the segments: where `.eh_frame` may lie.
+    readable: Vec<Span>,
+}
+
+impl Module {
+    /// From `address` to the end of the readable part of the segment that it lies in.
+    ///
+    /// The length of `.eh_frame` is nowhere in memory; its terminator ends it.
+    pub(crate) fn rest_of_segment(&self, address: u64) -> Option<Span> {
+        let segment = self.readable.iter().find(|s| s.contains(address))?;
+        Some(Span { start: address, end: segment.end })
+    }
+}
+
+/// An immutable snapshot of the loaded modules.
+#[derive(Debug, Default)]
+pub struct ModuleTable {
+    /// Sorted by start; they do not overlap.
+    segments: Vec<Segment>,
+    modules: Vec<Module>,
+}
+
+impl ModuleTable {
+    /// A table of these modules. Allocates.
+    ///
+    /// # Safety
+    /// As long as the table is used to resolve a pc, each module's readable segments stay mapped as its program
+    /// headers say.
+    pub unsafe fn build<'a>(modules: impl IntoIterator<Item = ModuleInfo<'a>>) -> Self {
+        let mut table = ModuleTable::default();
+        for info in modules {
+            let at = |vaddr: u64| info.bias.wrapping_add(vaddr);
+            let index = table.modules.len() as u32;
+            let mut module = Module { id: info.id, text: u64::MAX, eh_frame_hdr: None, readable: Vec::new() };
+            for header in info.phdrs {
+                let start = at(header.p_vaddr);
+                if header.p_type == PT_GNU_EH_FRAME {
+                    module.eh_frame_hdr = Some(Span { start, end: start.saturating_add(header.p_memsz) });
+                }
+                if header.p_type != PT_LOAD || header.p_memsz == 0 {
+                    continue;
+                }
+                let executable = header.p_flags & PF_X != 0;
+                if executable {
+                    module.text = module.text.min(start);
+                }
+                if header.p_flags & PF_R != 0 {
+                    let len = header.p_filesz.min(header.p_memsz);
+                    module.readable.push(Span { start, end: start.saturating_add(len) });
+                }
+                let span = Span { start, end: start.saturating_add(header.p_memsz) };
+                table.segments.push(Segment { span, module: index, executable });
+            }
+            // A header that lies outside what is mapped is not worth a fault.
+            let hdr = module.eh_frame_hdr.take();
+            module.eh_frame_hdr = hdr.and_then(|h| {
+                let rest = module.rest_of_segment(h.start)?;
+                Some(Span { start: h.start, end: h.end.min(rest.end) })
+            });
+            table.modules.push(module);
+        }
+        table.segments.sort_unstable_by_key(|s| s.span.start);
+        table
+    }
+
+    fn segment_at(&self, address: u64) -> Option<&Segment> {
+        let after = self.segments.partition_point(|s| s.span.start <= address);
+        let segment = self.segments.get(after.checked_sub(1)?)?;
+        segment.span.contains(address).then_some(segment)
+    }
+
+    /// The module whose code holds `address`.
+    pub(crate) fn code_at(&self, address: u64) -> Option<&Module> {
+        let segment = self.segment_at(address).filter(|s| s.executable)?;
+        self.modules.get(segment.module as usize)
+    }
+
+    /// The id of the module that has `address` in one of its segments.
+    pub fn module_at(&self, address: u64) -> Option<u32> {
+        let segment = self.segment_at(address)?;
+        self.modules.get(segment.module as usize).map(|m| m.id)
+    }
+
+    /// Whether `address` lies in an executable segment of a module.
+    pub fn is_code(&self, address: u64) -> bool {
+        self.segment_at(address).is_some_and(|s| s.executable)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(vaddr: u64, len: u64, flags: u32) -> ProgramHeader {
+        ProgramHeader {
+            p_type: PT_LOAD,
+            p_flags: flags,
+            p_vaddr: vaddr,
+            p_filesz: len,
+            p_memsz: len,
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn finds_the_module_of_an_address() {
+        let a = [load(0, 0x1000, PF_R), load(0x1000, 0x1000, PF_R | PF_X)];
+        let b = [load(0, 0x800, PF_R | PF_X)];
+        let infos = [
+            ModuleInfo { id: 7, bias: 0x50_0000, phdrs: &a },
+            ModuleInfo { id: 3, bias: 0x10_0000, phdrs: &b },
+        ];
+        // SAFETY: nothing is resolved with this table.
+        let table = unsafe { ModuleTable::build(infos) };
+        assert_eq!(table.module_at(0x50_0000), Some(7));
+        assert!(!table.is_code(0x50_0fff));
+        assert!(table.is_code(0x50_1000));
+        assert_eq!(table.module_at(0x50_2000), None);
+        assert_eq!(table.module_at(0x10_07ff), Some(3));
+        assert_eq!(table.module_at(0x10_0800), None);
+        assert_eq!(table.module_at(0), None);
+        assert_eq!(table.module_at(u64::MAX), None);
+    }
+}

@@ -1,0 +1,365 @@
+//! Walks of one context.
+
+use crate::Error;
+use crate::cache::RuleCache;
+use crate::memo::{Memo, MemoEnd, Path};
+use crate::native::{Cursor, FullState, Registers, RuleKind, Stepped, step};
+use crate::resolve::{Outcome, Resolver, RuleEntry};
+use crate::stack::StackMemory;
+use crate::tree::{Frame, FrameFlags, Interner, NodeId, Sink, StackTree, Tree};
+
+/// How much a [`Walker`] may see and hold.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// The most frames that a stack keeps; those nearest to the leaf are kept. Clamped to 1..=65536.
+    ///
+    /// A walker takes 176 bytes of memory per frame of this limit; pages that no stack was deep enough for are
+    /// never touched after a zeroing allocation.
+    pub max_frames: usize,
+    /// The binary logarithm of the number of cached rules, 24 bytes each. Clamped to 6..=20.
+    pub cache_bits: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config { max_frames: 1024, cache_bits: 12 }
+    }
+}
+
+/// How the last walk ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// At the outermost frame, as its unwind information says.
+    Root,
+    /// At the depth limit. The stack begins with a [`TRUNCATED`](FrameFlags::TRUNCATED) node.
+    Depth,
+    /// Where no caller was found: the stack is incomplete at its root.
+    Open,
+}
+
+impl From<MemoEnd> for End {
+    fn from(end: MemoEnd) -> Self {
+        match end {
+            MemoEnd::Root => End::Root,
+            MemoEnd::Depth => End::Depth,
+            MemoEnd::Open => End::Open,
+        }
+    }
+}
+
+/// The unwinder of one context: a thread, or whatever runs on one at a time.
+///
+/// [`walk`](Self::walk) neither locks nor makes a system call on its hot path, and allocates only when the tree has
+/// to grow.
+#[derive(Debug)]
+pub struct Walker {
+    walk: Gatherer,
+    tree: StackTree,
+}
+
+impl Walker {
+    /// A walker. Allocates all that it will need but the tree.
+    pub fn new(config: Config) -> Result<Self, Error> {
+        let max_frames = config.max_frames.clamp(1, 1 << 16);
+        let walk = Gatherer {
+            cache: RuleCache::new(config.cache_bits.clamp(6, 20))?,
+            stack: StackMemory::new(),
+            path: Path::new(max_frames)?,
+            memo: Memo::new(max_frames)?,
+            max_frames,
+            last_end: End::Open,
+        };
+        Ok(Walker { walk, tree: StackTree::new() })
+    }
+
+    /// Walks from these registers to the root, reusing the last walk as far as it is proved to hold.
+    pub fn walk(
+        &mut self,
+        registers: &Registers,
+        resolver: &mut impl Resolver,
+        sink: &mut impl Sink,
+    ) -> NodeId {
+        let tree = &mut Interner { tree: &mut self.tree, sink };
+        self.walk.memoised(registers, resolver, tree)
+    }
+
+    /// Walks every frame. The answer is that of [`walk`](Self::walk); a difference is a bug.
+    ///
+    /// Neither uses nor changes the last walk. Rules come from the cache.
+    pub fn walk_unmemoised(
+        &mut self,
+        registers: &Registers,
+        resolver: &mut impl Resolver,
+        sink: &mut impl Sink,
+    ) -> NodeId {
+        let tree = &mut Interner { tree: &mut self.tree, sink };
+        self.walk.unmemoised(registers, resolver, tree)
+    }
+
+    /// Makes a full step for every frame: neither the last walk nor any fast rule is used.
+    ///
+    /// For checks. About a microsecond a frame.
+    pub fn walk_by_cfi(
+        &mut self,
+        registers: &Registers,
+        resolver: &mut impl Resolver,
+        sink: &mut impl Sink,
+    ) -> NodeId {
+        let tree = &mut Interner { tree: &mut self.tree, sink };
+        self.walk.by_cfi(registers, resolver, tree)
+    }
+
+    /// As [`walk`](Self::walk), with nodes from a tree of the caller's.
+    ///
+    /// A walker that is used so must only ever be used so, and with one tree, since it keeps the nodes of the last
+    /// walk. After a change of the tree, [`reset`](Self::reset).
+    pub fn walk_into(
+        &mut self,
+        registers: &Registers,
+        resolver: &mut impl Resolver,
+        tree: &mut impl Tree,
+    ) -> NodeId {
+        self.walk.memoised(registers, resolver, tree)
+    }
+
+    /// How the last walk ended.
+    pub fn last_end(&self) -> End {
+        self.walk.last_end
+    }
+
+    /// The tree of all stacks seen since the last reset.
+    pub fn tree(&self) -> &StackTree {
+        &self.tree
+    }
+
+    /// To be called when modules were added: forgets rules and the last walk, keeps the tree.
+    pub fn flush(&mut self) {
+        self.walk.cache.clear();
+        self.walk.memo.forget();
+    }
+
+    /// To be called when modules were removed, since a pc may soon mean something else: forgets all, the tree too.
+    ///
+    /// Ids count from 1 again.
+    pub fn reset(&mut self) {
+        self.flush();
+        self.tree.reset();
+    }
+
+    /// To be called when the context goes to another thread, or when a stack it ran on is unmapped: forgets what is
+    /// readable, and the last walk.
+    pub fn forget_stacks(&mut self) {
+        self.walk.stack.forget();
+        self.walk.memo.forget();
+    }
+}
+
+/// Everything of a walker but the tree.
+#[derive(Debug)]
+struct Gatherer {
+    cache: RuleCache,
+    stack: StackMemory,
+    path: Path,
+    memo: Memo,
+    max_frames: usize,
+    last_end: End,
+}
+
+/// What gathering frames by fast rules came to.
+enum Gathered {
+    /// `path` holds the frames up to the memo's frame `kept`, which holds to the root.
+    Done { kept: usize, end: MemoEnd },
+    /// A frame needs a full step.
+    Full,
+}
+
+impl Gatherer {
+    #[inline]
+    fn memoised(
+        &mut self,
+        registers: &Registers,
+        resolver: &mut impl Resolver,
+        tree: &mut impl Tree,
+    ) -> NodeId {
+        match self.gather(registers, self.memo.leaf(), resolver) {
+            Gathered::Full => {
+                self.memo.forget();
+                self.by_cfi(registers, resolver, tree)
+            }
+            Gathered::Done { kept, end } => {
+                let parent = match self.memo.get(kept) {
+                    Some(record) => record.node,
+                    None => root(end, tree),
+                };
+                let base = self.memo.word_base(kept, &self.path);
+                let node = self.path.intern(parent, base, tree);
+                match self.stack.range_of_walk() {
+                    Some(range) => self.memo.store(kept, &self.path, range),
+                    None => self.memo.forget(),
+                }
+                self.memo.end = end;
+                self.last_end = end.into();
+                node
+            }
+        }
+    }
+
+    fn unmemoised(
+        &mut self,
+        registers: &Registers,
+        resolver: &mut impl Resolver,
+        tree: &mut impl Tree,
+    ) -> NodeId {
+        match self.gather(registers, self.memo.len(), resolver) {
+            Gathered::Full => self.by_cfi(registers, resolver, tree),
+            Gathered::Done { end, .. } => {
+                self.last_end = end.into();
+                let parent = root(end, tree);
+                self.path.intern(parent, 0, tree)
+            }
+        }
+    }
+
+    /// Gathers frames by fast rules. `memo_at` is the memo's leaf, or its length for no use of the memo.
+    #[inline(always)]
+    fn gather(
+        &mut self,
+        registers: &Registers,
+        mut memo_at: usize,
+        resolver: &mut impl Resolver,
+    ) -> Gathered {
+        let mut at = registers.cursor();
+        self.path.clear();
+        self.stack.begin(at.sp);
+        let memo_len = self.memo.len();
+        loop {
+            // A caller's sp lies above its callee's in both walks, so one index moving to the root is enough.
+            while let Some(old) = self.memo.get(memo_at) {
+                if old.at.sp < at.sp {
+                    memo_at += 1;
+                    continue;
+                }
+                if old.at == at {
+                    match self.reuse(memo_at) {
+                        Reuse::Rest(end) => return Gathered::Done { kept: memo_at, end },
+                        Reuse::Cut => return Gathered::Done { kept: memo_len, end: MemoEnd::Depth },
+                        Reuse::UpTo(changed) => {
+                            self.memo.copy_to(memo_at, changed, &mut self.path);
+                            if let Some(frame) = self.memo.get(changed) {
+                                at = frame.at;
+                            }
+                            memo_at = changed + 1;
+                        }
+                    }
+                }
+                break;
+            }
+            let entry = match self.cache.get(at.pc) {
+                Some(entry) => entry,
+                None => self.miss(at.pc, resolver),
+            };
+            let flags = match entry.rule.kind {
+                RuleKind::NotCode if self.path.len() != 0 => {
+                    return Gathered::Done { kept: memo_len, end: MemoEnd::Open };
+                }
+                RuleKind::FramePointer => FrameFlags::GUESS,
+                _ => FrameFlags::NONE,
+            };
+            if self.path.len() == self.max_frames {
+                return Gathered::Done { kept: memo_len, end: MemoEnd::Depth };
+            }
+            self.path.push(at, entry.module_id, flags);
+            let end = match step(entry.rule, &mut at, &mut self.stack, &mut self.path.words) {
+                Stepped::Next => continue,
+                Stepped::Root => MemoEnd::Root,
+                Stepped::Stuck => MemoEnd::Open,
+                Stepped::Full => return Gathered::Full,
+            };
+            return Gathered::Done { kept: memo_len, end };
+        }
+    }
+
+    /// How much of the memo holds from its frame `index`, which is a frame of this walk too.
+    #[inline(always)]
+    fn reuse(&mut self, index: usize) -> Reuse {
+        let new = self.path.len();
+        let total = new + (self.memo.len() - index);
+        let changed = self.memo.changed_at(index, &mut self.stack);
+        let holds_to = changed.unwrap_or(self.memo.len());
+        let room = self.max_frames - new;
+        if holds_to - index >= room && !(holds_to == self.memo.len() && total == self.max_frames) {
+            // Frame `index + room` is known to exist, and is one too many.
+            self.memo.copy_to(index, index + room, &mut self.path);
+            return Reuse::Cut;
+        }
+        match (changed, self.memo.end) {
+            (Some(changed), _) => Reuse::UpTo(changed),
+            (None, MemoEnd::Root) => Reuse::Rest(MemoEnd::Root),
+            (None, MemoEnd::Depth) if total == self.max_frames => Reuse::Rest(MemoEnd::Depth),
+            // The last frame may have a caller now.
+            (None, MemoEnd::Depth | MemoEnd::Open) => Reuse::UpTo(self.memo.len() - 1),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn miss(&mut self, pc: u64, resolver: &mut impl Resolver) -> RuleEntry {
+        let entry = resolver.rule(pc, true);
+        self.cache.insert(pc, entry);
+        entry
+    }
+
+    /// Walks all frames by full steps.
+    #[cold]
+    #[inline(never)]
+    fn by_cfi(
+        &mut self,
+        registers: &Registers,
+        resolver: &mut impl Resolver,
+        tree: &mut impl Tree,
+    ) -> NodeId {
+        self.path.clear();
+        self.stack.begin(registers.sp);
+        let mut state = FullState::new(registers);
+        let end = loop {
+            let at = Cursor { pc: state.pc(), sp: state.sp(), fp: 0 };
+            let before = self.path.len();
+            if before == self.max_frames {
+                // The frame counts only if it is one.
+                let next = resolver.step(&mut state, &mut self.stack);
+                break if next.outcome == Outcome::NotCode { MemoEnd::Open } else { MemoEnd::Depth };
+            }
+            let stepped = resolver.step(&mut state, &mut self.stack);
+            if stepped.outcome != Outcome::NotCode || before == 0 {
+                self.path.push(at, stepped.module_id, stepped.flags);
+            }
+            match stepped.outcome {
+                Outcome::Next => {}
+                Outcome::Root => break MemoEnd::Root,
+                Outcome::Stuck | Outcome::NotCode => break MemoEnd::Open,
+            }
+        };
+        self.last_end = end.into();
+        let parent = root(end, tree);
+        self.path.intern(parent, 0, tree)
+    }
+}
+
+/// What of the memo can be reused.
+enum Reuse {
+    /// All frames to the root, with their nodes.
+    Rest(MemoEnd),
+    /// The frames before this one; a step has to be made from this one.
+    UpTo(usize),
+    /// As many frames as there was room for; the path holds them.
+    Cut,
+}
+
+/// What the frame nearest to the root hangs from.
+#[inline(always)]
+fn root(end: MemoEnd, tree: &mut impl Tree) -> NodeId {
+    if end != MemoEnd::Depth {
+        return NodeId::ROOT;
+    }
+    tree.child(NodeId::ROOT, Frame { pc: 0, module: 0, flags: FrameFlags::TRUNCATED })
+}

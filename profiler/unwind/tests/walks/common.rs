@@ -1,0 +1,333 @@
+//! What the walking tests share: a probe that any code can call, and libgcc's unwinder to compare with.
+//!
+//! # Safety
+//! The probe is called with the registers of its caller; fixtures are libraries compiled from `tests/fixtures`, whose
+//! functions have the types given here.
+
+use grapnel_unwind::{
+    CfiScratch, Config, End, Frame, FrameFlags, ModuleInfo, ModuleTable, NodeId, ProgramHeader, Registers,
+    TableResolver, Walker,
+};
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_int, c_void};
+use std::path::Path;
+use std::process::Command;
+
+/// The probe as fixtures see it.
+pub(crate) type Probe = unsafe extern "C-unwind" fn();
+
+core::arch::global_asm!(
+    ".globl grapnel_test_probe",
+    ".type grapnel_test_probe, @function",
+    "grapnel_test_probe:",
+    ".cfi_startproc",
+    "mov rax, [rsp]",
+    "sub rsp, 72",
+    ".cfi_adjust_cfa_offset 72",
+    "mov [rsp], rax",
+    "lea rax, [rsp + 80]",
+    "mov [rsp + 8], rax",
+    "mov [rsp + 16], rbp",
+    "mov [rsp + 24], rbx",
+    "mov [rsp + 32], r12",
+    "mov [rsp + 40], r13",
+    "mov [rsp + 48], r14",
+    "mov [rsp + 56], r15",
+    "mov rdi, rsp",
+    "call {on_probe}",
+    "add rsp, 72",
+    ".cfi_adjust_cfa_offset -72",
+    "ret",
+    ".cfi_endproc",
+    ".size grapnel_test_probe, . - grapnel_test_probe",
+    on_probe = sym on_probe,
+);
+
+unsafe extern "C-unwind" {
+    /// Saves the registers as they are after its return and gives them to the [`Checker`] of this thread.
+    pub(crate) fn grapnel_test_probe();
+    fn _Unwind_Backtrace(
+        trace: extern "C" fn(*mut c_void, *mut c_void) -> c_int,
+        argument: *mut c_void,
+    ) -> c_int;
+    fn _Unwind_GetIPInfo(context: *mut c_void, before: *mut c_int) -> usize;
+}
+
+unsafe extern "C-unwind" fn on_probe(registers: *const Registers) {
+    // SAFETY: the probe passes its own stack slots.
+    let registers = unsafe { *registers };
+    CHECKER.with_borrow_mut(|checker| {
+        let checker = checker.as_mut().expect("a probe was hit without a checker");
+        (checker.on_probe)(&mut checker.state, &registers);
+    });
+}
+
+thread_local! {
+    static CHECKER: RefCell<Option<Checker>> = const { RefCell::new(None) };
+}
+
+type OnProbe = Box<dyn FnMut(&mut State, &Registers)>;
+
+struct Checker {
+    state: State,
+    on_probe: OnProbe,
+}
+
+/// A walker with all that it needs, and the tree as told to its sink.
+pub(crate) struct State {
+    pub(crate) table: ModuleTable,
+    pub(crate) scratch: CfiScratch,
+    pub(crate) walker: Walker,
+    pub(crate) nodes: Vec<(NodeId, Frame)>,
+    pub(crate) probes: u64,
+    pub(crate) deepest: usize,
+    pub(crate) last: Vec<Frame>,
+    pub(crate) last_end: End,
+}
+
+/// Which of the walks to make.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Walk {
+    Memoised,
+    Unmemoised,
+    ByCfi,
+}
+
+impl State {
+    pub(crate) fn new(config: Config) -> Self {
+        State {
+            table: loaded_modules(),
+            scratch: CfiScratch::new(),
+            walker: Walker::new(config).expect("memory"),
+            nodes: Vec::new(),
+            probes: 0,
+            deepest: 0,
+            last: Vec::new(),
+            last_end: End::Open,
+        }
+    }
+
+    pub(crate) fn walk(&mut self, how: Walk, registers: &Registers) -> NodeId {
+        let State { table, scratch, walker, nodes, .. } = self;
+        let mut sink = |id: NodeId, parent: NodeId, frame: Frame| {
+            nodes.push((parent, frame));
+            assert_eq!(nodes.len(), id.0 as usize, "nodes are told in the order of their ids");
+        };
+        let resolver = &mut TableResolver::new(table, scratch);
+        match how {
+            Walk::Memoised => walker.walk(registers, resolver, &mut sink),
+            Walk::Unmemoised => walker.walk_unmemoised(registers, resolver, &mut sink),
+            Walk::ByCfi => walker.walk_by_cfi(registers, resolver, &mut sink),
+        }
+    }
+
+    /// The frames of a stack, leaf first.
+    pub(crate) fn frames(&self, mut node: NodeId) -> Vec<Frame> {
+        let mut frames = Vec::new();
+        while node != NodeId::ROOT {
+            let (parent, frame) = self.nodes[node.0 as usize - 1];
+            frames.push(frame);
+            node = parent;
+        }
+        frames
+    }
+
+    /// Makes all three walks and panics unless they agree. Returns the frames.
+    pub(crate) fn check_walks(&mut self, registers: &Registers) -> Vec<Frame> {
+        self.probes += 1;
+        let memoised = self.walk(Walk::Memoised, registers);
+        self.last_end = self.walker.last_end();
+        let unmemoised = self.walk(Walk::Unmemoised, registers);
+        self.same(memoised, unmemoised, "without the memo");
+        assert_eq!(self.walker.last_end(), self.last_end);
+        let by_cfi = self.walk(Walk::ByCfi, registers);
+        self.same(memoised, by_cfi, "by full CFI");
+        assert_eq!(self.walker.last_end(), self.last_end);
+        // Again: now all of it comes from the memo.
+        let again = self.walk(Walk::Memoised, registers);
+        self.same(memoised, again, "a second time");
+        let frames = self.frames(memoised);
+        self.deepest = self.deepest.max(frames.len());
+        self.last = frames.clone();
+        frames
+    }
+
+    pub(crate) fn same(&self, left: NodeId, right: NodeId, what: &str) {
+        if left != right {
+            panic!(
+                "probe {}: {what}: {:#x?}\ninstead of {:#x?}",
+                self.probes,
+                self.frames(right),
+                self.frames(left)
+            );
+        }
+    }
+
+    /// As [`check_walks`](Self::check_walks), and compares with libgcc frame by frame.
+    pub(crate) fn check(&mut self, registers: &Registers) {
+        let frames = self.check_walks(registers);
+        let expected = libgcc_frames(registers.pc);
+        let found: Vec<(u64, bool)> =
+            frames.iter().map(|f| (f.pc, f.flags.contains(FrameFlags::EXACT))).collect();
+        assert!(
+            found == expected,
+            "probe {}: found {:x?}\nlibgcc has {:x?}",
+            self.probes,
+            symbols(&found),
+            symbols(&expected)
+        );
+        assert_eq!(self.last_end, End::Root);
+        for frame in &frames {
+            assert_eq!(self.table.module_at(frame.pc - 1), Some(frame.module));
+        }
+    }
+}
+
+/// Runs `body`; each probe that it hits goes to `on_probe`.
+pub(crate) fn with_probe(
+    config: Config,
+    on_probe: impl FnMut(&mut State, &Registers) + 'static,
+    body: impl FnOnce(),
+) -> State {
+    let state = State::new(config);
+    let checker = Checker { state, on_probe: Box::new(on_probe) };
+    CHECKER.with_borrow_mut(|slot| *slot = Some(checker));
+    body();
+    CHECKER.with_borrow_mut(Option::take).expect("the checker is where it was put").state
+}
+
+/// Runs `body` and compares with libgcc at each probe. There must be `probes` of them.
+pub(crate) fn check(probes: u64, body: impl FnOnce()) -> State {
+    let state = with_probe(Config::default(), |state, registers| state.check(registers), body);
+    assert_eq!(state.probes, probes);
+    state
+}
+
+extern "C" fn on_frame(context: *mut c_void, argument: *mut c_void) -> c_int {
+    let mut before = 0;
+    // SAFETY: libgcc passes its context and the argument of `libgcc_frames`.
+    unsafe {
+        let pc = _Unwind_GetIPInfo(context, &raw mut before) as u64;
+        (*argument.cast::<Vec<(u64, bool)>>()).push((pc, before != 0));
+    }
+    0
+}
+
+/// What libgcc finds from the frame at `first` on, leaf first: the pc and whether it is exact.
+fn libgcc_frames(first: u64) -> Vec<(u64, bool)> {
+    let mut frames: Vec<(u64, bool)> = Vec::new();
+    // SAFETY: the callback has the type that libgcc calls.
+    unsafe { _Unwind_Backtrace(on_frame, (&raw mut frames).cast()) };
+    let start = frames.iter().position(|f| f.0 == first).expect("libgcc sees the probe's caller");
+    let end = frames.iter().position(|f| f.0 == 0).unwrap_or(frames.len());
+    frames[start..end].to_vec()
+}
+
+fn symbols(frames: &[(u64, bool)]) -> Vec<String> {
+    let name = |pc: u64| {
+        // SAFETY: a zeroed Dl_info is valid, and dladdr fills it.
+        unsafe {
+            let mut info: libc::Dl_info = std::mem::zeroed();
+            libc::dladdr((pc - 1) as *const c_void, &raw mut info);
+            if info.dli_sname.is_null() {
+                return String::from("?");
+            }
+            CStr::from_ptr(info.dli_sname).to_string_lossy().into_owned()
+        }
+    };
+    frames
+        .iter()
+        .map(|(pc, exact)| format!("{pc:x}{} {}", if *exact { "!" } else { "" }, name(*pc)))
+        .collect()
+}
+
+/// The modules that are loaded now.
+pub(crate) fn loaded_modules() -> ModuleTable {
+    unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _: usize, list: *mut c_void) -> c_int {
+        // SAFETY: the loader passes a valid record, and the argument is the list below.
+        unsafe {
+            let list = &mut *list.cast::<Vec<(u64, &'static [ProgramHeader])>>();
+            let phdrs = std::slice::from_raw_parts(
+                (*info).dlpi_phdr.cast::<ProgramHeader>(),
+                (*info).dlpi_phnum.into(),
+            );
+            list.push(((*info).dlpi_addr, phdrs));
+        }
+        0
+    }
+    let mut list: Vec<(u64, &'static [ProgramHeader])> = Vec::new();
+    // SAFETY: as the callback says; no test unloads a module while its table is in use.
+    unsafe {
+        libc::dl_iterate_phdr(Some(add), (&raw mut list).cast());
+        let infos = list.iter().zip(1..).map(|((bias, phdrs), id)| ModuleInfo { id, bias: *bias, phdrs });
+        ModuleTable::build(infos)
+    }
+}
+
+/// A library compiled from `tests/fixtures`.
+pub(crate) struct Fixture(*mut c_void);
+
+// SAFETY: a handle of the loader may be used by any thread.
+unsafe impl Sync for Fixture {}
+
+impl Fixture {
+    /// Compiles and loads. `tag` keeps variants of one source apart.
+    pub(crate) fn new(source: &str, tag: &str, flags: &[&str]) -> Self {
+        Self::linked(source, tag, flags, &[])
+    }
+
+    pub(crate) fn linked(source: &str, tag: &str, flags: &[&str], libraries: &[&Path]) -> Self {
+        let library = compile(source, tag, flags, libraries);
+        let name = CString::new(library.to_str().expect("a UTF-8 path")).expect("no NUL");
+        // SAFETY: the fixture's constructors do nothing.
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) };
+        assert!(!handle.is_null(), "{} can't be loaded", library.display());
+        Fixture(handle)
+    }
+
+    /// A function of the fixture, as a value of the pointer type `F`.
+    ///
+    /// # Safety
+    /// `F` is the type of the function.
+    pub(crate) unsafe fn get<F: Copy>(&self, name: &CStr) -> F {
+        // SAFETY: the handle is open; the caller vouches for the type.
+        unsafe {
+            let address = libc::dlsym(self.0, name.as_ptr());
+            assert!(!address.is_null(), "{name:?} is missing");
+            std::mem::transmute_copy(&address)
+        }
+    }
+
+    /// Calls a `void f(probe, long)`.
+    pub(crate) fn call(&self, name: &CStr, argument: i64) {
+        // SAFETY: all functions of the fixtures that are called so have this type.
+        unsafe {
+            let f = self.get::<unsafe extern "C-unwind" fn(Probe, i64)>(name);
+            f(grapnel_test_probe, argument);
+        }
+    }
+}
+
+pub(crate) fn compile(source: &str, tag: &str, flags: &[&str], libraries: &[&Path]) -> std::path::PathBuf {
+    let out =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{source}-{tag}-{}.so", std::process::id()));
+    let target = "x86_64-unknown-linux-gnu";
+    let compiler = cc::Build::new()
+        .cpp(source.ends_with("cc"))
+        .target(target)
+        .host(target)
+        .opt_level(2)
+        .cargo_metadata(false)
+        .get_compiler();
+    let status = Command::new(compiler.path())
+        .args(["-O2", "-g", "-shared", "-fPIC", "-Wall", "-fno-optimize-sibling-calls"])
+        .args(flags)
+        .arg("-o")
+        .arg(&out)
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(source))
+        .args(libraries)
+        .status()
+        .expect("a C compiler");
+    assert!(status.success());
+    out
+}

@@ -1,0 +1,4 @@
+//! Walks of real stacks of this process, compared with libgcc's unwinder and with each other.
+
+mod common;
+mod plain;

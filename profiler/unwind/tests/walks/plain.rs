@@ -1,0 +1,82 @@
+//! Stacks of C code against libgcc's unwinder.
+
+use crate::common::{self, Fixture, check};
+use grapnel_unwind::Config;
+
+const PLAIN: &[&str] = &["-fomit-frame-pointer"];
+const FRAMED: &[&str] = &["-fno-omit-frame-pointer"];
+const UNOPTIMISED: &[&str] = &["-O0"];
+
+fn in_all_variants(mut run: impl FnMut(&Fixture)) {
+    for (tag, flags) in [("plain", PLAIN), ("framed", FRAMED), ("unoptimised", UNOPTIMISED)] {
+        run(&Fixture::new("stacks.c", tag, flags));
+    }
+}
+
+#[test]
+fn deep_recursion() {
+    in_all_variants(|f| {
+        for depth in [0, 1, 600, 900, 601] {
+            let state = check(1, || f.call(c"recurse", depth));
+            assert!(state.deepest > depth as usize);
+        }
+    });
+}
+
+#[test]
+fn variable_frames() {
+    in_all_variants(|f| {
+        check(41, || f.call(c"vla", 40));
+        check(60 + 20 * 3, || f.call(c"with_alloca", 60));
+    });
+}
+
+#[test]
+fn arguments_and_registers() {
+    in_all_variants(|f| {
+        check(9, || f.call(c"stack_arguments", 9));
+        check(31, || f.call(c"saved_registers", 30));
+    });
+}
+
+#[test]
+fn through_libc() {
+    in_all_variants(|f| {
+        let on_probe = |state: &mut common::State, registers: &_| state.check(registers);
+        let state = common::with_probe(Config::default(), on_probe, || f.call(c"sort", 50));
+        assert!(state.probes > 100);
+    });
+}
+
+#[test]
+fn past_the_end_of_a_function() {
+    let f = Fixture::new("stacks.c", "noreturn", PLAIN);
+    check(10, || f.call(c"noreturn", 5));
+}
+
+#[test]
+fn realigned_stacks() {
+    if !std::arch::is_x86_feature_detected!("avx2") {
+        return;
+    }
+    for (tag, flags) in
+        [("plain", ["-mavx2", "-fomit-frame-pointer"]), ("framed", ["-mavx2", "-fno-omit-frame-pointer"])]
+    {
+        let f = Fixture::new("drap.c", tag, &flags);
+        check(21, || f.call(c"aligned", 20));
+        check(21, || f.call(c"aligned_alloca", 20));
+        check(21, || f.call(c"aligned_busy", 20));
+    }
+}
+
+#[test]
+fn in_a_thread() {
+    let f = Fixture::new("stacks.c", "thread", PLAIN);
+    let depths = [3, 700, 10];
+    std::thread::scope(|s| {
+        for depth in depths {
+            let f = &f;
+            s.spawn(move || check(1, || f.call(c"recurse", depth)).deepest);
+        }
+    });
+}
