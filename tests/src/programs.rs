@@ -1,0 +1,130 @@
+//! Builds the programs of `tests/programs/` and the counting library, each once and only when it is asked for.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::SystemTime;
+
+/// The folder with the sources.
+pub fn sources() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("programs")
+}
+
+/// Cargo's target directory: this very executable lies somewhere in `<target>/<profile>/`.
+fn target_dir() -> PathBuf {
+    let own = std::env::current_exe().expect("/proc/self/exe can be read");
+    let found = own.ancestors().find(|dir| dir.join("CACHEDIR.TAG").exists());
+    found.map_or_else(std::env::temp_dir, Path::to_path_buf)
+}
+
+fn output_dir() -> PathBuf {
+    let dir = target_dir().join("grapnel-tests");
+    std::fs::create_dir_all(&dir).expect("the target directory can be written");
+    dir
+}
+
+fn modified(path: &Path) -> Option<SystemTime> {
+    std::fs::metadata(path).and_then(|facts| facts.modified()).ok()
+}
+
+/// Runs the compiler unless the output is newer than the source and the shared header. The output appears
+/// whole or not at all, since tests in other threads and processes may ask for it at the same time.
+fn compile(compiler: &str, flags: &[&str], source: &Path, output_name: &str) -> PathBuf {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let output = output_dir().join(output_name);
+    let newest = modified(source).max(modified(&sources().join("keep.h")));
+    if modified(&output).is_some() && modified(&output) > newest {
+        return output;
+    }
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let partial = output_dir().join(format!("{output_name}.{}.{number}", std::process::id()));
+    let result = Command::new(compiler)
+        .args(["-O2", "-g", "-Wall", "-Wextra", "-Werror", "-fomit-frame-pointer"])
+        .args(flags)
+        .arg("-o")
+        .args([&partial, source])
+        .output()
+        .unwrap_or_else(|error| panic!("{compiler} can't be started ({error}): ./test installs it"));
+    assert!(result.status.success(), "{compiler} {}: {}", source.display(), text(&result.stderr));
+    std::fs::rename(&partial, &output).expect("the target directory can be written");
+    output
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+const C: &[&str] = &["-std=gnu11", "-fno-builtin-malloc", "-pthread"];
+const LIBRARY: &[&str] = &["-std=gnu11", "-fno-builtin-malloc", "-fPIC", "-shared"];
+
+/// The executable of `programs/<name>.c` or `programs/<name>.cc`.
+pub fn program(name: &str) -> PathBuf {
+    let c = sources().join(format!("{name}.c"));
+    if c.exists() {
+        return compile("gcc", C, &c, name);
+    }
+    compile("g++", &["-std=c++17", "-pthread"], &sources().join(format!("{name}.cc")), name)
+}
+
+/// The executable of `programs/<name>.c`, linked statically.
+pub fn static_program(name: &str) -> PathBuf {
+    let source = sources().join(format!("{name}.c"));
+    compile("gcc", &["-std=gnu11", "-static"], &source, &format!("{name}-static"))
+}
+
+/// The shared library of `programs/<name>.c`.
+pub fn library(name: &str) -> PathBuf {
+    compile("gcc", LIBRARY, &sources().join(format!("{name}.c")), &format!("lib{name}.so"))
+}
+
+/// One of the two libraries of `programs/plug.c`: `a` or `b`.
+pub fn plug(which: &str) -> PathBuf {
+    let count = if which == "a" { "-DCOUNT=3" } else { "-DCOUNT=5" };
+    let name = format!("-DNAME={which}");
+    let flags = [LIBRARY, &[count, &name]].concat();
+    compile("gcc", &flags, &sources().join("plug.c"), &format!("libplug_{which}.so"))
+}
+
+/// The counting library.
+pub fn truth_library() -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("truth/truth.c");
+    let flags = [LIBRARY, &["-fvisibility=hidden", "-fno-builtin"]].concat();
+    compile("gcc", &flags, &source, "libtruth.so")
+}
+
+/// The line of a source where `mark` stands, counted from 1.
+///
+/// # Panics
+/// If the mark stands on no line, or on more than one.
+pub fn marked_line(source: &str, mark: &str) -> u64 {
+    let text = std::fs::read_to_string(sources().join(source)).expect("the source is there");
+    let lines: Vec<usize> =
+        text.lines().enumerate().filter(|(_, line)| line.contains(mark)).map(|(at, _)| at + 1).collect();
+    assert_eq!(lines.len(), 1, "{source} has the mark {mark:?} once");
+    lines[0] as u64
+}
+
+/// The executable `grapnel`: `$GRAPNEL`, or what `cargo build --release -p grapnel` makes.
+pub fn grapnel() -> &'static Path {
+    static FOUND: OnceLock<PathBuf> = OnceLock::new();
+    FOUND.get_or_init(|| std::env::var_os("GRAPNEL").map_or_else(build_grapnel, PathBuf::from))
+}
+
+fn build_grapnel() -> PathBuf {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let result = Command::new(cargo)
+        .args(["build", "--release", "-p", "grapnel", "--message-format=json-render-diagnostics"])
+        .arg("--target-dir")
+        .arg(target_dir())
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .expect("cargo can be started");
+    assert!(result.status.success(), "grapnel does not build: {}", text(&result.stderr));
+    let executable = text(&result.stdout).lines().rev().find_map(|line| {
+        let message: serde_json::Value = serde_json::from_str(line).ok()?;
+        let path = message.get("executable")?.as_str()?;
+        path.ends_with("/grapnel").then(|| PathBuf::from(path))
+    });
+    executable.expect("cargo build names the executable")
+}

@@ -1,0 +1,147 @@
+//! The JSON that `grapnel report --format json` prints. Unknown fields are errors: the schema is a promise.
+
+use crate::truth::Totals;
+use serde::Deserialize;
+
+/// A whole report.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Report {
+    /// Version of the schema: 1.
+    pub version: u32,
+    /// What was recorded.
+    pub process: Process,
+    /// The figures of the whole process.
+    pub totals: ReportTotals,
+    /// One entry per stack.
+    pub sites: Vec<Site>,
+}
+
+/// The process that was recorded.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Process {
+    /// Process id.
+    pub pid: u64,
+    /// Its arguments, the program's name first.
+    pub command: Vec<String>,
+    /// How it ended; absent when that isn't known.
+    pub exit: Option<Exit>,
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields, rename_all = "lowercase")]
+pub enum Exit {
+    /// With this status.
+    Code(i32),
+    /// By this signal.
+    Signal(i32),
+}
+
+/// The figures of a process.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "the schema's own names, documented with the report")]
+pub struct ReportTotals {
+    pub allocations: u64,
+    pub frees: u64,
+    pub reallocations: u64,
+    pub allocated_bytes: u64,
+    pub peak_bytes: u64,
+    pub live_allocations: u64,
+    pub live_bytes: u64,
+    pub lost_events: u64,
+    pub duration_ns: u64,
+}
+
+/// The figures of one stack.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "the schema's own names, documented with the report")]
+pub struct Site {
+    pub allocations: u64,
+    pub allocated_bytes: u64,
+    pub live_allocations: u64,
+    pub live_bytes: u64,
+    pub peak_bytes: u64,
+    pub temporary_allocations: u64,
+    pub frames: Vec<Frame>,
+}
+
+/// One frame, inlined ones included.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "the schema's own names, documented with the report")]
+pub struct Frame {
+    pub function: Option<String>,
+    pub module: Option<String>,
+    pub offset: Option<String>,
+    pub file: Option<String>,
+    pub line: Option<u64>,
+    pub inlined: bool,
+}
+
+impl Report {
+    /// The figures that the counting library has too.
+    pub fn totals(&self) -> Totals {
+        Totals {
+            allocations: self.totals.allocations,
+            frees: self.totals.frees,
+            reallocations: self.totals.reallocations,
+            allocated_bytes: self.totals.allocated_bytes,
+            peak_bytes: self.totals.peak_bytes,
+            live_allocations: self.totals.live_allocations,
+            live_bytes: self.totals.live_bytes,
+        }
+    }
+
+    /// Checks what must hold in every report: nothing was lost, and the sites add up to the totals.
+    ///
+    /// # Panics
+    /// If it doesn't hold.
+    pub fn check(&self) {
+        assert_eq!(self.version, 1);
+        let totals = &self.totals;
+        assert_eq!(totals.lost_events, 0, "events were lost: {totals:?}");
+        let sum = |figure: fn(&Site) -> u64| self.sites.iter().map(figure).sum::<u64>();
+        assert_eq!(
+            sum(|site| site.allocations),
+            totals.allocations + totals.reallocations,
+            "sites' allocations"
+        );
+        assert_eq!(sum(|site| site.allocated_bytes), totals.allocated_bytes, "sites' bytes");
+        assert_eq!(sum(|site| site.live_allocations), totals.live_allocations, "sites' live blocks");
+        assert_eq!(sum(|site| site.live_bytes), totals.live_bytes, "sites' live bytes");
+        assert_eq!(sum(|site| site.peak_bytes), totals.peak_bytes, "sites' bytes at the peak");
+    }
+}
+
+impl Frame {
+    /// The function's name, or nothing.
+    pub fn name(&self) -> &str {
+        self.function.as_deref().unwrap_or_default()
+    }
+
+    /// Whether the frame lies at this line of the file of this name.
+    pub fn is_at(&self, file_name: &str, line: u64) -> bool {
+        self.is_in(file_name) && self.line == Some(line)
+    }
+
+    /// Whether the frame lies in the file of this name.
+    pub fn is_in(&self, file_name: &str) -> bool {
+        self.file.as_deref().is_some_and(|file| file.rsplit('/').next() == Some(file_name))
+    }
+}
+
+impl Site {
+    /// The stack as text, leaf first, for messages of failed tests.
+    pub fn stack(&self) -> String {
+        let frame = |frame: &Frame| {
+            let file = frame.file.as_deref().unwrap_or("?");
+            let module = frame.module.as_deref().unwrap_or("?");
+            format!("  {} ({file}:{:?}) {module}", frame.name(), frame.line)
+        };
+        self.frames.iter().map(frame).collect::<Vec<_>>().join("\n")
+    }
+}

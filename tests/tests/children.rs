@@ -1,0 +1,86 @@
+//! Children of fork and exec, and their traces.
+
+use grapnel_tests::run::{Case, Recorded};
+use std::collections::BTreeSet;
+
+fn names(recorded: &Recorded) -> Vec<String> {
+    recorded.traces().iter().filter_map(|path| Some(path.file_name()?.to_str()?.to_owned())).collect()
+}
+
+/// Each way to start a program leaves a trace, told by its number of allocations.
+#[test]
+fn each_way_to_start() {
+    let recorded = Case::ours("spawns").recorded();
+    let counts: BTreeSet<u64> = recorded
+        .reports()
+        .iter()
+        .filter(|report| report.process.command.len() > 1 && report.process.command[0].ends_with("spawns"))
+        .map(|report| report.totals.allocations)
+        .collect();
+    let expected: BTreeSet<u64> = (101..=117).collect();
+    assert_eq!(counts, expected, "left: found; 110 has an empty environment");
+}
+
+/// All traces of a run sort together, and say which process and which program.
+#[test]
+fn named_together() {
+    let recorded = Case::ours("spawns").recorded();
+    for (trace, report) in recorded.traces().iter().zip(recorded.reports()) {
+        let name = trace.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        if name == "t.grapnel" {
+            assert_eq!(report.process.command.len(), 1, "the program's own");
+            continue;
+        }
+        assert!(name.starts_with(&format!("t.{}", report.process.pid)), "{name}: {:?}", report.process);
+    }
+}
+
+#[test]
+fn a_fork_has_a_trace_of_its_own() {
+    let recorded = Case::ours("forks").recorded();
+    let mut counts: Vec<u64> = recorded.reports().iter().map(|report| report.totals.allocations).collect();
+    counts.retain(|count| *count > 0);
+    counts[1..].sort_unstable();
+    // The parent's own are few; its first is the longest lived.
+    assert_eq!(counts[1..], [1, 7, 11, 13], "{:?}", names(&recorded));
+}
+
+/// How each process ended is in its trace as far as grapnel can know it: its own child's end always.
+#[test]
+fn exit_is_recorded() {
+    use grapnel_tests::report::Exit;
+    for (how, exit) in [("_exit", Exit::Code(7)), ("kill", Exit::Signal(9)), ("segv", Exit::Signal(11))] {
+        let recorded = Case::ours("ends").arg(how).recorded();
+        assert_eq!(recorded.report().process.exit, Some(exit), "{how}");
+    }
+}
+
+#[test]
+fn not_followed_when_asked() {
+    for program in ["spawns", "forks"] {
+        let case = Case::ours(program).option("--no-follow");
+        let recorded = case.recorded();
+        recorded.outcome.same_as(&case.bare());
+        assert_eq!(names(&recorded), ["t.grapnel"], "{program}");
+        let followed = Case::ours(program).recorded();
+        assert_eq!(recorded.report().totals(), followed.report().totals(), "{program}");
+    }
+}
+
+/// A shell pipeline: many processes at once, with the usual result.
+#[test]
+fn pipeline() {
+    let case = Case::new("/bin/sh").args(["-c", "seq 1000 | sort -r | head -3; (exit 3); exit $?"]);
+    let recorded = case.recorded();
+    recorded.outcome.same_as(&case.bare());
+    let programs: BTreeSet<String> = recorded
+        .reports()
+        .iter()
+        .filter_map(|report| {
+            report.process.command.first().and_then(|name| name.rsplit('/').next().map(str::to_owned))
+        })
+        .collect();
+    for name in ["sh", "seq", "sort", "head"] {
+        assert!(programs.contains(name), "{name} in {programs:?}");
+    }
+}

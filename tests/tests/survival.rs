@@ -1,0 +1,147 @@
+//! The trace survives the program, and the program survives grapnel.
+
+use grapnel_tests::run::{Case, Outcome, descendants, grapnel, kill, report, temporary_dir, traces_in, wait};
+use grapnel_tests::{is_root, programs, skipped};
+use rustix::process::Signal;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Waits until a condition holds.
+fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < Duration::from_secs(60), "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn lines_of(path: &Path) -> usize {
+    std::fs::read_to_string(path).unwrap_or_default().lines().count()
+}
+
+/// grapnel killed in the middle: the program goes on to its end with the same output, and what was recorded
+/// until then can be read.
+#[test]
+fn grapnel_killed() {
+    let dir = temporary_dir();
+    let out = dir.path().join("out");
+    let case = Case::ours("steady").arg("25");
+    let stdout = std::fs::File::create(&out).expect("a file for stdout");
+    let mut child =
+        case.grapnel_command(dir.path()).stdin(Stdio::null()).stdout(stdout).spawn().expect("grapnel starts");
+    until("the program works", || lines_of(&out) >= 8);
+    let family = descendants(child.id());
+    assert!(!family.is_empty(), "the program is a child of grapnel");
+    kill(Signal::KILL, child.id());
+    let status = wait(&mut child, Duration::from_secs(60)).expect("grapnel ends");
+    assert_eq!(status.signal(), Some(9));
+    until("the program ends", || family.iter().all(|pid| !Path::new(&format!("/proc/{pid}/exe")).exists()));
+    let expected = case.bare();
+    assert_eq!(std::fs::read(&out).expect("stdout"), expected.stdout);
+
+    let traces = traces_in(dir.path());
+    let outcome = grapnel([Path::new("report"), &traces[0]]);
+    assert!(!outcome.err().contains("panicked"), "{}", outcome.err());
+    let json = grapnel([Path::new("report"), Path::new("--format"), Path::new("json"), &traces[0]]);
+    let report: grapnel_tests::report::Report =
+        serde_json::from_slice(&json.stdout).unwrap_or_else(|error| panic!("{error}: {}", json.err()));
+    // The first tenths of a second were drained before; each has a thousand allocations.
+    assert!(report.totals.allocations >= 3000, "{:?}", report.totals);
+}
+
+/// A signal for grapnel's process group (Ctrl-C) ends the program as it would, and the trace is whole.
+#[test]
+fn interrupted() {
+    for (signal, number) in [(Signal::INT, 2), (Signal::TERM, 15), (Signal::HUP, 1)] {
+        let dir = temporary_dir();
+        let out = dir.path().join("out");
+        let stdout = std::fs::File::create(&out).expect("a file for stdout");
+        let mut command = Case::ours("steady").arg("600").grapnel_command(dir.path());
+        // A shell of its own makes a process group, as a terminal would.
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        let mut child = command.stdin(Stdio::null()).stdout(stdout).spawn().expect("grapnel starts");
+        until("the program works", || lines_of(&out) >= 3);
+        let group = rustix::process::Pid::from_raw(child.id().cast_signed()).expect("a pid");
+        rustix::process::kill_process_group(group, signal).expect("the group can be signalled");
+        let status = wait(&mut child, Duration::from_secs(60)).expect("grapnel ends with its program");
+        assert_eq!(status.signal(), Some(number), "{status:?}");
+        let report = report(&dir.path().join("t.grapnel"));
+        assert_eq!(report.process.exit, Some(grapnel_tests::report::Exit::Signal(number)));
+        assert!(report.totals.allocations >= 3000, "{:?}", report.totals);
+    }
+}
+
+/// The program killed from outside while it floods the rings: the trace has all until then.
+#[test]
+fn killed_in_a_flood() {
+    let dir = temporary_dir();
+    let mut child = Case::ours("flood")
+        .args(["1000000", "4000"])
+        .grapnel_command(dir.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("grapnel starts");
+    let flood = programs::program("flood");
+    let is_flood = |pid: &u32| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == flood);
+    until("the program starts", || descendants(child.id()).iter().any(is_flood));
+    std::thread::sleep(Duration::from_millis(700));
+    let pid = descendants(child.id()).into_iter().find(is_flood).expect("it still runs");
+    kill(Signal::KILL, pid);
+    let status = wait(&mut child, Duration::from_secs(120)).expect("grapnel ends");
+    assert_eq!(status.signal(), Some(9));
+    let report = report(&dir.path().join("t.grapnel"));
+    assert!(report.totals.allocations > 100_000, "{:?}", report.totals);
+    let flow = report.totals.allocations - report.totals.frees - report.totals.live_allocations;
+    // Killed inside free(): recorded, and the block is gone.
+    assert_eq!(flow, 0, "{:?}", report.totals);
+}
+
+fn with_full_disk(test: impl FnOnce(&Path)) {
+    if !is_root() {
+        skipped("a disk that fills", "mounting a small tmpfs needs root");
+        return;
+    }
+    let dir = temporary_dir();
+    let mounted = Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=256k", "tmpfs"])
+        .arg(dir.path())
+        .output()
+        .is_ok_and(|result| result.status.success());
+    if !mounted {
+        skipped("a disk that fills", "mount is not permitted here");
+        return;
+    }
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| test(dir.path())));
+    let unmounted = Command::new("umount").arg("-l").arg(dir.path()).status();
+    assert!(unmounted.is_ok_and(|status| status.success()), "the test's tmpfs is unmounted");
+    if let Err(panic) = result {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+fn one_line(outcome: &Outcome) {
+    let err = outcome.err();
+    assert_eq!(err.lines().count(), 1, "one line: {err}");
+    assert!(!err.contains("panicked"), "{err}");
+}
+
+/// The disk fills: the program runs on as before, the message is one line, what fitted can be read.
+#[test]
+fn full_disk() {
+    with_full_disk(|dir| {
+        let case = Case::ours("flood").args(["1500", "4000"]);
+        let bare = case.bare();
+        let outcome = grapnel_tests::run::finish(&mut case.grapnel_command(dir), b"");
+        assert_eq!(outcome.out(), bare.out());
+        assert_eq!(outcome.status.code(), bare.status.code(), "the program's own: {}", outcome.err());
+        one_line(&outcome);
+        let json =
+            grapnel([Path::new("report"), Path::new("--format"), Path::new("json"), &dir.join("t.grapnel")]);
+        let report: grapnel_tests::report::Report =
+            serde_json::from_slice(&json.stdout).unwrap_or_else(|error| panic!("{error}: {}", json.err()));
+        assert!(report.totals.allocations > 10_000, "{:?}", report.totals);
+    });
+}
