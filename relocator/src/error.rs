@@ -54,7 +54,7 @@ pub enum Error {
     },
     /// The function ends before the window is long enough, and what follows is not shown to be padding.
     #[error(
-        "the function ends with {culprit}, {short_by} bytes before the window does, and no padding of that length is known to follow"
+        "the function ends with {culprit}; the window is short by {short_by}, and no padding of that length is known to follow"
     )]
     EndsEarly {
         /// The instruction that ends the function.
@@ -100,7 +100,8 @@ pub enum Error {
         /// Its target.
         target: CodeAddr,
     },
-    /// A call goes into the window, so its return address has a meaning at the original place only.
+    /// A call goes into the window, so its return address has a meaning at the original place only; or it asks for its
+    /// own address, and the window may jump to that.
     #[error("it calls into the window: {culprit}")]
     CallIntoWindow {
         /// The call.
@@ -108,12 +109,13 @@ pub enum Error {
         /// Its target.
         target: CodeAddr,
     },
-    /// An instruction accesses the window's own bytes, which a patch changes.
-    #[error("it accesses the bytes of the window itself: {culprit}")]
-    AccessesWindow {
+    /// An instruction accesses the window's own bytes, which a patch changes, or takes the address of one inside it,
+    /// which has no other use.
+    #[error("it uses the bytes of the window itself, at {target}: {culprit}")]
+    UsesWindow {
         /// The instruction.
         culprit: Culprit,
-        /// The address accessed.
+        /// The address used.
         target: CodeAddr,
     },
     /// A RIP-relative operand is out of reach from the destination.
@@ -167,7 +169,7 @@ impl Error {
             Self::StoresFip { .. } => "stores-fip",
             Self::TargetInsideInstruction { .. } => "target-inside-instruction",
             Self::CallIntoWindow { .. } => "call-into-window",
-            Self::AccessesWindow { .. } => "accesses-window",
+            Self::UsesWindow { .. } => "uses-window",
             Self::OutOfReach { .. } => "out-of-reach",
             Self::Overlaps { .. } => "overlaps",
             Self::RedirectOutOfReach { .. } => "redirect-out-of-reach",
@@ -186,7 +188,7 @@ impl Error {
             | Self::StoresFip { culprit }
             | Self::TargetInsideInstruction { culprit, .. }
             | Self::CallIntoWindow { culprit, .. }
-            | Self::AccessesWindow { culprit, .. }
+            | Self::UsesWindow { culprit, .. }
             | Self::OutOfReach { culprit, .. } => Some(culprit),
             _ => None,
         }
@@ -229,7 +231,7 @@ impl Error {
             Self::CallIntoWindow { .. } => {
                 "use a shorter redirect that leaves the call or its target in place"
             }
-            Self::AccessesWindow { .. } => "use a shorter redirect that leaves the accessed bytes in place",
+            Self::UsesWindow { .. } => "use a shorter redirect that leaves the bytes used in place",
             Self::OutOfReach { .. } => "choose a destination inside the plan's reach",
             Self::Overlaps { .. } => "choose a destination outside the window",
             Self::RedirectOutOfReach { .. } => "use a longer redirect, or an island in between",

@@ -110,7 +110,8 @@ impl Counter {
 /// Why an instruction has no [`Flow`] of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unsupported {
-    /// A near branch under `66`: Intel ignores the prefix, AMD cuts RIP to 16 bits and shortens the field (APM 3, "Jcc").
+    /// A near branch or return under `66`: Intel ignores the prefix, AMD cuts RIP to 16 bits and shortens the field
+    /// (APM 3, "Jcc").
     OperandSize,
     /// A direct branch under `F3`, or one on a counter under `F2`, which no manual gives a meaning to.
     RepeatedBranch,
@@ -339,7 +340,7 @@ fn flow(raw: &Instruction, prefixes: Prefixes, bytes: &[u8]) -> Flow {
         (FlowControl::Call, Code::Syscall) => Flow::Syscall,
         (FlowControl::IndirectBranch, Code::Jmp_rm64) => indirect(Flow::JumpIndirect),
         (FlowControl::IndirectCall, Code::Call_rm64) => indirect(Flow::CallIndirect),
-        (FlowControl::Return, Code::Retnq | Code::Retnq_imm16) => Flow::Return,
+        (FlowControl::Return, Code::Retnq | Code::Retnq_imm16) => indirect(Flow::Return),
         (FlowControl::XbeginXabortXend, Code::Xbegin_rel32) => direct(Flow::Xbegin { fallback: target }),
         (FlowControl::XbeginXabortXend, Code::Xabort_imm8 | Code::Xend) => Flow::Next,
         (FlowControl::Interrupt, Code::Int3 | Code::Int1) => Flow::Breakpoint,

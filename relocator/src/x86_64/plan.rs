@@ -112,8 +112,8 @@ fn lower(window: &Window, insts: &[Inst], inst: &Inst) -> Result<Lowering, Error
         Flow::Next | Flow::JumpIndirect | Flow::CallIndirect | Flow::Return | Flow::Undefined => {
             match inst.rip_operand() {
                 None => Ok(Lowering::Copy),
-                Some(operand) if accesses_window(window, operand) => {
-                    Err(Error::AccessesWindow { culprit: culprit(inst), target: operand.target })
+                Some(operand) if uses_window(window, operand) => {
+                    Err(Error::UsesWindow { culprit: culprit(inst), target: operand.target })
                 }
                 Some(operand) => Ok(Lowering::Rip(operand)),
             }
@@ -122,7 +122,9 @@ fn lower(window: &Window, insts: &[Inst], inst: &Inst) -> Result<Lowering, Error
         Flow::Cond { cond, target } => Ok(Lowering::Cond(cond, dest(target)?)),
         Flow::Counter { kind, target } => Ok(Lowering::Counter(kind, dest(target)?)),
         Flow::Xbegin { fallback } => Ok(Lowering::Xbegin(dest(fallback)?)),
-        Flow::Call { target } if target == inst.next() => Ok(Lowering::PushNext),
+        Flow::Call { target } if target == inst.next() && !jumps_to_pushed(window, insts, target) => {
+            Ok(Lowering::PushNext)
+        }
         Flow::Call { target } => match target.offset_within(window.from, window.len as u64) {
             // A recursive call: it goes where every other caller's goes.
             None | Some(0) => Ok(Lowering::Call(target)),
@@ -132,6 +134,12 @@ fn lower(window: &Window, insts: &[Inst], inst: &Inst) -> Result<Lowering, Error
         Flow::Breakpoint => Err(Error::Breakpoint { culprit: culprit(inst) }),
         Flow::Unsupported(reason) => Err(Error::Unsupported { culprit: culprit(inst), reason }),
     }
+}
+
+/// The address that a call to the next instruction pushes lies under the patch, and the window may go there.
+fn jumps_to_pushed(window: &Window, insts: &[Inst], pushed: CodeAddr) -> bool {
+    let goes = |inst: &Inst| matches!(inst.flow(), Flow::Return | Flow::JumpIndirect | Flow::CallIndirect);
+    pushed.offset_within(window.from, window.len as u64).is_some() && insts.iter().any(goes)
 }
 
 fn dest(window: &Window, insts: &[Inst], inst: &Inst, target: CodeAddr) -> Result<Dest, Error> {
@@ -144,13 +152,14 @@ fn dest(window: &Window, insts: &[Inst], inst: &Inst, target: CodeAddr) -> Resul
     }
 }
 
-/// The operand's bytes and the window's overlap.
-fn accesses_window(window: &Window, operand: RipOperand) -> bool {
-    if operand.access == 0 {
-        return false;
-    }
+/// The operand's bytes and the window's overlap. The address of the window's start alone is the function's, and is
+/// what everyone else takes it for; one further in is a place to jump to or to read.
+fn uses_window(window: &Window, operand: RipOperand) -> bool {
     let into_window = operand.target.displacement_from(window.from);
-    into_window < window.len as i64 && into_window + i64::from(operand.access) > 0
+    match i64::from(operand.access) {
+        0 => 0 < into_window && into_window < window.len as i64,
+        access => into_window < window.len as i64 && into_window + access > 0,
+    }
 }
 
 impl Plan {

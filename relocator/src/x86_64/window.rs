@@ -26,7 +26,7 @@ pub(crate) fn window(
     let mut len = 0;
     while len < min_len {
         if let Some(last) = insts.last()
-            && function_ends(&insts, last, from.add(len as u64), len, options)?
+            && function_ends(&insts, last, from.add(len as u64), (len, min_len), options)?
         {
             let padded = padding(last, from, bytes, len, min_len, options)?;
             return Ok(Window { from, len: padded, code_len: len, insts: Insts::X86_64(insts) });
@@ -56,12 +56,12 @@ fn decode_at(at: CodeAddr, bytes: &[u8]) -> Result<Inst, Error> {
 /// Nothing of the function lies at `next`, right behind `last`.
 ///
 /// With an extent that is a matter of its length. Without one, what lies behind an exit belongs to the function only
-/// if a branch of the window leads there.
+/// if a branch of the window leads there, or further on in what the window still needs.
 fn function_ends(
     insts: &[Inst],
     last: &Inst,
     next: CodeAddr,
-    len: usize,
+    (len, min_len): (usize, usize),
     options: WindowOptions,
 ) -> Result<bool, Error> {
     match options.extent {
@@ -71,8 +71,9 @@ fn function_ends(
         }
         Some(_) => Ok(true),
         None => {
-            let reached = insts.iter().any(|inst| inst.flow().target() == Some(next));
-            Ok(last.flow().is_exit() && !reached)
+            let missing = (min_len - len) as u64;
+            let ahead = |target: CodeAddr| target.offset_within(next, missing).is_some();
+            Ok(last.flow().is_exit() && !insts.iter().any(|inst| inst.flow().target().is_some_and(ahead)))
         }
     }
 }

@@ -1,0 +1,7 @@
+//! Generators and oracles for the relocator, as a library: the fuzz targets, the corpus runner and the ordinary tests
+//! are a few lines each.
+//!
+//! The oracle with the feature `unicorn` links the Unicorn emulator, which is under the GPL, version 2. Nothing that
+//! Grapnel ships depends on this crate.
+
+pub mod case;
