@@ -33,8 +33,8 @@ macro_rules! pass_through {
                 pub(crate) static ORIGINAL: AtomicUsize = AtomicUsize::new(0);
                 pub(crate) extern "C" fn replacement($($arg: $type),*) -> $result {
                     CALLS.fetch_add(1, Relaxed);
-                    // SAFETY: the original was published before the patch went in, and has this type.
                     let original: extern "C" fn($($type),*) -> $result =
+                        // SAFETY: the original was published before the patch went in, and has this type.
                         unsafe { std::mem::transmute(ORIGINAL.load(Relaxed)) };
                     original($($arg),*)
                 }

@@ -1,0 +1,118 @@
+//! Hooks on functions of the test program itself. One thread runs: the functions are called by it alone.
+
+#[path = "../common/code.rs"]
+mod code;
+mod refusals;
+mod samples;
+mod sharing;
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use grapnel_hook::{Arena, CodeWay, Hook, Liveness, PatchKind, Transaction};
+
+type Function = extern "C" fn(u64) -> u64;
+
+/// The original of the function that is hooked at the moment.
+static ORIGINAL: AtomicUsize = AtomicUsize::new(0);
+
+fn function(at: *const ()) -> Function {
+    // SAFETY: the samples and their trampolines have this type.
+    unsafe { std::mem::transmute(at) }
+}
+
+/// Calls the original twice and adds a mark.
+extern "C" fn replacement(x: u64) -> u64 {
+    let original = function(ORIGINAL.load(Relaxed) as *const ());
+    let result = original(x);
+    assert_eq!(original(x), result);
+    result + 1000
+}
+
+fn hook_one(transaction: Transaction<'_>, id: grapnel_hook::HookId) -> Result<Hook, grapnel_hook::Error> {
+    let prepared = transaction.prepare();
+    ORIGINAL.store(prepared.original(id)? as usize, Relaxed);
+    // SAFETY: one thread, and the types agree.
+    unsafe { prepared.commit(Liveness::SingleThreaded) }.remove(0)
+}
+
+/// Hooks every sample with a new transaction, and takes it out again.
+fn every_prologue(mut arena: Arena, way: CodeWay) {
+    for sample in samples::all() {
+        let Some(expected) = sample.expected else { continue };
+        let before = code::bytes(sample.at, 48);
+        let plain = function(sample.at);
+        for x in [0, 1, 10, 11, 12345] {
+            assert_eq!(plain(x), expected(x), "{}", sample.name);
+        }
+        let mut transaction = Transaction::with_arena(&mut arena);
+        let id = transaction.replace(sample.at, replacement as *const ());
+        let mut hook = hook_one(transaction, id).unwrap_or_else(|e| panic!("{}: {e}", sample.name));
+        for x in [0, 1, 10, 11, 12345] {
+            assert_eq!(plain(x), expected(x) + 1000, "{} hooked", sample.name);
+        }
+        assert_eq!(code::writable_code(), Vec::<String>::new());
+        // SAFETY: one thread.
+        unsafe { hook.remove(Liveness::SingleThreaded) }.unwrap();
+        assert_eq!(code::bytes(sample.at, 48), before, "{}", sample.name);
+        assert_eq!(plain(12345), expected(12345));
+        assert_eq!(function(hook.original())(12345), expected(12345), "the original stays callable");
+        match sample.name {
+            "landing_pad" => {
+                assert_eq!(hook.displaced().0, hook.original() as u64 + 4);
+                assert_eq!(code::bytes(hook.original(), 4), [0xf3, 0x0f, 0x1e, 0xfa]);
+            }
+            "no_room" => assert_eq!(hook.kind(), PatchKind::Short),
+            _ => {}
+        }
+        println!("  {:20} {:?}, {}", sample.name, hook.kind(), hook.proof());
+    }
+    assert!(arena.regions().all(|(_, used)| used == way));
+    assert!(arena.regions().count() > 0);
+}
+
+/// All at once: every patch is in before the first call.
+fn one_transaction() {
+    extern "C" fn mark(x: u64) -> u64 {
+        x.wrapping_sub(1)
+    }
+    let samples: Vec<_> = samples::all().into_iter().filter(|s| s.expected.is_some()).collect();
+    let mut transaction = Transaction::new();
+    for sample in &samples {
+        transaction.replace(sample.at, mark as *const ());
+    }
+    let prepared = transaction.prepare();
+    let originals: Vec<_> = prepared.plans().map(|plan| plan.unwrap().target()).zip(&samples).collect();
+    assert!(originals.iter().all(|(target, sample)| target.0 == sample.at as u64));
+    // SAFETY: one thread, and the types agree.
+    let hooks = unsafe { prepared.commit(Liveness::SingleThreaded) };
+    for (hook, sample) in hooks.into_iter().zip(&samples) {
+        let mut hook = hook.unwrap();
+        assert_eq!(function(sample.at)(7), 6, "{}", sample.name);
+        let expected = sample.expected.unwrap();
+        if sample.name != "tail_through_memory" {
+            assert_eq!(function(hook.original())(7), expected(7), "{}", sample.name);
+        }
+        // SAFETY: one thread.
+        unsafe { hook.remove(Liveness::SingleThreaded) }.unwrap();
+        assert_eq!(
+            function(sample.at)(7),
+            if sample.name == "tail_through_memory" { 8 } else { expected(7) }
+        );
+    }
+}
+
+fn open_files() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+fn main() {
+    let files = open_files();
+    println!("two views:");
+    every_prologue(Arena::new(), CodeWay::TwoViews);
+    println!("one transaction");
+    one_transaction();
+    refusals::run();
+    sharing::run();
+    assert_eq!(open_files(), files, "no descriptor is left open");
+    println!("ok");
+}

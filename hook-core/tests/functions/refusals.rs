@@ -1,0 +1,39 @@
+//! What can't be hooked, and that the answer says why and what to do.
+
+use grapnel_hook::{CodeAddr, Error, HookPlan, Options, Proof};
+
+use crate::samples;
+
+fn refusal(name: &str, options: Options) -> Error {
+    let sample = samples::all().into_iter().find(|s| s.name == name).unwrap();
+    let before = crate::code::bytes(sample.at, 48);
+    let error = HookPlan::new(CodeAddr(sample.at as u64), options).unwrap_err();
+    assert_eq!(crate::code::bytes(sample.at, 48), before);
+    assert!(!error.remedy().is_empty());
+    println!("  {name}: {error}\n    {}", error.remedy());
+    error
+}
+
+pub(crate) fn run() {
+    println!("refusals:");
+    let plain = Options::default();
+    let error = refusal("breakpoint", plain);
+    assert_eq!(error.bytes().unwrap().as_slice(), [0xcc]);
+    assert!(error.instruction().unwrap().contains("int3"));
+    assert!(matches!(refusal("undefined", plain), Error::Relocation { .. }));
+    assert!(matches!(refusal("inbound", plain), Error::InboundBranch { .. }));
+    // The unwind table may say more than the caller wants to believe.
+    let error = refusal("just_ret", Options { use_padding: false, ..plain });
+    assert!(matches!(error, Error::Relocation { source: grapnel_relocator::Error::EndsEarly { .. }, .. }));
+
+    let data = 7u64;
+    for address in [0, 8, u64::MAX, &raw const data as u64] {
+        let error = HookPlan::new(CodeAddr(address), plain).unwrap_err();
+        assert_eq!(error, Error::NotExecutable { target: CodeAddr(address) });
+    }
+
+    // A proof is to be had for a function whose whole code is seen.
+    let frame = samples::all().into_iter().find(|s| s.name == "frame").unwrap();
+    let plan = HookPlan::new(CodeAddr(frame.at as u64), Options { require_proof: true, ..plain }).unwrap();
+    assert_eq!(*plan.proof(), Proof::Proven);
+}

@@ -1,0 +1,209 @@
+//! Hooks that meet others: on the same function, in the same bytes, from someone else, in a child process, far away.
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use grapnel_hook::{Arena, CodeWay, Error, Hook, HookId, Liveness, Transaction};
+
+use crate::{code, function, samples};
+
+extern "C" fn plus_100(x: u64) -> u64 {
+    x + 100
+}
+
+fn at(name: &str) -> *const () {
+    samples::all().into_iter().find(|s| s.name == name).unwrap().at
+}
+
+fn put(target: *const (), replacement: *const ()) -> Result<Hook, Error> {
+    let mut transaction = Transaction::new();
+    transaction.replace(target, replacement);
+    // SAFETY: one thread, and the types agree.
+    unsafe { transaction.commit(Liveness::SingleThreaded) }.remove(0)
+}
+
+fn take(hook: &mut Hook) -> Result<(), Error> {
+    // SAFETY: one thread.
+    unsafe { hook.remove(Liveness::SingleThreaded) }.map(drop)
+}
+
+pub(crate) fn run() {
+    one_address_twice();
+    overlapping_patches();
+    two_hooks_on_one_function();
+    someone_elses_patch();
+    changed_before_commit();
+    replacement_out_of_reach();
+    replacement_in_the_patch();
+    written_and_then_protected();
+    a_child_has_an_arena_of_its_own();
+}
+
+fn one_address_twice() {
+    let mut transaction = Transaction::new();
+    let first = transaction.replace(at("frame"), plus_100 as *const ());
+    transaction.replace(at("compact"), plus_100 as *const ());
+    let second = transaction.replace(at("frame"), plus_100 as *const ());
+    let prepared = transaction.prepare();
+    assert!(matches!(prepared.original(second), Err(Error::AlreadyPlanned { first: f, .. }) if f == first));
+    assert!(prepared.original(first).is_ok());
+    // Nothing is committed: nothing changes.
+    drop(prepared);
+    assert_eq!(function(at("frame"))(1), 2);
+}
+
+fn overlapping_patches() {
+    let mut transaction = Transaction::new();
+    let first = transaction.replace(at("wide_immediate"), plus_100 as *const ());
+    let inside = (at("compact") as usize + 1) as *const ();
+    transaction.replace(at("compact"), plus_100 as *const ());
+    let second = transaction.replace(inside, plus_100 as *const ());
+    let prepared = transaction.prepare();
+    assert!(prepared.original(first).is_ok());
+    assert!(matches!(prepared.original(second), Err(Error::Overlaps { first, .. }) if first.index() == 1));
+}
+
+fn two_hooks_on_one_function() {
+    static INNER: AtomicUsize = AtomicUsize::new(0);
+    extern "C" fn doubled(x: u64) -> u64 {
+        function(INNER.load(Relaxed) as *const ())(x) * 2
+    }
+    let target = at("frame");
+    let before = code::bytes(target, 48);
+    let mut first = put(target, plus_100 as *const ()).unwrap();
+    let mut second = put(target, doubled as *const ()).unwrap();
+    INNER.store(second.original() as usize, Relaxed);
+    assert_eq!(function(target)(1), 202);
+    assert_eq!(function(first.original())(1), 2);
+    // The first one's bytes are under the second one's.
+    assert!(matches!(take(&mut first), Err(Error::ForeignPatch { .. })));
+    assert_eq!(function(target)(1), 202);
+    take(&mut second).unwrap();
+    assert_eq!(function(target)(1), 101);
+    take(&mut first).unwrap();
+    assert_eq!(code::bytes(target, 48), before);
+}
+
+fn someone_elses_patch() {
+    let target = at("frame");
+    let before = code::bytes(target, 48);
+    let mut hook = put(target, plus_100 as *const ()).unwrap();
+    let ours = code::bytes(target, 5);
+    poke(target, &[0xcc]);
+    let error = take(&mut hook).unwrap_err();
+    assert!(matches!(&error, Error::ForeignPatch { found, .. } if found.as_slice()[0] == 0xcc));
+    assert_eq!(code::bytes(target, 5)[0], 0xcc, "it is left alone");
+    poke(target, &ours[..1]);
+    take(&mut hook).unwrap();
+    assert_eq!(code::bytes(target, 48), before);
+}
+
+fn changed_before_commit() {
+    let target = at("frame");
+    let before = code::bytes(target, 48);
+    let mut transaction = Transaction::new();
+    transaction.replace(target, plus_100 as *const ());
+    let prepared = transaction.prepare();
+    poke(target, &[0x90]);
+    // SAFETY: one thread, and the types agree.
+    let results = unsafe { prepared.commit(Liveness::SingleThreaded) };
+    assert!(matches!(&results[0], Err(Error::Changed { .. })));
+    poke(target, &before[..1]);
+    assert_eq!(code::bytes(target, 48), before);
+}
+
+/// More than 2 GiB from this program: the redirect goes through an island in the slot.
+fn replacement_out_of_reach() {
+    let text: [u8; 5] = [0x48, 0x8d, 0x47, 0x64, 0xc3]; // lea rax, [rdi + 100]; ret
+    // SAFETY: a new mapping at a place that is free, filled before it is run.
+    let far = unsafe {
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+        let page = libc::mmap(0x1000_0000_0000 as *mut _, 4096, rights, flags, -1, 0);
+        assert_ne!(page, libc::MAP_FAILED);
+        std::ptr::copy_nonoverlapping(text.as_ptr(), page.cast(), text.len());
+        libc::mprotect(page, 4096, libc::PROT_READ | libc::PROT_EXEC);
+        page.cast_const().cast::<()>()
+    };
+    for name in ["frame", "rip_load", "no_room"] {
+        let target = at(name);
+        let before = code::bytes(target, 48);
+        let plain = function(target)(1);
+        let mut hook = put(target, far).unwrap();
+        assert_eq!(function(target)(1), 101);
+        assert_eq!(function(hook.original())(1), plain);
+        take(&mut hook).unwrap();
+        assert_eq!(code::bytes(target, 48), before);
+    }
+}
+
+fn replacement_in_the_patch() {
+    let target = at("frame");
+    let error = put(target, (target as usize + 1) as *const ()).unwrap_err();
+    assert!(matches!(error, Error::ReplacementInPatch { .. }));
+}
+
+fn written_and_then_protected() {
+    let mut arena = Arena::with_protection_only();
+    let mut hooks = Vec::new();
+    // A sealed region takes nothing more: each transaction gets a new one.
+    for name in ["frame", "rip_load", "call_first"] {
+        let mut transaction = Transaction::with_arena(&mut arena);
+        transaction.replace(at(name), plus_100 as *const ());
+        // SAFETY: one thread, and the types agree.
+        hooks.push(unsafe { transaction.commit(Liveness::SingleThreaded) }.remove(0).unwrap());
+        assert_eq!(code::writable_code(), Vec::<String>::new());
+        assert_eq!(function(at(name))(1), 101);
+    }
+    assert_eq!(arena.regions().map(|(_, way)| way).collect::<Vec<_>>(), [CodeWay::Protect; 3]);
+    assert_eq!(function(hooks[0].original())(1), 2);
+    assert_eq!(function(hooks[1].original())(1), 41);
+    for hook in &mut hooks {
+        take(hook).unwrap();
+    }
+}
+
+/// The views of one file are shared with the child. What the child hooks must not end up in the parent's code.
+fn a_child_has_an_arena_of_its_own() {
+    let mut arena = Arena::new();
+    let mut put_in = |name: &str| {
+        let mut transaction = Transaction::with_arena(&mut arena);
+        let id: HookId = transaction.replace(at(name), plus_100 as *const ());
+        assert_eq!(id.index(), 0);
+        // SAFETY: one thread, and the types agree.
+        unsafe { transaction.commit(Liveness::SingleThreaded) }.remove(0).unwrap()
+    };
+    let mut before_fork = put_in("frame");
+    // SAFETY: this process has one thread.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let mut in_child = put_in("rip_load");
+        let works = function(at("rip_load"))(1) == 101
+            && function(in_child.original())(1) == 41
+            && function(at("frame"))(1) == 101
+            && function(before_fork.original())(1) == 2
+            && take(&mut in_child).is_ok()
+            && take(&mut before_fork).is_ok()
+            && function(at("frame"))(1) == 2;
+        // SAFETY: leaves the child at once.
+        unsafe { libc::_exit(if works { 7 } else { 8 }) };
+    }
+    let mut in_parent = put_in("call_first");
+    let mut status = 0;
+    // SAFETY: `status` is valid for writes.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 7, "{status:#x}");
+    assert_eq!(function(in_parent.original())(1), 12);
+    assert_eq!(function(before_fork.original())(1), 2);
+    assert_eq!(function(at("frame"))(1), 101);
+    assert_eq!(function(at("rip_load"))(1), 41);
+    take(&mut before_fork).unwrap();
+    take(&mut in_parent).unwrap();
+    assert_eq!(arena.regions().count(), 1);
+}
+
+/// What another patcher would do.
+fn poke(at: *const (), bytes: &[u8]) {
+    use std::os::unix::fs::FileExt;
+    let memory = std::fs::OpenOptions::new().write(true).open("/proc/self/mem").unwrap();
+    memory.write_all_at(bytes, at as u64).unwrap();
+}
