@@ -67,6 +67,12 @@ pub fn program(name: &str) -> PathBuf {
     compile("g++", &["-std=c++17", "-pthread"], &sources().join(format!("{name}.cc")), name)
 }
 
+/// The executable of a C source that lies elsewhere. Its name is the source's.
+pub fn executable_of(source: &Path) -> PathBuf {
+    let name = source.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    compile("gcc", C, source, &format!("elsewhere-{name}"))
+}
+
 /// The executable of `programs/<name>.c`, linked statically.
 pub fn static_program(name: &str) -> PathBuf {
     let source = sources().join(format!("{name}.c"));

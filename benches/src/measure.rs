@@ -1,0 +1,126 @@
+//! Runs a workload and takes its time.
+
+use crate::workloads::Workload;
+use grapnel_tests::{programs, run, truth};
+use std::ffi::OsString;
+use std::fs::File;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How a workload is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tool {
+    /// By itself.
+    Bare,
+    /// `heaptrack -r`: records, and leaves the analysis for later.
+    Heaptrack,
+    /// `grapnel run -q`.
+    Grapnel,
+}
+
+/// All tools, in the order of the table.
+pub const TOOLS: [Tool; 3] = [Tool::Bare, Tool::Heaptrack, Tool::Grapnel];
+
+/// One run.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample {
+    /// From the start to the end of the tool, in seconds.
+    pub wall: f64,
+    /// Processor time of all processes of the run, the tool's own included, in seconds. Counted in hundredths.
+    pub cpu: f64,
+    /// Bytes of all files that the tool left.
+    pub trace_bytes: u64,
+}
+
+/// Why a workload could not be measured.
+#[derive(Debug)]
+pub struct Failed(pub String);
+
+impl std::fmt::Display for Failed {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Failed {}
+
+fn failed(what: &str, error: impl std::fmt::Display) -> Failed {
+    Failed(format!("{what}: {error}"))
+}
+
+/// Processor time of this process's ended children, in seconds.
+fn children_cpu() -> f64 {
+    let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // The name in parentheses may hold spaces; cutime and cstime are the 14th and 15th fields after it.
+    let fields: Vec<&str> = text.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();
+    let ticks = |at: usize| fields.get(at).and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
+    (ticks(13) + ticks(14)) as f64 / 100.0
+}
+
+fn prefix(tool: Tool, dir: &Path) -> Vec<OsString> {
+    match tool {
+        Tool::Bare => Vec::new(),
+        Tool::Heaptrack => vec!["heaptrack".into(), "-r".into(), "-o".into(), dir.join("t").into()],
+        Tool::Grapnel => {
+            let trace = dir.join("t.grapnel");
+            vec![programs::grapnel().into(), "run".into(), "-q".into(), "-o".into(), trace.into(), "--".into()]
+        }
+    }
+}
+
+fn command(workload: &Workload, before: &[OsString]) -> Result<Command, Failed> {
+    let all: Vec<&OsString> = before.iter().chain(&workload.argv).collect();
+    let mut command = Command::new(all[0]);
+    let stdin = File::open(&workload.stdin).map_err(|error| failed("stdin", error))?;
+    command.args(&all[1..]).env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin").env("LANG", "C.UTF-8");
+    command.envs(workload.env.iter().copied()).stdin(stdin).stdout(Stdio::null()).stderr(Stdio::null());
+    Ok(command)
+}
+
+/// Runs the workload once.
+///
+/// # Errors
+/// When it can't be started, fails, or leaves no trace.
+pub fn run_once(workload: &Workload, tool: Tool) -> Result<Sample, Failed> {
+    let dir = run::temporary_dir();
+    let mut command = command(workload, &prefix(tool, dir.path()))?;
+    let cpu = children_cpu();
+    let start = Instant::now();
+    let mut child = command.spawn().map_err(|error| failed(&format!("{tool:?} of {}", workload.name), error))?;
+    // Not a poll: the time of a wait would be rounded up to its interval.
+    let status = child.wait().map_err(|error| failed(workload.name, error))?;
+    let wall = start.elapsed();
+    let cpu = children_cpu() - cpu;
+    if !status.success() {
+        return Err(failed(&format!("{tool:?} of {}", workload.name), status));
+    }
+    let trace_bytes = bytes_in(dir.path());
+    if tool != Tool::Bare && trace_bytes == 0 {
+        return Err(Failed(format!("{tool:?} of {} left no trace", workload.name)));
+    }
+    Ok(Sample { wall: wall.as_secs_f64(), cpu, trace_bytes })
+}
+
+fn bytes_in(dir: &Path) -> u64 {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.metadata().ok()).map(|facts| facts.len()).sum()
+}
+
+/// How many events the workload has, as the counting library of the tests sees it: successful allocations,
+/// reallocations and frees.
+///
+/// # Errors
+/// When it can't be started or fails.
+pub fn events(workload: &Workload) -> Result<u64, Failed> {
+    let dir = run::temporary_dir();
+    let mut command = command(workload, &[])?;
+    command.env("TRUTH_DIR", dir.path()).env("LD_PRELOAD", programs::truth_library());
+    let mut child = command.spawn().map_err(|error| failed(workload.name, error))?;
+    let status = run::wait(&mut child, Duration::from_secs(600));
+    if !status.is_some_and(|status| status.success()) {
+        return Err(Failed(format!("{} fails without any tool", workload.name)));
+    }
+    let totals = truth::read_dir(dir.path()).into_iter().map(|process| process.totals);
+    Ok(totals.map(|totals| totals.allocations + totals.reallocations + totals.frees).sum())
+}
