@@ -12,6 +12,9 @@ use gimli::{CfaRule, Operation, RegisterRule, UnwindExpression};
 pub(super) enum NoCfi {
     /// In a module, or at least in memory: follow the frame pointer.
     FramePointer(u32),
+    /// A return address that no call pushed: it is the first byte of a function, and no code lies before it. The
+    /// stack of a coroutine begins so (`__start_context` of makecontext).
+    MadeUp(u32),
     /// No code can be here.
     NotCode,
 }
@@ -25,7 +28,8 @@ impl ModuleTable {
             rule: compile(&row),
             module_id: module.id,
         });
-        compiled.unwrap_or_else(|| match self.without_cfi(pc) {
+        compiled.unwrap_or_else(|| match self.without_cfi(scratch, pc, is_return_address) {
+            NoCfi::MadeUp(module_id) => RuleEntry { rule: UnwindRule::ROOT, module_id },
             NoCfi::FramePointer(module_id) => RuleEntry { rule: UnwindRule::FRAME_POINTER, module_id },
             NoCfi::NotCode => RuleEntry { rule: UnwindRule::NOT_CODE, module_id: 0 },
         })
@@ -33,33 +37,27 @@ impl ModuleTable {
 
     /// Shows the row for `pc` to `found`.
     ///
-    /// A return address may be the first byte after its function, when the call does not return, so the call is
-    /// looked up instead. The other trap: a made-up return address, such as the start of `__start_context`, is the
-    /// first byte of its function. It is taken for what it is only if no CFI covers the byte before it.
+    /// The trap: a return address may be the first byte after its function, when the call does not return. So the
+    /// call is looked up instead.
     pub(super) fn with_row_at<R>(
         &self,
         scratch: &mut CfiScratch,
         pc: u64,
         is_return_address: bool,
-        mut found: impl FnMut(&Module, Row<'_>) -> R,
+        found: impl FnOnce(&Module, Row<'_>) -> R,
     ) -> Option<R> {
-        if is_return_address {
-            let call = pc.wrapping_sub(1);
-            if let Some(module) = self.code_at(call)
-                && let Some(answer) = with_row(module, scratch, call, |row| found(module, row))
-            {
-                return Some(answer);
-            }
-        }
-        let module = self.code_at(pc)?;
-        let only_at_start = is_return_address;
-        with_row(module, scratch, pc, |row| {
-            (!only_at_start || row.fde.initial_address() == pc).then(|| found(module, row))
-        })?
+        let address = pc.wrapping_sub(u64::from(is_return_address));
+        let module = self.code_at(address)?;
+        with_row(module, scratch, address, |row| found(module, row))
     }
 
-    pub(super) fn without_cfi(&self, pc: u64) -> NoCfi {
+    /// What a frame is whose pc has no CFI.
+    pub(super) fn without_cfi(&self, scratch: &mut CfiScratch, pc: u64, is_return_address: bool) -> NoCfi {
         if let Some(module) = self.code_at(pc) {
+            let starts_here = with_row(module, scratch, pc, |row| row.fde.initial_address() == pc);
+            if is_return_address && starts_here == Some(true) {
+                return NoCfi::MadeUp(module.id);
+            }
             return NoCfi::FramePointer(module.id);
         }
         // A module's data is never code; other memory may be a JIT compiler's.

@@ -83,7 +83,8 @@ impl ModuleTable {
             let flags = exact | if signal { FrameFlags::SIGNAL } else { FrameFlags::NONE };
             FullStep { outcome, module_id: module.id, flags }
         });
-        by_cfi.unwrap_or_else(|| match self.without_cfi(pc) {
+        by_cfi.unwrap_or_else(|| match self.without_cfi(scratch, pc, is_return_address) {
+            NoCfi::MadeUp(module_id) => FullStep { outcome: Outcome::Root, module_id, flags: exact },
             NoCfi::NotCode => FullStep { outcome: Outcome::NotCode, module_id: 0, flags: exact },
             NoCfi::FramePointer(module_id) => {
                 let outcome = self.guess(state, stack);

@@ -8,8 +8,10 @@ use grapnel_unwind::{
     CfiScratch, Config, End, Frame, FrameFlags, ModuleInfo, ModuleTable, NodeId, ProgramHeader, Registers,
     TableResolver, Walker,
 };
+use std::any::Any;
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 use std::process::Command;
 
@@ -58,7 +60,14 @@ unsafe extern "C-unwind" fn on_probe(registers: *const Registers) {
     let registers = unsafe { *registers };
     CHECKER.with_borrow_mut(|checker| {
         let checker = checker.as_mut().expect("a probe was hit without a checker");
-        (checker.on_probe)(&mut checker.state, &registers);
+        if checker.failure.is_some() {
+            return;
+        }
+        // A panic must not unwind through coroutines and handlers. It goes on after the body.
+        let run = AssertUnwindSafe(|| (checker.on_probe)(&mut checker.state, &registers));
+        if let Err(payload) = catch_unwind(run) {
+            checker.failure.get_or_insert(payload);
+        }
     });
 }
 
@@ -71,6 +80,7 @@ type OnProbe = Box<dyn FnMut(&mut State, &Registers)>;
 struct Checker {
     state: State,
     on_probe: OnProbe,
+    failure: Option<Box<dyn Any + Send>>,
 }
 
 /// A walker with all that it needs, and the tree as told to its sink.
@@ -176,7 +186,7 @@ impl State {
             symbols(&found),
             symbols(&expected)
         );
-        assert_eq!(self.last_end, End::Root);
+        assert_eq!(self.last_end, End::Root, "{:x?}", symbols(&found));
         for frame in &frames {
             assert_eq!(self.table.module_at(frame.pc - 1), Some(frame.module));
         }
@@ -190,10 +200,14 @@ pub(crate) fn with_probe(
     body: impl FnOnce(),
 ) -> State {
     let state = State::new(config);
-    let checker = Checker { state, on_probe: Box::new(on_probe) };
+    let checker = Checker { state, on_probe: Box::new(on_probe), failure: None };
     CHECKER.with_borrow_mut(|slot| *slot = Some(checker));
     body();
-    CHECKER.with_borrow_mut(Option::take).expect("the checker is where it was put").state
+    let checker = CHECKER.with_borrow_mut(Option::take).expect("the checker is where it was put");
+    if let Some(payload) = checker.failure {
+        resume_unwind(payload);
+    }
+    checker.state
 }
 
 /// Runs `body` and compares with libgcc at each probe. There must be `probes` of them.
@@ -320,7 +334,16 @@ pub(crate) fn compile(source: &str, tag: &str, flags: &[&str], libraries: &[&Pat
         .cargo_metadata(false)
         .get_compiler();
     let status = Command::new(compiler.path())
-        .args(["-O2", "-g", "-shared", "-fPIC", "-Wall", "-fno-optimize-sibling-calls"])
+        .args([
+            "-O2",
+            "-g",
+            "-shared",
+            "-fPIC",
+            "-Wall",
+            "-Wno-unused-but-set-variable",
+            "-Wno-unused-variable",
+            "-fno-optimize-sibling-calls",
+        ])
         .args(flags)
         .arg("-o")
         .arg(&out)

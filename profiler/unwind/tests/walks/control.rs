@@ -1,0 +1,67 @@
+//! Signals, coroutines, exceptions and lazy binding.
+
+use crate::common::{self, Fixture, State};
+use grapnel_unwind::{Config, End, FrameFlags, Registers};
+use std::cell::Cell;
+use std::rc::Rc;
+
+fn check_at_every_probe(body: impl FnOnce()) -> State {
+    let on_probe = |state: &mut State, registers: &Registers| state.check(registers);
+    common::with_probe(Config::default(), on_probe, body)
+}
+
+/// Runs `body` with comparisons and returns how many stacks had a signal frame in them.
+fn signal_stacks(body: impl FnOnce()) -> u32 {
+    let seen = Rc::new(Cell::new(0));
+    let counted = seen.clone();
+    let on_probe = move |state: &mut State, registers: &Registers| {
+        state.check(registers);
+        let signal = state.last.iter().position(|f| f.flags.contains(FrameFlags::SIGNAL));
+        if let Some(signal) = signal {
+            assert!(state.last[signal + 1].flags.contains(FrameFlags::EXACT));
+            counted.set(counted.get() + 1);
+        }
+    };
+    common::with_probe(Config::default(), on_probe, body);
+    seen.get()
+}
+
+#[test]
+fn signal_handlers() {
+    // One test, since the handlers are the process's.
+    for (tag, flags) in [("plain", "-fomit-frame-pointer"), ("framed", "-fno-omit-frame-pointer")] {
+        let f = Fixture::new("control.c", tag, &[flags]);
+        // Four probes in each of two handlers.
+        assert_eq!(signal_stacks(|| f.call(c"signals", 30)), 8);
+        assert_eq!(signal_stacks(|| f.call(c"signals_on_alternate_stack", 30)), 8);
+    }
+}
+
+#[test]
+fn coroutines() {
+    for (tag, flags) in [("co-plain", "-fomit-frame-pointer"), ("co-framed", "-fno-omit-frame-pointer")] {
+        let f = Fixture::new("control.c", tag, &[flags]);
+        let state = check_at_every_probe(|| f.call(c"coroutines", 20));
+        assert!(state.probes > 100);
+    }
+}
+
+#[test]
+fn exceptions() {
+    let f = Fixture::new("exceptions.cc", "plain", &["-fomit-frame-pointer"]);
+    let state = check_at_every_probe(|| f.call(c"exceptions", 12));
+    assert!(state.probes > 200);
+}
+
+#[test]
+fn lazy_binding() {
+    let ifunc = Fixture::new("ifunc.c", "callee", &[]);
+    let library = common::compile("ifunc.c", "callee", &[], &[]);
+    let lazy = Fixture::linked("lazy.c", "caller", &["-Wl,-z,lazy", "-fomit-frame-pointer"], &[&library]);
+    let state = check_at_every_probe(|| {
+        ifunc.call(c"set_probe", 0);
+        lazy.call(c"call_lazily", 3);
+    });
+    assert_eq!(state.probes, 2, "one inside the resolver, one after it");
+    assert_eq!(state.last_end, End::Root);
+}

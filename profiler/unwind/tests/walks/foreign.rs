@@ -1,0 +1,181 @@
+//! Code without CFI: what a JIT compiler might have made, with and without frame pointers.
+//!
+//! # Safety
+//! The bytes written here are functions of the types that they are called as, and keep what the ABI has them keep.
+
+use crate::common::{self, Probe, State, grapnel_test_probe, with_probe};
+use grapnel_unwind::{Config, End, Frame, FrameFlags, Registers};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// A page of code outside all modules.
+struct Page(*mut u8);
+
+impl Page {
+    fn new() -> Self {
+        // SAFETY: a fresh anonymous mapping.
+        let page = unsafe {
+            let protection = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            libc::mmap(std::ptr::null_mut(), 4096, protection, flags, -1, 0)
+        };
+        assert_ne!(page, libc::MAP_FAILED);
+        Page(page.cast())
+    }
+
+    fn put(&self, offset: usize, code: &[u8]) -> u64 {
+        assert!(offset + code.len() <= 4096);
+        // SAFETY: within the page.
+        unsafe {
+            let at = self.0.add(offset);
+            at.copy_from_nonoverlapping(code.as_ptr(), code.len());
+            at as u64
+        }
+    }
+
+    fn holds(&self, pc: u64) -> bool {
+        (self.0 as u64..self.0 as u64 + 4096).contains(&pc)
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        // SAFETY: the page is ours and no code of it runs.
+        unsafe { libc::munmap(self.0.cast(), 4096) };
+    }
+}
+
+/// push rbp; mov rbp, rsp; call rsi; pop rbp; ret
+const WITH_FRAME: &[u8] = &[0x55, 0x48, 0x89, 0xe5, 0xff, 0xd6, 0x5d, 0xc3];
+/// push rbp; mov rbp, rsp; call rdi; pop rbp; ret
+const WITH_FRAME_LAST: &[u8] = &[0x55, 0x48, 0x89, 0xe5, 0xff, 0xd7, 0x5d, 0xc3];
+/// sub rsp, 8; call rdi; add rsp, 8; ret
+const WITHOUT_FRAME: &[u8] = &[0x48, 0x83, 0xec, 0x08, 0xff, 0xd7, 0x48, 0x83, 0xc4, 0x08, 0xc3];
+
+/// push rbp; mov rbp, imm64; call rdi; pop rbp; ret
+fn with_bp(value: u64) -> Vec<u8> {
+    let mut code = vec![0x55, 0x48, 0xbd];
+    code.extend(value.to_le_bytes());
+    code.extend([0xff, 0xd7, 0x5d, 0xc3]);
+    code
+}
+
+/// Calls code at an address with the probe, and with another address.
+#[inline(never)]
+fn call(code: u64, other: u64) {
+    // SAFETY: see the module's header.
+    unsafe {
+        let f: unsafe extern "C-unwind" fn(Probe, u64) = std::mem::transmute(code as *const ());
+        f(grapnel_test_probe, other);
+    }
+    std::hint::black_box(());
+}
+
+/// The frames at each probe, with all walks compared.
+fn stacks(body: impl FnOnce()) -> (Vec<Vec<Frame>>, State) {
+    let all = Rc::new(RefCell::new(Vec::new()));
+    let list = all.clone();
+    let on_probe = move |state: &mut State, registers: &Registers| {
+        let frames = state.check_walks(registers);
+        list.borrow_mut().push(frames);
+    };
+    let state = with_probe(Config::default(), on_probe, body);
+    (all.take(), state)
+}
+
+#[test]
+fn frame_pointers_bridge_code_without_cfi() {
+    let page = Page::new();
+    let last = page.put(0, WITH_FRAME_LAST);
+    let first = page.put(64, WITH_FRAME);
+    let (stacks, state) = stacks(|| {
+        for _ in 0..20 {
+            for (code, other) in [(last, 0), (first, last), (grapnel_test_probe as *const () as u64, 0)] {
+                call(code, other);
+            }
+        }
+    });
+    assert_eq!(state.last_end, End::Root);
+    for three in stacks.chunks(3) {
+        let [one, two, direct] = three else { panic!("three probes in a round") };
+        for (stack, guesses) in [(one, 1), (two, 2)] {
+            let (jit, rest) = stack.split_at(guesses);
+            assert!(jit.iter().all(|f| page.holds(f.pc) && f.flags == FrameFlags::GUESS && f.module == 0));
+            assert_eq!(rest, direct);
+        }
+    }
+}
+
+#[test]
+fn no_fault_without_frame_pointers() {
+    let page = Page::new();
+    let code = page.put(0, WITHOUT_FRAME);
+    let (stacks, _) = stacks(|| {
+        for _ in 0..5 {
+            call(code, 0);
+        }
+    });
+    for stack in stacks {
+        assert!(page.holds(stack[0].pc) && stack[0].flags == FrameFlags::GUESS);
+    }
+}
+
+#[test]
+fn no_fault_on_a_broken_chain() {
+    let page = Page::new();
+    let hole = Page::new();
+    let unmapped = hole.0 as u64;
+    drop(hole);
+    let heap = vec![0x4141_4141_4141_4141u64; 64];
+    let mut chain = [0u64; 4];
+    let on_stack = &raw mut chain as u64;
+    // A frame that is its own caller.
+    chain[0] = on_stack;
+    chain[1] = page.0 as u64 + 5;
+    let values = [
+        0,
+        1,
+        8,
+        7 + on_stack,
+        on_stack,
+        on_stack + 4096,
+        on_stack + 4097,
+        on_stack + (1 << 19),
+        on_stack + (1 << 30),
+        unmapped,
+        heap.as_ptr() as u64,
+        0xdead_beef_dead_beef,
+        0x8000_0000_0000_0000,
+        0xffff_ffff_ffff_fff8,
+    ];
+    let (stacks, _) = stacks(|| {
+        for _ in 0..3 {
+            for value in values {
+                let code = page.put(0, &with_bp(value));
+                call(code, 0);
+            }
+        }
+    });
+    assert_eq!(stacks.len(), 3 * values.len());
+    for stack in stacks {
+        assert!(page.holds(stack[0].pc) && stack[0].flags == FrameFlags::GUESS);
+        assert!(stack.len() < 64);
+    }
+    std::hint::black_box((&mut chain, &heap));
+}
+
+#[test]
+fn start_registers_may_be_anything() {
+    let mut state = State::new(Config::default());
+    let code = common::loaded_modules as *const () as u64;
+    let values = [0, 1, 8, 4096, code, 1 << 47, u64::MAX, u64::MAX - 7, 0x8000_0000_0000_0000];
+    for pc in values {
+        for sp in values {
+            for bp in values {
+                let registers = Registers { pc, sp, bp, ..Default::default() };
+                let frames = state.check_walks(&registers);
+                assert_eq!(frames.first().map(|f| f.pc), Some(pc));
+            }
+        }
+    }
+}

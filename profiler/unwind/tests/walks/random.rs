@@ -1,0 +1,54 @@
+//! Random call trees: the memo against full walks, a few of them against full CFI and libgcc.
+
+use crate::common::{Fixture, State, Walk, with_probe};
+use grapnel_unwind::{Config, End, FrameFlags, Registers};
+use std::ffi::CStr;
+
+fn run(name: &CStr, probes: i64, config: Config, flags: &[&str], tag: &str) -> State {
+    let f = Fixture::new("random.c", tag, flags);
+    let max_frames = config.max_frames;
+    let on_probe = move |state: &mut State, registers: &Registers| {
+        if state.probes.is_multiple_of(1024) && max_frames == 1024 {
+            state.check(registers);
+            return;
+        }
+        if state.probes.is_multiple_of(256) {
+            let frames = state.check_walks(registers);
+            let truncated = frames.last().is_some_and(|f| f.flags == FrameFlags::TRUNCATED);
+            assert_eq!(truncated, state.last_end == End::Depth);
+            assert!(!truncated || frames.len() == max_frames + 1);
+            return;
+        }
+        state.probes += 1;
+        let memoised = state.walk(Walk::Memoised, registers);
+        // Not after every walk, so that the memo is also as many walks old as it is in use.
+        if !state.probes.is_multiple_of(3) {
+            let unmemoised = state.walk(Walk::Unmemoised, registers);
+            state.same(memoised, unmemoised, "without the memo");
+        }
+    };
+    let state = with_probe(config, on_probe, || f.call(name, probes));
+    assert_eq!(state.probes, probes as u64);
+    assert_eq!(state.walker.tree().len() as usize, state.nodes.len());
+    assert_eq!(state.walker.tree().lost_frames(), 0);
+    state
+}
+
+#[test]
+fn memo_equals_full_walk() {
+    for (tag, flags) in [("omit", "-fomit-frame-pointer"), ("keep", "-fno-omit-frame-pointer")] {
+        let state = run(c"random_calls", 200_000, Config::default(), &[flags], tag);
+        assert!(state.deepest > 40, "{}", state.deepest);
+        run(c"random_shallow_calls", 50_000, Config::default(), &[flags], &format!("shallow-{tag}"));
+    }
+}
+
+#[test]
+fn deep_and_cut() {
+    let flags = &["-fomit-frame-pointer"];
+    run(c"random_deep_calls", 50_000, Config::default(), flags, "deep");
+    for max_frames in [1, 2, 24, 32, 40] {
+        let config = Config { max_frames, cache_bits: 6 };
+        run(c"random_calls", 60_000, config, flags, &format!("cut-{max_frames}"));
+    }
+}
