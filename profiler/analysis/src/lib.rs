@@ -1,1 +1,31 @@
-//! Reads a trace: live set, sites, symbols, reports.
+//! Reads a trace on any host and says where the memory went.
+//!
+//! The modules are the stages of the pipeline:
+//! - [`live`]: events to the live set and the totals; the definitions of every figure are there;
+//! - [`sites`]: the same changes, added up for each stack, with each site's share of the peak;
+//! - [`analyse`]: one pass over a trace in bounded memory, giving an [`Analysis`];
+//! - [`symbols`]: addresses to functions, files, lines and inlined calls;
+//! - [`report`]: an analysis as text or as JSON.
+//!
+//! ```no_run
+//! # fn main() -> Result<(), grapnel_trace::Error> {
+//! let file = std::fs::File::open("app.grapnel")?;
+//! let analysis = grapnel_analysis::analyse(grapnel_trace::reader::Reader::new(file)?);
+//! println!("{} bytes at the peak", analysis.totals.peak_bytes);
+//! # Ok(())
+//! # }
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod analyse;
+mod hash;
+pub mod live;
+pub mod modules;
+mod peak;
+pub mod report;
+pub mod sites;
+pub mod stacks;
+pub mod symbols;
+
+pub use analyse::{Analysis, Ending, analyse};
+pub use live::{LiveTotals, Totals};

@@ -1,0 +1,197 @@
+//! One pass over a trace, from its events to an [`Analysis`].
+//!
+//! Memory is bounded by what is live at once, by the distinct frames, and by the distinct stacks that
+//! allocate; it does not grow with the number of events.
+
+use crate::live::{LiveTotals, Totals};
+use crate::modules::Modules;
+use crate::sites::{Site, Sites};
+use crate::stacks::{Node, Stacks};
+use grapnel_trace::event::{Exit, ProcessInfo};
+use grapnel_trace::reader::Reader;
+use grapnel_trace::{Error, Event};
+use std::io::Read;
+
+/// More live blocks than we keep: their table alone would be larger than 16 GB.
+const MAX_LIVE: u64 = 1 << 29;
+
+/// A record that was read well and can't be true: the trace was not written by grapnel, or a bug wrote it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Violation {
+    /// Node ids do not come in order.
+    #[error("stack node {id} comes where node {expected} should")]
+    NodeOrder {
+        /// The id that came.
+        id: u32,
+        /// The id that was due.
+        expected: u64,
+    },
+    /// A node is not behind its parent.
+    #[error("stack node {id} has the later node {parent} as its parent")]
+    NodeParent {
+        /// The node.
+        id: u32,
+        /// What it names as its parent.
+        parent: u32,
+    },
+    /// An event names a stack that was not described before.
+    #[error("an event has the unknown stack {stack}")]
+    UnknownStack {
+        /// The node id of that stack.
+        stack: u32,
+    },
+    /// A module's path or build id is longer than any can be.
+    #[error("module {id} has an impossible path or build id")]
+    ModuleText {
+        /// The module's id.
+        id: u32,
+    },
+    /// There is more of something than is kept in memory.
+    #[error("more than {limit} {what}")]
+    TooMany {
+        /// Of what.
+        what: &'static str,
+        /// How many are kept.
+        limit: u64,
+    },
+}
+
+/// How the trace ended.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Ending {
+    /// The recording was ended in order.
+    InOrder,
+    /// The file ends early: the recorder was killed, its disk was full, or it is still recording.
+    Cut,
+    /// The bytes from some place on are not what was written. All figures are for what comes before.
+    Damaged(Error),
+    /// A record can't be true. All figures are for what comes before.
+    Impossible(Violation),
+}
+
+impl Ending {
+    /// Whether the trace itself is broken, as opposed to complete up to where it stops.
+    pub fn is_damage(&self) -> bool {
+        matches!(self, Self::Damaged(_) | Self::Impossible(_))
+    }
+
+    /// What there is to say about it in one sentence; `None` when all is in order.
+    pub fn note(&self) -> Option<String> {
+        match self {
+            Self::InOrder => None,
+            Self::Cut => Some(
+                "the recording did not end in order: the trace stops early, and what it has until then is complete"
+                    .into(),
+            ),
+            Self::Damaged(error) => Some(format!("{error}; the figures are for what comes before")),
+            Self::Impossible(violation) => {
+                Some(format!("the trace is damaged: {violation}; the figures are for what comes before"))
+            }
+        }
+    }
+}
+
+/// What one pass over a trace gives.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Analysis {
+    /// The process that was recorded.
+    pub process: ProcessInfo,
+    /// How it ended, where that is known.
+    pub exit: Option<Exit>,
+    /// How the trace ended.
+    pub ending: Ending,
+    /// The figures over everything.
+    pub totals: Totals,
+    /// The sites, by their allocated bytes, most first; sites with equal bytes by their allocations, then in
+    /// the order of their stacks.
+    pub sites: Vec<Site>,
+    /// Every stack.
+    pub stacks: Stacks,
+    /// Every module.
+    pub modules: Modules,
+    /// Threads that the trace names.
+    pub threads: u32,
+    /// Events read.
+    pub events: u64,
+}
+
+/// Reads the rest of a trace and adds it up.
+///
+/// Never fails: a trace that breaks off is worth what it has until then, and [`Analysis::ending`] tells.
+pub fn analyse<R: Read>(mut reader: Reader<R>) -> Analysis {
+    let mut pass = Pass::default();
+    let ending = loop {
+        match reader.next_event() {
+            Ok(Some(event)) => {
+                pass.events += 1;
+                if let Err(violation) = pass.take(event) {
+                    break Ending::Impossible(violation);
+                }
+            }
+            Ok(None) if reader.end().is_some() => break Ending::InOrder,
+            Ok(None) => break Ending::Cut,
+            Err(error) => break Ending::Damaged(error),
+        }
+    };
+    let mut totals = pass.live.totals();
+    let end = reader.end();
+    if let Some(end) = end {
+        totals.lost_events = end.lost;
+        totals.duration_ns = end.duration_ns;
+    }
+    totals.temporary_allocations = pass.sites.temporary_allocations();
+    let mut sites = pass.sites.finish();
+    sites.sort_by(|a, b| {
+        let key = |site: &Site| (site.allocated_bytes, site.allocations);
+        key(b).cmp(&key(a)).then(a.stack.cmp(&b.stack))
+    });
+    Analysis {
+        process: reader.info().clone(),
+        exit: end.and_then(|end| end.exit),
+        ending,
+        totals,
+        sites,
+        stacks: pass.stacks,
+        modules: pass.modules,
+        threads: pass.threads,
+        events: pass.events,
+    }
+}
+
+#[derive(Default)]
+struct Pass {
+    live: LiveTotals,
+    sites: Sites,
+    stacks: Stacks,
+    modules: Modules,
+    threads: u32,
+    events: u64,
+}
+
+impl Pass {
+    #[inline]
+    fn take(&mut self, event: Event) -> Result<(), Violation> {
+        match event {
+            Event::Alloc { stack, .. } | Event::ReallocEnd { stack, .. } => {
+                if stack as usize > self.stacks.len() {
+                    return Err(Violation::UnknownStack { stack });
+                }
+                if self.live.live_allocations() >= MAX_LIVE {
+                    return Err(Violation::TooMany { what: "live blocks", limit: MAX_LIVE });
+                }
+                self.live.apply_watched(&event, &mut self.sites);
+            }
+            Event::Node { id, parent, pc, module, flags } => {
+                self.stacks.push(id, Node { parent, module, pc, flags })?;
+            }
+            Event::Module(module) => self.modules.push(module)?,
+            Event::Thread { .. } => self.threads = self.threads.saturating_add(1),
+            Event::Unload(_) => {}
+            _ => self.live.apply_watched(&event, &mut self.sites),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,176 @@
+//! The report as JSON, version 1.
+//!
+//! ```json
+//! {"version":1,
+//!  "process":{"pid":4242,"command":["./app","-v"],"exit":{"code":0}},
+//!  "totals":{"allocations":2,"frees":1,"reallocations":0,"allocated_bytes":300,"peak_bytes":300,
+//!            "live_allocations":1,"live_bytes":100,"lost_events":0,"duration_ns":1500000},
+//!  "sites":[{"allocations":1,"allocated_bytes":200,"live_allocations":0,"live_bytes":0,"peak_bytes":200,
+//!            "temporary_allocations":0,
+//!            "frames":[{"function":"load","module":"/usr/bin/app","offset":"0x11a9","file":"/src/app.c",
+//!                       "line":12,"inlined":false}]}]}
+//! ```
+//!
+//! What each figure means is defined in [`crate::live`] and [`crate::sites`]. `docs/report-json.md` in the
+//! repository describes every field.
+
+use crate::Analysis;
+use crate::sites::Site;
+use crate::symbols::Symbols;
+use grapnel_trace::event::Exit;
+use serde::Serialize;
+use serde::ser::{SerializeSeq, Serializer};
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::io::{self, Write};
+
+/// The version of the form. It rises when a field changes its meaning or goes; fields may come at any time.
+pub const VERSION: u32 = 1;
+
+/// Writes the report. Sites come in the analysis's order, each as soon as its frames are looked up.
+///
+/// # Errors
+/// What writing gives.
+pub fn write(mut out: impl Write, analysis: &Analysis, symbols: &mut Symbols<'_>) -> io::Result<()> {
+    let totals = &analysis.totals;
+    let report = Report {
+        version: VERSION,
+        process: Process {
+            pid: analysis.process.pid,
+            command: analysis.process.command.iter().map(|arg| String::from_utf8_lossy(arg)).collect(),
+            exit: analysis.exit.map(|exit| match exit {
+                Exit::Code(code) => ExitForm::Code(code),
+                Exit::Signal(signal) => ExitForm::Signal(signal),
+            }),
+        },
+        totals: Totals {
+            allocations: totals.allocations,
+            frees: totals.frees,
+            reallocations: totals.reallocations,
+            allocated_bytes: totals.allocated_bytes,
+            peak_bytes: totals.peak_bytes,
+            live_allocations: totals.live_allocations,
+            live_bytes: totals.live_bytes,
+            lost_events: totals.lost_events,
+            duration_ns: totals.duration_ns,
+        },
+        sites: SiteList { analysis, symbols: &RefCell::new(symbols) },
+    };
+    serde_json::to_writer(&mut out, &report)?;
+    out.write_all(b"\n")?;
+    out.flush()
+}
+
+#[derive(Serialize)]
+struct Report<'r, 's, 'a> {
+    version: u32,
+    process: Process<'r>,
+    totals: Totals,
+    sites: SiteList<'r, 's, 'a>,
+}
+
+#[derive(Serialize)]
+struct Process<'r> {
+    pid: u32,
+    command: Vec<Cow<'r, str>>,
+    exit: Option<ExitForm>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "lowercase")]
+enum ExitForm {
+    Code(i32),
+    Signal(i32),
+}
+
+#[derive(Serialize)]
+struct Totals {
+    allocations: u64,
+    frees: u64,
+    reallocations: u64,
+    allocated_bytes: u64,
+    peak_bytes: u64,
+    live_allocations: u64,
+    live_bytes: u64,
+    lost_events: u64,
+    duration_ns: u64,
+}
+
+/// Looks frames up while it is written, so that a report with many long stacks is never in memory as a
+/// whole. The cell is for that: to serialize takes `&self`, to look up takes `&mut Symbols`.
+struct SiteList<'r, 's, 'a> {
+    analysis: &'r Analysis,
+    symbols: &'r RefCell<&'s mut Symbols<'a>>,
+}
+
+impl Serialize for SiteList<'_, '_, '_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.analysis.sites.iter().map(|site| SiteForm {
+            allocations: site.allocations,
+            allocated_bytes: site.allocated_bytes,
+            live_allocations: site.live_allocations,
+            live_bytes: site.live_bytes,
+            peak_bytes: site.peak_bytes,
+            temporary_allocations: site.temporary_allocations,
+            frames: FrameList { list: self, site },
+        }))
+    }
+}
+
+#[derive(Serialize)]
+struct SiteForm<'l, 'r, 's, 'a> {
+    allocations: u64,
+    allocated_bytes: u64,
+    live_allocations: u64,
+    live_bytes: u64,
+    peak_bytes: u64,
+    temporary_allocations: u64,
+    frames: FrameList<'l, 'r, 's, 'a>,
+}
+
+struct FrameList<'l, 'r, 's, 'a> {
+    list: &'l SiteList<'r, 's, 'a>,
+    site: &'l Site,
+}
+
+impl Serialize for FrameList<'_, '_, '_, '_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let analysis = self.list.analysis;
+        let mut symbols = self.list.symbols.borrow_mut();
+        let mut frames = serializer.serialize_seq(None)?;
+        for node in analysis.stacks.frames(self.site.stack) {
+            let module = analysis.modules.get(node.module);
+            let path = module.map(|module| String::from_utf8_lossy(&module.path));
+            let offset = node.pc.wrapping_sub(module.map_or(0, |module| module.bias));
+            for frame in symbols.frames(&analysis.modules, node) {
+                frames.serialize_element(&FrameForm {
+                    function: frame.function(),
+                    module: path.as_deref(),
+                    offset: Hex(offset),
+                    file: frame.file(),
+                    line: frame.line(),
+                    inlined: frame.inlined(),
+                })?;
+            }
+        }
+        frames.end()
+    }
+}
+
+#[derive(Serialize)]
+struct FrameForm<'f> {
+    function: Option<&'f str>,
+    module: Option<&'f str>,
+    offset: Hex,
+    file: Option<&'f str>,
+    line: Option<u32>,
+    inlined: bool,
+}
+
+struct Hex(u64);
+
+impl Serialize for Hex {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("{:#x}", self.0))
+    }
+}

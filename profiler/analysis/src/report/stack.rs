@@ -1,0 +1,123 @@
+//! A stack as lines of text, leaf first.
+
+use super::text::TextOptions;
+use super::words::{columns, folded, harmless};
+use crate::Analysis;
+use crate::stacks::Node;
+use crate::symbols::{Frame, Symbols};
+use grapnel_trace::Module;
+use std::borrow::Cow;
+use std::io::{self, Write};
+
+const INDENT: &str = "       ";
+/// A name is never folded to fewer columns than this, however narrow the terminal.
+const NARROWEST: usize = 24;
+
+pub(crate) struct StackPrinter<'p, 'a> {
+    pub(crate) analysis: &'p Analysis,
+    pub(crate) symbols: &'p mut Symbols<'a>,
+    pub(crate) options: &'p TextOptions,
+}
+
+impl StackPrinter<'_, '_> {
+    pub(crate) fn print(&mut self, out: &mut impl Write, stack: u32) -> io::Result<()> {
+        let faint = self.options.palette.faint;
+        let nodes: Vec<&Node> = self.analysis.stacks.frames(stack).collect();
+        if nodes.is_empty() {
+            return writeln!(out, "{INDENT}{faint}no stack{faint:#}");
+        }
+        let (head, tail) = kept(nodes.len(), self.options.frames);
+        for at in 0..head {
+            self.node(out, &nodes, at)?;
+        }
+        let hidden = nodes.len() - head - tail;
+        if hidden > 0 {
+            writeln!(out, "{INDENT}{faint}… {hidden} more frames; --frames 0 shows them{faint:#}")?;
+        }
+        for at in nodes.len() - tail..nodes.len() {
+            self.node(out, &nodes, at)?;
+        }
+        Ok(())
+    }
+
+    fn node(&mut self, out: &mut impl Write, nodes: &[&Node], at: usize) -> io::Result<()> {
+        let node = nodes[at];
+        let faint = self.options.palette.faint;
+        if node.is_truncation() {
+            return writeln!(out, "{INDENT}{faint}[deeper frames cut]{faint:#}");
+        }
+        let module = self.analysis.modules.get(node.module);
+        let guess = at > 0 && nodes[at - 1].caller_is_guess();
+        let options = self.options;
+        for frame in self.symbols.frames(&self.analysis.modules, node) {
+            self::frame(out, node, module, frame, guess, options)?;
+        }
+        Ok(())
+    }
+}
+
+fn frame(
+    out: &mut impl Write,
+    node: &Node,
+    module: Option<&Module>,
+    frame: &Frame,
+    guess: bool,
+    options: &TextOptions,
+) -> io::Result<()> {
+    let name = harmless(frame.function().unwrap_or("??"));
+    let mut marks = String::new();
+    if frame.inlined() {
+        marks.push_str(" (inlined)");
+    }
+    if guess {
+        marks.push_str(" (guess)");
+    }
+    let place = place(node, module, frame);
+    let name = match options.width {
+        Some(width) => {
+            let used = INDENT.len() + columns(&marks) + columns(&place) + 1;
+            folded(&name, width.saturating_sub(used).max(NARROWEST))
+        }
+        None => name,
+    };
+    let (function, faint) = (options.palette.function, options.palette.faint);
+    writeln!(out, "{INDENT}{function}{name}{function:#}{marks} {faint}{place}{faint:#}")
+}
+
+/// `at /src/a.c:12 [app]`; without a line `[libx.so+0x1234]`; in no module `[0x7f0012345678]`.
+fn place(node: &Node, module: Option<&Module>, frame: &Frame) -> String {
+    let Some(module) = module else { return format!("[{:#x}]", node.pc) };
+    let path = String::from_utf8_lossy(&module.path);
+    let module_name = match path.rsplit('/').next() {
+        Some("") | None => Cow::Borrowed("?"),
+        Some(name) => harmless(name),
+    };
+    match (frame.file(), frame.line()) {
+        (Some(file), Some(line)) => format!("at {}:{line} [{module_name}]", harmless(file)),
+        _ => format!("[{module_name}+{:#x}]", node.pc.wrapping_sub(module.bias)),
+    }
+}
+
+/// How many frames to keep at the leaf's and at the root's end. What is left out is at least two frames: one
+/// would take no less room than its replacement.
+fn kept(len: usize, limit: usize) -> (usize, usize) {
+    if limit == 0 || len <= limit + 1 {
+        return (len, 0);
+    }
+    let tail = limit / 4;
+    (limit - tail, tail)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::kept;
+
+    #[test]
+    fn the_middle_is_left_out_only_where_that_saves_a_line() {
+        assert_eq!(kept(16, 16), (16, 0));
+        assert_eq!(kept(17, 16), (17, 0));
+        assert_eq!(kept(18, 16), (12, 4));
+        assert_eq!(kept(500, 0), (500, 0));
+        assert_eq!(kept(3, 1), (1, 0));
+    }
+}

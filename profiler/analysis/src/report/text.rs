@@ -1,0 +1,284 @@
+//! The report as text.
+
+use super::stack::StackPrinter;
+use super::words::{counted, duration, grouped, harmless, human_bytes, quoted, share};
+use crate::Analysis;
+use crate::sites::Site;
+use crate::symbols::Symbols;
+use anstyle::{AnsiColor, Style};
+use grapnel_trace::event::Exit;
+use std::io::{self, Write};
+
+/// How the report looks.
+#[derive(Clone, Copy, Debug)]
+pub struct TextOptions {
+    /// Sites in each section; 0 for all.
+    pub top: usize,
+    /// Frames of each stack, beyond which its middle is left out; 0 for all.
+    pub frames: usize,
+    /// Columns to fold names to; `None` when nobody's eyes are limited.
+    pub width: Option<usize>,
+    /// With or without colours.
+    pub palette: Palette,
+}
+
+impl Default for TextOptions {
+    fn default() -> Self {
+        Self { top: 10, frames: 16, width: None, palette: Palette::default() }
+    }
+}
+
+/// The styles of the report. By default there are none.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Palette {
+    pub(crate) title: Style,
+    pub(crate) figure: Style,
+    pub(crate) function: Style,
+    pub(crate) faint: Style,
+    pub(crate) warning: Style,
+}
+
+impl Palette {
+    /// For terminals.
+    pub fn colored() -> Self {
+        Self {
+            title: Style::new().bold().underline(),
+            figure: Style::new().bold(),
+            function: AnsiColor::Cyan.on_default(),
+            faint: Style::new().dimmed(),
+            warning: AnsiColor::Yellow.on_default(),
+        }
+    }
+}
+
+/// Writes the report.
+///
+/// # Errors
+/// What writing gives.
+pub fn write(
+    mut out: impl Write,
+    analysis: &Analysis,
+    symbols: &mut Symbols<'_>,
+    options: &TextOptions,
+) -> io::Result<()> {
+    header(&mut out, analysis, options)?;
+    totals(&mut out, analysis, options)?;
+    notes(&mut out, analysis, options)?;
+    for ranking in Ranking::ALL {
+        section(&mut out, ranking, analysis, symbols, options)?;
+    }
+    symbol_notes(&mut out, symbols, options)?;
+    out.flush()
+}
+
+fn header(out: &mut impl Write, analysis: &Analysis, options: &TextOptions) -> io::Result<()> {
+    let process = &analysis.process;
+    let arguments: Vec<_> = process.command.iter().map(|arg| String::from_utf8_lossy(arg)).collect();
+    let command: Vec<_> = arguments.iter().map(|arg| quoted(arg)).collect();
+    let title = options.palette.title;
+    writeln!(out, "{title}{}{title:#}", command.join(" "))?;
+    let exit = match analysis.exit {
+        Some(Exit::Code(code)) => format!("exited with status {code}"),
+        Some(Exit::Signal(signal)) => format!("killed by signal {signal}"),
+        None => "how it ended is not known".into(),
+    };
+    write!(out, "process {}, {exit}", process.pid)?;
+    write!(out, "; {} from {}", duration(analysis.totals.duration_ns), date(process.started_unix_ns))?;
+    let recorder = String::from_utf8_lossy(&process.recorder);
+    let machine = String::from_utf8_lossy(&process.machine);
+    writeln!(out, "; recorded by grapnel {} on {}", harmless(&recorder), harmless(&machine))?;
+    writeln!(out)
+}
+
+fn date(unix_ns: u64) -> String {
+    let nanoseconds = i128::from(unix_ns);
+    match jiff::Timestamp::from_nanosecond(nanoseconds) {
+        Ok(timestamp) => timestamp.strftime("%Y-%m-%d %H:%M:%S UTC").to_string(),
+        Err(_) => "an impossible date".into(),
+    }
+}
+
+fn totals(out: &mut impl Write, analysis: &Analysis, options: &TextOptions) -> io::Result<()> {
+    let totals = &analysis.totals;
+    let figure = options.palette.figure;
+    let mut row = |name: &str, value: &str, rest: String| {
+        writeln!(out, "  {name:<12}{figure}{value:>12}{figure:#}   {rest}")
+    };
+    let given_out = totals.allocations.saturating_add(totals.reallocations);
+    row(
+        "allocated",
+        &human_bytes(totals.allocated_bytes),
+        format!(
+            "{} in {} and {}",
+            counted(totals.allocated_bytes, "byte"),
+            counted(totals.allocations, "allocation"),
+            counted(totals.reallocations, "reallocation")
+        ),
+    )?;
+    row(
+        "peak",
+        &human_bytes(totals.peak_bytes),
+        format!("{}, first at {}", counted(totals.peak_bytes, "byte"), duration(totals.peak_time_ns)),
+    )?;
+    row(
+        "live at end",
+        &human_bytes(totals.live_bytes),
+        format!("{} in {}", counted(totals.live_bytes, "byte"), counted(totals.live_allocations, "block")),
+    )?;
+    row("freed", &grouped(totals.frees), "times".into())?;
+    row(
+        "temporary",
+        &grouped(totals.temporary_allocations),
+        format!(
+            "freed before their thread allocated again: {} of all",
+            share(totals.temporary_allocations, given_out)
+        ),
+    )?;
+    writeln!(out)
+}
+
+fn notes(out: &mut impl Write, analysis: &Analysis, options: &TextOptions) -> io::Result<()> {
+    let totals = &analysis.totals;
+    let lost = (totals.lost_events > 0).then(|| {
+        format!(
+            "{} could not be recorded: every figure is too low by some part, or a block looks live that was freed",
+            counted(totals.lost_events, "event")
+        )
+    });
+    let inconsistent = (totals.inconsistent_events > 0).then(|| {
+        format!(
+            "{} contradicted earlier ones, and the later was believed",
+            counted(totals.inconsistent_events, "event")
+        )
+    });
+    let notes: Vec<String> = [analysis.ending.note(), lost, inconsistent].into_iter().flatten().collect();
+    print_notes(out, &notes, options)
+}
+
+fn print_notes(out: &mut impl Write, notes: &[String], options: &TextOptions) -> io::Result<()> {
+    let warning = options.palette.warning;
+    for note in notes {
+        writeln!(out, "{warning}note:{warning:#} {}", harmless(note))?;
+    }
+    if notes.is_empty() { Ok(()) } else { writeln!(out) }
+}
+
+/// Modules named in one note.
+const NOTED_MODULES: usize = 4;
+
+fn symbol_notes(out: &mut impl Write, symbols: &Symbols<'_>, options: &TextOptions) -> io::Result<()> {
+    let mut notes = symbols.notes().to_vec();
+    let lacking: Vec<&str> = symbols.without_lines().collect();
+    if let Some(first) = lacking.chunks(NOTED_MODULES).next() {
+        let more = match lacking.len() - first.len() {
+            0 => String::new(),
+            n => format!(" and {n} more"),
+        };
+        notes.push(format!(
+            "no source lines for {}{more}: build them with -g, or install their debug symbols (on Debian, the \
+             packages whose names end in -dbgsym or -dbg)",
+            first.join(", ")
+        ));
+    }
+    print_notes(out, &notes, options)
+}
+
+/// What the sites of a section are sorted by.
+#[derive(Clone, Copy, Debug)]
+enum Ranking {
+    Peak,
+    Live,
+    Count,
+    Temporary,
+}
+
+impl Ranking {
+    const ALL: [Self; 4] = [Self::Peak, Self::Live, Self::Count, Self::Temporary];
+
+    fn value(self, site: &Site) -> u64 {
+        match self {
+            Self::Peak => site.peak_bytes,
+            Self::Live => site.live_bytes,
+            Self::Count => site.allocations,
+            Self::Temporary => site.temporary_allocations,
+        }
+    }
+
+    fn whole(self, analysis: &Analysis) -> u64 {
+        let totals = &analysis.totals;
+        match self {
+            Self::Peak => totals.peak_bytes,
+            Self::Live => totals.live_bytes,
+            Self::Count => totals.allocations.saturating_add(totals.reallocations),
+            Self::Temporary => totals.temporary_allocations,
+        }
+    }
+
+    fn title(self) -> &'static str {
+        match self {
+            Self::Peak => "Sites by what they held at the peak",
+            Self::Live => "Sites by bytes still live at the end",
+            Self::Count => "Sites by number of allocations",
+            Self::Temporary => "Sites by temporary allocations",
+        }
+    }
+
+    fn is_bytes(self) -> bool {
+        matches!(self, Self::Peak | Self::Live)
+    }
+
+    /// The figures of a site that are not the one it is sorted by.
+    fn context(self, site: &Site) -> String {
+        let all = format!(
+            "{} of {} in all",
+            counted(site.allocations, "allocation"),
+            human_bytes(site.allocated_bytes)
+        );
+        let live = format!("{} live at the end", counted(site.live_allocations, "block"));
+        match self {
+            Self::Peak => format!("{}; {all}", counted(site.peak_bytes, "byte")),
+            Self::Live => {
+                format!(
+                    "{} in {}; {all}",
+                    counted(site.live_bytes, "byte"),
+                    counted(site.live_allocations, "block")
+                )
+            }
+            Self::Count => format!("{} in all; {live}", human_bytes(site.allocated_bytes)),
+            Self::Temporary => format!("of {all}"),
+        }
+    }
+}
+
+fn section(
+    out: &mut impl Write,
+    ranking: Ranking,
+    analysis: &Analysis,
+    symbols: &mut Symbols<'_>,
+    options: &TextOptions,
+) -> io::Result<()> {
+    let Palette { title, figure, faint, .. } = options.palette;
+    let mut sites: Vec<&Site> = analysis.sites.iter().filter(|site| ranking.value(site) > 0).collect();
+    sites.sort_by_key(|site| core::cmp::Reverse(ranking.value(site)));
+    let shown = if options.top == 0 { sites.len() } else { options.top.min(sites.len()) };
+    writeln!(out, "{title}{}{title:#}", ranking.title())?;
+    if sites.is_empty() {
+        writeln!(out, "  none")?;
+    }
+    let mut printer = StackPrinter { analysis, symbols, options };
+    for (rank, site) in sites[..shown].iter().enumerate() {
+        let value = ranking.value(site);
+        let text = if ranking.is_bytes() { human_bytes(value) } else { grouped(value) };
+        let share = share(value, ranking.whole(analysis));
+        let context = ranking.context(site);
+        writeln!(out, "{:>3}. {figure}{text}{figure:#}  {share}  {faint}({context}){faint:#}", rank + 1)?;
+        printer.print(out, site.stack)?;
+    }
+    if shown < sites.len() {
+        let value: u64 = sites[shown..].iter().fold(0, |sum, site| sum.saturating_add(ranking.value(site)));
+        let text = if ranking.is_bytes() { human_bytes(value) } else { grouped(value) };
+        let rest = counted((sites.len() - shown) as u64, "more site");
+        writeln!(out, "     {faint}and {rest} with {text} together; --top N shows more{faint:#}")?;
+    }
+    writeln!(out)
+}

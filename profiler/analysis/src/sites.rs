@@ -1,0 +1,126 @@
+//! The figures of each site. A site is a distinct stack that allocated.
+
+use crate::live::{Block, Watcher};
+use crate::peak::{PeakClock, PeakShare};
+
+/// What one stack allocated, and what became of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Site {
+    /// The stack's node; 0 where no frame is known.
+    pub stack: u32,
+    /// Blocks that it gave out, by allocations and by reallocations.
+    pub allocations: u64,
+    /// Their bytes.
+    pub allocated_bytes: u64,
+    /// Of these blocks, those live at the end.
+    pub live_allocations: u64,
+    /// Their bytes.
+    pub live_bytes: u64,
+    /// Bytes that the site held at the moment of the process's peak.
+    pub peak_bytes: u64,
+    /// Blocks freed before the thread that allocated them allocated again.
+    pub temporary_allocations: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct State {
+    site: Site,
+    peak: PeakShare,
+}
+
+const NO_SITE: u32 = u32::MAX;
+
+/// Builds the sites from the changes of the live set.
+#[derive(Debug, Default)]
+pub struct Sites {
+    states: Vec<State>,
+    /// Which state a stack's node has.
+    of_stack: Vec<u32>,
+    /// The address of the last block that a thread got. A block is its thread's last one exactly when it
+    /// lies there: had the thread got another since, this would name that one.
+    last_of_thread: Vec<u64>,
+    clock: PeakClock,
+    temporary: u64,
+}
+
+impl Sites {
+    /// No sites yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Temporary allocations of all sites.
+    pub fn temporary_allocations(&self) -> u64 {
+        self.temporary
+    }
+
+    /// The finished sites, in the order of their first allocation.
+    pub fn finish(self) -> Vec<Site> {
+        let clock = self.clock;
+        let finish =
+            |state: State| Site { peak_bytes: clock.share(&state.peak, state.site.live_bytes), ..state.site };
+        self.states.into_iter().map(finish).collect()
+    }
+
+    #[inline]
+    fn state(&mut self, stack: u32) -> &mut State {
+        let at = stack as usize;
+        if at >= self.of_stack.len() {
+            self.of_stack.resize(at + 1, NO_SITE);
+        }
+        let mut index = self.of_stack[at];
+        if index == NO_SITE {
+            index = self.states.len() as u32;
+            self.of_stack[at] = index;
+            self.states.push(State { site: Site { stack, ..Site::default() }, ..State::default() });
+        }
+        &mut self.states[index as usize]
+    }
+
+    #[inline]
+    fn hold(&mut self, block: Block, peak: bool, allocated: bool) {
+        let clock = self.clock;
+        let state = self.state(block.stack);
+        clock.before_change(&mut state.peak, state.site.live_bytes);
+        let site = &mut state.site;
+        site.live_bytes = site.live_bytes.wrapping_add(block.size);
+        site.live_allocations += 1;
+        if allocated {
+            site.allocations += 1;
+            site.allocated_bytes = site.allocated_bytes.saturating_add(block.size);
+        }
+        if peak {
+            self.clock.new_peak();
+        }
+    }
+}
+
+impl Watcher for Sites {
+    #[inline]
+    fn added(&mut self, address: u64, block: Block, peak: bool) {
+        self.hold(block, peak, true);
+        let thread = block.thread as usize;
+        if thread >= self.last_of_thread.len() {
+            self.last_of_thread.resize(thread + 1, 0);
+        }
+        self.last_of_thread[thread] = address;
+    }
+
+    #[inline]
+    fn removed(&mut self, address: u64, block: Block, freed: bool) {
+        let temporary = freed && self.last_of_thread.get(block.thread as usize) == Some(&address);
+        self.temporary += u64::from(temporary);
+        let clock = self.clock;
+        let state = self.state(block.stack);
+        clock.before_change(&mut state.peak, state.site.live_bytes);
+        let site = &mut state.site;
+        site.live_bytes = site.live_bytes.wrapping_sub(block.size);
+        site.live_allocations -= 1;
+        site.temporary_allocations += u64::from(temporary);
+    }
+
+    #[inline]
+    fn restored(&mut self, _address: u64, block: Block, peak: bool) {
+        self.hold(block, peak, false);
+    }
+}

@@ -1,0 +1,113 @@
+//! The stacks of a trace: a prefix tree of frames.
+
+use crate::analyse::Violation;
+use grapnel_trace::event::node_flags;
+
+/// More nodes than a recording can have, for a bound on what a hostile trace makes us keep.
+const MAX_NODES: usize = 1 << 27;
+
+/// A frame, and by its parent the stack that it is the leaf of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// The stack without this frame; 0 is the empty stack. Always less than the node's own id.
+    pub parent: u32,
+    /// The id of the module that `pc` lies in; 0 for none.
+    pub module: u32,
+    /// The return address, or the exact pc: see [`node_flags::is_exact`].
+    pub pc: u64,
+    /// See [`node_flags`].
+    pub flags: u8,
+}
+
+impl Node {
+    /// The address to look up: that of the call, not of the instruction it returns to, which may belong to
+    /// another line or, behind a call that never returns, to another function.
+    pub fn lookup_pc(&self) -> u64 {
+        if node_flags::is_exact(self.flags) { self.pc } else { self.pc.wrapping_sub(1) }
+    }
+
+    /// Whether the frame that called this one was found by a frame pointer: likely, not certain.
+    pub fn caller_is_guess(&self) -> bool {
+        self.flags & node_flags::GUESS != 0
+    }
+
+    /// Whether this stands for the frames beyond the depth limit.
+    pub fn is_truncation(&self) -> bool {
+        self.flags & node_flags::TRUNCATED != 0
+    }
+}
+
+/// All nodes of a trace.
+#[derive(Clone, Debug, Default)]
+pub struct Stacks {
+    /// Node `id` is at `id - 1`.
+    nodes: Vec<Node>,
+}
+
+impl Stacks {
+    /// Adds the next node. Ids must come in order: that makes every walk end.
+    pub(crate) fn push(&mut self, id: u32, node: Node) -> Result<(), Violation> {
+        if id as usize != self.nodes.len() + 1 {
+            return Err(Violation::NodeOrder { id, expected: self.nodes.len() as u64 + 1 });
+        }
+        if node.parent >= id {
+            return Err(Violation::NodeParent { id, parent: node.parent });
+        }
+        if self.nodes.len() >= MAX_NODES {
+            return Err(Violation::TooMany { what: "stack nodes", limit: MAX_NODES as u64 });
+        }
+        self.nodes.push(node);
+        Ok(())
+    }
+
+    /// How many nodes there are.
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Whether there is no node.
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    /// The node with this id; `None` for 0, the empty stack.
+    pub fn node(&self, id: u32) -> Option<&Node> {
+        self.nodes.get((id as usize).checked_sub(1)?)
+    }
+
+    /// The frames of a stack, leaf first.
+    pub fn frames(&self, stack: u32) -> impl Iterator<Item = &Node> {
+        core::iter::successors(self.node(stack), |node| self.node(node.parent))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(parent: u32, pc: u64) -> Node {
+        Node { parent, module: 0, pc, flags: 0 }
+    }
+
+    #[test]
+    fn ids_out_of_order_and_parents_ahead_are_refused() {
+        let mut stacks = Stacks::default();
+        assert!(stacks.push(2, node(1, 0)).is_err());
+        assert!(stacks.push(0, node(0, 0)).is_err());
+        assert!(stacks.push(1, node(1, 0)).is_err());
+        stacks.push(1, node(0, 10)).unwrap();
+        stacks.push(2, node(1, 20)).unwrap();
+        assert_eq!(stacks.frames(2).map(|n| n.pc).collect::<Vec<_>>(), [20, 10]);
+        assert_eq!(stacks.frames(0).count(), 0);
+        assert_eq!(stacks.frames(9).count(), 0);
+    }
+
+    #[test]
+    fn a_return_address_is_looked_up_at_its_call() {
+        assert_eq!(node(0, 0x10).lookup_pc(), 0xf);
+        for exact in [node_flags::SIGNAL, node_flags::EXACT] {
+            assert_eq!(Node { flags: exact, ..node(0, 0x10) }.lookup_pc(), 0x10);
+        }
+        assert_eq!(node(0, 0).lookup_pc(), u64::MAX);
+    }
+}

@@ -1,0 +1,81 @@
+//! Functions by address, from `.symtab` and `.dynsym`.
+
+use super::files::ElfFile;
+use object::read::{Object, ObjectSymbol, SymbolIndex};
+use object::{SymbolKind, SymbolSection};
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    address: u64,
+    size: u64,
+    /// Which of several names of one address to prefer: lower is better.
+    rank: u8,
+    source: u8,
+    index: SymbolIndex,
+}
+
+/// How many labels inside a function are passed by on the way to its beginning.
+const LABELS_WITHIN: usize = 64;
+
+/// The function symbols of a module: of its debug file and of itself.
+///
+/// Holds no names: only those of addresses that are looked up are ever read.
+pub(crate) struct SymbolTable {
+    /// Sorted by address, and by rank where they share one.
+    entries: Vec<Entry>,
+}
+
+impl SymbolTable {
+    /// Reads the tables of these files. [`SymbolTable::name`] must be given the same ones.
+    pub(crate) fn new(files: &[&ElfFile<'_>]) -> Self {
+        let mut entries = Vec::new();
+        for (file_index, file) in files.iter().enumerate() {
+            let source = 2 * file_index as u8;
+            entries.extend(file.symbols().filter_map(|symbol| Entry::of(&symbol, source)));
+            entries.extend(file.dynamic_symbols().filter_map(|symbol| Entry::of(&symbol, source + 1)));
+        }
+        entries.sort_unstable_by_key(|entry| (entry.address, entry.rank, entry.source, entry.index.0));
+        entries.dedup_by_key(|entry| entry.address);
+        Self { entries }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The name of the function that has this address within its size. Only where there is none, a symbol
+    /// without size, as hand-written assembly has them, reaches to the next one.
+    pub(crate) fn name(&self, files: &[&ElfFile<'_>], address: u64) -> Option<String> {
+        let next = self.entries.partition_point(|entry| entry.address <= address);
+        let before = || self.entries[..next].iter().rev().take(LABELS_WITHIN);
+        let holds = |entry: &&Entry| address - entry.address < entry.size;
+        let entry = before().find(holds).or_else(|| before().next().filter(|entry| entry.size == 0))?;
+        let file = files.get(usize::from(entry.source / 2))?;
+        let name = if entry.source.is_multiple_of(2) {
+            file.symbol_by_index(entry.index).ok()?.name_bytes().ok()?.to_vec()
+        } else {
+            use object::read::ObjectSymbolTable;
+            file.dynamic_symbol_table()?.symbol_by_index(entry.index).ok()?.name_bytes().ok()?.to_vec()
+        };
+        Some(String::from_utf8_lossy(&name).into_owned())
+    }
+}
+
+impl Entry {
+    fn of<'data>(symbol: &impl ObjectSymbol<'data>, source: u8) -> Option<Self> {
+        if !matches!(symbol.section(), SymbolSection::Section(_)) {
+            return None;
+        }
+        let untyped = match symbol.kind() {
+            SymbolKind::Text => false,
+            // Labels of assembly code, as `_start` in some start files.
+            SymbolKind::Label | SymbolKind::Unknown if symbol.size() == 0 => true,
+            _ => return None,
+        };
+        // One with a size before one without, then a global name before a weak one before a local one.
+        let rank = 8 * u8::from(untyped || symbol.size() == 0)
+            + 2 * u8::from(symbol.is_local())
+            + u8::from(symbol.is_weak());
+        Some(Self { address: symbol.address(), size: symbol.size(), rank, source, index: symbol.index() })
+    }
+}

@@ -1,0 +1,6 @@
+//! Tests of the whole crate, from the bytes of a trace to the report.
+
+mod common;
+mod model;
+mod symbols;
+mod totals;

@@ -1,0 +1,130 @@
+//! The definitions of the figures, case by case, and traces that break off.
+
+use crate::common::{read, write};
+use grapnel_analysis::{Analysis, Ending};
+use grapnel_trace::event::{Event, Source};
+
+fn node(id: u32) -> Event {
+    Event::Node { id, parent: id - 1, pc: 0x1000 + u64::from(id), module: 0, flags: 0 }
+}
+
+fn alloc(thread: u32, stack: u32, address: u64, size: u64) -> Event {
+    Event::Alloc { thread, stack, address, size, source: Source::Malloc }
+}
+
+fn free(thread: u32, address: u64) -> Event {
+    Event::Free { thread, address }
+}
+
+fn begin(thread: u32, address: u64) -> Event {
+    Event::ReallocBegin { thread, address }
+}
+
+fn end(thread: u32, stack: u32, address: u64, size: u64, old: u64) -> Event {
+    Event::ReallocEnd { thread, stack, address, size, old }
+}
+
+fn run(events: &[Event]) -> Analysis {
+    let all: Vec<Event> = [node(1), node(2), node(3)].iter().chain(events).cloned().collect();
+    read(&write(&all, 0))
+}
+
+#[test]
+fn a_realloc_ends_one_allocation_and_begins_another() {
+    let analysis = run(&[alloc(0, 1, 0x10, 100), begin(0, 0x10), end(0, 2, 0x20, 40, 0x10)]);
+    let totals = analysis.totals;
+    assert_eq!((totals.allocations, totals.reallocations, totals.frees), (1, 1, 0));
+    assert_eq!((totals.allocated_bytes, totals.peak_bytes), (140, 100));
+    assert_eq!((totals.live_allocations, totals.live_bytes), (1, 40));
+    let [first, second] = analysis.sites[..] else { panic!("{:?}", analysis.sites) };
+    assert_eq!((first.stack, first.live_allocations, first.peak_bytes), (1, 0, 100));
+    assert_eq!((second.stack, second.allocations, second.live_bytes, second.peak_bytes), (2, 1, 40, 0));
+    assert_eq!(totals.temporary_allocations, 0);
+}
+
+#[test]
+fn a_failed_realloc_changes_nothing() {
+    let failed = Event::ReallocFailed { thread: 0, address: 0x10 };
+    let analysis = run(&[alloc(0, 1, 0x10, 100), begin(0, 0x10), failed, free(1, 0x10)]);
+    assert_eq!(analysis.totals.live_allocations, 0);
+    assert_eq!(
+        (analysis.totals.allocations, analysis.totals.reallocations, analysis.totals.frees),
+        (1, 0, 1)
+    );
+    // Nothing was allocated since, so the block is a temporary one still.
+    assert_eq!(analysis.totals.temporary_allocations, 1);
+}
+
+#[test]
+fn an_address_handed_on_during_a_realloc_stays_its_new_owners() {
+    // Thread 0's realloc frees 0x10 inside libc, thread 1 is given it before thread 0 returns.
+    let analysis =
+        run(&[alloc(0, 1, 0x10, 100), begin(0, 0x10), alloc(1, 3, 0x10, 7), end(0, 2, 0x20, 40, 0x10)]);
+    assert_eq!((analysis.totals.live_allocations, analysis.totals.live_bytes), (2, 47));
+    assert_eq!(analysis.totals.inconsistent_events, 0);
+}
+
+#[test]
+fn blocks_older_than_the_recording_count_as_freed_and_change_no_live_figure() {
+    let analysis = run(&[free(0, 0x10), begin(0, 0x20), alloc(1, 1, 0x20, 5), end(0, 1, 0x30, 6, 0x20)]);
+    let totals = analysis.totals;
+    assert_eq!((totals.allocations, totals.frees, totals.reallocations), (1, 1, 1));
+    assert_eq!((totals.live_bytes, totals.inconsistent_events), (11, 0));
+}
+
+#[test]
+fn temporary_means_freed_before_the_next_allocation_of_the_allocating_thread() {
+    let other_thread_frees = run(&[alloc(0, 1, 0x10, 1), alloc(1, 1, 0x20, 1), free(1, 0x10)]);
+    assert_eq!(other_thread_frees.totals.temporary_allocations, 1);
+    let too_late = run(&[alloc(0, 1, 0x10, 1), alloc(0, 1, 0x20, 1), free(0, 0x10)]);
+    assert_eq!(too_late.totals.temporary_allocations, 0);
+    let of_realloc = run(&[alloc(0, 1, 0x10, 1), begin(0, 0x10), end(0, 2, 0x10, 9, 0x10), free(0, 0x10)]);
+    assert_eq!(of_realloc.totals.temporary_allocations, 1);
+    assert_eq!(of_realloc.sites[0].temporary_allocations, 1);
+}
+
+#[test]
+fn the_peak_is_the_first_moment_of_the_maximum() {
+    let analysis = run(&[
+        Event::Time(5),
+        alloc(0, 1, 0x10, 10),
+        Event::Time(9),
+        free(0, 0x10),
+        alloc(0, 2, 0x20, 10),
+        Event::Time(20),
+        free(0, 0x20),
+    ]);
+    assert_eq!((analysis.totals.peak_bytes, analysis.totals.peak_time_ns), (10, 5));
+    let peak_of = |stack| analysis.sites.iter().find(|site| site.stack == stack).unwrap().peak_bytes;
+    assert_eq!((peak_of(1), peak_of(2)), (10, 0));
+}
+
+#[test]
+fn contradictions_are_counted_and_the_newer_event_is_believed() {
+    let twice = run(&[alloc(0, 1, 0x10, 10), alloc(0, 2, 0x10, 20)]);
+    assert_eq!((twice.totals.live_allocations, twice.totals.live_bytes), (1, 20));
+    assert_eq!((twice.totals.inconsistent_events, twice.totals.frees), (1, 0));
+    let without_begin = run(&[alloc(0, 1, 0x10, 10), end(0, 1, 0x20, 3, 0x10)]);
+    assert_eq!((without_begin.totals.live_bytes, without_begin.totals.inconsistent_events), (3, 1));
+}
+
+#[test]
+fn losses_come_from_the_end_or_else_from_the_events() {
+    let events = [Event::Lost(3), Event::Time(77), Event::Lost(4)];
+    let whole = write(&events, 9);
+    assert_eq!(read(&whole).totals.lost_events, 9);
+    // The end's block is the last; without its last byte the trace is cut.
+    let cut = read(&whole[..whole.len() - 1]);
+    assert!(matches!(cut.ending, Ending::Cut));
+    assert_eq!((cut.totals.lost_events, cut.totals.duration_ns), (7, 77));
+    assert_eq!(cut.exit, None);
+}
+
+#[test]
+fn what_stands_before_damage_is_reported() {
+    let bad = run(&[alloc(0, 1, 0x10, 10), alloc(0, 99, 0x20, 10), alloc(0, 1, 0x30, 10)]);
+    assert!(bad.ending.is_damage());
+    assert_eq!(bad.totals.allocations, 1);
+    let huge = run(&[alloc(0, 1, 0x10, u64::MAX), alloc(0, 1, 0x20, u64::MAX), free(0, 0x10), free(0, 0x20)]);
+    assert_eq!((huge.totals.live_bytes, huge.totals.allocated_bytes), (0, u64::MAX));
+}

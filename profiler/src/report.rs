@@ -1,0 +1,167 @@
+//! `grapnel report`: what a trace says.
+
+use anstream::stream::RawStream;
+use anstream::{AutoStream, ColorChoice};
+use clap::{Args, ValueEnum};
+use grapnel_analysis::report::text::{Palette, TextOptions};
+use grapnel_analysis::report::words::harmless;
+use grapnel_analysis::report::{json, text};
+use grapnel_analysis::symbols::{FileStore, SearchPath, Symbols};
+use grapnel_analysis::{Analysis, analyse};
+use grapnel_trace::reader::Reader;
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Options of `grapnel report`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ReportArgs {
+    /// The trace to report on.
+    trace: PathBuf,
+    /// What to write: text for people, JSON for programs.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+    /// Sites to show in each section; 0 shows all. JSON always has all.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    top: usize,
+    /// Frames to show of each stack, beyond which its middle is left out; 0 shows all.
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    frames: usize,
+    /// When to use colors.
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t = Color::Auto)]
+    color: Color,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Text,
+    Json,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Color {
+    /// On a terminal, unless NO_COLOR is set.
+    Auto,
+    Always,
+    Never,
+}
+
+/// Why there is no report.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum ReportError {
+    /// The trace can't be opened.
+    #[error("{path}: {error}{hint}")]
+    Open {
+        /// The trace.
+        path: String,
+        /// Why not.
+        error: io::Error,
+        /// What to do.
+        hint: &'static str,
+    },
+    /// Its beginning can't be read.
+    #[error("{path}: {error}{hint}")]
+    Trace {
+        /// The trace.
+        path: String,
+        /// What is wrong with it.
+        error: grapnel_trace::Error,
+        /// What to do.
+        hint: &'static str,
+    },
+    /// The report can't be written.
+    #[error("the report can't be written: {0}")]
+    Write(io::Error),
+}
+
+/// A path as it can stand in a message.
+fn text_of(path: &Path) -> String {
+    harmless(&path.to_string_lossy()).into_owned()
+}
+
+/// Reports on a trace.
+///
+/// A trace that stops early is reported with a note on stderr. One that is damaged in the middle is
+/// reported up to there; the exit status is then 1, so that scripts notice.
+///
+/// # Errors
+/// When the trace can't be read at all, or the report can't be written. A closed pipe is no error.
+pub(crate) fn run(args: &ReportArgs) -> Result<ExitCode, ReportError> {
+    let path = || text_of(&args.trace);
+    let file = File::open(&args.trace).map_err(|error| {
+        let hint = match error.kind() {
+            io::ErrorKind::NotFound => "; `grapnel run -- PROGRAM` records one",
+            _ => "",
+        };
+        ReportError::Open { path: path(), error, hint }
+    })?;
+    let reader = Reader::new(BufReader::with_capacity(1 << 18, file))
+        .map_err(|error| ReportError::Trace { path: path(), hint: hint(&error), error })?;
+    let analysis = analyse(reader);
+    let store = FileStore::new();
+    let mut symbols = Symbols::new(&store, SearchPath::default());
+    if let Some(note) = analysis.ending.note() {
+        let word = if analysis.ending.is_damage() { "warning" } else { "note" };
+        eprintln!("grapnel: {word}: {}: {note}", path());
+    }
+    match write(args, &analysis, &mut symbols) {
+        Ok(()) => {}
+        // `grapnel report TRACE | head` has seen enough.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
+        Err(error) => return Err(ReportError::Write(error)),
+    }
+    if args.format == Format::Json {
+        // The text has them in itself.
+        for note in symbols.notes() {
+            eprintln!("grapnel: note: {}", harmless(note));
+        }
+    }
+    Ok(if analysis.ending.is_damage() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// What can be done about a trace that can't be read; where the error itself says it, nothing.
+fn hint(error: &grapnel_trace::Error) -> &'static str {
+    match error {
+        grapnel_trace::Error::NotATrace { .. } => "; give a file that `grapnel run` wrote",
+        grapnel_trace::Error::Empty
+        | grapnel_trace::Error::NoInfo { .. }
+        | grapnel_trace::Error::Damaged { .. } => "; record it again",
+        _ => "",
+    }
+}
+
+fn write(args: &ReportArgs, analysis: &Analysis, symbols: &mut Symbols<'_>) -> io::Result<()> {
+    let stdout = io::stdout();
+    match args.format {
+        Format::Json => json::write(BufWriter::with_capacity(1 << 16, stdout.lock()), analysis, symbols),
+        Format::Text => {
+            let options = TextOptions {
+                top: args.top,
+                frames: args.frames,
+                width: width(&stdout),
+                palette: if use_color(args.color, &stdout) { Palette::colored() } else { Palette::default() },
+            };
+            let mut out = BufWriter::with_capacity(1 << 16, stdout.lock());
+            text::write(&mut out, analysis, symbols, &options)?;
+            out.flush()
+        }
+    }
+}
+
+fn use_color(color: Color, stdout: &impl RawStream) -> bool {
+    match color {
+        Color::Always => true,
+        Color::Never => false,
+        Color::Auto => AutoStream::choice(stdout) != ColorChoice::Never,
+    }
+}
+
+/// The terminal's columns; none when the output is no terminal, which has no edge.
+fn width(stdout: &io::Stdout) -> Option<usize> {
+    if !stdout.is_terminal() {
+        return None;
+    }
+    terminal_size::terminal_size_of(stdout).map(|(width, _)| usize::from(width.0)).filter(|&width| width > 0)
+}
