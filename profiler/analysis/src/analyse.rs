@@ -4,6 +4,7 @@
 //! allocate; it does not grow with the number of events.
 
 use crate::live::{LiveTotals, Totals};
+use crate::merge::merge_sites;
 use crate::modules::Modules;
 use crate::sites::{Site, Sites};
 use crate::stacks::{Node, Stacks};
@@ -143,7 +144,7 @@ pub fn analyse<R: Read>(mut reader: Reader<R>) -> Analysis {
         totals.duration_ns = end.duration_ns;
     }
     totals.temporary_allocations = pass.sites.temporary_allocations();
-    let mut sites = pass.sites.finish();
+    let mut sites = merge_sites(pass.sites.finish(), &pass.stacks, &pass.modules);
     sites.sort_by(|a, b| {
         let key = |site: &Site| (site.allocated_bytes, site.allocations);
         key(b).cmp(&key(a)).then(a.stack.cmp(&b.stack))

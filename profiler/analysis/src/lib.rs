@@ -20,6 +20,7 @@
 pub mod analyse;
 mod hash;
 pub mod live;
+mod merge;
 pub mod modules;
 mod peak;
 pub mod report;

@@ -3,6 +3,7 @@
 use crate::analyse::Violation;
 use crate::hash::AddressMap;
 use grapnel_trace::Module;
+use std::collections::HashMap;
 
 /// More loads than a recording can have.
 const MAX_MODULES: usize = 1 << 20;
@@ -33,7 +34,26 @@ impl Modules {
 
     /// The module with this id. For 0 and for ids that the trace never described there is none.
     pub fn get(&self, id: u32) -> Option<&Module> {
-        self.list.get(*self.by_id.get(&u64::from(id))? as usize)
+        self.index(id).map(|index| self.at(index))
+    }
+
+    /// The place of a module in [`Modules::iter`].
+    pub(crate) fn index(&self, id: u32) -> Option<usize> {
+        self.by_id.get(&u64::from(id)).map(|&index| index as usize)
+    }
+
+    pub(crate) fn at(&self, index: usize) -> &Module {
+        &self.list[index]
+    }
+
+    /// For each module, the place of the first one with the same path and build id.
+    pub(crate) fn files(&self) -> Vec<u32> {
+        let mut first: HashMap<(&[u8], &[u8]), u32> = HashMap::new();
+        let mut files = Vec::with_capacity(self.list.len());
+        for (index, module) in (0..).zip(&self.list) {
+            files.push(*first.entry((&module.path, &module.build_id)).or_insert(index));
+        }
+        files
     }
 
     /// All modules, in the order in which they were loaded.

@@ -1,4 +1,5 @@
-//! The figures of each site. A site is a distinct stack that allocated.
+//! The figures of each site. A site is a distinct stack that allocated: stacks are the same if their frames lie
+//! at the same offsets of the same files.
 
 use crate::live::{Block, Watcher};
 use crate::peak::{PeakClock, PeakShare};
@@ -20,6 +21,18 @@ pub struct Site {
     pub peak_bytes: u64,
     /// Blocks freed before the thread that allocated them allocated again.
     pub temporary_allocations: u64,
+}
+
+impl Site {
+    /// Adds the figures of another part of the same site.
+    pub(crate) fn add(&mut self, part: &Self) {
+        self.allocations += part.allocations;
+        self.allocated_bytes = self.allocated_bytes.saturating_add(part.allocated_bytes);
+        self.live_allocations += part.live_allocations;
+        self.live_bytes = self.live_bytes.wrapping_add(part.live_bytes);
+        self.peak_bytes = self.peak_bytes.wrapping_add(part.peak_bytes);
+        self.temporary_allocations += part.temporary_allocations;
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default)]

@@ -70,6 +70,11 @@ impl Stacks {
         self.nodes.is_empty()
     }
 
+    /// All nodes, from id 1.
+    pub fn iter(&self) -> impl Iterator<Item = &Node> {
+        self.nodes.iter()
+    }
+
     /// The node with this id; `None` for 0, the empty stack.
     pub fn node(&self, id: u32) -> Option<&Node> {
         self.nodes.get((id as usize).checked_sub(1)?)

@@ -105,7 +105,7 @@ fn random_events(seed: u64, count: u64) -> Vec<Event> {
     let mut events = Vec::new();
     for id in 1..=STACKS {
         let parent = random.below(u64::from(id)) as u32;
-        events.push(Event::Node { id, parent, pc: random.next(), module: 0, flags: 0 });
+        events.push(Event::Node { id, parent, pc: u64::from(id), module: 0, flags: 0 });
     }
     let mut live: Vec<u64> = Vec::new();
     // Threads inside a realloc: the old address, and whether somebody was given that address since, which
