@@ -7,53 +7,77 @@ use alloc::vec::Vec;
 
 #[derive(Clone, Copy, Debug)]
 struct Slot {
-    /// The pc, a return address; 0 in an empty slot. No frame has pc 0.
+    /// The pc, a return address; 0 in an empty slot. No frame is looked up by pc 0.
     pc: u64,
     rule: UnwindRule,
-    module_id: u32,
 }
 
-const EMPTY: Slot = Slot { pc: 0, rule: UnwindRule::NOT_CODE, module_id: 0 };
+const EMPTY: Slot = Slot { pc: 0, rule: UnwindRule::NOT_CODE };
 
-/// A direct-mapped cache. A collision costs a call of the resolver, nothing else.
+const WAYS: usize = 4;
+
+/// The slots that a pc may be in, the newest first. One cache line.
+#[repr(align(64))]
+#[derive(Clone, Copy, Debug)]
+struct Set([Slot; WAYS]);
+
+/// A set-associative cache. What falls out costs a call of the resolver, nothing else.
 ///
 /// Looking up and inserting neither allocate nor lock.
 #[derive(Debug)]
 pub(crate) struct RuleCache {
-    slots: Vec<Slot>,
-    shift: u32,
+    sets: Vec<Set>,
+    /// Apart from the sets, since no step waits for it.
+    module_ids: Vec<[u32; WAYS]>,
 }
 
 impl RuleCache {
+    /// A cache of `1 << bits` rules.
     pub(crate) fn new(bits: u32) -> Result<Self, Error> {
-        let len = 1usize << bits;
-        let mut slots = Vec::new();
-        let bytes = len * size_of::<Slot>();
-        slots.try_reserve_exact(len).map_err(|_| Error::OutOfMemory { bytes })?;
-        slots.resize(len, EMPTY);
-        Ok(RuleCache { slots, shift: 64 - bits })
+        let len = (1usize << bits) / WAYS;
+        let bytes = len * (size_of::<Set>() + size_of::<[u32; WAYS]>());
+        let (mut sets, mut module_ids) = (Vec::new(), Vec::new());
+        sets.try_reserve_exact(len).map_err(|_| Error::OutOfMemory { bytes })?;
+        module_ids.try_reserve_exact(len).map_err(|_| Error::OutOfMemory { bytes })?;
+        sets.resize(len, Set([EMPTY; WAYS]));
+        module_ids.resize(len, [0; WAYS]);
+        Ok(RuleCache { sets, module_ids })
     }
 
+    /// The low bits of return addresses differ enough; the next ones keep modules apart. Cheap, since each step of a
+    /// walk waits for it.
     #[inline(always)]
     fn index(&self, pc: u64) -> usize {
-        // Fibonacci hashing: the top bits of the product depend on all bits of the pc.
-        (pc.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.shift) as usize
+        (pc ^ (pc >> 12)) as usize & self.sets.len().wrapping_sub(1)
     }
 
     #[inline(always)]
     pub(crate) fn get(&self, pc: u64) -> Option<RuleEntry> {
-        let slot = self.slots.get(self.index(pc))?;
-        (slot.pc == pc).then_some(RuleEntry { rule: slot.rule, module_id: slot.module_id })
+        let index = self.index(pc);
+        let (Set(slots), module_ids) = (self.sets.get(index)?, self.module_ids.get(index)?);
+        for (slot, module_id) in slots.iter().zip(module_ids) {
+            if slot.pc == pc {
+                return Some(RuleEntry { rule: slot.rule, module_id: *module_id });
+            }
+        }
+        None
     }
 
+    /// Puts a rule first in its set; the oldest one falls out.
     pub(crate) fn insert(&mut self, pc: u64, entry: RuleEntry) {
         let index = self.index(pc);
-        if let Some(slot) = self.slots.get_mut(index) {
-            *slot = Slot { pc, rule: entry.rule, module_id: entry.module_id };
+        if let (Some(Set(slots)), Some(module_ids)) =
+            (self.sets.get_mut(index), self.module_ids.get_mut(index))
+        {
+            slots.rotate_right(1);
+            module_ids.rotate_right(1);
+            let ([slot, ..], [module_id, ..]) = (slots, module_ids);
+            *slot = Slot { pc, rule: entry.rule };
+            *module_id = entry.module_id;
         }
     }
 
     pub(crate) fn clear(&mut self) {
-        self.slots.fill(EMPTY);
+        self.sets.fill(Set([EMPTY; WAYS]));
     }
 }

@@ -16,12 +16,13 @@ pub(crate) type Slice = EndianSlice<'static, NativeEndian>;
 /// The 8 bytes at `address` can be read.
 #[inline(always)]
 pub(crate) unsafe fn read_word(address: u64) -> u64 {
-    // SAFETY: the caller promises that the bytes can be read. The read is volatile since the memory belongs to code
-    // that the compiler does not see.
-    unsafe {
-        let pointer = core::ptr::with_exposed_provenance::<u64>(address as usize);
-        if address & 7 == 0 { pointer.read_volatile() } else { pointer.read_unaligned() }
-    }
+    #[repr(C, packed)]
+    #[derive(Clone, Copy)]
+    struct Unaligned(u64);
+    let pointer = core::ptr::with_exposed_provenance::<Unaligned>(address as usize);
+    // SAFETY: the caller promises that the bytes can be read; the type needs no alignment. The read is volatile since
+    // the memory belongs to code that the compiler does not see.
+    unsafe { pointer.read_volatile() }.0
 }
 
 /// The bytes from `start` to `end`.

@@ -92,11 +92,16 @@ const FIRST_BITS: u32 = 10;
 
 /// An open-addressing hash table from (parent, frame) to node. Ids count from 1.
 ///
+/// A frame's place follows from the hash of its whole stack, so the places of all frames of a walk can be computed
+/// without waiting for the nodes before them. What is compared is the parent's id and the frame.
+///
 /// Looking up a node that exists neither allocates nor locks. A new one allocates when the table is three quarters
 /// full: it then doubles.
 #[derive(Debug, Default)]
 pub struct StackTree {
     slots: Vec<Slot>,
+    /// The hash of each node's stack; that of node 1 is first.
+    hashes: Vec<u64>,
     shift: u32,
     nodes: u32,
     lost: u64,
@@ -105,7 +110,7 @@ pub struct StackTree {
 impl StackTree {
     /// An empty tree. Does not allocate yet.
     pub const fn new() -> Self {
-        StackTree { slots: Vec::new(), shift: 0, nodes: 0, lost: 0 }
+        StackTree { slots: Vec::new(), hashes: Vec::new(), shift: 0, nodes: 0, lost: 0 }
     }
 
     /// How many nodes there are besides the root; also the highest id.
@@ -123,14 +128,15 @@ impl StackTree {
         self.lost
     }
 
-    /// How many bytes the table takes.
+    /// How many bytes the tree takes.
     pub fn memory(&self) -> usize {
-        self.slots.capacity() * size_of::<Slot>()
+        self.slots.capacity() * size_of::<Slot>() + self.hashes.capacity() * size_of::<u64>()
     }
 
     /// Forgets all nodes. Ids count from 1 again. Keeps the memory.
     pub fn reset(&mut self) {
         self.slots.fill(Slot::default());
+        self.hashes.clear();
         self.nodes = 0;
     }
 
@@ -138,42 +144,58 @@ impl StackTree {
     ///
     /// Without memory for a new node, the answer is `parent`: the stack then lacks the frame, and
     /// [`lost_frames`](Self::lost_frames) counts it.
-    #[inline]
     pub fn child(&mut self, parent: NodeId, frame: Frame, sink: &mut impl Sink) -> NodeId {
-        let key = frame.pc ^ (u64::from(frame.flags.bits()) << FLAG_SHIFT);
+        Interner::new(self, sink).child(parent, frame)
+    }
+
+    fn hash_of(&self, node: NodeId) -> u64 {
+        let index = (node.0 as usize).wrapping_sub(1);
+        self.hashes.get(index).copied().unwrap_or(0)
+    }
+
+    /// Where the search for a hash begins. The top bits are the best mixed ones.
+    #[inline(always)]
+    fn first_index(&self, hash: u64) -> usize {
+        (hash >> (self.shift & 63)) as usize
+    }
+
+    #[inline(always)]
+    fn find(&self, parent: NodeId, key: u64, hash: u64) -> Option<NodeId> {
         let mask = self.slots.len().wrapping_sub(1);
-        let mut index = hash(key, parent.0, self.shift);
+        let mut index = self.first_index(hash);
         while let Some(slot) = self.slots.get(index) {
             if slot.key == key && slot.parent == parent.0 && slot.node != 0 {
-                return NodeId(slot.node);
+                return Some(NodeId(slot.node));
             }
             if slot.node == 0 {
                 break;
             }
             index = index.wrapping_add(1) & mask;
         }
-        self.insert(parent, frame, key, sink)
+        None
     }
 
+    /// Makes the node, or returns `None` where there is no room for it.
     #[cold]
     #[inline(never)]
-    fn insert(&mut self, parent: NodeId, frame: Frame, key: u64, sink: &mut impl Sink) -> NodeId {
+    fn insert(&mut self, parent: NodeId, key: u64, hash: u64) -> Option<NodeId> {
         let full = self.nodes as usize >= self.slots.len() / 4 * 3;
         if (full && !self.grow()) || self.nodes == u32::MAX {
             self.lost = self.lost.wrapping_add(1);
-            return parent;
+            return None;
         }
         self.nodes += 1;
         let node = self.nodes;
-        self.place(Slot { key, parent: parent.0, node });
-        sink.node(NodeId(node), parent, frame);
-        NodeId(node)
+        // Growing has made room for the hashes of all nodes that the table can hold.
+        self.hashes.push(hash);
+        self.place(Slot { key, parent: parent.0, node }, hash);
+        Some(NodeId(node))
     }
 
     /// Puts a slot whose key is not in the table where it belongs. There is an empty slot.
-    fn place(&mut self, new: Slot) {
+    fn place(&mut self, new: Slot, hash: u64) {
         let mask = self.slots.len().wrapping_sub(1);
-        let mut index = hash(new.key, new.parent, self.shift);
+        let mut index = self.first_index(hash);
         while let Some(slot) = self.slots.get_mut(index) {
             if slot.node == 0 {
                 *slot = new;
@@ -188,7 +210,8 @@ impl StackTree {
         let bits = if self.slots.is_empty() { FIRST_BITS } else { 64 - self.shift + 1 };
         let Some(len) = 1usize.checked_shl(bits) else { return false };
         let mut bigger = Vec::new();
-        if bigger.try_reserve_exact(len).is_err() {
+        let hashes = (len / 4 * 3).saturating_sub(self.hashes.len());
+        if bigger.try_reserve_exact(len).is_err() || self.hashes.try_reserve_exact(hashes).is_err() {
             return false;
         }
         bigger.resize(len, Slot::default());
@@ -196,31 +219,43 @@ impl StackTree {
         self.shift = 64 - bits;
         for slot in old {
             if slot.node != 0 {
-                self.place(slot);
+                self.place(slot, self.hash_of(NodeId(slot.node)));
             }
         }
         true
     }
 }
 
-#[inline(always)]
-fn hash(key: u64, parent: u32, shift: u32) -> usize {
-    // Odd constants; the two products spread the bits of each part to the top, which the shift keeps.
-    let mixed =
-        (key ^ u64::from(parent).wrapping_mul(0xd6e8_feb8_6659_fd93)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (mixed >> (shift & 63)) as usize
-}
-
 /// A [`StackTree`] with the sink of one walk.
 pub(crate) struct Interner<'a, S> {
-    pub(crate) tree: &'a mut StackTree,
-    pub(crate) sink: &'a mut S,
+    tree: &'a mut StackTree,
+    sink: &'a mut S,
+    /// The last node, whose child is most likely asked for next, with its hash.
+    last: (NodeId, u64),
+}
+
+impl<'a, S: Sink> Interner<'a, S> {
+    pub(crate) fn new(tree: &'a mut StackTree, sink: &'a mut S) -> Self {
+        Interner { tree, sink, last: (NodeId::ROOT, 0) }
+    }
 }
 
 impl<S: Sink> Tree for Interner<'_, S> {
     #[inline(always)]
     fn child(&mut self, parent: NodeId, frame: Frame) -> NodeId {
-        self.tree.child(parent, frame, self.sink)
+        let parent_hash = if parent == self.last.0 { self.last.1 } else { self.tree.hash_of(parent) };
+        let key = frame.pc ^ (u64::from(frame.flags.bits()) << FLAG_SHIFT);
+        let hash = (parent_hash.rotate_left(23) ^ key).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let node = match self.tree.find(parent, key, hash) {
+            Some(node) => node,
+            None => {
+                let Some(node) = self.tree.insert(parent, key, hash) else { return parent };
+                self.sink.node(node, parent, frame);
+                node
+            }
+        };
+        self.last = (node, hash);
+        node
     }
 }
 

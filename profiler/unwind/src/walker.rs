@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::cache::RuleCache;
 use crate::memo::{Memo, MemoEnd, Path};
-use crate::native::{Cursor, FullState, Registers, RuleKind, Stepped, step};
+use crate::native::{Cursor, FullState, Registers, RuleKind, step, step_by_frame_pointer};
 use crate::resolve::{Outcome, Resolver, RuleEntry};
 use crate::stack::StackMemory;
 use crate::tree::{Frame, FrameFlags, Interner, NodeId, Sink, StackTree, Tree};
@@ -79,7 +79,7 @@ impl Walker {
         resolver: &mut impl Resolver,
         sink: &mut impl Sink,
     ) -> NodeId {
-        let tree = &mut Interner { tree: &mut self.tree, sink };
+        let tree = &mut Interner::new(&mut self.tree, sink);
         self.walk.memoised(registers, resolver, tree)
     }
 
@@ -92,7 +92,7 @@ impl Walker {
         resolver: &mut impl Resolver,
         sink: &mut impl Sink,
     ) -> NodeId {
-        let tree = &mut Interner { tree: &mut self.tree, sink };
+        let tree = &mut Interner::new(&mut self.tree, sink);
         self.walk.unmemoised(registers, resolver, tree)
     }
 
@@ -105,7 +105,7 @@ impl Walker {
         resolver: &mut impl Resolver,
         sink: &mut impl Sink,
     ) -> NodeId {
-        let tree = &mut Interner { tree: &mut self.tree, sink };
+        let tree = &mut Interner::new(&mut self.tree, sink);
         self.walk.by_cfi(registers, resolver, tree)
     }
 
@@ -258,24 +258,36 @@ impl Gatherer {
                 Some(entry) => entry,
                 None => self.miss(at.pc, resolver),
             };
-            let flags = match entry.rule.kind {
-                RuleKind::NotCode if self.path.len() != 0 => {
-                    return Gathered::Done { kept: memo_len, end: MemoEnd::Open };
-                }
-                RuleKind::FramePointer => FrameFlags::GUESS,
-                _ => FrameFlags::NONE,
-            };
+            let kind = entry.rule.kind;
+            if kind == RuleKind::NotCode && self.path.len() != 0 {
+                return Gathered::Done { kept: memo_len, end: MemoEnd::Open };
+            }
             if self.path.len() == self.max_frames {
                 return Gathered::Done { kept: memo_len, end: MemoEnd::Depth };
             }
+            let guess = kind == RuleKind::FramePointer;
+            let flags = if guess { FrameFlags::GUESS } else { FrameFlags::NONE };
             self.path.push(at, entry.module_id, flags);
-            let end = match step(entry.rule, &mut at, &mut self.stack, &mut self.path.words) {
-                Stepped::Next => continue,
-                Stepped::Root => MemoEnd::Root,
-                Stepped::Stuck => MemoEnd::Open,
-                Stepped::Full => return Gathered::Full,
+            match kind {
+                RuleKind::Root => return Gathered::Done { kept: memo_len, end: MemoEnd::Root },
+                RuleKind::Full => return Gathered::Full,
+                _ => {}
+            }
+            if guess {
+                match step_by_frame_pointer(at, &mut self.stack, &mut self.path.words) {
+                    Some(caller) if caller.pc != 0 => at = caller,
+                    Some(_) => return Gathered::Done { kept: memo_len, end: MemoEnd::Root },
+                    None => return Gathered::Done { kept: memo_len, end: MemoEnd::Open },
+                }
+                continue;
+            }
+            let Some(caller) = step(entry.rule, at, &mut self.stack, &mut self.path.words) else {
+                return Gathered::Done { kept: memo_len, end: MemoEnd::Open };
             };
-            return Gathered::Done { kept: memo_len, end };
+            if caller.pc == 0 {
+                return Gathered::Done { kept: memo_len, end: MemoEnd::Root };
+            }
+            at = caller;
         }
     }
 

@@ -4,7 +4,7 @@
 
 use super::compile::NoCfi;
 use super::registers::{Cursor, R12, R13, R14, R15, RA, RBP, RBX, RSP, Registers};
-use super::step::{Stepped, by_frame_pointer};
+use super::step::step_by_frame_pointer;
 use crate::cfi::{CfiScratch, Row};
 use crate::memo::Words;
 use crate::module::ModuleTable;
@@ -107,17 +107,17 @@ impl ModuleTable {
                 return Outcome::Next;
             }
         }
-        let mut at = Cursor { pc: state.pc(), sp, fp: state.get(RBP).unwrap_or(0) };
-        match by_frame_pointer(&mut at, stack, &mut Words::none()) {
-            Some(Stepped::Next) => {
-                state.set(RA, Some(at.pc));
-                state.set(RSP, Some(at.sp));
-                state.set(RBP, Some(at.fp));
+        let at = Cursor { pc: state.pc(), sp, fp: state.get(RBP).unwrap_or(0) };
+        match step_by_frame_pointer(at, stack, &mut Words::none()) {
+            Some(caller) if caller.pc == 0 => Outcome::Root,
+            Some(caller) => {
+                state.set(RA, Some(caller.pc));
+                state.set(RSP, Some(caller.sp));
+                state.set(RBP, Some(caller.fp));
                 state.exact = false;
                 Outcome::Next
             }
-            Some(Stepped::Root) => Outcome::Root,
-            _ => Outcome::Stuck,
+            None => Outcome::Stuck,
         }
     }
 }

@@ -14,4 +14,4 @@ pub use full::FullState;
 pub(crate) use registers::Cursor;
 pub use registers::Registers;
 pub use rule::{FrameRegister, RuleKind, UnwindRule};
-pub(crate) use step::{Stepped, step};
+pub(crate) use step::{step, step_by_frame_pointer};
