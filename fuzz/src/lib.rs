@@ -5,3 +5,7 @@
 //! Grapnel ships depends on this crate.
 
 pub mod case;
+pub mod corpus;
+pub mod generate;
+pub mod oracle;
+pub mod tally;

@@ -1,0 +1,45 @@
+//! A bounded run of the generators through the oracles, and every relocation case of the filetests.
+
+use std::{fs, path::Path};
+
+use arbitrary::Unstructured;
+use fastrand::Rng;
+use grapnel_fuzz::{
+    case::Case,
+    generate,
+    tally::{Judges, Tally},
+};
+use grapnel_relocator::Isa;
+
+#[test]
+fn random_windows_do_the_same_relocated() {
+    let mut judges = Judges::new(2).unwrap();
+    let mut tally = Tally::default();
+    let mut rng = Rng::with_seed(20);
+    for seed in 0..1000 {
+        let mut entropy = [0; generate::ENTROPY];
+        rng.fill(&mut entropy);
+        for &isa in Isa::ALL {
+            let case = generate::case(isa, &mut Unstructured::new(&entropy)).unwrap();
+            tally.add(&case, &mut judges, seed);
+        }
+    }
+    println!("{tally}");
+    assert!(tally.mismatches.is_empty(), "{}\n{}", tally.mismatches[0].0, tally.mismatches[0].1);
+    assert!(tally.accepted > tally.windows / 3, "the generator makes too few windows that count:\n{tally}");
+}
+
+#[test]
+fn filetests_do_the_same_relocated() {
+    let mut judges = Judges::new(8).unwrap();
+    let mut tally = Tally::default();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/filetests");
+    for isa in fs::read_dir(root).unwrap() {
+        for file in fs::read_dir(isa.unwrap().path()).unwrap() {
+            let case: Case = fs::read_to_string(file.unwrap().path()).unwrap().parse().unwrap();
+            tally.add(&case, &mut judges, tally.windows);
+        }
+    }
+    assert!(tally.mismatches.is_empty(), "{}\n{}", tally.mismatches[0].0, tally.mismatches[0].1);
+    assert!(tally.accepted > 50, "{tally}");
+}
