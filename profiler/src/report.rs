@@ -104,7 +104,7 @@ pub(crate) fn run(args: &ReportArgs) -> Result<ExitCode, ReportError> {
     let mut symbols = Symbols::new(&store, SearchPath::default());
     if let Some(note) = analysis.ending.note() {
         let word = if analysis.ending.is_damage() { "warning" } else { "note" };
-        eprintln!("grapnel: {word}: {}: {note}", path());
+        say(&format!("{word}: {}: {note}", path()));
     }
     match write(args, &analysis, &mut symbols) {
         Ok(()) => {}
@@ -115,10 +115,15 @@ pub(crate) fn run(args: &ReportArgs) -> Result<ExitCode, ReportError> {
     if args.format == Format::Json {
         // The text has them in itself.
         for note in symbols.notes() {
-            eprintln!("grapnel: note: {}", harmless(note));
+            say(&format!("note: {}", harmless(note)));
         }
     }
     Ok(if analysis.ending.is_damage() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Says something beside the report. If nobody can hear it, the report is still worth writing.
+fn say(text: &str) {
+    let _ = writeln!(io::stderr(), "grapnel: {text}");
 }
 
 /// What can be done about a trace that can't be read; where the error itself says it, nothing.

@@ -40,7 +40,7 @@ fn per_event(what: &str, start: Instant, events: u64) {
     println!("{what}: {elapsed:.2?}, {:.1} ns per event", elapsed.as_nanos() as f64 / events as f64);
 }
 
-/// Allocations, frees and some reallocs in no order over a table of blocks: hard on caches.
+/// Allocations, frees and some reallocs over a table of blocks.
 fn generate(events: u64, blocks: u64) -> Vec<u8> {
     let mut writer = Writer::new(Vec::new(), &ProcessInfo::default(), 1).expect("memory");
     let mut push = |event: &Event| writer.push(event).expect("memory");
@@ -62,10 +62,12 @@ fn generate(events: u64, blocks: u64) -> Vec<u8> {
         if done % 50 == 0 {
             thread = random(THREADS) as u32;
         }
-        let slot = random(blocks) as usize;
+        // Nine of ten events concern what is recent: a window of blocks that moves on.
+        let recent = random(10) < 9;
+        let slot = if recent { (done / 8 + random(4096)) % blocks } else { random(blocks) } as usize;
         let address = 0x7f00_0000_0000 + 96 * slot as u64;
         let size = 8 + random(4) * random(200);
-        let stack = 1 + random(u64::from(STACKS)) as u32;
+        let stack = 1 + if recent { random(500) } else { random(u64::from(STACKS)) } as u32;
         let realloc = live[slot] && random(8) == 0;
         if realloc {
             push(&Event::ReallocBegin { thread, address });

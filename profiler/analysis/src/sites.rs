@@ -35,11 +35,20 @@ impl Site {
     }
 }
 
+/// A site being built: one cache line, since each event touches another.
 #[derive(Clone, Copy, Debug, Default)]
+#[repr(align(64))]
 struct State {
-    site: Site,
+    allocations: u64,
+    allocated_bytes: u64,
+    live_allocations: u64,
+    live_bytes: u64,
+    temporary_allocations: u64,
     peak: PeakShare,
+    stack: u32,
 }
+
+const _: () = assert!(size_of::<State>() == 64);
 
 const NO_SITE: u32 = u32::MAX;
 
@@ -70,8 +79,15 @@ impl Sites {
     /// The finished sites, in the order of their first allocation.
     pub fn finish(self) -> Vec<Site> {
         let clock = self.clock;
-        let finish =
-            |state: State| Site { peak_bytes: clock.share(&state.peak, state.site.live_bytes), ..state.site };
+        let finish = |state: State| Site {
+            stack: state.stack,
+            allocations: state.allocations,
+            allocated_bytes: state.allocated_bytes,
+            live_allocations: state.live_allocations,
+            live_bytes: state.live_bytes,
+            peak_bytes: clock.share(&state.peak, state.live_bytes),
+            temporary_allocations: state.temporary_allocations,
+        };
         self.states.into_iter().map(finish).collect()
     }
 
@@ -85,7 +101,7 @@ impl Sites {
         if index == NO_SITE {
             index = self.states.len() as u32;
             self.of_stack[at] = index;
-            self.states.push(State { site: Site { stack, ..Site::default() }, ..State::default() });
+            self.states.push(State { stack, ..State::default() });
         }
         &mut self.states[index as usize]
     }
@@ -93,9 +109,8 @@ impl Sites {
     #[inline]
     fn hold(&mut self, block: Block, peak: bool, allocated: bool) {
         let clock = self.clock;
-        let state = self.state(block.stack);
-        clock.before_change(&mut state.peak, state.site.live_bytes);
-        let site = &mut state.site;
+        let site = self.state(block.stack);
+        clock.before_change(&mut site.peak, site.live_bytes);
         site.live_bytes = site.live_bytes.wrapping_add(block.size);
         site.live_allocations += 1;
         if allocated {
@@ -124,9 +139,8 @@ impl Watcher for Sites {
         let temporary = freed && self.last_of_thread.get(block.thread as usize) == Some(&address);
         self.temporary += u64::from(temporary);
         let clock = self.clock;
-        let state = self.state(block.stack);
-        clock.before_change(&mut state.peak, state.site.live_bytes);
-        let site = &mut state.site;
+        let site = self.state(block.stack);
+        clock.before_change(&mut site.peak, site.live_bytes);
         site.live_bytes = site.live_bytes.wrapping_sub(block.size);
         site.live_allocations -= 1;
         site.temporary_allocations += u64::from(temporary);

@@ -90,7 +90,8 @@ fn place(node: &Node, module: Option<&Module>, frame: &Frame) -> String {
     let path = String::from_utf8_lossy(&module.path);
     let module_name = match path.rsplit('/').next() {
         Some("") | None => Cow::Borrowed("?"),
-        Some(name) => harmless(name),
+        // The kernel's own, as "[vdso]", comes in brackets already.
+        Some(name) => harmless(name.trim_matches(['[', ']'])),
     };
     match (frame.file(), frame.line()) {
         (Some(file), Some(line)) => format!("at {}:{line} [{module_name}]", harmless(file)),

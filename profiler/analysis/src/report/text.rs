@@ -125,7 +125,7 @@ fn totals(out: &mut impl Write, analysis: &Analysis, options: &TextOptions) -> i
         &human_bytes(totals.live_bytes),
         format!("{} in {}", counted(totals.live_bytes, "byte"), counted(totals.live_allocations, "block")),
     )?;
-    row("freed", &grouped(totals.frees), "times".into())?;
+    row("freed", &grouped(totals.frees), if totals.frees == 1 { "block" } else { "blocks" }.into())?;
     row(
         "temporary",
         &grouped(totals.temporary_allocations),
@@ -141,7 +141,7 @@ fn notes(out: &mut impl Write, analysis: &Analysis, options: &TextOptions) -> io
     let totals = &analysis.totals;
     let lost = (totals.lost_events > 0).then(|| {
         format!(
-            "{} could not be recorded: every figure is too low by some part, or a block looks live that was freed",
+            "{} could not be recorded: figures may be too low, and blocks whose free was lost look live",
             counted(totals.lost_events, "event")
         )
     });

@@ -1,0 +1,126 @@
+//! Traces that no recording writes: cut, flipped, and well-formed nonsense. None may panic.
+
+use crate::common::{Random, info, read, write};
+use grapnel_analysis::report::{json, text};
+use grapnel_analysis::symbols::{FileStore, SearchPath, Symbols};
+use grapnel_analysis::{Analysis, analyse};
+use grapnel_trace::block::BLOCK_HEADER;
+use grapnel_trace::event::{Event, Module, Source};
+use grapnel_trace::reader::Reader;
+
+/// Reports in both forms, which must succeed whatever the trace says; the JSON must be JSON.
+fn report(analysis: &Analysis) {
+    let store = FileStore::new();
+    let mut symbols = Symbols::new(&store, SearchPath::default());
+    let mut out = Vec::new();
+    json::write(&mut out, analysis, &mut symbols).unwrap();
+    serde_json::from_slice::<serde_json::Value>(&out).unwrap();
+    out.clear();
+    text::write(&mut out, analysis, &mut symbols, &text::TextOptions::default()).unwrap();
+    let text = String::from_utf8(out).unwrap();
+    assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");
+}
+
+/// Anything at all, with a leaning towards what is nearly right.
+fn event(random: &mut Random, nodes: &mut u32) -> Event {
+    let wild = |random: &mut Random| match random.below(4) {
+        0 => random.next(),
+        1 => u64::MAX - random.below(3),
+        _ => random.below(40),
+    };
+    let number = |random: &mut Random| random.below(12) as u32;
+    let bytes = |random: &mut Random| (0..random.below(12)).map(|_| random.next() as u8).collect::<Vec<u8>>();
+    let (thread, address, size) = (number(random), wild(random), wild(random));
+    let stack = if random.below(600) > 0 { random.below(u64::from(*nodes) + 1) as u32 } else { 100_000 };
+    match random.below(11) {
+        0 => {
+            *nodes += 1;
+            let parent = random.below(u64::from(*nodes)) as u32;
+            Event::Node {
+                id: *nodes,
+                parent,
+                pc: wild(random),
+                module: number(random),
+                flags: random.next() as u8,
+            }
+        }
+        1 => Event::Module(Module {
+            id: number(random),
+            bias: wild(random),
+            range: (wild(random), wild(random)),
+            build_id: bytes(random),
+            path: [&b"/usr/bin/"[..], &bytes(random)].concat(),
+        }),
+        2 => Event::Free { thread, address },
+        3 => Event::ReallocBegin { thread, address },
+        4 => Event::ReallocEnd { thread, stack, address, size, old: wild(random) },
+        5 => Event::ReallocFailed { thread, address },
+        6 => Event::Lost(wild(random)),
+        7 => Event::Unload(number(random)),
+        8 => Event::Time(random.below(1 << 40)),
+        _ => Event::Alloc { thread, stack, address, size, source: Source::Malloc },
+    }
+}
+
+#[test]
+fn nonsense_in_good_form_is_reported() {
+    let mut broken = 0;
+    for seed in 1..=150_u64 {
+        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut nodes = 0;
+        let mut events: Vec<Event> = (0..400).map(|_| event(&mut random, &mut nodes)).collect();
+        events.sort_by_key(|event| !matches!(event, Event::Node { .. }));
+        let analysis = read(&write(&events, random.next()));
+        broken += u32::from(analysis.ending.is_damage());
+        report(&analysis);
+    }
+    // Some go wrong at an unknown stack; most must get to their end to be of use here.
+    assert!((1..100).contains(&broken), "{broken}");
+}
+
+#[test]
+fn a_trace_cut_anywhere_is_reported_up_to_there() {
+    let mut random = Random(7);
+    let mut nodes = 0;
+    let events: Vec<Event> = (0..60).map(|_| event(&mut random, &mut nodes)).collect();
+    let whole = write(&events, 0);
+    let mut reported = 0;
+    for len in 0..whole.len() {
+        if let Ok(reader) = Reader::new(&whole[..len]) {
+            let analysis = analyse(reader);
+            assert!(analysis.exit.is_none());
+            assert!(analysis.ending.note().is_some());
+            report(&analysis);
+            reported += 1;
+        }
+    }
+    assert!(reported > BLOCK_HEADER);
+}
+
+#[test]
+fn flipped_bits_give_an_error_or_a_report() {
+    let mut random = Random(11);
+    let mut nodes = 0;
+    let events: Vec<Event> = (0..200).map(|_| event(&mut random, &mut nodes)).collect();
+    let whole = write(&events, 0);
+    for _ in 0..3000 {
+        let mut bad = whole.clone();
+        for _ in 0..1 + random.below(3) {
+            let at = random.below(bad.len() as u64) as usize;
+            bad[at] ^= 1 << random.below(8);
+        }
+        if let Ok(reader) = Reader::new(&*bad) {
+            // A checksum guards each block, so that this seldom gets far: the other tests do.
+            report(&analyse(reader));
+        }
+    }
+}
+
+#[test]
+fn a_command_line_cannot_drive_the_terminal() {
+    let mut evil = info();
+    evil.command = vec![b"\x1b]0;gotcha\x07".to_vec(), b"\xff\xfe\r\n".to_vec()];
+    evil.recorder = b"\x1b[2J".to_vec();
+    let writer = grapnel_trace::writer::Writer::new(Vec::new(), &evil, 1).unwrap();
+    report(&read(&writer.finish(None, 0, 0).unwrap()));
+}
