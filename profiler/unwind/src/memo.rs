@@ -21,19 +21,30 @@ pub(crate) struct Word {
 }
 
 /// One frame of a walk.
+///
+/// The registers are kept apart by the other fields: side by side, the compiler stores two of them as one vector, which
+/// it loads from where each was just spilled by itself. That load waits for both stores to leave the pipeline, and
+/// costs more than all else that a step does.
+#[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Record {
-    pub(crate) at: Cursor,
+    pub(crate) pc: u64,
+    module: u32,
+    flags: FrameFlags,
+    pub(crate) sp: u64,
     pub(crate) node: NodeId,
-    pub(crate) module: u32,
     /// The index of the first word that was read to leave the frame.
-    pub(crate) word: u32,
-    pub(crate) flags: FrameFlags,
+    word: u32,
+    pub(crate) fp: u64,
 }
 
 impl Record {
     fn frame(&self) -> Frame {
-        Frame { pc: self.at.pc, module: self.module, flags: self.flags }
+        Frame { pc: self.pc, module: self.module, flags: self.flags }
+    }
+
+    pub(crate) fn cursor(&self) -> Cursor {
+        Cursor { pc: self.pc, sp: self.sp, fp: self.fp }
     }
 }
 
@@ -118,7 +129,8 @@ impl Path {
     #[inline(always)]
     pub(crate) fn push(&mut self, at: Cursor, module: u32, flags: FrameFlags) {
         let word = self.words.0.len as u32;
-        self.records.push(Record { at, node: NodeId::ROOT, module, word, flags });
+        let Cursor { pc, sp, fp } = at;
+        self.records.push(Record { pc, module, flags, sp, node: NodeId::ROOT, word, fp });
     }
 
     /// Interns the frames, root first, below `parent`. Words are counted from `word_base` from now on.
@@ -178,6 +190,12 @@ impl Memo {
     pub(crate) fn forget(&mut self) {
         self.leaf = self.records.len();
         self.last_guess = None;
+    }
+
+    /// Drops the frames before `leaf`.
+    #[inline(always)]
+    pub(crate) fn cut_to(&mut self, leaf: usize) {
+        self.leaf = leaf;
     }
 
     /// The index past the root.

@@ -15,7 +15,10 @@ const OTHERS: usize = 3;
 /// How far below a known range a new stack pointer may lie to be taken as the same stack.
 const REACH_DOWN: u64 = 64 * PAGE;
 /// How far above a known range a read may lie to be taken as the same stack.
-const REACH_UP: u64 = 64 * PAGE;
+///
+/// Larger than any frame that is not a mistake: a frame across the reach would have each walk turn to another range,
+/// and the memo lost.
+const REACH_UP: u64 = 4096 * PAGE;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Range {

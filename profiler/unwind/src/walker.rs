@@ -187,10 +187,16 @@ impl Gatherer {
                 self.by_cfi(registers, resolver, tree)
             }
             Gathered::Done { kept, end } => {
+                self.last_end = end.into();
                 let parent = match self.memo.get(kept) {
                     Some(record) => record.node,
                     None => root(end, tree),
                 };
+                if self.path.len() == 0 {
+                    // All of it was there.
+                    self.memo.cut_to(kept);
+                    return parent;
+                }
                 let base = self.memo.word_base(kept, &self.path);
                 let node = self.path.intern(parent, base, tree);
                 match self.stack.range_of_walk() {
@@ -198,7 +204,6 @@ impl Gatherer {
                     None => self.memo.forget(),
                 }
                 self.memo.end = end;
-                self.last_end = end.into();
                 node
             }
         }
@@ -228,25 +233,27 @@ impl Gatherer {
         mut memo_at: usize,
         resolver: &mut impl Resolver,
     ) -> Gathered {
-        let mut at = registers.cursor();
+        // Scalars, so that they stay in registers: a cursor in memory is written by words and read by pairs.
+        let Cursor { mut pc, mut sp, mut fp } = registers.cursor();
         self.path.clear();
-        self.stack.begin(at.sp);
+        self.stack.begin(sp);
         let memo_len = self.memo.len();
+        let ended = |end| Gathered::Done { kept: memo_len, end };
         loop {
             // A caller's sp lies above its callee's in both walks, so one index moving to the root is enough.
             while let Some(old) = self.memo.get(memo_at) {
-                if old.at.sp < at.sp {
+                if old.sp < sp {
                     memo_at += 1;
                     continue;
                 }
-                if old.at == at {
+                if old.sp == sp && old.pc == pc && old.fp == fp {
                     match self.reuse(memo_at) {
                         Reuse::Rest(end) => return Gathered::Done { kept: memo_at, end },
-                        Reuse::Cut => return Gathered::Done { kept: memo_len, end: MemoEnd::Depth },
+                        Reuse::Cut => return ended(MemoEnd::Depth),
                         Reuse::UpTo(changed) => {
                             self.memo.copy_to(memo_at, changed, &mut self.path);
                             if let Some(frame) = self.memo.get(changed) {
-                                at = frame.at;
+                                Cursor { pc, sp, fp } = frame.cursor();
                             }
                             memo_at = changed + 1;
                         }
@@ -254,40 +261,40 @@ impl Gatherer {
                 }
                 break;
             }
-            let entry = match self.cache.get(at.pc) {
+            let entry = match self.cache.get(pc) {
                 Some(entry) => entry,
-                None => self.miss(at.pc, resolver),
+                None => self.miss(pc, resolver),
             };
             let kind = entry.rule.kind;
             if kind == RuleKind::NotCode && self.path.len() != 0 {
-                return Gathered::Done { kept: memo_len, end: MemoEnd::Open };
+                return ended(MemoEnd::Open);
             }
             if self.path.len() == self.max_frames {
-                return Gathered::Done { kept: memo_len, end: MemoEnd::Depth };
+                return ended(MemoEnd::Depth);
             }
-            let guess = kind == RuleKind::FramePointer;
-            let flags = if guess { FrameFlags::GUESS } else { FrameFlags::NONE };
-            self.path.push(at, entry.module_id, flags);
-            match kind {
-                RuleKind::Root => return Gathered::Done { kept: memo_len, end: MemoEnd::Root },
-                RuleKind::Full => return Gathered::Full,
-                _ => {}
-            }
-            if guess {
+            let at = Cursor { pc, sp, fp };
+            if kind == RuleKind::FramePointer {
+                self.path.push(at, entry.module_id, FrameFlags::GUESS);
                 match step_by_frame_pointer(at, &mut self.stack, &mut self.path.words) {
-                    Some(caller) if caller.pc != 0 => at = caller,
-                    Some(_) => return Gathered::Done { kept: memo_len, end: MemoEnd::Root },
-                    None => return Gathered::Done { kept: memo_len, end: MemoEnd::Open },
+                    Some(caller) if caller.pc != 0 => Cursor { pc, sp, fp } = caller,
+                    Some(_) => return ended(MemoEnd::Root),
+                    None => return ended(MemoEnd::Open),
                 }
                 continue;
             }
+            self.path.push(at, entry.module_id, FrameFlags::NONE);
+            match kind {
+                RuleKind::Root => return ended(MemoEnd::Root),
+                RuleKind::Full => return Gathered::Full,
+                _ => {}
+            }
             let Some(caller) = step(entry.rule, at, &mut self.stack, &mut self.path.words) else {
-                return Gathered::Done { kept: memo_len, end: MemoEnd::Open };
+                return ended(MemoEnd::Open);
             };
             if caller.pc == 0 {
-                return Gathered::Done { kept: memo_len, end: MemoEnd::Root };
+                return ended(MemoEnd::Root);
             }
-            at = caller;
+            Cursor { pc, sp, fp } = caller;
         }
     }
 

@@ -312,6 +312,11 @@ impl Fixture {
         }
     }
 
+    pub(crate) fn close(self) {
+        // SAFETY: no code of the library runs and nothing of it is used any more.
+        unsafe { libc::dlclose(self.0) };
+    }
+
     /// Calls a `void f(probe, long)`.
     pub(crate) fn call(&self, name: &CStr, argument: i64) {
         // SAFETY: all functions of the fixtures that are called so have this type.

@@ -101,7 +101,9 @@ fn frame_pointers_bridge_code_without_cfi() {
         for (stack, guesses) in [(one, 1), (two, 2)] {
             let (jit, rest) = stack.split_at(guesses);
             assert!(jit.iter().all(|f| page.holds(f.pc) && f.flags == FrameFlags::GUESS && f.module == 0));
-            assert_eq!(rest, direct);
+            // The caller of `call` has three call sites if its loop was unrolled.
+            assert_eq!(rest[0], direct[0]);
+            assert_eq!(rest[2..], direct[2..]);
         }
     }
 }

@@ -1,7 +1,9 @@
 //! Stacks of C code against libgcc's unwinder.
 
-use crate::common::{self, Fixture, check};
-use grapnel_unwind::Config;
+use crate::common::{self, Fixture, State, check};
+use grapnel_unwind::{Config, Registers};
+use std::cell::Cell;
+use std::rc::Rc;
 
 const PLAIN: &[&str] = &["-fomit-frame-pointer"];
 const FRAMED: &[&str] = &["-fno-omit-frame-pointer"];
@@ -42,7 +44,7 @@ fn arguments_and_registers() {
 #[test]
 fn through_libc() {
     in_all_variants(|f| {
-        let on_probe = |state: &mut common::State, registers: &_| state.check(registers);
+        let on_probe = |state: &mut State, registers: &_| state.check(registers);
         let state = common::with_probe(Config::default(), on_probe, || f.call(c"sort", 50));
         assert!(state.probes > 100);
     });
@@ -52,6 +54,44 @@ fn through_libc() {
 fn past_the_end_of_a_function() {
     let f = Fixture::new("stacks.c", "noreturn", PLAIN);
     check(10, || f.call(c"noreturn", 5));
+}
+
+#[test]
+fn frames_of_megabytes() {
+    in_all_variants(|f| {
+        let state = check(3, || f.call(c"huge", 2));
+        assert!(state.deepest > 3);
+    });
+}
+
+#[test]
+fn a_library_replaced_by_another() {
+    let changed = Rc::new(Cell::new(true));
+    let seen = changed.clone();
+    let on_probe = move |state: &mut State, registers: &Registers| {
+        if seen.take() {
+            state.table = common::loaded_modules();
+            state.nodes.clear();
+            state.walker.reset();
+        }
+        state.check(registers);
+    };
+    let mut places = Vec::new();
+    let state = common::with_probe(Config::default(), on_probe, || {
+        // As large as each other, so that the loader is free to put one where the other was.
+        for round in 0..6 {
+            let flags = if round % 2 == 0 { PLAIN } else { FRAMED };
+            let f = Fixture::new("stacks.c", &format!("replaced-{round}"), flags);
+            changed.set(true);
+            f.call(c"saved_registers", 20);
+            // SAFETY: the address alone is used.
+            places.push(unsafe { f.get::<usize>(c"saved_registers") } & !0xfff);
+            f.close();
+            changed.set(true);
+        }
+    });
+    assert_eq!(state.probes, 6 * 21);
+    assert!(places.iter().any(|p| places.iter().filter(|q| *q == p).count() > 1), "{places:x?}");
 }
 
 #[test]
