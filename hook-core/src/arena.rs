@@ -21,7 +21,8 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use crate::{
-    memory::maps::{Kind, Maps},
+    live::Pattern,
+    memory::maps::{HIGHEST, LOWEST, Maps},
     sys::{self, EEXIST, Errno, Fd, PAGE},
 };
 
@@ -41,12 +42,6 @@ const REGION: usize = 64 << 10;
 const ALIGN: usize = 16;
 /// What unused bytes hold, so that a stray jump traps at once.
 const FILL: u8 = crate::native::TRAP;
-/// The lowest address that is tried: the kernel's usual `vm.mmap_min_addr`.
-const LOWEST: usize = 0x1_0000;
-/// The end of the addresses that a process gets without asking for more.
-const HIGHEST: usize = 0x7fff_ffff_f000;
-/// The heap is left this much room to grow, and the main thread's stack as well, if there is another place.
-const ROOM: usize = 1 << 30;
 
 /// Memory for code.
 #[derive(Debug, Default)]
@@ -60,7 +55,9 @@ struct Region {
     code: Range<usize>,
     /// The writable view; `None` once the region is sealed.
     view: Option<usize>,
+    /// What is taken: slots one after the other from the start, and slots at chosen places.
     used: usize,
+    pinned: Vec<Range<usize>>,
     way: CodeWay,
     pid: i32,
 }
@@ -109,6 +106,47 @@ impl Arena {
         Ok(slot)
     }
 
+    /// Takes a slot at one of a pattern's places: in a region that there is, else in a new one.
+    pub(crate) fn allocate_matching(
+        &mut self,
+        pattern: &Pattern,
+        len: usize,
+        maps: Option<&Maps>,
+    ) -> Result<CodeSlot, Errno> {
+        let pid = sys::pid();
+        for region in self.regions.iter_mut().filter(|r| r.serves(pid)) {
+            let mut from = region.next();
+            while let Some(at) = pattern.next_from(from as u64).map(|at| at as usize) {
+                if at + len > region.code.end {
+                    break;
+                }
+                if region.is_free(&(at..at + len)) {
+                    return Ok(region.pin(at, len));
+                }
+                from = at + 1;
+            }
+        }
+        let maps = maps.ok_or(sys::ENOMEM)?;
+        for leave_room in [true, false] {
+            let mut found = None;
+            maps.for_each_gap(leave_room, |gap| {
+                let lowest = pattern.next_from(gap.start as u64)? as usize;
+                let pages = lowest & !(PAGE - 1)..lowest.checked_add(len)?.checked_next_multiple_of(PAGE)?;
+                // A region of the usual size has room for the islands of other sites.
+                let wide = pages.start..pages.start + REGION;
+                let fits = |r: &Range<usize>| gap.start <= r.start && r.end <= gap.end;
+                found = found.take().or_else(|| [wide, pages].into_iter().find(fits).map(|r| (lowest, r)));
+                Some(())
+            });
+            let Some((at, range)) = found else { continue };
+            let mut region = self.new_region(range.start, range.len(), &range, Some(maps))?;
+            let slot = region.pin(at, len);
+            self.regions.push(region);
+            return Ok(slot);
+        }
+        Err(sys::ENOMEM)
+    }
+
     /// Writes code into a slot and fills the rest of it. `false` if the slot isn't one that can be written.
     pub(crate) fn write(&self, slot: &CodeSlot, code: &[u8]) -> bool {
         let Some(region) = self.region_of(slot.at).filter(|r| r.serves(sys::pid())) else { return false };
@@ -154,7 +192,14 @@ impl Arena {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let at = map_near(near, len, reach, maps, libc::PROT_READ | libc::PROT_WRITE, flags, None)?;
         sys::name_mapping(at, len, c"grapnel-code");
-        Ok(Region { code: at..at + len, view: Some(at), used: 0, way: CodeWay::Protect, pid: sys::pid() })
+        Ok(Region {
+            code: at..at + len,
+            view: Some(at),
+            used: 0,
+            pinned: Vec::new(),
+            way: CodeWay::Protect,
+            pid: sys::pid(),
+        })
     }
 }
 
@@ -177,11 +222,23 @@ impl Region {
     }
 
     fn room(&self) -> usize {
-        self.code.len() - self.used
+        let end = self.pinned.iter().map(|taken| taken.start).min().unwrap_or(self.code.end);
+        end.saturating_sub(self.next())
+    }
+
+    fn is_free(&self, range: &Range<usize>) -> bool {
+        self.next() <= range.start
+            && range.end <= self.code.end
+            && self.pinned.iter().all(|taken| range.end <= taken.start || taken.end <= range.start)
     }
 
     fn next(&self) -> usize {
         self.code.start + self.used
+    }
+
+    fn pin(&mut self, at: usize, len: usize) -> CodeSlot {
+        self.pinned.push(at..at + len);
+        CodeSlot { at, len }
     }
 
     fn take(&mut self, len: usize) -> CodeSlot {
@@ -206,7 +263,14 @@ fn two_views(near: usize, len: usize, reach: &Range<usize>, maps: Option<&Maps>)
     // A child that keeps the view could only waste it: `serves` compares process ids.
     // SAFETY: a child finds itself not served by the region and doesn't touch its view.
     let _ = unsafe { sys::keep_from_children(view, len) };
-    Ok(Region { code: code..code + len, view: Some(view), used: 0, way: CodeWay::TwoViews, pid })
+    Ok(Region {
+        code: code..code + len,
+        view: Some(view),
+        used: 0,
+        pinned: Vec::new(),
+        way: CodeWay::TwoViews,
+        pid,
+    })
 }
 
 /// Maps `len` bytes so that all of them lie in `reach`, without disturbing any other mapping.
@@ -268,13 +332,10 @@ fn map_exactly(at: usize, len: usize, prot: i32, flags: i32, file: Option<&Fd>) 
 /// The free place nearest to `near` for `len` bytes inside `reach`. With `leave_room`, not where the heap or the main
 /// thread's stack would grow.
 fn place(maps: &Maps, near: usize, len: usize, reach: &Range<usize>, leave_room: bool) -> Option<usize> {
-    let low = reach.start.max(LOWEST);
-    let high = reach.end.min(HIGHEST);
-    let brk = sys::brk();
     let mut best: Option<usize> = None;
-    let mut offer = |start: usize, end: usize| {
-        let start = start.max(low).checked_next_multiple_of(PAGE)?;
-        let last = end.min(high).checked_sub(len)? & !(PAGE - 1);
+    maps.for_each_gap(leave_room, |gap| {
+        let start = gap.start.max(reach.start).checked_next_multiple_of(PAGE)?;
+        let last = gap.end.min(reach.end).checked_sub(len)? & !(PAGE - 1);
         if start <= last {
             let at = (near & !(PAGE - 1)).clamp(start, last);
             if best.is_none_or(|b| at.abs_diff(near) < b.abs_diff(near)) {
@@ -282,21 +343,6 @@ fn place(maps: &Maps, near: usize, len: usize, reach: &Range<usize>, leave_room:
             }
         }
         Some(())
-    };
-    let mut start = LOWEST;
-    let end = maps.iter().map(|m| (m.range.clone(), m.kind)).chain([(HIGHEST..HIGHEST, Kind::Other)]);
-    for (next, kind) in end {
-        let (gap_start, mut gap_end) = (start, next.start);
-        start = start.max(next.end);
-        if leave_room && kind == Kind::Stack {
-            gap_end = gap_end.saturating_sub(ROOM);
-        }
-        if leave_room && gap_start <= brk + ROOM && brk < gap_end {
-            offer(gap_start, gap_end.min(brk));
-            offer(brk + ROOM, gap_end);
-        } else {
-            offer(gap_start, gap_end);
-        }
-    }
+    });
     best
 }

@@ -2,7 +2,7 @@
 
 use grapnel_relocator::{CodeAddr, Culprit};
 
-use crate::{Bytes, Errno, HookId, Proof};
+use crate::{Bytes, Errno, HookId, Proof, Refusal};
 
 /// Why a hook can't be put in or taken out. Nothing has been changed, unless the variant says so.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -120,6 +120,14 @@ pub enum Error {
         /// The kernel's answer.
         errno: Errno,
     },
+    /// The code can't be patched while other threads run it.
+    #[error("the code at {site} can't be patched while other threads may run it: {refusal}")]
+    NotLive {
+        /// Where the patch was to go.
+        site: CodeAddr,
+        /// Why.
+        refusal: Refusal,
+    },
     /// The hook has been taken out before.
     #[error("the hook at {site} has been removed before")]
     AlreadyRemoved {
@@ -148,6 +156,7 @@ impl Error {
             Self::Changed { site, .. }
             | Self::ForeignPatch { site, .. }
             | Self::Write { site, .. }
+            | Self::NotLive { site, .. }
             | Self::AlreadyRemoved { site } => *site,
         }
     }
@@ -200,6 +209,9 @@ impl Error {
             Self::Write { .. } => {
                 "allow /proc/self/mem or mprotect on code in the security policy, or rebind the GOT entries instead"
             }
+            Self::NotLive { refusal: Refusal::Busy, .. } => "try again when the other thread is done",
+            Self::NotLive { refusal: Refusal::NotPrepared, .. } => "prepare the transaction for live code",
+            Self::NotLive { .. } => "patch while one thread runs: before main, or with the others stopped",
             Self::AlreadyRemoved { .. } => "nothing needs to be done",
         }
     }

@@ -9,17 +9,10 @@ use grapnel_relocator::{CodeAddr, PcMap};
 
 use crate::{
     Error, Liveness, PatchKind, PatchWay, Proof,
-    memory::view::{Bytes, MemoryView},
-    native,
+    live::Ways,
+    memory::view::MemoryView,
+    patch::{self, Edit, Patch},
 };
-
-/// One run of code bytes that a patch changes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Edit {
-    pub(crate) at: CodeAddr,
-    pub(crate) old: Bytes,
-    pub(crate) new: Bytes,
-}
 
 /// A function that is hooked.
 ///
@@ -27,8 +20,10 @@ pub(crate) struct Edit {
 #[derive(Debug)]
 pub struct Hook {
     pub(crate) target: CodeAddr,
-    /// In the order in which they are made; undone in the reverse order. The last one is at the function's start.
-    pub(crate) edits: [Option<Edit>; 2],
+    /// The near redirect in padding, for a short one at the start.
+    pub(crate) aside: Option<Edit>,
+    pub(crate) start: Edit,
+    pub(crate) ways: Ways,
     pub(crate) trampoline: CodeAddr,
     pub(crate) code: Range<u64>,
     pub(crate) map: PcMap,
@@ -44,8 +39,10 @@ pub struct Hook {
 pub enum RemoveOutcome {
     /// The trampoline stays mapped: a thread may still run in it or return to it, and nothing shows that none does.
     CodeKept {
-        /// The code that is kept.
+        /// The trampoline.
         code: Range<u64>,
+        /// Padding between functions that still holds a redirect, because a thread may be about to run it.
+        padding: Option<Range<u64>>,
     },
 }
 
@@ -73,8 +70,7 @@ impl Hook {
 
     /// Where the relocated instructions start, behind the landing pad that the trampoline may have.
     pub fn displaced(&self) -> CodeAddr {
-        let site = self.edits.iter().flatten().last().map_or(self.target, |edit| edit.at);
-        self.trampoline.offset(site.displacement_from(self.target))
+        self.trampoline.offset(self.start.at.displacement_from(self.target))
     }
 
     /// The shape of the patch.
@@ -101,29 +97,31 @@ impl Hook {
     /// # Safety
     /// What `liveness` says of the other threads is so.
     pub unsafe fn remove(&mut self, liveness: Liveness) -> Result<RemoveOutcome, Error> {
-        let Some(start) = self.edits.iter().flatten().last().filter(|_| !self.removed) else {
-            return Err(Error::AlreadyRemoved { site: self.target });
-        };
-        let Liveness::SingleThreaded = liveness;
+        if self.removed {
+            return Err(Error::AlreadyRemoved { site: self.start.at });
+        }
         let view = MemoryView::open();
-        let foreign = |edit: &Edit| {
-            let found = view.differs(edit.at.0 as usize, edit.new.as_slice())?;
-            Some(Error::ForeignPatch { site: edit.at, expected: edit.new, found })
-        };
-        if let Some(error) = foreign(start) {
-            return Err(error);
-        }
-        for edit in self.edits.iter().flatten().rev() {
-            // Behind the function's start only padding was changed. If someone took it over, it is theirs.
-            if foreign(edit).is_some() {
-                continue;
-            }
-            // SAFETY: the bytes are exactly what this hook wrote (checked just now), and no other thread runs them.
-            unsafe { view.write_code(edit.at.0 as usize, edit.old.as_slice()) }
-                .map_err(|errno| Error::Write { site: edit.at, errno })?;
-        }
-        native::synchronise_this_core();
+        let mut patches = [Patch::new(None, self.start.undone(), self.ways)];
+        // SAFETY: the original bytes come back where they were, and only if this hook's are there; what `liveness`
+        // says is so.
+        unsafe { patch::apply(&view, &mut patches, liveness) };
+        let [Patch { state, .. }] = patches;
+        state.map_err(|error| match error {
+            Error::Changed { site, expected, found } => Error::ForeignPatch { site, expected, found },
+            other => other,
+        })?;
         self.removed = true;
-        Ok(RemoveOutcome::CodeKept { code: self.code() })
+        let mut padding = None;
+        if let Some(aside) = self.aside {
+            // A thread may have taken the short redirect and not yet the near one behind it. Nor is it touched if it is
+            // no longer what this hook wrote.
+            let undone = liveness == Liveness::SingleThreaded
+                && view.differs(aside.at.0 as usize, aside.new.as_slice()).is_none()
+                // SAFETY: no other thread runs the redirect, and no redirect leads to it any more.
+                && unsafe { view.write_code(aside.at.0 as usize, aside.old.as_slice()) }.is_ok();
+            let end = aside.at.0 + aside.new.as_slice().len() as u64;
+            padding = (!undone).then_some(aside.at.0..end);
+        }
+        Ok(RemoveOutcome::CodeKept { code: self.code(), padding })
     }
 }

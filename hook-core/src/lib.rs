@@ -9,12 +9,14 @@
 //! [`original`](Prepared::original) is known then. [`Prepared::commit`] patches, and gives a [`Hook`] for each function.
 //!
 //! The crate lives inside the process that it changes. It calls no function of libc (system calls are made directly, so
-//! `errno` is untouched), takes no lock, keeps no state of its own between calls, and allocates through `alloc` only,
-//! never while a function is half patched. After fork the child has the same hooks, and they work: there is nothing to do.
+//! `errno` is untouched), waits for no lock, and allocates through `alloc` only,
+//! never while a function is half patched. It keeps nothing between calls but what patching under running threads needs:
+//! a signal handler and its table ([`Liveness::Live`]). After fork the child has the same hooks, and they work: there is nothing to do.
 //!
 //! # Safety
 //! `unsafe` is confined to: `sys` (system calls), `memory::view` (writing code), `arena` (writing trampolines),
-//! `module` and `elf` (reading loaded objects), `symbol` (calling IFUNC resolvers), `transaction` and `hook` (patching).
+//! `module` and `elf` (reading loaded objects), `symbol` (calling IFUNC resolvers), `live` (the trap handler), `patch`,
+//! `transaction` and `hook` (patching).
 //! Each says at its start what it relies on.
 #![cfg_attr(not(test), no_std)]
 
@@ -25,20 +27,23 @@ mod elf;
 mod error;
 mod extent;
 mod hook;
-mod liveness;
+mod live;
 mod memory;
 pub mod module;
 mod native;
+mod padding;
+mod patch;
 mod plan;
 pub mod symbol;
 mod sys;
 mod transaction;
+mod workshop;
 
 pub use arena::{Arena, CodeWay};
 pub use error::Error;
 pub use grapnel_relocator::CodeAddr;
 pub use hook::{Hook, RemoveOutcome};
-pub use liveness::Liveness;
+pub use live::{Liveness, Refusal};
 pub use memory::{
     maps::{self, Maps},
     view::{Bytes, PatchWay},

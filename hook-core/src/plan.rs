@@ -1,6 +1,6 @@
 //! What hooking one function would take. A plan reads the function and changes nothing.
 
-use alloc::{vec, vec::Vec};
+use alloc::vec;
 use core::ops::Range;
 
 use grapnel_relocator::{
@@ -13,6 +13,7 @@ use crate::{
     Error, extent,
     memory::{maps::Maps, view::Bytes, view::MemoryView},
     native::{self, ISA, LANDING_PAD},
+    padding::Surroundings,
 };
 
 /// The longest function that is decoded whole for branches into its window.
@@ -101,16 +102,12 @@ impl HookPlan {
     /// # Errors
     /// If the code can't be read or hooked, with the reason and a remedy.
     pub fn new(target: CodeAddr, options: Options) -> Result<Self, Error> {
-        let maps = Maps::read().ok();
-        Self::with(target, options, &MemoryView::open(), maps.as_ref())
+        let (view, maps) = (MemoryView::open(), Maps::read().ok());
+        Self::with(target, options, &Surroundings { view: &view, maps: maps.as_ref(), claimed: &|_| false })
     }
 
-    pub(crate) fn with(
-        target: CodeAddr,
-        options: Options,
-        view: &MemoryView,
-        maps: Option<&Maps>,
-    ) -> Result<Self, Error> {
+    pub(crate) fn with(target: CodeAddr, options: Options, around: &Surroundings<'_>) -> Result<Self, Error> {
+        let Surroundings { view, maps, .. } = *around;
         let at = target.0 as usize;
         if let Some(maps) = maps
             && !maps.find(at).is_some_and(|m| m.execute)
@@ -138,7 +135,7 @@ impl HookPlan {
             first = Self::near(target, 0, &bytes, size, options).or(first);
         }
         let plan = match first {
-            Err(refused) => Self::short(target, &bytes, size, options, view, maps).ok_or(refused)?,
+            Err(refused) => Self::short(target, &bytes, size, options, around).ok_or(refused)?,
             Ok(plan) => plan,
         };
         match plan.proof {
@@ -166,13 +163,11 @@ impl HookPlan {
         bytes: &[u8],
         size: Option<usize>,
         options: Options,
-        view: &MemoryView,
-        maps: Option<&Maps>,
+        around: &Surroundings<'_>,
     ) -> Option<Self> {
         let lengths = redirect::lengths(ISA);
-        let stop = padding_near(target, size?, lengths.near, view, maps?)?;
-        redirect::short(ISA, target, stop).ok()?;
-        let found = view.bytes(stop.0 as usize, lengths.near);
+        let stop = around.padding_near(target, lengths.near)?;
+        let found = around.view.bytes(stop.0 as usize, lengths.near);
         Self::shaped(target, 0, bytes, size, lengths.short, options.use_padding, Some((stop, found))).ok()
     }
 
@@ -251,46 +246,4 @@ impl HookPlan {
         let stop = self.stop.as_ref().map(|(at, found)| at.0..at.0 + found.as_slice().len() as u64);
         core::iter::once(self.site.0..self.site.0 + self.patch_len as u64).chain(stop)
     }
-}
-
-/// Where `len` bytes of padding that nothing runs lie within reach of a short redirect at `target`: behind the end of
-/// some function, as its unwind entry says, and before the next multiple of 16.
-fn padding_near(
-    target: CodeAddr,
-    size: usize,
-    len: usize,
-    view: &MemoryView,
-    maps: &Maps,
-) -> Option<CodeAddr> {
-    const STEP: usize = 16;
-    let at = target.0 as usize;
-    let lowest = (at.saturating_sub(120)) & !(STEP - 1);
-    let blocks: Vec<usize> = (lowest..at + size + 130).step_by(STEP).collect();
-    blocks.into_iter().filter_map(|block| padding_at_end_of(block, STEP, len, view, maps)).find(|&stop| {
-        let overlaps = stop.0 < target.0 + 2 && target.0 < stop.0 + len as u64;
-        !overlaps && redirect::short(ISA, target, stop).is_ok()
-    })
-}
-
-/// The padding that ends the 16 bytes at `block`, if it is `len` bytes long and proved to be no code.
-fn padding_at_end_of(
-    block: usize,
-    step: usize,
-    len: usize,
-    view: &MemoryView,
-    maps: &Maps,
-) -> Option<CodeAddr> {
-    // The last byte before the padding belongs to a function whose extent ends right behind it.
-    let function = (0..step).rev().find_map(|i| extent::of(maps, block.checked_add(i)?))?;
-    let end = function.end;
-    if end > block + step - len || end < block {
-        return None;
-    }
-    // Whatever begins in the padding would have an entry of its own.
-    if (end..block + step).any(|at| extent::of(maps, at).is_some()) {
-        return None;
-    }
-    let bytes = view.bytes(end, block + step - end);
-    let padding = native::padding_len(CodeAddr(end as u64), bytes.as_slice());
-    (padding >= len).then_some(CodeAddr(end as u64))
 }

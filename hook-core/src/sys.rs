@@ -190,3 +190,61 @@ pub(crate) fn brk() -> usize {
     // SAFETY: 0 is below every valid end, so the kernel only answers where it is.
     unsafe { syscall!(Sysno::brk, 0) }.unwrap_or(0)
 }
+
+/// Prepares the process for [`sync_cores`].
+pub(crate) fn register_core_sync() -> Result<()> {
+    const REGISTER_PRIVATE_EXPEDITED_SYNC_CORE: usize = 1 << 6;
+    // SAFETY: the command touches no memory.
+    unsafe { syscall!(Sysno::membarrier, REGISTER_PRIVATE_EXPEDITED_SYNC_CORE, 0, 0) }?;
+    Ok(())
+}
+
+/// Every core that runs a thread of this process executes a serialising instruction before it runs the thread on.
+pub(crate) fn sync_cores() -> Result<()> {
+    const PRIVATE_EXPEDITED_SYNC_CORE: usize = 1 << 5;
+    // SAFETY: the command touches no memory.
+    unsafe { syscall!(Sysno::membarrier, PRIVATE_EXPEDITED_SYNC_CORE, 0, 0) }?;
+    Ok(())
+}
+
+/// The kernel's own `struct sigaction`, which is not libc's.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct SigAction {
+    pub(crate) handler: usize,
+    pub(crate) flags: u64,
+    restorer: usize,
+    mask: u64,
+}
+
+impl SigAction {
+    /// An action that blocks the signals of `mask` while it runs. `restorer` is what the handler returns to.
+    pub(crate) fn new(handler: usize, flags: u64, mask: u64, restorer: usize) -> Self {
+        const SA_RESTORER: u64 = 0x0400_0000;
+        Self { handler, flags: flags | SA_RESTORER, restorer, mask }
+    }
+}
+
+/// The action for a signal.
+pub(crate) fn signal_action(signal: i32) -> Result<SigAction> {
+    let mut old = SigAction::default();
+    // SAFETY: the kernel writes one structure at `old`; its mask is 8 bytes long.
+    unsafe { syscall!(Sysno::rt_sigaction, signal, 0, &raw mut old, 8) }?;
+    Ok(old)
+}
+
+/// Sets the action for a signal.
+///
+/// # Safety
+/// The handler fits its flags and is safe in a signal.
+pub(crate) unsafe fn set_signal_action(signal: i32, action: &SigAction) -> Result<()> {
+    // SAFETY: the kernel reads one structure; the rest is the caller's promise.
+    unsafe { syscall!(Sysno::rt_sigaction, signal, core::ptr::from_ref(action), 0, 8) }?;
+    Ok(())
+}
+
+/// Sends a signal to this thread alone.
+pub(crate) fn signal_this_thread(signal: i32) {
+    // SAFETY: a signal to oneself; what it does was decided by its action.
+    let _ = unsafe { syscall!(Sysno::gettid).and_then(|tid| syscall!(Sysno::tgkill, pid(), tid, signal)) };
+}

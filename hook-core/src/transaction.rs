@@ -7,14 +7,13 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use grapnel_relocator::{CodeAddr, PcMap, Reach, redirect};
+use grapnel_relocator::CodeAddr;
 
 use crate::{
-    Arena, Bytes, CodeWay, Error, Hook, HookPlan, Liveness, Options, PatchWay,
-    arena::CodeSlot,
-    hook::Edit,
+    Arena, CodeWay, Error, Hook, HookPlan, Liveness, Options, Refusal,
     memory::{maps::Maps, view::MemoryView},
-    native::{self, ISA, NEAR_REACH},
+    patch::{self, Patch},
+    workshop::{Ready, Workshop},
 };
 
 /// The number of a hook in its transaction, from 0 in the order in which they were asked for.
@@ -33,13 +32,14 @@ impl HookId {
 pub struct Transaction<'a> {
     arena: Memory<'a>,
     requests: Vec<Request>,
+    live: bool,
 }
 
 #[derive(Debug)]
-struct Request {
-    target: CodeAddr,
-    replacement: CodeAddr,
-    options: Options,
+pub(crate) struct Request {
+    pub(crate) target: CodeAddr,
+    pub(crate) replacement: CodeAddr,
+    pub(crate) options: Options,
 }
 
 #[derive(Debug)]
@@ -73,7 +73,7 @@ impl Transaction<'static> {
 impl<'a> Transaction<'a> {
     /// A transaction whose trampolines go into an arena that serves others as well.
     pub fn with_arena(arena: &'a mut Arena) -> Self {
-        Self { arena: Memory::Lent(arena), requests: Vec::new() }
+        Self { arena: Memory::Lent(arena), requests: Vec::new(), live: false }
     }
 
     /// Asks for a function to be replaced. Nothing is read or changed yet.
@@ -93,18 +93,23 @@ impl<'a> Transaction<'a> {
         id
     }
 
+    /// Prepares the hooks such that they may go in while other threads run the functions ([`Liveness::Live`]). Their
+    /// islands are then put at particular addresses, which may take a page for each.
+    #[must_use]
+    pub fn live(mut self) -> Self {
+        self.live = true;
+        self
+    }
+
     /// Does everything that can fail. The originals are known and their trampolines written afterwards; no byte of
     /// live code has changed.
     pub fn prepare(mut self) -> Prepared<'a> {
         let view = MemoryView::open();
         let maps = Maps::read().ok();
         let mut hooks: Vec<Result<Ready, Error>> = Vec::with_capacity(self.requests.len());
+        let mut workshop = Workshop::new(self.arena.get(), &view, maps.as_ref(), self.live);
         for (i, request) in self.requests.iter().enumerate() {
-            let ready = self.requests.iter().take(i).position(|r| r.target == request.target).map_or_else(
-                || ready(request, self.arena.get(), &view, maps.as_ref(), &hooks),
-                |first| Err(Error::AlreadyPlanned { target: request.target, first: HookId(first) }),
-            );
-            hooks.push(ready);
+            hooks.push(workshop.prepare(HookId(i), request));
         }
         if let Err(errno) = self.arena.get().seal() {
             for hook in &mut hooks {
@@ -137,15 +142,6 @@ pub struct Prepared<'a> {
     view: MemoryView,
     hooks: Vec<Result<Ready, Error>>,
     results: Vec<Result<Hook, Error>>,
-}
-
-#[derive(Debug)]
-struct Ready {
-    plan: HookPlan,
-    slot: CodeSlot,
-    map: PcMap,
-    /// In the order in which they are to be made.
-    edits: [Option<Edit>; 2],
 }
 
 impl Prepared<'_> {
@@ -184,138 +180,26 @@ impl Prepared<'_> {
     ///   until its hook is removed or dropped.
     /// * What `liveness` says of the other threads is so.
     pub unsafe fn commit(mut self, liveness: Liveness) -> Vec<Result<Hook, Error>> {
-        let Liveness::SingleThreaded = liveness;
         let mut results = core::mem::take(&mut self.results);
-        for hook in self.hooks {
-            // SAFETY: the caller's promise.
-            results.push(hook.and_then(|ready| unsafe { write(&self.view, ready) }));
+        let mut patches: Vec<Patch> = Vec::with_capacity(self.hooks.len());
+        for ready in self.hooks.iter().flatten() {
+            let mut patch = Patch::new(ready.aside, ready.start, ready.ways);
+            if liveness == Liveness::Live && !ready.live {
+                patch.state = Err(Error::NotLive { site: ready.start.at, refusal: Refusal::NotPrepared });
+            }
+            patches.push(patch);
         }
-        native::synchronise_this_core();
+        // SAFETY: the caller's promises. The trampolines and islands that the redirects lead to are in place.
+        unsafe { patch::apply(&self.view, &mut patches, liveness) };
+        let mut patches = patches.into_iter();
+        for hook in self.hooks {
+            results.push(hook.and_then(|ready| match patches.next() {
+                Some(patch) => patch.state.map(|way| ready.into_hook(way)),
+                None => Err(Error::AlreadyRemoved { site: ready.start.at }),
+            }));
+        }
         results
     }
-}
-
-/// # Safety
-/// As [`Prepared::commit`] for one hook.
-unsafe fn write(view: &MemoryView, ready: Ready) -> Result<Hook, Error> {
-    for edit in ready.edits.iter().flatten() {
-        if let Some(found) = view.differs(edit.at.0 as usize, edit.old.as_slice()) {
-            return Err(Error::Changed { site: edit.at, expected: edit.old, found });
-        }
-    }
-    let mut way = PatchWay::ProcMem;
-    for edit in ready.edits.iter().flatten() {
-        // SAFETY: the caller's promise; the bytes are those that the plan was made for (checked just now).
-        way = unsafe { view.write_code(edit.at.0 as usize, edit.new.as_slice()) }
-            .map_err(|errno| Error::Write { site: edit.at, errno })?;
-    }
-    let start = ready.slot.at as u64;
-    Ok(Hook {
-        target: ready.plan.target,
-        edits: ready.edits,
-        trampoline: CodeAddr(start),
-        code: start..start + ready.slot.len as u64,
-        map: ready.map,
-        kind: ready.plan.kind(),
-        proof: ready.plan.proof().clone(),
-        way,
-        removed: false,
-    })
-}
-
-/// Plans one hook and writes its trampoline.
-fn ready(
-    request: &Request,
-    arena: &mut Arena,
-    view: &MemoryView,
-    maps: Option<&Maps>,
-    earlier: &[Result<Ready, Error>],
-) -> Result<Ready, Error> {
-    let target = request.target;
-    let plan = HookPlan::with(target, request.options, view, maps)?;
-    for range in plan.overwritten() {
-        let overlaps = |ready: &Ready| {
-            ready.plan.overwritten().any(|other| range.start < other.end && other.start < range.end)
-        };
-        if let Some(first) = earlier.iter().position(|e| e.as_ref().is_ok_and(overlaps)) {
-            return Err(Error::Overlaps { target, first: HookId(first) });
-        }
-        if range.contains(&request.replacement.0) {
-            return Err(Error::ReplacementInPatch { target, replacement: request.replacement });
-        }
-    }
-    // The near redirect stands at the function's start, or in padding close to it.
-    let near_at = plan.stop.as_ref().map_or(plan.site, |(at, _)| *at);
-    let direct = redirect::near(ISA, near_at, request.replacement).ok();
-    let island_len = if direct.is_some() { 0 } else { redirect::lengths(ISA).absolute };
-    let len = plan.trampoline_max() + island_len;
-    let slot = allocate(&plan, near_at, direct.is_none(), len, arena, maps)?;
-    let start = CodeAddr(slot.at as u64);
-
-    let refused = |source| Error::Relocation { target, bytes: plan.original, source };
-    let moved = plan.relocation.emit(start.add(plan.pad().len() as u64)).map_err(refused)?;
-    let mut code = Vec::with_capacity(len);
-    code.extend_from_slice(plan.pad());
-    code.extend_from_slice(moved.bytes());
-    let jump = match direct {
-        Some(jump) => jump,
-        None => {
-            let island = start.add(code.len() as u64);
-            code.extend_from_slice(&redirect::absolute(ISA, island, request.replacement).map_err(refused)?);
-            redirect::near(ISA, near_at, island).map_err(refused)?
-        }
-    };
-    if !arena.write(&slot, &code) {
-        return Err(Error::NoCodeMemory { target, errno: crate::sys::EINVAL });
-    }
-    let jump = Bytes::new(&jump);
-    let edits = match plan.stop {
-        None => [None, Some(Edit { at: plan.site, old: plan.original, new: jump })],
-        Some((stop, old)) => {
-            let short = redirect::short(ISA, plan.site, stop).map_err(refused)?;
-            let first = Edit { at: stop, old, new: jump };
-            [Some(first), Some(Edit { at: plan.site, old: plan.original, new: Bytes::new(&short) })]
-        }
-    };
-    Ok(Ready { slot, map: moved.map().clone(), edits, plan })
-}
-
-fn allocate(
-    plan: &HookPlan,
-    near_at: CodeAddr,
-    island: bool,
-    len: usize,
-    arena: &mut Arena,
-    maps: Option<&Maps>,
-) -> Result<CodeSlot, Error> {
-    let pad = plan.pad().len() as u64;
-    // Reaches are for the start of the relocated code, which lies behind the landing pad.
-    let moved =
-        |reach: Reach| reach.lo.0.saturating_sub(pad)..reach.hi.0.saturating_sub(pad).saturating_add(1);
-    let all = 0..u64::MAX;
-    let jump = if island {
-        let end = near_at.0 + redirect::lengths(ISA).near as u64;
-        end.saturating_sub(NEAR_REACH)..end.saturating_add(NEAR_REACH - len as u64)
-    } else {
-        all
-    };
-    let near = plan.target.0 as usize;
-    let mut last = crate::sys::ENOMEM;
-    for reach in [plan.relocation.reach(), plan.relocation.required_reach()] {
-        let reach = intersection(&moved(reach), &jump);
-        if reach.is_empty() {
-            continue;
-        }
-        match arena.allocate(near, len, &(reach.start as usize..reach.end as usize), maps) {
-            Ok(slot) => return Ok(slot),
-            Err(errno) => last = errno,
-        }
-    }
-    Err(Error::NoCodeMemory { target: plan.target, errno: last })
-}
-
-fn intersection(a: &Range<u64>, b: &Range<u64>) -> Range<u64> {
-    a.start.max(b.start)..a.end.min(b.end)
 }
 
 fn address(pointer: *const ()) -> CodeAddr {

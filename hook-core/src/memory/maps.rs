@@ -9,6 +9,13 @@ use core::ops::Range;
 
 use crate::sys::{self, Fd};
 
+/// The lowest address that is tried: the kernel's usual `vm.mmap_min_addr`.
+pub(crate) const LOWEST: usize = 0x1_0000;
+/// The end of the addresses that a process gets without asking for more.
+pub(crate) const HIGHEST: usize = 0x7fff_ffff_f000;
+/// The heap is left this much room to grow, and the main thread's stack as well, if there is another place.
+const ROOM: usize = 1 << 30;
+
 /// What a mapping is, as far as placement cares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -86,6 +93,34 @@ impl Maps {
             }
         }
         (end - address).min(limit)
+    }
+
+    /// Calls `each` with every range in which nothing is mapped, ascending. With `leave_room`, without what the heap and
+    /// the main thread's stack may want to grow into. What `each` returns doesn't matter.
+    pub(crate) fn for_each_gap(&self, leave_room: bool, mut each: impl FnMut(Range<usize>) -> Option<()>) {
+        let heap = if leave_room { sys::brk()..sys::brk().saturating_add(ROOM) } else { 0..0 };
+        let mut offer = |gap: Range<usize>| {
+            // What is left of the gap below and above the heap's room.
+            let below = gap.start..gap.end.min(heap.start);
+            let above = gap.start.max(heap.end)..gap.end;
+            let parts = if heap.is_empty() || gap.end <= heap.start || heap.end <= gap.start {
+                [gap, 0..0]
+            } else {
+                [below, above]
+            };
+            for part in parts {
+                if !part.is_empty() {
+                    each(part);
+                }
+            }
+        };
+        let mut start = LOWEST;
+        for m in &self.list {
+            let room = if leave_room && m.kind == Kind::Stack { ROOM } else { 0 };
+            offer(start..m.range.start.saturating_sub(room).min(HIGHEST));
+            start = start.max(m.range.end);
+        }
+        offer(start..HIGHEST);
     }
 
     /// The start of the file that the mapping at `address` belongs to: the mapping of the same file at offset 0 that

@@ -67,6 +67,25 @@ impl MemoryView {
         Bytes::new(buf.get(..n).unwrap_or(&[]))
     }
 
+    /// Whether code can be written without taking anyone the right to run it.
+    pub(crate) fn is_file(&self) -> Result<(), Errno> {
+        self.file.as_ref().map(drop).map_err(|errno| *errno)
+    }
+
+    /// Writes code that others may be running meanwhile, and never changes its protection.
+    ///
+    /// # Safety
+    /// The bytes at `address` are code that the caller may change, and whoever runs them meanwhile finds either the old
+    /// ones or the new ones, byte by byte.
+    pub(crate) unsafe fn write_running(&self, address: usize, bytes: &[u8]) -> Result<(), Errno> {
+        let file = self.file.as_ref().map_err(|errno| *errno)?;
+        // SAFETY: the caller's promise.
+        match unsafe { file.write_at(bytes, address) }? {
+            n if n == bytes.len() => Ok(()),
+            _ => Err(Errno(libc::EFAULT)),
+        }
+    }
+
     /// Writes code, and says how.
     ///
     /// # Safety

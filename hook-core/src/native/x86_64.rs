@@ -1,7 +1,7 @@
 //! x86-64: what the engine needs to know beyond what the relocator does.
 //!
 //! # Safety
-//! The one unsafe act is `cpuid`, which changes registers only.
+//! Nothing here is unsafe to call, but `signal_return`, which only a signal handler's frame returns to.
 
 use grapnel_arch::x86_64::decode;
 use grapnel_relocator::{CodeAddr, Isa};
@@ -37,4 +37,43 @@ pub(crate) fn padding_len(at: CodeAddr, bytes: &[u8]) -> usize {
         }
     }
     len
+}
+
+/// Whether a trap signal comes from a trap instruction, and not from another process or a debugger's single step.
+/// Linux says `SI_KERNEL` for `int3`, emulators `TRAP_BRKPT`.
+pub(crate) fn is_trap_code(code: i32) -> bool {
+    code == libc::SI_KERNEL || code == libc::TRAP_BRKPT
+}
+
+/// The address of the trap that a thread has run: the saved program counter is behind it.
+pub(crate) fn trap_address(context: &libc::ucontext_t) -> u64 {
+    let pc = context.uc_mcontext.gregs[libc::REG_RIP as usize];
+    pc.cast_unsigned().wrapping_sub(1)
+}
+
+/// Has the thread go on elsewhere.
+pub(crate) fn set_pc(context: &mut libc::ucontext_t, pc: u64) {
+    context.uc_mcontext.gregs[libc::REG_RIP as usize] = pc.cast_signed();
+}
+
+// What a signal handler returns to: `rt_sigreturn`. Unwinders and debuggers know the end of a signal handler by exactly
+// these bytes, if no unwind entry covers them; they look at the byte before as well, since that is where a call would be.
+core::arch::global_asm!(
+    ".pushsection .text.grapnel_hook_signal_return, \"ax\", @progbits",
+    ".p2align 4",
+    "nop",
+    ".globl grapnel_hook_signal_return",
+    ".hidden grapnel_hook_signal_return",
+    ".type grapnel_hook_signal_return, @function",
+    "grapnel_hook_signal_return:",
+    ".byte 0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0", // mov rax, 15
+    "syscall",
+    ".size grapnel_hook_signal_return, . - grapnel_hook_signal_return",
+    ".popsection",
+);
+
+unsafe extern "C" {
+    /// Run by the kernel's signal frame alone.
+    #[link_name = "grapnel_hook_signal_return"]
+    pub(crate) fn signal_return();
 }

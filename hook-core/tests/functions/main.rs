@@ -3,6 +3,7 @@
 #[path = "../common/code.rs"]
 mod code;
 mod refusals;
+#[path = "../common/samples.rs"]
 mod samples;
 mod sharing;
 

@@ -1,0 +1,108 @@
+//! Patching code that other threads may be running.
+//!
+//! The protocol, for all patches of a transaction together:
+//!
+//! 1. A trap goes over the first byte of each patch. One byte is written at once; whoever runs it traps, and the
+//!    handler sends it to the trampoline, where it does what the function did. Every core synchronises.
+//! 2. The other bytes of the patches are written, which nobody can reach from the first byte. Every core synchronises.
+//! 3. The first bytes are written. Every core synchronises.
+//!
+//! A thread may have been stopped inside the window before step 1, in front of its second instruction, say, and go on
+//! much later; it may even be in a signal handler meanwhile, so that no look at its registers would find it. So the
+//! redirect is chosen such that each of its bytes at which an instruction of the window started is a trap as well: the
+//! island that it jumps to is put at an address whose displacement has these bytes. The late thread traps there, and
+//! the handler sends it to the copy of that instruction.
+//!
+//! Code is written through `/proc/self/mem` alone. A store of our own, which on x86-64 could replace the whole redirect
+//! at once where it fits an aligned word, would need a mapping of the text that is writable; the kernel's copy makes no
+//! promise about the size of its stores, and `mprotect` would take the right to execute away from the other threads.
+//!
+//! What remains: a thread that has the trap signal blocked when it meets a trap is killed by the kernel, with the
+//! process. glibc blocks all signals for moments (starting and ending a thread, `posix_spawn`, `abort`).
+
+mod handler;
+mod island;
+mod table;
+
+use core::sync::atomic::{AtomicI32, Ordering::*};
+
+use crate::sys::{self, Errno};
+
+pub(crate) use island::Pattern;
+pub(crate) use table::{POSITIONS, Ways};
+
+/// What the caller knows about the other threads while code is patched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Liveness {
+    /// No other thread runs, and no signal handler of this thread runs the functions meanwhile. Every patch is one
+    /// write.
+    SingleThreaded,
+    /// Other threads may be running the code. A handler for `SIGTRAP` is installed and stays; traps that are not of
+    /// this crate's making go to the handler that was there before. No thread has `SIGTRAP` blocked while it runs the
+    /// functions.
+    Live,
+}
+
+/// The process id of who patches at the moment; 0 if nobody does. In a child made by fork a holder of the parent's
+/// doesn't count.
+static HOLDER: AtomicI32 = AtomicI32::new(0);
+
+/// The right to patch live code, held by one thread of the process at a time.
+pub(crate) struct Session(());
+
+/// Why code can't be patched while it runs.
+#[non_exhaustive]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// Another thread is patching.
+    Busy,
+    /// The kernel doesn't offer what it takes: core synchronisation by `membarrier` (Linux 4.16), or a signal handler.
+    Kernel(Errno),
+    /// `/proc/self/mem` can't be opened, and code can't be written in any other way while it runs.
+    NoProcMem(Errno),
+    /// The hook wasn't prepared for it ([`Transaction::live`](crate::Transaction::live)).
+    NotPrepared,
+    /// No place could be had for the island whose address makes traps of the bytes at which a thread may still be.
+    NoIsland,
+}
+
+impl core::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Busy => f.write_str("another thread is patching code"),
+            Self::Kernel(errno) => write!(f, "the kernel refuses core synchronisation: {errno}"),
+            Self::NoProcMem(errno) => write!(f, "/proc/self/mem can't be opened: {errno}"),
+            Self::NotPrepared => f.write_str("the hook was not prepared for it"),
+            Self::NoIsland => f.write_str("no place for its island is free"),
+        }
+    }
+}
+
+impl Session {
+    pub(crate) fn begin() -> Result<Self, Refusal> {
+        let pid = sys::pid();
+        let free = |holder: i32| (holder != pid).then_some(pid);
+        HOLDER.fetch_update(Acquire, Relaxed, free).map_err(|_| Refusal::Busy)?;
+        let session = Self(());
+        sys::register_core_sync().map_err(Refusal::Kernel)?;
+        handler::install().map_err(Refusal::Kernel)?;
+        Ok(session)
+    }
+
+    /// Says where a thread goes on that traps in a patch. Entered before the trap is written.
+    pub(crate) fn enter(&self, site: u64, ways: Ways) {
+        table::enter(site, ways);
+    }
+
+    /// Every thread of the process sees all code that was written before, from its next instruction on.
+    pub(crate) fn synchronise(&self) -> Result<(), Errno> {
+        sys::sync_cores()
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        HOLDER.store(0, Release);
+    }
+}

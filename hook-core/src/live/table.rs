@@ -1,0 +1,114 @@
+//! Where a thread goes that meets a trap of ours.
+//!
+//! The table is the process's, because the signal handler is. An entry stays for good: a thread may have trapped long
+//! ago and get to run its handler only now. Entries are reused when the same place is patched again, so the table grows
+//! with the number of places and not with the number of patches.
+//!
+//! Looking up neither locks nor allocates, and may interrupt an update of the same entry: each address in it is a
+//! valid way on at all times, because trampolines are never freed.
+
+use alloc::boxed::Box;
+use core::{
+    ptr,
+    sync::atomic::{AtomicPtr, AtomicU64, Ordering::*},
+};
+
+/// Positions in a patch at which a thread may trap: its start, and each byte that an instruction of the window starts
+/// at.
+pub(crate) const POSITIONS: usize = 5;
+
+const CHUNK: usize = 64;
+
+/// Where to go on from each position of a patch; 0 where no instruction starts.
+pub(crate) type Ways = [u64; POSITIONS];
+
+struct Entry {
+    /// 0 while the entry is free.
+    site: AtomicU64,
+    ways: [AtomicU64; POSITIONS],
+}
+
+struct Chunk {
+    entries: [Entry; CHUNK],
+    next: AtomicPtr<Chunk>,
+}
+
+impl Chunk {
+    const fn new() -> Self {
+        Self {
+            entries: [const { Entry { site: AtomicU64::new(0), ways: [const { AtomicU64::new(0) }; POSITIONS] } };
+                CHUNK],
+            next: AtomicPtr::new(ptr::null_mut()),
+        }
+    }
+
+    fn next(&self) -> Option<&'static Chunk> {
+        // SAFETY: the pointer is null or came from `Box::leak` and is never freed.
+        unsafe { self.next.load(Acquire).as_ref() }
+    }
+}
+
+static FIRST: Chunk = Chunk::new();
+
+fn chunks() -> impl Iterator<Item = &'static Chunk> {
+    core::iter::successors(Some(&FIRST), |chunk| chunk.next())
+}
+
+/// Enters a place, before anything traps there. Only the holder of the patching lock calls this.
+pub(crate) fn enter(site: u64, ways: Ways) {
+    let entries = || chunks().flat_map(|chunk| &chunk.entries);
+    let found = entries()
+        .find(|e| e.site.load(Relaxed) == site)
+        .or_else(|| entries().find(|e| e.site.load(Relaxed) == 0));
+    let entry = found.unwrap_or_else(|| {
+        let chunk: &'static Chunk = Box::leak(Box::new(Chunk::new()));
+        if let Some(last) = chunks().last() {
+            last.next.store(ptr::from_ref(chunk).cast_mut(), Release);
+        }
+        &chunk.entries[0]
+    });
+    for (slot, way) in entry.ways.iter().zip(ways) {
+        slot.store(way, Relaxed);
+    }
+    entry.site.store(site, Release);
+}
+
+/// Where a thread goes on that trapped at `pc`. Async-signal-safe.
+pub(crate) fn way_on(pc: u64) -> Option<u64> {
+    for chunk in chunks() {
+        for entry in &chunk.entries {
+            let site = entry.site.load(Acquire);
+            if site == 0 {
+                return None;
+            }
+            let position = pc.wrapping_sub(site);
+            if let Some(way) = entry.ways.get(position as usize).filter(|_| position < POSITIONS as u64) {
+                return Some(way.load(Relaxed)).filter(|&way| way != 0);
+            }
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_found_and_reused() {
+        // Addresses that no code has, so that tests beside this one don't meet them.
+        let base = 0x10;
+        for i in 0..200 {
+            enter(base + 16 * i, [i + 1, 0, i + 2, 0, 0]);
+        }
+        assert_eq!(way_on(base), Some(1));
+        assert_eq!(way_on(base + 16 * 199), Some(200));
+        assert_eq!(way_on(base + 16 * 199 + 2), Some(201));
+        assert_eq!(way_on(base + 16 * 199 + 1), None);
+        assert_eq!(way_on(base + 16 * 199 + 5), None);
+        let chunks_before = chunks().count();
+        enter(base + 16 * 199, [7; POSITIONS]);
+        assert_eq!(way_on(base + 16 * 199), Some(7));
+        assert_eq!(chunks().count(), chunks_before);
+    }
+}

@@ -1,0 +1,196 @@
+//! Changing live code from known bytes to others, many places at once.
+//!
+//! # Safety
+//! Writes over code. Every write is preceded by a look at what is there: bytes that aren't the expected ones are left
+//! alone. Between the look and the write someone else may patch the same place; nothing on Linux can rule that out.
+
+use core::slice::IterMut;
+
+use grapnel_relocator::CodeAddr;
+
+use crate::{
+    Error, Liveness, PatchWay, Refusal,
+    live::{Session, Ways},
+    memory::view::{Bytes, MemoryView},
+    native::{self, TRAP},
+    sys::Errno,
+};
+
+/// One run of code bytes that a patch changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Edit {
+    pub(crate) at: CodeAddr,
+    pub(crate) old: Bytes,
+    pub(crate) new: Bytes,
+}
+
+impl Edit {
+    /// The same backwards.
+    pub(crate) fn undone(self) -> Self {
+        Self { at: self.at, old: self.new, new: self.old }
+    }
+}
+
+/// One patch: bytes at a function's start, and perhaps others that only they lead to.
+#[derive(Debug)]
+pub(crate) struct Patch {
+    /// Padding that is changed before the start.
+    pub(crate) aside: Option<Edit>,
+    pub(crate) start: Edit,
+    /// Where a thread goes on that traps in the patch.
+    pub(crate) ways: Ways,
+    /// What became of it.
+    pub(crate) state: Result<PatchWay, Error>,
+}
+
+impl Patch {
+    pub(crate) fn new(aside: Option<Edit>, start: Edit, ways: Ways) -> Self {
+        Self { aside, start, ways, state: Ok(PatchWay::ProcMem) }
+    }
+
+    /// Leaves the patch out if any of its bytes isn't what it should be.
+    fn look(&mut self, view: &MemoryView) {
+        for edit in [self.aside.as_ref(), Some(&self.start)].into_iter().flatten() {
+            if let Some(found) = view.differs(edit.at.0 as usize, edit.old.as_slice()) {
+                self.state = Err(Error::Changed { site: edit.at, expected: edit.old, found });
+                return;
+            }
+        }
+    }
+}
+
+/// Makes the patches. Each says in its state whether it was made.
+///
+/// # Safety
+/// The bytes are code that the caller may change, every patch leaves code that does what its callers expect, and what
+/// `liveness` says of the other threads is so.
+pub(crate) unsafe fn apply(view: &MemoryView, patches: &mut [Patch], liveness: Liveness) {
+    for patch in patches.iter_mut() {
+        patch.look(view);
+    }
+    match liveness {
+        // SAFETY: the caller's promise: nobody runs the code meanwhile.
+        Liveness::SingleThreaded => unsafe { apply_alone(view, patches) },
+        Liveness::Live => {
+            let refusal = match (view.is_file(), Session::begin()) {
+                (Err(errno), _) => Refusal::NoProcMem(errno),
+                (_, Err(refusal)) => refusal,
+                // SAFETY: the caller's promise.
+                (Ok(()), Ok(session)) => return unsafe { apply_live(view, patches, &session) },
+            };
+            for patch in patches {
+                patch.state = Err(Error::NotLive { site: patch.start.at, refusal });
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As [`apply`]; no other thread runs the code.
+unsafe fn apply_alone(view: &MemoryView, patches: &mut [Patch]) {
+    for patch in good(patches) {
+        for edit in [patch.aside, Some(patch.start)].into_iter().flatten() {
+            // SAFETY: the caller's promise; the bytes were looked at.
+            let written = unsafe { view.write_code(edit.at.0 as usize, edit.new.as_slice()) };
+            patch.state = written.map_err(|errno| Error::Write { site: edit.at, errno });
+            if patch.state.is_err() {
+                break;
+            }
+        }
+    }
+    native::synchronise_this_core();
+}
+
+/// The protocol of [`crate::live`].
+///
+/// # Safety
+/// As [`apply`].
+unsafe fn apply_live(view: &MemoryView, patches: &mut [Patch], session: &Session) {
+    for patch in good(patches) {
+        session.enter(patch.start.at.0, patch.ways);
+        if let Some(edit) = patch.aside {
+            // SAFETY: padding, which nobody runs (the plan's proof).
+            let written = unsafe { view.write_running(edit.at.0 as usize, edit.new.as_slice()) };
+            fail(&mut patch.state, edit.at, written);
+        }
+        for at in patch.first_traps() {
+            // SAFETY: one byte, at which an instruction starts. Whoever runs it traps, and the handler knows where to
+            // go on.
+            unsafe { patch.write(view, at, Some(&TRAP)) };
+        }
+    }
+    if let Err(errno) = session.synchronise() {
+        // The bytes that were there before are as good as the traps, one by one.
+        for patch in good(patches) {
+            let old = patch.start.old;
+            for at in patch.first_traps() {
+                // SAFETY: the byte that was there before, at which an instruction starts.
+                unsafe { patch.write(view, at, old.as_slice().get(at)) };
+            }
+            patch.state = Err(Error::NotLive { site: patch.start.at, refusal: Refusal::Kernel(errno) });
+        }
+        return;
+    }
+    // From here on a failure leaves traps behind. With their handler the function does what it did before.
+    for patch in good(patches) {
+        let new = patch.start.new;
+        for at in patch.rest() {
+            // SAFETY: the first byte traps on every core, so nobody comes here from it. A thread that was inside before
+            // finds a trap at each place where an instruction started, and this is none of them.
+            unsafe { patch.write(view, at, new.as_slice().get(at)) };
+        }
+    }
+    // It worked a moment ago, and has no reason to fail later; if it did, the traps would still be right.
+    let _ = session.synchronise();
+    for patch in good(patches) {
+        let new = patch.start.new;
+        for at in patch.positions() {
+            // SAFETY: one byte, behind which the rest of its instruction is complete on every core.
+            unsafe { patch.write(view, at, new.as_slice().get(at)) };
+        }
+    }
+    let _ = session.synchronise();
+}
+
+impl Patch {
+    /// Where instructions start, in the window or in the redirect.
+    fn positions(&self) -> impl Iterator<Item = usize> + use<> {
+        let (len, ways) = (self.start.new.as_slice().len(), self.ways);
+        (0..len).filter(move |&at| at == 0 || ways.get(at).is_some_and(|&way| way != 0))
+    }
+
+    /// The other bytes.
+    fn rest(&self) -> impl Iterator<Item = usize> + use<> {
+        let (len, ways) = (self.start.new.as_slice().len(), self.ways);
+        (1..len).filter(move |&at| ways.get(at).is_none_or(|&way| way == 0))
+    }
+
+    /// Which bytes become traps first: the start, and those where instructions start inside the window. When a hook is
+    /// taken out, the latter are traps since it went in, or no thread was inside at that time.
+    fn first_traps(&self) -> impl Iterator<Item = usize> + use<> {
+        let new = self.start.new;
+        self.positions().filter(move |&at| at == 0 || new.as_slice().get(at) == Some(&TRAP))
+    }
+
+    /// Writes one byte of the patch.
+    ///
+    /// # Safety
+    /// As [`MemoryView::write_running`].
+    unsafe fn write(&mut self, view: &MemoryView, at: usize, byte: Option<&u8>) {
+        let Some(&byte) = byte else { return };
+        // SAFETY: the caller's promise.
+        let written = unsafe { view.write_running(self.start.at.0 as usize + at, &[byte]) };
+        fail(&mut self.state, self.start.at, written);
+    }
+}
+
+fn good(patches: &mut [Patch]) -> impl Iterator<Item = &mut Patch> {
+    let all: IterMut<'_, Patch> = patches.iter_mut();
+    all.filter(|patch| patch.state.is_ok())
+}
+
+fn fail(state: &mut Result<PatchWay, Error>, site: CodeAddr, written: Result<(), Errno>) {
+    if let Err(errno) = written {
+        *state = Err(Error::Write { site, errno });
+    }
+}

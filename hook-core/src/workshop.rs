@@ -1,0 +1,224 @@
+//! From a request to a hook that is ready: planned, placed, its trampoline and island written.
+
+use alloc::{collections::BTreeMap, vec::Vec};
+use core::ops::Range;
+
+use grapnel_relocator::{CodeAddr, PcMap, Reach, Relocated, redirect};
+
+use crate::{
+    Arena, Bytes, Error, Hook, HookId, HookPlan, PatchWay, Refusal,
+    arena::CodeSlot,
+    live::{POSITIONS, Pattern, Ways},
+    memory::{maps::Maps, view::MemoryView},
+    native::{ISA, NEAR_REACH},
+    padding::Surroundings,
+    patch::Edit,
+    sys,
+    transaction::Request,
+};
+
+/// A hook that only has to be patched in.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    pub(crate) plan: HookPlan,
+    pub(crate) slot: CodeSlot,
+    map: PcMap,
+    pub(crate) aside: Option<Edit>,
+    pub(crate) start: Edit,
+    pub(crate) ways: Ways,
+    /// The redirect traps wherever a thread may still be inside the window.
+    pub(crate) live: bool,
+}
+
+impl Ready {
+    pub(crate) fn into_hook(self, way: PatchWay) -> Hook {
+        let start = self.slot.at as u64;
+        Hook {
+            target: self.plan.target,
+            aside: self.aside,
+            start: self.start,
+            ways: self.ways,
+            trampoline: CodeAddr(start),
+            code: start..start + self.slot.len as u64,
+            map: self.map,
+            kind: self.plan.kind(),
+            proof: self.plan.proof().clone(),
+            way,
+            removed: false,
+        }
+    }
+}
+
+/// What the hooks of one transaction are made with.
+pub(crate) struct Workshop<'a> {
+    arena: &'a mut Arena,
+    view: &'a MemoryView,
+    maps: Option<&'a Maps>,
+    live: bool,
+    /// The first hook on each target.
+    targets: BTreeMap<CodeAddr, HookId>,
+    /// Start, end and owner of the bytes that will be overwritten.
+    claims: BTreeMap<u64, (u64, HookId)>,
+}
+
+impl<'a> Workshop<'a> {
+    pub(crate) fn new(
+        arena: &'a mut Arena,
+        view: &'a MemoryView,
+        maps: Option<&'a Maps>,
+        live: bool,
+    ) -> Self {
+        Self { arena, view, maps, live, targets: BTreeMap::new(), claims: BTreeMap::new() }
+    }
+
+    /// Plans one hook and writes its trampoline.
+    pub(crate) fn prepare(&mut self, id: HookId, request: &Request) -> Result<Ready, Error> {
+        let target = request.target;
+        let first = *self.targets.entry(target).or_insert(id);
+        if first != id {
+            return Err(Error::AlreadyPlanned { target, first });
+        }
+        let claimed = |range: &Range<u64>| self.claimed(range).is_some();
+        let around = Surroundings { view: self.view, maps: self.maps, claimed: &claimed };
+        let plan = HookPlan::with(target, request.options, &around)?;
+        for range in plan.overwritten() {
+            if let Some(first) = self.claimed(&range) {
+                return Err(Error::Overlaps { target, first });
+            }
+            if range.contains(&request.replacement.0) {
+                return Err(Error::ReplacementInPatch { target, replacement: request.replacement });
+            }
+        }
+        let claimed: Vec<_> = plan.overwritten().collect();
+        let ready = self.write(plan, request.replacement)?;
+        self.claims.extend(claimed.into_iter().map(|range| (range.start, (range.end, id))));
+        Ok(ready)
+    }
+
+    /// The hook that will overwrite any of these bytes.
+    fn claimed(&self, range: &Range<u64>) -> Option<HookId> {
+        let (_, &(end, owner)) = self.claims.range(..range.end).next_back()?;
+        (range.start < end).then_some(owner)
+    }
+
+    fn write(&mut self, plan: HookPlan, replacement: CodeAddr) -> Result<Ready, Error> {
+        let target = plan.target;
+        let refused = |source| Error::Relocation { target, bytes: plan.original, source };
+        // The near redirect stands at the function's start, or in padding close to it.
+        let near_at = plan.stop.as_ref().map_or(plan.site, |(at, _)| *at);
+        let direct = redirect::near(ISA, near_at, replacement).ok();
+        let pattern = if self.live { inner_positions(&plan) } else { None };
+        // An island of its own serves a live patch; otherwise one that is needed goes behind the trampoline.
+        let behind = direct.is_none() && pattern.is_none();
+
+        let island_len = redirect::lengths(ISA).absolute;
+        let len = plan.trampoline_max() + if behind { island_len } else { 0 };
+        let slot = self.allocate(&plan, near_at, behind, len)?;
+        let start = CodeAddr(slot.at as u64);
+        let moved_at = start.add(plan.pad().len() as u64);
+        let moved = plan.relocation.emit(moved_at).map_err(refused)?;
+        let ways = ways(&plan, moved_at, &moved);
+        let mut code = Vec::with_capacity(len);
+        code.extend_from_slice(plan.pad());
+        code.extend_from_slice(moved.bytes());
+
+        let mut live = true;
+        let pattern = pattern.and_then(|site| Pattern::of(site.0, &ways));
+        let jump = match (pattern, direct) {
+            (Some(pattern), _) if plan.stop.is_none() => {
+                let island = self.island(&pattern, island_len, target, replacement)?;
+                redirect::near(ISA, near_at, island).map_err(refused)?
+            }
+            (_, Some(jump)) => jump,
+            (_, None) => {
+                let island = start.add(code.len() as u64);
+                code.extend_from_slice(&redirect::absolute(ISA, island, replacement).map_err(refused)?);
+                redirect::near(ISA, near_at, island).map_err(refused)?
+            }
+        };
+        if !self.arena.write(&slot, &code) {
+            return Err(Error::NoCodeMemory { target, errno: sys::EINVAL });
+        }
+        let jump = Bytes::new(&jump);
+        let (aside, new) = match plan.stop {
+            None => (None, jump),
+            Some((stop, old)) => {
+                let short = redirect::short(ISA, plan.site, stop).map_err(refused)?;
+                (Some(Edit { at: stop, old, new: jump }), Bytes::new(&short))
+            }
+        };
+        let start = Edit { at: plan.site, old: plan.original, new };
+        for (byte, way) in new.as_slice().iter().zip(ways).skip(1) {
+            live &= way == 0 || *byte == crate::native::TRAP;
+        }
+        Ok(Ready { slot, map: moved.map().clone(), aside, start, ways, live, plan })
+    }
+
+    /// Writes an island to the replacement, at a place where the redirect to it has its traps.
+    fn island(
+        &mut self,
+        pattern: &Pattern,
+        len: usize,
+        target: CodeAddr,
+        replacement: CodeAddr,
+    ) -> Result<CodeAddr, Error> {
+        let nowhere = Error::NotLive { site: target, refusal: Refusal::NoIsland };
+        let slot = self.arena.allocate_matching(pattern, len, self.maps).map_err(|_| nowhere.clone())?;
+        let at = CodeAddr(slot.at as u64);
+        let code = redirect::absolute(ISA, at, replacement).map_err(|_| nowhere.clone())?;
+        if self.arena.write(&slot, &code) { Ok(at) } else { Err(nowhere) }
+    }
+
+    fn allocate(
+        &mut self,
+        plan: &HookPlan,
+        near_at: CodeAddr,
+        island: bool,
+        len: usize,
+    ) -> Result<CodeSlot, Error> {
+        let pad = plan.pad().len() as u64;
+        // Reaches are for the start of the relocated code, which lies behind the landing pad.
+        let moved =
+            |reach: Reach| reach.lo.0.saturating_sub(pad)..reach.hi.0.saturating_sub(pad).saturating_add(1);
+        let jump = if island {
+            let end = near_at.0.saturating_add(redirect::lengths(ISA).near as u64);
+            end.saturating_sub(NEAR_REACH)..end.saturating_add(NEAR_REACH - len as u64)
+        } else {
+            0..u64::MAX
+        };
+        let near = plan.target.0 as usize;
+        let mut last = sys::ENOMEM;
+        for reach in [plan.relocation.reach(), plan.relocation.required_reach()] {
+            let reach = intersection(&moved(reach), &jump);
+            if reach.is_empty() {
+                continue;
+            }
+            match self.arena.allocate(near, len, &(reach.start as usize..reach.end as usize), self.maps) {
+                Ok(slot) => return Ok(slot),
+                Err(errno) => last = errno,
+            }
+        }
+        Err(Error::NoCodeMemory { target: plan.target, errno: last })
+    }
+}
+
+/// The patch's start, if a thread may be inside the bytes that it overwrites: in front of an instruction that isn't the
+/// window's first.
+fn inner_positions(plan: &HookPlan) -> Option<CodeAddr> {
+    plan.window.offsets().any(|offset| offset > 0 && offset < plan.patch_len).then_some(plan.site)
+}
+
+/// Where a thread goes on that traps in the patch: to the copy of the instruction that it was in front of.
+fn ways(plan: &HookPlan, moved_at: CodeAddr, moved: &Relocated) -> Ways {
+    let mut ways = [0; POSITIONS];
+    for offset in plan.window.offsets().filter(|&offset| offset < plan.patch_len) {
+        if let (Some(way), Some(to)) = (ways.get_mut(offset), moved.map().to_relocated(offset)) {
+            *way = moved_at.add(to as u64).0;
+        }
+    }
+    ways
+}
+
+fn intersection(a: &Range<u64>, b: &Range<u64>) -> Range<u64> {
+    a.start.max(b.start)..a.end.min(b.end)
+}
