@@ -6,6 +6,7 @@ use grapnel_unwind::{
     CfiScratch, Config, Frame, ModuleInfo, ModuleTable, NodeId, ProgramHeader, Registers, TableResolver,
     Walker,
 };
+use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::hint::black_box;
 use std::time::Instant;
@@ -54,6 +55,11 @@ fn loaded_modules() -> ModuleTable {
     }
 }
 
+thread_local! {
+    /// The registers a few frames nearer to the root than the leaf, at another call site.
+    static BELOW: Cell<Registers> = Cell::default();
+}
+
 macro_rules! functions {
     ($($name:ident $size:literal)*) => {
         $(#[inline(never)]
@@ -72,7 +78,12 @@ functions! { f0 8 f1 16 f2 24 f3 40 f4 64 f5 72 f6 100 f7 128 f8 8 f9 200 f10 30
 #[inline(never)]
 fn below(depth: u64, seed: u64, bench: &mut dyn FnMut()) {
     if depth == 0 {
+        let mut registers = Registers::default();
+        // SAFETY: writes the registers.
+        unsafe { grapnel_example_capture(&raw mut registers) };
+        BELOW.set(registers);
         bench();
+        black_box(());
         return;
     }
     let seed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(1);
@@ -95,7 +106,12 @@ fn time(calls: u32, mut f: impl FnMut()) -> f64 {
 fn main() {
     let table = loaded_modules();
     let mut scratch = CfiScratch::new();
-    println!("{:>8} {:>18} {:>18} {:>18}", "frames", "reused ns/frame", "new ns/frame", "full CFI ns/frame");
+    println!("ns per walk that reuses all, per frame of it, per walk that changes a few leaf frames,");
+    println!("per frame of a walk that reuses none, per frame by full CFI");
+    println!(
+        "{:>8} {:>14} {:>14} {:>14} {:>14} {:>14}",
+        "frames", "reused walk", "reused frame", "changed walk", "new frame", "full CFI"
+    );
     for depth in [2, 5, 20, 100, 450] {
         below(depth, depth, &mut || {
             let mut walker = Walker::new(Config::default()).expect("memory");
@@ -110,6 +126,11 @@ fn main() {
             let reused = time(20_000, || {
                 black_box(walker.walk(black_box(&registers), resolver, &mut none));
             });
+            let other = BELOW.get();
+            let turns = time(20_000, || {
+                black_box(walker.walk(black_box(&other), resolver, &mut none));
+                black_box(walker.walk(black_box(&registers), resolver, &mut none));
+            });
             let new = time(5_000, || {
                 black_box(walker.walk_unmemoised(black_box(&registers), resolver, &mut none));
             });
@@ -117,7 +138,13 @@ fn main() {
                 black_box(walker.walk_by_cfi(black_box(&registers), resolver, &mut none));
             });
             let per = |ns: f64| ns / f64::from(frames);
-            println!("{frames:>8} {:>18.2} {:>18.2} {:>18.0}", per(reused), per(new), per(full));
+            println!(
+                "{frames:>8} {reused:>14.0} {:>14.2} {:>14.0} {:>14.2} {:>14.0}",
+                per(reused),
+                turns / 2.0,
+                per(new),
+                per(full)
+            );
         });
     }
 }

@@ -291,7 +291,10 @@ impl Fixture {
     }
 
     pub(crate) fn linked(source: &str, tag: &str, flags: &[&str], libraries: &[&Path]) -> Self {
-        let library = compile(source, tag, flags, libraries);
+        Self::open(&compile(source, tag, flags, libraries))
+    }
+
+    pub(crate) fn open(library: &Path) -> Self {
         let name = CString::new(library.to_str().expect("a UTF-8 path")).expect("no NUL");
         // SAFETY: the fixture's constructors do nothing.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) };

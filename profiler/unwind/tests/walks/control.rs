@@ -55,8 +55,8 @@ fn exceptions() {
 
 #[test]
 fn lazy_binding() {
-    let ifunc = Fixture::new("ifunc.c", "callee", &[]);
     let library = common::compile("ifunc.c", "callee", &[], &[]);
+    let ifunc = Fixture::open(&library);
     let lazy = Fixture::linked("lazy.c", "caller", &["-Wl,-z,lazy", "-fomit-frame-pointer"], &[&library]);
     let state = check_at_every_probe(|| {
         ifunc.call(c"set_probe", 0);

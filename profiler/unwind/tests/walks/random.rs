@@ -46,9 +46,9 @@ fn memo_equals_full_walk() {
 #[test]
 fn deep_and_cut() {
     let flags = &["-fomit-frame-pointer"];
-    run(c"random_deep_calls", 50_000, Config::default(), flags, "deep");
+    run(c"random_deep_calls", 20_000, Config::default(), flags, "deep");
     for max_frames in [1, 2, 24, 32, 40] {
         let config = Config { max_frames, cache_bits: 6 };
-        run(c"random_calls", 60_000, config, flags, &format!("cut-{max_frames}"));
+        run(c"random_calls", 20_000, config, flags, &format!("cut-{max_frames}"));
     }
 }
