@@ -126,10 +126,13 @@ fn say(text: &str) {
     let _ = writeln!(io::stderr(), "grapnel: {text}");
 }
 
+const GIVE_TRACE: &str = "; give a file that `grapnel run` wrote";
+
 /// What can be done about a trace that can't be read; where the error itself says it, nothing.
 fn hint(error: &grapnel_trace::Error) -> &'static str {
     match error {
-        grapnel_trace::Error::NotATrace { .. } => "; give a file that `grapnel run` wrote",
+        grapnel_trace::Error::NotATrace { .. } => GIVE_TRACE,
+        grapnel_trace::Error::Io(error) if error.kind() == io::ErrorKind::IsADirectory => GIVE_TRACE,
         grapnel_trace::Error::Empty
         | grapnel_trace::Error::NoInfo { .. }
         | grapnel_trace::Error::Damaged { .. } => "; record it again",
@@ -163,10 +166,13 @@ fn use_color(color: Color, stdout: &impl RawStream) -> bool {
     }
 }
 
+/// For terminals that don't tell their size.
+const USUAL_WIDTH: usize = 100;
+
 /// The terminal's columns; none when the output is no terminal, which has no edge.
 fn width(stdout: &io::Stdout) -> Option<usize> {
     if !stdout.is_terminal() {
         return None;
     }
-    terminal_size::terminal_size_of(stdout).map(|(width, _)| usize::from(width.0)).filter(|&width| width > 0)
+    Some(terminal_size::terminal_size_of(stdout).map_or(USUAL_WIDTH, |(width, _)| usize::from(width.0)))
 }

@@ -1,7 +1,8 @@
 //! A stack as lines of text, leaf first.
 
+use super::names::abbreviated;
 use super::text::TextOptions;
-use super::words::{columns, folded, harmless};
+use super::words::{columns, harmless};
 use crate::Analysis;
 use crate::stacks::Node;
 use crate::symbols::{Frame, Symbols};
@@ -12,6 +13,7 @@ use std::io::{self, Write};
 const INDENT: &str = "       ";
 /// A name is never folded to fewer columns than this, however narrow the terminal.
 const NARROWEST: usize = 24;
+const LONGEST_PATH: usize = 32;
 
 pub(crate) struct StackPrinter<'p, 'a> {
     pub(crate) analysis: &'p Analysis,
@@ -72,11 +74,11 @@ fn frame(
     if guess {
         marks.push_str(" (guess)");
     }
-    let place = place(node, module, frame);
+    let place = place(node, module, frame, options.width.is_some());
     let name = match options.width {
         Some(width) => {
             let used = INDENT.len() + columns(&marks) + columns(&place) + 1;
-            folded(&name, width.saturating_sub(used).max(NARROWEST))
+            abbreviated(&name, width.saturating_sub(used).max(NARROWEST))
         }
         None => name,
     };
@@ -85,7 +87,7 @@ fn frame(
 }
 
 /// `at /src/a.c:12 [app]`; without a line `[libx.so+0x1234]`; in no module `[0x7f0012345678]`.
-fn place(node: &Node, module: Option<&Module>, frame: &Frame) -> String {
+fn place(node: &Node, module: Option<&Module>, frame: &Frame, narrow: bool) -> String {
     let Some(module) = module else { return format!("[{:#x}]", node.pc) };
     let path = String::from_utf8_lossy(&module.path);
     let module_name = match path.rsplit('/').next() {
@@ -94,8 +96,22 @@ fn place(node: &Node, module: Option<&Module>, frame: &Frame) -> String {
         Some(name) => harmless(name.trim_matches(['[', ']'])),
     };
     match (frame.file(), frame.line()) {
-        (Some(file), Some(line)) => format!("at {}:{line} [{module_name}]", harmless(file)),
+        (Some(file), Some(line)) => {
+            let file = if narrow { end_of_path(file) } else { file.into() };
+            format!("at {}:{line} [{module_name}]", harmless(&file))
+        }
         _ => format!("[{module_name}+{:#x}]", node.pc.wrapping_sub(module.bias)),
+    }
+}
+
+/// The last two parts of a path that is too long to stand beside a name.
+fn end_of_path(path: &str) -> Cow<'_, str> {
+    if columns(path) <= LONGEST_PATH {
+        return Cow::Borrowed(path);
+    }
+    match path.rmatch_indices('/').nth(1) {
+        Some((at, _)) if at > 0 => Cow::Owned(format!("…{}", &path[at..])),
+        _ => Cow::Borrowed(path),
     }
 }
 
@@ -111,7 +127,17 @@ fn kept(len: usize, limit: usize) -> (usize, usize) {
 
 #[cfg(test)]
 mod tests {
-    use super::kept;
+    use super::{end_of_path, kept};
+
+    #[test]
+    fn a_long_path_keeps_its_end() {
+        assert_eq!(end_of_path("/src/a.c"), "/src/a.c");
+        assert_eq!(end_of_path("/usr/include/c++/12/bits/stl_vector.h"), "…/bits/stl_vector.h");
+        assert_eq!(
+            end_of_path("/a_very_long_name_in_the_root_directory.c"),
+            "/a_very_long_name_in_the_root_directory.c"
+        );
+    }
 
     #[test]
     fn the_middle_is_left_out_only_where_that_saves_a_line() {

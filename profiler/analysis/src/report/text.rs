@@ -1,7 +1,7 @@
 //! The report as text.
 
 use super::stack::StackPrinter;
-use super::words::{counted, duration, grouped, harmless, human_bytes, quoted, share};
+use super::words::{counted, duration, folded, grouped, harmless, human_bytes, quoted, share};
 use crate::Analysis;
 use crate::sites::Site;
 use crate::symbols::Symbols;
@@ -76,7 +76,9 @@ fn header(out: &mut impl Write, analysis: &Analysis, options: &TextOptions) -> i
     let arguments: Vec<_> = process.command.iter().map(|arg| String::from_utf8_lossy(arg)).collect();
     let command: Vec<_> = arguments.iter().map(|arg| quoted(arg)).collect();
     let title = options.palette.title;
-    writeln!(out, "{title}{}{title:#}", command.join(" "))?;
+    let command = command.join(" ");
+    let command = options.width.map_or(command.as_str().into(), |width| folded(&command, width));
+    writeln!(out, "{title}{command}{title:#}")?;
     let exit = match analysis.exit {
         Some(Exit::Code(code)) => format!("exited with status {code}"),
         Some(Exit::Signal(signal)) => format!("killed by signal {signal}"),

@@ -98,7 +98,8 @@ pub fn folded(text: &str, width: usize) -> Cow<'_, str> {
     let room = width.saturating_sub(1);
     let front = take_columns(text.chars(), room.div_ceil(2));
     let back: String = take_columns(text.chars().rev(), room / 2).chars().rev().collect();
-    Cow::Owned(format!("{front}…{back}"))
+    // One mark where something was left out already.
+    Cow::Owned(format!("{}…{}", front.trim_end_matches('…'), back.trim_start_matches('…')))
 }
 
 fn take_columns(chars: impl Iterator<Item = char>, mut room: usize) -> String {
