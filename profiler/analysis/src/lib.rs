@@ -3,7 +3,7 @@
 //! The modules are the stages of the pipeline:
 //! - [`live`]: events to the live set and the totals; the definitions of every figure are there;
 //! - [`sites`]: the same changes, added up for each stack, with each site's share of the peak;
-//! - [`analyse`]: one pass over a trace in bounded memory, giving an [`Analysis`];
+//! - [`mod@analyse`]: one pass over a trace in bounded memory, giving an [`Analysis`];
 //! - [`symbols`]: addresses to functions, files, lines and inlined calls;
 //! - [`report`]: an analysis as text or as JSON.
 //!
