@@ -6,7 +6,10 @@
 
 use core::ops::Range;
 
-use crate::sys::{self, Errno, Fd, PAGE};
+use crate::{
+    native,
+    sys::{self, Errno, Fd, PAGE},
+};
 
 /// How bytes of live code were written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,14 +113,16 @@ impl MemoryView {
 /// As [`MemoryView::write_code`] without `/proc/self/mem`.
 unsafe fn write_by_protection(address: usize, bytes: &[u8]) -> Result<(), Errno> {
     let pages = pages(address, bytes.len());
-    // SAFETY: no thread runs code in these pages meanwhile (the caller's promise). This function isn't in them, or the
-    // process dies here by SIGSEGV with nothing changed; hooking the engine itself is ruled out by the plan.
-    unsafe {
-        sys::mprotect(pages.start, pages.len(), libc::PROT_READ | libc::PROT_WRITE)?;
-        for (i, byte) in bytes.iter().enumerate() {
-            ((address + i) as *mut u8).write_volatile(*byte);
-        }
-        sys::mprotect(pages.start, pages.len(), libc::PROT_READ | libc::PROT_EXEC)
+    // The routine that takes the right to execute away can't lie in these pages itself.
+    let routine = native::rewrite_range();
+    if pages.start < routine.end && routine.start < pages.end {
+        return Err(Errno(libc::EDEADLK));
+    }
+    // SAFETY: no other thread runs code in these pages meanwhile (the caller's promise), and neither does this one: all
+    // that runs in between is the routine, which lies elsewhere.
+    match unsafe { native::rewrite(&pages, address, bytes) } {
+        0 => Ok(()),
+        negative => Err(Errno(-negative as i32)),
     }
 }
 

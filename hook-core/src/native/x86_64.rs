@@ -1,7 +1,10 @@
 //! x86-64: what the engine needs to know beyond what the relocator does.
 //!
 //! # Safety
-//! Nothing here is unsafe to call, but `signal_return`, which only a signal handler's frame returns to.
+//! Two routines are assembly: the end of a signal handler, which the kernel's frame alone returns to, and the rewriting of
+//! pages that can't run meanwhile.
+
+use core::ops::Range;
 
 use grapnel_arch::x86_64::decode;
 use grapnel_relocator::{CodeAddr, Isa};
@@ -54,6 +57,61 @@ pub(crate) fn trap_address(context: &libc::ucontext_t) -> u64 {
 /// Has the thread go on elsewhere.
 pub(crate) fn set_pc(context: &mut libc::ucontext_t, pc: u64) {
     context.uc_mcontext.gregs[libc::REG_RIP as usize] = pc.cast_signed();
+}
+
+// grapnel_hook_rewrite(start, len, at, bytes, count): makes pages writable, copies bytes into them, and makes them
+// executable again. Between the two system calls it runs nothing but itself. Answers 0 or a negative error number.
+core::arch::global_asm!(
+    ".pushsection .text.grapnel_hook_rewrite, \"ax\", @progbits",
+    ".p2align 4",
+    ".globl grapnel_hook_rewrite",
+    ".hidden grapnel_hook_rewrite",
+    ".type grapnel_hook_rewrite, @function",
+    "grapnel_hook_rewrite:",
+    ".cfi_startproc",
+    "mov r9, rdx",
+    "mov r10, rcx",
+    "mov eax, 10", // mprotect
+    "mov edx, 3",  // PROT_READ | PROT_WRITE
+    "syscall",
+    "test rax, rax",
+    "jnz 2f",
+    "xchg rdi, r9",
+    "xchg rsi, r10",
+    "mov rcx, r8",
+    "rep movsb",
+    "mov rdi, r9",
+    "mov rsi, r10",
+    "mov eax, 10",
+    "mov edx, 5", // PROT_READ | PROT_EXEC
+    "syscall",
+    "2: ret",
+    ".cfi_endproc",
+    ".globl grapnel_hook_rewrite_end",
+    ".hidden grapnel_hook_rewrite_end",
+    "grapnel_hook_rewrite_end:",
+    ".size grapnel_hook_rewrite, . - grapnel_hook_rewrite",
+    ".popsection",
+);
+
+unsafe extern "C" {
+    fn grapnel_hook_rewrite(start: usize, len: usize, at: usize, bytes: *const u8, count: usize) -> isize;
+    safe static grapnel_hook_rewrite_end: u8;
+}
+
+/// Writes bytes into pages of code that are made writable for it and executable afterwards. Answers 0, or a negative
+/// error number. If the second change of rights fails, the pages stay writable and not executable.
+///
+/// # Safety
+/// `bytes` fit into the pages at `at`, the caller may change them, and nothing runs code in the pages meanwhile.
+pub(crate) unsafe fn rewrite(pages: &Range<usize>, at: usize, bytes: &[u8]) -> isize {
+    // SAFETY: the caller's promise; the routine keeps the C ABI.
+    unsafe { grapnel_hook_rewrite(pages.start, pages.len(), at, bytes.as_ptr(), bytes.len()) }
+}
+
+/// Where that routine lies.
+pub(crate) fn rewrite_range() -> Range<usize> {
+    grapnel_hook_rewrite as *const () as usize..&raw const grapnel_hook_rewrite_end as usize
 }
 
 // What a signal handler returns to: `rt_sigreturn`. Unwinders and debuggers know the end of a signal handler by exactly
