@@ -1,8 +1,12 @@
 //! Rules by pc, for one context.
+//!
+//! # Safety
+//! A set of zero bytes is a set of empty slots, since the first kind of rule is `NotCode`.
 
 use crate::Error;
 use crate::native::UnwindRule;
 use crate::resolve::RuleEntry;
+use crate::zeroed::{Zeroable, zeroed};
 use alloc::vec::Vec;
 
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +25,9 @@ const WAYS: usize = 4;
 #[derive(Clone, Copy, Debug)]
 struct Set([Slot; WAYS]);
 
+// SAFETY: made of numbers and of enums that have a variant of value 0.
+unsafe impl Zeroable for Set {}
+
 /// A set-associative cache. What falls out costs a call of the resolver, nothing else.
 ///
 /// Looking up and inserting neither allocate nor lock.
@@ -35,13 +42,7 @@ impl RuleCache {
     /// A cache of `1 << bits` rules.
     pub(crate) fn new(bits: u32) -> Result<Self, Error> {
         let len = (1usize << bits) / WAYS;
-        let bytes = len * (size_of::<Set>() + size_of::<[u32; WAYS]>());
-        let (mut sets, mut module_ids) = (Vec::new(), Vec::new());
-        sets.try_reserve_exact(len).map_err(|_| Error::OutOfMemory { bytes })?;
-        module_ids.try_reserve_exact(len).map_err(|_| Error::OutOfMemory { bytes })?;
-        sets.resize(len, Set([EMPTY; WAYS]));
-        module_ids.resize(len, [0; WAYS]);
-        Ok(RuleCache { sets, module_ids })
+        Ok(RuleCache { sets: zeroed(len)?, module_ids: zeroed(len)? })
     }
 
     /// The low bits of return addresses differ enough; the next ones keep modules apart. Cheap, since each step of a

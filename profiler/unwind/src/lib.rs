@@ -42,6 +42,7 @@ mod stack;
 mod tree;
 mod walker;
 pub mod x86_64;
+mod zeroed;
 
 // The one place where an instruction set is chosen.
 #[cfg(target_arch = "x86_64")]

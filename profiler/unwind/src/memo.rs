@@ -9,6 +9,7 @@ use crate::memory::read_word;
 use crate::native::Cursor;
 use crate::stack::{Range, StackMemory};
 use crate::tree::{Frame, FrameFlags, NodeId, Tree};
+use crate::zeroed::{Zeroable, zeroed};
 use alloc::vec::Vec;
 
 /// How many words a fast rule reads at most.
@@ -48,6 +49,12 @@ impl Record {
     }
 }
 
+// SAFETY: made of numbers.
+unsafe impl Zeroable for Word {}
+
+// SAFETY: made of numbers.
+unsafe impl Zeroable for Record {}
+
 /// A list of fixed capacity: what does not fit is dropped, which the depth limit rules out.
 #[derive(Debug)]
 struct Fixed<T> {
@@ -55,13 +62,9 @@ struct Fixed<T> {
     len: usize,
 }
 
-impl<T: Copy + Default> Fixed<T> {
+impl<T: Zeroable> Fixed<T> {
     fn new(capacity: usize) -> Result<Self, Error> {
-        let mut items = Vec::new();
-        let bytes = capacity.saturating_mul(size_of::<T>());
-        items.try_reserve_exact(capacity).map_err(|_| Error::OutOfMemory { bytes })?;
-        items.resize(capacity, T::default());
-        Ok(Fixed { items, len: 0 })
+        Ok(Fixed { items: zeroed(capacity)?, len: 0 })
     }
 
     #[inline(always)]
@@ -180,8 +183,8 @@ pub(crate) enum MemoEnd {
 
 impl Memo {
     pub(crate) fn new(max_frames: usize) -> Result<Self, Error> {
-        let records = Fixed::new(max_frames)?.items;
-        let words = Fixed::new(max_frames.saturating_mul(WORDS_PER_FRAME))?.items;
+        let records: Vec<Record> = zeroed(max_frames)?;
+        let words = zeroed(max_frames.saturating_mul(WORDS_PER_FRAME))?;
         let leaf = records.len();
         let range = Range::default();
         Ok(Memo { records, words, leaf, range, last_guess: None, end: MemoEnd::Open })

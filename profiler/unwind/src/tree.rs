@@ -1,5 +1,9 @@
 //! Call stacks as a prefix tree, from the root to the leaf.
+//!
+//! # Safety
+//! A slot of zero bytes is an empty one.
 
+use crate::zeroed::{Zeroable, zeroed};
 use alloc::vec::Vec;
 use core::ops::BitOr;
 
@@ -86,6 +90,9 @@ struct Slot {
     /// 0 in an empty slot.
     node: u32,
 }
+
+// SAFETY: made of numbers.
+unsafe impl Zeroable for Slot {}
 
 const FLAG_SHIFT: u32 = 60;
 const FIRST_BITS: u32 = 10;
@@ -209,12 +216,11 @@ impl StackTree {
     fn grow(&mut self) -> bool {
         let bits = if self.slots.is_empty() { FIRST_BITS } else { 64 - self.shift + 1 };
         let Some(len) = 1usize.checked_shl(bits) else { return false };
-        let mut bigger = Vec::new();
         let hashes = (len / 4 * 3).saturating_sub(self.hashes.len());
-        if bigger.try_reserve_exact(len).is_err() || self.hashes.try_reserve_exact(hashes).is_err() {
+        let Ok(bigger) = zeroed(len) else { return false };
+        if self.hashes.try_reserve_exact(hashes).is_err() {
             return false;
         }
-        bigger.resize(len, Slot::default());
         let old = core::mem::replace(&mut self.slots, bigger);
         self.shift = 64 - bits;
         for slot in old {

@@ -4,6 +4,8 @@
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuleKind {
+    /// No code can be at this pc.
+    NotCode = 0,
     /// `CFA = sp + offset`
     Sp,
     /// `CFA = bp + offset`
@@ -16,8 +18,6 @@ pub enum RuleKind {
     FramePointer,
     /// Needs more than pc, sp and bp.
     Full,
-    /// No code can be at this pc.
-    NotCode,
 }
 
 /// What bp was in the caller.
@@ -25,7 +25,7 @@ pub enum RuleKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameRegister {
     /// `bp = bp`
-    Same,
+    Same = 0,
     /// `bp = *(CFA + offset)`
     AtCfa,
     /// `bp = *(bp + offset)`
