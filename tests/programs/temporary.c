@@ -21,13 +21,13 @@ static NOINLINE void none_temporary(void) {
 static NOINLINE void half_temporary(void) {
     void *held[20];
     for (int i = 0; i < 40; i++) {
-        void *block = keep(malloc(128)); /* SITE half: 20 of 40 */
+        void *block = keep(malloc(128)); /* SITE half: 20 of 40, and the last, which is the first to go below */
         if (i % 2)
             held[i / 2] = block;
         else
             free(block);
     }
-    for (int i = 0; i < 20; i++)
+    for (int i = 19; i >= 0; i--)
         free(held[i]);
 }
 

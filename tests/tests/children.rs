@@ -84,3 +84,43 @@ fn pipeline() {
         assert!(programs.contains(name), "{name} in {programs:?}");
     }
 }
+
+/// A child that may not see what the agent needs runs as ever, without a word on stderr: another user, and
+/// another namespace of processes.
+#[test]
+fn children_out_of_reach() {
+    if !grapnel_tests::is_root() {
+        grapnel_tests::skipped("children of another user", "becoming one needs root");
+        return;
+    }
+    let elsewhere: [&[&str]; 2] = [
+        &[
+            "/usr/bin/setpriv",
+            "--reuid=65534",
+            "--regid=65534",
+            "--clear-groups",
+            "/bin/sh",
+            "-c",
+            "id -u; ls /; true",
+        ],
+        &[
+            "/usr/bin/unshare",
+            "--mount",
+            "--pid",
+            "--fork",
+            "--mount-proc",
+            "/bin/sh",
+            "-c",
+            "echo $$; ls /; true",
+        ],
+    ];
+    for arguments in elsewhere {
+        let case = Case::new(arguments[0]).args(&arguments[1..]);
+        let bare = case.bare();
+        if !bare.status.success() {
+            grapnel_tests::skipped(arguments[0], &bare.err());
+            continue;
+        }
+        case.recorded().outcome.same_as(&bare);
+    }
+}

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 /// The live blocks of glibc's own: a thread's vector of TLS blocks, and what dlopen leaves.
 fn is_of_glibc(site: &Site) -> bool {
     let own = ["pthread_create", "dlopen", "dlclose", "dlsym"];
-    site.frames.iter().any(|frame| own.iter().any(|name| frame.name().starts_with(name)))
+    site.frames.iter().any(|frame| own.iter().any(|name| frame.name().contains(name)))
 }
 
 /// The innermost frame in one of our sources.
@@ -108,7 +108,7 @@ fn temporary_by_number() {
         ("SITE all", 100, 100),
         ("SITE outer", 0, 50),
         ("SITE inner", 50, 50),
-        ("SITE half", 20, 40),
+        ("SITE half", 21, 40),
         ("SITE thread", 30, 30),
         ("SITE held", 0, 1),
     ];
