@@ -22,9 +22,10 @@ pub(crate) struct ReportArgs {
     /// What to write: text for people, JSON for programs.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
-    /// Sites to show in each section; 0 shows all. JSON always has all.
-    #[arg(long, value_name = "N", default_value_t = 10)]
-    top: usize,
+    /// Sites to show in each section, 0 for all [default: 10]; in JSON, sites with the most allocated bytes
+    /// [default: all].
+    #[arg(long, value_name = "N")]
+    top: Option<usize>,
     /// Frames to show of each stack, beyond which its middle is left out; 0 shows all.
     #[arg(long, value_name = "N", default_value_t = 16)]
     frames: usize,
@@ -143,10 +144,15 @@ fn hint(error: &grapnel_trace::Error) -> &'static str {
 fn write(args: &ReportArgs, analysis: &Analysis, symbols: &mut Symbols<'_>) -> io::Result<()> {
     let stdout = io::stdout();
     match args.format {
-        Format::Json => json::write(BufWriter::with_capacity(1 << 16, stdout.lock()), analysis, symbols),
+        Format::Json => json::write(
+            BufWriter::with_capacity(1 << 16, stdout.lock()),
+            analysis,
+            symbols,
+            args.top.unwrap_or(0),
+        ),
         Format::Text => {
             let options = TextOptions {
-                top: args.top,
+                top: args.top.unwrap_or(TextOptions::default().top),
                 frames: args.frames,
                 width: width(&stdout),
                 palette: if use_color(args.color, &stdout) { Palette::colored() } else { Palette::default() },

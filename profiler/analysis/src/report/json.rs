@@ -27,11 +27,17 @@ use std::io::{self, Write};
 /// The version of the form. It rises when a field changes its meaning or goes; fields may come at any time.
 pub const VERSION: u32 = 1;
 
-/// Writes the report. Sites come in the analysis's order, each as soon as its frames are looked up.
+/// Writes the report with the first `top` sites, all for 0. They come in the analysis's order, each as soon
+/// as its frames are looked up.
 ///
 /// # Errors
 /// What writing gives.
-pub fn write(mut out: impl Write, analysis: &Analysis, symbols: &mut Symbols<'_>) -> io::Result<()> {
+pub fn write(
+    mut out: impl Write,
+    analysis: &Analysis,
+    symbols: &mut Symbols<'_>,
+    top: usize,
+) -> io::Result<()> {
     let totals = &analysis.totals;
     let report = Report {
         version: VERSION,
@@ -54,7 +60,7 @@ pub fn write(mut out: impl Write, analysis: &Analysis, symbols: &mut Symbols<'_>
             lost_events: totals.lost_events,
             duration_ns: totals.duration_ns,
         },
-        sites: SiteList { analysis, symbols: &RefCell::new(symbols) },
+        sites: SiteList { analysis, symbols: &RefCell::new(symbols), top },
     };
     serde_json::to_writer(&mut out, &report)?;
     out.write_all(b"\n")?;
@@ -101,11 +107,13 @@ struct Totals {
 struct SiteList<'r, 's, 'a> {
     analysis: &'r Analysis,
     symbols: &'r RefCell<&'s mut Symbols<'a>>,
+    top: usize,
 }
 
 impl Serialize for SiteList<'_, '_, '_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.analysis.sites.iter().map(|site| SiteForm {
+        let shown = if self.top == 0 { usize::MAX } else { self.top };
+        serializer.collect_seq(self.analysis.sites.iter().take(shown).map(|site| SiteForm {
             allocations: site.allocations,
             allocated_bytes: site.allocated_bytes,
             live_allocations: site.live_allocations,

@@ -84,7 +84,7 @@ fn header(out: &mut impl Write, analysis: &Analysis, options: &TextOptions) -> i
         Some(Exit::Signal(signal)) => format!("killed by signal {signal}"),
         None => "how it ended is not known".into(),
     };
-    write!(out, "process {}, {exit}", process.pid)?;
+    write!(out, "process {} with {}, {exit}", process.pid, counted(analysis.threads.into(), "thread"))?;
     write!(out, "; {} from {}", duration(analysis.totals.duration_ns), date(process.started_unix_ns))?;
     let recorder = String::from_utf8_lossy(&process.recorder);
     let machine = String::from_utf8_lossy(&process.machine);

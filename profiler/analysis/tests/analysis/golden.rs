@@ -82,9 +82,13 @@ fn the_text_report() {
 fn the_json_report() {
     let store = FileStore::new();
     let mut out = Vec::new();
-    json::write(&mut out, &analysis(), &mut Symbols::new(&store, SearchPath::default())).unwrap();
+    json::write(&mut out, &analysis(), &mut Symbols::new(&store, SearchPath::default()), 0).unwrap();
     let value: serde_json::Value = serde_json::from_slice(&out).unwrap();
     compare("report.json", &(serde_json::to_string_pretty(&value).unwrap() + "\n"));
+    let mut two = Vec::new();
+    json::write(&mut two, &analysis(), &mut Symbols::new(&store, SearchPath::default()), 2).unwrap();
+    let two: serde_json::Value = serde_json::from_slice(&two).unwrap();
+    assert_eq!(two["sites"].as_array().unwrap()[..], value["sites"].as_array().unwrap()[..2]);
     // The order of the fields is the documented one, too.
     let text = String::from_utf8(out).unwrap();
     assert!(text.starts_with(r#"{"version":1,"process":{"pid":4242,"command":["./app","two words"],"exit":{"signal":9}},"totals":{"allocations":5,"frees":1,"#), "{text}");

@@ -13,7 +13,7 @@ fn report(analysis: &Analysis) {
     let store = FileStore::new();
     let mut symbols = Symbols::new(&store, SearchPath::default());
     let mut out = Vec::new();
-    json::write(&mut out, analysis, &mut symbols).unwrap();
+    json::write(&mut out, analysis, &mut symbols, 0).unwrap();
     serde_json::from_slice::<serde_json::Value>(&out).unwrap();
     out.clear();
     text::write(&mut out, analysis, &mut symbols, &text::TextOptions::default()).unwrap();
