@@ -1,2 +1,35 @@
 //! The command `grapnel`.
-fn main() {}
+
+mod cli;
+mod report;
+mod run;
+
+use clap::Parser;
+use cli::{Cli, Command};
+use std::fmt::Display;
+use std::io::Write;
+use std::process::ExitCode;
+
+fn fail(error: impl Display, code: u8) -> ExitCode {
+    let _ = writeln!(std::io::stderr(), "grapnel: {error}");
+    ExitCode::from(code)
+}
+
+fn main() -> ExitCode {
+    // Whatever goes wrong inside, a user is not shown a backtrace but told what to do.
+    std::panic::set_hook(Box::new(|info| {
+        let place = info.location().map(|at| format!(" ({}:{})", at.file(), at.line())).unwrap_or_default();
+        let _ = writeln!(
+            std::io::stderr(),
+            "grapnel: a fault in grapnel itself{place}; what was recorded until now is in the trace. Please report it"
+        );
+    }));
+    match Cli::parse().command {
+        Command::Run(args) => run::run(&args).unwrap_or_else(|error| fail(&error, error.exit_code())),
+        Command::Report(args) => report::run(&args).unwrap_or_else(|error| fail(error, 1)),
+        Command::Completions { shell } => cli::completions(shell),
+        Command::Man { directory } => {
+            cli::man_pages(&directory).map_or_else(|error| fail(error, 1), |()| ExitCode::SUCCESS)
+        }
+    }
+}

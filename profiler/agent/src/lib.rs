@@ -1,1 +1,38 @@
 //! The part of grapnel that lives in the target.
+//!
+//! It is loaded by `LD_PRELOAD`, hooks libc's allocation functions before any other constructor runs, and from
+//! then on writes each event into the calling thread's ring in shared memory, where the command drains it.
+//!
+//! What it never does: use the target's heap, take a lock that the target's code can hold, touch errno, keep
+//! a descriptor, print, install a signal handler, or unwind into the target. System calls are made raw; its
+//! own memory comes from [`heap`]; thread-local state is initial-exec and has no destructor.
+//!
+//! - [`start`]: the constructor; environment, session, hooks
+//! - [`entry`]: the stubs that the hooks lead to, and the way out of a fault of our own
+//! - [`hooks`]: what each hooked function records, and in which order
+//! - [`record`]: the hot path: context, stack, sequence number, ring
+//! - [`context`]: what a thread owns while it records; claiming, reuse
+//! - [`life`]: whether we record at all; fork
+//! - [`modules`]: which objects are loaded; rules for their code
+//! - [`exec`]: going along into the next program
+#![cfg_attr(not(test), no_std)]
+
+extern crate alloc;
+
+mod context;
+mod entry;
+mod exec;
+mod heap;
+mod hooks;
+mod life;
+mod lock;
+mod modules;
+mod record;
+mod session;
+mod stack;
+mod start;
+mod sys;
+mod tls;
+
+#[cfg(feature = "cdylib")]
+mod cdylib;

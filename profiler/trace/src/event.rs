@@ -69,12 +69,20 @@ pub struct Module {
 
 /// Flags of a stack node.
 pub mod node_flags {
-    /// Found by a frame pointer where no unwind table covers the code: likely, not certain.
+    /// No unwind table covers the code: what lies towards the root was found by frame pointers, likely but not
+    /// certain.
     pub const GUESS: u8 = 1;
-    /// The frame was interrupted by a signal: its pc is exact, not a return address.
+    /// The kernel's signal frame: the pc is that of the trampoline that returns from the handler.
     pub const SIGNAL: u8 = 2;
-    /// A mark in place of the frames beyond the depth limit.
+    /// A mark at the root in place of the frames beyond the depth limit. Its pc is 0.
     pub const TRUNCATED: u8 = 4;
+    /// The pc is that of the instruction that a signal interrupted, not a return address.
+    pub const EXACT: u8 = 8;
+
+    /// Whether a node with these flags has the pc of an instruction, rather than the address behind a call.
+    pub fn is_exact(flags: u8) -> bool {
+        flags & (SIGNAL | EXACT) != 0
+    }
 }
 
 /// One record. Events of all threads stand in one order: an order in which they could truly have happened,
@@ -99,7 +107,7 @@ pub enum Event {
         id: u32,
         /// The stack without its leaf frame; 0 is the empty stack.
         parent: u32,
-        /// The leaf frame's return address (its exact pc with [`node_flags::SIGNAL`]).
+        /// The leaf frame's return address, or its exact pc: see [`node_flags::is_exact`].
         pc: u64,
         /// The module that `pc` lies in; 0 for none.
         module: u32,

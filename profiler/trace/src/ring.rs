@@ -22,7 +22,10 @@ pub struct RingControl {
     pub capacity_log2: AtomicU32,
     /// The thread that writes now, for the agent's own use.
     pub owner: AtomicU32,
-    _pad2: [AtomicU64; 7],
+    /// Not 0 while the writer has taken an event's place in the order and not published it yet. See
+    /// [`Producer::open`].
+    pub open: AtomicU64,
+    _pad2: [AtomicU64; 6],
 }
 
 /// A ring has no room for a record: the reader is behind.
@@ -60,13 +63,10 @@ impl<'a> Producer<'a> {
     /// As [`Producer::push`], for a record whose length is not known when compiling.
     #[inline]
     pub fn push_slice(&mut self, record: &[u64]) -> Result<(), Full> {
-        let end = self.tail + record.len() as u64;
-        if end - self.head > self.mask + 1 {
-            self.head = self.control.head.load(Ordering::Acquire);
-            if end - self.head > self.mask + 1 {
-                return Err(Full);
-            }
+        if !self.has_room(record.len() as u64) {
+            return Err(Full);
         }
+        let end = self.tail + record.len() as u64;
         for (i, &word) in record.iter().enumerate() {
             let at = (self.tail + i as u64) & self.mask;
             self.words[at as usize].store(word, Ordering::Relaxed);
@@ -74,6 +74,29 @@ impl<'a> Producer<'a> {
         self.tail = end;
         self.control.tail.store(end, Ordering::Release);
         Ok(())
+    }
+
+    /// Says that an event's place in the order is being taken: until [`Producer::close`], events of other rings that
+    /// come after it must wait.
+    #[inline]
+    pub fn open(&self) {
+        self.control.open.store(1, Ordering::Relaxed);
+    }
+
+    /// The event is published.
+    #[inline]
+    pub fn close(&self) {
+        self.control.open.store(0, Ordering::Release);
+    }
+
+    /// Whether a record of so many words would go in now.
+    #[inline]
+    pub fn has_room(&mut self, words: u64) -> bool {
+        let end = self.tail + words;
+        if end - self.head > self.mask + 1 {
+            self.head = self.control.head.load(Ordering::Acquire);
+        }
+        end - self.head <= self.mask + 1
     }
 
     /// Whether the words up to here fill a new half of the ring: the time to wake a sleeping reader.
@@ -112,6 +135,11 @@ impl<'a> Consumer<'a> {
     /// Reads `words` (a power of two of elements).
     pub fn new(control: &'a RingControl, words: &'a [AtomicU64]) -> Self {
         Self { control, words }
+    }
+
+    /// Whether the writer has taken an event's place in the order and not published it yet.
+    pub fn is_open(&self) -> bool {
+        self.control.open.load(Ordering::Acquire) != 0
     }
 
     /// Moves all that is published to the end of `out` and gives the room back. Returns how many words.

@@ -54,6 +54,15 @@ impl Text {
         self.len.store(at as u32, Ordering::Release);
     }
 
+    /// Stores what another has.
+    pub fn copy(&self, from: &Text) {
+        let len = (from.len.load(Ordering::Acquire) as usize).min(self.bytes.len());
+        for (to, byte) in self.bytes[..len].iter().zip(&from.bytes) {
+            to.store(byte.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        self.len.store(len as u32, Ordering::Release);
+    }
+
     /// The bytes stored, each piece followed by a zero. Copies into `out`; returns the part that was filled.
     pub fn get<'o>(&self, out: &'o mut [u8]) -> &'o [u8] {
         let len = (self.len.load(Ordering::Acquire) as usize).min(self.bytes.len()).min(out.len());
@@ -147,6 +156,8 @@ pub struct SegmentHeader {
     pub failure: AtomicU32,
     /// Bytes from the segment's start that the process has mapped.
     pub mapped: AtomicU64,
+    /// When the recording began, in nanoseconds of CLOCK_MONOTONIC.
+    pub started_ns: AtomicU64,
     /// Bytes of the agent's own memory in the process, rings left out.
     pub agent_bytes: AtomicU64,
     /// The arguments.

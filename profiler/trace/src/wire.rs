@@ -3,16 +3,18 @@
 //! | kind | words |
 //! |---|---|
 //! | NODE | `pc<<8 \| kind`, `parent \| (module \| flags<<24)<<32` (nodes of a ring are numbered from 1 in order) |
-//! | ALLOC | `address<<8 \| kind`, `seq \| node<<32`, `size \| source<<56` |
-//! | FREE, REALLOC_BEGIN, REALLOC_FAILED | `address<<8 \| kind`, `seq` |
+//! | ALLOC | `address<<8 \| kind`, `seq \| node<<32`, ticks, `size \| source<<56` |
+//! | FREE, REALLOC_BEGIN, REALLOC_FAILED | `address<<8 \| kind`, `seq`, ticks |
 //! | REALLOC_END | as ALLOC, then the old address |
 //! | THREAD | `tid<<8 \| kind`, 16 bytes of name |
 //! | RESET | `kind`: nodes are numbered from 1 again |
 //! | MODULE | `bytes<<8 \| kind`, then [`encode_module`]'s bytes padded to words |
 //! | UNLOAD, LOST | `value<<8 \| kind` |
 //!
-//! `seq` orders events of different rings: it counts the events of one [`shard`] of the address space, and is
-//! taken before a block is given back and after it was given out.
+//! Two numbers order events of different rings; both are taken before a block is given back and after it was
+//! given out. `seq` counts the events of one [`shard`] of the address space: it puts the events of each block in
+//! their true order, without fail. The ticks of the processor's clock (x86-64: the time stamp counter) put the
+//! rest in order, to within what a processor reorders; they are also the event's time.
 
 use crate::event::{Module, Source};
 use alloc::vec::Vec;
@@ -55,6 +57,15 @@ pub fn head(value: u64, kind: u8) -> u64 {
     (value << 8) | u64::from(kind)
 }
 
+/// An event's place among those of other rings; see the module's description.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Order {
+    /// Its number in the address's shard.
+    pub seq: u32,
+    /// The processor's clock.
+    pub ticks: u64,
+}
+
 /// A stack node.
 #[inline]
 pub fn node(parent: u32, pc: u64, module: u32, flags: u8) -> [u64; 2] {
@@ -64,25 +75,26 @@ pub fn node(parent: u32, pc: u64, module: u32, flags: u8) -> [u64; 2] {
 
 /// A block that was given out.
 #[inline]
-pub fn alloc(address: u64, seq: u32, node: u32, size: u64, source: Source) -> [u64; 3] {
+pub fn alloc(address: u64, order: Order, node: u32, size: u64, source: Source) -> [u64; 4] {
     [
         head(address, kind::ALLOC),
-        u64::from(seq) | (u64::from(node) << 32),
+        u64::from(order.seq) | (u64::from(node) << 32),
+        order.ticks,
         (size & SIZE_MASK) | ((source as u64) << 56),
     ]
 }
 
 /// One of the records that say only an address: FREE, REALLOC_BEGIN, REALLOC_FAILED.
 #[inline]
-pub fn plain(kind: u8, address: u64, seq: u32) -> [u64; 2] {
-    [head(address, kind), u64::from(seq)]
+pub fn plain(kind: u8, address: u64, order: Order) -> [u64; 3] {
+    [head(address, kind), u64::from(order.seq), order.ticks]
 }
 
 /// The end of a successful `realloc`.
 #[inline]
-pub fn realloc_end(address: u64, seq: u32, node: u32, size: u64, old: u64) -> [u64; 4] {
-    let [a, b, c] = alloc(address, seq, node, size, Source::Realloc);
-    [(a & !0xff) | u64::from(kind::REALLOC_END), b, c, old]
+pub fn realloc_end(address: u64, order: Order, node: u32, size: u64, old: u64) -> [u64; 5] {
+    let [a, b, c, d] = alloc(address, order, node, size, Source::Realloc);
+    [(a & !0xff) | u64::from(kind::REALLOC_END), b, c, d, old]
 }
 
 /// From here on the ring's events are this thread's.
@@ -137,11 +149,11 @@ pub fn decode_module(bytes: &[u8]) -> Option<Module> {
 #[expect(missing_docs, reason = "the fields are those of the constructors above")]
 pub enum Record {
     Node { parent: u32, pc: u64, module: u32, flags: u8 },
-    Alloc { address: u64, seq: u32, node: u32, size: u64, source: Source },
-    Free { address: u64, seq: u32 },
-    ReallocBegin { address: u64, seq: u32 },
-    ReallocEnd { address: u64, seq: u32, node: u32, size: u64, old: u64 },
-    ReallocFailed { address: u64, seq: u32 },
+    Alloc { address: u64, order: Order, node: u32, size: u64, source: Source },
+    Free { address: u64, order: Order },
+    ReallocBegin { address: u64, order: Order },
+    ReallocEnd { address: u64, order: Order, node: u32, size: u64, old: u64 },
+    ReallocFailed { address: u64, order: Order },
     Thread { tid: u32, name: [u8; 16] },
     Reset,
     Module(Module),
@@ -162,16 +174,18 @@ pub fn parse(words: &[u64]) -> Result<Option<(Record, usize)>, BadRecord> {
     let bad = BadRecord(first);
     let len = match first as u8 {
         kind::RESET | kind::UNLOAD | kind::LOST => 1,
-        kind::NODE | kind::FREE | kind::REALLOC_BEGIN | kind::REALLOC_FAILED => 2,
-        kind::ALLOC | kind::THREAD => 3,
-        kind::REALLOC_END => 4,
+        kind::NODE => 2,
+        kind::THREAD | kind::FREE | kind::REALLOC_BEGIN | kind::REALLOC_FAILED => 3,
+        kind::ALLOC => 4,
+        kind::REALLOC_END => 5,
         kind::MODULE if value <= (8 * MAX_WORDS - 8) as u64 => 1 + (value as usize).div_ceil(8),
         _ => return Err(bad),
     };
     let Some(words) = words.get(..len) else { return Ok(None) };
     let seq = words.get(1).map_or(0, |&w| w as u32);
     let upper = words.get(1).map_or(0, |&w| (w >> 32) as u32);
-    let third = words.get(2).copied().unwrap_or(0);
+    let order = Order { seq, ticks: words.get(2).copied().unwrap_or(0) };
+    let fourth = words.get(3).copied().unwrap_or(0);
     let record = match first as u8 {
         kind::RESET => Record::Reset,
         kind::UNLOAD => Record::Unload(value as u32),
@@ -179,22 +193,22 @@ pub fn parse(words: &[u64]) -> Result<Option<(Record, usize)>, BadRecord> {
         kind::NODE => {
             Record::Node { parent: seq, pc: value, module: upper & 0xff_ffff, flags: (upper >> 24) as u8 }
         }
-        kind::FREE => Record::Free { address: value, seq },
-        kind::REALLOC_BEGIN => Record::ReallocBegin { address: value, seq },
-        kind::REALLOC_FAILED => Record::ReallocFailed { address: value, seq },
+        kind::FREE => Record::Free { address: value, order },
+        kind::REALLOC_BEGIN => Record::ReallocBegin { address: value, order },
+        kind::REALLOC_FAILED => Record::ReallocFailed { address: value, order },
         kind::ALLOC => Record::Alloc {
             address: value,
-            seq,
+            order,
             node: upper,
-            size: third & SIZE_MASK,
-            source: Source::from_u8((third >> 56) as u8).ok_or(bad)?,
+            size: fourth & SIZE_MASK,
+            source: Source::from_u8((fourth >> 56) as u8).ok_or(bad)?,
         },
         kind::REALLOC_END => Record::ReallocEnd {
             address: value,
-            seq,
+            order,
             node: upper,
-            size: third & SIZE_MASK,
-            old: words.get(3).copied().unwrap_or(0),
+            size: fourth & SIZE_MASK,
+            old: words.get(4).copied().unwrap_or(0),
         },
         kind::THREAD => {
             let mut name = [0; 16];
@@ -230,14 +244,15 @@ mod tests {
             back(&node(7, pc, 0x12_3456, 3)),
             Record::Node { parent: 7, pc, module: 0x12_3456, flags: 3 }
         );
+        let order = Order { seq: u32::MAX, ticks: u64::MAX - 1 };
         assert_eq!(
-            back(&alloc(pc, u32::MAX, 9, 1 << 40, Source::Aligned)),
-            Record::Alloc { address: pc, seq: u32::MAX, node: 9, size: 1 << 40, source: Source::Aligned }
+            back(&alloc(pc, order, 9, 1 << 40, Source::Aligned)),
+            Record::Alloc { address: pc, order, node: 9, size: 1 << 40, source: Source::Aligned }
         );
-        assert_eq!(back(&plain(kind::FREE, pc, 5)), Record::Free { address: pc, seq: 5 });
+        assert_eq!(back(&plain(kind::FREE, pc, order)), Record::Free { address: pc, order });
         assert_eq!(
-            back(&realloc_end(pc, 1, 2, 3, 4)),
-            Record::ReallocEnd { address: pc, seq: 1, node: 2, size: 3, old: 4 }
+            back(&realloc_end(pc, order, 2, 3, 4)),
+            Record::ReallocEnd { address: pc, order, node: 2, size: 3, old: 4 }
         );
         let name = *b"a thread's name\0";
         assert_eq!(back(&thread(42, name)), Record::Thread { tid: 42, name });
@@ -265,6 +280,6 @@ mod tests {
         for word in [0, 0xff, head(u64::MAX >> 8, kind::MODULE)] {
             assert_eq!(parse(&[word, 0, 0, 0, 0]), Err(BadRecord(word)));
         }
-        assert!(parse(&[head(16, kind::ALLOC), 0, 0xff << 56]).is_err());
+        assert!(parse(&[head(16, kind::ALLOC), 0, 0, 0xff << 56]).is_err());
     }
 }

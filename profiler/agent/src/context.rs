@@ -1,0 +1,204 @@
+//! What a thread owns while it records: a ring, a walker with its caches and stack tree.
+//!
+//! Contexts outlive their threads. A thread has no destructor of ours (it would run too early for the frees of
+//! its last moments, and be seen by the target); a context whose thread is gone is found when another thread
+//! needs one, and serves it with warm caches.
+//!
+//! # Safety
+//! A context is used by one thread at one level at a time: its owner is set under [`life::PROCESS`] and changes
+//! only when the old owner no longer exists. Contexts are never freed, so pointers to them stay good.
+
+use crate::stack::on_own_stack;
+use crate::tls::{self, Tls};
+use crate::{life, modules, session, sys};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::cell::UnsafeCell;
+use core::ptr;
+use core::sync::atomic::Ordering;
+use grapnel_trace::ring::Producer;
+use grapnel_trace::shared::{segment_state, session_flags};
+use grapnel_trace::wire;
+use grapnel_unwind::{Config, Walker};
+
+/// What a thread records with.
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) ring: Producer<'static>,
+    pub(crate) walker: Walker,
+    /// [`modules::version`] when the walker's rules were known to be good.
+    pub(crate) modules_seen: u64,
+    /// [`modules::removals`] when the walker's nodes were known to be good.
+    pub(crate) removals_seen: u64,
+    /// Every stack is walked a second time without the memo and compared.
+    pub(crate) check: bool,
+    owner: u64,
+    /// Set while the context is in the middle of a recording. Still set when its owner is gone or starts anew:
+    /// a signal handler left it by longjmp, and its caches may be half changed.
+    pub(crate) busy: bool,
+}
+
+#[derive(Debug)]
+struct Contexts(UnsafeCell<Vec<*mut Context>>);
+
+// SAFETY: used under PROCESS only, or in the only thread of a fork's child.
+unsafe impl Sync for Contexts {}
+
+static CONTEXTS: Contexts = Contexts(UnsafeCell::new(Vec::new()));
+
+/// How many contexts a thread in need looks at for one whose owner is gone.
+const SEARCH: usize = 32;
+
+/// The context of the calling thread at its level, claimed on first use. `None`: nothing is recorded.
+#[cold]
+#[inline(never)]
+pub(crate) fn attach(tls: &Tls, level: usize) -> Option<*mut Context> {
+    if life::current() == 0 {
+        revive()?;
+    }
+    let number = life::current();
+    if number == 0 {
+        return None;
+    }
+    if tls.life.get() != number {
+        tls.contexts.iter().for_each(|context| context.set(ptr::null_mut()));
+        tls.life.set(number);
+    }
+    let guard = life::PROCESS.lock();
+    let thread = sys::thread_id();
+    let owner = u64::from(thread) << 8 | level as u64;
+    // SAFETY: PROCESS is held.
+    let contexts = unsafe { &mut *CONTEXTS.0.get() };
+    let context = on_own_stack(&guard, || find_abandoned(contexts, owner).or_else(|| add(contexts)))?;
+    drop(guard);
+    // SAFETY: the context has no owner that exists; from here on it is this thread's.
+    let ours = unsafe { &mut *context };
+    if ours.busy {
+        ours.walker.reset();
+        ours.forget_nodes();
+        ours.busy = false;
+    }
+    ours.walker.forget_stacks();
+    ours.owner = owner;
+    crate::record::push(&mut ours.ring, &wire::thread(thread, sys::thread_name())).ok()?;
+    modules::describe_all(number, &mut ours.ring);
+    tls.contexts.get(level)?.set(context);
+    Some(context)
+}
+
+fn find_abandoned(contexts: &mut [*mut Context], owner: u64) -> Option<*mut Context> {
+    let process = sys::process_id();
+    // SAFETY: contexts are never freed; owner is only written by a thread that owns or claims it.
+    let owner_of = |context: &*mut Context| unsafe { (*(*context)).owner };
+    // A thread of our id that is not us is gone.
+    let found = contexts.iter().position(|context| owner_of(context) == owner).or_else(|| {
+        let searched = contexts.iter().take(SEARCH);
+        searched.into_iter().position(|context| !sys::thread_exists(process, (owner_of(context) >> 8) as u32))
+    });
+    let len = contexts.len();
+    match found {
+        Some(found) => {
+            let context = contexts[found];
+            // The next search begins with others.
+            contexts[found..].rotate_left(1);
+            Some(context)
+        }
+        None => {
+            if len > SEARCH {
+                contexts.rotate_left(SEARCH);
+            }
+            None
+        }
+    }
+}
+
+fn add(contexts: &mut Vec<*mut Context>) -> Option<*mut Context> {
+    let (segment, header) = (session::segment()?, session::header()?);
+    let index = segment.rings.load(Ordering::Relaxed);
+    let (control, words) = session::ring(index)?;
+    contexts.try_reserve(1).ok()?;
+    let max_frames = header.max_frames.load(Ordering::Relaxed) as usize;
+    let context = Box::new(Context {
+        ring: Producer::new(control, words),
+        walker: Walker::new(Config { max_frames, ..Config::default() }).ok()?,
+        modules_seen: modules::version(),
+        removals_seen: modules::removals(),
+        check: header.flags.load(Ordering::Relaxed) & session_flags::CHECK_STACKS != 0,
+        owner: 0,
+        busy: false,
+    });
+    control.capacity_log2.store(words.len().trailing_zeros(), Ordering::Release);
+    segment.rings.store(index + 1, Ordering::Release);
+    segment.agent_bytes.store(crate::heap::mapped(), Ordering::Relaxed);
+    let context = Box::into_raw(context);
+    contexts.push(context);
+    Some(context)
+}
+
+impl Context {
+    /// After the tree was emptied: tells the drain that nodes are numbered from 1 again.
+    pub(crate) fn forget_nodes(&mut self) {
+        let _ = crate::record::push(&mut self.ring, &[wire::head(0, wire::kind::RESET)]);
+    }
+}
+
+/// In the child of a fork: begins its own life, with its own segment. In its parent, or when another thread
+/// of the child is at it, `None`.
+pub(crate) fn revive() -> Option<()> {
+    let _revival = life::revival()?;
+    let done = revive_in_child();
+    if done.is_none() {
+        if let Some(header) = session::header() {
+            header.unfollowed.fetch_add(1, Ordering::Relaxed);
+        }
+        life::end();
+    }
+    done
+}
+
+fn revive_in_child() -> Option<()> {
+    let header = session::header()?;
+    let follow = header.flags.load(Ordering::Relaxed) & session_flags::FOLLOW != 0;
+    if !follow || session::is_over(header) {
+        life::end();
+        return Some(());
+    }
+    // Another thread of the parent was in the middle of a change: what it was changing can't be used.
+    let torn = life::PROCESS.is_locked() || crate::heap::is_busy();
+    let parent = session::segment()?;
+    let tls = tls::get();
+    let mine = tls.contexts[0].get();
+    if torn {
+        crate::heap::abandon();
+        life::PROCESS.renew();
+    }
+    let segment = session::take_segment()?;
+    segment.started_ns.store(sys::monotonic_ns(), Ordering::Relaxed);
+    segment.pid.store(sys::process_id(), Ordering::Relaxed);
+    segment.ppid.store(sys::parent_id(), Ordering::Relaxed);
+    segment.command.copy(&parent.command);
+    segment.executable.copy(&parent.executable);
+    // SAFETY: this is the process's only thread, and the contexts of the others are gone with them.
+    let contexts = unsafe { &mut *CONTEXTS.0.get() };
+    if torn {
+        // SAFETY: the vector's memory is left behind with the rest of the torn heap, not freed into the new.
+        unsafe { ptr::write(contexts, Vec::new()) };
+        modules::renew();
+    } else {
+        contexts.clear();
+    }
+    tls.contexts.iter().for_each(|context| context.set(ptr::null_mut()));
+    // SAFETY: no other thread exists, and the context is not in the middle of a recording.
+    if let Some(warm) = unsafe { mine.as_mut() }.filter(|mine| !torn && !mine.busy) {
+        let (control, words) = session::ring(0)?;
+        warm.ring = Producer::new(control, words);
+        warm.walker.reset();
+        warm.owner = u64::from(sys::thread_id()) << 8;
+        control.capacity_log2.store(words.len().trailing_zeros(), Ordering::Release);
+        segment.rings.store(1, Ordering::Release);
+        contexts.push(mine);
+    }
+    session::announce(segment, segment_state::READY);
+    life::begin();
+    Some(())
+}

@@ -1,0 +1,154 @@
+//! The stubs that the hooks lead to, and the way out of a fault of our own.
+//!
+//! A stub saves the registers that the caller counts on (they say where its frames lie), its first three
+//! arguments, and calls the hook's Rust function with the caller's arguments and a pointer to what was saved.
+//!
+//! # Safety
+//! The stubs keep to the System V ABI on both sides: entered as the hooked function is, they return as it
+//! does. [`escape`] leaves the agent's frames in the middle of their work; nothing in them needs a destructor
+//! to run but locks, and after an escape recording is off, so nobody takes one again.
+
+use crate::tls;
+use core::ffi::c_void;
+use grapnel_unwind::Registers;
+
+/// What a stub saves, in the order in which it lies on the stack.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct SavedRegisters {
+    r15: u64,
+    r14: u64,
+    r13: u64,
+    r12: u64,
+    rbx: u64,
+    rbp: u64,
+    rdx: u64,
+    rsi: u64,
+    rdi: u64,
+    return_address: u64,
+}
+
+impl SavedRegisters {
+    /// Where the hooked function returns to.
+    #[inline(always)]
+    pub(crate) fn return_address(&self) -> usize {
+        self.return_address as usize
+    }
+
+    /// The state of the caller just after its call returns.
+    #[inline(always)]
+    pub(crate) fn caller(&self) -> Registers {
+        Registers {
+            pc: self.return_address,
+            sp: (&raw const self.return_address).addr() as u64 + 8,
+            bp: self.rbp,
+            rbx: self.rbx,
+            r12: self.r12,
+            r13: self.r13,
+            r14: self.r14,
+            r15: self.r15,
+        }
+    }
+}
+
+/// Defines the stub `$stub`, which calls `$hook` with the caller's arguments and, as the argument in
+/// `$register`, a pointer to the [`SavedRegisters`].
+macro_rules! stub {
+    ($stub:ident, $hook:path, $register:literal) => {
+        unsafe extern "C" {
+            pub(crate) fn $stub();
+        }
+        core::arch::global_asm!(
+            ".text",
+            ".balign 16",
+            concat!(".globl ", stringify!($stub)),
+            concat!(".hidden ", stringify!($stub)),
+            concat!(".type ", stringify!($stub), ",@function"),
+            concat!(stringify!($stub), ":"),
+            ".cfi_startproc",
+            "endbr64",
+            "push rdi",
+            "push rsi",
+            "push rdx",
+            "push rbp",
+            "push rbx",
+            "push r12",
+            "push r13",
+            "push r14",
+            "push r15",
+            ".cfi_adjust_cfa_offset 72",
+            ".cfi_rel_offset rbp, 40",
+            ".cfi_rel_offset rbx, 32",
+            ".cfi_rel_offset r12, 24",
+            ".cfi_rel_offset r13, 16",
+            ".cfi_rel_offset r14, 8",
+            ".cfi_rel_offset r15, 0",
+            concat!("mov ", $register, ", rsp"),
+            "call {hook}",
+            "add rsp, 72",
+            ".cfi_adjust_cfa_offset -72",
+            "ret",
+            ".cfi_endproc",
+            concat!(".size ", stringify!($stub), ", . - ", stringify!($stub)),
+            hook = sym $hook,
+        );
+    };
+}
+pub(crate) use stub;
+
+/// Runs `work` with a way out: should it meet a fault of our own, the hooked function returns `result`, or,
+/// where `call` is not 0, the function there is called with the caller's arguments in our place.
+#[inline(always)]
+pub(crate) fn rescued<T>(
+    saved: &SavedRegisters,
+    result: *mut c_void,
+    call: usize,
+    work: impl FnOnce() -> T,
+) -> T {
+    let tls = tls::get();
+    let outer = (tls.rescue.get(), tls.rescue_result.get(), tls.rescue_call.get());
+    tls.rescue_result.set(result.addr());
+    tls.rescue_call.set(call);
+    tls.rescue.set(saved);
+    let value = work();
+    tls.rescue.set(outer.0);
+    tls.rescue_result.set(outer.1);
+    tls.rescue_call.set(outer.2);
+    value
+}
+
+/// Leaves the agent by the way that [`rescued`] laid. Returns only if there is none.
+#[cfg(feature = "cdylib")]
+pub(crate) fn escape() {
+    let tls = tls::get();
+    let saved = tls.rescue.get();
+    if saved.is_null() {
+        return;
+    }
+    tls.rescue.set(core::ptr::null());
+    // SAFETY: `saved` lies in the frame of a stub that has not returned; from there this does what the stub
+    // does after its call, with the registers as they were saved.
+    unsafe {
+        core::arch::asm!(
+            "mov rsp, {saved}",
+            "pop r15",
+            "pop r14",
+            "pop r13",
+            "pop r12",
+            "pop rbx",
+            "pop rbp",
+            "pop rdx",
+            "pop rsi",
+            "pop rdi",
+            "test r11, r11",
+            "jz 2f",
+            "jmp r11",
+            "2:",
+            "ret",
+            saved = in(reg) saved,
+            in("rax") tls.rescue_result.get(),
+            in("r11") tls.rescue_call.get(),
+            options(noreturn),
+        );
+    }
+}

@@ -1,0 +1,307 @@
+//! Going along into the next program: what `execve` and its kin get for an environment.
+//!
+//! At the start the agent takes its own variables out of the environment, so that the program never sees them;
+//! here they are put back for the program that comes next.
+//!
+//! # Safety
+//! The hooks may run in the child of a vfork, on the parent's memory and a small stack, and in a signal handler:
+//! the new environment is built on the stack, or, when it is large, in a mapping of its own. The caller's
+//! environment is only read, as the kernel would read it.
+
+use crate::entry::{SavedRegisters, rescued, stub};
+use crate::hooks::{Function, original, original_as};
+use crate::{session, sys};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::ffi::{CStr, c_char, c_int};
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, Ordering};
+use grapnel_trace::shared::{SESSION_VARIABLE, TEXT_BYTES, session_flags};
+
+/// `LD_PRELOAD=`, as it stands in front of a value.
+pub(crate) const PRELOAD: &[u8] = b"LD_PRELOAD=";
+
+/// The agent's variables, as they go into an environment; made at the start.
+#[derive(Debug)]
+pub(crate) struct Variables {
+    /// `LD_PRELOAD=path`, zero-terminated.
+    preload: Vec<u8>,
+    /// `GRAPNEL_SESSION=path`, zero-terminated.
+    session: Vec<u8>,
+}
+
+static VARIABLES: AtomicPtr<Variables> = AtomicPtr::new(ptr::null_mut());
+
+impl Variables {
+    fn agent_path(&self) -> Option<&CStr> {
+        CStr::from_bytes_with_nul(self.preload.get(PRELOAD.len()..)?).ok()
+    }
+}
+
+/// Keeps what the next programs are to get.
+pub(crate) fn prepare() -> Option<&'static Variables> {
+    let header = session::header()?;
+    let line = |name: &[u8], text: &grapnel_trace::shared::Text| {
+        let mut buffer = [0; TEXT_BYTES];
+        let mut line = name.to_vec();
+        line.extend_from_slice(text.get(&mut buffer));
+        line
+    };
+    let mut name = SESSION_VARIABLE.as_bytes().to_vec();
+    name.push(b'=');
+    let variables = Box::leak(Box::new(Variables {
+        preload: line(PRELOAD, &header.agent_path),
+        session: line(&name, &header.session_path),
+    }));
+    VARIABLES.store(variables, Ordering::Release);
+    Some(variables)
+}
+
+/// Takes the agent's variables out of `environment`, in place; the user's own LD_PRELOAD stays.
+///
+/// # Safety
+/// `environment` is the process's initial one: a null-terminated array of writable strings, which nobody else
+/// uses yet.
+pub(crate) unsafe fn clean(environment: *mut *mut c_char, variables: &Variables) {
+    let path = variables.agent_path().map_or(&[][..], CStr::to_bytes);
+    let name = &variables.session[..SESSION_VARIABLE.len() + 1];
+    let (mut from, mut to) = (environment, environment);
+    // SAFETY: `to` never passes `from`, which ends at the null pointer.
+    unsafe {
+        while !(*from).is_null() {
+            let mut entry = *from;
+            let text = CStr::from_ptr(entry).to_bytes();
+            let mut keep = !text.starts_with(name);
+            if let Some(value) = text.strip_prefix(PRELOAD)
+                && let Some(rest) = value.strip_prefix(path)
+            {
+                match rest {
+                    [] => keep = false,
+                    [b':' | b' ', ..] => {
+                        // The name again, right before what was the user's value.
+                        entry = entry.add(path.len() + 1);
+                        ptr::copy(PRELOAD.as_ptr().cast(), entry, PRELOAD.len());
+                    }
+                    _ => {}
+                }
+            }
+            if keep {
+                *to = entry;
+                to = to.add(1);
+            }
+            from = from.add(1);
+        }
+        *to = ptr::null_mut();
+    }
+}
+
+/// Words of environment that fit on the stack.
+const STACK_WORDS: usize = 1024;
+
+/// Calls `call` with the environment that the next program is to get.
+///
+/// # Safety
+/// `environment` is null or a null-terminated array of strings.
+unsafe fn with_environment(
+    environment: *const *const c_char,
+    saved: &SavedRegisters,
+    call_original: usize,
+    is_followable: impl FnOnce() -> bool,
+    call: impl FnOnce(*const *const c_char) -> c_int,
+) -> c_int {
+    let mut local = [0usize; STACK_WORDS];
+    let mut mapping: Option<(*mut u8, usize)> = None;
+    let mut made = environment;
+    rescued(saved, ptr::without_provenance_mut(usize::MAX), call_original, || {
+        // SAFETY: null, or leaked by `prepare`.
+        let Some(variables) = (unsafe { VARIABLES.load(Ordering::Acquire).as_ref() }) else { return };
+        let Some(header) = session::header() else { return };
+        let follow = header.flags.load(Ordering::Relaxed) & session_flags::FOLLOW != 0;
+        if !follow || session::is_over(header) || !is_followable() {
+            return;
+        }
+        if !variables.agent_path().is_some_and(sys::readable) {
+            header.unfollowed.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        // SAFETY: the caller's promise.
+        let Some(plan) = (unsafe { Plan::of(environment, variables) }) else { return };
+        let words = plan.words();
+        let memory: *mut usize = if words <= STACK_WORDS {
+            local.as_mut_ptr()
+        } else {
+            let Some(address) = sys::map_anonymous(8 * words) else { return };
+            mapping = Some((address, 8 * words));
+            address.cast()
+        };
+        // SAFETY: `memory` has room for `words` words, and the caller's promise.
+        made = unsafe { plan.build(environment, variables, memory) };
+    });
+    let result = call(made);
+    if let Some((address, len)) = mapping {
+        sys::unmap(address, len);
+    }
+    result
+}
+
+/// What the new environment will hold.
+#[derive(Debug)]
+struct Plan {
+    entries: usize,
+    /// The user's LD_PRELOAD: its place in the array, and its value's length.
+    preload: Option<(usize, usize)>,
+    text: usize,
+}
+
+impl Plan {
+    /// `None` when the environment is another session's already.
+    ///
+    /// # Safety
+    /// `environment` is null or a null-terminated array of strings.
+    unsafe fn of(environment: *const *const c_char, variables: &Variables) -> Option<Self> {
+        let mut plan =
+            Self { entries: 0, preload: None, text: variables.preload.len() + variables.session.len() };
+        let name = &variables.session[..SESSION_VARIABLE.len() + 1];
+        // SAFETY: the caller's promise.
+        unsafe {
+            while !environment.is_null() && !(*environment.add(plan.entries)).is_null() {
+                let entry = CStr::from_ptr(*environment.add(plan.entries)).to_bytes();
+                if entry.starts_with(name) {
+                    return None;
+                }
+                if let Some(value) = entry.strip_prefix(PRELOAD)
+                    && plan.preload.is_none()
+                {
+                    plan.preload = Some((plan.entries, value.len()));
+                    plan.text += 1 + value.len();
+                }
+                plan.entries += 1;
+            }
+        }
+        Some(plan)
+    }
+
+    fn words(&self) -> usize {
+        self.entries + 3 + self.text.div_ceil(8)
+    }
+
+    /// # Safety
+    /// `memory` has room for [`Plan::words`]; `environment` is the one that was planned for.
+    unsafe fn build(
+        &self,
+        environment: *const *const c_char,
+        variables: &Variables,
+        memory: *mut usize,
+    ) -> *const *const c_char {
+        let array: *mut *const c_char = memory.cast();
+        // SAFETY: the array takes entries + 3 words, the text begins behind it and has `text` bytes.
+        unsafe {
+            let mut text: *mut u8 = memory.add(self.entries + 3).cast();
+            let mut put = |bytes: &[u8]| {
+                let start = text;
+                ptr::copy_nonoverlapping(bytes.as_ptr(), text, bytes.len());
+                text = text.add(bytes.len());
+                start.cast_const().cast::<c_char>()
+            };
+            if self.entries != 0 {
+                ptr::copy_nonoverlapping(environment, array, self.entries);
+            }
+            let mut len = self.entries;
+            match self.preload {
+                Some((index, value_len)) => {
+                    let path_len = variables.preload.len() - 1;
+                    let entry = put(&variables.preload[..path_len]);
+                    put(b":");
+                    let value: *const u8 = (*environment.add(index)).add(PRELOAD.len()).cast();
+                    put(core::slice::from_raw_parts(value, value_len + 1));
+                    *array.add(index) = entry;
+                }
+                None => {
+                    *array.add(len) = put(&variables.preload);
+                    len += 1;
+                }
+            }
+            *array.add(len) = put(&variables.session);
+            *array.add(len + 1) = ptr::null();
+        }
+        array.cast_const()
+    }
+}
+
+/// Whether the file is not one whose loader would complain of the agent: a 32-bit program.
+fn is_64_bit(path: *const c_char) -> bool {
+    if path.is_null() {
+        return false;
+    }
+    // SAFETY: the path that the target gave to execve.
+    let Ok(fd) = sys::open(unsafe { CStr::from_ptr(path) }, libc::O_RDONLY) else { return true };
+    let answer = is_64_bit_file(fd);
+    sys::close(fd);
+    answer
+}
+
+fn is_64_bit_file(fd: c_int) -> bool {
+    let mut head = [0; 5];
+    let len = sys::read_at(fd, &mut head, 0);
+    len < 5 || head[..4] != *b"\x7fELF" || head[4] == 2
+}
+
+type Strings = *const *const c_char;
+
+stub!(grapnel_agent_execve, execve, "rcx");
+unsafe extern "C" fn execve(
+    path: *const c_char,
+    arguments: Strings,
+    environment: Strings,
+    saved: &SavedRegisters,
+) -> c_int {
+    type Call = unsafe extern "C" fn(*const c_char, Strings, Strings) -> c_int;
+    let rescue = original(Function::Execve);
+    // SAFETY: the caller's call, passed on with an environment that holds what its own does.
+    unsafe {
+        let call: Call = original_as(Function::Execve);
+        with_environment(environment, saved, rescue, || is_64_bit(path), |made| call(path, arguments, made))
+    }
+}
+
+stub!(grapnel_agent_execveat, execveat, "r9");
+unsafe extern "C" fn execveat(
+    directory: c_int,
+    path: *const c_char,
+    arguments: Strings,
+    environment: Strings,
+    flags: c_int,
+    saved: &SavedRegisters,
+) -> c_int {
+    type Call = unsafe extern "C" fn(c_int, *const c_char, Strings, Strings, c_int) -> c_int;
+    // SAFETY: as in `execve`.
+    unsafe {
+        let call: Call = original_as(Function::Execveat);
+        with_environment(environment, saved, 0, || true, |made| call(directory, path, arguments, made, flags))
+    }
+}
+
+stub!(grapnel_agent_fexecve, fexecve, "rcx");
+unsafe extern "C" fn fexecve(
+    fd: c_int,
+    arguments: Strings,
+    environment: Strings,
+    saved: &SavedRegisters,
+) -> c_int {
+    type Call = unsafe extern "C" fn(c_int, Strings, Strings) -> c_int;
+    let rescue = original(Function::Fexecve);
+    // SAFETY: as in `execve`.
+    unsafe {
+        let call: Call = original_as(Function::Fexecve);
+        with_environment(environment, saved, rescue, || is_64_bit_file(fd), |made| call(fd, arguments, made))
+    }
+}
+
+/// The functions to hook, as [`crate::hooks::allocation_functions`] lists its.
+pub(crate) fn exec_functions() -> [(&'static [u8], unsafe extern "C" fn(), Function); 3] {
+    [
+        (b"execve", grapnel_agent_execve, Function::Execve),
+        (b"execveat", grapnel_agent_execveat, Function::Execveat),
+        (b"fexecve", grapnel_agent_fexecve, Function::Fexecve),
+    ]
+}

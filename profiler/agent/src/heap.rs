@@ -1,0 +1,139 @@
+//! The agent's own memory: over mmap, never the target's heap.
+//!
+//! Small blocks come from free lists of power-of-two classes, cut from regions that are never given back;
+//! large ones are mappings of their own.
+//!
+//! # Safety
+//! All state is behind [`LOCK`]. A free block's first word links to the next of its class; a block belongs
+//! either to one list or to its user.
+
+use crate::lock::Lock;
+use crate::sys;
+use core::alloc::{GlobalAlloc, Layout};
+use core::cell::UnsafeCell;
+use core::ptr;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+const MIN_LOG2: u32 = 4;
+const MAX_LOG2: u32 = 16;
+const CLASSES: usize = (MAX_LOG2 - MIN_LOG2 + 1) as usize;
+const REGION: usize = 256 << 10;
+
+/// The agent's allocator.
+#[derive(Debug)]
+pub(crate) struct Heap {
+    state: UnsafeCell<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    free: [*mut u8; CLASSES],
+    next: *mut u8,
+    left: usize,
+}
+
+static LOCK: Lock = Lock::new();
+static MAPPED: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: `state` is only touched under LOCK.
+unsafe impl Sync for Heap {}
+
+impl State {
+    const EMPTY: Self = Self { free: [ptr::null_mut(); CLASSES], next: ptr::null_mut(), left: 0 };
+}
+
+/// The one heap.
+#[cfg_attr(feature = "cdylib", global_allocator)]
+static HEAP: Heap = Heap { state: UnsafeCell::new(State::EMPTY) };
+
+/// Forgets all that was handed out or free. For the child of a fork that happened in the middle of an
+/// allocation by a thread that is not there any more: that thread's half-done change is left behind.
+pub(crate) fn abandon() {
+    LOCK.renew();
+    let _guard = LOCK.lock();
+    // SAFETY: LOCK is held.
+    unsafe { *HEAP.state.get() = State::EMPTY };
+}
+
+/// Bytes mapped for the agent's own use.
+pub(crate) fn mapped() -> u64 {
+    MAPPED.load(Ordering::Relaxed)
+}
+
+/// Whether a thread is in the middle of an allocation.
+pub(crate) fn is_busy() -> bool {
+    LOCK.is_locked()
+}
+
+fn class_of(layout: Layout) -> Option<usize> {
+    let size = layout.size().max(layout.align()).max(1 << MIN_LOG2).next_power_of_two();
+    let class = size.trailing_zeros() - MIN_LOG2;
+    (class < CLASSES as u32).then_some(class as usize)
+}
+
+fn whole_pages(len: usize) -> usize {
+    len.next_multiple_of(sys::PAGE)
+}
+
+fn map(len: usize) -> *mut u8 {
+    match sys::map_anonymous(len) {
+        Some(address) => {
+            MAPPED.fetch_add(len as u64, Ordering::Relaxed);
+            address
+        }
+        None => ptr::null_mut(),
+    }
+}
+
+// SAFETY: blocks come from mappings of at least the size asked for; a class's blocks are aligned to its size
+// since regions are page-aligned and cut from the front in multiples of the smallest class, see `alloc`.
+unsafe impl GlobalAlloc for Heap {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if layout.align() > sys::PAGE {
+            return ptr::null_mut();
+        }
+        let Some(class) = class_of(layout) else {
+            return map(whole_pages(layout.size()));
+        };
+        let size = 1usize << (class as u32 + MIN_LOG2);
+        let _guard = LOCK.lock();
+        // SAFETY: LOCK is held; list entries are free blocks of this class, whose first word is the link; the
+        // region's unused rest is `left` bytes from `next`, and nobody's.
+        unsafe {
+            let state = &mut *self.state.get();
+            let head = state.free[class];
+            if !head.is_null() {
+                state.free[class] = head.cast::<*mut u8>().read();
+                return head;
+            }
+            // Waste at most what brings `next` to the class's alignment (up to a page).
+            let pad = state.next.align_offset(size.min(sys::PAGE));
+            if state.next.is_null() || pad.saturating_add(size) > state.left {
+                let region = map(REGION);
+                if region.is_null() {
+                    return region;
+                }
+                (state.next, state.left) = (region.add(size), REGION - size);
+                return region;
+            }
+            let block = state.next.add(pad);
+            (state.next, state.left) = (block.add(size), state.left - pad - size);
+            block
+        }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        let Some(class) = class_of(layout) else {
+            let len = whole_pages(layout.size());
+            MAPPED.fetch_sub(len as u64, Ordering::Relaxed);
+            return sys::unmap(block, len);
+        };
+        let _guard = LOCK.lock();
+        // SAFETY: LOCK is held; the block is the caller's last use of it, at least one word long and aligned.
+        unsafe {
+            let state = &mut *self.state.get();
+            block.cast::<*mut u8>().write(state.free[class]);
+            state.free[class] = block;
+        }
+    }
+}

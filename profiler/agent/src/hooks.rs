@@ -1,0 +1,269 @@
+//! What each hooked function records, and in which order.
+//!
+//! A block is recorded after libc gave it out and before libc takes it back, so that whoever gets the address
+//! next is recorded later. `realloc` takes the block out of the record before, and puts a new one in after.
+//! `reallocarray` is not in the list: libc's ends in `realloc`, and would be counted twice.
+//!
+//! libc's functions may use each other (`realloc` of nothing is `malloc`, of a large block `malloc` and a copy): a
+//! call that comes from libc's own code, a few frames below ours, is part of the call that is being recorded.
+//! A signal handler in the middle of it is further down: the kernel puts the registers in between. When a thread
+//! ends, libc gives the blocks in its cache, which the program freed long before, to `free` again: such calls go
+//! straight to `free`, where libc's calls on behalf of others go through its procedure linkage table, so that an
+//! allocator of the program's own can take them.
+//!
+//! # Safety
+//! The functions here are entered through their stubs, with the arguments of libc's function of that name, and
+//! call libc's own code with them, once. [`ORIGINALS`] is filled in before a hook is live.
+
+use crate::entry::{SavedRegisters, rescued, stub};
+use crate::record::{self, enter};
+use crate::tls;
+use core::ffi::{c_int, c_void};
+use core::ops::Range;
+use core::ptr;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use grapnel_trace::Source;
+
+type Block = *mut c_void;
+type Saved<'a> = &'a SavedRegisters;
+
+/// A hooked function's number.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Function {
+    Malloc,
+    Calloc,
+    Realloc,
+    Free,
+    PosixMemalign,
+    Memalign,
+    AlignedAlloc,
+    Valloc,
+    Pvalloc,
+    Execve,
+    Execveat,
+    Fexecve,
+    LoaderState,
+}
+
+const FUNCTIONS: usize = Function::LoaderState as usize + 1;
+
+/// Where libc's own code of each function goes on, behind its hook.
+pub(crate) static ORIGINALS: [AtomicUsize; FUNCTIONS] = [const { AtomicUsize::new(0) }; FUNCTIONS];
+
+/// The address of the original.
+#[inline(always)]
+pub(crate) fn original(function: Function) -> usize {
+    ORIGINALS[function as usize].load(Ordering::Relaxed)
+}
+
+/// The original, callable.
+///
+/// # Safety
+/// `F` is the type of a pointer to that function.
+#[inline(always)]
+pub(crate) unsafe fn original_as<F: Copy>(function: Function) -> F {
+    const { assert!(size_of::<F>() == size_of::<usize>()) };
+    let pointer: *const () = ptr::with_exposed_provenance(original(function));
+    // SAFETY: the trampoline, set before the hook went live, is a function of this type.
+    unsafe { core::mem::transmute_copy(&pointer) }
+}
+
+/// The most stack that libc's own code takes from where we call it to where it calls a hooked function. Less than
+/// what a signal takes.
+const INSIDE: usize = 800;
+
+/// Whether the call with these registers was made by libc's code for a function that we are recording.
+#[inline(always)]
+fn is_inside(saved: Saved<'_>) -> bool {
+    let from = tls::get().inside.get();
+    from.wrapping_sub(ptr::from_ref(saved).addr()) < INSIDE
+}
+
+/// libc's code, and `free` in it.
+static LIBC: [AtomicUsize; 3] = [const { AtomicUsize::new(0) }; 3];
+
+/// Keeps where libc's code lies, and `free`.
+pub(crate) fn remember_libc(code: Range<usize>, free: usize) {
+    for (to, value) in LIBC.iter().zip([code.start, code.len(), free]) {
+        to.store(value, Ordering::Relaxed);
+    }
+}
+
+/// Whether `free` was called by the allocator itself.
+#[inline(always)]
+fn is_own_business(saved: Saved<'_>) -> bool {
+    let caller = saved.return_address();
+    let offset = caller.wrapping_sub(LIBC[0].load(Ordering::Relaxed));
+    offset < LIBC[1].load(Ordering::Relaxed) && is_direct_call(caller, offset)
+}
+
+/// Whether the call that returns to `caller`, `offset` bytes into libc's code, names `free` itself.
+#[cold]
+fn is_direct_call(caller: usize, offset: usize) -> bool {
+    const CALL_REL32: u8 = 0xe8;
+    if offset < 5 {
+        return false;
+    }
+    let instruction: *const [u8; 5] = ptr::with_exposed_provenance(caller - 5);
+    // SAFETY: the five bytes before lie in libc's code, which is mapped and can be read: it was, to be hooked.
+    let [opcode, displacement @ ..] = unsafe { *instruction };
+    let target = caller.wrapping_add_signed(i32::from_le_bytes(displacement) as isize);
+    opcode == CALL_REL32 && target == LIBC[2].load(Ordering::Relaxed)
+}
+
+/// Calls libc's own code, whose calls of hooked functions are not the program's.
+#[inline(always)]
+fn inside<T>(call: impl FnOnce() -> T) -> T {
+    let tls = tls::get();
+    let here: usize;
+    // SAFETY: reads the stack pointer.
+    unsafe { core::arch::asm!("mov {}, rsp", out(reg) here, options(nomem, nostack, preserves_flags)) };
+    let outer = tls.inside.replace(here);
+    let value = call();
+    tls.inside.set(outer);
+    value
+}
+
+#[inline(always)]
+fn given(saved: Saved<'_>, block: Block, size: usize, source: Source) {
+    if !block.is_null() && !is_inside(saved) {
+        rescued(saved, block, 0, || {
+            enter(|context| context.alloc(saved, block.addr() as u64, size as u64, source));
+        });
+    }
+}
+
+stub!(grapnel_agent_malloc, malloc, "rsi");
+unsafe extern "C" fn malloc(size: usize, saved: Saved<'_>) -> Block {
+    // SAFETY: the caller's call, passed on.
+    let block = unsafe { original_as::<unsafe extern "C" fn(usize) -> Block>(Function::Malloc)(size) };
+    given(saved, block, size, Source::Malloc);
+    block
+}
+
+stub!(grapnel_agent_calloc, calloc, "rdx");
+unsafe extern "C" fn calloc(count: usize, size: usize, saved: Saved<'_>) -> Block {
+    // SAFETY: the caller's call, passed on.
+    let call = unsafe { original_as::<unsafe extern "C" fn(usize, usize) -> Block>(Function::Calloc) };
+    // SAFETY: as above.
+    let block = inside(|| unsafe { call(count, size) });
+    // A product that overflows gives no block.
+    given(saved, block, count.wrapping_mul(size), Source::Calloc);
+    block
+}
+
+stub!(grapnel_agent_free, free, "rsi");
+unsafe extern "C" fn free(block: Block, saved: Saved<'_>) {
+    if !block.is_null() && !is_inside(saved) && !is_own_business(saved) {
+        rescued(saved, ptr::null_mut(), original(Function::Free), || {
+            enter(|context| context.plain(record::FREE, block.addr() as u64));
+        });
+    }
+    // SAFETY: the caller's call, passed on.
+    unsafe { original_as::<unsafe extern "C" fn(Block)>(Function::Free)(block) }
+}
+
+stub!(grapnel_agent_realloc, realloc, "rdx");
+unsafe extern "C" fn realloc(old: Block, size: usize, saved: Saved<'_>) -> Block {
+    // SAFETY: the function's own type.
+    let call = unsafe { original_as::<unsafe extern "C" fn(Block, usize) -> Block>(Function::Realloc) };
+    let address = old.addr() as u64;
+    if !old.is_null() {
+        // glibc frees the block when the size is 0.
+        let kind = if size == 0 { record::FREE } else { record::REALLOC_BEGIN };
+        rescued(saved, ptr::null_mut(), original(Function::Realloc), || {
+            enter(|context| context.plain(kind, address));
+        });
+    }
+    // SAFETY: the caller's call, passed on.
+    let block = inside(|| unsafe { call(old, size) });
+    if old.is_null() || size == 0 {
+        given(saved, block, size, Source::Realloc);
+    } else {
+        rescued(saved, block, 0, || {
+            enter(|context| {
+                if block.is_null() {
+                    context.plain(record::REALLOC_FAILED, address);
+                } else {
+                    context.realloc_end(saved, block.addr() as u64, size as u64, address);
+                }
+            });
+        });
+    }
+    block
+}
+
+stub!(grapnel_agent_posix_memalign, posix_memalign, "rcx");
+unsafe extern "C" fn posix_memalign(
+    out: *mut Block,
+    alignment: usize,
+    size: usize,
+    saved: Saved<'_>,
+) -> c_int {
+    type Memalign = unsafe extern "C" fn(*mut Block, usize, usize) -> c_int;
+    // SAFETY: the caller's call, passed on.
+    let error = inside(|| unsafe { original_as::<Memalign>(Function::PosixMemalign)(out, alignment, size) });
+    if error == 0 {
+        // SAFETY: on success the block's address was stored there.
+        let block = unsafe { *out };
+        if !block.is_null() {
+            rescued(saved, ptr::null_mut(), 0, || {
+                enter(|context| context.alloc(saved, block.addr() as u64, size as u64, Source::Aligned));
+            });
+        }
+    }
+    error
+}
+
+macro_rules! aligned {
+    ($stub:ident, $hook:ident, $function:ident) => {
+        stub!($stub, $hook, "rdx");
+        unsafe extern "C" fn $hook(alignment: usize, size: usize, saved: Saved<'_>) -> Block {
+            type Call = unsafe extern "C" fn(usize, usize) -> Block;
+            // SAFETY: the caller's call, passed on.
+            let block = inside(|| unsafe { original_as::<Call>(Function::$function)(alignment, size) });
+            given(saved, block, size, Source::Aligned);
+            block
+        }
+    };
+}
+aligned!(grapnel_agent_memalign, memalign, Memalign);
+aligned!(grapnel_agent_aligned_alloc, aligned_alloc, AlignedAlloc);
+
+macro_rules! paged {
+    ($stub:ident, $hook:ident, $function:ident) => {
+        stub!($stub, $hook, "rsi");
+        unsafe extern "C" fn $hook(size: usize, saved: Saved<'_>) -> Block {
+            // SAFETY: the caller's call, passed on.
+            let call = unsafe { original_as::<unsafe extern "C" fn(usize) -> Block>(Function::$function) };
+            // SAFETY: as above.
+            let block = inside(|| unsafe { call(size) });
+            given(saved, block, size, Source::Aligned);
+            block
+        }
+    };
+}
+paged!(grapnel_agent_valloc, valloc, Valloc);
+paged!(grapnel_agent_pvalloc, pvalloc, Pvalloc);
+
+stub!(grapnel_agent_loader_state, loader_state, "rdi");
+unsafe extern "C" fn loader_state(saved: Saved<'_>) {
+    rescued(saved, ptr::null_mut(), 0, crate::modules::changed);
+    // SAFETY: the function takes and returns nothing.
+    unsafe { original_as::<unsafe extern "C" fn()>(Function::LoaderState)() }
+}
+
+/// The functions to hook: the name in the library, the stub, the number.
+pub(crate) fn allocation_functions() -> [(&'static [u8], unsafe extern "C" fn(), Function); 9] {
+    [
+        (b"malloc", grapnel_agent_malloc, Function::Malloc),
+        (b"calloc", grapnel_agent_calloc, Function::Calloc),
+        (b"realloc", grapnel_agent_realloc, Function::Realloc),
+        (b"free", grapnel_agent_free, Function::Free),
+        (b"posix_memalign", grapnel_agent_posix_memalign, Function::PosixMemalign),
+        (b"memalign", grapnel_agent_memalign, Function::Memalign),
+        (b"aligned_alloc", grapnel_agent_aligned_alloc, Function::AlignedAlloc),
+        (b"valloc", grapnel_agent_valloc, Function::Valloc),
+        (b"pvalloc", grapnel_agent_pvalloc, Function::Pvalloc),
+    ]
+}

@@ -1,0 +1,301 @@
+//! Which objects are loaded, told to the trace and to the unwinder.
+//!
+//! The dynamic linker calls `_dl_debug_state`, which does nothing, each time before and after it changes its
+//! list: a place made for debuggers, and hooked here. In it, and only there and at the start, the list is read
+//! through `dl_iterate_phdr`: its lock is then either free or this thread's.
+//!
+//! # Safety
+//! [`STATE`] is used under [`life::PROCESS`] only. `dl_iterate_phdr` is never called with that lock held: its
+//! own lock may belong to a thread that waits for ours. The table is replaced before the linker returns from
+//! unloading, so that no pc is resolved in an object that is gone; between unmapping and that moment only a
+//! stack whose words are not return addresses could lead there.
+
+use crate::stack::on_own_stack;
+use crate::{life, session, sys};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::cell::UnsafeCell;
+use core::ffi::{CStr, c_void};
+use core::sync::atomic::{AtomicU64, Ordering};
+use grapnel_trace::event::Module;
+use grapnel_trace::ring::Producer;
+use grapnel_trace::wire::{self, kind};
+use grapnel_unwind::{
+    CfiScratch, FullState, FullStep, ModuleInfo, ModuleTable, ProgramHeader, Resolver, RuleEntry, StackMemory,
+};
+
+static VERSION: AtomicU64 = AtomicU64::new(0);
+static REMOVALS: AtomicU64 = AtomicU64::new(0);
+
+/// Rises with every change of the list.
+#[inline(always)]
+pub(crate) fn version() -> u64 {
+    VERSION.load(Ordering::Acquire)
+}
+
+/// Rises when an object is unloaded: its addresses may soon be another's.
+#[inline(always)]
+pub(crate) fn removals() -> u64 {
+    REMOVALS.load(Ordering::Acquire)
+}
+
+struct Loaded {
+    module: Module,
+    headers: Vec<ProgramHeader>,
+}
+
+struct State {
+    loaded: Vec<Loaded>,
+    table: ModuleTable,
+    scratch: Option<Box<CfiScratch>>,
+    next_id: u32,
+    /// The life whose trace was told of all of `loaded`.
+    described: u64,
+}
+
+struct Shared(UnsafeCell<Option<State>>);
+
+// SAFETY: used under PROCESS only, see the module's header.
+unsafe impl Sync for Shared {}
+
+static STATE: Shared = Shared(UnsafeCell::new(None));
+
+/// The state.
+///
+/// # Safety
+/// PROCESS must be held for as long as the reference lives.
+#[expect(clippy::mut_from_ref, reason = "the lock stands for the borrow")]
+unsafe fn state<'a>(_held: &'a crate::lock::Guard<'_>) -> &'a mut State {
+    // SAFETY: the caller holds PROCESS.
+    let state = unsafe { &mut *STATE.0.get() };
+    state.get_or_insert_with(|| State {
+        loaded: Vec::new(),
+        table: ModuleTable::default(),
+        scratch: None,
+        next_id: 1,
+        described: 0,
+    })
+}
+
+/// An object as the dynamic linker lists it.
+struct Listed {
+    bias: u64,
+    path: Vec<u8>,
+    headers: Vec<ProgramHeader>,
+}
+
+fn listed() -> Vec<Listed> {
+    unsafe extern "C" fn one(info: *mut libc::dl_phdr_info, _: usize, list: *mut c_void) -> i32 {
+        // SAFETY: the linker passes a live description, whose program headers are mapped; `list` is ours.
+        unsafe {
+            let (info, list) = (&*info, &mut *list.cast::<Vec<Listed>>());
+            let mut headers = Vec::new();
+            if !info.dlpi_phdr.is_null() {
+                let raw = core::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum));
+                headers.extend(raw.iter().map(|header| ProgramHeader {
+                    p_type: header.p_type,
+                    p_flags: header.p_flags,
+                    p_offset: header.p_offset,
+                    p_vaddr: header.p_vaddr,
+                    p_paddr: header.p_paddr,
+                    p_filesz: header.p_filesz,
+                    p_memsz: header.p_memsz,
+                    p_align: header.p_align,
+                }));
+            }
+            let name = if info.dlpi_name.is_null() { c"" } else { CStr::from_ptr(info.dlpi_name) };
+            list.push(Listed { bias: info.dlpi_addr, path: name.to_bytes().to_vec(), headers });
+        }
+        0
+    }
+    let mut list: Vec<Listed> = Vec::new();
+    // SAFETY: `one` takes what the linker gives it, and the list that is passed here.
+    unsafe { libc::dl_iterate_phdr(Some(one), (&raw mut list).cast()) };
+    list
+}
+
+/// Bias, path and program headers of each loaded object. Only where the list is at rest, as [`update`].
+pub(crate) fn loaded() -> Vec<(u64, Vec<u8>, Vec<ProgramHeader>)> {
+    listed().into_iter().map(|listed| (listed.bias, listed.path, listed.headers)).collect()
+}
+
+/// Reads the linker's list and takes over what has changed. Called where the list is at rest: at the start, and
+/// from `_dl_debug_state`. What is new is told to the trace through `ring`, if this thread has one.
+pub(crate) fn update(mut ring: Option<&mut Producer<'static>>) {
+    let list = listed();
+    let guard = life::PROCESS.lock();
+    // SAFETY: PROCESS is held by `guard`.
+    let state = unsafe { state(&guard) };
+    let is_same = |loaded: &Loaded, listed: &Listed| {
+        loaded.module.bias == listed.bias && loaded.headers == listed.headers
+    };
+    let before = state.loaded.len();
+    let mut told = Vec::new();
+    state.loaded.retain(|loaded| {
+        let kept = list.iter().any(|listed| is_same(loaded, listed));
+        if !kept {
+            told.push(alloc::vec![wire::head(u64::from(loaded.module.id), kind::UNLOAD)]);
+        }
+        kept
+    });
+    let removed = before - state.loaded.len();
+    let first_ever = state.next_id == 1;
+    for (index, listed) in list.into_iter().enumerate() {
+        if state.loaded.iter().any(|loaded| is_same(loaded, &listed)) {
+            continue;
+        }
+        let module = describe(state.next_id, &listed, first_ever && index == 0);
+        state.next_id += 1;
+        told.push(wire::module(&module));
+        state.loaded.push(Loaded { module, headers: listed.headers });
+    }
+    if told.is_empty() {
+        return;
+    }
+    let infos = state.loaded.iter().map(|loaded| ModuleInfo {
+        id: loaded.module.id,
+        bias: loaded.module.bias,
+        phdrs: &loaded.headers,
+    });
+    // SAFETY: these objects are loaded; the table is replaced when one is unloaded (see the module's header).
+    state.table = unsafe { ModuleTable::build(infos) };
+    if removed != 0 {
+        REMOVALS.fetch_add(1, Ordering::AcqRel);
+    }
+    VERSION.fetch_add(1, Ordering::AcqRel);
+    if let Some(ring) = ring.as_mut()
+        && state.described == life::current()
+    {
+        for record in &told {
+            let _ = crate::record::push(ring, record);
+        }
+    } else {
+        // Whoever records next describes them all.
+        state.described = 0;
+    }
+}
+
+/// Tells the trace of life `life` of all loaded objects, unless it knows them.
+pub(crate) fn describe_all(life: u64, ring: &mut Producer<'static>) {
+    let guard = life::PROCESS.lock();
+    // SAFETY: PROCESS is held by `guard`.
+    let state = unsafe { state(&guard) };
+    if core::mem::replace(&mut state.described, life) != life {
+        for loaded in &state.loaded {
+            let _ = crate::record::push(ring, &wire::module(&loaded.module));
+        }
+    }
+}
+
+/// In the child of a fork that left the state torn: begins anew, and leaves the old to its torn heap.
+pub(crate) fn renew() {
+    // SAFETY: this is the process's only thread.
+    unsafe { core::ptr::write(STATE.0.get(), None) };
+    update(None);
+    REMOVALS.fetch_add(1, Ordering::AcqRel);
+}
+
+fn describe(id: u32, listed: &Listed, is_program: bool) -> Module {
+    const PT_LOAD: u32 = libc::PT_LOAD;
+    let loads = || listed.headers.iter().filter(|header| header.p_type == PT_LOAD);
+    let at = |address: u64| listed.bias.wrapping_add(address);
+    let start = loads().map(|header| at(header.p_vaddr)).min().unwrap_or(listed.bias);
+    let end = loads().map(|header| at(header.p_vaddr.wrapping_add(header.p_memsz))).max().unwrap_or(start);
+    Module {
+        id,
+        bias: listed.bias,
+        range: (start, end),
+        build_id: build_id(listed).unwrap_or_default(),
+        path: full_path(&listed.path, is_program),
+    }
+}
+
+fn full_path(name: &[u8], is_program: bool) -> Vec<u8> {
+    let mut buffer = [0; 4096];
+    if name.is_empty() || is_program {
+        return if is_program { sys::read_link(c"/proc/self/exe", &mut buffer).to_vec() } else { Vec::new() };
+    }
+    if name.starts_with(b"linux-vdso") || name.starts_with(b"linux-gate") {
+        return b"[vdso]".to_vec();
+    }
+    if name.starts_with(b"/") {
+        return name.to_vec();
+    }
+    let mut path = sys::working_directory(&mut buffer).to_vec();
+    path.push(b'/');
+    path.extend_from_slice(name);
+    path
+}
+
+/// The descriptor of the note of type NT_GNU_BUILD_ID (3) and owner `GNU`, as it is mapped.
+fn build_id(listed: &Listed) -> Option<Vec<u8>> {
+    const NT_GNU_BUILD_ID: u32 = 3;
+    let within = |start: u64, len: u64| {
+        listed.headers.iter().any(|load| {
+            load.p_type == libc::PT_LOAD
+                && load.p_flags & libc::PF_R != 0
+                && load.p_vaddr <= start
+                && start.checked_add(len).is_some_and(|end| end <= load.p_vaddr.saturating_add(load.p_filesz))
+        })
+    };
+    let notes = listed.headers.iter().filter(|header| header.p_type == libc::PT_NOTE);
+    for note in notes.filter(|note| within(note.p_vaddr, note.p_memsz)) {
+        let address = listed.bias.wrapping_add(note.p_vaddr) as usize;
+        // SAFETY: the note lies in a readable segment of a loaded object, file-backed for its whole length.
+        let mut bytes = unsafe {
+            core::slice::from_raw_parts(
+                core::ptr::with_exposed_provenance::<u8>(address),
+                note.p_memsz as usize,
+            )
+        };
+        while let Some(header) = bytes.first_chunk::<12>() {
+            let word =
+                |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+            let (name, len, r#type) = (word(0) as usize, word(4) as usize, word(8));
+            let start = 12usize.checked_add(name.checked_next_multiple_of(4)?)?;
+            let descriptor = bytes.get(start..start.checked_add(len)?)?;
+            if r#type == NT_GNU_BUILD_ID && bytes.get(12..16) == Some(b"GNU\0") {
+                return Some(descriptor.to_vec());
+            }
+            bytes = bytes.get(start.checked_add(len.checked_next_multiple_of(4)?)?..).unwrap_or(&[]);
+        }
+    }
+    None
+}
+
+/// Resolves with the current table, under the lock.
+#[derive(Debug)]
+pub(crate) struct LockedResolver;
+
+impl Resolver for LockedResolver {
+    #[cold]
+    fn rule(&mut self, pc: u64, is_return_address: bool) -> RuleEntry {
+        let guard = life::PROCESS.lock();
+        // SAFETY: PROCESS is held by `guard`.
+        let State { table, scratch, .. } = unsafe { state(&guard) };
+        on_own_stack(&guard, || table.rule(scratch.get_or_insert_with(Box::default), pc, is_return_address))
+    }
+
+    #[cold]
+    fn step(&mut self, full: &mut FullState, stack: &mut StackMemory) -> FullStep {
+        let guard = life::PROCESS.lock();
+        // SAFETY: PROCESS is held by `guard`.
+        let State { table, scratch, .. } = unsafe { state(&guard) };
+        on_own_stack(&guard, || table.step(scratch.get_or_insert_with(Box::default), full, stack))
+    }
+}
+
+/// What the hook on `_dl_debug_state` does.
+pub(crate) fn changed() {
+    if life::current() == 0 && session::header().is_none() {
+        return;
+    }
+    let mut updated = false;
+    crate::record::enter(|context| {
+        update(Some(&mut context.ring));
+        updated = true;
+    });
+    if !updated {
+        update(None);
+    }
+}

@@ -1,0 +1,243 @@
+//! The hot path: from a hooked call to a record in the thread's ring.
+//!
+//! # Safety
+//! A context is used between [`enter`]'s rise of the thread's level and its fall; a signal handler that records
+//! in between is at the next level and has a context of its own.
+
+use crate::context::{self, Context};
+use crate::entry::SavedRegisters;
+use crate::modules::{self, LockedResolver};
+use crate::tls::{self, LEVELS};
+use crate::{life, session, sys};
+use core::sync::atomic::{Ordering, compiler_fence};
+use grapnel_trace::Source;
+use grapnel_trace::ring::{Full, Producer};
+use grapnel_trace::shared::session_flags;
+use grapnel_trace::wire::{self, Order, kind};
+use grapnel_unwind::{Frame, NodeId};
+
+/// The most words that an event takes.
+const EVENT_WORDS: u64 = 5;
+
+/// Nothing was written: recording is over, or the session says to drop.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NotWritten;
+
+/// Lends `work` this thread's context, if this process records.
+#[inline(always)]
+pub(crate) fn enter(work: impl FnOnce(&mut Context)) {
+    let tls = tls::get();
+    let level = tls.level.get();
+    let life = life::current();
+    let mut context = core::ptr::null_mut();
+    if let Some(cell) = tls.contexts.get(level)
+        && tls.life.get() == life
+    {
+        context = cell.get();
+    }
+    if context.is_null() {
+        context = match find(life, level) {
+            Some(context) => context,
+            None => return,
+        };
+    }
+    tls.level.set(level + 1);
+    compiler_fence(Ordering::SeqCst);
+    // SAFETY: the thread's own, at this level only until the level falls again; see the module's header.
+    let context = unsafe { &mut *context };
+    context.busy = true;
+    work(context);
+    context.busy = false;
+    compiler_fence(Ordering::SeqCst);
+    tls.level.set(level);
+}
+
+#[cold]
+#[inline(never)]
+fn find(life: u64, level: usize) -> Option<*mut Context> {
+    if level >= LEVELS {
+        count_lost();
+        return None;
+    }
+    let tls = tls::get();
+    // A signal handler in here is one level up, as it is in a recording.
+    tls.level.set(level + 1);
+    let context = context::attach(tls, level);
+    tls.level.set(level);
+    if context.is_none() && (life != 0 || life::current() != 0) {
+        count_lost();
+    }
+    context
+}
+
+#[cold]
+fn count_bad_stack() {
+    if let Some(segment) = session::segment() {
+        segment.bad_stacks.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[cold]
+fn count_lost() {
+    if let Some(segment) = session::segment() {
+        segment.lost.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// The processor's clock.
+#[inline(always)]
+fn ticks() -> u64 {
+    // SAFETY: reads a register.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+/// The place in the order of an event at `address`.
+#[inline(always)]
+fn order(address: u64) -> Order {
+    let seq = match session::segment() {
+        Some(segment) => segment.shards[wire::shard(address)].fetch_add(1, Ordering::AcqRel),
+        None => 0,
+    };
+    Order { seq, ticks: ticks() }
+}
+
+impl Context {
+    /// The node of the caller's stack.
+    #[inline(always)]
+    pub(crate) fn stack(&mut self, saved: &SavedRegisters) -> u32 {
+        if self.modules_seen != modules::version() {
+            self.refresh();
+        }
+        let Self { walker, ring, .. } = self;
+        let mut sink = |_: NodeId, parent: NodeId, frame: Frame| {
+            let _ = push(ring, &wire::node(parent.0, frame.pc, frame.module, frame.flags.bits()));
+        };
+        let registers = saved.caller();
+        let node = walker.walk(&registers, &mut LockedResolver, &mut sink);
+        if self.check {
+            let full = walker.walk_unmemoised(&registers, &mut LockedResolver, &mut sink);
+            if full != node {
+                count_bad_stack();
+            }
+        }
+        node.0
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn refresh(&mut self) {
+        // Read first: a change in between is then seen again.
+        self.modules_seen = modules::version();
+        let removals = modules::removals();
+        if self.removals_seen != removals {
+            self.removals_seen = removals;
+            self.walker.reset();
+            self.forget_nodes();
+        } else {
+            self.walker.flush();
+        }
+    }
+
+    /// Makes room for an event, before a sequence number is taken that nobody else may wait for in vain.
+    #[inline(always)]
+    pub(crate) fn reserve(&mut self) -> Result<(), NotWritten> {
+        if self.ring.has_room(EVENT_WORDS) { Ok(()) } else { wait_for_room(&mut self.ring, EVENT_WORDS) }
+    }
+
+    /// A block was given out.
+    #[inline(always)]
+    pub(crate) fn alloc(&mut self, saved: &SavedRegisters, address: u64, size: u64, source: Source) {
+        let node = self.stack(saved);
+        if self.reserve().is_ok() {
+            self.ring.open();
+            self.write(wire::alloc(address, order(address), node, size, source));
+        }
+    }
+
+    /// A block is about to be given back, or what [`wire::plain`] else says.
+    #[inline(always)]
+    pub(crate) fn plain(&mut self, kind: u8, address: u64) {
+        if self.reserve().is_ok() {
+            self.ring.open();
+            self.write(wire::plain(kind, address, order(address)));
+        }
+    }
+
+    /// A `realloc` succeeded.
+    #[inline(always)]
+    pub(crate) fn realloc_end(&mut self, saved: &SavedRegisters, address: u64, size: u64, old: u64) {
+        let node = self.stack(saved);
+        if self.reserve().is_ok() {
+            self.ring.open();
+            self.write(wire::realloc_end(address, order(address), node, size, old));
+        }
+    }
+
+    #[inline(always)]
+    fn write<const N: usize>(&mut self, record: [u64; N]) {
+        // There is room: `reserve` saw to it, and only this thread writes.
+        let _ = self.ring.push(record);
+        self.ring.close();
+        if self.ring.crossed_half(N as u64) {
+            session::wake_drain(false);
+        }
+    }
+}
+
+/// Writes a record that has no sequence number, waiting for room as the session says.
+#[inline(always)]
+pub(crate) fn push(ring: &mut Producer<'static>, record: &[u64]) -> Result<(), NotWritten> {
+    match ring.push_slice(record) {
+        Ok(()) => Ok(()),
+        Err(Full) => {
+            // Nodes and modules are never dropped: events that come later need them.
+            wait(ring, record.len() as u64)?;
+            ring.push_slice(record).map_err(|Full| NotWritten)
+        }
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn wait_for_room(ring: &mut Producer<'static>, words: u64) -> Result<(), NotWritten> {
+    let header = session::header().ok_or(NotWritten)?;
+    if header.flags.load(Ordering::Relaxed) & session_flags::DROP != 0 {
+        session::wake_drain(false);
+        count_lost();
+        return Err(NotWritten);
+    }
+    wait(ring, words)
+}
+
+/// Waits until the drain made room, or is seen to be gone: then recording ends, and the target goes on alone.
+#[cold]
+#[inline(never)]
+fn wait(ring: &mut Producer<'static>, words: u64) -> Result<(), NotWritten> {
+    const NANOSECONDS: i64 = 5_000_000;
+    let header = session::header().ok_or(NotWritten)?;
+    let mut turns = 0u32;
+    while !ring.has_room(words) {
+        if session::is_over(header) {
+            life::end();
+            return Err(NotWritten);
+        }
+        session::wake_drain(false);
+        turns += 1;
+        if turns < 100 {
+            core::hint::spin_loop();
+            continue;
+        }
+        let room = header.room.load(Ordering::Acquire);
+        header.waiting.fetch_add(1, Ordering::AcqRel);
+        if !ring.has_room(words) {
+            sys::futex_wait(&header.room, room, NANOSECONDS);
+        }
+        header.waiting.fetch_sub(1, Ordering::AcqRel);
+    }
+    Ok(())
+}
+
+/// [`kind`]s of [`Context::plain`].
+pub(crate) const FREE: u8 = kind::FREE;
+pub(crate) const REALLOC_BEGIN: u8 = kind::REALLOC_BEGIN;
+pub(crate) const REALLOC_FAILED: u8 = kind::REALLOC_FAILED;

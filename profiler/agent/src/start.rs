@@ -1,0 +1,169 @@
+//! The constructor: finds the session, puts the hooks in, begins the first life.
+//!
+//! # Safety
+//! The library is linked with `-z initfirst`: the constructor runs before any other, libc's own included, in
+//! the process's only thread. It relies on nothing but the loader's work being done.
+
+use crate::entry::{SavedRegisters, rescued, stub};
+use crate::hooks::{self, Function, ORIGINALS};
+use crate::lock::Quiet;
+use crate::{context, exec, life, modules, session, stack, sys};
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::ffi::{CStr, c_char, c_int};
+use core::ptr;
+use core::sync::atomic::Ordering;
+use grapnel_hook::module::Module;
+use grapnel_hook::{HookId, Liveness, Transaction, symbol};
+use grapnel_trace::shared::{SESSION_VARIABLE, failure, segment_state};
+
+stub!(grapnel_agent_start, start, "rcx");
+unsafe extern "C" fn start(
+    count: c_int,
+    arguments: *const *const c_char,
+    environment: *mut *mut c_char,
+    saved: &SavedRegisters,
+) {
+    rescued(saved, ptr::null_mut(), 0, || {
+        let _quiet = Quiet::new();
+        // SAFETY: the loader passes the process's own arguments and environment to constructors.
+        unsafe { begin(count, arguments, environment) };
+    });
+}
+
+/// # Safety
+/// As a constructor is called.
+unsafe fn begin(count: c_int, arguments: *const *const c_char, environment: *mut *mut c_char) {
+    // SAFETY: the caller's promise.
+    let Some(path) = (unsafe { session_path(environment) }) else { return };
+    let opened = session::open(path);
+    let Some(variables) = exec::prepare() else { return };
+    // SAFETY: the process's own environment, which nobody has read yet.
+    unsafe { exec::clean(environment, variables) };
+    let Some(header) = session::header().filter(|header| opened && !session::is_over(header)) else { return };
+    let Some(segment) = session::take_segment() else {
+        header.unfollowed.fetch_add(1, Ordering::Relaxed);
+        return;
+    };
+    segment.started_ns.store(sys::monotonic_ns(), Ordering::Relaxed);
+    segment.pid.store(sys::process_id(), Ordering::Relaxed);
+    segment.ppid.store(sys::parent_id(), Ordering::Relaxed);
+    // SAFETY: the process's own arguments: `count` zero-terminated strings.
+    let argument = |index| unsafe { CStr::from_ptr(*arguments.add(index)).to_bytes() };
+    segment.command.set((0..count as usize).map(argument));
+    let mut buffer = [0; 4096];
+    segment.executable.set([sys::read_link(c"/proc/self/exe", &mut buffer)]);
+    modules::update(None);
+    if !life::prepare() || !stack::prepare() {
+        return session::report_failure(failure::MEMORY, b"no memory, or a kernel older than 4.14");
+    }
+    if let Err(message) = install() {
+        life::end();
+        return session::report_failure(failure::HOOK, message.as_bytes());
+    }
+    segment.agent_bytes.store(crate::heap::mapped(), Ordering::Relaxed);
+    // SAFETY: the function is this library's, which is never unloaded.
+    unsafe {
+        libc::pthread_atfork(
+            None,
+            None,
+            Some(core::mem::transmute::<unsafe extern "C" fn(), _>(grapnel_agent_forked)),
+        )
+    };
+    session::announce(segment, segment_state::READY);
+    life::begin();
+}
+
+/// # Safety
+/// `environment` is a null-terminated array of strings.
+unsafe fn session_path<'a>(environment: *mut *mut c_char) -> Option<&'a CStr> {
+    for index in 0.. {
+        // SAFETY: the array ends with a null pointer, at which this loop ends.
+        let entry = unsafe { *environment.add(index) };
+        if entry.is_null() {
+            return None;
+        }
+        // SAFETY: an entry is a zero-terminated string.
+        let text = unsafe { CStr::from_ptr(entry) };
+        let value = text.to_bytes_with_nul().strip_prefix(SESSION_VARIABLE.as_bytes());
+        if let Some([b'=', path @ ..]) = value {
+            return CStr::from_bytes_with_nul(path).ok();
+        }
+    }
+    None
+}
+
+/// Runs in each child of a fork that libc makes; others are noticed at their first event.
+unsafe extern "C" fn forked(saved: &SavedRegisters) {
+    rescued(saved, ptr::null_mut(), 0, || {
+        let _ = context::revive();
+    });
+}
+stub!(grapnel_agent_forked, forked, "rdi");
+
+/// Puts the hooks in.
+///
+/// # Errors
+/// A sentence for the user: which function, and why.
+fn install() -> Result<(), String> {
+    let loaded = modules::loaded();
+    let modules: Vec<Module> = loaded
+        .iter()
+        .map(|(bias, path, headers)| {
+            // SAFETY: the headers are those of an object that is loaded and, if hooked, never unloaded.
+            unsafe {
+                Module::from_program_headers(path, *bias as usize, headers.as_ptr().cast(), headers.len())
+            }
+        })
+        .collect();
+    let libc = modules.iter().find(|module| module.file_name() == b"libc.so.6");
+    let Some(libc) = libc else {
+        return Err("the program does not use glibc (no libc.so.6 is loaded)".into());
+    };
+    if let Some(code) = libc.segments().iter().find(|segment| segment.execute) {
+        let free = symbol::find(libc, b"free").map_or(0, |symbol| symbol.addr);
+        hooks::remember_libc(code.range.clone(), free);
+    }
+    let mut transaction = Transaction::new();
+    let mut asked: Vec<(&[u8], Function, usize, HookId)> = Vec::new();
+    for (name, stub, function) in hooks::allocation_functions().into_iter().chain(exec::exec_functions()) {
+        let Some(symbol) = symbol::find(libc, name) else { continue };
+        // Names that share their code (aligned_alloc and memalign of older glibc) share a hook.
+        if asked.iter().any(|&(_, _, address, _)| address == symbol.addr) {
+            continue;
+        }
+        let id = transaction.replace_sized(symbol.pointer(), symbol.size, stub as *const ());
+        asked.push((name, function, symbol.addr, id));
+    }
+    let loader = modules.iter().find_map(|module| {
+        let is_loader =
+            module.file_name().starts_with(b"ld-linux") || module.file_name().starts_with(b"ld.so");
+        if is_loader { symbol::find(module, b"_dl_debug_state") } else { None }
+    });
+    if let Some(symbol) = loader {
+        let stub = hooks::grapnel_agent_loader_state as *const ();
+        let id = transaction.replace_sized(symbol.pointer(), symbol.size, stub);
+        asked.push((b"_dl_debug_state", Function::LoaderState, symbol.addr, id));
+    }
+    let prepared = transaction.prepare();
+    for &(name, function, _, id) in &asked {
+        match prepared.original(id) {
+            Ok(original) => {
+                ORIGINALS[function as usize].store(original.expose_provenance(), Ordering::Release)
+            }
+            Err(error) => return Err(format!("{} can't be hooked: {error}", name.escape_ascii())),
+        }
+    }
+    // SAFETY: the targets are functions of libc and the loader, which stay; the stubs have their ABI; this is
+    // the only thread, and has no signal handlers yet.
+    let hooks = unsafe { prepared.commit(Liveness::SingleThreaded) };
+    for (hook, (name, ..)) in hooks.into_iter().zip(&asked) {
+        match hook {
+            // For as long as the process lives.
+            Ok(hook) => core::mem::forget(hook),
+            Err(error) => return Err(format!("{} can't be hooked: {error}", name.escape_ascii())),
+        }
+    }
+    Ok(())
+}

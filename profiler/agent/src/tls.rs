@@ -1,0 +1,71 @@
+//! Thread-local state: initial-exec, zero in each new thread, without a destructor.
+//!
+//! `thread_local!` would call `__tls_get_addr`, which may allocate; a variable in `.tbss` reached through its
+//! offset from the thread pointer never does.
+//!
+//! # Safety
+//! [`get`] returns this thread's own block. Only the thread itself uses it (its signal handlers included), so
+//! `Cell`s suffice, and the pointer is not kept beyond a call.
+
+use crate::context::Context;
+use crate::entry::SavedRegisters;
+use core::cell::Cell;
+use core::ptr;
+
+/// How many recordings of one thread may be inside one another: one, and one by a signal handler in its middle.
+pub(crate) const LEVELS: usize = 2;
+
+/// A thread's state. All zeroes at the start.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Tls {
+    /// What the thread records with, by level; of the life `life`.
+    pub(crate) contexts: [Cell<*mut Context>; LEVELS],
+    /// The life that `contexts` belong to; see [`crate::life`].
+    pub(crate) life: Cell<u64>,
+    /// How many recordings this thread is in the middle of.
+    pub(crate) level: Cell<usize>,
+    /// Where to go on when the agent meets a fault of its own; null while none of its code runs.
+    pub(crate) rescue: Cell<*const SavedRegisters>,
+    /// What the hooked function then returns.
+    pub(crate) rescue_result: Cell<usize>,
+    /// Or else, when not 0, the original that is then called with the caller's arguments.
+    pub(crate) rescue_call: Cell<usize>,
+    /// The stack pointer from which libc's own code was called; see [`crate::hooks`]. 0 when it was not.
+    pub(crate) inside: Cell<usize>,
+    /// How many locks this thread holds: while it is not 0, signals are blocked.
+    pub(crate) locks: Cell<usize>,
+    _pad: [u64; 7],
+}
+
+const _: () = assert!(size_of::<Tls>() == 128);
+
+#[cfg(target_arch = "x86_64")]
+core::arch::global_asm!(
+    ".section .tbss.grapnel_agent_tls,\"awT\",@nobits",
+    ".balign 64",
+    ".globl grapnel_agent_tls",
+    ".hidden grapnel_agent_tls",
+    ".type grapnel_agent_tls,@object",
+    ".size grapnel_agent_tls,128",
+    "grapnel_agent_tls:",
+    ".zero 128",
+    ".text",
+);
+
+/// This thread's block.
+#[inline(always)]
+pub(crate) fn get() -> &'static Tls {
+    let address: usize;
+    // SAFETY: reads the thread pointer and the variable's offset from it, which the loader filled in.
+    unsafe {
+        core::arch::asm!(
+            "mov {address}, qword ptr [rip + grapnel_agent_tls@GOTTPOFF]",
+            "add {address}, qword ptr fs:[0]",
+            address = out(reg) address,
+            options(pure, readonly, nostack),
+        );
+    }
+    // SAFETY: the block is 128 zeroed bytes of this thread, aligned to 64, and lives as long as the thread.
+    unsafe { &*ptr::with_exposed_provenance::<Tls>(address) }
+}

@@ -1,0 +1,49 @@
+//! Builds the agent as a shared library of its own, to be carried inside the command.
+//!
+//! Cargo has no stable way to depend on another package's shared library, so this calls cargo again, with a
+//! target directory of its own below `OUT_DIR`.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::{env, error::Error};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let manifest_dir = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?);
+    let root = manifest_dir.parent().ok_or("the crate lies in no workspace")?.to_owned();
+    let out = PathBuf::from(env::var("OUT_DIR")?).join("agent");
+    let target = env::var("TARGET")?;
+    for part in ["arch", "relocator", "hook-core", "profiler/trace", "profiler/unwind", "profiler/agent"] {
+        println!("cargo::rerun-if-changed={}", root.join(part).join("src").display());
+        println!("cargo::rerun-if-changed={}", root.join(part).join("Cargo.toml").display());
+    }
+    println!("cargo::rerun-if-changed={}", root.join("Cargo.lock").display());
+    println!("cargo::rerun-if-changed=build.rs");
+
+    let mut command = Command::new(env::var("CARGO")?);
+    command
+        .current_dir(&root)
+        .args(["rustc", "--profile", "agent", "--locked", "--package", "grapnel-agent"])
+        .args(["--lib", "--crate-type", "cdylib", "--features", "cdylib"])
+        .args(["--target", &target, "--target-dir"])
+        .arg(&out)
+        .args(["--", "-Clink-arg=-Wl,-z,initfirst,-z,now,-z,nodelete,--gc-sections"])
+        .arg("-Clink-arg=-Wl,-soname,libgrapnel_agent.so")
+        // Thread-local access from assembly is position-independent; nothing else needs this to be said.
+        .args(["-Crelocation-model=pic", "-Cforce-frame-pointers=no"]);
+    // What the outer cargo or clippy set for its own compiler runs must not reach this one.
+    for variable in
+        ["RUSTC_WORKSPACE_WRAPPER", "CLIPPY_ARGS", "CARGO_ENCODED_RUSTFLAGS", "RUSTFLAGS", "RUSTDOCFLAGS"]
+    {
+        command.env_remove(variable);
+    }
+    let status = command.status()?;
+    if !status.success() {
+        return Err(format!("building the agent failed: {status}").into());
+    }
+    let agent = out.join(&target).join("agent").join("libgrapnel_agent.so");
+    if !agent.is_file() {
+        return Err(format!("the agent was built, but {} is not there", agent.display()).into());
+    }
+    println!("cargo::rustc-env=GRAPNEL_AGENT={}", agent.display());
+    Ok(())
+}

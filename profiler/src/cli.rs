@@ -1,0 +1,82 @@
+//! The command line: one definition for parsing, help, completions and man pages.
+
+use crate::report::ReportArgs;
+use crate::run::RunArgs;
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+const EXAMPLES: &str = "Examples:
+  Where does a program's memory go?
+      grapnel run -- python3 -c 'print(sum(range(10**6)))'
+      grapnel report python3.*.grapnel
+
+  A compiler is several processes; each gets a trace of its own:
+      grapnel run -o build.grapnel -- gcc -c x.cc
+      grapnel report build.*.cc1plus.grapnel
+
+  Figures for a script:
+      grapnel report --format json t.grapnel | jq .totals";
+
+const RUN_EXAMPLES: &str = "Examples:
+  grapnel run -- ./server --port 8080
+  grapnel run -o t.grapnel -- gcc -c x.cc     # t.grapnel, t.PID.cc1plus.grapnel, t.PID.as.grapnel
+  grapnel run -q --no-follow -- make          # only make itself, and nothing said
+
+Exit status:
+  PROGRAM's own; if a signal ended it, grapnel ends by the same signal. 127 if PROGRAM isn't there, 126 if it
+  can't be run under grapnel (not executable, static, 32-bit, set-uid), 125 if grapnel itself fails before.";
+
+const REPORT_EXAMPLES: &str = "Examples:
+  grapnel report python3.4711.grapnel
+  grapnel report --top 3 --frames 0 t.grapnel | less
+  grapnel report --format json t.grapnel | jq '.sites[0]'";
+
+/// A heap profiler for Linux: where a program's memory went
+#[derive(Debug, Parser)]
+#[command(name = "grapnel", version, propagate_version = true, after_help = EXAMPLES, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a program and record every allocation it makes
+    ///
+    /// PROGRAM runs as it would without grapnel: same input, output, exit status and signals. Every call of
+    /// malloc, calloc, realloc, free and their kin is recorded with its stack.
+    #[command(after_help = RUN_EXAMPLES)]
+    Run(RunArgs),
+    /// Say what a trace holds: totals, peak, leaks, and who allocates most
+    #[command(after_help = REPORT_EXAMPLES)]
+    Report(ReportArgs),
+    /// Write a shell's completion script to standard output
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Write the man pages into a directory
+    #[command(hide = true)]
+    Man {
+        /// Where to
+        directory: PathBuf,
+    },
+}
+
+/// Writes the completions of `shell`.
+pub(crate) fn completions(shell: Shell) -> ExitCode {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "grapnel", &mut script);
+    // A reader that closes early (`| head`) wanted no more.
+    let _ = io::Write::write_all(&mut io::stdout(), &script);
+    ExitCode::SUCCESS
+}
+
+/// Writes `grapnel.1` and a page for each subcommand.
+pub(crate) fn man_pages(directory: &Path) -> io::Result<()> {
+    std::fs::create_dir_all(directory)?;
+    clap_mangen::generate_to(Cli::command(), directory)
+}

@@ -1,0 +1,45 @@
+//! The agent, as the command carries it: an executable memory file that targets open through /proc.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, FromRawFd};
+
+/// The shared library, built by `build.rs`.
+static AGENT: &[u8] = include_bytes!(env!("GRAPNEL_AGENT"));
+
+/// A file that lives as long as this process holds it, and its path for others.
+#[derive(Debug)]
+pub(crate) struct MemoryFile {
+    pub(crate) file: File,
+    pub(crate) path: String,
+}
+
+/// Makes an empty memory file of this name (a name for /proc/PID/maps, nothing else).
+pub(crate) fn memory_file(name: &std::ffi::CStr, flags: u32) -> io::Result<MemoryFile> {
+    // SAFETY: the name is zero-terminated; the descriptor that comes back is new and ours alone.
+    let file = unsafe {
+        let fd = libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | flags);
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        File::from_raw_fd(fd)
+    };
+    let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+    Ok(MemoryFile { file, path })
+}
+
+/// Puts the agent into a memory file that nobody can change.
+pub(crate) fn agent() -> io::Result<MemoryFile> {
+    const MFD_EXEC: u32 = 0x10;
+    let sealable = libc::MFD_ALLOW_SEALING;
+    // Kernels before 6.3 do not know the flag, and allow execution without it.
+    let mut made = memory_file(c"libgrapnel_agent.so", sealable | MFD_EXEC)
+        .or_else(|_| memory_file(c"libgrapnel_agent.so", sealable))?;
+    made.file.write_all(AGENT)?;
+    let seals = libc::F_SEAL_WRITE | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+    // SAFETY: changes nothing but what may be done with our own file.
+    if unsafe { libc::fcntl(made.file.as_raw_fd(), libc::F_ADD_SEALS, seals) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(made)
+}

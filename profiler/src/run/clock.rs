@@ -1,0 +1,91 @@
+//! From the processor's ticks to the trace's time.
+
+use super::process::monotonic_ns;
+
+/// How far apart two times in a trace are at least.
+const STEP_NS: u64 = 100_000;
+
+/// The processor's clock, as the agent reads it.
+pub(crate) fn ticks() -> u64 {
+    // SAFETY: reads a register that every x86-64 processor has.
+    unsafe { std::arch::x86_64::_rdtsc() }
+}
+
+/// Relates ticks to nanoseconds since a recording began.
+#[derive(Debug)]
+pub(crate) struct Clock {
+    /// CLOCK_MONOTONIC, in nanoseconds, of time 0.
+    started_ns: u64,
+    /// Readings of both clocks: the first, and the last.
+    first: (u64, u64),
+    last: (u64, u64),
+    told_ns: u64,
+    /// Ticks before which there is nothing to tell.
+    next: u64,
+}
+
+/// Readings nearer than this to each other give no good ratio.
+const APART_NS: u64 = 1_000_000;
+
+fn read() -> (u64, u64) {
+    (ticks(), monotonic_ns())
+}
+
+impl Clock {
+    /// A clock of a recording that began at `started_ns` of CLOCK_MONOTONIC.
+    pub(crate) fn new(started_ns: u64) -> Self {
+        let now = read();
+        Self { started_ns, first: now, last: now, told_ns: 0, next: 0 }
+    }
+
+    /// Reads both clocks.
+    pub(crate) fn measure(&mut self) {
+        self.last = read();
+    }
+
+    /// The time of an event, if it is worth telling: never earlier than what was told, and no later than now.
+    pub(crate) fn step(&mut self, ticks: u64) -> Option<u64> {
+        if ticks < self.next {
+            return None;
+        }
+        let ns = self.nanoseconds(ticks);
+        if ns < self.told_ns + STEP_NS {
+            return None;
+        }
+        self.told_ns = ns;
+        self.next = ticks;
+        Some(ns)
+    }
+
+    fn nanoseconds(&self, ticks: u64) -> u64 {
+        let ((first_ticks, first_ns), (last_ticks, last_ns)) = (self.first, self.last);
+        let now = last_ns.saturating_sub(self.started_ns);
+        let ago = last_ticks.saturating_sub(ticks);
+        let (span_ticks, span_ns) = (last_ticks.saturating_sub(first_ticks), last_ns - first_ns);
+        if span_ns < APART_NS || span_ticks == 0 {
+            // Too early to know the ratio: about three ticks to a nanosecond.
+            return now.saturating_sub(ago / 3);
+        }
+        let ago = u128::from(ago) * u128::from(span_ns) / u128::from(span_ticks);
+        now.saturating_sub(u64::try_from(ago).unwrap_or(u64::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_neither_goes_back_nor_runs_ahead() {
+        let mut clock = Clock {
+            started_ns: 1000,
+            first: (5000, 1000),
+            last: (3_005_000, 1_001_000_000),
+            told_ns: 0,
+            next: 0,
+        };
+        assert_eq!(clock.step(3_005_000), Some(1_000_999_000));
+        assert_eq!(clock.step(5000), None);
+        assert_eq!(clock.step(u64::MAX), None);
+    }
+}

@@ -1,0 +1,247 @@
+//! The drain: finds processes as they join the session, empties their rings, ends their traces.
+
+use super::recording::{Finished, Recording, describe};
+use super::shared::{Segment, Session, futex_wait, futex_wake};
+use super::spawn::short_name;
+use grapnel_trace::Exit;
+use grapnel_trace::shared::segment_state;
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// The longest that a wake-up may be missed by: also the trace's resolution of time.
+const NAP_NS: i64 = 10_000_000;
+/// So many words in one pass are worth looking again at once.
+const BUSY_WORDS: usize = 8192;
+/// Naps between two checks of whether processes have ended.
+const TOLD_EVERY: u32 = 4;
+
+/// What the drain tells the other threads while it runs.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    pub(crate) events: AtomicU64,
+    pub(crate) live_bytes: AtomicU64,
+    pub(crate) processes: AtomicU64,
+}
+
+/// What the other threads tell the drain.
+#[derive(Debug, Default)]
+pub(crate) struct Orders {
+    /// PROGRAM's end, once it was reaped.
+    pub(crate) program_exit: Mutex<Option<Exit>>,
+    /// Set after `program_exit`.
+    pub(crate) program_over: AtomicBool,
+    /// Go on until all of its children have ended too.
+    pub(crate) wait_for_all: bool,
+}
+
+/// The drain of a session.
+#[derive(Debug)]
+pub(crate) struct Drain<'a> {
+    session: &'a Session,
+    progress: &'a Progress,
+    orders: &'a Orders,
+    /// PROGRAM's process, and the file that its first trace goes to.
+    program: u32,
+    output: Option<File>,
+    path: PathBuf,
+    seen: u32,
+    /// Segments that were taken and not announced yet.
+    expected: Vec<u32>,
+    active: Vec<Recording>,
+    finished: Vec<Finished>,
+    images: HashMap<u32, u32>,
+}
+
+/// What a session leaves.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    /// In the order in which they ended.
+    pub(crate) recordings: Vec<Finished>,
+    /// Processes that were still running when PROGRAM ended.
+    pub(crate) running: usize,
+    /// Processes that could not be followed.
+    pub(crate) unfollowed: u32,
+    /// Why PROGRAM itself was not recorded, if the agent said so.
+    pub(crate) refused: Option<String>,
+}
+
+impl<'a> Drain<'a> {
+    pub(crate) fn new(
+        session: &'a Session,
+        progress: &'a Progress,
+        orders: &'a Orders,
+        program: u32,
+        output: File,
+        path: PathBuf,
+    ) -> Self {
+        Self {
+            session,
+            progress,
+            orders,
+            program,
+            output: Some(output),
+            path,
+            seen: 0,
+            expected: Vec::new(),
+            active: Vec::new(),
+            finished: Vec::new(),
+            images: HashMap::new(),
+        }
+    }
+
+    /// Drains until PROGRAM is over (and all its children, if so ordered).
+    pub(crate) fn run(mut self) -> Outcome {
+        let header = self.session.header();
+        let mut refused = None;
+        let mut naps = 0;
+        loop {
+            let over = self.orders.program_over.load(Ordering::Acquire);
+            let wake = header.wake.load(Ordering::Acquire);
+            self.discover(&mut refused);
+            let words: usize = self.active.iter_mut().map(Recording::drain).sum();
+            if words != 0 {
+                if header.waiting.load(Ordering::Acquire) != 0 {
+                    header.room.fetch_add(1, Ordering::AcqRel);
+                    futex_wake(&header.room);
+                }
+                self.tell();
+            }
+            if over {
+                self.end_dead();
+                let done = self.active.is_empty() || !self.orders.wait_for_all;
+                if done {
+                    break;
+                }
+            }
+            if words >= BUSY_WORDS {
+                continue;
+            }
+            naps += 1;
+            if naps % TOLD_EVERY == 0 {
+                self.end_dead();
+            }
+            header.asleep.store(1, Ordering::SeqCst);
+            futex_wait(&header.wake, wake, NAP_NS);
+            header.asleep.store(0, Ordering::Relaxed);
+        }
+        self.stop(refused)
+    }
+
+    /// Ends what still runs.
+    fn stop(mut self, refused: Option<String>) -> Outcome {
+        let header = self.session.header();
+        let running = self.active.len();
+        header.stopped.store(1, Ordering::SeqCst);
+        if running != 0 {
+            // Whoever was in the middle of an event finishes it.
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        header.room.fetch_add(1, Ordering::AcqRel);
+        futex_wake(&header.room);
+        for recording in std::mem::take(&mut self.active) {
+            self.finished.push(recording.finish(None));
+        }
+        let unfollowed = header.unfollowed.load(Ordering::Relaxed);
+        Outcome { recordings: self.finished, running, unfollowed, refused }
+    }
+
+    fn discover(&mut self, refused: &mut Option<String>) {
+        let header = self.session.header();
+        let limit = header.segment_limit.load(Ordering::Relaxed);
+        let taken = header.next_segment.load(Ordering::Acquire).min(limit);
+        self.expected.extend(self.seen..taken);
+        self.seen = taken;
+        // One that was taken may never be filled in: its process may have been killed just then.
+        let mut index = 0;
+        while let Some(&number) = self.expected.get(index) {
+            let Ok(segment) = self.session.segment(number) else { break };
+            match segment.header().state.load(Ordering::Acquire) {
+                segment_state::READY | segment_state::FAILED => {
+                    self.expected.remove(index);
+                    self.begin(number, segment, refused);
+                }
+                _ => index += 1,
+            }
+        }
+    }
+
+    fn begin(&mut self, index: u32, segment: Segment, refused: &mut Option<String>) {
+        let info = describe(&segment);
+        // A process has one image at a time: the last one ended with the exec.
+        self.end_where(|recording| recording.pid == info.pid);
+        let image = self.images.entry(info.pid).or_insert(0);
+        *image += 1;
+        let (file, path) = match self.output.take() {
+            Some(file) if info.pid == self.program => (Ok(file), self.path.clone()),
+            output => {
+                self.output = output;
+                let path = child_path(&self.path, info.pid, *image, &info.command, &info.executable);
+                (File::create(&path), path)
+            }
+        };
+        let recording = Recording::new(index, segment, &info, file, &path);
+        if info.pid == self.program && refused.is_none() {
+            *refused = recording.failure();
+        }
+        self.active.push(recording);
+        self.progress.processes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn end_dead(&mut self) {
+        let (program, over) = (self.program, self.orders.program_over.load(Ordering::Acquire));
+        self.end_where(|recording| if recording.pid == program { over } else { recording.has_ended() });
+    }
+
+    fn end_where(&mut self, ended: impl Fn(&Recording) -> bool) {
+        let mut index = 0;
+        while index < self.active.len() {
+            if !ended(&self.active[index]) {
+                index += 1;
+                continue;
+            }
+            let recording = self.active.remove(index);
+            let exit = (recording.pid == self.program)
+                .then(|| self.orders.program_exit.lock().ok().and_then(|exit| *exit))
+                .flatten();
+            let segment = recording.index;
+            self.finished.push(recording.finish(exit));
+            self.session.release(segment);
+        }
+    }
+
+    fn tell(&self) {
+        let (mut events, mut live) = (0, 0);
+        for totals in self.active.iter().map(|recording| recording.totals.totals()) {
+            events += totals.allocations + totals.frees + totals.reallocations;
+            live += totals.live_bytes;
+        }
+        events += self
+            .finished
+            .iter()
+            .map(|f| f.totals.allocations + f.totals.frees + f.totals.reallocations)
+            .sum::<u64>();
+        self.progress.events.store(events, Ordering::Relaxed);
+        self.progress.live_bytes.store(live, Ordering::Relaxed);
+    }
+}
+
+/// `base.grapnel` of PROGRAM gives `base.PID.NAME.grapnel` for another process; a later image of one process is
+/// `base.PID-N.NAME.grapnel`.
+fn child_path(base: &Path, pid: u32, image: u32, command: &[Vec<u8>], executable: &[u8]) -> PathBuf {
+    let first = command.first().map_or(executable, Vec::as_slice);
+    let name = short_name(OsStr::from_bytes(if executable.is_empty() { first } else { executable }));
+    let stem = base.file_name().unwrap_or_default().as_bytes();
+    let stem = stem.strip_suffix(b".grapnel").unwrap_or(stem);
+    let mut file = OsStr::from_bytes(stem).to_owned();
+    match image {
+        1 => file.push(format!(".{pid}.{name}.grapnel")),
+        _ => file.push(format!(".{pid}-{image}.{name}.grapnel")),
+    }
+    base.with_file_name(file)
+}

@@ -1,0 +1,382 @@
+//! From the rings of a process to one order of events.
+//!
+//! Each event carries the number it took in its shard of the address space, and the processor's clock. An event is
+//! due when its number is the next of its shard; of those that are due, the one with the earliest clock goes
+//! first. Events of one ring stay in the ring's order. All these orders are true, so their union has no circle,
+//! and some ring's first event is always due, unless a thread took a number and never wrote its event: it was
+//! killed, or a signal handler left it for good. Such gaps are passed over when all else is done.
+//!
+//! An event may only go out when no earlier one can still come from another ring: up to the horizon, the clock at
+//! the time when the rings were emptied, less what a store takes to be seen.
+
+use grapnel_trace::Event;
+use grapnel_trace::wire::{self, BadRecord, Order, Record, SHARDS, shard};
+use hashbrown::HashMap;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+/// One ring's side of the merge.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    /// Words drained from the ring and not yet parsed.
+    pub(crate) words: Vec<u64>,
+    parsed: usize,
+    ready: VecDeque<Record>,
+    /// The ring's node numbers to the trace's.
+    nodes: Vec<u32>,
+    thread: u32,
+    /// The clock of the last event that went out.
+    ticks: u64,
+    broken: bool,
+}
+
+/// The merge of a process.
+#[derive(Debug)]
+pub(crate) struct Merge {
+    queues: Vec<Queue>,
+    next: Box<[u32]>,
+    nodes: HashMap<(u32, u64, u32, u8), u32>,
+    threads: u32,
+    /// Numbers that were taken and whose events never came.
+    pub(crate) missing: u64,
+}
+
+/// Parsed records that wait in a queue at most; more words stay unparsed.
+const PARSE_AHEAD: usize = 4096;
+
+impl Default for Merge {
+    fn default() -> Self {
+        Self {
+            queues: Vec::new(),
+            next: vec![0; SHARDS].into_boxed_slice(),
+            nodes: HashMap::new(),
+            threads: 0,
+            missing: 0,
+        }
+    }
+}
+
+impl Merge {
+    /// The queue of ring `index`.
+    pub(crate) fn queue(&mut self, index: usize) -> &mut Queue {
+        if self.queues.len() <= index {
+            self.queues.resize_with(index + 1, Queue::default);
+        }
+        &mut self.queues[index]
+    }
+
+    /// Whether nothing waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queues.iter().all(|queue| queue.ready.is_empty() && queue.parsed == queue.words.len())
+    }
+
+    /// Whether some queue holds whole records.
+    pub(crate) fn has_ready(&self) -> bool {
+        self.queues.iter().any(|queue| !queue.ready.is_empty())
+    }
+
+    /// Hands the events that are due and lie before `horizon` to `out`, with their clock, in order. Returns how many
+    /// records were used up.
+    pub(crate) fn run(&mut self, horizon: u64, out: &mut impl FnMut(u64, Event)) -> Result<usize, BadRecord> {
+        let mut done = 0;
+        let mut result = Ok(());
+        let mut heap = BinaryHeap::new();
+        for index in 0..self.queues.len() {
+            match self.head(index, out, &mut done) {
+                Ok(Some(ticks)) => heap.push(Reverse((ticks, index))),
+                Ok(None) => {}
+                Err(error) => result = Err(error),
+            }
+        }
+        // Queues whose first event is not due, each until something else has gone out.
+        let mut held = Vec::new();
+        while let Some(Reverse((ticks, index))) = heap.pop() {
+            if ticks >= horizon {
+                break;
+            }
+            let until = heap.peek().map_or(horizon, |Reverse((ticks, _))| (*ticks).min(horizon));
+            let before = done;
+            match self.run_queue(index, ticks, until, out, &mut done) {
+                Ok(Some(ticks)) if done != before => heap.push(Reverse((ticks, index))),
+                Ok(Some(ticks)) => held.push(Reverse((ticks, index))),
+                Ok(None) => {}
+                Err(error) => result = Err(error),
+            }
+            if done != before {
+                heap.extend(held.drain(..));
+            }
+        }
+        result.map(|()| done)
+    }
+
+    /// Uses up what has no place in the order at the front of a queue; the clock of the first event behind it.
+    fn head(
+        &mut self,
+        index: usize,
+        out: &mut impl FnMut(u64, Event),
+        done: &mut usize,
+    ) -> Result<Option<u64>, BadRecord> {
+        loop {
+            let Self { queues, nodes, threads, .. } = self;
+            let queue = &mut queues[index];
+            if queue.ready.is_empty() {
+                queue.parse()?;
+            }
+            let Some(record) = queue.ready.front() else { return Ok(None) };
+            if let Some((_, order)) = place(record) {
+                return Ok(Some(order.ticks));
+            }
+            let Some(record) = queue.ready.pop_front() else { return Ok(None) };
+            *done += 1;
+            if let Some(event) = queue.event(record, nodes, threads) {
+                out(queue.ticks, event);
+            }
+        }
+    }
+
+    /// Hands out the first event of a queue if it is due, and those behind it up to the clock `until`. Returns the
+    /// clock of the first that stays.
+    fn run_queue(
+        &mut self,
+        index: usize,
+        mut ticks: u64,
+        until: u64,
+        out: &mut impl FnMut(u64, Event),
+        done: &mut usize,
+    ) -> Result<Option<u64>, BadRecord> {
+        loop {
+            let Self { queues, next, nodes, threads, .. } = self;
+            let queue = &mut queues[index];
+            let Some((address, order)) = queue.ready.front().and_then(place) else { return Ok(None) };
+            let expected = &mut next[shard(address)];
+            // A number from the past: its gap was passed over. Its event comes late, but it comes.
+            if (order.seq.wrapping_sub(*expected) as i32) > 0 {
+                return Ok(Some(ticks));
+            }
+            if order.seq == *expected {
+                *expected = expected.wrapping_add(1);
+            }
+            let Some(record) = queue.ready.pop_front() else { return Ok(None) };
+            *done += 1;
+            queue.ticks = ticks;
+            if let Some(event) = queue.event(record, nodes, threads) {
+                out(ticks, event);
+            }
+            match self.head(index, out, done)? {
+                Some(first) if first <= until => ticks = first,
+                first => return Ok(first),
+            }
+        }
+    }
+
+    /// Passes over one gap in front of each shard that something waits for. Call when no more can come, or after
+    /// a long wait.
+    pub(crate) fn pass_gaps(&mut self) {
+        let mut first: HashMap<usize, u32> = HashMap::new();
+        for queue in &self.queues {
+            if let Some((address, Order { seq, .. })) = queue.ready.front().and_then(place) {
+                let shard = shard(address);
+                let base = self.next[shard];
+                let least = first.entry(shard).or_insert(seq);
+                if seq.wrapping_sub(base) < least.wrapping_sub(base) {
+                    *least = seq;
+                }
+            }
+        }
+        for (shard, seq) in first {
+            self.missing += u64::from(seq.wrapping_sub(self.next[shard]));
+            self.next[shard] = seq;
+        }
+    }
+}
+
+fn place(record: &Record) -> Option<(u64, Order)> {
+    match *record {
+        Record::Alloc { address, order, .. }
+        | Record::Free { address, order }
+        | Record::ReallocBegin { address, order }
+        | Record::ReallocEnd { address, order, .. }
+        | Record::ReallocFailed { address, order } => Some((address, order)),
+        _ => None,
+    }
+}
+
+impl Queue {
+    fn parse(&mut self) -> Result<(), BadRecord> {
+        if self.broken {
+            self.words.clear();
+            self.parsed = 0;
+            return Ok(());
+        }
+        while self.ready.len() < PARSE_AHEAD {
+            match wire::parse(&self.words[self.parsed..]) {
+                Ok(Some((record, len))) => {
+                    self.parsed += len;
+                    self.ready.push_back(record);
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    self.broken = true;
+                    return Err(error);
+                }
+            }
+        }
+        if self.parsed == self.words.len() {
+            self.words.clear();
+            self.parsed = 0;
+        } else if self.parsed > 1 << 16 {
+            self.words.drain(..self.parsed);
+            self.parsed = 0;
+        }
+        Ok(())
+    }
+
+    fn node(&self, local: u32) -> u32 {
+        match local {
+            0 => 0,
+            _ => self.nodes.get(local as usize - 1).copied().unwrap_or(0),
+        }
+    }
+
+    fn event(
+        &mut self,
+        record: Record,
+        nodes: &mut HashMap<(u32, u64, u32, u8), u32>,
+        threads: &mut u32,
+    ) -> Option<Event> {
+        let thread = self.thread;
+        Some(match record {
+            Record::Node { parent, pc, module, flags } => {
+                let parent = self.node(parent);
+                let id = nodes.len() as u32 + 1;
+                let known = *nodes.entry((parent, pc, module, flags)).or_insert(id);
+                self.nodes.push(known);
+                if known != id {
+                    return None;
+                }
+                Event::Node { id, parent, pc, module, flags }
+            }
+            Record::Reset => {
+                self.nodes.clear();
+                return None;
+            }
+            Record::Thread { tid, name } => {
+                self.thread = *threads;
+                *threads += 1;
+                let len = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
+                Event::Thread { index: self.thread, tid, name: name[..len].to_vec() }
+            }
+            Record::Alloc { address, node, size, source, .. } => {
+                Event::Alloc { thread, stack: self.node(node), address, size, source }
+            }
+            Record::Free { address, .. } => Event::Free { thread, address },
+            Record::ReallocBegin { address, .. } => Event::ReallocBegin { thread, address },
+            Record::ReallocEnd { address, node, size, old, .. } => {
+                Event::ReallocEnd { thread, stack: self.node(node), address, size, old }
+            }
+            Record::ReallocFailed { address, .. } => Event::ReallocFailed { thread, address },
+            Record::Module(module) => Event::Module(module),
+            Record::Unload(id) => Event::Unload(id),
+            Record::Lost(count) => Event::Lost(count),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use grapnel_trace::Source;
+
+    fn at(seq: u32, ticks: u64) -> Order {
+        Order { seq, ticks }
+    }
+
+    fn alloc(address: u64, order: Order, size: u64) -> [u64; 4] {
+        wire::alloc(address, order, 0, size, Source::Malloc)
+    }
+
+    fn run(merge: &mut Merge, horizon: u64) -> Vec<Event> {
+        let mut events = Vec::new();
+        merge.run(horizon, &mut |_, event| events.push(event)).expect("good records");
+        events
+    }
+
+    fn sizes(events: &[Event]) -> Vec<u64> {
+        let size = |event: &Event| if let Event::Alloc { size, .. } = event { Some(*size) } else { None };
+        events.iter().filter_map(size).collect()
+    }
+
+    #[test]
+    fn a_block_handed_to_another_thread_is_freed_before_it_is_given_out_again() {
+        let address = 0x1000;
+        let mut merge = Merge::default();
+        // The clocks lie; the numbers do not.
+        merge.queue(0).words.extend(alloc(address, at(2, 1), 8));
+        merge.queue(1).words.extend(alloc(address, at(0, 5), 4));
+        merge.queue(1).words.extend(wire::plain(wire::kind::FREE, address, at(1, 6)));
+        let events = run(&mut merge, 10);
+        assert!(matches!(events[0], Event::Alloc { size: 4, .. }));
+        assert!(matches!(events[1], Event::Free { .. }));
+        assert!(matches!(events[2], Event::Alloc { size: 8, .. }));
+        assert!(merge.is_empty());
+    }
+
+    #[test]
+    fn blocks_that_never_meet_go_by_the_clock() {
+        let mut merge = Merge::default();
+        for (ring, ticks) in [(0, 10), (1, 20), (2, 30), (0, 40), (2, 50), (1, 60), (1, 70)] {
+            merge.queue(ring).words.extend(alloc(0x1000 * ticks, at(0, ticks), ticks));
+        }
+        assert_eq!(sizes(&run(&mut merge, 45)), [10, 20, 30, 40]);
+        assert!(!merge.is_empty());
+        assert_eq!(sizes(&run(&mut merge, u64::MAX)), [50, 60, 70]);
+    }
+
+    #[test]
+    fn a_gap_holds_up_only_until_it_is_passed() {
+        let address = 0x1000;
+        let mut merge = Merge::default();
+        merge.queue(0).words.extend(alloc(address, at(5, 1), 8));
+        assert!(run(&mut merge, 10).is_empty());
+        merge.pass_gaps();
+        assert_eq!(run(&mut merge, 10).len(), 1);
+        assert_eq!(merge.missing, 5);
+        // The one that was given up comes after all.
+        merge.queue(1).words.extend(wire::plain(wire::kind::FREE, address, at(4, 2)));
+        assert_eq!(run(&mut merge, 10).len(), 1);
+    }
+
+    #[test]
+    fn equal_stacks_of_two_rings_are_one() {
+        let mut merge = Merge::default();
+        for index in 0..2 {
+            let words = &mut merge.queue(index).words;
+            if index == 1 {
+                words.extend(wire::node(0, 0x999, 1, 0));
+            }
+            words.extend(wire::node(0, 0x10, 1, 0));
+            let leaf = 1 + index as u32;
+            words.extend(wire::node(leaf, 0x20, 1, 0));
+            let address = 0x4000 + index as u64 * 0x100;
+            words.extend(wire::alloc(address, at(0, 1), leaf + 1, 8, Source::Malloc));
+        }
+        let events = run(&mut merge, 10);
+        let stacks: Vec<u32> = events
+            .iter()
+            .filter_map(|event| if let Event::Alloc { stack, .. } = event { Some(*stack) } else { None })
+            .collect();
+        assert_eq!(stacks, [2, 2]);
+        assert_eq!(events.iter().filter(|event| matches!(event, Event::Node { .. })).count(), 3);
+    }
+
+    #[test]
+    fn rubbish_in_a_ring_stops_that_ring_only() {
+        let mut merge = Merge::default();
+        merge.queue(0).words.push(0xff);
+        merge.queue(1).words.extend(alloc(0x4000, at(0, 1), 8));
+        let mut events = Vec::new();
+        assert!(merge.run(10, &mut |_, event| events.push(event)).is_err());
+        assert_eq!(events.len(), 1);
+        assert!(merge.is_empty());
+    }
+}

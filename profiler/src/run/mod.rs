@@ -1,0 +1,188 @@
+//! `grapnel run`: starts a program with the agent in it and writes down what it allocates.
+
+mod agent_file;
+mod clock;
+mod drain;
+mod merge;
+mod process;
+mod program;
+mod progress;
+mod recording;
+mod shared;
+mod spawn;
+mod summary;
+
+use clap::Args;
+use drain::{Drain, Orders, Outcome, Progress};
+use grapnel_trace::Exit;
+use grapnel_trace::shared::session_flags;
+use program::{Program, ProgramError};
+use shared::Session;
+use spawn::Waiting;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::Ordering;
+
+/// Exit status when grapnel itself fails before PROGRAM starts, as `env` and `timeout` have it.
+const OWN_FAILURE: u8 = 125;
+
+/// Options of `grapnel run`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct RunArgs {
+    /// The trace to write [default: NAME.PID.grapnel in the current directory]
+    ///
+    /// A child process's trace goes beside it: TRACE without `.grapnel`, then `.PID.NAME.grapnel`.
+    #[arg(short, long, value_name = "TRACE")]
+    output: Option<PathBuf>,
+    /// No progress line and no summary
+    #[arg(short, long)]
+    quiet: bool,
+    /// Record PROGRAM only, not the processes that it starts
+    #[arg(long)]
+    no_follow: bool,
+    /// When PROGRAM has ended, go on until all processes that it started have ended too
+    #[arg(long)]
+    wait: bool,
+    /// Drop events, and count them, rather than let the program wait when grapnel can't keep up
+    #[arg(long)]
+    drop: bool,
+    /// The most frames that a stack keeps; the rest is cut off at its root, and marked
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    max_frames: u32,
+    /// Walk each stack a second time without shortcuts, and count differences (slow; for tests)
+    #[arg(long, hide = true)]
+    check_stacks: bool,
+    /// The program to run, and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    command: Vec<OsString>,
+}
+
+/// Why PROGRAM was not started.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RunError {
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    #[error("{path}: the trace can't be written: {error}; choose another place with -o")]
+    Output { path: String, error: io::Error },
+    #[error("{what}: {error}")]
+    System { what: &'static str, error: io::Error },
+    #[error("{path}: can't be executed: {error}")]
+    Exec { path: String, error: io::Error },
+}
+
+impl RunError {
+    /// The exit status that a shell's user expects.
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            Self::Program(error) => error.exit_code(),
+            Self::Exec { error, .. } if error.kind() == io::ErrorKind::NotFound => 127,
+            Self::Exec { .. } => 126,
+            _ => OWN_FAILURE,
+        }
+    }
+}
+
+fn system(what: &'static str) -> impl FnOnce(io::Error) -> RunError {
+    move |error| RunError::System { what, error }
+}
+
+/// Runs PROGRAM to its end and returns its exit status. If a signal ended it, this process ends by the same.
+pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, RunError> {
+    let name = args.command.first().cloned().unwrap_or_default();
+    let program = Program::find(&name)?;
+    let agent = agent_file::agent().map_err(system("the agent can't be put into memory"))?;
+    let mut flags = 0;
+    for (set, flag) in [
+        (!args.no_follow, session_flags::FOLLOW),
+        (args.drop, session_flags::DROP),
+        (args.check_stacks, session_flags::CHECK_STACKS),
+    ] {
+        flags |= if set { flag } else { 0 };
+    }
+    let session = Session::new(&agent.path, flags, args.max_frames)
+        .map_err(system("the memory shared with the program can't be made"))?;
+    let mask = spawn::block_forwarded();
+    let child = spawn::fork(&program, &args.command, &agent.path, session.path(), &mask)
+        .map_err(system("the program can't be started"))?;
+    let pid = child.pid;
+    let path = args
+        .output
+        .clone()
+        .unwrap_or_else(|| PathBuf::from(format!("{}.{pid}.grapnel", spawn::short_name(&name))));
+    let output = match File::create(&path) {
+        Ok(output) => output,
+        Err(error) => {
+            child.give_up();
+            return Err(RunError::Output { path: path.display().to_string(), error });
+        }
+    };
+    let orders = Orders { wait_for_all: args.wait, ..Orders::default() };
+    let progress = Progress::default();
+    let (status, outcome) =
+        record(args, &session, child, output, &path, &orders, &progress).map_err(|error| {
+            // What was made for a program that never ran.
+            let _ = std::fs::remove_file(&path);
+            RunError::Exec { path: program.path.display().to_string(), error }
+        })?;
+    let exit = process::exit_of(status);
+    summary::print(args.quiet, &path, &name, pid as u32, exit, &outcome);
+    match exit {
+        Exit::Code(code) => Ok(ExitCode::from(code as u8)),
+        Exit::Signal(signal) => spawn::die_by(signal),
+    }
+}
+
+/// Drains while PROGRAM runs; returns its status and what was recorded.
+fn record(
+    args: &RunArgs,
+    session: &Session,
+    child: Waiting,
+    output: File,
+    path: &std::path::Path,
+    orders: &Orders,
+    progress: &Progress,
+) -> io::Result<(i32, Outcome)> {
+    let pid = child.pid;
+    std::thread::scope(|scope| {
+        let (owned_send, owned) = std::sync::mpsc::channel();
+        let drain = Drain::new(session, progress, orders, pid as u32, output, path.to_owned());
+        let drain = scope.spawn(move || {
+            let _ = owned_send.send(session.own());
+            drain.run()
+        });
+        let over = |exit| {
+            if let Ok(mut program_exit) = orders.program_exit.lock() {
+                *program_exit = exit;
+            }
+            orders.program_over.store(true, Ordering::Release);
+            session.header().wake.fetch_add(1, Ordering::AcqRel);
+            shared::futex_wake(&session.header().wake);
+        };
+        let owned = owned.recv().unwrap_or_else(|_| Err(io::Error::other("the drain did not start")));
+        let started = match owned {
+            Ok(()) => child.go(),
+            Err(error) => {
+                child.give_up();
+                Err(error)
+            }
+        };
+        if let Err(error) = started {
+            over(None);
+            return Err(error);
+        }
+        // Not of the scope: it ends with the process, wherever it waits.
+        std::thread::spawn(move || spawn::forward_signals(pid));
+        let shown = (!args.quiet).then(|| scope.spawn(|| progress::show(progress, orders)));
+        let status = spawn::reap(pid);
+        spawn::program_is_over();
+        over(Some(process::exit_of(status)));
+        if let Some(shown) = shown {
+            shown.thread().unpark();
+        }
+        let outcome = drain.join().map_err(|_| io::Error::other("the drain met a fault"))?;
+        Ok((status, outcome))
+    })
+}

@@ -1,0 +1,69 @@
+//! Another process's life and end, by descriptor: an id may be somebody else's by the time one asks.
+//!
+//! # Safety
+//! System calls on descriptors and buffers of our own.
+
+use grapnel_trace::Exit;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// A handle on a process.
+#[derive(Debug)]
+pub(crate) struct Process(OwnedFd);
+
+/// `struct pidfd_info` of linux/pidfd.h, up to the exit status.
+#[repr(C)]
+#[derive(Default)]
+struct PidfdInfo {
+    mask: u64,
+    cgroup: u64,
+    ids: [u32; 11],
+    exit_code: i32,
+}
+
+const PIDFD_INFO_EXIT: u64 = 1 << 3;
+/// `_IOWR(0xFF, 11, struct pidfd_info)` with the structure's first published size.
+const PIDFD_GET_INFO: libc::c_ulong = 0xc040_ff0b;
+const _: () = assert!(size_of::<PidfdInfo>() == 64);
+
+impl Process {
+    /// `None`: it is gone, or the kernel has no such handles (before 5.3).
+    pub(crate) fn open(pid: u32) -> Option<Self> {
+        // SAFETY: the descriptor that comes back is new and ours.
+        unsafe {
+            let fd = libc::syscall(libc::SYS_pidfd_open, pid, 0);
+            (fd >= 0).then(|| Self(OwnedFd::from_raw_fd(fd as i32)))
+        }
+    }
+
+    /// Whether it has ended, reaped or not.
+    pub(crate) fn has_ended(&self) -> bool {
+        let mut poll = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one live entry.
+        unsafe { libc::poll(&mut poll, 1, 0) == 1 }
+    }
+
+    /// How it ended, where the kernel tells (6.15 and later), once its parent has asked.
+    pub(crate) fn exit(&self) -> Option<Exit> {
+        let mut info = PidfdInfo { mask: PIDFD_INFO_EXIT, ..PidfdInfo::default() };
+        // SAFETY: the structure is live and as long as the request's number says.
+        let error = unsafe { libc::ioctl(self.0.as_raw_fd(), PIDFD_GET_INFO, &raw mut info) };
+        (error == 0 && info.mask & PIDFD_INFO_EXIT != 0).then(|| exit_of(info.exit_code))
+    }
+}
+
+/// A status as `waitpid` gives it.
+pub(crate) fn exit_of(status: i32) -> Exit {
+    if libc::WIFSIGNALED(status) {
+        Exit::Signal(libc::WTERMSIG(status))
+    } else {
+        Exit::Code(libc::WEXITSTATUS(status))
+    }
+}
+
+/// Nanoseconds of CLOCK_MONOTONIC, the same for all processes.
+pub(crate) fn monotonic_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is live for the call.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}

@@ -1,0 +1,50 @@
+//! The line that a person sees on a terminal while the program runs.
+
+use super::drain::{Orders, Progress};
+use grapnel_analysis::report::words;
+use std::io::{IsTerminal, Write};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Before this long nobody wonders.
+const FIRST: Duration = Duration::from_millis(500);
+const EVERY: Duration = Duration::from_millis(200);
+
+/// Whether to show it: to a person, in front.
+fn is_wanted() -> bool {
+    let stderr = std::io::stderr();
+    if !stderr.is_terminal() {
+        return false;
+    }
+    // SAFETY: asks about a descriptor that stays open. In the background a write could stop us.
+    unsafe { libc::tcgetpgrp(libc::STDERR_FILENO) == libc::getpgrp() }
+}
+
+/// Shows the line until PROGRAM is over, then takes it away.
+pub(crate) fn show(progress: &Progress, orders: &Orders) {
+    let start = Instant::now();
+    let mut next = FIRST;
+    let mut shown = false;
+    while !orders.program_over.load(Ordering::Acquire) {
+        // Unparked when PROGRAM ends.
+        std::thread::park_timeout(next.saturating_sub(start.elapsed()));
+        if orders.program_over.load(Ordering::Acquire) || start.elapsed() < next || !is_wanted() {
+            next = next.max(start.elapsed() + EVERY);
+            continue;
+        }
+        next = start.elapsed() + EVERY;
+        shown = true;
+        let events = progress.events.load(Ordering::Relaxed);
+        let live = progress.live_bytes.load(Ordering::Relaxed);
+        let line = format!(
+            "grapnel: {:.1} s, {} events, {} live",
+            start.elapsed().as_secs_f64(),
+            words::grouped(events),
+            words::human_bytes(live),
+        );
+        let _ = write!(std::io::stderr(), "\r\x1b[2K{line}\r");
+    }
+    if shown {
+        let _ = write!(std::io::stderr(), "\r\x1b[2K");
+    }
+}

@@ -1,0 +1,257 @@
+//! The recording of one process: its segment, the merge of its rings, its trace.
+
+use super::clock::{Clock, ticks};
+use super::merge::Merge;
+use super::process::{Process, monotonic_ns};
+use super::shared::Segment;
+use grapnel_analysis::LiveTotals;
+use grapnel_trace::ring::Consumer;
+use grapnel_trace::shared::{TEXT_BYTES, Text};
+use grapnel_trace::writer::Writer;
+use grapnel_trace::{Error, Event, Exit, ProcessInfo};
+use std::cell::Cell;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant, SystemTime};
+
+/// zstd's level: the drain must keep up with the target.
+const COMPRESSION: i32 = 1;
+/// How long an event may wait for one with a lower number before that is given up.
+const GAP_PATIENCE_NS: u64 = 1_000_000_000;
+/// How long to wait for a process's parent to ask how it ended; only then does the kernel tell others.
+const EXIT_PATIENCE: Duration = Duration::from_millis(100);
+/// How long a store of one processor may take to be seen by another, with plenty to spare (about 20 microseconds).
+const VISIBLE_AFTER_TICKS: u64 = 50_000;
+/// How long events may stay in memory before a reader of the file sees them.
+const FLUSH_NS: u64 = 300_000_000;
+
+/// One process while it is recorded.
+#[derive(Debug)]
+pub(crate) struct Recording {
+    pub(crate) index: u32,
+    pub(crate) pid: u32,
+    pub(crate) path: PathBuf,
+    pub(crate) totals: LiveTotals,
+    pub(crate) process: Option<Process>,
+    segment: Segment,
+    merge: Merge,
+    writer: Option<Writer<File>>,
+    written: u64,
+    error: Option<Error>,
+    /// Of CLOCK_MONOTONIC, in nanoseconds.
+    started_ns: u64,
+    clock: Clock,
+    now_ns: u64,
+    flushed_ns: u64,
+    last_progress_ns: u64,
+    ended: Cell<Option<Instant>>,
+}
+
+/// What a finished recording leaves.
+#[derive(Debug)]
+pub(crate) struct Finished {
+    pub(crate) path: PathBuf,
+    pub(crate) bytes: u64,
+    pub(crate) totals: grapnel_analysis::Totals,
+    pub(crate) command: Vec<Vec<u8>>,
+    /// Why the trace is not complete.
+    pub(crate) problem: Option<String>,
+}
+
+fn text(text: &Text) -> Vec<u8> {
+    let mut buffer = [0; TEXT_BYTES];
+    text.get(&mut buffer).to_vec()
+}
+
+fn pieces(text: &[u8]) -> Vec<Vec<u8>> {
+    let text = text.strip_suffix(b"\0").unwrap_or(text);
+    if text.is_empty() { Vec::new() } else { text.split(|&byte| byte == 0).map(<[u8]>::to_vec).collect() }
+}
+
+/// What a segment says of its process.
+pub(crate) fn describe(segment: &Segment) -> ProcessInfo {
+    let header = segment.header();
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let ago = monotonic_ns().saturating_sub(header.started_ns.load(Ordering::Relaxed));
+    ProcessInfo {
+        pid: header.pid.load(Ordering::Relaxed),
+        ppid: header.ppid.load(Ordering::Relaxed),
+        command: pieces(&text(&header.command)),
+        executable: pieces(&text(&header.executable)).into_iter().next().unwrap_or_default(),
+        started_unix_ns: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX).saturating_sub(ago),
+        machine: std::env::consts::ARCH.into(),
+        recorder: env!("CARGO_PKG_VERSION").into(),
+    }
+}
+
+impl Recording {
+    /// Begins a trace in `file`, which lies at `path`.
+    pub(crate) fn new(
+        index: u32,
+        segment: Segment,
+        info: &ProcessInfo,
+        file: io::Result<File>,
+        path: &Path,
+    ) -> Self {
+        let writer = file.map_err(Error::from).and_then(|file| Writer::new(file, info, COMPRESSION));
+        // A target can't claim to have begun in the future.
+        let started_ns = segment.header().started_ns.load(Ordering::Relaxed).min(monotonic_ns());
+        let (writer, error) = match writer {
+            Ok(writer) => (Some(writer), None),
+            Err(error) => (None, Some(error)),
+        };
+        Self {
+            index,
+            pid: info.pid,
+            path: path.to_owned(),
+            totals: LiveTotals::new(),
+            process: Process::open(info.pid),
+            segment,
+            merge: Merge::default(),
+            writer,
+            written: 0,
+            error,
+            started_ns,
+            clock: Clock::new(started_ns),
+            now_ns: 0,
+            flushed_ns: 0,
+            last_progress_ns: 0,
+            ended: Cell::new(None),
+        }
+    }
+
+    /// Whether the process has ended, and how can be told or will never be.
+    pub(crate) fn has_ended(&self) -> bool {
+        let Some(process) = &self.process else { return true };
+        if !process.has_ended() {
+            return false;
+        }
+        let since = self.ended.get().unwrap_or_else(Instant::now);
+        self.ended.set(Some(since));
+        process.exit().is_some() || since.elapsed() > EXIT_PATIENCE
+    }
+
+    /// What the process says is wrong with its recording.
+    pub(crate) fn failure(&self) -> Option<String> {
+        let header = self.segment.header();
+        (header.failure.load(Ordering::Acquire) != 0).then(|| {
+            let message = text(&header.message);
+            String::from_utf8_lossy(message.strip_suffix(b"\0").unwrap_or(&message)).into_owned()
+        })
+    }
+
+    /// Takes what is in the rings, and writes what is due. Returns how many words there were.
+    pub(crate) fn drain(&mut self) -> usize {
+        // Before the rings are looked at: what they do not show yet comes later than this.
+        let horizon = ticks().saturating_sub(VISIBLE_AFTER_TICKS);
+        let open = self.any_open();
+        let words = self.take_words();
+        self.now_ns = monotonic_ns().saturating_sub(self.started_ns);
+        // Somebody has a place before the horizon, perhaps, and is not done: look again soon.
+        let stuck = self.now_ns.saturating_sub(self.last_progress_ns) > GAP_PATIENCE_NS;
+        let done = if open && !stuck { 0 } else { self.merge_ready(horizon) };
+        if done != 0 || self.merge.is_empty() {
+            self.last_progress_ns = self.now_ns;
+        } else if stuck {
+            self.merge.pass_gaps();
+        }
+        if self.now_ns - self.flushed_ns > FLUSH_NS {
+            self.flushed_ns = self.now_ns;
+            if let Some(Err(error)) = self.writer.as_mut().map(Writer::flush) {
+                self.fail(error);
+            }
+        }
+        words
+    }
+
+    fn any_open(&self) -> bool {
+        let rings = (0..self.segment.rings()).filter_map(|index| self.segment.ring(index));
+        rings.into_iter().any(|(control, words)| Consumer::new(control, words).is_open())
+    }
+
+    fn take_words(&mut self) -> usize {
+        let mut words = 0;
+        for index in 0..self.segment.rings() {
+            let Some((control, ring)) = self.segment.ring(index) else { break };
+            let queue = self.merge.queue(index as usize);
+            match Consumer::new(control, ring).drain_into(&mut queue.words) {
+                Ok(len) => words += len,
+                Err(corrupt) => self.fail(Error::Io(io::Error::other(corrupt))),
+            }
+        }
+        words
+    }
+
+    fn merge_ready(&mut self, horizon: u64) -> usize {
+        let Self { merge, writer, totals, clock, written, .. } = self;
+        let mut error = None;
+        let mut out = |event: &Event| {
+            totals.apply(event);
+            if let Some(Err(failed)) = writer.as_mut().map(|writer| writer.push(event)) {
+                error = Some(failed);
+                *written = writer.take().map_or(0, |writer| writer.written());
+            }
+        };
+        clock.measure();
+        let merged = merge.run(horizon, &mut |ticks, event| {
+            if let Some(time) = clock.step(ticks) {
+                out(&Event::Time(time));
+            }
+            out(&event);
+        });
+        if let Some(error) = error {
+            self.fail(error);
+        }
+        merged.unwrap_or_else(|bad| {
+            self.fail(Error::Io(io::Error::other(bad)));
+            0
+        })
+    }
+
+    /// Nothing more can be written; what is in the file stays good.
+    fn fail(&mut self, error: Error) {
+        if let Some(writer) = self.writer.take() {
+            self.written = writer.written();
+        }
+        self.error.get_or_insert(error);
+    }
+
+    /// The process will write nothing more: takes the rest and ends the trace.
+    pub(crate) fn finish(mut self, exit: Option<Exit>) -> Finished {
+        loop {
+            let words = self.take_words();
+            let done = self.merge_ready(u64::MAX);
+            if words == 0 && done == 0 {
+                if !self.merge.has_ready() {
+                    break;
+                }
+                self.merge.pass_gaps();
+            }
+        }
+        self.now_ns = monotonic_ns().saturating_sub(self.started_ns);
+        let lost = self.segment.header().lost.load(Ordering::Relaxed) + self.merge.missing;
+        let exit = exit.or_else(|| self.process.as_ref().and_then(Process::exit));
+        let duration = self.now_ns;
+        if let Some(writer) = self.writer.take() {
+            self.written = writer.written();
+            let before = self.written;
+            match writer.finish(exit, duration, lost) {
+                Ok(file) => self.written = file.metadata().map_or(before, |metadata| metadata.len()),
+                Err(error) => self.fail(error),
+            }
+        }
+        let mut totals = self.totals.totals();
+        totals.lost_events = lost;
+        totals.duration_ns = duration;
+        let problem = match (&self.error, self.failure()) {
+            (Some(error), _) => {
+                Some(format!("{}: {error}; the trace ends after {} bytes", self.path.display(), self.written))
+            }
+            (None, failure) => failure,
+        };
+        let command = pieces(&text(&self.segment.header().command));
+        Finished { path: self.path, bytes: self.written, totals, command, problem }
+    }
+}

@@ -1,0 +1,146 @@
+//! The session's memory, from the command's side.
+//!
+//! # Safety
+//! The maps are of a memory file of our own, which only grows; they live as long as the value that holds them,
+//! and what is lent out borrows from it. All that lies in them is atomics (`repr(C)`, any bytes are valid), so
+//! whatever a target writes there is data, never undefined behaviour.
+
+use super::agent_file::{MemoryFile, memory_file};
+use grapnel_trace::ring::RingControl;
+use grapnel_trace::shared::{
+    HEADER_BYTES, LAYOUT, MAGIC, RingPlace, SegmentHeader, SessionHeader, rings_within,
+};
+use memmap2::{MmapOptions, MmapRaw};
+use std::io;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Address space between segments: the largest that a target maps.
+const STRIDE: u64 = 512 << 20;
+/// More processes than a session will see.
+const LIMIT: u32 = 1 << 20;
+
+/// The session: its file and its header.
+#[derive(Debug)]
+pub(crate) struct Session {
+    memory: MemoryFile,
+    map: MmapRaw,
+}
+
+impl Session {
+    /// Makes a session whose targets load the agent from `agent_path`.
+    pub(crate) fn new(agent_path: &str, flags: u32, max_frames: u32) -> io::Result<Self> {
+        let memory = memory_file(c"grapnel-session", 0)?;
+        memory.file.set_len(HEADER_BYTES + u64::from(LIMIT) * STRIDE)?;
+        let map = MmapOptions::new().len(HEADER_BYTES as usize).map_raw(&memory.file)?;
+        let session = Self { memory, map };
+        let header = session.header();
+        header.layout.store(LAYOUT, Ordering::Relaxed);
+        header.flags.store(flags, Ordering::Relaxed);
+        header.segment_stride.store(STRIDE, Ordering::Relaxed);
+        header.segment_limit.store(LIMIT, Ordering::Relaxed);
+        header.max_frames.store(max_frames, Ordering::Relaxed);
+        header.command_pid.store(std::process::id(), Ordering::Relaxed);
+        header.agent_path.set([agent_path.as_bytes()]);
+        header.session_path.set([session.memory.path.as_bytes()]);
+        header.magic.store(MAGIC, Ordering::Release);
+        Ok(session)
+    }
+
+    pub(crate) fn path(&self) -> &str {
+        &self.memory.path
+    }
+
+    pub(crate) fn header(&self) -> &SessionHeader {
+        // SAFETY: HEADER_BYTES are mapped, page-aligned, and hold the header.
+        unsafe { &*self.map.as_ptr().cast() }
+    }
+
+    /// The segment of this number.
+    pub(crate) fn segment(&self, index: u32) -> io::Result<Segment> {
+        let offset = HEADER_BYTES + u64::from(index) * STRIDE;
+        let map = MmapOptions::new().offset(offset).len(STRIDE as usize).map_raw(&self.memory.file)?;
+        Ok(Segment { map })
+    }
+
+    /// Gives the memory of a segment that is done with back to the system.
+    pub(crate) fn release(&self, index: u32) {
+        use std::os::fd::AsRawFd;
+        let offset = HEADER_BYTES + u64::from(index) * STRIDE;
+        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        // SAFETY: a hole in our own file; the bytes read as zeroes afterwards, valid as any others.
+        unsafe {
+            libc::fallocate(self.memory.file.as_raw_fd(), mode, offset as libc::off_t, STRIDE as libc::off_t);
+        }
+    }
+
+    /// Takes the lock by whose fate targets learn of the drain's. The calling thread must be the drain, and keep
+    /// running as long as it drains.
+    pub(crate) fn own(&self) -> io::Result<()> {
+        let header = self.header();
+        assert!(size_of_val(&header.owner) >= size_of::<libc::pthread_mutex_t>());
+        let mutex: *mut libc::pthread_mutex_t = header.owner.as_ptr().cast_mut().cast();
+        // SAFETY: the words are zero, large enough and aligned (the header is, to 64, and they come at a multiple
+        // of 8); the attributes are initialised before use. Nobody else locks: others only read the first word.
+        let error = unsafe {
+            let mut attributes = std::mem::zeroed();
+            libc::pthread_mutexattr_init(&mut attributes);
+            libc::pthread_mutexattr_setpshared(&mut attributes, libc::PTHREAD_PROCESS_SHARED);
+            libc::pthread_mutexattr_setrobust(&mut attributes, libc::PTHREAD_MUTEX_ROBUST);
+            match libc::pthread_mutex_init(mutex, &attributes) {
+                0 => libc::pthread_mutex_lock(mutex),
+                error => error,
+            }
+        };
+        if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) }
+    }
+}
+
+/// A process's segment.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    map: MmapRaw,
+}
+
+impl Segment {
+    pub(crate) fn header(&self) -> &SegmentHeader {
+        // SAFETY: the segment begins with its header and is mapped whole.
+        unsafe { &*self.map.as_ptr().cast() }
+    }
+
+    /// How many rings there are: no more than there is room for, whatever the header says.
+    pub(crate) fn rings(&self) -> u32 {
+        let mapped = self.header().mapped.load(Ordering::Relaxed).min(STRIDE);
+        self.header().rings.load(Ordering::Acquire).min(rings_within(mapped))
+    }
+
+    /// Ring `index`, which must be below [`Segment::rings`].
+    pub(crate) fn ring(&self, index: u32) -> Option<(&RingControl, &[AtomicU64])> {
+        let place = RingPlace::of(index);
+        if place.end() > STRIDE {
+            return None;
+        }
+        // SAFETY: the place lies within the map.
+        unsafe {
+            let base = self.map.as_ptr();
+            let words = std::slice::from_raw_parts(base.add(place.words as usize).cast(), place.len);
+            Some((&*base.add(place.control as usize).cast(), words))
+        }
+    }
+}
+
+/// Sleeps until the futex no longer has the value `expected`, is woken, or the time is over.
+pub(crate) fn futex_wait(futex: &AtomicU32, expected: u32, nanoseconds: i64) {
+    let timeout = libc::timespec { tv_sec: 0, tv_nsec: nanoseconds };
+    // SAFETY: futex and timeout are live for the call.
+    unsafe {
+        libc::syscall(libc::SYS_futex, futex.as_ptr(), libc::FUTEX_WAIT, expected, &raw const timeout);
+    }
+}
+
+/// Wakes all who sleep on the futex.
+pub(crate) fn futex_wake(futex: &AtomicU32) {
+    // SAFETY: the futex is live for the call.
+    unsafe {
+        libc::syscall(libc::SYS_futex, futex.as_ptr(), libc::FUTEX_WAKE, i32::MAX);
+    }
+}

@@ -1,0 +1,98 @@
+//! What a person is told when the program has ended.
+
+use super::drain::Outcome;
+use super::recording::Finished;
+use grapnel_analysis::report::words::{counted, duration, grouped, human_bytes, quoted};
+use grapnel_trace::Exit;
+use std::ffi::OsStr;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::Path;
+
+/// Prints the summary to stderr; with `quiet` only what went wrong.
+pub(crate) fn print(quiet: bool, path: &Path, program: &OsStr, pid: u32, exit: Exit, outcome: &Outcome) {
+    let mut text = String::new();
+    for problem in problems(path, outcome) {
+        let _ = writeln!(text, "grapnel: {problem}");
+    }
+    let own = outcome.recordings.iter().find(|recording| recording.path == path);
+    if let Some(own) = own.filter(|_| !quiet) {
+        summarise(&mut text, program, pid, exit, own, outcome);
+    }
+    let _ = std::io::stderr().write_all(text.as_bytes());
+}
+
+fn problems(path: &Path, outcome: &Outcome) -> Vec<String> {
+    let mut problems: Vec<String> =
+        outcome.recordings.iter().filter_map(|recording| recording.problem.clone()).collect();
+    if let Some(refused) = outcome.refused.as_ref().filter(|refused| !problems.contains(refused)) {
+        problems.push(refused.clone());
+    }
+    if !outcome.recordings.iter().any(|recording| recording.path == path) {
+        problems.push(format!(
+            "the agent did not come up in the program, so {} is empty; did the program start at all?",
+            path.display()
+        ));
+    }
+    problems
+}
+
+fn summarise(text: &mut String, program: &OsStr, pid: u32, exit: Exit, own: &Finished, outcome: &Outcome) {
+    let totals = &own.totals;
+    let command: Vec<_> =
+        own.command.iter().map(|word| quoted(&String::from_utf8_lossy(word)).into_owned()).collect();
+    let mut command =
+        if command.is_empty() { program.to_string_lossy().into_owned() } else { command.join(" ") };
+    if command.chars().count() > 60 {
+        command = command.chars().take(59).chain(['…']).collect();
+    }
+    let ended = match exit {
+        Exit::Code(code) => format!("exited with status {code}"),
+        Exit::Signal(signal) => format!("was killed by signal {signal}"),
+    };
+    let events = totals.allocations + totals.reallocations + totals.frees;
+    let per_event = if events == 0 { 0.0 } else { own.bytes as f64 / events as f64 };
+    let lost = match totals.lost_events {
+        0 => "none lost".to_owned(),
+        lost => format!("{} LOST", counted(lost, "event")),
+    };
+    let children = outcome.recordings.len() - 1;
+    let mut processes = match children {
+        0 => "no other processes".to_owned(),
+        1 => "1 other trace beside it".to_owned(),
+        n => format!("{n} other traces beside it"),
+    };
+    if outcome.running != 0 {
+        let _ = write!(processes, "; {} still running, recorded until now (see --wait)", outcome.running);
+    }
+    if outcome.unfollowed != 0 {
+        let _ = write!(processes, "; {} could not be followed", outcome.unfollowed);
+    }
+    let _ = write!(
+        text,
+        "grapnel: {command} (pid {pid}) {ended} after {}
+  allocations    {:>14}  ({} requested)
+  reallocations  {:>14}
+  frees          {:>14}
+  peak           {:>14}  at {}
+  live at end    {:>14}  in {}
+  events         {:>14}  {lost}
+  trace          {} ({}, {per_event:.1} bytes per event)
+  processes      {processes}
+  next           grapnel report {}
+",
+        duration(totals.duration_ns),
+        grouped(totals.allocations),
+        human_bytes(totals.allocated_bytes),
+        grouped(totals.reallocations),
+        grouped(totals.frees),
+        human_bytes(totals.peak_bytes),
+        duration(totals.peak_time_ns),
+        human_bytes(totals.live_bytes),
+        counted(totals.live_allocations, "block"),
+        grouped(events),
+        quoted(&own.path.display().to_string()),
+        human_bytes(own.bytes),
+        quoted(&own.path.display().to_string()),
+    );
+}
