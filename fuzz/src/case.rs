@@ -203,9 +203,13 @@ fn verdict(verdict: &Verdict) -> String {
 }
 
 fn code(isa: Isa, to: CodeAddr, relocated: &Relocated) -> String {
-    let (code, literals) = relocated.bytes().split_at(relocated.map().code_len());
+    let (code, behind) = relocated.bytes().split_at(relocated.map().code_len());
     let mut out = listing(isa, to, code);
-    for literal in literals.chunks(8) {
+    let padding = behind.len() - relocated.literals().len();
+    if padding > 0 {
+        line(&mut out, &behind[..padding], "padding");
+    }
+    for literal in relocated.literals().chunks(8) {
         let value = literal.iter().rev().fold(0, |value: u64, &byte| value << 8 | u64::from(byte));
         line(&mut out, literal, &format!("{value:#x}"));
     }

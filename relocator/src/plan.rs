@@ -107,6 +107,7 @@ impl RelocationPlan {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Relocated {
     pub(crate) bytes: ArrayVec<u8, MAX_EMITTED>,
+    pub(crate) literals_at: usize,
     pub(crate) map: PcMap,
     pub(crate) resumes: bool,
 }
@@ -116,6 +117,12 @@ impl Relocated {
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
+    }
+
+    /// The literals alone, which the code reads and nothing executes.
+    #[must_use]
+    pub fn literals(&self) -> &[u8] {
+        &self.bytes[self.literals_at..]
     }
 
     /// Where each instruction went.

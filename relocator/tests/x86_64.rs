@@ -30,8 +30,8 @@ fn an_ordinary_prologue_is_copied_and_jumps_back() {
 
 #[test]
 fn the_reach_is_exactly_what_emits_near_forms() {
-    // lea rax, [rip + 0x100]
-    let plan = plan(&[0x48, 0x8d, 0x05, 0x00, 0x01, 0x00, 0x00], 5);
+    // cmp [rip + 0x100], rax
+    let plan = plan(&[0x48, 0x39, 0x05, 0x00, 0x01, 0x00, 0x00], 5);
     let reach = plan.reach();
     assert_eq!(reach, plan.required_reach().intersection(reach));
     for to in [reach.lo, reach.hi] {

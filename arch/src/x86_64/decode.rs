@@ -7,7 +7,7 @@ use core::fmt;
 
 use iced_x86::{Code, Decoder, DecoderError, DecoderOptions, FlowControl, Instruction, Mnemonic, Register};
 
-use super::{Cond, MAX_INST_LEN};
+use super::{Cond, MAX_INST_LEN, Pointer, pointer::pointer};
 use crate::CodeAddr;
 
 /// How an instruction leaves.
@@ -235,6 +235,12 @@ impl Inst {
     #[must_use]
     pub const fn rip_operand(&self) -> Option<RipOperand> {
         self.rip
+    }
+
+    /// What it does with its RIP-relative operand, if its destination can hold the operand's address.
+    #[must_use]
+    pub fn pointer(&self) -> Option<Pointer> {
+        self.rip.and_then(|_| pointer(self.bytes()))
     }
 
     /// A `nop` of any length or an `int3`: what compilers and linkers put between functions.

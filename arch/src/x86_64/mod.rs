@@ -5,12 +5,14 @@
 
 mod decode;
 mod encode;
+mod pointer;
 mod text;
 
 pub use decode::{Counter, DecodeError, Flow, Inst, Prefixes, RipOperand, Unsupported, decode};
 pub use encode::{
     Cond, Rel8, Rel32, call_mem, call_rel32, jcc_rel8, jcc_rel32, jmp_mem, jmp_rel8, jmp_rel32,
 };
+pub use pointer::{Pointer, load_through, mov_imm32, mov_imm64};
 pub use text::text;
 
 /// The longest instruction in bytes (SDM 2.3.11).

@@ -4,7 +4,7 @@
 
 use grapnel_arch::x86_64::{Flow, Inst, decode};
 use grapnel_relocator::CodeAddr;
-use iced_x86::{Decoder, DecoderOptions, Instruction};
+use iced_x86::{Code, Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
 
 use super::{Subject, Verdict};
 
@@ -13,7 +13,7 @@ use super::{Subject, Verdict};
 #[must_use]
 pub fn judge(subject: &Subject<'_>) -> Verdict {
     let map = subject.relocated.map();
-    let (code, literals) = subject.relocated.bytes().split_at(map.code_len());
+    let (code, literals) = (&subject.relocated.bytes()[..map.code_len()], subject.relocated.literals());
     for (from, to) in map.iter().filter(|&(from, _)| from < subject.window.code_len()) {
         let at = subject.case.from.add(from as u64);
         let Ok(before) = decode(at, &subject.original()[from..]) else {
@@ -24,7 +24,7 @@ pub fn judge(subject: &Subject<'_>) -> Verdict {
             return Verdict::Mismatch(format!("no instruction at {there}, for {at}"));
         };
         if stays(&before) {
-            if !same(&before, &after) {
+            if !same(&before, &after) && !through_destination(&before, &after, &code[to..]) {
                 return Verdict::Mismatch(format!("another instruction at {there} than at {at}"));
             }
         } else if let Some(target) = before.flow().target()
@@ -60,6 +60,34 @@ fn same(before: &Inst, after: &Inst) -> bool {
         && raw_before.code() == raw_after.code()
         // iced compares operands with the absolute address of a RIP-relative one.
         && raw_before == raw_after
+}
+
+/// An operand beyond 2 GiB: `code` moves its address to the destination, and loads through that unless the address is
+/// all that was asked for.
+fn through_destination(before: &Inst, first: &Inst, code: &[u8]) -> bool {
+    let Some(operand) = before.rip_operand() else { return false };
+    let [before, address] = [raw(before), raw(first)];
+    let destination = before.op0_register();
+    let full = destination.full_register();
+    let (whole, low) = (operand.target.0, u64::from(operand.target.0 as u32));
+    let moves = |value| address.op0_register().full_register() == full && address.immediate(1) == value;
+    if before.mnemonic() == Mnemonic::Lea {
+        return match address.code() {
+            Code::Mov_r64_imm64 => destination == full && moves(whole),
+            Code::Mov_r32_imm32 => destination == full.full_register32() && moves(low),
+            _ => false,
+        };
+    }
+    let Ok(load) = decode(first.next(), &code[first.bytes().len()..]) else { return false };
+    let load = raw(&load);
+    address.code() == Code::Mov_r64_imm64
+        && moves(whole)
+        && load.code() == before.code()
+        && load.op0_register() == destination
+        && load.op1_kind() == OpKind::Memory
+        && (load.memory_base(), load.memory_index()) == (full, Register::None)
+        && load.memory_displacement64() == 0
+        && load.segment_prefix() == Register::None
 }
 
 fn raw(inst: &Inst) -> Instruction {

@@ -127,7 +127,8 @@ impl Machine {
                         world.dirty.push((addr, size));
                         world.events.push(Event::Write { addr, size, value });
                     }
-                    _ if world.literals.contains(&addr) => {}
+                    // One that crosses a page is read in aligned parts.
+                    _ if addr < world.literals.end && world.literals.start < addr + size as u64 => {}
                     _ => world.events.push(Event::Read { addr, size }),
                 }
                 true
@@ -141,8 +142,16 @@ impl Machine {
     ///
     /// # Errors
     ///
-    /// If the emulator itself fails.
+    /// If the emulator itself fails, as it does for a stack beyond its address bits. It is then started anew.
     pub fn judge(&mut self, subject: &Subject<'_>, seed: u64) -> Result<Verdict, EngineError> {
+        let verdict = self.run_both(subject, seed);
+        if verdict.is_err() {
+            *self = Self::new()?;
+        }
+        verdict
+    }
+
+    fn run_both(&mut self, subject: &Subject<'_>, seed: u64) -> Result<Verdict, EngineError> {
         if let Some(reason) = unjudged(subject) {
             return Ok(Verdict::Unjudged(reason));
         }
@@ -324,6 +333,7 @@ fn unjudged(subject: &Subject<'_>) -> Option<&'static str> {
         | Mnemonic::Rdseed
         | Mnemonic::Rdpmc
         | Mnemonic::Rdpid => Some("it reads a clock or a random number"),
+        Mnemonic::Popfq | Mnemonic::Popf => Some("it may set the trap flag"),
         Mnemonic::Swapgs | Mnemonic::Wrfsbase | Mnemonic::Wrgsbase => Some("it changes segments"),
         _ if inst.is_privileged() => Some("it is privileged"),
         _ if inst.op0_register().is_segment_register() => Some("it changes segments"),

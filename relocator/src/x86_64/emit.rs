@@ -1,6 +1,6 @@
 //! The code of a plan for one destination.
 //!
-//! Layout: the instructions in order, the jump back, then the literals. A branch to another instruction of the window,
+//! Layout: the instructions in order, the jump back, then the literals, at a multiple of 8. A branch to another instruction of the window,
 //! or a use of a literal, leaves a fixup, which is filled in when every place is known. Which form an instruction
 //! takes depends on the destination and on the plan's longest possible length only, never on the places of others, so
 //! nothing grows after it was laid out.
@@ -9,19 +9,21 @@ use arrayvec::ArrayVec;
 use grapnel_arch::{
     CodeAddr,
     x86_64::{
-        Cond, Counter, Inst, Rel8, Rel32, RipOperand, call_mem, call_rel32, jcc_rel8, jcc_rel32, jmp_mem,
-        jmp_rel8, jmp_rel32,
+        Cond, Counter, Inst, Pointer, Rel8, Rel32, RipOperand, call_mem, call_rel32, jcc_rel8, jcc_rel32,
+        jmp_mem, jmp_rel8, jmp_rel32, load_through, mov_imm32, mov_imm64,
     },
 };
 
 use super::{
     culprit,
-    plan::{Dest, Lowering, Plan},
+    plan::{Dest, LITERAL_ALIGN, Lowering, Plan},
 };
 use crate::{Error, PcMap, Relocated, plan::MAX_EMITTED, window::MAX_INSTS};
 
 /// The prefix BND, kept on branches that had it.
 const BND: u8 = 0xf2;
+/// What is between the code and the literals.
+const INT3: u8 = 0xcc;
 /// The prefix that makes a counter ECX.
 const ADDRESS_SIZE: u8 = 0x67;
 
@@ -91,6 +93,7 @@ impl<'a> Emitter<'a> {
         match *lowering {
             Lowering::Copy => self.bytes(inst.bytes()),
             Lowering::Rip(operand) => self.rip(inst, operand)?,
+            Lowering::Pointer(pointer, target) => self.pointer(inst, pointer, target),
             Lowering::Jump(dest) => self.jump(bnd, dest),
             Lowering::Cond(cond, dest) => self.cond(bnd, cond, dest),
             Lowering::Counter(kind, dest) => self.counter(inst.prefixes().address_size, kind, dest),
@@ -144,7 +147,7 @@ impl<'a> Emitter<'a> {
     }
 
     fn rip(&mut self, inst: &Inst, operand: RipOperand) -> Result<(), Error> {
-        let (start, next) = (self.code.len(), self.ahead(inst.bytes().len()));
+        let next = self.ahead(inst.bytes().len());
         let rel = if operand.wraps {
             Rel32::between_wrapping(next, operand.target)
         } else {
@@ -154,10 +157,31 @@ impl<'a> Emitter<'a> {
                 to: self.to,
             })?
         };
-        self.bytes(inst.bytes());
-        let field = start + usize::from(operand.field);
-        self.code[field..field + 4].copy_from_slice(&rel.bytes());
+        self.displaced(inst, operand.field, rel);
         Ok(())
+    }
+
+    /// The instruction with another displacement in its operand.
+    fn displaced(&mut self, inst: &Inst, field: u8, rel: Rel32) {
+        let field = self.code.len() + usize::from(field);
+        self.bytes(inst.bytes());
+        self.code[field..field + 4].copy_from_slice(&rel.bytes());
+    }
+
+    fn pointer(&mut self, inst: &Inst, pointer: Pointer, target: CodeAddr) {
+        let near = self.near(inst.bytes().len(), target);
+        if let (Some(rel), Some(operand)) = (near, inst.rip_operand()) {
+            return self.displaced(inst, operand.field, rel);
+        }
+        match pointer {
+            Pointer::Address { register } => self.bytes(&mov_imm64(register, target.0)),
+            Pointer::LowAddress { register } => self.bytes(&mov_imm32(register, target.0 as u32)),
+            Pointer::Load { register } => {
+                self.bytes(&mov_imm64(register, target.0));
+                let (load, len) = load_through(inst, register);
+                self.bytes(&load[..len]);
+            }
+        }
     }
 
     fn jump(&mut self, bnd: bool, dest: Dest) {
@@ -269,17 +293,23 @@ impl<'a> Emitter<'a> {
     fn finish(mut self) -> Relocated {
         let code_len = self.code.len();
         self.map.end_code(code_len);
+        if !self.literals.is_empty() {
+            while !self.ahead(0).0.is_multiple_of(LITERAL_ALIGN) {
+                self.code.push(INT3);
+            }
+        }
+        let literals_at = self.code.len();
         for literal in &self.literals {
             self.code.extend(literal.0.to_le_bytes());
         }
         for Fixup { field, width, label } in self.fixups {
             let target = match label {
                 Label::Inst(number) => self.starts[number],
-                Label::Literal(number) => code_len + number * 8,
+                Label::Literal(number) => literals_at + number * 8,
             };
             let displacement = target as i32 - (field + width) as i32;
             self.code[field..field + width].copy_from_slice(&displacement.to_le_bytes()[..width]);
         }
-        Relocated { bytes: self.code, map: self.map, resumes: self.plan.resume.is_some() }
+        Relocated { bytes: self.code, literals_at, map: self.map, resumes: self.plan.resume.is_some() }
     }
 }

@@ -3,7 +3,7 @@
 use arrayvec::ArrayVec;
 use grapnel_arch::{
     CodeAddr,
-    x86_64::{Cond, Counter, Flow, Inst, RipOperand},
+    x86_64::{Cond, Counter, Flow, Inst, Pointer, RipOperand},
 };
 
 use super::culprit;
@@ -25,6 +25,8 @@ pub(super) enum Lowering {
     Copy,
     /// Itself, with another displacement in its RIP-relative operand.
     Rip(RipOperand),
+    /// The same, or beyond 2 GiB the operand's address in the destination, and a load through it.
+    Pointer(Pointer, CodeAddr),
     Jump(Dest),
     Cond(Cond, Dest),
     Counter(Counter, Dest),
@@ -42,6 +44,9 @@ impl Lowering {
     pub(super) fn max_len(&self, inst: &Inst) -> usize {
         match self {
             Self::Copy | Self::Rip(_) => inst.bytes().len(),
+            // mov r64, imm64; the load, which gets shorter.
+            Self::Pointer(Pointer::Load { .. }, _) => 10 + inst.bytes().len(),
+            Self::Pointer(..) => 10,
             // [F2] jmp [literal]
             Self::Jump(Dest::Outside(_)) => 7 + 8,
             Self::Jump(Dest::Inside(_)) => 6,
@@ -66,6 +71,7 @@ impl Lowering {
     fn near_target(&self) -> Option<CodeAddr> {
         match self {
             Self::Rip(RipOperand { target, wraps: false, .. })
+            | Self::Pointer(_, target)
             | Self::Call(target)
             | Self::Jump(Dest::Outside(target))
             | Self::Cond(_, Dest::Outside(target))
@@ -75,6 +81,9 @@ impl Lowering {
         }
     }
 }
+
+/// Where literals lie: reading one must not fault under EFLAGS.AC.
+pub(super) const LITERAL_ALIGN: u64 = 8;
 
 /// The jump back, at its longest: `jmp [literal]`.
 const JUMP_BACK: usize = 6 + 8;
@@ -102,7 +111,8 @@ pub(crate) fn plan(window: &Window, insts: &[Inst]) -> Result<Plan, Error> {
     let resume = insts.last().filter(|last| !last.flow().is_exit()).map(|last| last.next());
     let max_len =
         items.iter().map(|(inst, lowering): &(Inst, Lowering)| lowering.max_len(inst)).sum::<usize>()
-            + resume.map_or(0, |_| JUMP_BACK);
+            + resume.map_or(0, |_| JUMP_BACK)
+            + (LITERAL_ALIGN - 1) as usize;
     Ok(Plan { from: window.from, window_len: window.len, items, resume, max_len })
 }
 
@@ -115,7 +125,10 @@ fn lower(window: &Window, insts: &[Inst], inst: &Inst) -> Result<Lowering, Error
                 Some(operand) if uses_window(window, operand) => {
                     Err(Error::UsesWindow { culprit: culprit(inst), target: operand.target })
                 }
-                Some(operand) => Ok(Lowering::Rip(operand)),
+                Some(operand) => Ok(match inst.pointer() {
+                    Some(pointer) => Lowering::Pointer(pointer, operand.target),
+                    None => Lowering::Rip(operand),
+                }),
             }
         }
         Flow::Jump { target } => Ok(Lowering::Jump(dest(target)?)),

@@ -39,7 +39,7 @@ pub(crate) fn window(
         insts.push(inst);
     }
     if let (Some(last), Some(extent)) = (insts.last(), options.extent)
-        && (len > extent || (len == extent && !last.flow().is_exit()))
+        && len > extent
     {
         return Err(Error::BeyondExtent { culprit: culprit(last), extent });
     }
