@@ -51,11 +51,11 @@ pub(crate) fn step_by_frame_pointer(
     stack: &mut StackMemory,
     words: &mut Words,
 ) -> Option<Cursor> {
-    stack.distrust();
     let fp = at.fp;
     if fp == 0 {
         return Some(Cursor { pc: 0, ..at });
     }
+    stack.distrust();
     let distance = fp.checked_sub(at.sp)?;
     if !fp.is_multiple_of(WORD) || distance > LARGEST_GUESSED_FRAME {
         return None;

@@ -10,10 +10,12 @@ use grapnel_unwind::{
 };
 use std::any::Any;
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
 
 /// The probe as fixtures see it.
 pub(crate) type Probe = unsafe extern "C-unwind" fn();
@@ -330,9 +332,18 @@ impl Fixture {
     }
 }
 
-pub(crate) fn compile(source: &str, tag: &str, flags: &[&str], libraries: &[&Path]) -> std::path::PathBuf {
-    let out =
-        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{source}-{tag}-{}.so", std::process::id()));
+/// Compiles a source into a library, once in this process for each variant.
+pub(crate) fn compile(source: &str, tag: &str, flags: &[&str], libraries: &[&Path]) -> PathBuf {
+    static COMPILED: Mutex<BTreeMap<String, Vec<String>>> = Mutex::new(BTreeMap::new());
+    let name = format!("{source}-{tag}.so");
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let out = directory.join(&name);
+    let flags_given: Vec<String> = flags.iter().map(|f| (*f).to_owned()).collect();
+    let mut compiled = COMPILED.lock().expect("no test failed while it compiled");
+    if let Some(earlier) = compiled.get(&name) {
+        assert_eq!(*earlier, flags_given, "{name} names two variants");
+        return out;
+    }
     let target = "x86_64-unknown-linux-gnu";
     let compiler = cc::Build::new()
         .cpp(source.ends_with("cc"))
@@ -341,24 +352,20 @@ pub(crate) fn compile(source: &str, tag: &str, flags: &[&str], libraries: &[&Pat
         .opt_level(2)
         .cargo_metadata(false)
         .get_compiler();
+    // Renamed into place, so that a library that is in use by another process is not written to.
+    let fresh = directory.join(format!("{name}.{}", std::process::id()));
     let status = Command::new(compiler.path())
-        .args([
-            "-O2",
-            "-g",
-            "-shared",
-            "-fPIC",
-            "-Wall",
-            "-Wno-unused-but-set-variable",
-            "-Wno-unused-variable",
-            "-fno-optimize-sibling-calls",
-        ])
+        .args(["-O2", "-g", "-shared", "-fPIC", "-Wall", "-fno-optimize-sibling-calls"])
+        .args(["-Wno-unused-but-set-variable", "-Wno-unused-variable"])
         .args(flags)
         .arg("-o")
-        .arg(&out)
+        .arg(&fresh)
         .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(source))
         .args(libraries)
         .status()
         .expect("a C compiler");
     assert!(status.success());
+    std::fs::rename(&fresh, &out).expect("one file system");
+    compiled.insert(name, flags_given);
     out
 }

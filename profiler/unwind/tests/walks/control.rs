@@ -39,10 +39,12 @@ fn signal_handlers() {
 
 #[test]
 fn coroutines() {
-    for (tag, flags) in [("co-plain", "-fomit-frame-pointer"), ("co-framed", "-fno-omit-frame-pointer")] {
+    for (tag, flags) in [("plain", "-fomit-frame-pointer"), ("framed", "-fno-omit-frame-pointer")] {
         let f = Fixture::new("control.c", tag, &[flags]);
         let state = check_at_every_probe(|| f.call(c"coroutines", 20));
         assert!(state.probes > 100);
+        let state = check_at_every_probe(|| f.call(c"shrinking_stacks", 9));
+        assert_eq!(state.probes, 5 * 2 * (10 + 1 + 10));
     }
 }
 

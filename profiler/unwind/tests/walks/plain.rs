@@ -53,7 +53,7 @@ fn through_libc() {
 
 #[test]
 fn past_the_end_of_a_function() {
-    let f = Fixture::new("stacks.c", "noreturn", PLAIN);
+    let f = Fixture::new("stacks.c", "plain", PLAIN);
     check(10, || f.call(c"noreturn", 5));
 }
 
@@ -103,9 +103,10 @@ fn realigned_stacks() {
     if !std::arch::is_x86_feature_detected!("avx2") {
         return;
     }
-    for (tag, flags) in
-        [("plain", ["-mavx2", "-fomit-frame-pointer"]), ("framed", ["-mavx2", "-fno-omit-frame-pointer"])]
-    {
+    for (tag, flags) in [
+        ("avx-plain", ["-mavx2", "-fomit-frame-pointer"]),
+        ("avx-framed", ["-mavx2", "-fno-omit-frame-pointer"]),
+    ] {
         let f = Fixture::new("drap.c", tag, &flags);
         check(21, || f.call(c"aligned", 20));
         check(21, || f.call(c"aligned_alloca", 20));
@@ -115,7 +116,7 @@ fn realigned_stacks() {
 
 #[test]
 fn in_a_thread() {
-    let f = Fixture::new("stacks.c", "thread", PLAIN);
+    let f = Fixture::new("stacks.c", "plain", PLAIN);
     let depths = [3, 700, 10];
     std::thread::scope(|s| {
         for depth in depths {
