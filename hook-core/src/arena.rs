@@ -346,3 +346,56 @@ fn place(maps: &Maps, near: usize, len: usize, reach: &Range<usize>, leave_room:
     });
     best
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOME_CODE: fn() -> i32 = sys::pid;
+
+    #[test]
+    fn places_are_found_near_with_and_without_a_list_of_mappings() {
+        let near = SOME_CODE as *const () as usize;
+        let reach = near - (1 << 31) + PAGE..near + (1 << 31) - PAGE;
+        let maps = Maps::read().unwrap();
+        for (mut arena, way) in
+            [(Arena::new(), CodeWay::TwoViews), (Arena::with_protection_only(), CodeWay::Protect)]
+        {
+            for maps in [Some(&maps), None] {
+                let slot = arena.allocate(near, 100, &reach, maps).unwrap();
+                assert!(reach.contains(&slot.at) && slot.at % ALIGN == 0 && slot.len >= 100);
+                assert!(arena.write(&slot, &[0xb8, 5, 0, 0, 0, 0xc3])); // mov eax, 5; ret
+                arena.seal().unwrap();
+                // SAFETY: the code just written is a function of this type.
+                let f: extern "C" fn() -> i32 = unsafe { core::mem::transmute(slot.at) };
+                assert_eq!(f(), 5);
+                arena = if way == CodeWay::TwoViews { Arena::new() } else { Arena::with_protection_only() };
+            }
+            let slot = arena.allocate(near, 1 << 20, &reach, Some(&maps)).unwrap();
+            assert!(slot.len >= 1 << 20);
+            assert!(arena.regions().all(|(_, used)| used == way));
+        }
+    }
+
+    #[test]
+    fn slots_do_not_overlap_and_a_full_reach_is_an_error() {
+        let near = SOME_CODE as *const () as usize;
+        let reach = near - (1 << 31) + PAGE..near + (1 << 31) - PAGE;
+        let maps = Maps::read().unwrap();
+        let mut arena = Arena::new();
+        let mut slots: Vec<CodeSlot> = Vec::new();
+        let site = near as u64;
+        for i in 1..200 {
+            slots.push(arena.allocate(near, i, &reach, Some(&maps)).unwrap());
+            let pattern = Pattern::of(site + i as u64, &[1, 1, 0, (i & 1) as u64, 0]).unwrap();
+            slots.push(arena.allocate_matching(&pattern, 14, Some(&maps)).unwrap());
+        }
+        slots.sort_by_key(|slot| slot.at);
+        assert!(slots.windows(2).all(|pair| pair[0].at + pair[0].len <= pair[1].at));
+        assert!(slots.iter().all(|slot| arena.write(slot, &[0xc3])));
+        let code = near..near + 16;
+        assert!(arena.allocate(near, 100, &code, Some(&maps)).is_err());
+        assert!(arena.allocate(near, 100, &(8..4096), Some(&maps)).is_err());
+        assert!(!arena.write(&CodeSlot { at: near, len: 16 }, &[0xc3]));
+    }
+}

@@ -11,7 +11,8 @@ use std::{
 };
 
 use grapnel_hook::{
-    CodeWay, Error, Hook, HookId, Liveness, PatchKind, PatchWay, Transaction, symbol::Symbol,
+    CodeWay, Error, Hook, HookId, Liveness, PatchKind, PatchWay, Transaction,
+    symbol::{self, Symbol},
 };
 
 struct Row {
@@ -73,7 +74,8 @@ unsafe extern "C" {
 }
 
 fn symbol_of(name: &str) -> Symbol {
-    find::symbol(if name == "_dl_debug_state" { "ld-linux" } else { "libc.so" }, name)
+    let object = find::module(if name == "_dl_debug_state" { "ld-linux" } else { "libc.so" });
+    symbol::find(&object, name.as_bytes()).expect(name)
 }
 
 /// Calls every function through its ordinary name, and uses what it returns.

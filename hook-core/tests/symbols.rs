@@ -55,7 +55,7 @@ fn every_function_of_libc_is_found_where_dlsym_finds_it() {
 
 #[test]
 fn an_indirect_function_is_resolved_to_what_is_called() {
-    let strlen = find::symbol("libc.so", "strlen");
+    let strlen = symbol::find(&find::module("libc.so"), b"strlen").unwrap();
     assert_eq!(strlen.kind, SymbolKind::Indirect);
     // SAFETY: libc is loaded and relocated.
     let resolved = unsafe { strlen.resolve() };

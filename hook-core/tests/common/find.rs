@@ -1,9 +1,6 @@
 //! Finding functions of loaded objects.
 
-use grapnel_hook::{
-    module::{self, Module},
-    symbol::{self, Symbol},
-};
+use grapnel_hook::module::{self, Module};
 
 /// The loaded objects of the test process.
 pub(crate) fn modules() -> Vec<Module> {
@@ -15,9 +12,4 @@ pub(crate) fn modules() -> Vec<Module> {
 /// The object whose file name begins so.
 pub(crate) fn module(name: &str) -> Module {
     modules().into_iter().find(|m| m.file_name().starts_with(name.as_bytes())).expect(name)
-}
-
-/// A symbol of such an object.
-pub(crate) fn symbol(object: &str, name: &str) -> Symbol {
-    symbol::find(&module(object), name.as_bytes()).expect(name)
 }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use grapnel_hook::{Arena, CodeWay, Error, Hook, HookId, Liveness, Transaction};
+use grapnel_hook::{Arena, CodeWay, Error, Hook, HookId, Liveness, PatchWay, Transaction};
 
 use crate::{code, function, samples};
 
@@ -36,6 +36,7 @@ pub(crate) fn run() {
     replacement_in_the_patch();
     written_and_then_protected();
     a_child_has_an_arena_of_its_own();
+    without_proc();
 }
 
 fn one_address_twice() {
@@ -199,6 +200,49 @@ fn a_child_has_an_arena_of_its_own() {
     take(&mut before_fork).unwrap();
     take(&mut in_parent).unwrap();
     assert_eq!(arena.regions().count(), 1);
+}
+
+/// A process that may not write itself through /proc: it isn't dumpable, and not root's. Code is then written through
+/// its own pages.
+fn without_proc() {
+    // SAFETY: this process has one thread.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: changes this child alone.
+        let reduced = unsafe { libc::setresuid(65534, 65534, 65534) } == 0
+            // SAFETY: as above.
+            && unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0) } == 0
+            && std::fs::File::open("/proc/self/mem").is_err();
+        let works = reduced
+            && ["frame", "rip_load", "call_first", "compact"].into_iter().all(|name| {
+                let target = at(name);
+                let (plain, before) = (function(target)(1), code::bytes(target, 48));
+                let mut hook = put(target, plus_100 as *const ()).unwrap();
+                let hooked = hook.way() == PatchWay::Protect
+                    && function(target)(1) == 101
+                    && function(hook.original())(1) == plain;
+                hooked && take(&mut hook).is_ok() && code::bytes(target, 48) == before
+            });
+        let live = {
+            let mut transaction = Transaction::new().live();
+            transaction.replace(at("frame"), plus_100 as *const ());
+            // SAFETY: one thread, and the types agree.
+            unsafe { transaction.commit(Liveness::Live) }.remove(0)
+        };
+        let refused = matches!(live, Err(Error::NotLive { .. }));
+        let code = if !reduced { 9 } else { 8 - i32::from(works && refused) };
+        // SAFETY: leaves the child at once.
+        unsafe { libc::_exit(code) };
+    }
+    let mut status = 0;
+    // SAFETY: `status` is valid for writes.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert!(libc::WIFEXITED(status), "{status:#x}");
+    match libc::WEXITSTATUS(status) {
+        7 => {}
+        9 => println!("  not root: a process without /proc/self/mem was not tried"),
+        other => panic!("{other}"),
+    }
 }
 
 /// What another patcher would do.
