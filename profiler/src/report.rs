@@ -116,7 +116,7 @@ pub(crate) fn run(args: &ReportArgs) -> Result<ExitCode, ReportError> {
     if args.format == Format::Json {
         // The text has them in itself.
         for note in symbols.notes() {
-            say(&format!("note: {}", harmless(note)));
+            say(&format!("note: {}", harmless(&note)));
         }
     }
     Ok(if analysis.ending.is_damage() { ExitCode::FAILURE } else { ExitCode::SUCCESS })

@@ -14,8 +14,9 @@
 //!
 //! Sizes are what the caller requested, not what the allocator rounded them up to.
 
-use crate::hash::AddressMap;
+use crate::hash::{AddressMap, FoldHash};
 use grapnel_trace::Event;
+use std::collections::HashMap;
 
 /// Figures over a whole recording. See the [module's documentation](self) for what each means.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,19 +75,17 @@ impl Watcher for () {
     fn restored(&mut self, _: u64, _: Block, _: bool) {}
 }
 
-/// What a thread's `realloc` took out of the live set.
-#[derive(Clone, Copy, Debug)]
-struct Held {
-    address: u64,
-    /// `None` when the block is older than the recording.
-    block: Option<Block>,
-}
+/// Reallocs that may be under way at once: a few per thread, since a signal handler may interrupt one with
+/// another. More than this come of a trace whose reallocs never end.
+const MAX_HELD: usize = 1 << 20;
 
 /// The live set and its totals, brought up to date one event at a time.
 #[derive(Debug, Default)]
 pub struct LiveTotals {
     blocks: AddressMap<Block>,
-    held: AddressMap<Held>,
+    /// What threads' reallocs took out of the live set, by thread and address; `None` for a block that is
+    /// older than the recording.
+    held: HashMap<(u32, u64), Option<Block>, FoldHash>,
     totals: Totals,
     time_ns: u64,
 }
@@ -131,7 +130,7 @@ impl LiveTotals {
             }
             Event::ReallocBegin { thread, address } => {
                 let block = self.remove(address, false, watcher);
-                if self.held.insert(u64::from(thread), Held { address, block }).is_some() {
+                if self.held.len() >= MAX_HELD || self.held.insert((thread, address), block).is_some() {
                     self.totals.inconsistent_events += 1;
                 }
             }
@@ -139,18 +138,16 @@ impl LiveTotals {
                 self.totals.reallocations += 1;
                 // Without its beginning, `old` may still look live. With it, a block at `old` is another
                 // thread's, which got the address since.
-                if self.held.remove(&u64::from(thread)).is_none_or(|held| held.address != old) {
+                if self.held.remove(&(thread, old)).is_none() {
                     self.totals.inconsistent_events += 1;
                     self.remove(old, false, watcher);
                 }
                 self.add(address, Block { size, stack, thread }, watcher);
             }
-            Event::ReallocFailed { thread, address } => match self.held.remove(&u64::from(thread)) {
-                Some(Held { address: old, block: Some(block) }) if old == address => {
-                    self.restore(address, block, watcher);
-                }
-                Some(Held { address: old, block: None }) if old == address => {}
-                _ => self.totals.inconsistent_events += 1,
+            Event::ReallocFailed { thread, address } => match self.held.remove(&(thread, address)) {
+                Some(Some(block)) => self.restore(address, block, watcher),
+                Some(None) => {}
+                None => self.totals.inconsistent_events += 1,
             },
             Event::Time(time) => self.time_ns = time,
             Event::Lost(count) => self.totals.lost_events = self.totals.lost_events.saturating_add(count),

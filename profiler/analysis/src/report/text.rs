@@ -169,7 +169,7 @@ fn print_notes(out: &mut impl Write, notes: &[String], options: &TextOptions) ->
 const NOTED_MODULES: usize = 4;
 
 fn symbol_notes(out: &mut impl Write, symbols: &Symbols<'_>, options: &TextOptions) -> io::Result<()> {
-    let mut notes = symbols.notes().to_vec();
+    let mut notes = symbols.notes();
     let lacking: Vec<&str> = symbols.without_lines().collect();
     if let Some(first) = lacking.chunks(NOTED_MODULES).next() {
         let more = match lacking.len() - first.len() {

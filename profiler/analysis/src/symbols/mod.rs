@@ -27,6 +27,9 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use table::SymbolTable;
 
+/// Modules that get a note of their own.
+const MAX_NOTES: usize = 8;
+
 /// A function's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Name {
@@ -147,9 +150,13 @@ impl<'a> Symbols<'a> {
         &self.frames[start as usize..end as usize]
     }
 
-    /// What kept frames from being resolved, a sentence each.
-    pub fn notes(&self) -> &[String] {
-        &self.notes
+    /// What kept frames from being resolved, a sentence each, in reasonable number.
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes: Vec<String> = self.notes.iter().take(MAX_NOTES).cloned().collect();
+        if self.notes.len() > MAX_NOTES {
+            notes.push(format!("no symbols from {} other modules either", self.notes.len() - MAX_NOTES));
+        }
+        notes
     }
 
     /// Paths of the modules in which a frame was looked up and has no source line, for want of debug

@@ -158,7 +158,7 @@ fn look_up(analysis: &Analysis, search: SearchPath) -> (Vec<String>, Vec<String>
         });
         stacks.push(frames.collect::<Vec<_>>().join("; "));
     }
-    (stacks, symbols.notes().to_vec())
+    (stacks, symbols.notes())
 }
 
 fn search(dir: &Path) -> SearchPath {

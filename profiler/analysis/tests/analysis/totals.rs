@@ -65,6 +65,15 @@ fn an_address_handed_on_during_a_realloc_stays_its_new_owners() {
 }
 
 #[test]
+fn a_signal_handler_may_realloc_inside_a_realloc() {
+    let interrupted = [begin(0, 0x10), begin(0, 0x20), end(0, 2, 0x30, 7, 0x20), end(0, 2, 0x40, 5, 0x10)];
+    let before = [alloc(0, 1, 0x10, 100), alloc(0, 1, 0x20, 200)];
+    let analysis = run(&[&before[..], &interrupted].concat());
+    assert_eq!((analysis.totals.live_bytes, analysis.totals.reallocations), (12, 2));
+    assert_eq!(analysis.totals.inconsistent_events, 0);
+}
+
+#[test]
 fn blocks_older_than_the_recording_count_as_freed_and_change_no_live_figure() {
     let analysis = run(&[free(0, 0x10), begin(0, 0x20), alloc(1, 1, 0x20, 5), end(0, 1, 0x30, 6, 0x20)]);
     let totals = analysis.totals;
