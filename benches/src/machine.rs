@@ -22,7 +22,8 @@ pub fn date() -> String {
 /// Processor, cores, memory, kernel, libc and the tools' versions, a line each.
 pub fn describe(grapnel: &str) -> Vec<String> {
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
-    let virtual_machine = if field("/proc/cpuinfo", "flags").contains("hypervisor") { ", virtual machine" } else { "" };
+    let virtual_machine =
+        if field("/proc/cpuinfo", "flags").contains("hypervisor") { ", virtual machine" } else { "" };
     vec![
         format!("Processor: {}, {cores} cores{virtual_machine}", field("/proc/cpuinfo", "model name")),
         format!("Memory: {}", field("/proc/meminfo", "MemTotal")),

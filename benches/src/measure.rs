@@ -64,7 +64,14 @@ fn prefix(tool: Tool, dir: &Path) -> Vec<OsString> {
         Tool::Heaptrack => vec!["heaptrack".into(), "-r".into(), "-o".into(), dir.join("t").into()],
         Tool::Grapnel => {
             let trace = dir.join("t.grapnel");
-            vec![programs::grapnel().into(), "run".into(), "-q".into(), "-o".into(), trace.into(), "--".into()]
+            vec![
+                programs::grapnel().into(),
+                "run".into(),
+                "-q".into(),
+                "-o".into(),
+                trace.into(),
+                "--".into(),
+            ]
         }
     }
 }
@@ -87,7 +94,8 @@ pub fn run_once(workload: &Workload, tool: Tool) -> Result<Sample, Failed> {
     let mut command = command(workload, &prefix(tool, dir.path()))?;
     let cpu = children_cpu();
     let start = Instant::now();
-    let mut child = command.spawn().map_err(|error| failed(&format!("{tool:?} of {}", workload.name), error))?;
+    let mut child =
+        command.spawn().map_err(|error| failed(&format!("{tool:?} of {}", workload.name), error))?;
     // Not a poll: the time of a wait would be rounded up to its interval.
     let status = child.wait().map_err(|error| failed(workload.name, error))?;
     let wall = start.elapsed();

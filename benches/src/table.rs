@@ -34,11 +34,16 @@ impl Row {
 
     /// The quotients of each round: both runs stood near each other in time.
     fn slowdowns(&self, tool: Tool, figure: fn(&Sample) -> f64) -> Vec<f64> {
-        self.of(tool).iter().zip(self.of(Tool::Bare)).map(|(with, bare)| figure(with) / figure(bare)).collect()
+        self.of(tool)
+            .iter()
+            .zip(self.of(Tool::Bare))
+            .map(|(with, bare)| figure(with) / figure(bare))
+            .collect()
     }
 
     fn added_ns_per_event(&self, tool: Tool, figure: fn(&Sample) -> f64) -> f64 {
-        let added = self.of(tool).iter().zip(self.of(Tool::Bare)).map(|(with, bare)| figure(with) - figure(bare));
+        let added =
+            self.of(tool).iter().zip(self.of(Tool::Bare)).map(|(with, bare)| figure(with) - figure(bare));
         median(&added.collect::<Vec<_>>()) * 1e9 / self.events as f64
     }
 
@@ -132,7 +137,10 @@ mod tests {
             ],
         };
         let page = page("today", &["a machine".into()], 3, &[row]);
-        assert!(page.contains("| x | 1000000000 | 2.000 | 5.00 (2.50-10.00) | 2.00 (2.00-2.00) | 8 | 2 |"), "{page}");
+        assert!(
+            page.contains("| x | 1000000000 | 2.000 | 5.00 (2.50-10.00) | 2.00 (2.00-2.00) | 8 | 2 |"),
+            "{page}"
+        );
         assert!(page.contains("| x | 8 | 2 | 0.00 | 3.00 |"), "{page}");
     }
 }
