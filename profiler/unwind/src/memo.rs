@@ -217,6 +217,7 @@ impl Memo {
         self.records.get(index)
     }
 
+    #[inline(always)]
     fn word_of(&self, index: usize) -> usize {
         self.records.get(index).map_or(self.words.len(), |r| r.word as usize)
     }

@@ -2,7 +2,8 @@
 //!
 //! # Safety
 //! The system call made here passes addresses that may be bad. It relies on the kernel to answer `EFAULT` for
-//! these, and on an invalid `how` so that a good address changes nothing.
+//! these, and on an invalid `how` so that a good address changes nothing. Linux does so. An emulator of Linux that
+//! looks at `how` first, as qemu-user does, makes every page seem readable: there, a broken chain can fault.
 
 use syscalls::{Errno, Sysno};
 
