@@ -13,8 +13,8 @@ use grapnel_trace::reader::Reader;
 use grapnel_trace::{Error, Event};
 use std::io::Read;
 
-/// More live blocks than we keep: their table alone would be larger than 16 GB.
-const MAX_LIVE: u64 = 1 << 29;
+/// More live blocks than we keep: their table alone would be larger than 13 GB.
+const MAX_LIVE: u64 = 1 << 28;
 
 /// A record that was read well and can't be true: the trace was not written by grapnel, or a bug wrote it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -10,6 +10,8 @@ const MAX_MODULES: usize = 1 << 20;
 /// Linux's `PATH_MAX`.
 const MAX_PATH: usize = 4096;
 const MAX_BUILD_ID: usize = 256;
+/// Of all paths and build ids together.
+const MAX_TEXT: usize = 64 << 20;
 
 /// All modules of a trace, by id. Ids are unique per load, so a node's module is the right one however
 /// often its addresses were used for something else since.
@@ -17,6 +19,7 @@ const MAX_BUILD_ID: usize = 256;
 pub struct Modules {
     list: Vec<Module>,
     by_id: AddressMap<u32>,
+    text: usize,
 }
 
 impl Modules {
@@ -26,6 +29,10 @@ impl Modules {
         }
         if module.path.len() > MAX_PATH || module.build_id.len() > MAX_BUILD_ID {
             return Err(Violation::ModuleText { id: module.id });
+        }
+        self.text += module.path.len() + module.build_id.len();
+        if self.text > MAX_TEXT {
+            return Err(Violation::TooMany { what: "bytes of modules' names", limit: MAX_TEXT as u64 });
         }
         self.by_id.insert(u64::from(module.id), self.list.len() as u32);
         self.list.push(module);
@@ -59,5 +66,20 @@ impl Modules {
     /// All modules, in the order in which they were loaded.
     pub fn iter(&self) -> impl Iterator<Item = &Module> {
         self.list.iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_bounded_one_by_one_and_together() {
+        let mut modules = Modules::default();
+        let named = |id, len| Module { id, path: vec![b'x'; len], ..Module::default() };
+        assert_eq!(modules.push(named(1, 5000)), Err(Violation::ModuleText { id: 1 }));
+        let full = (1..).find(|&id| modules.push(named(id, MAX_PATH)).is_err());
+        assert_eq!(full, Some((MAX_TEXT / MAX_PATH) as u32 + 1));
+        assert!(modules.get(1).is_some() && modules.get(0).is_none());
     }
 }

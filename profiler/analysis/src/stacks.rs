@@ -3,8 +3,9 @@
 use crate::analyse::Violation;
 use grapnel_trace::event::node_flags;
 
-/// More nodes than a recording can have, for a bound on what a hostile trace makes us keep.
-const MAX_NODES: usize = 1 << 27;
+/// More nodes than a recording has (a compiler's has a quarter of a million), for a bound on what a hostile
+/// trace makes us keep: two gigabytes.
+const MAX_NODES: usize = 1 << 25;
 
 /// A frame, and by its parent the stack that it is the leaf of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
