@@ -128,6 +128,9 @@ fn run_random(isa: Isa, states: u64, seed: u64, windows: u64) -> Result<bool, Bo
 }
 
 fn print_mismatches(tally: &Tally) {
+    for how in tally.disputed.iter().take(10) {
+        println!("\ndisputed: {how}");
+    }
     for (case, difference) in tally.mismatches.iter().take(10) {
         println!("\n{case}\n{difference}");
     }

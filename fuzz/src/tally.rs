@@ -20,12 +20,18 @@ pub struct Tally {
     pub refused: BTreeMap<&'static str, u64>,
     /// Those that the semantic oracle could not tell, by its reason. The decode oracle judged them.
     pub unjudged: BTreeMap<&'static str, u64>,
+    /// Those with an instruction that the second decoder does not know.
+    pub unknown: u64,
+    /// Those with an instruction that the second decoder sees otherwise, and how.
+    pub disputed: Vec<String>,
     /// Those that an oracle found to differ: the case as a file, and the difference.
     pub mismatches: Vec<(String, String)>,
 }
 
 /// The judges, and the emulator that they share.
 pub struct Judges {
+    #[cfg(feature = "capstone")]
+    second: crate::oracle::second::Second,
     #[cfg(feature = "unicorn")]
     machine: crate::oracle::semantic::Machine,
     /// How many states each window is run from.
@@ -40,6 +46,8 @@ impl Judges {
     /// If there is no emulator.
     pub fn new(states: u64) -> Result<Self, String> {
         Ok(Self {
+            #[cfg(feature = "capstone")]
+            second: crate::oracle::second::Second::new().map_err(|error| error.to_string())?,
             #[cfg(feature = "unicorn")]
             machine: crate::oracle::semantic::Machine::new().map_err(|error| error.to_string())?,
             states,
@@ -87,12 +95,27 @@ impl Tally {
         if let Err(difference) = reach_holds(&window, case) {
             return self.mismatches.push((case.render(), difference));
         }
+        self.dispute(&window, case, judges);
         match judges.judge(&Subject { case, window: &window, relocated: &relocated }, seed) {
             Verdict::Same => {}
             Verdict::Unjudged(reason) => *self.unjudged.entry(reason).or_default() += 1,
             Verdict::Mismatch(difference) => self.mismatches.push((case.render(), difference)),
         }
     }
+
+    #[cfg(feature = "capstone")]
+    fn dispute(&mut self, window: &Window, case: &Case, judges: &Judges) {
+        use crate::oracle::second::Opinion;
+
+        match judges.second.opinion(case.from, &case.source[..window.code_len()]) {
+            Opinion::Agrees => {}
+            Opinion::Unknown => self.unknown += 1,
+            Opinion::Differs(how) => self.disputed.push(how),
+        }
+    }
+
+    #[cfg(not(feature = "capstone"))]
+    fn dispute(&mut self, _window: &Window, _case: &Case, _judges: &Judges) {}
 
     fn refuse(&mut self, error: &Error) {
         *self.refused.entry(error.kind()).or_default() += 1;
@@ -132,6 +155,8 @@ impl fmt::Display for Tally {
         for (reason, count) in &self.unjudged {
             row(&format!("not run: {reason}"), *count)?;
         }
+        row("unknown to the second decoder", self.unknown)?;
+        row("disputed by the second decoder", self.disputed.len() as u64)?;
         row("mismatches", self.mismatches.len() as u64)
     }
 }

@@ -1,4 +1,5 @@
 //! The judges see what they are there to see: code relocated from another window than the one it is held against.
+#![cfg(feature = "unicorn")]
 
 use grapnel_fuzz::{
     case::Case,
@@ -60,7 +61,6 @@ fn an_instruction_that_is_not_the_original_one() {
 }
 
 #[test]
-#[cfg(feature = "unicorn")]
 fn running_alone_tells_them_apart() {
     use grapnel_fuzz::oracle::semantic::Machine;
 

@@ -5,13 +5,15 @@
 
 mod decode;
 mod encode;
+mod flow;
 mod pointer;
 mod text;
 
-pub use decode::{Counter, DecodeError, Flow, Inst, Prefixes, RipOperand, Unsupported, decode};
+pub use decode::{DecodeError, Inst, Prefixes, RipOperand, decode};
 pub use encode::{
     Cond, Rel8, Rel32, call_mem, call_rel32, jcc_rel8, jcc_rel32, jmp_mem, jmp_rel8, jmp_rel32,
 };
+pub use flow::{Counter, Flow, Unsupported};
 pub use pointer::{Pointer, load_through, mov_imm32, mov_imm64};
 pub use text::text;
 

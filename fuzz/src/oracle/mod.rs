@@ -1,9 +1,11 @@
 //! Judges of relocated code.
 //!
 //! [`decoded`] compares the two codes as text: what was copied is the same instruction, and each RIP-relative operand
-//! means the same address. `semantic` runs both.
+//! means the same address. `semantic` runs both. `second` is another decoder's view of the original.
 
 pub mod decoded;
+#[cfg(feature = "capstone")]
+pub mod second;
 #[cfg(feature = "unicorn")]
 pub mod semantic;
 #[cfg(feature = "unicorn")]
