@@ -34,7 +34,8 @@
 //!
 //! # Cost
 //! `examples/ns_per_frame.rs` measures it. `examples/rule_kinds.rs` counts the call sites of libraries that need more
-//! than a fast rule: in compiled code there are none.
+//! than a fast rule. Of 2.7 million in Debian's libLLVM, libclang, libpython, libstdc++, libcrypto and what these need,
+//! it found 65: 9 in the dynamic linker and 56 in libcrypto.
 #![cfg_attr(not(test), no_std)]
 
 extern crate alloc;

@@ -1,7 +1,7 @@
 //! Stacks of C code against libgcc's unwinder.
 
 use crate::common::{self, Fixture, State, check};
-use grapnel_unwind::{Config, Registers};
+use grapnel_unwind::{Config, Registers, RuleKind};
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -111,6 +111,10 @@ fn realigned_stacks() {
         check(21, || f.call(c"aligned", 20));
         check(21, || f.call(c"aligned_alloca", 20));
         check(21, || f.call(c"aligned_busy", 20));
+        let mut state = check(21, || f.call(c"drap", 20));
+        let State { table, scratch, last, .. } = &mut state;
+        let kinds = last.iter().map(|f| table.rule(scratch, f.pc, true).rule.kind);
+        assert_eq!(kinds.filter(|kind| *kind == RuleKind::BpDeref).count(), 21);
     }
 }
 
