@@ -3,7 +3,7 @@
 use crate::analyse::Violation;
 use grapnel_trace::event::node_flags;
 
-/// More nodes than a recording has (a compiler's has a quarter of a million), for a bound on what a hostile
+/// More nodes than a recording has (a compiler's has half a million), for a bound on what a hostile
 /// trace makes us keep: two gigabytes.
 const MAX_NODES: usize = 1 << 25;
 

@@ -101,6 +101,14 @@ impl FileStore {
         None
     }
 
+    /// Opens the package of split DWARF units that belongs to an object: beside it, with `.dwp` behind its
+    /// name. The ids of its units tell whether they fit.
+    pub(crate) fn open_package(&self, of: &Opened<'_>) -> Option<Opened<'_>> {
+        let mut path = of.path.clone().into_os_string();
+        path.push(".dwp");
+        self.open(Path::new(&path), &[]).ok()
+    }
+
     /// Opens the file that `dwz` moved common debug information to.
     pub(crate) fn open_sup(&self, debug_dirs: &[PathBuf], of: &Opened<'_>) -> Option<Opened<'_>> {
         let (name, build_id) = of.elf.gnu_debugaltlink().ok()??;

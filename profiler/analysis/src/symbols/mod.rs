@@ -2,13 +2,12 @@
 //!
 //! For each module, in this order:
 //! 1. DWARF of the module, else of its separate debug file (by build id, then by debug link), with the
-//!    common parts that `dwz` moved out;
+//!    common parts that `dwz` moved out and the units that were split off (`.dwp`, `.dwo`);
 //! 2. `.symtab`, then `.dynsym`: the function only.
 //!
 //! Files are looked for on this machine at the paths in the trace. One whose build id is not the recorded
 //! one is not used, and a [note](Symbols::notes) says so. A module without a file (the vDSO, a deleted
-//! library) still has its name and offsets. Split DWARF (`.dwo`) and compressed symbol tables in
-//! `.gnu_debugdata` are not read yet.
+//! library) still has its name and offsets. Compressed symbol tables in `.gnu_debugdata` are not read yet.
 
 mod demangle;
 mod dwarf;
@@ -209,7 +208,9 @@ impl<'a> Symbols<'a> {
         let first = files.first()?;
         let debug_info = dwarf::has_debug_info(&first.elf).then(|| {
             let sup = self.store.open_sup(&self.search.debug_dirs, first);
-            DebugInfo::load(self.store, &first.elf, sup.as_ref().map(|sup| &sup.elf))
+            let package = self.store.open_package(first);
+            let [sup, package] = [&sup, &package].map(|opened| opened.as_ref().map(|opened| &opened.elf));
+            DebugInfo::load(self.store, &first.elf, sup, package)
         });
         let debug_info = match debug_info.transpose() {
             Ok(debug_info) => debug_info,

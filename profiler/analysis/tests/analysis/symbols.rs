@@ -184,6 +184,32 @@ fn c_with_inlined_functions_in_every_kind_of_dwarf() {
 }
 
 #[test]
+fn split_units_from_their_own_files_and_from_a_package() {
+    for version in ["-gdwarf-4", "-gdwarf-5"] {
+        let program = Program::build(C, "c", &["-O2", "-g", version, "-gsplit-dwarf"]);
+        let trace = program.trace(&program.build_id());
+        let dwo: Vec<PathBuf> = std::fs::read_dir(program.dir.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .filter(|path| path.extension().is_some_and(|extension| extension == "dwo"))
+            .collect();
+        assert_eq!(dwo.len(), 1);
+        assert_eq!(look_up(&trace, nowhere()).0, C_FRAMES, "{version}, .dwo");
+        let package = program.path.with_extension("dwp");
+        // binutils' dwp knows no DWARF 5.
+        if version == "-gdwarf-4" {
+            run(Command::new("dwp").arg("-e").arg(&program.path).arg("-o").arg(&package));
+            std::fs::remove_file(&dwo[0]).unwrap();
+            assert_eq!(look_up(&trace, nowhere()).0, C_FRAMES, "{version}, .dwp");
+            std::fs::remove_file(&package).unwrap();
+        } else {
+            std::fs::remove_file(&dwo[0]).unwrap();
+        }
+        assert_eq!(look_up(&trace, nowhere()).0[1], "main program.c:12", "{version}, the skeleton's lines");
+    }
+}
+
+#[test]
 fn cpp_names_have_their_scopes() {
     let program = Program::build(CPP, "cc", &["-O1", "-g"]);
     let (frames, _) = look_up(&program.trace(&program.build_id()), nowhere());
