@@ -122,6 +122,17 @@ unsafe impl GlobalAlloc for Heap {
         }
     }
 
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's promise.
+        let block = unsafe { self.alloc(layout) };
+        // A mapping of its own is new, and zero: its pages need not be touched.
+        if !block.is_null() && class_of(layout).is_some() {
+            // SAFETY: the block that was just handed out has this size.
+            unsafe { block.write_bytes(0, layout.size()) };
+        }
+        block
+    }
+
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         let Some(class) = class_of(layout) else {
             let len = whole_pages(layout.size());

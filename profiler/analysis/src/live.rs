@@ -111,6 +111,27 @@ impl LiveTotals {
         self.blocks.len() as u64
     }
 
+    /// Takes in many events at once, the faster for it: where each block lies in memory is looked up for all of them
+    /// before the first is used, so that the processor waits for many lines at the same time.
+    pub fn apply_all(&mut self, events: &[Event]) {
+        for events in events.chunks(64) {
+            let mut known = 0usize;
+            for event in events {
+                if let Event::Alloc { address, .. }
+                | Event::Free { address, .. }
+                | Event::ReallocBegin { address, .. }
+                | Event::ReallocEnd { address, .. } = event
+                {
+                    known += usize::from(self.blocks.contains_key(address));
+                }
+            }
+            std::hint::black_box(known);
+            for event in events {
+                self.apply(event);
+            }
+        }
+    }
+
     /// Takes in the next event.
     pub fn apply(&mut self, event: &Event) {
         self.apply_watched(event, &mut ());

@@ -13,15 +13,15 @@ use grapnel_trace::Event;
 use grapnel_trace::wire::{self, BadRecord, Order, Record, SHARDS, shard};
 use hashbrown::HashMap;
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::BinaryHeap;
 
 /// One ring's side of the merge.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     /// Words drained from the ring and not yet parsed.
-    pub(crate) words: Vec<u64>,
-    parsed: usize,
-    ready: VecDeque<Record>,
+    words: Vec<u64>,
+    /// How many of them were used up.
+    used: usize,
     /// The ring's node numbers to the trace's.
     nodes: Vec<u32>,
     thread: u32,
@@ -40,9 +40,6 @@ pub(crate) struct Merge {
     /// Numbers that were taken and whose events never came.
     pub(crate) missing: u64,
 }
-
-/// Parsed records that wait in a queue at most; more words stay unparsed.
-const PARSE_AHEAD: usize = 4096;
 
 impl Default for Merge {
     fn default() -> Self {
@@ -67,12 +64,7 @@ impl Merge {
 
     /// Whether nothing waits.
     pub(crate) fn is_empty(&self) -> bool {
-        self.queues.iter().all(|queue| queue.ready.is_empty() && queue.parsed == queue.words.len())
-    }
-
-    /// Whether some queue holds whole records.
-    pub(crate) fn has_ready(&self) -> bool {
-        self.queues.iter().any(|queue| !queue.ready.is_empty())
+        self.queues.iter().all(|queue| queue.front().is_empty())
     }
 
     /// Hands the events that are due and lie before `horizon` to `out`, with their clock, in order. Returns how many
@@ -119,14 +111,10 @@ impl Merge {
         loop {
             let Self { queues, nodes, threads, .. } = self;
             let queue = &mut queues[index];
-            if queue.ready.is_empty() {
-                queue.parse()?;
-            }
-            let Some(record) = queue.ready.front() else { return Ok(None) };
-            if let Some((_, order)) = place(record) {
+            if let Some((_, order)) = wire::place(queue.front()) {
                 return Ok(Some(order.ticks));
             }
-            let Some(record) = queue.ready.pop_front() else { return Ok(None) };
+            let Some(record) = queue.pop()? else { return Ok(None) };
             *done += 1;
             if let Some(event) = queue.event(record, nodes, threads) {
                 out(queue.ticks, event);
@@ -147,7 +135,7 @@ impl Merge {
         loop {
             let Self { queues, next, nodes, threads, .. } = self;
             let queue = &mut queues[index];
-            let Some((address, order)) = queue.ready.front().and_then(place) else { return Ok(None) };
+            let Some((address, order)) = wire::place(queue.front()) else { return Ok(None) };
             let expected = &mut next[shard(address)];
             // A number from the past: its gap was passed over. Its event comes late, but it comes.
             if (order.seq.wrapping_sub(*expected) as i32) > 0 {
@@ -156,7 +144,7 @@ impl Merge {
             if order.seq == *expected {
                 *expected = expected.wrapping_add(1);
             }
-            let Some(record) = queue.ready.pop_front() else { return Ok(None) };
+            let Some(record) = queue.pop()? else { return Ok(None) };
             *done += 1;
             queue.ticks = ticks;
             if let Some(event) = queue.event(record, nodes, threads) {
@@ -170,11 +158,11 @@ impl Merge {
     }
 
     /// Passes over one gap in front of each shard that something waits for. Call when no more can come, or after
-    /// a long wait.
-    pub(crate) fn pass_gaps(&mut self) {
+    /// a long wait. False if nothing waits.
+    pub(crate) fn pass_gaps(&mut self) -> bool {
         let mut first: HashMap<usize, u32> = HashMap::new();
         for queue in &self.queues {
-            if let Some((address, Order { seq, .. })) = queue.ready.front().and_then(place) {
+            if let Some((address, Order { seq, .. })) = wire::place(queue.front()) {
                 let shard = shard(address);
                 let base = self.next[shard];
                 let least = first.entry(shard).or_insert(seq);
@@ -183,52 +171,43 @@ impl Merge {
                 }
             }
         }
-        for (shard, seq) in first {
+        for (&shard, &seq) in &first {
             self.missing += u64::from(seq.wrapping_sub(self.next[shard]));
             self.next[shard] = seq;
         }
-    }
-}
-
-fn place(record: &Record) -> Option<(u64, Order)> {
-    match *record {
-        Record::Alloc { address, order, .. }
-        | Record::Free { address, order }
-        | Record::ReallocBegin { address, order }
-        | Record::ReallocEnd { address, order, .. }
-        | Record::ReallocFailed { address, order } => Some((address, order)),
-        _ => None,
+        !first.is_empty()
     }
 }
 
 impl Queue {
-    fn parse(&mut self) -> Result<(), BadRecord> {
+    /// Where words that were drained from the ring go.
+    pub(crate) fn inlet(&mut self) -> &mut Vec<u64> {
+        self.words.drain(..self.used);
+        self.used = 0;
         if self.broken {
             self.words.clear();
-            self.parsed = 0;
-            return Ok(());
         }
-        while self.ready.len() < PARSE_AHEAD {
-            match wire::parse(&self.words[self.parsed..]) {
-                Ok(Some((record, len))) => {
-                    self.parsed += len;
-                    self.ready.push_back(record);
-                }
-                Ok(None) => break,
-                Err(error) => {
-                    self.broken = true;
-                    return Err(error);
-                }
+        &mut self.words
+    }
+
+    fn front(&self) -> &[u64] {
+        self.words.get(self.used..).unwrap_or(&[])
+    }
+
+    fn pop(&mut self) -> Result<Option<Record>, BadRecord> {
+        match wire::parse(self.front()) {
+            Ok(Some((record, len))) => {
+                self.used += len;
+                Ok(Some(record))
+            }
+            Ok(None) => Ok(None),
+            Err(error) => {
+                // Where the next record begins can't be known.
+                self.broken = true;
+                self.used = self.words.len();
+                Err(error)
             }
         }
-        if self.parsed == self.words.len() {
-            self.words.clear();
-            self.parsed = 0;
-        } else if self.parsed > 1 << 16 {
-            self.words.drain(..self.parsed);
-            self.parsed = 0;
-        }
-        Ok(())
     }
 
     fn node(&self, local: u32) -> u32 {
@@ -311,9 +290,9 @@ mod tests {
         let address = 0x1000;
         let mut merge = Merge::default();
         // The clocks lie; the numbers do not.
-        merge.queue(0).words.extend(alloc(address, at(2, 1), 8));
-        merge.queue(1).words.extend(alloc(address, at(0, 5), 4));
-        merge.queue(1).words.extend(wire::plain(wire::kind::FREE, address, at(1, 6)));
+        merge.queue(0).inlet().extend(alloc(address, at(2, 1), 8));
+        merge.queue(1).inlet().extend(alloc(address, at(0, 5), 4));
+        merge.queue(1).inlet().extend(wire::plain(wire::kind::FREE, address, at(1, 6)));
         let events = run(&mut merge, 10);
         assert!(matches!(events[0], Event::Alloc { size: 4, .. }));
         assert!(matches!(events[1], Event::Free { .. }));
@@ -325,7 +304,7 @@ mod tests {
     fn blocks_that_never_meet_go_by_the_clock() {
         let mut merge = Merge::default();
         for (ring, ticks) in [(0, 10), (1, 20), (2, 30), (0, 40), (2, 50), (1, 60), (1, 70)] {
-            merge.queue(ring).words.extend(alloc(0x1000 * ticks, at(0, ticks), ticks));
+            merge.queue(ring).inlet().extend(alloc(0x1000 * ticks, at(0, ticks), ticks));
         }
         assert_eq!(sizes(&run(&mut merge, 45)), [10, 20, 30, 40]);
         assert!(!merge.is_empty());
@@ -336,13 +315,13 @@ mod tests {
     fn a_gap_holds_up_only_until_it_is_passed() {
         let address = 0x1000;
         let mut merge = Merge::default();
-        merge.queue(0).words.extend(alloc(address, at(5, 1), 8));
+        merge.queue(0).inlet().extend(alloc(address, at(5, 1), 8));
         assert!(run(&mut merge, 10).is_empty());
         merge.pass_gaps();
         assert_eq!(run(&mut merge, 10).len(), 1);
         assert_eq!(merge.missing, 5);
         // The one that was given up comes after all.
-        merge.queue(1).words.extend(wire::plain(wire::kind::FREE, address, at(4, 2)));
+        merge.queue(1).inlet().extend(wire::plain(wire::kind::FREE, address, at(4, 2)));
         assert_eq!(run(&mut merge, 10).len(), 1);
     }
 
@@ -350,7 +329,7 @@ mod tests {
     fn equal_stacks_of_two_rings_are_one() {
         let mut merge = Merge::default();
         for index in 0..2 {
-            let words = &mut merge.queue(index).words;
+            let words = merge.queue(index).inlet();
             if index == 1 {
                 words.extend(wire::node(0, 0x999, 1, 0));
             }
@@ -372,8 +351,8 @@ mod tests {
     #[test]
     fn rubbish_in_a_ring_stops_that_ring_only() {
         let mut merge = Merge::default();
-        merge.queue(0).words.push(0xff);
-        merge.queue(1).words.extend(alloc(0x4000, at(0, 1), 8));
+        merge.queue(0).inlet().push(0xff);
+        merge.queue(1).inlet().extend(alloc(0x4000, at(0, 1), 8));
         let mut events = Vec::new();
         assert!(merge.run(10, &mut |_, event| events.push(event)).is_err());
         assert_eq!(events.len(), 1);

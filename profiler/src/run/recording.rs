@@ -16,6 +16,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
+/// Events that are counted together.
+const BATCH: usize = 256;
 /// zstd's level: the drain must keep up with the target.
 const COMPRESSION: i32 = 1;
 /// How long an event may wait for one with a lower number before that is given up.
@@ -176,7 +178,7 @@ impl Recording {
         for index in 0..self.segment.rings() {
             let Some((control, ring)) = self.segment.ring(index) else { break };
             let queue = self.merge.queue(index as usize);
-            match Consumer::new(control, ring).drain_into(&mut queue.words) {
+            match Consumer::new(control, ring).drain_into(queue.inlet()) {
                 Ok(len) => words += len,
                 Err(corrupt) => self.fail(Error::Io(io::Error::other(corrupt))),
             }
@@ -187,20 +189,28 @@ impl Recording {
     fn merge_ready(&mut self, horizon: u64) -> usize {
         let Self { merge, writer, totals, clock, written, .. } = self;
         let mut error = None;
-        let mut out = |event: &Event| {
-            totals.apply(event);
-            if let Some(Err(failed)) = writer.as_mut().map(|writer| writer.push(event)) {
+        let mut batch = Vec::with_capacity(BATCH);
+        let mut out = |event: Event| {
+            if let Some(Err(failed)) = writer.as_mut().map(|writer| writer.push(&event)) {
                 error = Some(failed);
                 *written = writer.take().map_or(0, |writer| writer.written());
+            }
+            if !matches!(event, Event::Node { .. } | Event::Module(_)) {
+                batch.push(event);
+                if batch.len() == BATCH {
+                    totals.apply_all(&batch);
+                    batch.clear();
+                }
             }
         };
         clock.measure();
         let merged = merge.run(horizon, &mut |ticks, event| {
             if let Some(time) = clock.step(ticks) {
-                out(&Event::Time(time));
+                out(Event::Time(time));
             }
-            out(&event);
+            out(event);
         });
+        totals.apply_all(&batch);
         if let Some(error) = error {
             self.fail(error);
         }
@@ -224,10 +234,9 @@ impl Recording {
             let words = self.take_words();
             let done = self.merge_ready(u64::MAX);
             if words == 0 && done == 0 {
-                if !self.merge.has_ready() {
+                if !self.merge.pass_gaps() {
                     break;
                 }
-                self.merge.pass_gaps();
             }
         }
         self.now_ns = monotonic_ns().saturating_sub(self.started_ns);

@@ -167,7 +167,21 @@ pub enum Record {
 #[error("word {0:#x} in a ring is not the start of a record")]
 pub struct BadRecord(pub u64);
 
+/// The address and the place in the order of the record at the start of `words`, if it is of a kind that has them.
+/// Whether it is all there and good only [`parse`] tells.
+#[inline]
+pub fn place(words: &[u64]) -> Option<(u64, Order)> {
+    let &[first, second, ticks, ..] = words else { return None };
+    match first as u8 {
+        kind::ALLOC | kind::FREE | kind::REALLOC_BEGIN | kind::REALLOC_END | kind::REALLOC_FAILED => {
+            Some((first >> 8, Order { seq: second as u32, ticks }))
+        }
+        _ => None,
+    }
+}
+
 /// Reads the record at the start of `words` and says how many it takes. `Ok(None)` when it is not all there.
+#[inline]
 pub fn parse(words: &[u64]) -> Result<Option<(Record, usize)>, BadRecord> {
     let Some(&first) = words.first() else { return Ok(None) };
     let value = first >> 8;
