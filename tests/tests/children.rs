@@ -124,3 +124,58 @@ fn children_out_of_reach() {
         case.recorded().outcome.same_as(&bare);
     }
 }
+
+/// Forks while other threads allocate: no child hangs, and each has exactly its own events.
+#[test]
+fn fork_while_threads_allocate() {
+    let case = Case::ours("fork_race");
+    let recorded = case.recorded();
+    recorded.outcome.same_as(&case.bare());
+    let reports = recorded.reports();
+    assert_eq!(reports.len(), 61, "the parent and sixty children");
+    for report in &reports[1..] {
+        let totals = report.totals();
+        assert_eq!(
+            (totals.allocations, totals.frees, totals.live_bytes),
+            (100, 0, 2100),
+            "{:?}",
+            report.process
+        );
+    }
+    let parent = reports[0].totals();
+    assert_eq!(parent.allocations, parent.frees + parent.live_allocations);
+}
+
+/// Execs while other threads allocate: each program of the pid has its trace, the last is exact.
+#[test]
+fn exec_while_threads_allocate() {
+    let recorded = Case::ours("exec_race").arg("6").recorded();
+    assert!(recorded.outcome.status.success(), "{}", recorded.outcome.err());
+    let reports = recorded.reports();
+    assert_eq!(reports.len(), 7);
+    let last = reports.iter().find(|report| report.process.command.last().is_some_and(|arg| arg == "0"));
+    let last = last.expect("the last program has a trace").totals();
+    assert_eq!((last.allocations, last.frees, last.live_bytes), (123, 0, 1107));
+    assert!(reports.iter().filter(|report| report.totals.allocations > 1000).count() >= 4);
+}
+
+/// Without --wait grapnel ends with its program; with it, when the last process that it started has ended.
+#[test]
+fn wait_for_all() {
+    let script = "(sleep 1; echo late) & echo early";
+    let case = Case::new("/bin/sh").args(["-c", script]).option("--wait");
+    let start = std::time::Instant::now();
+    let recorded = case.recorded();
+    assert!(start.elapsed().as_millis() >= 1000, "it waited");
+    assert_eq!(recorded.outcome.out(), "early\nlate\n");
+    let reports = recorded.reports();
+    let slept =
+        reports.iter().find(|report| report.process.command.first().is_some_and(|name| name == "sleep"));
+    assert!(slept.is_some_and(|report| report.totals.allocations > 0), "the late process is recorded");
+
+    let case = Case::new("/bin/sh").args(["-c", "(sleep 3; echo late) >/dev/null 2>&1 & echo early"]);
+    let start = std::time::Instant::now();
+    let recorded = case.recorded();
+    assert!(start.elapsed().as_millis() < 2500, "it did not wait: {:?}", start.elapsed());
+    assert_eq!(recorded.outcome.out(), "early\n");
+}

@@ -51,6 +51,60 @@ fn grapnel_killed() {
     assert!(report.totals.allocations >= 3000, "{:?}", report.totals);
 }
 
+/// grapnel killed while the program fills its rings as fast as it can: the program is not left waiting for
+/// room that nobody makes.
+#[test]
+fn grapnel_killed_in_a_flood() {
+    let dir = temporary_dir();
+    let out = dir.path().join("out");
+    let stdout = std::fs::File::create(&out).expect("a file for stdout");
+    let case = Case::ours("flood").args(["6000", "4000"]);
+    let mut child =
+        case.grapnel_command(dir.path()).stdin(Stdio::null()).stdout(stdout).spawn().expect("grapnel starts");
+    until("the program starts", || !descendants(child.id()).is_empty());
+    let family = descendants(child.id());
+    std::thread::sleep(Duration::from_millis(300));
+    kill(Signal::KILL, child.id());
+    wait(&mut child, Duration::from_secs(60)).expect("grapnel ends");
+    until("the program ends", || family.iter().all(|pid| !Path::new(&format!("/proc/{pid}/exe")).exists()));
+    assert_eq!(std::fs::read_to_string(&out).expect("stdout"), "flooded\n");
+}
+
+/// grapnel stopped for a while: the program waits for it rather than losing events.
+#[test]
+fn grapnel_stopped_for_a_while() {
+    let dir = temporary_dir();
+    let case = Case::ours("flood").args(["2000", "4000"]);
+    let mut child = case
+        .grapnel_command(dir.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("grapnel starts");
+    until("the program starts", || !descendants(child.id()).is_empty());
+    std::thread::sleep(Duration::from_millis(100));
+    kill(Signal::STOP, child.id());
+    std::thread::sleep(Duration::from_millis(1500));
+    kill(Signal::CONT, child.id());
+    let status = wait(&mut child, Duration::from_secs(120)).expect("grapnel ends");
+    assert!(status.success(), "{status:?}");
+    let (_, counted) = case.counted(false);
+    assert_eq!(report(&dir.path().join("t.grapnel")).totals(), counted[0].totals);
+}
+
+/// A program that recovers from running out of stack goes on, and goes on being recorded.
+#[test]
+fn stack_overflow() {
+    let case = Case::ours("overflow");
+    let recorded = case.recorded();
+    recorded.outcome.same_as(&case.bare());
+    let after = |site: &&grapnel_tests::report::Site| site.frames.iter().any(|f| f.name() == "afterwards");
+    let json = grapnel([Path::new("report"), Path::new("--format"), Path::new("json"), &recorded.trace()]);
+    let report: grapnel_tests::report::Report = serde_json::from_slice(&json.stdout).expect("JSON");
+    let counted: u64 = report.sites.iter().filter(after).map(|site| site.allocations).sum();
+    assert_eq!(counted, 1000, "{:?}", report.totals);
+}
+
 /// After grapnel is gone, the programs that its program starts run as ever, without a word on stderr.
 #[test]
 fn grapnel_killed_before_an_exec() {
@@ -64,6 +118,8 @@ fn grapnel_killed_before_an_exec() {
         command.stdin(Stdio::null()).stdout(file(&out)).stderr(file(&err)).spawn().expect("grapnel starts");
     until("the program works", || lines_of(&out) >= 3);
     let shell = descendants(child.id()).into_iter().next().expect("the shell runs");
+    // In the middle of a sleep, not in that of an exec.
+    std::thread::sleep(Duration::from_millis(50));
     kill(Signal::KILL, child.id());
     wait(&mut child, Duration::from_secs(60)).expect("grapnel ends");
     until("the program ends", || !Path::new(&format!("/proc/{shell}/exe")).exists());

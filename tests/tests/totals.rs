@@ -160,6 +160,24 @@ fn ends() {
     }
 }
 
+#[test]
+fn interrupts() {
+    check(&Case::ours("interrupts"));
+}
+
+/// In a sandbox where one system call too many is death. The truth library makes some, so the calls are known
+/// by number.
+#[test]
+fn sandboxed() {
+    let case = Case::ours("sandboxed");
+    let bare = case.bare();
+    assert_eq!(bare.status.code(), Some(5), "{}", bare.err());
+    let recorded = case.recorded();
+    recorded.outcome.same_as(&bare);
+    let totals = recorded.report().totals();
+    assert_eq!((totals.allocations, totals.frees, totals.peak_bytes), (100_001, 100_001, 100_000));
+}
+
 /// A library opened with RTLD_DEEPBIND calls libc past any preloaded library, the truth library too. What it
 /// does is known by number.
 #[test]
