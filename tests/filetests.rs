@@ -27,8 +27,12 @@ fn main() -> ExitCode {
 /// A trial for each `filetests/ISA/NAME.txt`.
 fn trials(root: &Path) -> io::Result<Vec<Trial>> {
     let mut trials = Vec::new();
-    for isa in fs::read_dir(root)? {
-        for file in fs::read_dir(isa?.path())? {
+    for entry in fs::read_dir(root)? {
+        let folder = entry?.path();
+        if !folder.is_dir() {
+            continue;
+        }
+        for file in fs::read_dir(folder)? {
             let path = file?.path();
             let name = path.with_extension("").strip_prefix(root).unwrap_or(&path).display().to_string();
             trials.push(Trial::test(name, move || run(&path)));

@@ -4,8 +4,8 @@
 //! in as bytes together with the address that it has ([`CodeAddr`]), which need not be where the bytes lie.
 //!
 //! Each instruction set has a folder with the same file names: `decode` (one instruction and its properties), `flow`
-//! (how it leaves), `encode` (branches by field width), `pointer` (operands beyond the reach of their field) and `text`
-//! (an instruction for people).
+//! (how it leaves), `encode` (branches by field width), `pointer` (operands beyond the reach of their field), `table`
+//! (jumps through tables) and `text` (an instruction for people).
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 

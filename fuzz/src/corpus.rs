@@ -1,4 +1,4 @@
-//! The starts of the functions in an ELF file.
+//! The functions in an ELF file.
 
 use std::{collections::BTreeMap, fs, io, ops::Range, path::Path};
 
@@ -15,6 +15,27 @@ pub struct Function {
     pub len: usize,
     /// Its bytes, and those that follow it, as many as a window may need.
     pub bytes: Vec<u8>,
+}
+
+/// What is taken from a file.
+#[derive(Clone, Debug)]
+pub struct Library {
+    /// Its functions, by address.
+    pub functions: Vec<Function>,
+    /// The constant data that jump tables lie in: addresses and bytes.
+    constants: Vec<(u64, Vec<u8>)>,
+}
+
+impl Library {
+    /// Reads constant data, all of it or nothing.
+    #[must_use]
+    pub fn read(&self, addr: CodeAddr, out: &mut [u8]) -> bool {
+        let found = self.constants.iter().find_map(|(start, bytes)| {
+            let at = addr.offset_within(CodeAddr(*start), bytes.len() as u64)? as usize;
+            bytes.get(at..at + out.len())
+        });
+        found.map(|bytes| out.copy_from_slice(bytes)).is_some()
+    }
 }
 
 /// Why a file has no functions to offer.
@@ -42,12 +63,12 @@ pub enum CorpusError {
 /// How many bytes behind a function are kept.
 const BEHIND: usize = 64;
 
-/// The functions that symbols and FDEs give an extent to, by address.
+/// The functions that symbols and FDEs give an extent to, and the constant data.
 ///
 /// # Errors
 ///
 /// If the file can't be read or is no ELF file.
-pub fn functions(path: &Path) -> Result<Vec<Function>, CorpusError> {
+pub fn library(path: &Path) -> Result<Library, CorpusError> {
     let name = || path.display().to_string();
     let data = fs::read(path).map_err(|error| CorpusError::Io { path: name(), error })?;
     let file = object::File::parse(&*data).map_err(|error| CorpusError::Object { path: name(), error })?;
@@ -72,7 +93,12 @@ pub fn functions(path: &Path) -> Result<Vec<Function>, CorpusError> {
         let bytes = text.get(at..text.len().min(at + len + BEHIND))?;
         Some(Function { addr: CodeAddr(addr), len: len.min(bytes.len()), bytes: bytes.to_vec() })
     };
-    Ok(extents.iter().filter_map(function).collect())
+    let constants = file
+        .sections()
+        .filter(|section| matches!(section.kind(), SectionKind::ReadOnlyData))
+        .filter_map(|section| Some((section.address(), section.data().ok()?.to_vec())))
+        .collect();
+    Ok(Library { functions: extents.iter().filter_map(function).collect(), constants })
 }
 
 /// The extents that FDEs in `.eh_frame` describe.

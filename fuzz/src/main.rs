@@ -7,13 +7,13 @@ use clap::{Parser, Subcommand};
 use fastrand::Rng;
 use grapnel_fuzz::{
     case::Case,
-    corpus::{self, Function},
+    corpus::{self, Function, Library},
     generate,
     tally::{Judges, Tally},
 };
 use grapnel_relocator::{
     Isa, WindowOptions,
-    flow::{self, Verdict},
+    flow::{self, Surroundings, Verdict},
     redirect,
 };
 
@@ -76,10 +76,10 @@ fn run_corpus(isa: Isa, states: u64, files: &[PathBuf]) -> Result<bool, Box<dyn 
     let mut tallies = [Tally::default(), Tally::default()];
     let mut flows = Flows::default();
     for file in files {
-        let functions = corpus::functions(file)?;
-        println!("{}: {} functions", file.display(), functions.len());
-        for function in &functions {
-            flows.add(isa, function, lengths.near);
+        let library = corpus::library(file)?;
+        println!("{}: {} functions", file.display(), library.functions.len());
+        for function in &library.functions {
+            flows.add(isa, &library, function, lengths.near);
             for ((_, min_len, distance), tally) in settings.iter().zip(&mut tallies) {
                 // Shorter functions have no room for this redirect, padding or not.
                 if function.len >= *min_len {
@@ -145,8 +145,10 @@ struct Flows {
 }
 
 impl Flows {
-    fn add(&mut self, isa: Isa, function: &Function, window_len: usize) {
-        match flow::check(isa, &function.bytes[..function.len], function.addr, window_len) {
+    fn add(&mut self, isa: Isa, library: &Library, function: &Function, window_len: usize) {
+        let read = |addr, out: &mut [u8]| library.read(addr, out);
+        let around = Surroundings { read: Some(&read), ..Surroundings::default() };
+        match flow::check_with(isa, &function.bytes[..function.len], function.addr, window_len, &around) {
             Verdict::Proven => self.proven += 1,
             Verdict::Refused(_) => self.refused += 1,
             _ => self.assumed += 1,

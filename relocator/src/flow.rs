@@ -14,7 +14,7 @@ pub enum Verdict {
     Proven,
     /// No branch into the window was seen, and the reason says what could not be seen.
     Assumed(Reason),
-    /// This branch leads into the window.
+    /// This branch, or the instruction at this entry, leads into the window.
     Refused(Culprit),
 }
 
@@ -33,10 +33,37 @@ pub enum Reason {
     Undecodable(CodeAddr),
 }
 
-/// Decodes the function at `from`, whose bytes are all of `function_bytes`, for branches into its first `window_len` bytes.
+/// Reads the memory at an address into a buffer, all of it, or answers `false`.
+pub type Read<'a> = dyn Fn(CodeAddr, &mut [u8]) -> bool + 'a;
+
+/// What is known around a function beyond its bytes.
+#[derive(Clone, Copy, Default)]
+pub struct Surroundings<'a> {
+    /// Places in the function that are entered from elsewhere, such as landing pads of exceptions.
+    pub entries: &'a [CodeAddr],
+    /// For jump tables.
+    pub read: Option<&'a Read<'a>>,
+}
+
+/// [`check_with`] nothing but the function's own bytes.
 #[must_use]
 pub fn check(isa: Isa, function_bytes: &[u8], from: CodeAddr, window_len: usize) -> Verdict {
+    check_with(isa, function_bytes, from, window_len, &Surroundings::default())
+}
+
+/// Decodes the function at `from`, whose bytes are all of `function_bytes`, for branches into its first `window_len`
+/// bytes.
+///
+/// Jump tables of the form that compilers write are followed where they can be read.
+#[must_use]
+pub fn check_with(
+    isa: Isa,
+    function_bytes: &[u8],
+    from: CodeAddr,
+    window_len: usize,
+    around: &Surroundings<'_>,
+) -> Verdict {
     match isa {
-        Isa::X86_64 => x86_64::check(function_bytes, from, window_len),
+        Isa::X86_64 => x86_64::check(function_bytes, from, window_len, around),
     }
 }

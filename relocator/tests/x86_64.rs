@@ -2,7 +2,7 @@
 
 use grapnel_relocator::{
     CodeAddr, Error, Isa, MAX_EMITTED, Origin, RelocationPlan, Window, WindowOptions,
-    flow::{self, Reason, Verdict},
+    flow::{self, Reason, Surroundings, Verdict},
     redirect,
 };
 
@@ -95,4 +95,42 @@ fn redirects_reach_what_their_fields_hold() {
     assert!(redirect::near(Isa::X86_64, FROM, FAR).is_err());
     let far = redirect::absolute(Isa::X86_64, FROM, FAR).unwrap();
     assert_eq!(far.as_slice(), [0xff, 0x25, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0]);
+}
+
+#[test]
+fn a_jump_table_is_followed_where_it_can_be_read() {
+    // push rbx; cmp edi, 1; ja to the last ret; lea rdx, [rip + 0x100]; mov edi, edi; movsxd rax, [rdx + rdi * 4];
+    // add rax, rdx; jmp rax; pop rbx; ret; pop rbx; ret
+    let bytes = [
+        0x53, 0x83, 0xff, 0x01, 0x77, 0x15, 0x48, 0x8d, 0x15, 0, 1, 0, 0, 0x89, 0xff, 0x48, 0x63, 0x04, 0xba,
+        0x48, 0x01, 0xd0, 0xff, 0xe0, 0x5b, 0xc3, 0x5b, 0xc3,
+    ];
+    let table = FROM.add(13 + 0x100);
+    let check = |targets: [u64; 2]| {
+        let read = |addr: CodeAddr, out: &mut [u8]| {
+            for (entry, target) in out.chunks_mut(4).zip(targets) {
+                entry.copy_from_slice(&(FROM.add(target).displacement_from(table) as i32).to_le_bytes());
+            }
+            addr == table && out.len() == 8
+        };
+        let around = Surroundings { read: Some(&read), ..Surroundings::default() };
+        flow::check_with(Isa::X86_64, &bytes, FROM, 6, &around)
+    };
+    assert_eq!(check([24, 26]), Verdict::Proven);
+    assert!(matches!(check([24, 4]), Verdict::Refused(jump) if jump.at == FROM.add(22)));
+    assert!(matches!(check([24, 0]), Verdict::Assumed(Reason::LoopsToStart(_))));
+    let blind = flow::check(Isa::X86_64, &bytes, FROM, 6);
+    assert!(matches!(blind, Verdict::Assumed(Reason::IndirectJump(_))));
+}
+
+#[test]
+fn a_landing_pad_that_is_known_is_reached() {
+    // mov rax, rdi; pop rcx; pop rcx; ret; pop rdi; ret
+    let bytes = [0x48, 0x89, 0xf8, 0x59, 0x59, 0xc3, 0x5f, 0xc3];
+    let check = |entry| {
+        let around = Surroundings { entries: &[FROM.add(entry)], ..Surroundings::default() };
+        flow::check_with(Isa::X86_64, &bytes, FROM, 5, &around)
+    };
+    assert_eq!(check(6), Verdict::Proven);
+    assert!(matches!(check(3), Verdict::Refused(entry) if entry.at == FROM.add(3)));
 }

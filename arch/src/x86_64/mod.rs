@@ -7,6 +7,7 @@ mod decode;
 mod encode;
 mod flow;
 mod pointer;
+mod table;
 mod text;
 
 pub use decode::{DecodeError, Inst, Prefixes, RipOperand, decode};
@@ -15,6 +16,7 @@ pub use encode::{
 };
 pub use flow::{Counter, Flow, Unsupported};
 pub use pointer::{Pointer, load_through, mov_imm32, mov_imm64};
+pub use table::{TableForm, TableJump, table_jump};
 pub use text::text;
 
 /// The longest instruction in bytes (SDM 2.3.11).

@@ -4,17 +4,20 @@ use alloc::{vec, vec::Vec};
 
 use grapnel_arch::{
     CodeAddr,
-    x86_64::{Flow, Inst, decode},
+    x86_64::{Flow, Inst, TableForm, TableJump, decode, table_jump},
 };
 
-use super::culprit;
+use super::{culprit, culprit_at};
 use crate::{
     Culprit,
-    flow::{Reason, Verdict},
+    flow::{Reason, Surroundings, Verdict},
 };
 
-pub(crate) fn check(bytes: &[u8], from: CodeAddr, window_len: usize) -> Verdict {
-    let mut sweep = Sweep { bytes, from, window_len, seen: vec![false; bytes.len()], reason: None };
+/// A longer table is taken for a misread one.
+const MAX_ENTRIES: u64 = 4096;
+
+pub(crate) fn check(bytes: &[u8], from: CodeAddr, window_len: usize, around: &Surroundings<'_>) -> Verdict {
+    let mut sweep = Sweep { bytes, from, window_len, around, seen: vec![false; bytes.len()], reason: None };
     match sweep.all() {
         Err(branch) => Verdict::Refused(branch),
         Ok(()) => match sweep.reason {
@@ -28,6 +31,7 @@ struct Sweep<'a> {
     bytes: &'a [u8],
     from: CodeAddr,
     window_len: usize,
+    around: &'a Surroundings<'a>,
     /// Bytes that belong to an instruction that was seen.
     seen: Vec<bool>,
     /// The first thing that could not be seen.
@@ -38,6 +42,13 @@ impl Sweep<'_> {
     /// First everything that direct branches reach, then what lies between, as it comes.
     fn all(&mut self) -> Result<(), Culprit> {
         self.reach(0)?;
+        for &entry in self.around.entries {
+            let Some(offset) = entry.offset_within(self.from, self.bytes.len() as u64) else { continue };
+            if offset > 0 && offset < self.window_len as u64 {
+                return Err(culprit_at(entry, &self.bytes[offset as usize..]));
+            }
+            self.reach(offset as usize)?;
+        }
         let mut at = 0;
         while at < self.bytes.len() {
             if self.seen[at] {
@@ -64,12 +75,15 @@ impl Sweep<'_> {
     fn reach(&mut self, start: usize) -> Result<(), Culprit> {
         let mut pending = vec![start];
         while let Some(mut at) = pending.pop() {
+            let mut run = Vec::new();
             while at < self.bytes.len() && !self.seen[at] {
                 let Ok(inst) = decode(self.from.add(at as u64), &self.bytes[at..]) else {
                     self.assume(Reason::Undecodable(self.from.add(at as u64)));
                     break;
                 };
+                run.push(inst);
                 self.judge(at, &inst)?;
+                self.table(&run, &mut pending)?;
                 let end = at + inst.bytes().len();
                 self.seen[at..end].fill(true);
                 if let Some(target) = inst.flow().target()
@@ -88,10 +102,6 @@ impl Sweep<'_> {
 
     /// Branches of the window itself are relocated with it; all others must keep out of it.
     fn judge(&mut self, at: usize, inst: &Inst) -> Result<(), Culprit> {
-        // A jump through a fixed place in memory leaves for another function; a table's has a register in it.
-        if inst.flow() == Flow::JumpIndirect && inst.rip_operand().is_none() {
-            self.assume(Reason::IndirectJump(culprit(inst)));
-        }
         if at < self.window_len {
             return Ok(());
         }
@@ -106,5 +116,45 @@ impl Sweep<'_> {
             }
             Some(_) => Err(culprit(inst)),
         }
+    }
+
+    /// An indirect jump at the end of a run of instructions: follows its table, if that is one.
+    fn table(&mut self, run: &[Inst], pending: &mut Vec<usize>) -> Result<(), Culprit> {
+        // A jump through a fixed place in memory leaves for another function; a table's has a register in it.
+        let Some(jump) =
+            run.last().filter(|jump| jump.flow() == Flow::JumpIndirect && jump.rip_operand().is_none())
+        else {
+            return Ok(());
+        };
+        let Some(targets) = table_jump(run).and_then(|table| self.targets(table)) else {
+            self.assume(Reason::IndirectJump(culprit(jump)));
+            return Ok(());
+        };
+        for target in targets {
+            match target.offset_within(self.from, self.bytes.len() as u64) {
+                Some(offset) if offset > 0 && offset < self.window_len as u64 => return Err(culprit(jump)),
+                Some(0) => self.assume(Reason::LoopsToStart(culprit(jump))),
+                Some(offset) => pending.push(offset as usize),
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The entries of a table, if all of it can be read.
+    fn targets(&self, jump: TableJump) -> Option<Vec<CodeAddr>> {
+        let read = self.around.read?;
+        let size = jump.form.size();
+        let mut bytes = vec![0; usize::try_from(jump.entries.min(MAX_ENTRIES + 1)).ok()? * size];
+        if jump.entries > MAX_ENTRIES || !read(jump.table, &mut bytes) {
+            return None;
+        }
+        let target = |entry: &[u8]| match jump.form {
+            TableForm::Offset32 => {
+                jump.table.offset(i64::from(i32::from_le_bytes(entry.try_into().unwrap_or_default())))
+            }
+            TableForm::Address64 => CodeAddr(u64::from_le_bytes(entry.try_into().unwrap_or_default())),
+        };
+        Some(bytes.chunks_exact(size).map(target).collect())
     }
 }
