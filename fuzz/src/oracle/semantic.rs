@@ -81,6 +81,8 @@ struct World {
 pub struct Machine {
     engine: Unicorn<'static, World>,
     fresh: Context,
+    /// Something was written beyond the emulator's address bits, and so to other memory too.
+    spoilt: bool,
 }
 
 /// The emulator refused to be set up or used.
@@ -135,7 +137,7 @@ impl Machine {
             },
         )?;
         let fresh = engine.context_init()?;
-        Ok(Self { engine, fresh })
+        Ok(Self { engine, fresh, spoilt: false })
     }
 
     /// Runs both sides from one random state.
@@ -145,7 +147,7 @@ impl Machine {
     /// If the emulator itself fails, as it does for a stack beyond its address bits. It is then started anew.
     pub fn judge(&mut self, subject: &Subject<'_>, seed: u64) -> Result<Verdict, EngineError> {
         let verdict = self.run_both(subject, seed);
-        if verdict.is_err() {
+        if verdict.is_err() || self.spoilt {
             *self = Self::new()?;
         }
         verdict
@@ -211,6 +213,7 @@ impl Machine {
         let world = self.engine.get_data_mut();
         let events = std::mem::take(&mut world.events);
         for (addr, size) in std::mem::take(&mut world.dirty) {
+            self.spoilt |= addr.saturating_add(size as u64) >= ADDRESS_END;
             self.restore(addr, size)?;
         }
         Ok(Run { events, state, finished })
