@@ -47,6 +47,8 @@ const FILL: u8 = crate::native::TRAP;
 #[derive(Debug, Default)]
 pub struct Arena {
     regions: Vec<Region>,
+    /// Where islands are, and where each goes. They are never changed, so hooks can share them.
+    islands: Vec<(u64, u64)>,
     avoid_two_views: bool,
 }
 
@@ -78,7 +80,7 @@ impl Arena {
 
     /// An arena that doesn't try a file in memory.
     pub fn with_protection_only() -> Self {
-        Self { regions: Vec::new(), avoid_two_views: true }
+        Self { regions: Vec::new(), islands: Vec::new(), avoid_two_views: true }
     }
 
     /// The executable regions and how each was made.
@@ -104,6 +106,17 @@ impl Arena {
         let slot = region.take(len);
         self.regions.push(region);
         Ok(slot)
+    }
+
+    /// An island that was made before, at a place that a pattern has.
+    pub(crate) fn island(&self, pattern: &Pattern, to: u64) -> Option<u64> {
+        let fits = |at: u64| pattern.next_from(at) == Some(at);
+        self.islands.iter().find(|island| island.1 == to && fits(island.0)).map(|island| island.0)
+    }
+
+    /// Notes an island that was written.
+    pub(crate) fn add_island(&mut self, at: u64, to: u64) {
+        self.islands.push((at, to));
     }
 
     /// Takes a slot at one of a pattern's places: in a region that there is, else in a new one.
@@ -397,5 +410,18 @@ mod tests {
         assert!(arena.allocate(near, 100, &code, Some(&maps)).is_err());
         assert!(arena.allocate(near, 100, &(8..4096), Some(&maps)).is_err());
         assert!(!arena.write(&CodeSlot { at: near, len: 16 }, &[0xc3]));
+    }
+
+    #[test]
+    fn islands_go_on_in_further_regions() {
+        let mut arena = Arena::new();
+        // Two bytes fixed: eighteen islands in each 64 KiB, within 16 MiB.
+        let pattern = Pattern::of(sys::pid as *const () as u64, &[1, 0, 1, 0, 1]).unwrap();
+        for i in 0..100 {
+            // The list goes stale with each new region.
+            let maps = Maps::read().unwrap();
+            assert!(arena.allocate_matching(&pattern, 14, Some(&maps)).is_ok(), "island {i}");
+        }
+        assert!(arena.regions().count() > 3);
     }
 }

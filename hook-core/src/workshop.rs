@@ -162,11 +162,18 @@ impl<'a> Workshop<'a> {
         target: CodeAddr,
         replacement: CodeAddr,
     ) -> Result<CodeAddr, Error> {
+        if let Some(at) = self.arena.island(pattern, replacement.0) {
+            return Ok(CodeAddr(at));
+        }
         let nowhere = Error::NotLive { site: target, refusal: Refusal::NoIsland };
         let slot = self.arena.allocate_matching(pattern, len, self.maps).map_err(|_| nowhere.clone())?;
         let at = CodeAddr(slot.at as u64);
         let code = redirect::absolute(ISA, at, replacement).map_err(|_| nowhere.clone())?;
-        if self.arena.write(&slot, &code) { Ok(at) } else { Err(nowhere) }
+        if !self.arena.write(&slot, &code) {
+            return Err(nowhere);
+        }
+        self.arena.add_island(at.0, replacement.0);
+        Ok(at)
     }
 
     fn allocate(

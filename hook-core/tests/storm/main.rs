@@ -5,6 +5,9 @@
 
 #[path = "../common/code.rs"]
 mod code;
+#[path = "../common/find.rs"]
+mod find;
+mod heap;
 #[path = "../common/samples.rs"]
 mod samples;
 
@@ -178,4 +181,5 @@ fn main() {
         arena.regions().count(),
     );
     assert!(rounds > 10 && HOOKED_CALLS.load(Relaxed) > 0);
+    heap::run(seconds);
 }
