@@ -14,6 +14,12 @@ fn field(file: &str, name: &str) -> String {
     line.split_once(':').map_or("unknown", |(_, value)| value.trim()).to_owned()
 }
 
+/// Mean number of running processes in the last minute: anything much above zero before the runs is noise.
+pub fn load() -> String {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split_whitespace().next().unwrap_or("unknown").to_owned()
+}
+
 /// Today's date, as in 2026-01-31.
 pub fn date() -> String {
     first_line("date", &["-u", "+%F"])

@@ -57,6 +57,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 fn run(chosen: &[workloads::Workload], rounds: usize) -> Result<String, Failed> {
     let grapnel = grapnel_tests::programs::grapnel().display().to_string();
+    let mut machine = machine::describe(&grapnel);
+    machine.push(format!("Load of the last minute before the runs: {}", machine::load()));
     let mut rows = Vec::new();
     for workload in chosen {
         let events = measure::events(workload)?;
@@ -72,5 +74,5 @@ fn run(chosen: &[workloads::Workload], rounds: usize) -> Result<String, Failed> 
             }
         }
     }
-    Ok(table::page(&machine::date(), &machine::describe(&grapnel), rounds, &rows))
+    Ok(table::page(&machine::date(), &machine, rounds, &rows))
 }
