@@ -8,6 +8,40 @@
 //! changing a byte of live code: the windows are decoded and checked, the trampolines written. Every
 //! [`original`](Prepared::original) is known then. [`Prepared::commit`] patches, and gives a [`Hook`] for each function.
 //!
+//! ```
+//! use grapnel_hook::{Liveness, Transaction};
+//!
+//! extern "C" fn answer() -> i32 {
+//!     core::hint::black_box(41)
+//! }
+//! extern "C" fn better() -> i32 {
+//!     42
+//! }
+//! let answer: extern "C" fn() -> i32 = core::hint::black_box(answer);
+//!
+//! let mut transaction = Transaction::new();
+//! let id = transaction.replace(answer as *const (), better as *const ());
+//! let prepared = transaction.prepare();
+//! // Known before the first call can reach the replacement, so that it can be published to it.
+//! let original = prepared.original(id)?;
+//! // SAFETY: one thread runs, and both functions have one type.
+//! let mut hook = unsafe { prepared.commit(Liveness::SingleThreaded) }.remove(0)?;
+//! assert_eq!(answer(), 42);
+//! // SAFETY: the original has the type of the function.
+//! let original: extern "C" fn() -> i32 = unsafe { core::mem::transmute(original) };
+//! assert_eq!(original(), 41);
+//! // SAFETY: one thread runs.
+//! unsafe { hook.remove(Liveness::SingleThreaded) }?;
+//! assert_eq!(answer(), 41);
+//! # Ok::<(), grapnel_hook::Error>(())
+//! ```
+//!
+//! # What is not here yet
+//! Listeners, probes, several hooks on one function in a defined order, GOT hooks, hooks that wait for a library,
+//! unwind entries and names for trampolines, and giving trampolines back. Functions are found through the dynamic symbol
+//! table only. A trampoline that a thread is in has no unwind entry: a backtrace from a signal handler that interrupts
+//! it there ends there.
+//!
 //! The crate lives inside the process that it changes. It calls no function of libc (system calls are made directly, so
 //! `errno` is untouched), waits for no lock, and allocates through `alloc` only,
 //! never while a function is half patched. It keeps nothing between calls but what patching under running threads needs:

@@ -237,7 +237,8 @@ impl RDebug {
 }
 
 /// Where the dynamic linker keeps its list, found through the main program: its program headers are in the auxiliary
-/// vector, and its dynamic section has a pointer that the dynamic linker fills in.
+/// vector, and its dynamic section has a pointer that the dynamic linker fills in. A program that was started through the
+/// dynamic linker by hand works as well.
 ///
 /// # Safety
 /// `phdr` points to the `count` program headers of the main program (`AT_PHDR`, `AT_PHNUM`), which is loaded.
@@ -248,9 +249,14 @@ pub unsafe fn r_debug(phdr: *const (), count: usize) -> Option<*const RDebug> {
     // The header of type PT_PHDR says where the headers were linked to be; a program without it isn't relocated.
     let linked = headers.clone().find(|p| p.p_type == elf::PT_PHDR).map(|p| p.p_vaddr as usize);
     let bias = linked.map_or(0, |linked| (phdr as usize).wrapping_sub(linked));
-    // SAFETY: the main program is never unloaded.
-    let program = unsafe { Module::from_program_headers(b"", bias, phdr, count) };
-    program.dynamic().debug.map(|at| at as *const RDebug)
+    // The ELF header lies before its program headers, in the same page in every program that linkers make.
+    // SAFETY: the page that holds the program headers is readable, and the main program is never unloaded.
+    let program = unsafe { Module::from_elf_header(b"", phdr as usize & !(crate::sys::PAGE - 1)) }
+        // SAFETY: as above; `phdr` points to `count` headers.
+        .unwrap_or_else(|| unsafe { Module::from_program_headers(b"", bias, phdr, count) });
+    // When the dynamic linker was started by hand, the vector describes it, and the structure is its own symbol.
+    let own = || crate::symbol::find(&program, b"_r_debug").map(|symbol| symbol.addr);
+    program.dynamic().debug.or_else(own).map(|at| at as *const RDebug)
 }
 
 /// The same through `/proc/self/auxv`, for who has no auxiliary vector at hand.
@@ -268,8 +274,7 @@ pub fn r_debug_of_this_process() -> Option<*const RDebug> {
             _ => {}
         }
     }
-    // SAFETY: the kernel put these into the vector for the program that it loaded. When the dynamic linker was started
-    // by hand, they are its own, which has no DT_DEBUG.
+    // SAFETY: the kernel put these into the vector for the program that it loaded.
     (phdr != 0).then(|| unsafe { r_debug(phdr as *const (), count) })?
 }
 
