@@ -8,7 +8,7 @@ use crate::CodeAddr;
 /// Which legacy prefixes stand before the opcode (SDM 2.1.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Prefixes {
-    /// `66`.
+    /// `66`, unless REX.W overrides it.
     pub operand_size: bool,
     /// `67`.
     pub address_size: bool,
@@ -37,6 +37,9 @@ impl Prefixes {
             }
             found.len += 1;
         }
+        // Compilers pad a call of __tls_get_addr to `66 66 48 E8`: REX.W overrides 66, whoever made the processor.
+        let rex_w = bytes[..usize::from(found.len)].last().is_some_and(|last| last & 0xf8 == 0x48);
+        found.operand_size &= !rex_w;
         found
     }
 }
@@ -64,7 +67,7 @@ pub struct Inst {
     flow: Flow,
     rip: Option<RipOperand>,
     padding: bool,
-    x87: bool,
+    sets_fip: bool,
     stores_fip: bool,
 }
 
@@ -117,10 +120,10 @@ impl Inst {
         self.padding
     }
 
-    /// An x87 instruction: it may set FIP, the address of the last x87 instruction (SDM volume 1, 8.1.8).
+    /// An x87 instruction that sets FIP, the address of the last such instruction (SDM volume 1, 8.1.8).
     #[must_use]
-    pub const fn is_x87(&self) -> bool {
-        self.x87
+    pub const fn sets_fip(&self) -> bool {
+        self.sets_fip
     }
 
     /// It stores FIP to memory (`fnstenv`, `fnsave`, `fxsave`, `xsave` and their kin).
@@ -168,7 +171,8 @@ pub fn decode(addr: CodeAddr, bytes: &[u8]) -> Result<Inst, DecodeError> {
         flow: flow(&raw, prefixes, bytes),
         rip: None,
         padding: matches!(raw.mnemonic(), Mnemonic::Nop | Mnemonic::Int3),
-        x87: matches!(bytes.get(usize::from(prefixes.len)), Some(0xd8..=0xdf)),
+        sets_fip: matches!(bytes.get(usize::from(prefixes.len)), Some(0xd8..=0xdf))
+            && !keeps_fip(raw.mnemonic()),
         stores_fip: stores_fip(raw.mnemonic()),
     };
     inst.bytes[..raw.len()].copy_from_slice(&bytes[..raw.len()]);
@@ -181,6 +185,22 @@ pub fn decode(addr: CodeAddr, bytes: &[u8]) -> Result<Inst, DecodeError> {
         });
     }
     Ok(inst)
+}
+
+/// x87 control instructions leave FIP as it is, clear it, or load it from memory.
+fn keeps_fip(mnemonic: Mnemonic) -> bool {
+    matches!(
+        mnemonic,
+        Mnemonic::Fldcw
+            | Mnemonic::Fnstcw
+            | Mnemonic::Fnstsw
+            | Mnemonic::Fnclex
+            | Mnemonic::Fninit
+            | Mnemonic::Fldenv
+            | Mnemonic::Fnstenv
+            | Mnemonic::Frstor
+            | Mnemonic::Fnsave
+    )
 }
 
 fn stores_fip(mnemonic: Mnemonic) -> bool {

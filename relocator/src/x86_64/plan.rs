@@ -105,7 +105,7 @@ pub(crate) fn plan(window: &Window, insts: &[Inst]) -> Result<Plan, Error> {
         if inst.stores_fip() && x87_moved {
             return Err(Error::StoresFip { culprit: culprit(inst) });
         }
-        x87_moved |= inst.is_x87();
+        x87_moved |= inst.sets_fip();
         items.push((*inst, lower(window, insts, inst)?));
     }
     let resume = insts.last().filter(|last| !last.flow().is_exit()).map(|last| last.next());
