@@ -23,11 +23,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     command
         .current_dir(&root)
         .args(["rustc", "--profile", "agent", "--locked", "--package", "grapnel-agent"])
-        .args(["--lib", "--crate-type", "cdylib", "--features", "cdylib"])
+        .args(["--lib", "--crate-type", "cdylib"])
         .args(["--target", &target, "--target-dir"])
         .arg(&out)
         .args(["--", "-Clink-arg=-Wl,-z,initfirst,-z,now,-z,nodelete,--gc-sections"])
         .arg("-Clink-arg=-Wl,-soname,libgrapnel_agent.so")
+        // Panic handler, allocator, constructor; a feature would reach the agent as a crate of the workspace too.
+        .args(["--cfg", "grapnel_cdylib"])
         // Thread-local access from assembly is position-independent; nothing else needs this to be said.
         .args(["-Crelocation-model=pic", "-Cforce-frame-pointers=no"]);
     // What the outer cargo or clippy set for its own compiler runs must not reach this one.

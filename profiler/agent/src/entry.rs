@@ -118,7 +118,7 @@ pub(crate) fn rescued<T>(
 }
 
 /// Leaves the agent by the way that [`rescued`] laid. Returns only if there is none.
-#[cfg(feature = "cdylib")]
+#[cfg(grapnel_cdylib)]
 pub(crate) fn escape() {
     let tls = tls::get();
     let saved = tls.rescue.get();

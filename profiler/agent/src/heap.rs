@@ -43,7 +43,7 @@ impl State {
 }
 
 /// The one heap.
-#[cfg_attr(feature = "cdylib", global_allocator)]
+#[cfg_attr(grapnel_cdylib, global_allocator)]
 static HEAP: Heap = Heap { state: UnsafeCell::new(State::EMPTY) };
 
 /// Forgets all that was handed out or free. For the child of a fork that happened in the middle of an

@@ -34,5 +34,5 @@ mod start;
 mod sys;
 mod tls;
 
-#[cfg(feature = "cdylib")]
+#[cfg(grapnel_cdylib)]
 mod cdylib;

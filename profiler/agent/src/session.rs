@@ -10,7 +10,7 @@ use core::ffi::CStr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use grapnel_trace::ring::RingControl;
 use grapnel_trace::shared::{
-    HEADER_BYTES, LAYOUT, MAGIC, OWNER_DIED, RingPlace, SegmentHeader, SessionHeader, segment_state,
+    HEADER_BYTES, LAYOUT, MAGIC, OWNER_DIED, RingPlace, SegmentHeader, SessionHeader, failure, segment_state,
 };
 
 /// Virtual memory that a segment takes when it can; a process with a limit on its address space takes less.
@@ -125,7 +125,7 @@ pub(crate) fn report_failure(code: u32, message: &[u8]) {
         && segment.failure.compare_exchange(0, code, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     {
         segment.message.set([message]);
-        if segment.state.load(Ordering::Relaxed) == segment_state::FREE {
+        if code != failure::NOTE && segment.state.load(Ordering::Relaxed) == segment_state::FREE {
             announce(segment, segment_state::FAILED);
         }
     }

@@ -18,7 +18,9 @@ use grapnel_hook::module::Module;
 use grapnel_hook::{HookId, Liveness, Transaction, symbol};
 use grapnel_trace::shared::{SESSION_VARIABLE, failure, segment_state};
 
+#[cfg(grapnel_cdylib)]
 stub!(grapnel_agent_start, start, "rcx");
+#[cfg_attr(not(grapnel_cdylib), expect(dead_code, reason = "the constructor of the library form"))]
 unsafe extern "C" fn start(
     count: c_int,
     arguments: *const *const c_char,
@@ -64,13 +66,7 @@ unsafe fn begin(count: c_int, arguments: *const *const c_char, environment: *mut
     }
     segment.agent_bytes.store(crate::heap::mapped(), Ordering::Relaxed);
     // SAFETY: the function is this library's, which is never unloaded.
-    unsafe {
-        libc::pthread_atfork(
-            None,
-            None,
-            Some(core::mem::transmute::<unsafe extern "C" fn(), _>(grapnel_agent_forked)),
-        )
-    };
+    unsafe { libc::pthread_atfork(None, None, Some(grapnel_agent_forked)) };
     session::announce(segment, segment_state::READY);
     life::begin();
 }
@@ -152,16 +148,22 @@ fn install() -> Result<(), String> {
             Ok(original) => {
                 ORIGINALS[function as usize].store(original.expose_provenance(), Ordering::Release)
             }
+            // A debugger's breakpoint, most likely.
+            Err(error) if matches!(function, Function::LoaderState) => session::report_failure(
+                failure::NOTE,
+                format!("libraries that the program loads later can't be followed: {error}").as_bytes(),
+            ),
             Err(error) => return Err(format!("{} can't be hooked: {error}", name.escape_ascii())),
         }
     }
     // SAFETY: the targets are functions of libc and the loader, which stay; the stubs have their ABI; this is
     // the only thread, and has no signal handlers yet.
     let hooks = unsafe { prepared.commit(Liveness::SingleThreaded) };
-    for (hook, (name, ..)) in hooks.into_iter().zip(&asked) {
+    for (hook, (name, function, ..)) in hooks.into_iter().zip(&asked) {
         match hook {
             // For as long as the process lives.
             Ok(hook) => core::mem::forget(hook),
+            Err(_) if matches!(function, Function::LoaderState) => {}
             Err(error) => return Err(format!("{} can't be hooked: {error}", name.escape_ascii())),
         }
     }

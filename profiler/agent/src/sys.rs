@@ -162,7 +162,7 @@ pub(crate) fn restore_signals(mask: u64) {
 }
 
 /// Ends the process without running anything.
-#[cfg(feature = "cdylib")]
+#[cfg(grapnel_cdylib)]
 pub(crate) fn abort() -> ! {
     loop {
         // SAFETY: sends this process a signal that it may not survive; nothing else.

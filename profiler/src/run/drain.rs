@@ -175,6 +175,7 @@ impl<'a> Drain<'a> {
         let info = describe(&segment);
         // A process has one image at a time: the last one ended with the exec.
         self.end_where(|recording| recording.pid == info.pid);
+        self.forget_idle_image(info.pid);
         let image = self.images.entry(info.pid).or_insert(0);
         *image += 1;
         let (file, path) = match self.output.take() {
@@ -191,6 +192,18 @@ impl<'a> Drain<'a> {
         }
         self.active.push(recording);
         self.progress.processes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A child that did nothing between fork and exec leaves no trace of that time.
+    fn forget_idle_image(&mut self, pid: u32) {
+        let Some(last) = self.finished.last() else { return };
+        let totals = &last.totals;
+        let idle = totals.allocations + totals.reallocations + totals.frees == 0 && totals.lost_events == 0;
+        if last.pid == pid && idle && last.path != self.path && last.problem.is_none() {
+            let _ = std::fs::remove_file(&last.path);
+            self.finished.pop();
+            self.images.entry(pid).and_modify(|images| *images -= 1);
+        }
     }
 
     fn end_dead(&mut self) {

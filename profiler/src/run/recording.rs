@@ -5,8 +5,9 @@ use super::merge::Merge;
 use super::process::{Process, monotonic_ns};
 use super::shared::Segment;
 use grapnel_analysis::LiveTotals;
+use grapnel_analysis::report::words::harmless;
 use grapnel_trace::ring::Consumer;
-use grapnel_trace::shared::{TEXT_BYTES, Text};
+use grapnel_trace::shared::{TEXT_BYTES, Text, failure};
 use grapnel_trace::writer::Writer;
 use grapnel_trace::{Error, Event, Exit, ProcessInfo};
 use std::cell::Cell;
@@ -54,12 +55,15 @@ pub(crate) struct Recording {
 /// What a finished recording leaves.
 #[derive(Debug)]
 pub(crate) struct Finished {
+    pub(crate) pid: u32,
     pub(crate) path: PathBuf,
     pub(crate) bytes: u64,
     pub(crate) totals: grapnel_analysis::Totals,
     pub(crate) command: Vec<Vec<u8>>,
     /// Why the trace is not complete.
     pub(crate) problem: Option<String>,
+    /// What a person may want to know of it.
+    pub(crate) note: Option<String>,
 }
 
 fn text(text: &Text) -> Vec<u8> {
@@ -137,11 +141,13 @@ impl Recording {
 
     /// What the process says is wrong with its recording.
     pub(crate) fn failure(&self) -> Option<String> {
-        let header = self.segment.header();
-        (header.failure.load(Ordering::Acquire) != 0).then(|| {
-            let message = text(&header.message);
-            String::from_utf8_lossy(message.strip_suffix(b"\0").unwrap_or(&message)).into_owned()
-        })
+        let code = self.segment.header().failure.load(Ordering::Acquire);
+        (code != 0 && code != failure::NOTE).then(|| self.message())
+    }
+
+    fn message(&self) -> String {
+        let message = text(&self.segment.header().message);
+        harmless(&String::from_utf8_lossy(message.strip_suffix(b"\0").unwrap_or(&message))).into_owned()
     }
 
     /// Takes what is in the rings, and writes what is due. Returns how many words there were.
@@ -233,10 +239,8 @@ impl Recording {
         loop {
             let words = self.take_words();
             let done = self.merge_ready(u64::MAX);
-            if words == 0 && done == 0 {
-                if !self.merge.pass_gaps() {
-                    break;
-                }
+            if words == 0 && done == 0 && !self.merge.pass_gaps() {
+                break;
             }
         }
         self.now_ns = monotonic_ns().saturating_sub(self.started_ns);
@@ -260,7 +264,9 @@ impl Recording {
             }
             (None, failure) => failure,
         };
+        let note = self.segment.header().failure.load(Ordering::Acquire) == failure::NOTE;
+        let note = note.then(|| self.message());
         let command = pieces(&text(&self.segment.header().command));
-        Finished { path: self.path, bytes: self.written, totals, command, problem }
+        Finished { pid: self.pid, path: self.path, bytes: self.written, totals, command, problem, note }
     }
 }

@@ -253,5 +253,6 @@ pub(crate) fn short_name(program: &OsStr) -> String {
         .take(64)
         .map(|byte| if fine(byte) { *byte as char } else { '_' })
         .collect();
-    if name.starts_with('.') { format!("_{}", &name[1..]) } else { name }
+    // No hidden files.
+    name.strip_prefix('.').map_or(name.clone(), |rest| format!("_{rest}"))
 }

@@ -15,6 +15,11 @@ pub(crate) fn print(quiet: bool, path: &Path, program: &OsStr, pid: u32, exit: E
     for problem in problems(path, outcome) {
         let _ = writeln!(text, "grapnel: {problem}");
     }
+    if !quiet {
+        for note in outcome.recordings.iter().filter_map(|recording| recording.note.as_ref()) {
+            let _ = writeln!(text, "grapnel: note: {note}");
+        }
+    }
     let own = outcome.recordings.iter().find(|recording| recording.path == path);
     if let Some(own) = own.filter(|_| !quiet) {
         summarise(&mut text, program, pid, exit, own, outcome);
@@ -56,11 +61,14 @@ fn summarise(text: &mut String, program: &OsStr, pid: u32, exit: Exit, own: &Fin
         0 => "none lost".to_owned(),
         lost => format!("{} LOST", counted(lost, "event")),
     };
-    let children = outcome.recordings.len() - 1;
-    let mut processes = match children {
-        0 => "no other processes".to_owned(),
-        1 => "1 other trace beside it".to_owned(),
-        n => format!("{n} other traces beside it"),
+    let others = || outcome.recordings.iter().filter(|recording| recording.path != own.path);
+    let events_of = |recording: &Finished| recording.totals.allocations + recording.totals.frees;
+    let mut processes = match (others().count(), others().max_by_key(|recording| events_of(recording))) {
+        (0, _) | (_, None) => "no other traces".to_owned(),
+        (1, Some(other)) => format!("1 other trace: {}", quoted(&other.path.display().to_string())),
+        (n, Some(largest)) => {
+            format!("{n} other traces, the largest {}", quoted(&largest.path.display().to_string()))
+        }
     };
     if outcome.running != 0 {
         let _ = write!(processes, "; {} still running, recorded until now (see --wait)", outcome.running);
@@ -78,7 +86,7 @@ fn summarise(text: &mut String, program: &OsStr, pid: u32, exit: Exit, own: &Fin
   live at end    {:>14}  in {}
   events         {:>14}  {lost}
   trace          {} ({}, {per_event:.1} bytes per event)
-  processes      {processes}
+  children       {processes}
   next           grapnel report {}
 ",
         duration(totals.duration_ns),

@@ -178,6 +178,8 @@ pub mod failure {
     pub const PANIC: u32 = 2;
     /// No memory for the agent's own needs.
     pub const MEMORY: u32 = 3;
+    /// Not a failure: something to know about the recording, which goes on.
+    pub const NOTE: u32 = 4;
 }
 
 /// Bytes from a segment's start to its first ring.
