@@ -22,8 +22,8 @@ use core::ops::Range;
 
 use crate::{
     live::Pattern,
-    memory::maps::{HIGHEST, LOWEST, Maps},
-    sys::{self, EEXIST, Errno, Fd, PAGE},
+    memory::{maps::Maps, place::map_near},
+    sys::{self, Errno, Fd, PAGE},
 };
 
 /// How memory for code was made without ever being writable and executable at once.
@@ -284,80 +284,6 @@ fn two_views(near: usize, len: usize, reach: &Range<usize>, maps: Option<&Maps>)
         way: CodeWay::TwoViews,
         pid,
     })
-}
-
-/// Maps `len` bytes so that all of them lie in `reach`, without disturbing any other mapping.
-fn map_near(
-    near: usize,
-    len: usize,
-    reach: &Range<usize>,
-    maps: Option<&Maps>,
-    prot: i32,
-    flags: i32,
-    file: Option<&Fd>,
-) -> Result<usize, Errno> {
-    let mut fresh;
-    let mut maps = maps;
-    // Another thread may take the place between the look and the mapping; then the look is repeated.
-    for _ in 0..8 {
-        let Some(list) = maps else { break };
-        let place = place(list, near, len, reach, true).or_else(|| place(list, near, len, reach, false));
-        let Some(place) = place else { return Err(Errno(libc::ENOMEM)) };
-        match map_exactly(place, len, prot, flags, file) {
-            Err(EEXIST) => {
-                fresh = Maps::read()?;
-                maps = Some(&fresh);
-            }
-            other => return other,
-        }
-    }
-    // Without /proc: knock at addresses further and further away.
-    const STEP: usize = 16 << 20;
-    let mut last = EEXIST;
-    for step in 1..=(i32::MAX as usize / STEP) {
-        for at in [near.checked_sub(step * STEP), near.checked_add(step * STEP)].into_iter().flatten() {
-            let at = at & !(PAGE - 1);
-            if at < LOWEST || at < reach.start || at.saturating_add(len) > reach.end.min(HIGHEST) {
-                continue;
-            }
-            match map_exactly(at, len, prot, flags, file) {
-                Err(EEXIST) => {}
-                Err(other) => last = other,
-                ok => return ok,
-            }
-        }
-    }
-    Err(last)
-}
-
-fn map_exactly(at: usize, len: usize, prot: i32, flags: i32, file: Option<&Fd>) -> Result<usize, Errno> {
-    // SAFETY: MAP_FIXED_NOREPLACE never replaces a mapping.
-    let got = unsafe { sys::mmap(at, len, prot, flags | libc::MAP_FIXED_NOREPLACE, file) }?;
-    if got == at {
-        return Ok(at);
-    }
-    // Kernels before 4.17 take the flag for a hint.
-    // SAFETY: just mapped, and nothing knows it.
-    unsafe { sys::munmap(got, len) }?;
-    Err(EEXIST)
-}
-
-/// The free place nearest to `near` for `len` bytes inside `reach`. With `leave_room`, not where the heap or the main
-/// thread's stack would grow.
-fn place(maps: &Maps, near: usize, len: usize, reach: &Range<usize>, leave_room: bool) -> Option<usize> {
-    let mut best: Option<usize> = None;
-    maps.for_each_gap(leave_room, |gap| {
-        let start = gap.start.max(reach.start).checked_next_multiple_of(PAGE)?;
-        let last = gap.end.min(reach.end).checked_sub(len)? & !(PAGE - 1);
-        if start <= last {
-            let at = (near & !(PAGE - 1)).clamp(start, last);
-            if best.is_none_or(|b| at.abs_diff(near) < b.abs_diff(near)) {
-                best = Some(at);
-            }
-        }
-        Some(())
-    });
-    best
 }
 
 #[cfg(test)]

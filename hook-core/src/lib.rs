@@ -48,10 +48,10 @@
 //! a signal handler and its table ([`Liveness::Live`]). After fork the child has the same hooks, and they work: there is nothing to do.
 //!
 //! # Safety
-//! `unsafe` is confined to: `sys` (system calls), `memory::view` (writing code), `arena` (writing trampolines),
-//! `module` and `elf` (reading loaded objects), `symbol` (calling IFUNC resolvers), `live` (the trap handler), `patch`,
-//! `transaction` and `hook` (patching).
-//! Each says at its start what it relies on.
+//! `unsafe` is confined to: `sys` and `native` (system calls, two assembly routines), `memory::view` (writing code),
+//! `memory::place` and `arena` (mapping and writing trampolines), `module`, `elf` and `extent` (reading loaded objects),
+//! `symbol` (calling IFUNC resolvers), `live` (the trap handler), `patch`, `transaction` and `hook` (patching). Each says
+//! at its start what it relies on.
 #![cfg_attr(not(test), no_std)]
 
 extern crate alloc;

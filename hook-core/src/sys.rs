@@ -43,8 +43,7 @@ pub(crate) const EINVAL: Errno = Errno(libc::EINVAL);
 pub(crate) const ENOMEM: Errno = Errno(libc::ENOMEM);
 pub(crate) const EEXIST: Errno = Errno(libc::EEXIST);
 
-/// The size of a page that mappings are aligned to on x86-64, and a divisor of it nowhere: other sizes come from the
-/// auxiliary vector when an architecture that has them is added.
+/// The size of a page on x86-64. Where it varies, it is to come from the auxiliary vector.
 pub(crate) const PAGE: usize = 4096;
 
 /// A descriptor that is closed when it goes.

@@ -1,4 +1,5 @@
 //! The process's own memory, seen from outside: what is mapped, and reading and writing it without a fault.
 
 pub mod maps;
+pub(crate) mod place;
 pub(crate) mod view;
