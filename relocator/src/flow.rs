@@ -52,7 +52,8 @@ pub fn check(isa: Isa, function_bytes: &[u8], from: CodeAddr, window_len: usize)
 }
 
 /// Decodes the function at `from`, whose bytes are all of `function_bytes`, for branches into its first `window_len`
-/// bytes.
+/// bytes. These are the bytes that a patch overwrites: an instruction that begins behind them stays what it was, also
+/// where the window is longer than the patch.
 ///
 /// Jump tables of the form that compilers write are followed where they can be read.
 #[must_use]

@@ -8,6 +8,24 @@
 //! is rewritten, how long the result can get, and which destinations are near enough; it has no side effects.
 //! [`RelocationPlan::emit`] writes the code for one destination.
 //!
+//! ```
+//! use grapnel_relocator::{CodeAddr, Isa, RelocationPlan, Window, redirect};
+//!
+//! // push rbp; mov rbp, rsp; mov eax, [rip + 0x1000]; ...
+//! let function = [0x55, 0x48, 0x89, 0xe5, 0x8b, 0x05, 0x00, 0x10, 0x00, 0x00, 0xc3];
+//! let from = CodeAddr(0x7f00_0000_1000);
+//! let window = Window::decode(Isa::X86_64, from, &function, redirect::lengths(Isa::X86_64).near)?;
+//! assert_eq!(window.len(), 10);
+//!
+//! let plan = RelocationPlan::new(&window)?;
+//! let to = CodeAddr(0x7f00_0010_0000);
+//! assert!(plan.reach().contains(to));
+//! let relocated = plan.emit(to)?;
+//! assert!(relocated.bytes().len() <= plan.max_len());
+//! assert_eq!(relocated.map().to_relocated(4), Some(4));
+//! # Ok::<(), grapnel_relocator::Error>(())
+//! ```
+//!
 //! # The contract
 //!
 //! For every window that is accepted, running the relocated code leaves the same registers, flags and memory, makes the
@@ -18,6 +36,9 @@
 //!   relocated code. `call` to the very next instruction only asks for its address, and pushes the original one.
 //! * A recursive call to the window's own start goes to the original address, where the patch is: it is a call like any
 //!   other of the function.
+//!
+//! What lies between two instructions of the original is seen by no one but a signal handler or a debugger: there an
+//! instruction may be under way in several steps, and [`PcMap::to_original`] says so.
 //!
 //! What can't meet the contract is refused with an [`Error`] that names the instruction and the reason. An instruction
 //! that is not known to be independent of its address is never copied.

@@ -91,6 +91,16 @@ impl RelocationPlan {
         }
     }
 
+    /// The offsets in the window of its calls, whose return addresses will lie in the relocated code.
+    ///
+    /// An exception that passes such a call is looked up by that address: the handlers and cleanups which the function's
+    /// own tables give for the original call are not found, unless the relocated code has tables that say the same.
+    pub fn calls(&self) -> impl Iterator<Item = usize> + '_ {
+        match &self.lowered {
+            Lowered::X86_64(plan) => plan.calls(),
+        }
+    }
+
     /// Writes the code that runs at `to`.
     ///
     /// # Errors

@@ -195,6 +195,13 @@ impl Plan {
         targets.map(|target| self.near(target)).fold(Reach::ALL, Reach::intersection)
     }
 
+    pub(crate) fn calls(&self) -> impl Iterator<Item = usize> + '_ {
+        let calls = self.items.iter().filter(|(inst, lowering)| {
+            matches!(lowering, Lowering::Call(_)) || inst.flow() == Flow::CallIndirect
+        });
+        calls.map(|(inst, _)| inst.addr().displacement_from(self.from) as usize)
+    }
+
     /// Destinations `to` with `i32::MIN <= target - next <= i32::MAX` for every `next` in `to ..= to + max_len`.
     ///
     /// The bounds stop at the ends of the address space instead of wrapping: no code reaches around them.
