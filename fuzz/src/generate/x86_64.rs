@@ -130,7 +130,7 @@ pub(super) fn case(entropy: &mut Unstructured<'_>) -> Result<Case> {
     let from = CodeAddr(0x0000_1000_0000_0000 + (u64::from(entropy.arbitrary::<u32>()?) << 4));
     let from = from.add(u64::from(entropy.ratio(1u8, 4)?) * entropy.int_in_range(0..=15)?);
     let to = match entropy.int_in_range(0..=9)? {
-        0 => CodeAddr(0x0000_0500_0000_0000 + u64::from(entropy.arbitrary::<u32>()?)),
+        0 | 3 => CodeAddr(0x0000_0500_0000_0000 + u64::from(entropy.arbitrary::<u32>()?)),
         // The last destinations within reach, and the first beyond.
         1 => from.offset(i64::from(i32::MIN) + entropy.int_in_range(-0x2000..=0x2000)?),
         2 => from.offset(i64::from(i32::MAX) + entropy.int_in_range(-0x2000..=0x2000)?),
@@ -165,6 +165,11 @@ fn rip(entropy: &mut Unstructured<'_>, code: &mut Vec<u8>, branches: &mut Vec<Br
         Some(reg) => reg,
         None => entropy.int_in_range(0..=7)?,
     };
+    let bare =
+        !matches!(opcode[0], 0x40..=0x4f | 0x62 | 0x64..=0x67 | 0x3e | 0xc4 | 0xc5 | 0xf0 | 0xf2 | 0xf3);
+    if bare && entropy.ratio(1u8, 3)? {
+        code.push(0x40 | entropy.int_in_range(0..=15u8)?);
+    }
     code.extend(opcode);
     code.push(reg << 3 | 5);
     // Mostly near data; at times what a branch could go to, the neighbourhood, or anything.
