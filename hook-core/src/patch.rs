@@ -10,7 +10,7 @@ use grapnel_relocator::CodeAddr;
 
 use crate::{
     Error, Liveness, PatchWay, Refusal,
-    live::{Session, Ways},
+    live::{PatchingRight, Ways},
     memory::view::{Bytes, MemoryView},
     native::{self, TRAP},
     sys::Errno,
@@ -72,11 +72,11 @@ pub(crate) unsafe fn apply(view: &MemoryView, patches: &mut [Patch], liveness: L
         // SAFETY: the caller's promise: nobody runs the code meanwhile.
         Liveness::SingleThreaded => unsafe { apply_alone(view, patches) },
         Liveness::Live => {
-            let refusal = match (view.is_file(), Session::begin()) {
+            let refusal = match (view.is_file(), PatchingRight::begin()) {
                 (Err(errno), _) => Refusal::NoProcMem(errno),
                 (_, Err(refusal)) => refusal,
                 // SAFETY: the caller's promise.
-                (Ok(()), Ok(session)) => return unsafe { apply_live(view, patches, &session) },
+                (Ok(()), Ok(right)) => return unsafe { apply_live(view, patches, &right) },
             };
             for patch in patches {
                 patch.state = Err(Error::NotLive { site: patch.start.at, refusal });
@@ -105,9 +105,9 @@ unsafe fn apply_alone(view: &MemoryView, patches: &mut [Patch]) {
 ///
 /// # Safety
 /// As [`apply`].
-unsafe fn apply_live(view: &MemoryView, patches: &mut [Patch], session: &Session) {
+unsafe fn apply_live(view: &MemoryView, patches: &mut [Patch], right: &PatchingRight) {
     for patch in good(patches) {
-        session.enter(patch.start.at.0, patch.ways);
+        right.enter(patch.start.at.0, patch.ways);
         if let Some(edit) = patch.aside {
             // SAFETY: padding, which nobody runs (the plan's proof).
             let written = unsafe { view.write_running(edit.at.0 as usize, edit.new.as_slice()) };
@@ -119,7 +119,7 @@ unsafe fn apply_live(view: &MemoryView, patches: &mut [Patch], session: &Session
             unsafe { patch.write(view, at, Some(&TRAP)) };
         }
     }
-    if let Err(errno) = session.synchronise() {
+    if let Err(errno) = right.synchronise() {
         // The bytes that were there before are as good as the traps, one by one.
         for patch in good(patches) {
             let old = patch.start.old;
@@ -141,7 +141,7 @@ unsafe fn apply_live(view: &MemoryView, patches: &mut [Patch], session: &Session
         }
     }
     // It worked a moment ago, and has no reason to fail later; if it did, the traps would still be right.
-    let _ = session.synchronise();
+    let _ = right.synchronise();
     for patch in good(patches) {
         let new = patch.start.new;
         for at in patch.positions() {
@@ -149,7 +149,7 @@ unsafe fn apply_live(view: &MemoryView, patches: &mut [Patch], session: &Session
             unsafe { patch.write(view, at, new.as_slice().get(at)) };
         }
     }
-    let _ = session.synchronise();
+    let _ = right.synchronise();
 }
 
 impl Patch {

@@ -49,7 +49,7 @@ pub enum Liveness {
 static HOLDER: AtomicI32 = AtomicI32::new(0);
 
 /// The right to patch live code, held by one thread of the process at a time.
-pub(crate) struct Session(());
+pub(crate) struct PatchingRight(());
 
 /// Why code can't be patched while it runs.
 #[non_exhaustive]
@@ -79,15 +79,15 @@ impl core::fmt::Display for Refusal {
     }
 }
 
-impl Session {
+impl PatchingRight {
     pub(crate) fn begin() -> Result<Self, Refusal> {
         let pid = sys::pid();
         let free = |holder: i32| (holder != pid).then_some(pid);
         HOLDER.fetch_update(Acquire, Relaxed, free).map_err(|_| Refusal::Busy)?;
-        let session = Self(());
+        let right = Self(());
         sys::register_core_sync().map_err(Refusal::Kernel)?;
         handler::install().map_err(Refusal::Kernel)?;
-        Ok(session)
+        Ok(right)
     }
 
     /// Says where a thread goes on that traps in a patch. Entered before the trap is written.
@@ -101,7 +101,7 @@ impl Session {
     }
 }
 
-impl Drop for Session {
+impl Drop for PatchingRight {
     fn drop(&mut self) {
         HOLDER.store(0, Release);
     }
