@@ -1,6 +1,7 @@
 //! Whether anything in a function branches back into the window.
 //!
-//! A patch overwrites the window. A branch from the rest of the function to the middle of it would land in the patch.
+//! A patch overwrites the window. A branch from the rest of the function to the middle of it would land in the patch,
+//! and a read of it, where code and constants are mixed, would see the patch.
 
 use grapnel_arch::{CodeAddr, Isa};
 
@@ -14,7 +15,8 @@ pub enum Verdict {
     Proven,
     /// No branch into the window was seen, and the reason says what could not be seen.
     Assumed(Reason),
-    /// This branch, or the instruction at this entry, leads into the window.
+    /// This branch, or the instruction at this entry, leads into the window; or this instruction reads the window's bytes
+    /// or takes the address of one inside it.
     Refused(Culprit),
 }
 

@@ -143,3 +143,15 @@ fn calls_are_told_and_get_pc_is_none() {
     assert_eq!(plan(&bytes, 8).calls().collect::<Vec<_>>(), [1, 6]);
     assert_eq!(plan(&bytes[8..], 5).calls().count(), 0);
 }
+
+#[test]
+fn a_constant_inside_the_window_is_found() {
+    // jmp over; four bytes of constant; over: mov eax, [rip - 10]; ret
+    let load = [0xeb, 0x04, 1, 2, 3, 4, 0x8b, 0x05, 0xf6, 0xff, 0xff, 0xff, 0xc3];
+    assert!(
+        matches!(flow::check(Isa::X86_64, &load, FROM, 5), Verdict::Refused(load) if load.at == FROM.add(6))
+    );
+    // The address of the function itself is no such use: lea rax, [rip - 13].
+    let own = [0xeb, 0x04, 1, 2, 3, 4, 0x48, 0x8d, 0x05, 0xf3, 0xff, 0xff, 0xff, 0xc3];
+    assert!(!matches!(flow::check(Isa::X86_64, &own, FROM, 5), Verdict::Refused(_)));
+}

@@ -7,7 +7,7 @@ use grapnel_arch::{
     x86_64::{Flow, Inst, TableForm, TableJump, decode, table_jump},
 };
 
-use super::{culprit, culprit_at};
+use super::{culprit, culprit_at, plan::uses_window};
 use crate::{
     Culprit,
     flow::{Reason, Surroundings, Verdict},
@@ -104,6 +104,9 @@ impl Sweep<'_> {
     fn judge(&mut self, at: usize, inst: &Inst) -> Result<(), Culprit> {
         if at < self.window_len {
             return Ok(());
+        }
+        if inst.rip_operand().is_some_and(|operand| uses_window(self.from, self.window_len, operand)) {
+            return Err(culprit(inst));
         }
         let Some(target) = inst.flow().target() else { return Ok(()) };
         match target.offset_within(self.from, self.window_len as u64) {

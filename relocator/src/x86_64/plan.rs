@@ -122,7 +122,7 @@ fn lower(window: &Window, insts: &[Inst], inst: &Inst) -> Result<Lowering, Error
         Flow::Next | Flow::JumpIndirect | Flow::CallIndirect | Flow::Return | Flow::Undefined => {
             match inst.rip_operand() {
                 None => Ok(Lowering::Copy),
-                Some(operand) if uses_window(window, operand) => {
+                Some(operand) if uses_window(window.from, window.len, operand) => {
                     Err(Error::UsesWindow { culprit: culprit(inst), target: operand.target })
                 }
                 Some(operand) => Ok(match inst.pointer() {
@@ -167,11 +167,11 @@ fn dest(window: &Window, insts: &[Inst], inst: &Inst, target: CodeAddr) -> Resul
 
 /// The operand's bytes and the window's overlap. The address of the window's start alone is the function's, and is
 /// what everyone else takes it for; one further in is a place to jump to or to read.
-fn uses_window(window: &Window, operand: RipOperand) -> bool {
-    let into_window = operand.target.displacement_from(window.from);
+pub(super) fn uses_window(from: CodeAddr, len: usize, operand: RipOperand) -> bool {
+    let (into_window, len) = (operand.target.displacement_from(from), len as i64);
     match i64::from(operand.access) {
-        0 => 0 < into_window && into_window < window.len as i64,
-        access => into_window < window.len as i64 && into_window + access > 0,
+        0 => 0 < into_window && into_window < len,
+        access => into_window < len && into_window.saturating_add(access) > 0,
     }
 }
 
