@@ -86,6 +86,21 @@ pub(crate) fn attach(tls: &Tls, level: usize) -> Option<*mut Context> {
     Some(context)
 }
 
+/// The owner of a context that a longjmp left in the middle of a recording: nobody's, until the process ends.
+const LEFT: u64 = u64::MAX;
+
+/// Leaves this thread's contexts as they are and begins without.
+pub(crate) fn leave(tls: &Tls) {
+    let _guard = life::PROCESS.lock();
+    for cell in &tls.contexts {
+        let context = cell.replace(ptr::null_mut());
+        // SAFETY: contexts are never freed; PROCESS is held.
+        if let Some(context) = unsafe { context.as_mut() } {
+            context.owner = LEFT;
+        }
+    }
+}
+
 fn find_abandoned(contexts: &mut [*mut Context], owner: u64) -> Option<*mut Context> {
     let process = sys::process_id();
     // SAFETY: contexts are never freed; owner is only written by a thread that owns or claims it.

@@ -128,7 +128,7 @@ fn inside<T>(call: impl FnOnce() -> T) -> T {
 fn given(saved: Saved<'_>, block: Block, size: usize, source: Source) {
     if !block.is_null() && !is_inside(saved) {
         rescued(saved, block, 0, || {
-            enter(|context| context.alloc(saved, block.addr() as u64, size as u64, source));
+            enter(saved, |context| context.alloc(saved, block.addr() as u64, size as u64, source));
         });
     }
 }
@@ -156,7 +156,7 @@ stub!(grapnel_agent_free, free, "rsi");
 unsafe extern "C" fn free(block: Block, saved: Saved<'_>) {
     if !block.is_null() && !is_inside(saved) && !is_own_business(saved) {
         rescued(saved, ptr::null_mut(), original(Function::Free), || {
-            enter(|context| context.plain(record::FREE, block.addr() as u64));
+            enter(saved, |context| context.plain(record::FREE, block.addr() as u64));
         });
     }
     // SAFETY: the caller's call, passed on.
@@ -172,7 +172,7 @@ unsafe extern "C" fn realloc(old: Block, size: usize, saved: Saved<'_>) -> Block
         // glibc frees the block when the size is 0.
         let kind = if size == 0 { record::FREE } else { record::REALLOC_BEGIN };
         rescued(saved, ptr::null_mut(), original(Function::Realloc), || {
-            enter(|context| context.plain(kind, address));
+            enter(saved, |context| context.plain(kind, address));
         });
     }
     // SAFETY: the caller's call, passed on.
@@ -181,7 +181,7 @@ unsafe extern "C" fn realloc(old: Block, size: usize, saved: Saved<'_>) -> Block
         given(saved, block, size, Source::Realloc);
     } else {
         rescued(saved, block, 0, || {
-            enter(|context| {
+            enter(saved, |context| {
                 if block.is_null() {
                     context.plain(record::REALLOC_FAILED, address);
                 } else {
@@ -208,7 +208,9 @@ unsafe extern "C" fn posix_memalign(
         let block = unsafe { *out };
         if !block.is_null() {
             rescued(saved, ptr::null_mut(), 0, || {
-                enter(|context| context.alloc(saved, block.addr() as u64, size as u64, Source::Aligned));
+                enter(saved, |context| {
+                    context.alloc(saved, block.addr() as u64, size as u64, Source::Aligned)
+                });
             });
         }
     }
@@ -248,7 +250,7 @@ paged!(grapnel_agent_pvalloc, pvalloc, Pvalloc);
 
 stub!(grapnel_agent_loader_state, loader_state, "rdi");
 unsafe extern "C" fn loader_state(saved: Saved<'_>) {
-    rescued(saved, ptr::null_mut(), 0, crate::modules::changed);
+    rescued(saved, ptr::null_mut(), 0, || crate::modules::changed(saved));
     // SAFETY: the function takes and returns nothing.
     unsafe { original_as::<unsafe extern "C" fn()>(Function::LoaderState)() }
 }

@@ -10,6 +10,7 @@
 //! unloading, so that no pc is resolved in an object that is gone; between unmapping and that moment only a
 //! stack whose words are not return addresses could lead there.
 
+use crate::entry::SavedRegisters;
 use crate::stack::on_own_stack;
 use crate::{life, session, sys};
 use alloc::boxed::Box;
@@ -286,12 +287,12 @@ impl Resolver for LockedResolver {
 }
 
 /// What the hook on `_dl_debug_state` does.
-pub(crate) fn changed() {
+pub(crate) fn changed(saved: &SavedRegisters) {
     if life::current() == 0 && session::header().is_none() {
         return;
     }
     let mut updated = false;
-    crate::record::enter(|context| {
+    crate::record::enter(saved, |context| {
         update(Some(&mut context.ring));
         updated = true;
     });

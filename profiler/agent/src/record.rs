@@ -9,6 +9,7 @@ use crate::entry::SavedRegisters;
 use crate::modules::{self, LockedResolver};
 use crate::tls::{self, LEVELS};
 use crate::{life, session, sys};
+use core::ptr;
 use core::sync::atomic::{Ordering, compiler_fence};
 use grapnel_trace::Source;
 use grapnel_trace::ring::{Full, Producer};
@@ -25,21 +26,24 @@ pub(crate) struct NotWritten;
 
 /// Lends `work` this thread's context, if this process records.
 #[inline(always)]
-pub(crate) fn enter(work: impl FnOnce(&mut Context)) {
+pub(crate) fn enter(saved: &SavedRegisters, work: impl FnOnce(&mut Context)) {
     let tls = tls::get();
-    let level = tls.level.get();
+    let mut level = tls.level.get();
     let life = life::current();
-    let mut context = core::ptr::null_mut();
+    let mut context = ptr::null_mut();
     if let Some(cell) = tls.contexts.get(level)
         && tls.life.get() == life
     {
         context = cell.get();
     }
     if context.is_null() {
-        context = match find(life, level) {
-            Some(context) => context,
+        (context, level) = match find(life, level, saved) {
+            Some(found) => found,
             None => return,
         };
+    }
+    if let Some(entry) = tls.entries.get(level) {
+        entry.set(ptr::from_ref(saved).addr());
     }
     tls.level.set(level + 1);
     compiler_fence(Ordering::SeqCst);
@@ -54,12 +58,17 @@ pub(crate) fn enter(work: impl FnOnce(&mut Context)) {
 
 #[cold]
 #[inline(never)]
-fn find(life: u64, level: usize) -> Option<*mut Context> {
-    if level >= LEVELS {
-        count_lost();
-        return None;
-    }
+fn find(life: u64, mut level: usize, saved: &SavedRegisters) -> Option<(*mut Context, usize)> {
     let tls = tls::get();
+    if level >= LEVELS {
+        if !all_abandoned(saved) {
+            count_lost();
+            return None;
+        }
+        // Those recordings will not go on; should one after all, it has its context to itself.
+        context::leave(tls);
+        level = 0;
+    }
     // A signal handler in here is one level up, as it is in a recording.
     tls.level.set(level + 1);
     let context = context::attach(tls, level);
@@ -67,7 +76,14 @@ fn find(life: u64, level: usize) -> Option<*mut Context> {
     if context.is_none() && (life != 0 || life::current() != 0) {
         count_lost();
     }
-    context
+    context.map(|context| (context, level))
+}
+
+/// Whether all recordings that this thread is in the middle of were left by a longjmp out of a signal handler: their
+/// frames lie where the stack has been given up.
+fn all_abandoned(saved: &SavedRegisters) -> bool {
+    let here = ptr::from_ref(saved).addr();
+    !sys::on_signal_stack() && tls::get().entries.iter().all(|entry| entry.get() < here)
 }
 
 #[cold]

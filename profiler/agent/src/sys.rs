@@ -161,6 +161,14 @@ pub(crate) fn restore_signals(mask: u64) {
     let _ = unsafe { syscall!(Sysno::rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, 0, 8) };
 }
 
+/// Whether this thread runs on its alternate signal stack.
+pub(crate) fn on_signal_stack() -> bool {
+    let mut stack = libc::stack_t { ss_sp: ptr::null_mut(), ss_flags: 0, ss_size: 0 };
+    // SAFETY: asks, into a live structure.
+    let asked = unsafe { syscall!(Sysno::sigaltstack, 0, &raw mut stack) };
+    asked.is_ok() && stack.ss_flags & libc::SS_ONSTACK != 0
+}
+
 /// Ends the process without running anything.
 #[cfg(grapnel_cdylib)]
 pub(crate) fn abort() -> ! {

@@ -35,7 +35,9 @@ pub(crate) struct Tls {
     pub(crate) inside: Cell<usize>,
     /// How many locks this thread holds: while it is not 0, signals are blocked.
     pub(crate) locks: Cell<usize>,
-    _pad: [u64; 7],
+    /// Where the stub of each level's recording saved its registers.
+    pub(crate) entries: [Cell<usize>; LEVELS],
+    _pad: [u64; 5],
 }
 
 const _: () = assert!(size_of::<Tls>() == 128);

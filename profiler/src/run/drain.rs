@@ -12,12 +12,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The longest that a wake-up may be missed by: also the trace's resolution of time.
 const NAP_NS: i64 = 10_000_000;
 /// So many words in one pass are worth looking again at once.
 const BUSY_WORDS: usize = 8192;
+/// How long the child of a fork may take to show itself.
+const FORK_PATIENCE: Duration = Duration::from_millis(100);
 /// Naps between two checks of whether processes have ended.
 const TOLD_EVERY: u32 = 4;
 
@@ -56,6 +58,7 @@ pub(crate) struct Drain<'a> {
     active: Vec<Recording>,
     finished: Vec<Finished>,
     images: HashMap<u32, u32>,
+    quiet_since: Option<Instant>,
 }
 
 /// What a session leaves.
@@ -92,6 +95,7 @@ impl<'a> Drain<'a> {
             active: Vec::new(),
             finished: Vec::new(),
             images: HashMap::new(),
+            quiet_since: None,
         }
     }
 
@@ -114,8 +118,7 @@ impl<'a> Drain<'a> {
             }
             if over {
                 self.end_dead();
-                let done = self.active.is_empty() || !self.orders.wait_for_all;
-                if done {
+                if !self.orders.wait_for_all || self.is_quiet() {
                     break;
                 }
             }
@@ -131,6 +134,15 @@ impl<'a> Drain<'a> {
             header.asleep.store(0, Ordering::Relaxed);
         }
         self.stop(refused)
+    }
+
+    /// Whether no process is left, for long enough that one which was just forked would have shown itself.
+    fn is_quiet(&mut self) -> bool {
+        if !self.active.is_empty() || !self.expected.is_empty() {
+            self.quiet_since = None;
+            return false;
+        }
+        self.quiet_since.get_or_insert_with(Instant::now).elapsed() > FORK_PATIENCE
     }
 
     /// Ends what still runs.
