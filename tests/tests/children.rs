@@ -173,9 +173,42 @@ fn wait_for_all() {
         reports.iter().find(|report| report.process.command.first().is_some_and(|name| name == "sleep"));
     assert!(slept.is_some_and(|report| report.totals.allocations > 0), "the late process is recorded");
 
-    let case = Case::new("/bin/sh").args(["-c", "(sleep 3; echo late) >/dev/null 2>&1 & echo early"]);
+    let case = Case::new("/bin/sh").args(["-c", "(sleep 8; echo late) >/dev/null 2>&1 & echo early"]);
     let start = std::time::Instant::now();
     let recorded = case.recorded();
-    assert!(start.elapsed().as_millis() < 2500, "it did not wait: {:?}", start.elapsed());
+    assert!(start.elapsed().as_millis() < 7000, "it did not wait: {:?}", start.elapsed());
     assert_eq!(recorded.outcome.out(), "early\n");
+}
+
+/// Processes that go on after grapnel's program has ended, and grapnel with it, run as ever.
+#[test]
+fn children_that_outlive_grapnel() {
+    for _ in 0..6 {
+        let dir = grapnel_tests::run::temporary_dir();
+        let err = dir.path().join("err");
+        let file = std::fs::File::create(&err).expect("a file for stderr");
+        let case = Case::new("/bin/sh")
+            .args(["-c", "(for i in 1 2 3; do sleep 0.1; done; echo late >&2) & echo early"]);
+        let mut child = case
+            .grapnel_command(dir.path())
+            .stdin(std::process::Stdio::null())
+            .stdout(std::process::Stdio::null())
+            .stderr(file)
+            .spawn()
+            .expect("grapnel starts");
+        assert!(child.wait().expect("grapnel ends").success());
+        let start = std::time::Instant::now();
+        loop {
+            let text = std::fs::read_to_string(&err).expect("stderr");
+            if text.contains("late") {
+                assert_eq!(text, "late\n");
+                break;
+            }
+            assert!(start.elapsed().as_secs() < 120, "the child never ended: {text}");
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        for trace in grapnel_tests::run::traces_in(dir.path()) {
+            grapnel_tests::run::report(&trace);
+        }
+    }
 }

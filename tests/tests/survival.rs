@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < Duration::from_secs(60), "waited in vain until {what}");
+        assert!(start.elapsed() < Duration::from_secs(120), "waited in vain until {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -35,7 +35,7 @@ fn grapnel_killed() {
     let family = descendants(child.id());
     assert!(!family.is_empty(), "the program is a child of grapnel");
     kill(Signal::KILL, child.id());
-    let status = wait(&mut child, Duration::from_secs(60)).expect("grapnel ends");
+    let status = wait(&mut child, Duration::from_secs(120)).expect("grapnel ends");
     assert_eq!(status.signal(), Some(9));
     until("the program ends", || family.iter().all(|pid| !Path::new(&format!("/proc/{pid}/exe")).exists()));
     let expected = case.bare();
@@ -65,7 +65,7 @@ fn grapnel_killed_in_a_flood() {
     let family = descendants(child.id());
     std::thread::sleep(Duration::from_millis(300));
     kill(Signal::KILL, child.id());
-    wait(&mut child, Duration::from_secs(60)).expect("grapnel ends");
+    wait(&mut child, Duration::from_secs(120)).expect("grapnel ends");
     until("the program ends", || family.iter().all(|pid| !Path::new(&format!("/proc/{pid}/exe")).exists()));
     assert_eq!(std::fs::read_to_string(&out).expect("stdout"), "flooded\n");
 }
@@ -121,7 +121,7 @@ fn grapnel_killed_before_an_exec() {
     // In the middle of a sleep, not in that of an exec.
     std::thread::sleep(Duration::from_millis(50));
     kill(Signal::KILL, child.id());
-    wait(&mut child, Duration::from_secs(60)).expect("grapnel ends");
+    wait(&mut child, Duration::from_secs(120)).expect("grapnel ends");
     until("the program ends", || !Path::new(&format!("/proc/{shell}/exe")).exists());
     let text = |path: &Path| std::fs::read_to_string(path).expect("output");
     let bare = case.bare();
@@ -142,7 +142,7 @@ fn interrupted() {
         until("the program works", || lines_of(&out) >= 3);
         let group = rustix::process::Pid::from_raw(child.id().cast_signed()).expect("a pid");
         rustix::process::kill_process_group(group, signal).expect("the group can be signalled");
-        let status = wait(&mut child, Duration::from_secs(60)).expect("grapnel ends with its program");
+        let status = wait(&mut child, Duration::from_secs(120)).expect("grapnel ends with its program");
         assert_eq!(status.signal(), Some(number), "{status:?}");
         let report = report(&dir.path().join("t.grapnel"));
         assert_eq!(report.process.exit, Some(grapnel_tests::report::Exit::Signal(number)));
