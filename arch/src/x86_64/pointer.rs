@@ -8,6 +8,7 @@ use super::{Inst, MAX_INST_LEN};
 const REX: u8 = 0x40;
 const REX_W: u8 = 0x48;
 const REX_R: u8 = 0x44;
+const REX_X: u8 = 0x42;
 const REX_B: u8 = 0x41;
 
 /// What an instruction does with its RIP-relative operand, if its destination can hold the operand's address.
@@ -83,7 +84,8 @@ pub fn load_through(inst: &Inst, register: u8) -> ([u8; MAX_INST_LEN], usize) {
     let modrm = source.len() - 5;
     bytes[..modrm].copy_from_slice(&source[..modrm]);
     if source[0] & 0xf0 == REX {
-        bytes[0] = source[0] & !(REX_B ^ REX) | register >> 3;
+        // REX.B and REX.X had no meaning. Now B is the base's, and X would make R12 an index of itself.
+        bytes[0] = source[0] & !(REX_B ^ REX | REX_X ^ REX) | register >> 3;
     }
     let reg = source[modrm] & 0x38;
     let base = register & 7;
@@ -113,8 +115,8 @@ mod tests {
             "r14", "r15",
         ];
         for (register, name) in (0u8..).zip(NAMES) {
-            // REX.B is set and has no meaning in the original.
-            let bytes = [0x49 | register >> 3 << 2, 0x8b, register << 3 & 0x38 | 5, 0, 0, 0, 0];
+            // REX.X and REX.B are set and have no meaning in the original.
+            let bytes = [0x4b | register >> 3 << 2, 0x8b, register << 3 & 0x38 | 5, 0, 0, 0, 0];
             let inst = decode(CodeAddr(0), &bytes).unwrap();
             let Some(Pointer::Load { register: found }) = inst.pointer() else {
                 assert_eq!(name, "rsp");
