@@ -5,7 +5,7 @@
 
 use crate::start::grapnel_agent_start;
 use crate::{entry, life, session, sys};
-use alloc::format;
+use core::fmt::{self, Write};
 use core::panic::PanicInfo;
 use grapnel_trace::shared::failure;
 
@@ -14,11 +14,30 @@ use grapnel_trace::shared::failure;
 #[unsafe(link_section = ".init_array")]
 static CONSTRUCTOR: unsafe extern "C" fn() = grapnel_agent_start;
 
+/// Text of limited length; what is beyond is left out.
+struct Text {
+    bytes: [u8; 400],
+    len: usize,
+}
+
+impl Write for Text {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for (to, from) in self.bytes.iter_mut().skip(self.len).zip(text.bytes()) {
+            *to = from;
+            self.len += 1;
+        }
+        Ok(())
+    }
+}
+
 /// A fault of our own: recording ends, the target goes on as if we had never been there.
 #[panic_handler]
 fn panic(info: &PanicInfo<'_>) -> ! {
     life::end();
-    session::report_failure(failure::PANIC, format!("{info}").as_bytes());
+    // No memory is asked for: its lack may be the fault.
+    let mut text = Text { bytes: [0; 400], len: 0 };
+    let _ = write!(text, "a fault in the agent: {info}");
+    session::report_failure(failure::PANIC, &text.bytes[..text.len]);
     entry::escape();
     sys::abort()
 }
@@ -39,4 +58,75 @@ core::arch::global_asm!(
     "rust_eh_personality:",
     "ud2",
     ".size rust_eh_personality, . - rust_eh_personality",
+);
+
+// What the compiler calls for copies. Hidden and our own: libc's would be bound to the program's, if it has functions of
+// these names, and those may allocate.
+core::arch::global_asm!(
+    ".macro grapnel_function name",
+    ".balign 16",
+    ".globl \\name",
+    ".hidden \\name",
+    ".type \\name,@function",
+    "\\name:",
+    ".endm",
+    ".text",
+    "grapnel_function memcpy",
+    "mov rax, rdi",
+    "mov rcx, rdx",
+    "rep movsb",
+    "ret",
+    ".size memcpy, . - memcpy",
+    "grapnel_function memmove",
+    "mov rax, rdi",
+    "mov rcx, rdx",
+    "mov r8, rdi",
+    "sub r8, rsi",
+    "cmp r8, rdx",
+    "jb 2f",
+    "rep movsb",
+    "ret",
+    // The destination begins inside the source: from the end backwards.
+    "2:",
+    "lea rsi, [rsi + rdx - 1]",
+    "lea rdi, [rdi + rdx - 1]",
+    "std",
+    "rep movsb",
+    "cld",
+    "ret",
+    ".size memmove, . - memmove",
+    "grapnel_function memset",
+    "mov r8, rdi",
+    "mov eax, esi",
+    "mov rcx, rdx",
+    "rep stosb",
+    "mov rax, r8",
+    "ret",
+    ".size memset, . - memset",
+    "grapnel_function bcmp",
+    "grapnel_function memcmp",
+    "xor eax, eax",
+    "xor ecx, ecx",
+    "2:",
+    "cmp rcx, rdx",
+    "je 3f",
+    "movzx eax, byte ptr [rdi + rcx]",
+    "movzx r8d, byte ptr [rsi + rcx]",
+    "inc rcx",
+    "sub eax, r8d",
+    "jz 2b",
+    "3:",
+    "ret",
+    ".size memcmp, . - memcmp",
+    ".size bcmp, . - bcmp",
+    "grapnel_function strlen",
+    "xor eax, eax",
+    "2:",
+    "cmp byte ptr [rdi + rax], 0",
+    "je 3f",
+    "inc rax",
+    "jmp 2b",
+    "3:",
+    "ret",
+    ".size strlen, . - strlen",
 );

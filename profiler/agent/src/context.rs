@@ -25,6 +25,8 @@ use grapnel_unwind::{Config, Walker};
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) ring: Producer<'static>,
+    /// Which ring of the segment that is.
+    index: u32,
     pub(crate) walker: Walker,
     /// [`modules::version`] when the walker's rules were known to be good.
     pub(crate) modules_seen: u64,
@@ -66,20 +68,20 @@ pub(crate) fn attach(tls: &Tls, level: usize) -> Option<*mut Context> {
     }
     let guard = life::PROCESS.lock();
     let thread = sys::thread_id();
-    let owner = u64::from(thread) << 8 | level as u64;
+    let owner = (u64::from(thread) << 8) | level as u64;
     // SAFETY: PROCESS is held.
     let contexts = unsafe { &mut *CONTEXTS.0.get() };
     let context = on_own_stack(&guard, || find_abandoned(contexts, owner).or_else(|| add(contexts)))?;
-    drop(guard);
     // SAFETY: the context has no owner that exists; from here on it is this thread's.
     let ours = unsafe { &mut *context };
+    ours.owner = owner;
+    drop(guard);
     if ours.busy {
         ours.walker.reset();
         ours.forget_nodes();
         ours.busy = false;
     }
     ours.walker.forget_stacks();
-    ours.owner = owner;
     crate::record::push(&mut ours.ring, &wire::thread(thread, sys::thread_name())).ok()?;
     modules::describe_all(number, &mut ours.ring);
     tls.contexts.get(level)?.set(context);
@@ -135,6 +137,7 @@ fn add(contexts: &mut Vec<*mut Context>) -> Option<*mut Context> {
     let max_frames = header.max_frames.load(Ordering::Relaxed) as usize;
     let context = Box::new(Context {
         ring: Producer::new(control, words),
+        index,
         walker: Walker::new(Config { max_frames, ..Config::default() }).ok()?,
         modules_seen: modules::version(),
         removals_seen: modules::removals(),
@@ -180,19 +183,16 @@ fn revive_in_child() -> Option<()> {
     }
     // Another thread of the parent was in the middle of a change: what it was changing can't be used.
     let torn = life::PROCESS.is_locked() || crate::heap::is_busy();
-    let parent = session::segment()?;
     let tls = tls::get();
-    let mine = tls.contexts[0].get();
+    let mine = [tls.contexts[0].get(), tls.contexts[1].get()];
     if torn {
         crate::heap::abandon();
         life::PROCESS.renew();
     }
-    let segment = session::take_segment()?;
-    segment.started_ns.store(sys::monotonic_ns(), Ordering::Relaxed);
-    segment.pid.store(sys::process_id(), Ordering::Relaxed);
-    segment.ppid.store(sys::parent_id(), Ordering::Relaxed);
-    segment.command.copy(&parent.command);
-    segment.executable.copy(&parent.executable);
+    let segment = session::replace_segment(|parent, child| {
+        child.command.copy(&parent.command);
+        child.executable.copy(&parent.executable);
+    })?;
     // SAFETY: this is the process's only thread, and the contexts of the others are gone with them.
     let contexts = unsafe { &mut *CONTEXTS.0.get() };
     if torn {
@@ -202,16 +202,29 @@ fn revive_in_child() -> Option<()> {
     } else {
         contexts.clear();
     }
-    tls.contexts.iter().for_each(|context| context.set(ptr::null_mut()));
-    // SAFETY: no other thread exists, and the context is not in the middle of a recording.
-    if let Some(warm) = unsafe { mine.as_mut() }.filter(|mine| !torn && !mine.busy) {
-        let (control, words) = session::ring(0)?;
-        warm.ring = Producer::new(control, words);
-        warm.walker.reset();
-        warm.owner = u64::from(sys::thread_id()) << 8;
+    for (level, context) in mine.into_iter().enumerate() {
+        tls.contexts[level].set(ptr::null_mut());
+        // SAFETY: contexts are never freed; no other thread exists.
+        let Some(context) = (unsafe { context.as_mut() }) else { continue };
+        if torn && !context.busy {
+            continue;
+        }
+        let (control, words) = session::ring(context.index)?;
+        let rings = segment.rings.load(Ordering::Relaxed).max(context.index + 1);
+        segment.rings.store(rings, Ordering::Release);
+        contexts.push(context);
+        if context.busy {
+            // The handler of a signal forked in the middle of a recording, which goes on when the handler returns. Its
+            // event is the parent's, and half of it may stand in the parent's ring: the drain must not look at
+            // this one, which is never made ready.
+            control.start_at(context.ring.position());
+            context.owner = LEFT;
+            continue;
+        }
+        context.ring = Producer::new(control, words);
+        context.walker.reset();
+        context.owner = (u64::from(sys::thread_id()) << 8) | level as u64;
         control.capacity_log2.store(words.len().trailing_zeros(), Ordering::Release);
-        segment.rings.store(1, Ordering::Release);
-        contexts.push(mine);
     }
     session::announce(segment, segment_state::READY);
     life::begin();

@@ -126,6 +126,8 @@ pub(crate) fn escape() {
         return;
     }
     tls.rescue.set(core::ptr::null());
+    tls.level.set(0);
+    crate::lock::let_signals_through();
     // SAFETY: `saved` lies in the frame of a stub that has not returned; from there this does what the stub
     // does after its call, with the registers as they were saved.
     unsafe {

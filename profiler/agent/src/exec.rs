@@ -10,7 +10,7 @@
 
 use crate::entry::{SavedRegisters, rescued, stub};
 use crate::hooks::{Function, original, original_as};
-use crate::{session, sys};
+use crate::{follow, session, sys, tls};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_char, c_int};
@@ -95,8 +95,9 @@ pub(crate) unsafe fn clean(environment: *mut *mut c_char, variables: &Variables)
     }
 }
 
-/// Words of environment that fit on the stack.
-const STACK_WORDS: usize = 1024;
+/// Words of environment that may be built on any stack, and on one that is not a signal handler's own.
+const FEW_WORDS: usize = 160;
+const MANY_WORDS: usize = 1024;
 
 /// Calls `call` with the environment that the next program is to get.
 ///
@@ -106,42 +107,76 @@ unsafe fn with_environment(
     environment: *const *const c_char,
     saved: &SavedRegisters,
     call_original: usize,
-    is_followable: impl FnOnce() -> bool,
-    call: impl FnOnce(*const *const c_char) -> c_int,
+    can_follow: impl FnOnce() -> bool,
+    call: impl Fn(*const *const c_char) -> c_int,
 ) -> c_int {
-    let mut local = [0usize; STACK_WORDS];
-    let mut mapping: Option<(*mut u8, usize)> = None;
-    let mut made = environment;
-    rescued(saved, ptr::without_provenance_mut(usize::MAX), call_original, || {
+    let failed = ptr::without_provenance_mut(usize::MAX);
+    let plan = rescued(saved, failed, call_original, || {
         // SAFETY: null, or leaked by `prepare`.
-        let Some(variables) = (unsafe { VARIABLES.load(Ordering::Acquire).as_ref() }) else { return };
-        let Some(header) = session::header() else { return };
+        let variables = unsafe { VARIABLES.load(Ordering::Acquire).as_ref() }?;
+        let header = session::header()?;
         let follow = header.flags.load(Ordering::Relaxed) & session_flags::FOLLOW != 0;
-        if !follow || session::is_over(header) || !is_followable() {
-            return;
-        }
-        if !variables.agent_path().is_some_and(sys::readable) {
-            header.unfollowed.fetch_add(1, Ordering::Relaxed);
-            return;
+        if !follow || session::is_over(header) || !can_follow() {
+            return None;
         }
         // SAFETY: the caller's promise.
-        let Some(plan) = (unsafe { Plan::of(environment, variables) }) else { return };
-        let words = plan.words();
-        let memory: *mut usize = if words <= STACK_WORDS {
-            local.as_mut_ptr()
-        } else {
-            let Some(address) = sys::map_anonymous(8 * words) else { return };
-            mapping = Some((address, 8 * words));
-            address.cast()
-        };
-        // SAFETY: `memory` has room for `words` words, and the caller's promise.
-        made = unsafe { plan.build(environment, variables, memory) };
+        let plan = unsafe { Plan::of(environment, variables) }?;
+        // From here on the drain stays for the new program's sake: its loader must find the agent.
+        header.execs.fetch_add(1, Ordering::AcqRel);
+        if session::is_over(header) || !variables.agent_path().is_some_and(sys::readable) {
+            header.execs.fetch_sub(1, Ordering::AcqRel);
+            header.unfollowed.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        Some((plan, variables, header))
     });
-    let result = call(made);
-    if let Some((address, len)) = mapping {
-        sys::unmap(address, len);
+    let Some((plan, variables, header)) = plan else { return call(environment) };
+    let build = |memory: *mut usize| {
+        // SAFETY: each caller passes room for the plan's words, and the caller's promise.
+        rescued(saved, failed, call_original, || unsafe { plan.build(environment, variables, memory) })
+    };
+    let words = plan.words();
+    let result = if words <= FEW_WORDS {
+        call(build([0usize; FEW_WORDS].as_mut_ptr()))
+    } else if words <= MANY_WORDS && !sys::on_signal_stack() {
+        call_on_large_frame(build, &call)
+    } else {
+        call(memory_for(8 * words).map_or(environment, build))
+    };
+    header.execs.fetch_sub(1, Ordering::AcqRel);
+    // SAFETY: this thread's errno, which the call has just set.
+    if result == -1 && unsafe { *libc::__errno_location() } == libc::E2BIG {
+        // Perhaps for our few bytes.
+        return call(environment);
     }
     result
+}
+
+/// Memory of this thread's that stays for the next time: in the child of a vfork it is the parent's, which nobody could
+/// give back after an exec.
+fn memory_for(bytes: usize) -> Option<*mut usize> {
+    let kept = &tls::get().environment;
+    let (memory, len) = kept.get();
+    if len >= bytes {
+        return Some(memory.cast());
+    }
+    if len != 0 {
+        sys::unmap(memory, len);
+    }
+    kept.set((ptr::null_mut(), 0));
+    let len = bytes.next_multiple_of(sys::PAGE);
+    let memory = sys::map_anonymous(len)?;
+    kept.set((memory, len));
+    Some(memory.cast())
+}
+
+/// Apart, so that only those who need this much of the stack take it.
+#[inline(never)]
+fn call_on_large_frame(
+    build: impl FnOnce(*mut usize) -> *const *const c_char,
+    call: &impl Fn(*const *const c_char) -> c_int,
+) -> c_int {
+    call(build([0usize; MANY_WORDS].as_mut_ptr()))
 }
 
 /// What the new environment will hold.
@@ -154,7 +189,7 @@ struct Plan {
 }
 
 impl Plan {
-    /// `None` when the environment is another session's already.
+    /// `None` when the environment is another session's already, or the next program is not to run at all.
     ///
     /// # Safety
     /// `environment` is null or a null-terminated array of strings.
@@ -166,7 +201,8 @@ impl Plan {
         unsafe {
             while !environment.is_null() && !(*environment.add(plan.entries)).is_null() {
                 let entry = CStr::from_ptr(*environment.add(plan.entries)).to_bytes();
-                if entry.starts_with(name) {
+                // `ldd`: the loader lists the libraries and ends.
+                if entry.starts_with(name) || entry.starts_with(b"LD_TRACE_LOADED_OBJECTS=") {
                     return None;
                 }
                 if let Some(value) = entry.strip_prefix(PRELOAD)
@@ -228,22 +264,16 @@ impl Plan {
     }
 }
 
-/// Whether the file is not one whose loader would complain of the agent: a 32-bit program.
-fn is_64_bit(path: *const c_char) -> bool {
+/// Whether the program at `path` takes the agent. What can't be opened is for the kernel to judge.
+fn can_follow(path: *const c_char) -> bool {
     if path.is_null() {
         return false;
     }
     // SAFETY: the path that the target gave to execve.
-    let Ok(fd) = sys::open(unsafe { CStr::from_ptr(path) }, libc::O_RDONLY) else { return true };
-    let answer = is_64_bit_file(fd);
+    let Ok(fd) = sys::open_regular(unsafe { CStr::from_ptr(path) }) else { return true };
+    let answer = follow::can_follow(fd);
     sys::close(fd);
     answer
-}
-
-fn is_64_bit_file(fd: c_int) -> bool {
-    let mut head = [0; 5];
-    let len = sys::read_at(fd, &mut head, 0);
-    len < 5 || head[..4] != *b"\x7fELF" || head[4] == 2
 }
 
 type Strings = *const *const c_char;
@@ -260,7 +290,7 @@ unsafe extern "C" fn execve(
     // SAFETY: the caller's call, passed on with an environment that holds what its own does.
     unsafe {
         let call: Call = original_as(Function::Execve);
-        with_environment(environment, saved, rescue, || is_64_bit(path), |made| call(path, arguments, made))
+        with_environment(environment, saved, rescue, || can_follow(path), |made| call(path, arguments, made))
     }
 }
 
@@ -293,7 +323,13 @@ unsafe extern "C" fn fexecve(
     // SAFETY: as in `execve`.
     unsafe {
         let call: Call = original_as(Function::Fexecve);
-        with_environment(environment, saved, rescue, || is_64_bit_file(fd), |made| call(fd, arguments, made))
+        with_environment(
+            environment,
+            saved,
+            rescue,
+            || follow::can_follow(fd),
+            |made| call(fd, arguments, made),
+        )
     }
 }
 

@@ -5,16 +5,16 @@
 //!
 //! What it never does: use the target's heap, take a lock that the target's code can hold, touch errno, keep
 //! a descriptor, print, install a signal handler, or unwind into the target. System calls are made raw; its
-//! own memory comes from [`heap`]; thread-local state is initial-exec and has no destructor.
+//! own memory comes from `heap`; thread-local state is initial-exec and has no destructor.
 //!
-//! - [`start`]: the constructor; environment, session, hooks
-//! - [`entry`]: the stubs that the hooks lead to, and the way out of a fault of our own
-//! - [`hooks`]: what each hooked function records, and in which order
-//! - [`record`]: the hot path: context, stack, sequence number, ring
-//! - [`context`]: what a thread owns while it records; claiming, reuse
-//! - [`life`]: whether we record at all; fork
-//! - [`modules`]: which objects are loaded; rules for their code
-//! - [`exec`]: going along into the next program
+//! - `start`: the constructor; environment, session, hooks
+//! - `entry`: the stubs that the hooks lead to, and the way out of a fault of our own
+//! - `hooks`: what each hooked function records, and in which order
+//! - `record`: the hot path: context, stack, sequence number, ring
+//! - `context`: what a thread owns while it records; claiming, reuse
+//! - `life`: whether we record at all; fork
+//! - `modules`: which objects are loaded; rules for their code
+//! - `exec`: going along into the next program; `follow`: into which
 #![cfg_attr(not(test), no_std)]
 
 extern crate alloc;
@@ -22,6 +22,7 @@ extern crate alloc;
 mod context;
 mod entry;
 mod exec;
+mod follow;
 mod heap;
 mod hooks;
 mod life;

@@ -22,26 +22,25 @@ pub(crate) struct Guard<'a> {
 
 /// Signals blocked, in this thread; within another, for nothing more than a count.
 #[derive(Debug)]
-pub(crate) struct Quiet {
-    /// As it was before the outermost.
-    mask: u64,
-}
+pub(crate) struct Quiet(());
 
 impl Quiet {
     pub(crate) fn new() -> Self {
-        let held = &tls::get().locks;
-        let mask = if held.get() == 0 { sys::block_signals() } else { 0 };
-        held.set(held.get() + 1);
-        Self { mask }
+        let tls = tls::get();
+        if tls.locks.get() == 0 {
+            tls.mask.set(sys::block_signals());
+        }
+        tls.locks.set(tls.locks.get() + 1);
+        Self(())
     }
 }
 
 impl Drop for Quiet {
     fn drop(&mut self) {
-        let held = &tls::get().locks;
-        held.set(held.get() - 1);
-        if held.get() == 0 {
-            sys::restore_signals(self.mask);
+        let tls = tls::get();
+        tls.locks.set(tls.locks.get() - 1);
+        if tls.locks.get() == 0 {
+            sys::restore_signals(tls.mask.get());
         }
     }
 }
@@ -56,7 +55,12 @@ impl Lock {
         let mut turns = 0u32;
         while self.0.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
             turns += 1;
-            if turns.is_multiple_of(64) { sys::yield_now() } else { core::hint::spin_loop() }
+            match turns {
+                0..64 => core::hint::spin_loop(),
+                64..256 => sys::yield_now(),
+                // A real-time thread that only yields would keep the holder from its processor for ever.
+                _ => sys::sleep_briefly(),
+            }
         }
         Guard { lock: self, _quiet: quiet }
     }
@@ -68,6 +72,15 @@ impl Lock {
     /// Only in the child of a fork, whose one thread is the caller.
     pub(crate) fn renew(&self) {
         self.0.store(false, Ordering::Relaxed);
+    }
+}
+
+/// After an escape from the middle of the agent: no lock is taken any more, signals are as they were.
+#[cfg(grapnel_cdylib)]
+pub(crate) fn let_signals_through() {
+    let tls = tls::get();
+    if tls.locks.replace(0) != 0 {
+        sys::restore_signals(tls.mask.get());
     }
 }
 

@@ -17,7 +17,8 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_void};
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use grapnel_hook::{module, symbol};
 use grapnel_trace::event::Module;
 use grapnel_trace::ring::Producer;
 use grapnel_trace::wire::{self, kind};
@@ -110,9 +111,34 @@ fn listed() -> Vec<Listed> {
         0
     }
     let mut list: Vec<Listed> = Vec::new();
+    type Iterate = unsafe extern "C" fn(
+        Option<unsafe extern "C" fn(*mut libc::dl_phdr_info, usize, *mut c_void) -> i32>,
+        *mut c_void,
+    ) -> i32;
+    let iterate: Iterate = match ITERATE.load(Ordering::Relaxed) {
+        0 => libc::dl_iterate_phdr,
+        // SAFETY: the address of libc's function of that name and type.
+        address => unsafe {
+            core::mem::transmute::<*const (), Iterate>(core::ptr::with_exposed_provenance(address))
+        },
+    };
     // SAFETY: `one` takes what the linker gives it, and the list that is passed here.
-    unsafe { libc::dl_iterate_phdr(Some(one), (&raw mut list).cast()) };
+    unsafe { iterate(Some(one), (&raw mut list).cast()) };
     list
+}
+
+/// libc's `dl_iterate_phdr`: the program may have one of its own, by which the name would lead there.
+static ITERATE: AtomicUsize = AtomicUsize::new(0);
+
+/// Finds what the rest of this module calls. At the start.
+pub(crate) fn prepare() {
+    let Some(debug) = module::r_debug_of_this_process() else { return };
+    // SAFETY: the linker's own list, at rest: this is the only thread.
+    let modules = unsafe { module::loaded_modules(debug) };
+    let libc = modules.iter().find(|module| module.file_name() == b"libc.so.6");
+    if let Some(symbol) = libc.and_then(|libc| symbol::find(libc, b"dl_iterate_phdr")) {
+        ITERATE.store(symbol.addr, Ordering::Relaxed);
+    }
 }
 
 /// Bias, path and program headers of each loaded object. Only where the list is at rest, as [`update`].

@@ -1,23 +1,31 @@
 //! The shared memory: the session's header and this process's segment.
 //!
 //! # Safety
-//! Both are mapped once, at the start (a segment again in each child of a fork), never unmapped while the
-//! process lives, and consist of atomics only: references to them are `'static` and valid whatever another
-//! process writes.
+//! Both are mapped once, at the start, never unmapped while the process lives, and consist of atomics only:
+//! references to them are `'static` and valid whatever another process writes. In the child of a fork its own
+//! segment takes the place of its parent's, at the same address: whoever still holds a reference then writes into
+//! the child's. How much is mapped is kept here, not in the shared memory.
 
 use crate::sys;
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use grapnel_trace::ring::RingControl;
 use grapnel_trace::shared::{
     HEADER_BYTES, LAYOUT, MAGIC, OWNER_DIED, RingPlace, SegmentHeader, SessionHeader, failure, segment_state,
 };
 
-/// Virtual memory that a segment takes when it can; a process with a limit on its address space takes less.
-const SEGMENT_BYTES: [usize; 3] = [512 << 20, 64 << 20, 4 << 20];
+/// Virtual memory that a segment takes: enough for thousands of threads, or, in a process with a limit on its
+/// address space, for some tens.
+const SEGMENT_BYTES: usize = 512 << 20;
+const SEGMENT_BYTES_LIMITED: usize = 20 << 20;
+
+/// The session's path is `/proc/PID/fd/N`.
+const SESSION_PATH_BYTES: usize = 64;
 
 static HEADER: AtomicPtr<SessionHeader> = AtomicPtr::new(core::ptr::null_mut());
 static SEGMENT: AtomicPtr<SegmentHeader> = AtomicPtr::new(core::ptr::null_mut());
+/// Bytes mapped at `SEGMENT`.
+static MAPPED: AtomicUsize = AtomicUsize::new(0);
 
 /// The session's header, once mapped.
 pub(crate) fn header() -> Option<&'static SessionHeader> {
@@ -45,44 +53,64 @@ pub(crate) fn open(path: &CStr) -> bool {
 
 /// Takes a new segment for this process and maps it.
 pub(crate) fn take_segment() -> Option<&'static SegmentHeader> {
+    let len = if sys::address_space_is_limited() { SEGMENT_BYTES_LIMITED } else { SEGMENT_BYTES };
+    let address = map_next_segment(len)?;
+    SEGMENT.store(address.cast(), Ordering::Release);
+    MAPPED.store(len, Ordering::Release);
+    segment()
+}
+
+/// In the child of a fork: puts a segment of its own in the place of its parent's, after `fill` has taken over what
+/// the two have in common.
+pub(crate) fn replace_segment(
+    fill: impl FnOnce(&SegmentHeader, &SegmentHeader),
+) -> Option<&'static SegmentHeader> {
+    let (old, len) = (segment()?, MAPPED.load(Ordering::Relaxed));
+    let address = map_next_segment(len)?;
+    // SAFETY: the segment that was just mapped.
+    fill(old, unsafe { &*address.cast::<SegmentHeader>() });
+    if !sys::move_over(address, len, SEGMENT.load(Ordering::Relaxed).cast()) {
+        sys::unmap(address, len);
+        return None;
+    }
+    segment()
+}
+
+fn map_next_segment(len: usize) -> Option<*mut u8> {
     let header = header()?;
     let index = header.next_segment.fetch_add(1, Ordering::Relaxed);
     if index >= header.segment_limit.load(Ordering::Relaxed) {
         return None;
     }
-    let stride = header.segment_stride.load(Ordering::Relaxed);
-    let offset = HEADER_BYTES + u64::from(index) * stride;
-    let mut path = [0; grapnel_trace::shared::TEXT_BYTES];
+    let offset = HEADER_BYTES + u64::from(index) * header.segment_stride.load(Ordering::Relaxed);
+    let mut path = [0; SESSION_PATH_BYTES];
     let path = CStr::from_bytes_until_nul(header.session_path.get(&mut path)).ok()?;
-    let fd = sys::open(path, libc::O_RDWR).ok();
-    let mut mapped = None;
-    for len in SEGMENT_BYTES.into_iter().filter(|&len| len as u64 <= stride) {
-        mapped = match fd {
-            Some(fd) => sys::map_file(fd, len, offset),
-            None => sys::map_again(HEADER.load(Ordering::Relaxed).cast(), offset, len),
+    let address = match sys::open(path, libc::O_RDWR) {
+        Ok(fd) => {
+            let address = sys::map_file(fd, len, offset);
+            sys::close(fd);
+            address
         }
-        .map(|address| (address, len));
-        if mapped.is_some() {
-            break;
-        }
-    }
-    if let Some(fd) = fd {
-        sys::close(fd);
-    }
-    let (address, len) = mapped?;
+        // No /proc here, or no descriptors left.
+        Err(_) => sys::map_again(HEADER.load(Ordering::Relaxed).cast(), offset, len),
+    }?;
     // A core dump of the target is the target's.
     let _ = sys::advise(address, len, libc::MADV_DONTDUMP);
-    SEGMENT.store(address.cast(), Ordering::Release);
-    let segment = segment()?;
+    // SAFETY: the segment that was just mapped.
+    let segment = unsafe { &*address.cast::<SegmentHeader>() };
     segment.mapped.store(len as u64, Ordering::Relaxed);
-    Some(segment)
+    segment.process_namespace.store(sys::process_namespace(), Ordering::Relaxed);
+    segment.started_ns.store(sys::monotonic_ns(), Ordering::Relaxed);
+    segment.pid.store(sys::process_id(), Ordering::Relaxed);
+    segment.ppid.store(sys::parent_id(), Ordering::Relaxed);
+    Some(address)
 }
 
 /// The memory of ring `index` of this process's segment, if it has room for that many.
 pub(crate) fn ring(index: u32) -> Option<(&'static RingControl, &'static [AtomicU64])> {
     let segment = segment()?;
     let place = RingPlace::of(index);
-    if place.end() > segment.mapped.load(Ordering::Relaxed) {
+    if place.end() > MAPPED.load(Ordering::Relaxed) as u64 {
         return None;
     }
     let base: *const u8 = core::ptr::from_ref(segment).cast();

@@ -40,6 +40,10 @@ unsafe fn begin(count: c_int, arguments: *const *const c_char, environment: *mut
     // SAFETY: the caller's promise.
     let Some(path) = (unsafe { session_path(environment) }) else { return };
     let opened = session::open(path);
+    if let Some(header) = session::header().filter(|_| opened) {
+        // The exec that led here is done; see `exec`.
+        let _ = header.execs.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |execs| execs.checked_sub(1));
+    }
     let Some(variables) = exec::prepare() else { return };
     // SAFETY: the process's own environment, which nobody has read yet.
     unsafe { exec::clean(environment, variables) };
@@ -48,14 +52,12 @@ unsafe fn begin(count: c_int, arguments: *const *const c_char, environment: *mut
         header.unfollowed.fetch_add(1, Ordering::Relaxed);
         return;
     };
-    segment.started_ns.store(sys::monotonic_ns(), Ordering::Relaxed);
-    segment.pid.store(sys::process_id(), Ordering::Relaxed);
-    segment.ppid.store(sys::parent_id(), Ordering::Relaxed);
     // SAFETY: the process's own arguments: `count` zero-terminated strings.
     let argument = |index| unsafe { CStr::from_ptr(*arguments.add(index)).to_bytes() };
     segment.command.set((0..count as usize).map(argument));
     let mut buffer = [0; 4096];
     segment.executable.set([sys::read_link(c"/proc/self/exe", &mut buffer)]);
+    modules::prepare();
     modules::update(None);
     if !life::prepare() || !stack::prepare() {
         return session::report_failure(failure::MEMORY, b"no memory, or a kernel older than 4.14");
@@ -117,6 +119,16 @@ fn install() -> Result<(), String> {
     let Some(libc) = libc else {
         return Err("the program does not use glibc (no libc.so.6 is loaded)".into());
     };
+    let is_loaders =
+        |module: &&Module| module.file_name().starts_with(b"ld-") || module.file_name().starts_with(b"ld.");
+    let others = modules.iter().filter(|module| module.file_name() != b"libc.so.6" && !is_loaders(module));
+    if let Some(other) = others.into_iter().find(|module| symbol::find(module, b"malloc").is_some()) {
+        let name = other.file_name().escape_ascii();
+        let name = format!("{name}");
+        let name = if name.is_empty() { "the program" } else { name.as_str() };
+        let note = format!("malloc is that of {name}, not libc's: what it gives out itself is not recorded");
+        session::report_failure(failure::NOTE, note.as_bytes());
+    }
     if let Some(code) = libc.segments().iter().find(|segment| segment.execute) {
         let free = symbol::find(libc, b"free").map_or(0, |symbol| symbol.addr);
         hooks::remember_libc(code.range.clone(), free);

@@ -39,6 +39,42 @@ pub(crate) fn map_again(of: *mut u8, skip: u64, len: usize) -> Option<*mut u8> {
     Some(ptr::with_exposed_provenance_mut(start + skip))
 }
 
+/// Moves a mapping to where another is, which goes. False if it can't be, and both are as they were.
+pub(crate) fn move_over(from: *mut u8, len: usize, to: *mut u8) -> bool {
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    // SAFETY: callers pass two mappings of ours, of the same length and use.
+    unsafe { syscall!(Sysno::mremap, from, len, len, flags, to) }.is_ok()
+}
+
+/// Whether the process may not map as much as it likes.
+pub(crate) fn address_space_is_limited() -> bool {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: asks, into a live structure.
+    let asked = unsafe { syscall!(Sysno::prlimit64, 0, libc::RLIMIT_AS, 0, &raw mut limit) };
+    asked.is_err() || limit.rlim_cur != libc::RLIM_INFINITY
+}
+
+/// The inode of this process's namespace of process ids, or 0.
+pub(crate) fn process_namespace() -> u64 {
+    let mut buffer = [0; 64];
+    // `pid:[4026531836]`
+    let link = read_link(c"/proc/self/ns/pid", &mut buffer);
+    link.iter().filter(|byte| byte.is_ascii_digit()).fold(0, |n, byte| 10 * n + u64::from(byte - b'0'))
+}
+
+/// Opens a regular file; anything else is not touched (a FIFO would wait, or wake somebody).
+pub(crate) fn open_regular(path: &CStr) -> Result<i32, Errno> {
+    let mut stat = core::mem::MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: the path is zero-terminated, the structure live and as large as the kernel's.
+    unsafe { syscall!(Sysno::newfstatat, libc::AT_FDCWD, path.as_ptr(), stat.as_mut_ptr(), 0)? };
+    // SAFETY: filled in, and valid as zeroes too.
+    let mode = unsafe { stat.assume_init() }.st_mode;
+    if mode & libc::S_IFMT != libc::S_IFREG {
+        return Err(Errno::EACCES);
+    }
+    open(path, libc::O_RDONLY | libc::O_NONBLOCK)
+}
+
 pub(crate) fn unmap(address: *mut u8, len: usize) {
     // SAFETY: callers pass a whole mapping of ours that nothing refers to.
     let _ = unsafe { syscall!(Sysno::munmap, address, len) };
@@ -71,9 +107,12 @@ pub(crate) fn read_at(fd: i32, buffer: &mut [u8], offset: u64) -> usize {
     unsafe { syscall!(Sysno::pread64, fd, buffer.as_mut_ptr(), buffer.len(), offset) }.unwrap_or(0)
 }
 
+/// Whether the file can be opened with the rights that the next program's loader will have, whichever of the real and
+/// the effective ones those are: capabilities that this process has will be gone.
 pub(crate) fn readable(path: &CStr) -> bool {
-    // SAFETY: the path is zero-terminated.
-    unsafe { syscall!(Sysno::faccessat, libc::AT_FDCWD, path.as_ptr(), libc::R_OK) }.is_ok()
+    // SAFETY: the path is zero-terminated; asks with the real rights.
+    let asked = unsafe { syscall!(Sysno::faccessat, libc::AT_FDCWD, path.as_ptr(), libc::R_OK) };
+    asked.is_ok() && open(path, libc::O_RDONLY).map(close).is_ok()
 }
 
 /// The target of a symbolic link; the part of `buffer` that was filled.
@@ -132,6 +171,12 @@ pub(crate) fn thread_name() -> [u8; 16] {
 pub(crate) fn yield_now() {
     // SAFETY: takes no memory.
     let _ = unsafe { syscall!(Sysno::sched_yield) };
+}
+
+pub(crate) fn sleep_briefly() {
+    let time = libc::timespec { tv_sec: 0, tv_nsec: 50_000 };
+    // SAFETY: `time` is live for the call.
+    let _ = unsafe { syscall!(Sysno::nanosleep, &raw const time, 0) };
 }
 
 /// Waits on a futex shared between processes, `nanoseconds` at most, while it has the value `expected`.

@@ -35,9 +35,13 @@ pub(crate) struct Tls {
     pub(crate) inside: Cell<usize>,
     /// How many locks this thread holds: while it is not 0, signals are blocked.
     pub(crate) locks: Cell<usize>,
+    /// The signal mask as it was before the first of them.
+    pub(crate) mask: Cell<u64>,
+    /// Memory for an environment too large for the stack, and its length in bytes; used again each time.
+    pub(crate) environment: Cell<(*mut u8, usize)>,
     /// Where the stub of each level's recording saved its registers.
     pub(crate) entries: [Cell<usize>; LEVELS],
-    _pad: [u64; 5],
+    _pad: [u64; 2],
 }
 
 const _: () = assert!(size_of::<Tls>() == 128);

@@ -28,6 +28,15 @@ pub(crate) fn memory_file(name: &std::ffi::CStr, flags: u32) -> io::Result<Memor
     Ok(MemoryFile { file, path })
 }
 
+/// Forbids what `seals` say for the rest of the file's life.
+pub(crate) fn seal(file: &File, seals: libc::c_int) -> io::Result<()> {
+    // SAFETY: changes nothing but what may be done with our own file.
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals | libc::F_SEAL_SEAL) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Puts the agent into a memory file that nobody can change.
 pub(crate) fn agent() -> io::Result<MemoryFile> {
     const MFD_EXEC: u32 = 0x10;
@@ -36,10 +45,6 @@ pub(crate) fn agent() -> io::Result<MemoryFile> {
     let mut made = memory_file(c"libgrapnel_agent.so", sealable | MFD_EXEC)
         .or_else(|_| memory_file(c"libgrapnel_agent.so", sealable))?;
     made.file.write_all(AGENT)?;
-    let seals = libc::F_SEAL_WRITE | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-    // SAFETY: changes nothing but what may be done with our own file.
-    if unsafe { libc::fcntl(made.file.as_raw_fd(), libc::F_ADD_SEALS, seals) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
+    seal(&made.file, libc::F_SEAL_WRITE | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW)?;
     Ok(made)
 }

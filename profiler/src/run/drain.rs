@@ -1,13 +1,14 @@
 //! The drain: finds processes as they join the session, empties their rings, ends their traces.
 
-use super::recording::{Finished, Recording, describe};
-use super::shared::{Segment, Session, futex_wait, futex_wake};
+use super::recording::{Finished, ProcessId, Recording, describe};
+use super::shared::{LIMIT, Segment, Session, futex_wait, futex_wake};
 use super::spawn::short_name;
 use grapnel_trace::Exit;
 use grapnel_trace::shared::segment_state;
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::File;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -18,8 +19,10 @@ use std::time::{Duration, Instant};
 const NAP_NS: i64 = 10_000_000;
 /// So many words in one pass are worth looking again at once.
 const BUSY_WORDS: usize = 8192;
-/// How long the child of a fork may take to show itself.
-const FORK_PATIENCE: Duration = Duration::from_millis(100);
+/// Processes that may be between taking a segment and announcing it.
+const EXPECTED: usize = 4096;
+/// How long to stay for execs that are under way when PROGRAM ends.
+const EXEC_PATIENCE: Duration = Duration::from_millis(100);
 /// Naps between two checks of whether processes have ended.
 const TOLD_EVERY: u32 = 4;
 
@@ -36,10 +39,8 @@ pub(crate) struct Progress {
 pub(crate) struct Orders {
     /// PROGRAM's end, once it was reaped.
     pub(crate) program_exit: Mutex<Option<Exit>>,
-    /// Set after `program_exit`.
-    pub(crate) program_over: AtomicBool,
-    /// Go on until all of its children have ended too.
-    pub(crate) wait_for_all: bool,
+    /// Nothing more is to be waited for.
+    pub(crate) over: AtomicBool,
 }
 
 /// The drain of a session.
@@ -49,7 +50,7 @@ pub(crate) struct Drain<'a> {
     progress: &'a Progress,
     orders: &'a Orders,
     /// PROGRAM's process, and the file that its first trace goes to.
-    program: u32,
+    program: ProcessId,
     output: Option<File>,
     path: PathBuf,
     seen: u32,
@@ -57,8 +58,7 @@ pub(crate) struct Drain<'a> {
     expected: Vec<u32>,
     active: Vec<Recording>,
     finished: Vec<Finished>,
-    images: HashMap<u32, u32>,
-    quiet_since: Option<Instant>,
+    images: HashMap<ProcessId, u32>,
 }
 
 /// What a session leaves.
@@ -87,7 +87,7 @@ impl<'a> Drain<'a> {
             session,
             progress,
             orders,
-            program,
+            program: ProcessId::ours(program),
             output: Some(output),
             path,
             seen: 0,
@@ -95,17 +95,16 @@ impl<'a> Drain<'a> {
             active: Vec::new(),
             finished: Vec::new(),
             images: HashMap::new(),
-            quiet_since: None,
         }
     }
 
-    /// Drains until PROGRAM is over (and all its children, if so ordered).
+    /// Drains until PROGRAM is over.
     pub(crate) fn run(mut self) -> Outcome {
         let header = self.session.header();
         let mut refused = None;
         let mut naps = 0;
         loop {
-            let over = self.orders.program_over.load(Ordering::Acquire);
+            let over = self.orders.over.load(Ordering::Acquire);
             let wake = header.wake.load(Ordering::Acquire);
             self.discover(&mut refused);
             let words: usize = self.active.iter_mut().map(Recording::drain).sum();
@@ -118,9 +117,7 @@ impl<'a> Drain<'a> {
             }
             if over {
                 self.end_dead();
-                if !self.orders.wait_for_all || self.is_quiet() {
-                    break;
-                }
+                break;
             }
             if words >= BUSY_WORDS {
                 continue;
@@ -136,15 +133,6 @@ impl<'a> Drain<'a> {
         self.stop(refused)
     }
 
-    /// Whether no process is left, for long enough that one which was just forked would have shown itself.
-    fn is_quiet(&mut self) -> bool {
-        if !self.active.is_empty() || !self.expected.is_empty() {
-            self.quiet_since = None;
-            return false;
-        }
-        self.quiet_since.get_or_insert_with(Instant::now).elapsed() > FORK_PATIENCE
-    }
-
     /// Ends what still runs.
     fn stop(mut self, refused: Option<String>) -> Outcome {
         let header = self.session.header();
@@ -156,6 +144,13 @@ impl<'a> Drain<'a> {
         }
         header.room.fetch_add(1, Ordering::AcqRel);
         futex_wake(&header.room);
+        let since = Instant::now();
+        while header.execs.load(Ordering::Acquire) != 0 && since.elapsed() < EXEC_PATIENCE {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if let Some(file) = self.output.take() {
+            let _ = emptied(file);
+        }
         for recording in std::mem::take(&mut self.active) {
             self.finished.push(recording.finish(None));
         }
@@ -165,41 +160,47 @@ impl<'a> Drain<'a> {
 
     fn discover(&mut self, refused: &mut Option<String>) {
         let header = self.session.header();
-        let limit = header.segment_limit.load(Ordering::Relaxed);
-        let taken = header.next_segment.load(Ordering::Acquire).min(limit);
+        let taken = header.next_segment.load(Ordering::Acquire).clamp(self.seen, LIMIT);
         self.expected.extend(self.seen..taken);
+        // No more than can be true at one moment; the oldest will not come any more.
+        let surplus = self.expected.len().saturating_sub(EXPECTED);
+        self.expected.drain(..surplus);
         self.seen = taken;
         // One that was taken may never be filled in: its process may have been killed just then.
         let mut index = 0;
         while let Some(&number) = self.expected.get(index) {
-            let Ok(segment) = self.session.segment(number) else { break };
-            match segment.header().state.load(Ordering::Acquire) {
-                segment_state::READY | segment_state::FAILED => {
-                    self.expected.remove(index);
-                    self.begin(number, segment, refused);
+            if self.session.state_of(number) == segment_state::FREE {
+                index += 1;
+                continue;
+            }
+            self.expected.remove(index);
+            match self.session.segment(number) {
+                Ok(segment) => self.begin(number, segment, refused),
+                Err(_) => {
+                    header.unfollowed.fetch_add(1, Ordering::Relaxed);
                 }
-                _ => index += 1,
             }
         }
     }
 
     fn begin(&mut self, index: u32, segment: Segment, refused: &mut Option<String>) {
-        let info = describe(&segment);
+        let (id, info) = (ProcessId::of(&segment), describe(&segment));
         // A process has one image at a time: the last one ended with the exec.
-        self.end_where(|recording| recording.pid == info.pid);
-        self.forget_idle_image(info.pid);
-        let image = self.images.entry(info.pid).or_insert(0);
+        self.end_where(|recording| recording.id == id);
+        self.forget_idle_image(id);
+        let image = self.images.entry(id).or_insert(0);
         *image += 1;
         let (file, path) = match self.output.take() {
-            Some(file) if info.pid == self.program => (Ok(file), self.path.clone()),
+            // What was in it before goes only now that there is something to take its place.
+            Some(file) if id == self.program => (emptied(file), self.path.clone()),
             output => {
                 self.output = output;
                 let path = child_path(&self.path, info.pid, *image, &info.command, &info.executable);
-                (File::create(&path), path)
+                (create_new(&path), path)
             }
         };
         let recording = Recording::new(index, segment, &info, file, &path);
-        if info.pid == self.program && refused.is_none() {
+        if id == self.program && refused.is_none() {
             *refused = recording.failure();
         }
         self.active.push(recording);
@@ -207,20 +208,24 @@ impl<'a> Drain<'a> {
     }
 
     /// A child that did nothing between fork and exec leaves no trace of that time.
-    fn forget_idle_image(&mut self, pid: u32) {
+    fn forget_idle_image(&mut self, id: ProcessId) {
         let Some(last) = self.finished.last() else { return };
         let totals = &last.totals;
         let idle = totals.allocations + totals.reallocations + totals.frees == 0 && totals.lost_events == 0;
-        if last.pid == pid && idle && last.path != self.path && last.problem.is_none() {
+        if last.id == id && idle && last.path != self.path && last.problem.is_none() {
             let _ = std::fs::remove_file(&last.path);
             self.finished.pop();
-            self.images.entry(pid).and_modify(|images| *images -= 1);
+            self.images.entry(id).and_modify(|images| *images -= 1);
         }
     }
 
     fn end_dead(&mut self) {
-        let (program, over) = (self.program, self.orders.program_over.load(Ordering::Acquire));
-        self.end_where(|recording| if recording.pid == program { over } else { recording.has_ended() });
+        let (program, ended) = (self.program, self.program_exit().is_some());
+        self.end_where(|recording| if recording.id == program { ended } else { recording.has_ended() });
+    }
+
+    fn program_exit(&self) -> Option<Exit> {
+        self.orders.program_exit.lock().ok().and_then(|exit| *exit)
     }
 
     fn end_where(&mut self, ended: impl Fn(&Recording) -> bool) {
@@ -231,9 +236,7 @@ impl<'a> Drain<'a> {
                 continue;
             }
             let recording = self.active.remove(index);
-            let exit = (recording.pid == self.program)
-                .then(|| self.orders.program_exit.lock().ok().and_then(|exit| *exit))
-                .flatten();
+            let exit = if recording.id == self.program { self.program_exit() } else { None };
             let segment = recording.index;
             self.finished.push(recording.finish(exit));
             self.session.release(segment);
@@ -254,6 +257,25 @@ impl<'a> Drain<'a> {
         self.progress.events.store(events, Ordering::Relaxed);
         self.progress.live_bytes.store(live, Ordering::Relaxed);
     }
+}
+
+/// Makes a child's trace. Its name can be foretold, and part of it is the child's choice: no link is followed, and an
+/// old file makes room.
+fn create_new(path: &Path) -> io::Result<File> {
+    match File::create_new(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            std::fs::remove_file(path)?;
+            File::create_new(path)
+        }
+        made => made,
+    }
+}
+
+fn emptied(file: File) -> io::Result<File> {
+    if file.metadata()?.is_file() {
+        file.set_len(0)?;
+    }
+    Ok(file)
 }
 
 /// `base.grapnel` of PROGRAM gives `base.PID.NAME.grapnel` for another process; a later image of one process is

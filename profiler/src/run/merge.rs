@@ -83,7 +83,7 @@ impl Merge {
         // Queues whose first event is not due, each until something else has gone out.
         let mut held = Vec::new();
         while let Some(Reverse((ticks, index))) = heap.pop() {
-            if ticks >= horizon {
+            if ticks >= horizon && horizon != u64::MAX {
                 break;
             }
             let until = heap.peek().map_or(horizon, |Reverse((ticks, _))| (*ticks).min(horizon));
@@ -158,7 +158,7 @@ impl Merge {
     }
 
     /// Passes over one gap in front of each shard that something waits for. Call when no more can come, or after
-    /// a long wait. False if nothing waits.
+    /// a long wait. False if nothing waits for one.
     pub(crate) fn pass_gaps(&mut self) -> bool {
         let mut first: HashMap<usize, u32> = HashMap::new();
         for queue in &self.queues {
@@ -171,11 +171,17 @@ impl Merge {
                 }
             }
         }
-        for (&shard, &seq) in &first {
-            self.missing += u64::from(seq.wrapping_sub(self.next[shard]));
-            self.next[shard] = seq;
+        let mut passed = false;
+        for (shard, seq) in first {
+            let gap = seq.wrapping_sub(self.next[shard]);
+            // A number from the past waits for nothing; the record may be cut off.
+            if (gap as i32) > 0 {
+                self.missing += u64::from(gap);
+                self.next[shard] = seq;
+                passed = true;
+            }
         }
-        !first.is_empty()
+        passed
     }
 }
 

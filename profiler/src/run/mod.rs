@@ -3,6 +3,7 @@
 mod agent_file;
 mod clock;
 mod drain;
+mod limits;
 mod merge;
 mod process;
 mod program;
@@ -16,6 +17,7 @@ use clap::Args;
 use drain::{Drain, Orders, Outcome, Progress};
 use grapnel_trace::Exit;
 use grapnel_trace::shared::session_flags;
+use limits::{Limits, explain};
 use program::{Program, ProgramError};
 use shared::Session;
 use spawn::Waiting;
@@ -91,9 +93,12 @@ fn system(what: &'static str) -> impl FnOnce(io::Error) -> RunError {
 
 /// Runs PROGRAM to its end and returns its exit status. If a signal ended it, this process ends by the same.
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, RunError> {
+    let inherited = spawn::inherited_descriptors();
     let name = args.command.first().cloned().unwrap_or_default();
     let program = Program::find(&name)?;
-    let agent = agent_file::agent().map_err(system("the agent can't be put into memory"))?;
+    let limits = Limits::raise();
+    let agent = agent_file::agent().map_err(explain).map_err(system("the agent can't be put into memory"))?;
+    std::fs::metadata(&agent.path).map_err(system("the program can't reach the agent; is /proc mounted?"))?;
     let mut flags = 0;
     for (set, flag) in [
         (!args.no_follow, session_flags::FOLLOW),
@@ -103,30 +108,41 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, RunError> {
         flags |= if set { flag } else { 0 };
     }
     let session = Session::new(&agent.path, flags, args.max_frames)
+        .map_err(explain)
         .map_err(system("the memory shared with the program can't be made"))?;
     let mask = spawn::block_forwarded();
-    let child = spawn::fork(&program, &args.command, &agent.path, session.path(), &mask)
+    if args.wait {
+        spawn::adopt_orphans();
+    }
+    let child = spawn::fork(&program, &args.command, &agent.path, session.path(), &mask, &limits, inherited)
         .map_err(system("the program can't be started"))?;
     let pid = child.pid;
     let path = args
         .output
         .clone()
         .unwrap_or_else(|| PathBuf::from(format!("{}.{pid}.grapnel", spawn::short_name(&name))));
-    let output = match File::create(&path) {
+    let existed = path.symlink_metadata().is_ok();
+    let opened = File::options().write(true).create(true).truncate(false).open(&path);
+    // Two recordings into one file would spoil it.
+    let opened = opened.and_then(|output| match output.try_lock() {
+        Err(std::fs::TryLockError::WouldBlock) => Err(io::Error::other("another recording goes there")),
+        _ => Ok(output),
+    });
+    let output = match opened {
         Ok(output) => output,
         Err(error) => {
             child.give_up();
             return Err(RunError::Output { path: path.display().to_string(), error });
         }
     };
-    let orders = Orders { wait_for_all: args.wait, ..Orders::default() };
+    let orders = Orders::default();
     let progress = Progress::default();
-    let (status, outcome) =
-        record(args, &session, child, output, &path, &orders, &progress).map_err(|error| {
-            // What was made for a program that never ran.
-            let _ = std::fs::remove_file(&path);
-            RunError::Exec { path: program.path.display().to_string(), error }
-        })?;
+    let recorded = record(args, &session, child, output, &path, &orders, &progress);
+    if matches!(recorded, Err(RunError::Exec { .. })) && !existed {
+        // It was made for a program that never ran.
+        let _ = std::fs::remove_file(&path);
+    }
+    let (status, outcome) = recorded?;
     let exit = process::exit_of(status);
     summary::print(args.quiet, &path, &name, pid as u32, exit, &outcome);
     match exit {
@@ -144,45 +160,62 @@ fn record(
     path: &std::path::Path,
     orders: &Orders,
     progress: &Progress,
-) -> io::Result<(i32, Outcome)> {
+) -> Result<(i32, Outcome), RunError> {
     let pid = child.pid;
+    let program = args.command.first().cloned().unwrap_or_default().to_string_lossy().into_owned();
     std::thread::scope(|scope| {
         let (owned_send, owned) = std::sync::mpsc::channel();
         let drain = Drain::new(session, progress, orders, pid as u32, output, path.to_owned());
-        let drain = scope.spawn(move || {
+        let drain = std::thread::Builder::new().name("drain".into()).spawn_scoped(scope, move || {
             let _ = owned_send.send(session.own());
             drain.run()
         });
-        let over = |exit| {
-            if let Ok(mut program_exit) = orders.program_exit.lock() {
-                *program_exit = exit;
+        let drain = match drain {
+            Ok(drain) => drain,
+            Err(error) => {
+                child.give_up();
+                return Err(system("a thread for the drain can't be started")(error));
             }
-            orders.program_over.store(true, Ordering::Release);
+        };
+        let ended = |exit| {
+            if let Ok(mut program_exit) = orders.program_exit.lock() {
+                *program_exit = Some(exit);
+            }
+        };
+        let over = || {
+            orders.over.store(true, Ordering::Release);
             session.header().wake.fetch_add(1, Ordering::AcqRel);
             shared::futex_wake(&session.header().wake);
         };
         let owned = owned.recv().unwrap_or_else(|_| Err(io::Error::other("the drain did not start")));
         let started = match owned {
-            Ok(()) => child.go(),
+            Ok(()) => child.go().map_err(|error| RunError::Exec { path: program, error }),
             Err(error) => {
                 child.give_up();
-                Err(error)
+                Err(system("the drain can't be started")(error))
             }
         };
         if let Err(error) = started {
-            over(None);
+            over();
             return Err(error);
         }
         // Not of the scope: it ends with the process, wherever it waits.
-        std::thread::spawn(move || spawn::forward_signals(pid));
-        let shown = (!args.quiet).then(|| scope.spawn(|| progress::show(progress, orders)));
+        let builder = || std::thread::Builder::new();
+        let _ = builder().spawn(move || spawn::forward_signals(pid));
+        let show = || progress::show(progress, orders);
+        let shown = (!args.quiet).then(|| builder().spawn_scoped(scope, show)).and_then(Result::ok);
         let status = spawn::reap(pid);
         spawn::program_is_over();
-        over(Some(process::exit_of(status)));
+        ended(process::exit_of(status));
+        if args.wait {
+            spawn::reap_all();
+        }
+        over();
         if let Some(shown) = shown {
             shown.thread().unpark();
         }
-        let outcome = drain.join().map_err(|_| io::Error::other("the drain met a fault"))?;
+        let fault = |_| system("the drain ended early")(io::Error::other("a fault in grapnel itself"));
+        let outcome = drain.join().map_err(fault)?;
         Ok((status, outcome))
     })
 }

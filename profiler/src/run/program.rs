@@ -1,8 +1,8 @@
 //! What PROGRAM is: found as a shell finds it, and looked at before it is started.
 
 use object::Endianness;
-use object::elf::{EM_X86_64, ET_DYN, ET_EXEC, FileHeader64, PT_INTERP};
-use object::read::elf::{FileHeader, ProgramHeader};
+use object::elf::{DT_NEEDED, EM_X86_64, ET_DYN, ET_EXEC, FileHeader64, PT_INTERP};
+use object::read::elf::{Dyn, FileHeader, ProgramHeader};
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -39,6 +39,10 @@ pub(crate) enum ProgramError {
         "{script}: its interpreter {interpreter} is not there; install it, or mend the script's first line"
     )]
     NoInterpreter { script: String, interpreter: String },
+    #[error(
+        "{path}: is built with {runtime}, which replaces the allocator and must be loaded before the agent; build it without -fsanitize"
+    )]
+    Sanitizer { path: String, runtime: String },
     #[error("{0}: is damaged: its headers do not make sense; build or install it anew")]
     Damaged(String),
 }
@@ -178,8 +182,28 @@ fn inspect(path: &Path) -> Result<Option<PathBuf>, ProgramError> {
         let linker = String::from_utf8_lossy(linker).escape_debug().to_string();
         return Err(ProgramError::OtherLibc { path: shown(), linker });
     }
+    if let Some(runtime) = sanitizer(path) {
+        return Err(ProgramError::Sanitizer { path: shown(), runtime });
+    }
     Ok(None)
 }
+
+/// The sanitizer's runtime among the libraries that a program asks for.
+fn sanitizer(path: &Path) -> Option<String> {
+    let file = File::open(path).ok()?;
+    let data = object::ReadCache::new(file);
+    let header = FileHeader64::<Endianness>::parse(&data).ok()?;
+    let endian = header.endian().ok()?;
+    let sections = header.sections(endian, &data).ok()?;
+    let (entries, link) = sections.dynamic(endian, &data).ok()??;
+    let strings = sections.strings(endian, &data, link).ok()?;
+    let names = entries.iter().filter(|entry| entry.tag(endian) == DT_NEEDED);
+    let mut names = names.filter_map(|entry| entry.string(endian, strings).ok());
+    let is_sanitizer = |name: &&[u8]| SANITIZERS.iter().any(|prefix| name.starts_with(prefix));
+    names.find(is_sanitizer).map(|name| String::from_utf8_lossy(name).into_owned())
+}
+
+const SANITIZERS: [&[u8]; 3] = [b"libasan.", b"libtsan.", b"libhwasan."];
 
 fn has_capabilities(path: &Path) -> bool {
     let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };

@@ -16,8 +16,15 @@ fn is_wanted() -> bool {
     if !stderr.is_terminal() {
         return false;
     }
-    // SAFETY: asks about a descriptor that stays open. In the background a write could stop us.
-    unsafe { libc::tcgetpgrp(libc::STDERR_FILENO) == libc::getpgrp() }
+    // SAFETY: asks about a descriptor that stays open, into a live structure. In the background a write could stop us; a
+    // terminal that neither gathers lines nor shows what is typed belongs to a full-screen program.
+    unsafe {
+        let mut terminal: libc::termios = std::mem::zeroed();
+        libc::tcgetpgrp(libc::STDERR_FILENO) == libc::getpgrp()
+            && libc::tcgetattr(libc::STDERR_FILENO, &mut terminal) == 0
+            && terminal.c_lflag & libc::ICANON != 0
+            && terminal.c_lflag & libc::ECHO != 0
+    }
 }
 
 /// Shows the line until PROGRAM is over, then takes it away.
@@ -25,10 +32,10 @@ pub(crate) fn show(progress: &Progress, orders: &Orders) {
     let start = Instant::now();
     let mut next = FIRST;
     let mut shown = false;
-    while !orders.program_over.load(Ordering::Acquire) {
-        // Unparked when PROGRAM ends.
+    while !orders.over.load(Ordering::Acquire) {
+        // Unparked when all is over.
         std::thread::park_timeout(next.saturating_sub(start.elapsed()));
-        if orders.program_over.load(Ordering::Acquire) || start.elapsed() < next || !is_wanted() {
+        if orders.over.load(Ordering::Acquire) || start.elapsed() < next || !is_wanted() {
             next = next.max(start.elapsed() + EVERY);
             continue;
         }

@@ -2,7 +2,7 @@
 
 use super::clock::{Clock, ticks};
 use super::merge::Merge;
-use super::process::{Process, monotonic_ns};
+use super::process::{Process, monotonic_ns, own_namespace};
 use super::shared::Segment;
 use grapnel_analysis::LiveTotals;
 use grapnel_analysis::report::words::harmless;
@@ -30,14 +30,43 @@ const VISIBLE_AFTER_TICKS: u64 = 50_000;
 /// How long events may stay in memory before a reader of the file sees them.
 const FLUSH_NS: u64 = 300_000_000;
 
+/// What tells processes apart: ids are unique in their namespace only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct ProcessId {
+    namespace: u64,
+    pid: u32,
+}
+
+impl ProcessId {
+    /// The process that a segment says it is of.
+    pub(crate) fn of(segment: &Segment) -> Self {
+        let header = segment.header();
+        Self {
+            namespace: header.process_namespace.load(Ordering::Relaxed),
+            pid: header.pid.load(Ordering::Relaxed),
+        }
+    }
+
+    /// The process that we call `pid`.
+    pub(crate) fn ours(pid: u32) -> Self {
+        Self { namespace: own_namespace(), pid }
+    }
+
+    fn is_ours(self) -> bool {
+        self.namespace == own_namespace()
+    }
+}
+
 /// One process while it is recorded.
 #[derive(Debug)]
 pub(crate) struct Recording {
     pub(crate) index: u32,
-    pub(crate) pid: u32,
+    pub(crate) id: ProcessId,
     pub(crate) path: PathBuf,
     pub(crate) totals: LiveTotals,
-    pub(crate) process: Option<Process>,
+    /// `None` for one of another namespace of process ids, which can't be looked up; within, `None` for one that was
+    /// gone before it could be.
+    process: Option<Option<Process>>,
     segment: Segment,
     merge: Merge,
     writer: Option<Writer<File>>,
@@ -55,7 +84,7 @@ pub(crate) struct Recording {
 /// What a finished recording leaves.
 #[derive(Debug)]
 pub(crate) struct Finished {
-    pub(crate) pid: u32,
+    pub(crate) id: ProcessId,
     pub(crate) path: PathBuf,
     pub(crate) bytes: u64,
     pub(crate) totals: grapnel_analysis::Totals,
@@ -104,16 +133,17 @@ impl Recording {
         let writer = file.map_err(Error::from).and_then(|file| Writer::new(file, info, COMPRESSION));
         // A target can't claim to have begun in the future.
         let started_ns = segment.header().started_ns.load(Ordering::Relaxed).min(monotonic_ns());
+        let id = ProcessId::of(&segment);
         let (writer, error) = match writer {
             Ok(writer) => (Some(writer), None),
             Err(error) => (None, Some(error)),
         };
         Self {
             index,
-            pid: info.pid,
+            id,
             path: path.to_owned(),
             totals: LiveTotals::new(),
-            process: Process::open(info.pid),
+            process: id.is_ours().then(|| Process::open(info.pid)),
             segment,
             merge: Merge::default(),
             writer,
@@ -130,7 +160,12 @@ impl Recording {
 
     /// Whether the process has ended, and how can be told or will never be.
     pub(crate) fn has_ended(&self) -> bool {
-        let Some(process) = &self.process else { return true };
+        let process = match &self.process {
+            // Until PROGRAM's own end.
+            None => return false,
+            Some(None) => return true,
+            Some(Some(process)) => process,
+        };
         if !process.has_ended() {
             return false;
         }
@@ -159,6 +194,8 @@ impl Recording {
         self.now_ns = monotonic_ns().saturating_sub(self.started_ns);
         // Somebody has a place before the horizon, perhaps, and is not done: look again soon.
         let stuck = self.now_ns.saturating_sub(self.last_progress_ns) > GAP_PATIENCE_NS;
+        // A clock that was set back (by a long sleep of the machine) must not hold things up for ever.
+        let horizon = if stuck { u64::MAX } else { horizon };
         let done = if open && !stuck { 0 } else { self.merge_ready(horizon) };
         if done != 0 || self.merge.is_empty() {
             self.last_progress_ns = self.now_ns;
@@ -175,19 +212,24 @@ impl Recording {
     }
 
     fn any_open(&self) -> bool {
-        let rings = (0..self.segment.rings()).filter_map(|index| self.segment.ring(index));
-        rings.into_iter().any(|(control, words)| Consumer::new(control, words).is_open())
+        self.segment.rings().any(|(control, words)| Consumer::new(control, words).is_open())
     }
 
     fn take_words(&mut self) -> usize {
         let mut words = 0;
-        for index in 0..self.segment.rings() {
-            let Some((control, ring)) = self.segment.ring(index) else { break };
-            let queue = self.merge.queue(index as usize);
-            match Consumer::new(control, ring).drain_into(queue.inlet()) {
-                Ok(len) => words += len,
-                Err(corrupt) => self.fail(Error::Io(io::Error::other(corrupt))),
+        let mut error = self.segment.map_rings().err();
+        for (index, (control, ring)) in self.segment.rings().enumerate() {
+            let consumer = Consumer::new(control, ring);
+            if !consumer.is_ready() {
+                continue;
             }
+            match consumer.drain_into(self.merge.queue(index).inlet()) {
+                Ok(len) => words += len,
+                Err(corrupt) => error = Some(io::Error::other(corrupt)),
+            }
+        }
+        if let Some(error) = error {
+            self.fail(Error::Io(error));
         }
         words
     }
@@ -244,8 +286,11 @@ impl Recording {
             }
         }
         self.now_ns = monotonic_ns().saturating_sub(self.started_ns);
-        let lost = self.segment.header().lost.load(Ordering::Relaxed) + self.merge.missing;
-        let exit = exit.or_else(|| self.process.as_ref().and_then(Process::exit));
+        // A thread that was killed between taking a number and writing its event lost nothing: the call never came back.
+        let cut_off = self.segment.rings().filter(|(control, words)| Consumer::new(control, words).is_open());
+        let missing = self.merge.missing.saturating_sub(cut_off.count() as u64);
+        let lost = self.segment.header().lost.load(Ordering::Relaxed).saturating_add(missing);
+        let exit = exit.or_else(|| self.process.as_ref().and_then(|process| process.as_ref()?.exit()));
         let duration = self.now_ns;
         if let Some(writer) = self.writer.take() {
             self.written = writer.written();
@@ -267,6 +312,6 @@ impl Recording {
         let note = self.segment.header().failure.load(Ordering::Acquire) == failure::NOTE;
         let note = note.then(|| self.message());
         let command = pieces(&text(&self.segment.header().command));
-        Finished { pid: self.pid, path: self.path, bytes: self.written, totals, command, problem, note }
+        Finished { id: self.id, path: self.path, bytes: self.written, totals, command, problem, note }
     }
 }

@@ -1,23 +1,24 @@
 //! The session's memory, from the command's side.
 //!
 //! # Safety
-//! The maps are of a memory file of our own, which only grows; they live as long as the value that holds them,
-//! and what is lent out borrows from it. All that lies in them is atomics (`repr(C)`, any bytes are valid), so
+//! The maps are of a memory file of our own, whose length is sealed; they live as long as the value that holds
+//! them, and what is lent out borrows from it. All that lies in them is atomics (`repr(C)`, any bytes are valid), so
 //! whatever a target writes there is data, never undefined behaviour.
 
-use super::agent_file::{MemoryFile, memory_file};
+use super::agent_file::{MemoryFile, memory_file, seal};
 use grapnel_trace::ring::RingControl;
 use grapnel_trace::shared::{
-    HEADER_BYTES, LAYOUT, MAGIC, RingPlace, SegmentHeader, SessionHeader, rings_within,
+    HEADER_BYTES, LAYOUT, MAGIC, RINGS_AT, RingPlace, SegmentHeader, SessionHeader, segment_state,
 };
 use memmap2::{MmapOptions, MmapRaw};
+use std::fs::File;
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Address space between segments: the largest that a target maps.
 const STRIDE: u64 = 512 << 20;
 /// More processes than a session will see.
-const LIMIT: u32 = 1 << 20;
+pub(crate) const LIMIT: u32 = 1 << 20;
 
 /// The session: its file and its header.
 #[derive(Debug)]
@@ -29,8 +30,10 @@ pub(crate) struct Session {
 impl Session {
     /// Makes a session whose targets load the agent from `agent_path`.
     pub(crate) fn new(agent_path: &str, flags: u32, max_frames: u32) -> io::Result<Self> {
-        let memory = memory_file(c"grapnel-session", 0)?;
+        let memory = memory_file(c"grapnel-session", libc::MFD_ALLOW_SEALING)?;
         memory.file.set_len(HEADER_BYTES + u64::from(LIMIT) * STRIDE)?;
+        // A target could cut it off below our feet.
+        seal(&memory.file, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW)?;
         let map = MmapOptions::new().len(HEADER_BYTES as usize).map_raw(&memory.file)?;
         let session = Self { memory, map };
         let header = session.header();
@@ -55,11 +58,24 @@ impl Session {
         unsafe { &*self.map.as_ptr().cast() }
     }
 
-    /// The segment of this number.
+    /// The state of the segment of this number, without mapping it.
+    pub(crate) fn state_of(&self, index: u32) -> u32 {
+        use std::os::unix::fs::FileExt;
+        const { assert!(std::mem::offset_of!(SegmentHeader, state) == 0) };
+        let mut state = [0; 4];
+        let offset = HEADER_BYTES + u64::from(index) * STRIDE;
+        match self.memory.file.read_exact_at(&mut state, offset) {
+            Ok(()) => u32::from_ne_bytes(state),
+            Err(_) => segment_state::FREE,
+        }
+    }
+
+    /// The segment of this number, below [`LIMIT`].
     pub(crate) fn segment(&self, index: u32) -> io::Result<Segment> {
         let offset = HEADER_BYTES + u64::from(index) * STRIDE;
-        let map = MmapOptions::new().offset(offset).len(STRIDE as usize).map_raw(&self.memory.file)?;
-        Ok(Segment { map })
+        let file = self.memory.file.try_clone()?;
+        let header = MmapOptions::new().offset(offset).len(RINGS_AT as usize).map_raw(&file)?;
+        Ok(Segment { file, offset, header, rings: Vec::new() })
     }
 
     /// Gives the memory of a segment that is done with back to the system.
@@ -95,36 +111,48 @@ impl Session {
     }
 }
 
-/// A process's segment.
+/// A process's segment. Rings are mapped one by one, as they come into use: this process's address space may be
+/// limited too.
 #[derive(Debug)]
 pub(crate) struct Segment {
-    map: MmapRaw,
+    file: File,
+    offset: u64,
+    header: MmapRaw,
+    rings: Vec<(RingPlace, MmapRaw)>,
 }
 
 impl Segment {
     pub(crate) fn header(&self) -> &SegmentHeader {
-        // SAFETY: the segment begins with its header and is mapped whole.
-        unsafe { &*self.map.as_ptr().cast() }
+        // SAFETY: RINGS_AT bytes are mapped, page-aligned, and begin with the header.
+        unsafe { &*self.header.as_ptr().cast() }
     }
 
-    /// How many rings there are: no more than there is room for, whatever the header says.
-    pub(crate) fn rings(&self) -> u32 {
-        let mapped = self.header().mapped.load(Ordering::Relaxed).min(STRIDE);
-        self.header().rings.load(Ordering::Acquire).min(rings_within(mapped))
+    /// Maps the rings that have come into use. How many there may be is limited by the room there is, whatever the
+    /// header says.
+    pub(crate) fn map_rings(&mut self) -> io::Result<()> {
+        let claimed = self.header().rings.load(Ordering::Acquire);
+        while (self.rings.len() as u64) < u64::from(claimed) {
+            let place = RingPlace::of(self.rings.len() as u32);
+            if place.end() > STRIDE {
+                break;
+            }
+            let len = (place.end() - place.control) as usize;
+            let map = MmapOptions::new().offset(self.offset + place.control).len(len).map_raw(&self.file)?;
+            self.rings.push((place, map));
+        }
+        Ok(())
     }
 
-    /// Ring `index`, which must be below [`Segment::rings`].
-    pub(crate) fn ring(&self, index: u32) -> Option<(&RingControl, &[AtomicU64])> {
-        let place = RingPlace::of(index);
-        if place.end() > STRIDE {
-            return None;
-        }
-        // SAFETY: the place lies within the map.
-        unsafe {
-            let base = self.map.as_ptr();
-            let words = std::slice::from_raw_parts(base.add(place.words as usize).cast(), place.len);
-            Some((&*base.add(place.control as usize).cast(), words))
-        }
+    /// The rings that are mapped, in the order of their numbers.
+    pub(crate) fn rings(&self) -> impl Iterator<Item = (&RingControl, &[AtomicU64])> {
+        self.rings.iter().map(|(place, map)| {
+            let words = (place.words - place.control) as usize;
+            // SAFETY: the map holds the ring from its control to the end of its words.
+            unsafe {
+                let base = map.as_ptr();
+                (&*base.cast(), std::slice::from_raw_parts(base.add(words).cast(), place.len))
+            }
+        })
     }
 }
 

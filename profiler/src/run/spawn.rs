@@ -4,32 +4,43 @@
 //! Between fork and exec the child makes system calls on memory that the parent prepared; it allocates nothing
 //! and takes no lock.
 
+use super::limits::Limits;
 use super::program::Program;
 use std::ffi::{CString, OsStr, OsString, c_char, c_int};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// What SIGPIPE did before Rust's runtime chose to ignore it.
-static SIGPIPE_WAS: AtomicUsize = AtomicUsize::new(libc::SIG_DFL);
-static SIGXFSZ_WAS: AtomicUsize = AtomicUsize::new(libc::SIG_DFL);
+/// Signals whose dispositions we change for ourselves, and what they were: Rust's runtime ignores SIGPIPE; a full
+/// disk must be an error here, not a signal; and a child whose end is ignored can't be waited for.
+static CHANGED: [(c_int, AtomicUsize); 3] = [
+    (libc::SIGPIPE, AtomicUsize::new(libc::SIG_DFL)),
+    (libc::SIGXFSZ, AtomicUsize::new(libc::SIG_DFL)),
+    (libc::SIGCHLD, AtomicUsize::new(libc::SIG_DFL)),
+];
 
-/// Runs before Rust's runtime, which changes SIGPIPE. A full disk must be an error here, not a signal, so
-/// SIGXFSZ goes the same way.
-extern "C" fn remember_signals() {
-    // SAFETY: reads and writes signal dispositions, in the only thread.
+/// Bit N: descriptor N of the standard three was closed, before Rust's runtime opened /dev/null there.
+static CLOSED: AtomicUsize = AtomicUsize::new(0);
+
+/// Runs before Rust's runtime.
+extern "C" fn remember_state() {
+    // SAFETY: asks about descriptors and changes signal dispositions, in the only thread.
     unsafe {
-        let mut old: libc::sigaction = std::mem::zeroed();
-        if libc::sigaction(libc::SIGPIPE, std::ptr::null(), &mut old) == 0 {
-            SIGPIPE_WAS.store(old.sa_sigaction, Ordering::Relaxed);
+        for fd in 0..3 {
+            if libc::fcntl(fd, libc::F_GETFD) < 0 {
+                CLOSED.fetch_or(1 << fd, Ordering::Relaxed);
+            }
         }
-        SIGXFSZ_WAS.store(libc::signal(libc::SIGXFSZ, libc::SIG_IGN), Ordering::Relaxed);
+        for (signal, was) in &CHANGED {
+            let to = if *signal == libc::SIGCHLD { libc::SIG_DFL } else { libc::SIG_IGN };
+            was.store(libc::signal(*signal, to), Ordering::Relaxed);
+        }
     }
 }
 
 #[used]
 #[unsafe(link_section = ".init_array")]
-static REMEMBER_SIGNALS: extern "C" fn() = remember_signals;
+static REMEMBER_STATE: extern "C" fn() = remember_state;
 
 /// A child that exists but waits for leave to become PROGRAM.
 #[derive(Debug)]
@@ -37,31 +48,40 @@ pub(crate) struct Waiting {
     pub(crate) pid: libc::pid_t,
     go: c_int,
     failed: c_int,
+    inherited: Vec<c_int>,
 }
 
 /// The environment of PROGRAM: this process's, with the agent's variables at its end, or in front of the user's
-/// own LD_PRELOAD.
+/// own LD_PRELOAD. Whatever else is in it stays, names or not.
 fn environment(agent: &str, session: &str) -> Vec<CString> {
-    let mut entries: Vec<OsString> = Vec::new();
+    const PRELOAD: &[u8] = b"LD_PRELOAD=";
+    unsafe extern "C" {
+        static environ: *const *const c_char;
+    }
+    let own = format!("{}=", grapnel_trace::shared::SESSION_VARIABLE);
+    let mut entries = Vec::new();
     let mut preloaded = false;
-    for (name, value) in std::env::vars_os() {
-        let mut entry = name.clone();
-        entry.push("=");
-        if name == "LD_PRELOAD" && !preloaded {
+    // SAFETY: null, or a null-terminated array of strings, which nobody changes: there is one thread.
+    let mut next = unsafe { environ };
+    // SAFETY: as above.
+    while let Some(entry) = unsafe { next.as_ref() }.filter(|entry| !entry.is_null()) {
+        // SAFETY: as above.
+        let text = unsafe { std::ffi::CStr::from_ptr(*entry) };
+        let bytes = text.to_bytes();
+        if let Some(value) = bytes.strip_prefix(PRELOAD) {
             preloaded = true;
-            entry.push(agent);
-            entry.push(":");
+            entries.extend(CString::new([PRELOAD, agent.as_bytes(), b":", value].concat()));
+        } else if !bytes.starts_with(own.as_bytes()) {
+            entries.push(text.to_owned());
         }
-        entry.push(value);
-        if name != grapnel_trace::shared::SESSION_VARIABLE {
-            entries.push(entry);
-        }
+        // SAFETY: the array goes on to its null pointer.
+        next = unsafe { next.add(1) };
     }
     if !preloaded {
-        entries.push(format!("LD_PRELOAD={agent}").into());
+        entries.extend(CString::new([PRELOAD, agent.as_bytes()].concat()));
     }
-    entries.push(format!("{}={session}", grapnel_trace::shared::SESSION_VARIABLE).into());
-    entries.iter().filter_map(|entry| CString::new(entry.as_bytes()).ok()).collect()
+    entries.extend(CString::new(own + session));
+    entries
 }
 
 fn pointers(strings: &[CString]) -> Vec<*const c_char> {
@@ -77,13 +97,16 @@ fn pipe() -> io::Result<[c_int; 2]> {
     Ok(ends)
 }
 
-/// Forks. `mask` is the signal mask that PROGRAM is to have.
+/// Forks. `mask` is the signal mask that PROGRAM is to have, `inherited` what [`inherited_descriptors`] said at the
+/// start.
 pub(crate) fn fork(
     program: &Program,
     command: &[OsString],
     agent: &str,
     session: &str,
     mask: &libc::sigset_t,
+    limits: &Limits,
+    inherited: Vec<c_int>,
 ) -> io::Result<Waiting> {
     let bad = || io::Error::new(io::ErrorKind::InvalidInput, "an argument contains a zero byte");
     let path = program.c_path().ok_or_else(bad)?;
@@ -108,8 +131,13 @@ pub(crate) fn fork(
                 if libc::read(go_read, (&raw mut byte).cast(), 1) != 1 {
                     libc::_exit(125);
                 }
-                libc::signal(libc::SIGPIPE, SIGPIPE_WAS.load(Ordering::Relaxed));
-                libc::signal(libc::SIGXFSZ, SIGXFSZ_WAS.load(Ordering::Relaxed));
+                limits.restore();
+                for (signal, was) in &CHANGED {
+                    libc::signal(*signal, was.load(Ordering::Relaxed));
+                }
+                for fd in (0..3).filter(|fd| CLOSED.load(Ordering::Relaxed) & 1 << fd != 0) {
+                    libc::close(fd);
+                }
                 libc::sigprocmask(libc::SIG_SETMASK, mask, std::ptr::null_mut());
                 libc::execve(path.as_ptr(), argv.as_ptr(), envp.as_ptr());
                 if *libc::__errno_location() == libc::ENOEXEC {
@@ -126,7 +154,7 @@ pub(crate) fn fork(
                 libc::close(go_read);
                 libc::close(failed_write);
             }
-            Ok(Waiting { pid, go: go_write, failed: failed_read })
+            Ok(Waiting { pid, go: go_write, failed: failed_read, inherited })
         }
     }
 }
@@ -155,6 +183,7 @@ impl Waiting {
             reap(self.pid);
             return Err(io::Error::from_raw_os_error(error));
         }
+        let_go_of_descriptors(&self.inherited);
         Ok(())
     }
 
@@ -181,6 +210,27 @@ pub(crate) fn reap(pid: libc::pid_t) -> c_int {
     status
 }
 
+/// Makes orphans among PROGRAM's descendants children of this process, so that their end can be waited for.
+pub(crate) fn adopt_orphans() {
+    // SAFETY: changes who this process's descendants fall to.
+    unsafe {
+        libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+    }
+}
+
+/// Waits until no child is left, or a signal says that nobody wants to wait.
+pub(crate) fn reap_all() {
+    while !stop_was_asked_for() {
+        let mut status = 0;
+        // SAFETY: `status` is live.
+        match unsafe { libc::waitpid(-1, &mut status, libc::WNOHANG) } {
+            0 => std::thread::sleep(std::time::Duration::from_millis(10)),
+            -1 if io::Error::last_os_error().raw_os_error() != Some(libc::EINTR) => return,
+            _ => {}
+        }
+    }
+}
+
 /// Signals that are PROGRAM's business. Those of the terminal reach it by themselves; others it gets from us.
 const FORWARDED: [c_int; 6] =
     [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2];
@@ -199,7 +249,40 @@ pub(crate) fn block_forwarded() -> libc::sigset_t {
     }
 }
 
+/// Descriptors of this process above the standard three, which PROGRAM is to have and we have no use for.
+pub(crate) fn inherited_descriptors() -> Vec<c_int> {
+    let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return Vec::new() };
+    let number = |entry: io::Result<std::fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse().ok();
+    let numbers: Vec<c_int> = entries.filter_map(number).filter(|&fd| fd > 2).collect();
+    // The directory's own is closed by now.
+    // SAFETY: asks about descriptors.
+    numbers.into_iter().filter(|&fd| unsafe { libc::fcntl(fd, libc::F_GETFD) } >= 0).collect()
+}
+
+/// Lets go of what only PROGRAM reads and writes, so that the ends of its pipes close when it closes them.
+fn let_go_of_descriptors(inherited: &[c_int]) {
+    // SAFETY: nothing here uses standard input and output, or descriptors that were open before us.
+    unsafe {
+        let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);
+        if null >= 0 {
+            libc::dup2(null, libc::STDIN_FILENO);
+            libc::dup2(null, libc::STDOUT_FILENO);
+            libc::close(null);
+        }
+        for &fd in inherited {
+            libc::close(fd);
+        }
+    }
+}
+
 static OVER: AtomicBool = AtomicBool::new(false);
+
+static STOP: AtomicBool = AtomicBool::new(false);
+
+/// Whether a signal came after PROGRAM's end: whoever sent it does not want to wait for its children.
+pub(crate) fn stop_was_asked_for() -> bool {
+    STOP.load(Ordering::Relaxed)
+}
 
 /// Passes on to `pid` what others send to grapnel, until PROGRAM is over. A thread's work.
 pub(crate) fn forward_signals(pid: libc::pid_t) {
@@ -210,16 +293,27 @@ pub(crate) fn forward_signals(pid: libc::pid_t) {
         for signal in FORWARDED {
             libc::sigaddset(&mut set, signal);
         }
-        while !OVER.load(Ordering::Relaxed) {
+        loop {
             let mut info: libc::siginfo_t = std::mem::zeroed();
-            let timeout = libc::timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-            let signal = libc::sigtimedwait(&set, &mut info, &timeout);
-            // The terminal's signals come from the kernel, to the whole foreground group.
-            if signal > 0 && info.si_code != libc::SI_KERNEL && !OVER.load(Ordering::Relaxed) {
+            let signal = libc::sigwaitinfo(&set, &mut info);
+            if signal > 0 && OVER.load(Ordering::Relaxed) {
+                STOP.store(true, Ordering::Relaxed);
+            } else if signal > 0 && !reached_program_too(signal, &info) {
                 libc::kill(pid, signal);
             }
         }
     }
+}
+
+/// Whether PROGRAM got the signal by itself: the terminal's come from the kernel, to the whole foreground group; an
+/// interrupt from a process of our own group was for the group, too, as far as one can tell, and must not come twice.
+fn reached_program_too(signal: c_int, info: &libc::siginfo_t) -> bool {
+    if info.si_code == libc::SI_KERNEL {
+        return true;
+    }
+    // SAFETY: asks about process groups; the signal was sent by a process.
+    let of_our_group = unsafe { libc::getpgid(info.si_pid()) == libc::getpgrp() };
+    of_our_group && [libc::SIGINT, libc::SIGQUIT].contains(&signal)
 }
 
 /// PROGRAM was reaped: its process id may be another's soon.
@@ -234,11 +328,10 @@ pub(crate) fn die_by(signal: c_int) -> ! {
         let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         libc::setrlimit(libc::RLIMIT_CORE, &none);
         libc::signal(signal, libc::SIG_DFL);
-        let mut set = std::mem::zeroed();
-        libc::sigemptyset(&mut set);
-        libc::sigaddset(&mut set, signal);
-        libc::sigprocmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
-        libc::raise(signal);
+        // Raw: libc keeps two signals to itself.
+        let set = 1u64 << (signal - 1);
+        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_UNBLOCK, &raw const set, 0, 8);
+        libc::syscall(libc::SYS_tgkill, libc::getpid(), libc::gettid(), signal);
     }
     std::process::exit(128 + signal)
 }

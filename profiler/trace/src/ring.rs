@@ -18,7 +18,7 @@ pub struct RingControl {
     /// Words taken so far. Written by the reader only.
     pub head: AtomicU64,
     _pad1: [AtomicU64; 7],
-    /// Log2 of the capacity in words; 0 until the ring is ready.
+    /// Log2 of the capacity in words; 0 until the ring is ready, and nothing in it is to be read.
     pub capacity_log2: AtomicU32,
     /// The thread that writes now, for the agent's own use.
     pub owner: AtomicU32,
@@ -26,6 +26,14 @@ pub struct RingControl {
     /// [`Producer::open`].
     pub open: AtomicU64,
     _pad2: [AtomicU64; 6],
+}
+
+impl RingControl {
+    /// Makes an empty ring begin at a word count other than 0.
+    pub fn start_at(&self, position: u64) {
+        self.head.store(position, Ordering::Relaxed);
+        self.tail.store(position, Ordering::Release);
+    }
 }
 
 /// A ring has no room for a record: the reader is behind.
@@ -106,6 +114,11 @@ impl<'a> Producer<'a> {
         self.tail & !(half - 1) != (self.tail - words) & !(half - 1)
     }
 
+    /// Words written since the ring was made.
+    pub fn position(&self) -> u64 {
+        self.tail
+    }
+
     /// Capacity in words.
     pub fn capacity(&self) -> u64 {
         self.mask + 1
@@ -140,6 +153,11 @@ impl<'a> Consumer<'a> {
     /// Whether the writer has taken an event's place in the order and not published it yet.
     pub fn is_open(&self) -> bool {
         self.control.open.load(Ordering::Acquire) != 0
+    }
+
+    /// Whether the writer has made the ring ready.
+    pub fn is_ready(&self) -> bool {
+        self.control.capacity_log2.load(Ordering::Acquire) != 0
     }
 
     /// Moves all that is published to the end of `out` and gives the room back. Returns how many words.

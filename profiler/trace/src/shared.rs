@@ -97,7 +97,9 @@ pub struct SessionHeader {
     pub command_pid: AtomicU32,
     /// Processes that could not be followed.
     pub unfollowed: AtomicU32,
-    _pad0: [AtomicU64; 1],
+    /// How many execs are under way that will look for the agent. One that is killed stays counted.
+    pub execs: AtomicU32,
+    _pad0: AtomicU32,
     /// A robust process-shared lock that the drain holds while it lives. Its first word is the futex word,
     /// in which the kernel sets [`OWNER_DIED`] when the drain dies however it dies.
     pub owner: [AtomicU32; 16],
@@ -156,6 +158,9 @@ pub struct SegmentHeader {
     pub failure: AtomicU32,
     /// Bytes from the segment's start that the process has mapped.
     pub mapped: AtomicU64,
+    /// The inode of its namespace of process ids; 0 when that isn't known. In another namespace than the drain's, `pid`
+    /// is not what the drain would call it.
+    pub process_namespace: AtomicU64,
     /// When the recording began, in nanoseconds of CLOCK_MONOTONIC.
     pub started_ns: AtomicU64,
     /// Bytes of the agent's own memory in the process, rings left out.
