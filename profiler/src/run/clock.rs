@@ -50,11 +50,24 @@ impl Clock {
         }
         let ns = self.nanoseconds(ticks);
         if ns < self.told_ns + STEP_NS {
+            self.next = ticks.saturating_add(self.ticks_of(self.told_ns + STEP_NS - ns));
             return None;
         }
         self.told_ns = ns;
-        self.next = ticks;
+        self.next = ticks.saturating_add(self.ticks_of(STEP_NS));
         Some(ns)
+    }
+
+    /// How many ticks a short time takes, as far as that is known, else 0.
+    fn ticks_of(&self, ns: u64) -> u64 {
+        let ((first_ticks, first_ns), (last_ticks, last_ns)) = (self.first, self.last);
+        let (span_ticks, span_ns) =
+            (last_ticks.saturating_sub(first_ticks), last_ns.saturating_sub(first_ns));
+        if span_ns < APART_NS {
+            return 0;
+        }
+        let ticks = u128::from(ns.min(STEP_NS)) * u128::from(span_ticks) / u128::from(span_ns);
+        u64::try_from(ticks).unwrap_or(0)
     }
 
     fn nanoseconds(&self, ticks: u64) -> u64 {
@@ -87,5 +100,14 @@ mod tests {
         assert_eq!(clock.step(3_005_000), Some(1_000_999_000));
         assert_eq!(clock.step(5000), None);
         assert_eq!(clock.step(u64::MAX), None);
+    }
+
+    #[test]
+    fn a_time_is_told_as_soon_as_it_is_a_step_away() {
+        // Three ticks to a nanosecond, and a second until now.
+        let mut clock =
+            Clock { started_ns: 0, first: (0, 0), last: (3_000_000_000, 1_000_000_000), told_ns: 0, next: 0 };
+        let told: Vec<u64> = (0..10_000).filter_map(|n| clock.step(n * 3000)).collect();
+        assert_eq!(told, (1..100).map(|n| n * STEP_NS).collect::<Vec<_>>());
     }
 }
