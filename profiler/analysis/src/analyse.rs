@@ -3,17 +3,21 @@
 //! Memory is bounded by what is live at once, by the distinct frames, and by the distinct stacks that
 //! allocate; it does not grow with the number of events.
 
-use crate::live::{LiveTotals, Totals};
+use crate::live::{LiveBlocks, Totals};
 use crate::merge::merge_sites;
 use crate::modules::Modules;
 use crate::sites::{Site, Sites};
 use crate::stacks::{Node, Stacks};
 use grapnel_trace::event::{Exit, ProcessInfo};
+use grapnel_trace::heap::HeapEvent;
 use grapnel_trace::reader::Reader;
 use grapnel_trace::{Error, Event};
 use std::io::Read;
 
-/// More live blocks than we keep: their table alone would be larger than 13 GB.
+/// Events of the heap that are taken in together.
+const BATCH: usize = 256;
+
+/// More live blocks than we keep, to within a batch: their table alone would be larger than 13 GB.
 const MAX_LIVE: u64 = 1 << 28;
 
 /// A record that was read well and can't be true: the trace was not written by grapnel, or a bug wrote it.
@@ -124,14 +128,21 @@ pub struct Analysis {
 /// Never fails: a trace that breaks off is worth what it has until then, and [`Analysis::ending`] tells.
 pub fn analyse<R: Read>(mut reader: Reader<R>) -> Analysis {
     let mut pass = Pass::default();
+    let mut batch = Vec::with_capacity(BATCH);
     let ending = loop {
-        match reader.next_event() {
+        batch.clear();
+        let next = reader.next_batch(&mut batch, BATCH);
+        if let Err(violation) = pass.take_heap(&batch) {
+            break Ending::Impossible(violation);
+        }
+        match next {
             Ok(Some(event)) => {
                 pass.events += 1;
                 if let Err(violation) = pass.take(event) {
                     break Ending::Impossible(violation);
                 }
             }
+            Ok(None) if batch.len() == BATCH => {}
             Ok(None) if reader.end().is_some() => break Ending::InOrder,
             Ok(None) => break Ending::Cut,
             Err(error) => break Ending::Damaged(error),
@@ -164,7 +175,7 @@ pub fn analyse<R: Read>(mut reader: Reader<R>) -> Analysis {
 
 #[derive(Default)]
 struct Pass {
-    live: LiveTotals,
+    live: LiveBlocks,
     sites: Sites,
     stacks: Stacks,
     modules: Modules,
@@ -173,24 +184,39 @@ struct Pass {
 }
 
 impl Pass {
-    #[inline]
+    /// Takes in events of the heap, all up to the first that can't be true.
+    fn take_heap(&mut self, events: &[HeapEvent]) -> Result<(), Violation> {
+        let mut good = events;
+        let mut result = Ok(());
+        let known = self.stacks.len();
+        let mut room = MAX_LIVE.saturating_sub(self.live.live_allocations());
+        for (at, event) in events.iter().enumerate() {
+            let (HeapEvent::Alloc { stack, .. } | HeapEvent::ReallocEnd { stack, .. }) = *event else {
+                continue;
+            };
+            if stack as usize > known {
+                result = Err(Violation::UnknownStack { stack });
+            } else if room == 0 {
+                result = Err(Violation::TooMany { what: "live blocks", limit: MAX_LIVE });
+            }
+            if result.is_err() {
+                good = &events[..at];
+                break;
+            }
+            room -= 1;
+        }
+        self.events += good.len() as u64 + u64::from(result.is_err());
+        self.live.apply_all_watched(good, &mut self.sites);
+        result
+    }
+
     fn take(&mut self, event: Event) -> Result<(), Violation> {
         match event {
-            Event::Alloc { stack, .. } | Event::ReallocEnd { stack, .. } => {
-                if stack as usize > self.stacks.len() {
-                    return Err(Violation::UnknownStack { stack });
-                }
-                if self.live.live_allocations() >= MAX_LIVE {
-                    return Err(Violation::TooMany { what: "live blocks", limit: MAX_LIVE });
-                }
-                self.live.apply_watched(&event, &mut self.sites);
-            }
             Event::Node { id, parent, pc, module, flags } => {
                 self.stacks.push(id, Node { parent, module, pc, flags })?;
             }
             Event::Module(module) => self.modules.push(module)?,
             Event::Thread { .. } => self.threads = self.threads.saturating_add(1),
-            Event::Unload(_) => {}
             _ => self.live.apply_watched(&event, &mut self.sites),
         }
         Ok(())

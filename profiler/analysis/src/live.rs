@@ -14,9 +14,13 @@
 //!
 //! Sizes are what the caller requested, not what the allocator rounded them up to.
 
-use crate::hash::{AddressMap, FoldHash};
+mod table;
+
+use crate::hash::FoldHash;
 use grapnel_trace::Event;
+use grapnel_trace::heap::HeapEvent;
 use std::collections::HashMap;
+use table::Table;
 
 /// Figures over a whole recording. See the [module's documentation](self) for what each means.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,6 +70,15 @@ pub trait Watcher {
     fn removed(&mut self, address: u64, block: Block, freed: bool);
     /// The block of a failed `realloc` is live again.
     fn restored(&mut self, address: u64, block: Block, peak: bool);
+    /// Loads something of what is kept for a stack that is likely to come up soon, and gives back any part of it. The
+    /// stack may be one that was never told of.
+    fn peek(&self, _stack: u32) -> u64 {
+        0
+    }
+    /// Whether [`Watcher::peek`] does anything.
+    fn cares(&self) -> bool {
+        false
+    }
 }
 
 /// Watches nothing: the totals are all that is wanted.
@@ -79,10 +92,21 @@ impl Watcher for () {
 /// another. More than this come of a trace whose reallocs never end.
 const MAX_HELD: usize = 1 << 20;
 
-/// The live set and its totals, brought up to date one event at a time.
+/// Events of a batch whose blocks are looked up before the first is used: enough for the processor to wait for many
+/// cache lines at once, few enough for what was looked up to stay near.
+const BATCH: usize = 64;
+
+/// The live set with no more of each block than its size: enough for the totals.
+pub type LiveTotals = Live<2>;
+
+/// The live set with all of each [`Block`].
+pub type LiveBlocks = Live<3>;
+
+/// The live set and its totals, brought up to date one event at a time. `W` words are kept of each block; see
+/// [`LiveTotals`] and [`LiveBlocks`].
 #[derive(Debug, Default)]
-pub struct LiveTotals {
-    blocks: AddressMap<Block>,
+pub struct Live<const W: usize> {
+    blocks: Table<W>,
     /// What threads' reallocs took out of the live set, by thread and address; `None` for a block that is
     /// older than the recording.
     held: HashMap<(u32, u64), Option<Block>, FoldHash>,
@@ -90,7 +114,37 @@ pub struct LiveTotals {
     time_ns: u64,
 }
 
-impl LiveTotals {
+/// A block as the table has it: its address, its size, and where there is room its stack and thread.
+fn words<const W: usize>(address: u64, block: Block) -> [u64; W] {
+    let all = [address, block.size, u64::from(block.stack) | u64::from(block.thread) << 32];
+    std::array::from_fn(|at| all[at])
+}
+
+fn block<const W: usize>(words: &[u64; W]) -> Block {
+    let rest = words.get(2).copied().unwrap_or(0);
+    Block { size: words[1], stack: rest as u32, thread: (rest >> 32) as u32 }
+}
+
+impl LiveBlocks {
+    /// The live blocks by address, in no order.
+    pub fn blocks(&self) -> impl Iterator<Item = (u64, Block)> {
+        self.blocks.iter().map(|words| (words[0], block(words)))
+    }
+
+    /// Takes in the next event and tells `watcher` what it changed.
+    #[inline]
+    pub fn apply_watched(&mut self, event: &Event, watcher: &mut impl Watcher) {
+        self.take(event, watcher);
+    }
+
+    /// As [`Live::apply_all`], and tells `watcher` what each event changed.
+    #[inline]
+    pub fn apply_all_watched(&mut self, events: &[HeapEvent], watcher: &mut impl Watcher) {
+        self.take_all(events, watcher);
+    }
+}
+
+impl<const W: usize> Live<W> {
     /// An empty live set.
     pub fn new() -> Self {
         Self::default()
@@ -98,12 +152,7 @@ impl LiveTotals {
 
     /// The totals after the events so far.
     pub fn totals(&self) -> Totals {
-        Totals { duration_ns: self.time_ns, live_allocations: self.blocks.len() as u64, ..self.totals }
-    }
-
-    /// The live blocks by address, in no order.
-    pub fn blocks(&self) -> impl Iterator<Item = (u64, Block)> {
-        self.blocks.iter().map(|(&address, &block)| (address, block))
+        Totals { duration_ns: self.time_ns, live_allocations: self.live_allocations(), ..self.totals }
     }
 
     /// How many blocks are live.
@@ -113,69 +162,95 @@ impl LiveTotals {
 
     /// Takes in many events at once, the faster for it: where each block lies in memory is looked up for all of them
     /// before the first is used, so that the processor waits for many lines at the same time.
-    pub fn apply_all(&mut self, events: &[Event]) {
-        for events in events.chunks(64) {
-            let mut known = 0usize;
-            for event in events {
-                if let Event::Alloc { address, .. }
-                | Event::Free { address, .. }
-                | Event::ReallocBegin { address, .. }
-                | Event::ReallocEnd { address, .. } = event
-                {
-                    known += usize::from(self.blocks.contains_key(address));
-                }
-            }
-            std::hint::black_box(known);
-            for event in events {
-                self.apply(event);
-            }
-        }
+    pub fn apply_all(&mut self, events: &[HeapEvent]) {
+        self.take_all(events, &mut ());
     }
 
     /// Takes in the next event.
     pub fn apply(&mut self, event: &Event) {
-        self.apply_watched(event, &mut ());
+        self.take(event, &mut ());
     }
 
-    /// Takes in the next event and tells `watcher` what it changed.
     #[inline]
-    pub fn apply_watched(&mut self, event: &Event, watcher: &mut impl Watcher) {
+    fn take_all(&mut self, events: &[HeapEvent], watcher: &mut impl Watcher) {
+        for events in events.chunks(BATCH) {
+            let mut seen = 0;
+            for event in events {
+                seen |= self.blocks.peek(event.address())[0];
+            }
+            std::hint::black_box(seen);
+            if watcher.cares() {
+                let mut seen = 0;
+                for event in events {
+                    let stack = match *event {
+                        HeapEvent::Alloc { stack, .. } | HeapEvent::ReallocEnd { stack, .. } => stack,
+                        _ => block(self.blocks.peek(event.address())).stack,
+                    };
+                    seen |= watcher.peek(stack);
+                }
+                std::hint::black_box(seen);
+            }
+            for event in events {
+                self.take_heap(event, watcher);
+            }
+        }
+    }
+
+    #[inline]
+    fn take(&mut self, event: &Event, watcher: &mut impl Watcher) {
         match *event {
-            Event::Alloc { thread, stack, address, size, .. } => {
+            Event::Time(time) => self.time_ns = time,
+            Event::Lost(count) => self.totals.lost_events = self.totals.lost_events.saturating_add(count),
+            _ => {
+                if let Some(event) = HeapEvent::of(event) {
+                    self.take_heap(&event, watcher);
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn take_heap(&mut self, event: &HeapEvent, watcher: &mut impl Watcher) {
+        match *event {
+            HeapEvent::Alloc { thread, stack, address, size, .. } => {
                 self.totals.allocations += 1;
                 self.add(address, Block { size, stack, thread }, watcher);
             }
-            Event::Free { address, .. } => {
+            HeapEvent::Free { address, .. } => {
                 self.totals.frees += 1;
                 self.remove(address, true, watcher);
             }
-            Event::ReallocBegin { thread, address } => {
-                let block = self.remove(address, false, watcher);
-                if self.held.len() >= MAX_HELD || self.held.insert((thread, address), block).is_some() {
-                    self.totals.inconsistent_events += 1;
-                }
-            }
-            Event::ReallocEnd { thread, stack, address, size, old } => {
-                self.totals.reallocations += 1;
-                // Without its beginning, `old` may still look live. With it, a block at `old` is another
-                // thread's, which got the address since.
-                if self.held.remove(&(thread, old)).is_none() {
-                    self.totals.inconsistent_events += 1;
-                    self.remove(old, false, watcher);
-                }
+            HeapEvent::ReallocBegin { thread, address } => self.begin_realloc(thread, address, watcher),
+            HeapEvent::ReallocEnd { thread, stack, address, size, old } => {
+                self.end_realloc(thread, old, watcher);
                 self.add(address, Block { size, stack, thread }, watcher);
             }
-            Event::ReallocFailed { thread, address } => match self.held.remove(&(thread, address)) {
+            HeapEvent::ReallocFailed { thread, address } => match self.held.remove(&(thread, address)) {
                 Some(Some(block)) => self.restore(address, block, watcher),
                 Some(None) => {}
                 None => self.totals.inconsistent_events += 1,
             },
-            Event::Time(time) => self.time_ns = time,
-            Event::Lost(count) => self.totals.lost_events = self.totals.lost_events.saturating_add(count),
-            _ => {}
         }
     }
 
+    fn begin_realloc(&mut self, thread: u32, address: u64, watcher: &mut impl Watcher) {
+        let block = self.remove(address, false, watcher);
+        if self.held.len() >= MAX_HELD || self.held.insert((thread, address), block).is_some() {
+            self.totals.inconsistent_events += 1;
+        }
+    }
+
+    fn end_realloc(&mut self, thread: u32, old: u64, watcher: &mut impl Watcher) {
+        self.totals.reallocations += 1;
+        // Without its beginning, `old` may still look live. With it, a block at `old` is another thread's, which
+        // got the address since.
+        if self.held.remove(&(thread, old)).is_none() {
+            self.totals.inconsistent_events += 1;
+            self.remove(old, false, watcher);
+        }
+    }
+
+    #[inline]
     fn add(&mut self, address: u64, block: Block, watcher: &mut impl Watcher) {
         self.totals.allocated_bytes = self.totals.allocated_bytes.saturating_add(block.size);
         let peak = self.insert(address, block, watcher);
@@ -191,8 +266,10 @@ impl LiveTotals {
     ///
     /// Live bytes wrap: each block is added and taken away once, so the figure is right whenever the true
     /// one fits into 64 bits, and sizes that no process can have do no harm.
+    #[inline]
     fn insert(&mut self, address: u64, block: Block, watcher: &mut impl Watcher) -> bool {
-        if let Some(old) = self.blocks.insert(address, block) {
+        if let Some(old) = self.blocks.insert(words(address, block)) {
+            let old = self::block(&old);
             self.totals.inconsistent_events += 1;
             self.totals.live_bytes = self.totals.live_bytes.wrapping_sub(old.size);
             watcher.removed(address, old, false);
@@ -206,8 +283,9 @@ impl LiveTotals {
         peak
     }
 
+    #[inline]
     fn remove(&mut self, address: u64, freed: bool, watcher: &mut impl Watcher) -> Option<Block> {
-        let block = self.blocks.remove(&address)?;
+        let block = block(&self.blocks.remove(address)?);
         self.totals.live_bytes = self.totals.live_bytes.wrapping_sub(block.size);
         watcher.removed(address, block, freed);
         Some(block)

@@ -150,4 +150,15 @@ impl Watcher for Sites {
     fn restored(&mut self, _address: u64, block: Block, peak: bool) {
         self.hold(block, peak, false);
     }
+
+    #[inline]
+    fn peek(&self, stack: u32) -> u64 {
+        let index = self.of_stack.get(stack as usize).copied().unwrap_or(NO_SITE);
+        self.states.get(index as usize).map_or(0, |state| state.live_bytes)
+    }
+
+    #[inline]
+    fn cares(&self) -> bool {
+        true
+    }
 }

@@ -9,11 +9,20 @@
 //! An event may only go out when no earlier one can still come from another ring: up to the horizon, the clock at
 //! the time when the rings were emptied, less what a store takes to be seen.
 
-use grapnel_trace::Event;
-use grapnel_trace::wire::{self, BadRecord, Order, Record, SHARDS, shard};
+use grapnel_trace::heap::HeapEvent;
+use grapnel_trace::wire::{self, BadRecord, HEAP_WORDS, HeapRecord, Order, Record, SHARDS, shard};
+use grapnel_trace::{Event, Source};
 use hashbrown::HashMap;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+
+/// Takes the events in order, with the processor's clock of each.
+pub(crate) trait Output {
+    /// An event of the heap.
+    fn heap(&mut self, ticks: u64, event: HeapEvent);
+    /// Any other.
+    fn other(&mut self, ticks: u64, event: Event);
+}
 
 /// One ring's side of the merge.
 #[derive(Debug, Default)]
@@ -30,12 +39,15 @@ pub(crate) struct Queue {
     broken: bool,
 }
 
+/// The trace's nodes, to find equal ones of several rings.
+type Nodes = HashMap<(u32, u64, u32, u8), u32>;
+
 /// The merge of a process.
 #[derive(Debug)]
 pub(crate) struct Merge {
     queues: Vec<Queue>,
-    next: Box<[u32]>,
-    nodes: HashMap<(u32, u64, u32, u8), u32>,
+    next: Box<[u32; SHARDS]>,
+    nodes: Nodes,
     threads: u32,
     /// Numbers that were taken and whose events never came.
     pub(crate) missing: u64,
@@ -45,7 +57,7 @@ impl Default for Merge {
     fn default() -> Self {
         Self {
             queues: Vec::new(),
-            next: vec![0; SHARDS].into_boxed_slice(),
+            next: Box::new([0; SHARDS]),
             nodes: HashMap::new(),
             threads: 0,
             missing: 0,
@@ -69,12 +81,13 @@ impl Merge {
 
     /// Hands the events that are due and lie before `horizon` to `out`, with their clock, in order. Returns how many
     /// records were used up.
-    pub(crate) fn run(&mut self, horizon: u64, out: &mut impl FnMut(u64, Event)) -> Result<usize, BadRecord> {
+    pub(crate) fn run(&mut self, horizon: u64, out: &mut impl Output) -> Result<usize, BadRecord> {
         let mut done = 0;
         let mut result = Ok(());
         let mut heap = BinaryHeap::new();
         for index in 0..self.queues.len() {
-            match self.head(index, out, &mut done) {
+            let Self { queues, nodes, threads, .. } = self;
+            match queues[index].head(nodes, threads, out, &mut done) {
                 Ok(Some(ticks)) => heap.push(Reverse((ticks, index))),
                 Ok(None) => {}
                 Err(error) => result = Err(error),
@@ -88,7 +101,8 @@ impl Merge {
             }
             let until = heap.peek().map_or(horizon, |Reverse((ticks, _))| (*ticks).min(horizon));
             let before = done;
-            match self.run_queue(index, ticks, until, out, &mut done) {
+            let Self { queues, next, nodes, threads, .. } = self;
+            match queues[index].run(until, next, nodes, threads, out, &mut done) {
                 Ok(Some(ticks)) if done != before => heap.push(Reverse((ticks, index))),
                 Ok(Some(ticks)) => held.push(Reverse((ticks, index))),
                 Ok(None) => {}
@@ -99,62 +113,6 @@ impl Merge {
             }
         }
         result.map(|()| done)
-    }
-
-    /// Uses up what has no place in the order at the front of a queue; the clock of the first event behind it.
-    fn head(
-        &mut self,
-        index: usize,
-        out: &mut impl FnMut(u64, Event),
-        done: &mut usize,
-    ) -> Result<Option<u64>, BadRecord> {
-        loop {
-            let Self { queues, nodes, threads, .. } = self;
-            let queue = &mut queues[index];
-            if let Some((_, order)) = wire::place(queue.front()) {
-                return Ok(Some(order.ticks));
-            }
-            let Some(record) = queue.pop()? else { return Ok(None) };
-            *done += 1;
-            if let Some(event) = queue.event(record, nodes, threads) {
-                out(queue.ticks, event);
-            }
-        }
-    }
-
-    /// Hands out the first event of a queue if it is due, and those behind it up to the clock `until`. Returns the
-    /// clock of the first that stays.
-    fn run_queue(
-        &mut self,
-        index: usize,
-        mut ticks: u64,
-        until: u64,
-        out: &mut impl FnMut(u64, Event),
-        done: &mut usize,
-    ) -> Result<Option<u64>, BadRecord> {
-        loop {
-            let Self { queues, next, nodes, threads, .. } = self;
-            let queue = &mut queues[index];
-            let Some((address, order)) = wire::place(queue.front()) else { return Ok(None) };
-            let expected = &mut next[shard(address)];
-            // A number from the past: its gap was passed over. Its event comes late, but it comes.
-            if (order.seq.wrapping_sub(*expected) as i32) > 0 {
-                return Ok(Some(ticks));
-            }
-            if order.seq == *expected {
-                *expected = expected.wrapping_add(1);
-            }
-            let Some(record) = queue.pop()? else { return Ok(None) };
-            *done += 1;
-            queue.ticks = ticks;
-            if let Some(event) = queue.event(record, nodes, threads) {
-                out(ticks, event);
-            }
-            match self.head(index, out, done)? {
-                Some(first) if first <= until => ticks = first,
-                first => return Ok(first),
-            }
-        }
     }
 
     /// Passes over one gap in front of each shard that something waits for. Call when no more can come, or after
@@ -200,70 +158,134 @@ impl Queue {
         self.words.get(self.used..).unwrap_or(&[])
     }
 
-    fn pop(&mut self) -> Result<Option<Record>, BadRecord> {
-        match wire::parse(self.front()) {
-            Ok(Some((record, len))) => {
-                self.used += len;
-                Ok(Some(record))
-            }
-            Ok(None) => Ok(None),
-            Err(error) => {
-                // Where the next record begins can't be known.
-                self.broken = true;
-                self.used = self.words.len();
-                Err(error)
-            }
-        }
-    }
-
-    fn node(&self, local: u32) -> u32 {
-        match local {
-            0 => 0,
-            _ => self.nodes.get(local as usize - 1).copied().unwrap_or(0),
-        }
-    }
-
-    fn event(
+    /// Uses up what has no place in the order at the front; the clock of the first event behind it.
+    fn head(
         &mut self,
-        record: Record,
-        nodes: &mut HashMap<(u32, u64, u32, u8), u32>,
+        nodes: &mut Nodes,
         threads: &mut u32,
-    ) -> Option<Event> {
-        let thread = self.thread;
-        Some(match record {
+        out: &mut impl Output,
+        done: &mut usize,
+    ) -> Result<Option<u64>, BadRecord> {
+        loop {
+            if let Some((_, order)) = wire::place(self.front()) {
+                return Ok(Some(order.ticks));
+            }
+            match wire::parse(self.front()) {
+                Ok(Some((record, len))) => {
+                    self.used += len;
+                    *done += 1;
+                    self.take(record, nodes, threads, out);
+                }
+                Ok(None) => return Ok(None),
+                Err(error) => return Err(self.give_up(error)),
+            }
+        }
+    }
+
+    /// Hands out the first event if it is due, and those behind it up to the clock `until`. Returns the clock of the
+    /// first that stays. The first must be one with a place in the order and lie before `until`.
+    fn run(
+        &mut self,
+        until: u64,
+        next: &mut [u32; SHARDS],
+        nodes: &mut Nodes,
+        threads: &mut u32,
+        out: &mut impl Output,
+        done: &mut usize,
+    ) -> Result<Option<u64>, BadRecord> {
+        loop {
+            let rest = self.words.get(self.used..).unwrap_or(&[]);
+            // Most records have this many words behind their start, and need no further look at how many there are.
+            let mut end = [0; HEAP_WORDS];
+            let words = rest.first_chunk().unwrap_or_else(|| {
+                end[..rest.len()].copy_from_slice(rest);
+                &end
+            });
+            let Some(HeapRecord { address, order, node, size, source, old, kind, len }) =
+                wire::heap_record(words)
+            else {
+                match self.head(nodes, threads, out, done)? {
+                    Some(ticks) if ticks <= until => continue,
+                    first => return Ok(first),
+                }
+            };
+            if len > rest.len() {
+                return Ok(None);
+            }
+            if order.ticks > until {
+                return Ok(Some(order.ticks));
+            }
+            let expected = &mut next[shard(address)];
+            // A number from the past: its gap was passed over. Its event comes late, but it comes.
+            if (order.seq.wrapping_sub(*expected) as i32) > 0 {
+                return Ok(Some(order.ticks));
+            }
+            if order.seq == *expected {
+                *expected = expected.wrapping_add(1);
+            }
+            self.used += len;
+            *done += 1;
+            self.ticks = order.ticks;
+            let thread = self.thread;
+            out.heap(
+                order.ticks,
+                match kind {
+                    wire::kind::ALLOC => {
+                        let Some(source) = Source::from_u8(source) else {
+                            return Err(self.give_up(BadRecord(wire::head(address, kind))));
+                        };
+                        HeapEvent::Alloc { thread, stack: self.node(node), address, size, source }
+                    }
+                    wire::kind::FREE => HeapEvent::Free { thread, address },
+                    wire::kind::REALLOC_BEGIN => HeapEvent::ReallocBegin { thread, address },
+                    wire::kind::REALLOC_END => {
+                        HeapEvent::ReallocEnd { thread, stack: self.node(node), address, size, old }
+                    }
+                    _ => HeapEvent::ReallocFailed { thread, address },
+                },
+            );
+        }
+    }
+
+    /// Where the next record begins can't be known.
+    #[cold]
+    fn give_up(&mut self, error: BadRecord) -> BadRecord {
+        self.broken = true;
+        self.used = self.words.len();
+        error
+    }
+
+    #[inline]
+    fn node(&self, local: u32) -> u32 {
+        self.nodes.get((local as usize).wrapping_sub(1)).copied().unwrap_or(0)
+    }
+
+    /// Takes a record that has no place in the order.
+    fn take(&mut self, record: Record, nodes: &mut Nodes, threads: &mut u32, out: &mut impl Output) {
+        let event = match record {
             Record::Node { parent, pc, module, flags } => {
                 let parent = self.node(parent);
                 let id = nodes.len() as u32 + 1;
                 let known = *nodes.entry((parent, pc, module, flags)).or_insert(id);
                 self.nodes.push(known);
                 if known != id {
-                    return None;
+                    return;
                 }
                 Event::Node { id, parent, pc, module, flags }
             }
-            Record::Reset => {
-                self.nodes.clear();
-                return None;
-            }
+            Record::Reset => return self.nodes.clear(),
             Record::Thread { tid, name } => {
                 self.thread = *threads;
                 *threads += 1;
                 let len = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
                 Event::Thread { index: self.thread, tid, name: name[..len].to_vec() }
             }
-            Record::Alloc { address, node, size, source, .. } => {
-                Event::Alloc { thread, stack: self.node(node), address, size, source }
-            }
-            Record::Free { address, .. } => Event::Free { thread, address },
-            Record::ReallocBegin { address, .. } => Event::ReallocBegin { thread, address },
-            Record::ReallocEnd { address, node, size, old, .. } => {
-                Event::ReallocEnd { thread, stack: self.node(node), address, size, old }
-            }
-            Record::ReallocFailed { address, .. } => Event::ReallocFailed { thread, address },
             Record::Module(module) => Event::Module(module),
             Record::Unload(id) => Event::Unload(id),
             Record::Lost(count) => Event::Lost(count),
-        })
+            _ => return,
+        };
+        out.other(self.ticks, event);
     }
 }
 
@@ -280,9 +302,19 @@ mod tests {
         wire::alloc(address, order, 0, size, Source::Malloc)
     }
 
+    impl Output for Vec<Event> {
+        fn heap(&mut self, _: u64, event: HeapEvent) {
+            self.push(event.into());
+        }
+
+        fn other(&mut self, _: u64, event: Event) {
+            self.push(event);
+        }
+    }
+
     fn run(merge: &mut Merge, horizon: u64) -> Vec<Event> {
         let mut events = Vec::new();
-        merge.run(horizon, &mut |_, event| events.push(event)).expect("good records");
+        merge.run(horizon, &mut events).expect("good records");
         events
     }
 
@@ -360,7 +392,7 @@ mod tests {
         merge.queue(0).inlet().push(0xff);
         merge.queue(1).inlet().extend(alloc(0x4000, at(0, 1), 8));
         let mut events = Vec::new();
-        assert!(merge.run(10, &mut |_, event| events.push(event)).is_err());
+        assert!(merge.run(10, &mut events).is_err());
         assert_eq!(events.len(), 1);
         assert!(merge.is_empty());
     }

@@ -1,11 +1,12 @@
 //! The recording of one process: its segment, the merge of its rings, its trace.
 
 use super::clock::{Clock, ticks};
-use super::merge::Merge;
+use super::merge::{Merge, Output};
 use super::process::{Process, monotonic_ns, own_namespace};
 use super::shared::Segment;
 use grapnel_analysis::LiveTotals;
 use grapnel_analysis::report::words::harmless;
+use grapnel_trace::heap::HeapEvent;
 use grapnel_trace::ring::Consumer;
 use grapnel_trace::shared::{TEXT_BYTES, Text, failure};
 use grapnel_trace::writer::Writer;
@@ -79,6 +80,59 @@ pub(crate) struct Recording {
     flushed_ns: u64,
     last_progress_ns: u64,
     ended: Cell<Option<Instant>>,
+}
+
+/// Where merged events go: into the file, and into the totals.
+struct Out<'a> {
+    writer: Option<&'a mut Writer<File>>,
+    error: Option<Error>,
+    totals: &'a mut LiveTotals,
+    clock: &'a mut Clock,
+    /// Events that are in the file and not yet in the totals.
+    batch: Vec<HeapEvent>,
+}
+
+impl Out<'_> {
+    #[inline]
+    fn write(&mut self, write: impl FnOnce(&mut Writer<File>) -> Result<(), Error>) {
+        if let Some(Err(error)) = self.writer.as_mut().map(|writer| write(writer)) {
+            self.error = Some(error);
+            self.writer = None;
+        }
+    }
+
+    #[inline]
+    fn tell(&mut self, ticks: u64) {
+        if let Some(time) = self.clock.step(ticks) {
+            self.count();
+            let time = Event::Time(time);
+            self.write(|writer| writer.push(&time));
+            self.totals.apply(&time);
+        }
+    }
+
+    fn count(&mut self) {
+        self.totals.apply_all(&self.batch);
+        self.batch.clear();
+    }
+}
+
+impl Output for Out<'_> {
+    #[inline]
+    fn heap(&mut self, ticks: u64, event: HeapEvent) {
+        self.tell(ticks);
+        self.write(|writer| writer.push_heap(&event));
+        self.batch.push(event);
+        if self.batch.len() == BATCH {
+            self.count();
+        }
+    }
+
+    fn other(&mut self, ticks: u64, event: Event) {
+        self.tell(ticks);
+        self.write(|writer| writer.push(&event));
+        self.totals.apply(&event);
+    }
 }
 
 /// What a finished recording leaves.
@@ -235,31 +289,13 @@ impl Recording {
     }
 
     fn merge_ready(&mut self, horizon: u64) -> usize {
-        let Self { merge, writer, totals, clock, written, .. } = self;
-        let mut error = None;
-        let mut batch = Vec::with_capacity(BATCH);
-        let mut out = |event: Event| {
-            if let Some(Err(failed)) = writer.as_mut().map(|writer| writer.push(&event)) {
-                error = Some(failed);
-                *written = writer.take().map_or(0, |writer| writer.written());
-            }
-            if !matches!(event, Event::Node { .. } | Event::Module(_)) {
-                batch.push(event);
-                if batch.len() == BATCH {
-                    totals.apply_all(&batch);
-                    batch.clear();
-                }
-            }
-        };
+        let Self { merge, writer, totals, clock, .. } = self;
         clock.measure();
-        let merged = merge.run(horizon, &mut |ticks, event| {
-            if let Some(time) = clock.step(ticks) {
-                out(Event::Time(time));
-            }
-            out(event);
-        });
-        totals.apply_all(&batch);
-        if let Some(error) = error {
+        let mut out =
+            Out { writer: writer.as_mut(), error: None, totals, clock, batch: Vec::with_capacity(BATCH) };
+        let merged = merge.run(horizon, &mut out);
+        out.count();
+        if let Some(error) = out.error {
             self.fail(error);
         }
         merged.unwrap_or_else(|bad| {

@@ -3,8 +3,10 @@
 use crate::encode::{Deltas, tag};
 use crate::error::Error;
 use crate::event::{Event, Source};
+use crate::heap::HeapEvent;
 use crate::varint::{get, get_delta};
 use crate::wire;
+use alloc::vec::Vec;
 
 /// Decodes an events block.
 #[derive(Debug, Default)]
@@ -27,22 +29,81 @@ impl BlockDecoder {
             let Some(&tag) = bytes.get(self.at) else { return Ok(None) };
             self.at += 1;
             if tag == tag::SWITCH {
-                match get(bytes, &mut self.at).and_then(|n| u32::try_from(n).ok()) {
-                    Some(thread) if thread < Deltas::MAX_THREADS => self.deltas.thread = thread,
-                    _ => return Err(Error::Record { at: start, what: "no such thread" }),
-                }
+                self.switch(start, bytes)?;
                 continue;
             }
             return match self.record(tag, bytes) {
                 Some(event) => Ok(Some(event)),
-                None => Err(Error::Record { at: start, what: "unknown tag, or a number is out of range" }),
+                None => Err(bad_record(start)),
             };
         }
     }
 
-    fn record(&mut self, tag: u8, bytes: &[u8]) -> Option<Event> {
+    /// Appends the next events to `batch` as long as they are of the heap, until it has `most`.
+    pub fn next_of_heap(
+        &mut self,
+        bytes: &[u8],
+        batch: &mut Vec<HeapEvent>,
+        most: usize,
+    ) -> Result<(), Error> {
+        while batch.len() < most {
+            let start = self.at;
+            let Some(&tag) = bytes.get(start) else { break };
+            if tag == tag::SWITCH {
+                self.at += 1;
+                self.switch(start, bytes)?;
+                continue;
+            }
+            if !is_heap(tag) {
+                break;
+            }
+            self.at += 1;
+            batch.push(self.heap(tag, bytes).ok_or_else(|| bad_record(start))?);
+        }
+        Ok(())
+    }
+
+    fn switch(&mut self, start: usize, bytes: &[u8]) -> Result<(), Error> {
+        match get(bytes, &mut self.at).and_then(|n| u32::try_from(n).ok()) {
+            Some(thread) if thread < Deltas::MAX_THREADS => {
+                self.deltas.thread = thread;
+                Ok(())
+            }
+            _ => Err(Error::Record { at: start, what: "no such thread" }),
+        }
+    }
+
+    #[inline]
+    fn heap(&mut self, tag: u8, bytes: &[u8]) -> Option<HeapEvent> {
         let at = &mut self.at;
         let thread = self.deltas.thread;
+        let deltas = self.deltas.current();
+        if matches!(tag, tag::FREE | tag::REALLOC_BEGIN | tag::REALLOC_FAILED) {
+            let address = get_delta(bytes, at, deltas.address)?;
+            deltas.address = address;
+            return Some(match tag {
+                tag::FREE => HeapEvent::Free { thread, address },
+                tag::REALLOC_BEGIN => HeapEvent::ReallocBegin { thread, address },
+                _ => HeapEvent::ReallocFailed { thread, address },
+            });
+        }
+        let stack = u32::try_from(get_delta(bytes, at, u64::from(deltas.stack))?).ok()?;
+        let size = get(bytes, at)?;
+        let address = get_delta(bytes, at, deltas.address)?;
+        (deltas.stack, deltas.address) = (stack, address);
+        if tag == tag::REALLOC_END {
+            let old = get_delta(bytes, at, address)?;
+            return Some(HeapEvent::ReallocEnd { thread, stack, address, size, old });
+        }
+        let source = Source::from_u8(tag.wrapping_sub(tag::ALLOC))?;
+        Some(HeapEvent::Alloc { thread, stack, address, size, source })
+    }
+
+    fn record(&mut self, tag: u8, bytes: &[u8]) -> Option<Event> {
+        if is_heap(tag) {
+            return self.heap(tag, bytes).map(Event::from);
+        }
+        let at = &mut self.at;
         let mut number = || get(bytes, at);
         Some(match tag {
             tag::TIME => {
@@ -78,30 +139,6 @@ impl BlockDecoder {
                 (self.deltas.node, self.deltas.pc) = (id, pc);
                 Event::Node { id, parent, pc, module, flags }
             }
-            tag::ALLOC..=11 | tag::REALLOC_END => {
-                let deltas = self.deltas.current();
-                let stack = u32::try_from(get_delta(bytes, at, u64::from(deltas.stack))?).ok()?;
-                let size = get(bytes, at)?;
-                let address = get_delta(bytes, at, deltas.address)?;
-                (deltas.stack, deltas.address) = (stack, address);
-                if tag == tag::REALLOC_END {
-                    let old = get_delta(bytes, at, address)?;
-                    Event::ReallocEnd { thread, stack, address, size, old }
-                } else {
-                    let source = Source::from_u8(tag - tag::ALLOC)?;
-                    Event::Alloc { thread, stack, address, size, source }
-                }
-            }
-            tag::FREE | tag::REALLOC_BEGIN | tag::REALLOC_FAILED => {
-                let deltas = self.deltas.current();
-                let address = get_delta(bytes, at, deltas.address)?;
-                deltas.address = address;
-                match tag {
-                    tag::FREE => Event::Free { thread, address },
-                    tag::REALLOC_BEGIN => Event::ReallocBegin { thread, address },
-                    _ => Event::ReallocFailed { thread, address },
-                }
-            }
             tag::MODULE => {
                 let len = usize::try_from(number()?).ok()?;
                 let encoded = bytes.get(*at..)?.get(..len)?;
@@ -115,13 +152,21 @@ impl BlockDecoder {
     }
 }
 
+fn is_heap(tag: u8) -> bool {
+    matches!(tag, tag::ALLOC..=11 | tag::FREE..=tag::REALLOC_FAILED)
+}
+
+#[cold]
+fn bad_record(at: usize) -> Error {
+    Error::Record { at, what: "unknown tag, or a number is out of range" }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::encode::BlockEncoder;
     use crate::event::Module;
     use alloc::vec;
-    use alloc::vec::Vec;
 
     fn all_kinds() -> Vec<Event> {
         vec![
@@ -156,6 +201,24 @@ mod tests {
                 back.push(event);
             }
             assert_eq!(back, all_kinds());
+            // The same by batches.
+            for most in 1..5 {
+                decoder.begin(encoder.start());
+                let mut back: Vec<Event> = Vec::new();
+                loop {
+                    let mut batch = Vec::new();
+                    decoder.next_of_heap(encoder.bytes(), &mut batch, most).unwrap();
+                    assert!(batch.len() <= most);
+                    let other =
+                        if batch.len() < most { decoder.next(encoder.bytes()).unwrap() } else { None };
+                    if batch.is_empty() && other.is_none() {
+                        break;
+                    }
+                    assert_eq!(other.as_ref().and_then(HeapEvent::of), None);
+                    back.extend(batch.into_iter().map(Event::from).chain(other));
+                }
+                assert_eq!(back, all_kinds());
+            }
             encoder.clear();
         }
     }
@@ -176,6 +239,8 @@ mod tests {
                         break;
                     }
                 }
+                decoder.begin(0);
+                let _ = decoder.next_of_heap(&bad, &mut Vec::new(), bad.len());
             }
             decoder.begin(0);
             while let Ok(Some(_)) = decoder.next(&good[..at]) {}

@@ -21,6 +21,7 @@
 //! The first Node of a block states its id as a number, the others leave it out: their tag is 5.
 
 use crate::event::Event;
+use crate::heap::HeapEvent;
 use crate::varint::{put, put_delta};
 use crate::wire;
 use alloc::vec::Vec;
@@ -107,6 +108,9 @@ impl BlockEncoder {
 
     /// Appends an event.
     pub fn push(&mut self, event: &Event) {
+        if let Some(event) = HeapEvent::of(event) {
+            return self.push_heap(&event);
+        }
         match *event {
             Event::Time(now) => {
                 self.now = now;
@@ -140,16 +144,6 @@ impl BlockEncoder {
                 put(&mut self.bytes, u64::from(module));
                 self.bytes.push(flags);
             }
-            Event::Alloc { thread, stack, address, size, source } => {
-                self.block(thread, tag::ALLOC + source as u8, stack, size, address);
-            }
-            Event::ReallocEnd { thread, stack, address, size, old } => {
-                self.block(thread, tag::REALLOC_END, stack, size, address);
-                put_delta(&mut self.bytes, old, address);
-            }
-            Event::Free { thread, address } => self.plain(thread, tag::FREE, address),
-            Event::ReallocBegin { thread, address } => self.plain(thread, tag::REALLOC_BEGIN, address),
-            Event::ReallocFailed { thread, address } => self.plain(thread, tag::REALLOC_FAILED, address),
             Event::Module(ref module) => {
                 let mut bytes = Vec::new();
                 wire::encode_module(module, &mut bytes);
@@ -165,6 +159,24 @@ impl BlockEncoder {
                 self.bytes.push(tag::LOST);
                 put(&mut self.bytes, count);
             }
+            _ => {}
+        }
+    }
+
+    /// Appends an event of the heap.
+    #[inline]
+    pub fn push_heap(&mut self, event: &HeapEvent) {
+        match *event {
+            HeapEvent::Alloc { thread, stack, address, size, source } => {
+                self.block(thread, tag::ALLOC + source as u8, stack, size, address);
+            }
+            HeapEvent::ReallocEnd { thread, stack, address, size, old } => {
+                self.block(thread, tag::REALLOC_END, stack, size, address);
+                put_delta(&mut self.bytes, old, address);
+            }
+            HeapEvent::Free { thread, address } => self.plain(thread, tag::FREE, address),
+            HeapEvent::ReallocBegin { thread, address } => self.plain(thread, tag::REALLOC_BEGIN, address),
+            HeapEvent::ReallocFailed { thread, address } => self.plain(thread, tag::REALLOC_FAILED, address),
         }
     }
 

@@ -17,6 +17,7 @@ pub mod decode;
 pub mod encode;
 pub mod error;
 pub mod event;
+pub mod heap;
 #[cfg(feature = "file")]
 pub mod reader;
 pub mod ring;

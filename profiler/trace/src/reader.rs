@@ -4,6 +4,7 @@ use crate::block::{BLOCK_HEADER, BlockHeader, BlockKind, FILE_HEADER, FILE_MAGIC
 use crate::decode::BlockDecoder;
 use crate::error::Error;
 use crate::event::{Event, Exit, ProcessInfo};
+use crate::heap::HeapEvent;
 use crate::varint::get;
 use crate::writer::checksum;
 use std::io::{ErrorKind, Read};
@@ -155,6 +156,33 @@ impl<R: Read> Reader<R> {
                     self.end = Some(end.ok_or_else(|| self.damaged("the end can't be read"))?);
                 }
                 self.block.clear();
+            }
+        }
+    }
+
+    /// The next events by batches, the faster way to read many: appends to `batch` as long as they are of the heap and
+    /// until it has `most`, then gives the one behind them. `None` with a full batch means to go on, else it is the
+    /// end.
+    ///
+    /// # Errors
+    /// As [`Reader::next_event`]; what is in `batch` by then comes before that place and is good.
+    pub fn next_batch(&mut self, batch: &mut Vec<HeapEvent>, most: usize) -> Result<Option<Event>, Error> {
+        if self.pending_time.is_none()
+            && let Err(error) = self.decoder.next_of_heap(&self.block, batch, most)
+        {
+            self.block.clear();
+            return Err(error);
+        }
+        if batch.len() >= most {
+            return Ok(None);
+        }
+        loop {
+            let event = self.next_event()?;
+            // A block may begin with an event of the heap.
+            let Some(heap) = event.as_ref().and_then(HeapEvent::of) else { return Ok(event) };
+            batch.push(heap);
+            if batch.len() >= most {
+                return Ok(None);
             }
         }
     }

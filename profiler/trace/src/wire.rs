@@ -180,6 +180,49 @@ pub fn place(words: &[u64]) -> Option<(u64, Order)> {
     }
 }
 
+/// The most words that a record of the heap has.
+pub const HEAP_WORDS: usize = 5;
+
+/// A record of the heap, not looked at further: what its kind does not have is rubbish.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the fields are those of the constructors above")]
+pub struct HeapRecord {
+    pub kind: u8,
+    /// How many words it takes.
+    pub len: usize,
+    pub address: u64,
+    pub order: Order,
+    pub node: u32,
+    pub size: u64,
+    /// A number of [`Source`], unless the record is bad.
+    pub source: u8,
+    pub old: u64,
+}
+
+/// Reads the record of the heap at the start of `words`; `None` for another, or for none. The fast way for the many:
+/// words that are not there may be anything, and the caller looks whether `len` are.
+#[inline]
+pub fn heap_record(words: &[u64; HEAP_WORDS]) -> Option<HeapRecord> {
+    let &[first, second, ticks, fourth, old] = words;
+    let kind = first as u8;
+    let len = match kind {
+        kind::FREE | kind::REALLOC_BEGIN | kind::REALLOC_FAILED => 3,
+        kind::ALLOC => 4,
+        kind::REALLOC_END => 5,
+        _ => return None,
+    };
+    Some(HeapRecord {
+        kind,
+        len,
+        address: first >> 8,
+        order: Order { seq: second as u32, ticks },
+        node: (second >> 32) as u32,
+        size: fourth & SIZE_MASK,
+        source: (fourth >> 56) as u8,
+        old,
+    })
+}
+
 /// Reads the record at the start of `words` and says how many it takes. `Ok(None)` when it is not all there.
 #[inline]
 pub fn parse(words: &[u64]) -> Result<Option<(Record, usize)>, BadRecord> {
@@ -248,6 +291,24 @@ mod tests {
         assert_eq!(parse(&words[..words.len() - 1]), Ok(None), "a cut record is not yet one");
         let (record, len) = parse(words).unwrap().unwrap();
         assert_eq!(len, words.len());
+        // The fast way agrees.
+        let mut padded = [u64::MAX; HEAP_WORDS];
+        padded.iter_mut().zip(words).for_each(|(to, &word)| *to = word);
+        let fast = heap_record(&padded);
+        assert_eq!(fast.map(|fast| (fast.address, fast.order)), place(words));
+        assert_eq!(fast.map_or(len, |fast| fast.len), len);
+        match record {
+            Record::Alloc { node, size, source, .. } => {
+                assert_eq!(
+                    fast.map(|fast| (fast.node, fast.size, fast.source)),
+                    Some((node, size, source as u8))
+                );
+            }
+            Record::ReallocEnd { node, size, old, .. } => {
+                assert_eq!(fast.map(|fast| (fast.node, fast.size, fast.old)), Some((node, size, old)));
+            }
+            _ => {}
+        }
         record
     }
 

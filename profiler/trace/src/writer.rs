@@ -4,6 +4,7 @@ use crate::block::{BlockHeader, BlockKind, FILE_MAGIC, VERSION};
 use crate::encode::BlockEncoder;
 use crate::error::Error;
 use crate::event::{Event, Exit, ProcessInfo};
+use crate::heap::HeapEvent;
 use crate::varint::put;
 use std::io::Write;
 use xxhash_rust::xxh64::Xxh64;
@@ -45,6 +46,16 @@ impl<W: Write> Writer<W> {
     /// When the file can't be written. The block is then lost, those before it are whole in the file.
     pub fn push(&mut self, event: &Event) -> Result<(), Error> {
         self.encoder.push(event);
+        if self.encoder.bytes().len() >= BLOCK_BYTES { self.flush() } else { Ok(()) }
+    }
+
+    /// As [`Writer::push`], for an event of the heap.
+    ///
+    /// # Errors
+    /// As [`Writer::push`].
+    #[inline]
+    pub fn push_heap(&mut self, event: &HeapEvent) -> Result<(), Error> {
+        self.encoder.push_heap(event);
         if self.encoder.bytes().len() >= BLOCK_BYTES { self.flush() } else { Ok(()) }
     }
 
