@@ -190,6 +190,7 @@ fn revive_in_child() -> Option<()> {
         life::PROCESS.renew();
     }
     let segment = session::replace_segment(|parent, child| {
+        child.arguments.store(parent.arguments.load(Ordering::Relaxed), Ordering::Relaxed);
         child.command.copy(&parent.command);
         child.executable.copy(&parent.executable);
     })?;

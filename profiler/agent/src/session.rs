@@ -4,28 +4,29 @@
 //! Both are mapped once, at the start, never unmapped while the process lives, and consist of atomics only:
 //! references to them are `'static` and valid whatever another process writes. In the child of a fork its own
 //! segment takes the place of its parent's, at the same address: whoever still holds a reference then writes into
-//! the child's. How much is mapped is kept here, not in the shared memory.
+//! the child's.
 
 use crate::sys;
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use grapnel_trace::ring::RingControl;
 use grapnel_trace::shared::{
     HEADER_BYTES, LAYOUT, MAGIC, OWNER_DIED, RingPlace, SegmentHeader, SessionHeader, failure, segment_state,
 };
 
-/// Virtual memory that a segment takes: enough for thousands of threads, or, in a process with a limit on its
-/// address space, for some tens.
-const SEGMENT_BYTES: usize = 512 << 20;
-const SEGMENT_BYTES_LIMITED: usize = 20 << 20;
+/// What is mapped of a segment at first: its header and some rings. The others are mapped one by one, when a thread
+/// needs them: a target may have all that is mapped locked into memory.
+const FIRST_RINGS: u32 = 2;
+
+fn first_bytes() -> usize {
+    RingPlace::of(FIRST_RINGS).control as usize
+}
 
 /// The session's path is `/proc/PID/fd/N`.
 const SESSION_PATH_BYTES: usize = 64;
 
 static HEADER: AtomicPtr<SessionHeader> = AtomicPtr::new(core::ptr::null_mut());
 static SEGMENT: AtomicPtr<SegmentHeader> = AtomicPtr::new(core::ptr::null_mut());
-/// Bytes mapped at `SEGMENT`.
-static MAPPED: AtomicUsize = AtomicUsize::new(0);
 
 /// The session's header, once mapped.
 pub(crate) fn header() -> Option<&'static SessionHeader> {
@@ -53,10 +54,8 @@ pub(crate) fn open(path: &CStr) -> bool {
 
 /// Takes a new segment for this process and maps it.
 pub(crate) fn take_segment() -> Option<&'static SegmentHeader> {
-    let len = if sys::address_space_is_limited() { SEGMENT_BYTES_LIMITED } else { SEGMENT_BYTES };
-    let address = map_next_segment(len)?;
+    let address = map_next_segment()?;
     SEGMENT.store(address.cast(), Ordering::Release);
-    MAPPED.store(len, Ordering::Release);
     segment()
 }
 
@@ -65,8 +64,8 @@ pub(crate) fn take_segment() -> Option<&'static SegmentHeader> {
 pub(crate) fn replace_segment(
     fill: impl FnOnce(&SegmentHeader, &SegmentHeader),
 ) -> Option<&'static SegmentHeader> {
-    let (old, len) = (segment()?, MAPPED.load(Ordering::Relaxed));
-    let address = map_next_segment(len)?;
+    let (old, len) = (segment()?, first_bytes());
+    let address = map_next_segment()?;
     // SAFETY: the segment that was just mapped.
     fill(old, unsafe { &*address.cast::<SegmentHeader>() });
     if !sys::move_over(address, len, SEGMENT.load(Ordering::Relaxed).cast()) {
@@ -76,7 +75,8 @@ pub(crate) fn replace_segment(
     segment()
 }
 
-fn map_next_segment(len: usize) -> Option<*mut u8> {
+fn map_next_segment() -> Option<*mut u8> {
+    let len = first_bytes();
     let header = header()?;
     let index = header.next_segment.fetch_add(1, Ordering::Relaxed);
     if index >= header.segment_limit.load(Ordering::Relaxed) {
@@ -98,7 +98,6 @@ fn map_next_segment(len: usize) -> Option<*mut u8> {
     let _ = sys::advise(address, len, libc::MADV_DONTDUMP);
     // SAFETY: the segment that was just mapped.
     let segment = unsafe { &*address.cast::<SegmentHeader>() };
-    segment.mapped.store(len as u64, Ordering::Relaxed);
     segment.process_namespace.store(sys::process_namespace(), Ordering::Relaxed);
     segment.started_ns.store(sys::monotonic_ns(), Ordering::Relaxed);
     segment.pid.store(sys::process_id(), Ordering::Relaxed);
@@ -106,19 +105,27 @@ fn map_next_segment(len: usize) -> Option<*mut u8> {
     Some(address)
 }
 
-/// The memory of ring `index` of this process's segment, if it has room for that many.
+/// The memory of ring `index` of this process's segment, if the segment has room for that many and the process for
+/// one more. To be asked for once in a ring's life.
 pub(crate) fn ring(index: u32) -> Option<(&'static RingControl, &'static [AtomicU64])> {
-    let segment = segment()?;
     let place = RingPlace::of(index);
-    if place.end() > MAPPED.load(Ordering::Relaxed) as u64 {
+    if place.end() > header()?.segment_stride.load(Ordering::Relaxed) {
         return None;
     }
-    let base: *const u8 = core::ptr::from_ref(segment).cast();
-    // SAFETY: the segment is mapped for `mapped` bytes, within which the place lies.
+    let segment: *mut u8 = SEGMENT.load(Ordering::Acquire).cast();
+    let start = if index < FIRST_RINGS {
+        // SAFETY: within what is mapped of the segment at first.
+        unsafe { segment.add(place.control as usize) }
+    } else {
+        let len = (place.end() - place.control) as usize;
+        let start = sys::map_again(segment, place.control, len)?;
+        let _ = sys::advise(start, len, libc::MADV_DONTDUMP);
+        start
+    };
+    // SAFETY: the ring is mapped from its control to the end of its words.
     unsafe {
-        let control = &*base.add(place.control as usize).cast::<RingControl>();
-        let words = core::slice::from_raw_parts(base.add(place.words as usize).cast(), place.len);
-        Some((control, words))
+        let words = start.add((place.words - place.control) as usize);
+        Some((&*start.cast::<RingControl>(), core::slice::from_raw_parts(words.cast(), place.len)))
     }
 }
 

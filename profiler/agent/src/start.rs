@@ -54,6 +54,7 @@ unsafe fn begin(count: c_int, arguments: *const *const c_char, environment: *mut
     };
     // SAFETY: the process's own arguments: `count` zero-terminated strings.
     let argument = |index| unsafe { CStr::from_ptr(*arguments.add(index)).to_bytes() };
+    segment.arguments.store(count as u32, Ordering::Relaxed);
     segment.command.set((0..count as usize).map(argument));
     let mut buffer = [0; 4096];
     segment.executable.set([sys::read_link(c"/proc/self/exe", &mut buffer)]);

@@ -46,14 +46,6 @@ pub(crate) fn move_over(from: *mut u8, len: usize, to: *mut u8) -> bool {
     unsafe { syscall!(Sysno::mremap, from, len, len, flags, to) }.is_ok()
 }
 
-/// Whether the process may not map as much as it likes.
-pub(crate) fn address_space_is_limited() -> bool {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: asks, into a live structure.
-    let asked = unsafe { syscall!(Sysno::prlimit64, 0, libc::RLIMIT_AS, 0, &raw mut limit) };
-    asked.is_err() || limit.rlim_cur != libc::RLIM_INFINITY
-}
-
 /// The inode of this process's namespace of process ids, or 0.
 pub(crate) fn process_namespace() -> u64 {
     let mut buffer = [0; 64];

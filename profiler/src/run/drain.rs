@@ -58,7 +58,8 @@ pub(crate) struct Drain<'a> {
     expected: Vec<u32>,
     active: Vec<Recording>,
     finished: Vec<Finished>,
-    images: HashMap<ProcessId, u32>,
+    /// How many traces there are of a process id, in whichever namespace: their names must differ.
+    images: HashMap<u32, u32>,
 }
 
 /// What a session leaves.
@@ -148,7 +149,8 @@ impl<'a> Drain<'a> {
         while header.execs.load(Ordering::Acquire) != 0 && since.elapsed() < EXEC_PATIENCE {
             std::thread::sleep(Duration::from_millis(1));
         }
-        if let Some(file) = self.output.take() {
+        // PROGRAM ran, and the agent did not come up in it: an older trace must not be taken for its.
+        if let Some(file) = self.output.take().filter(|_| self.program_exit().is_some()) {
             let _ = emptied(file);
         }
         for recording in std::mem::take(&mut self.active) {
@@ -187,8 +189,8 @@ impl<'a> Drain<'a> {
         let (id, info) = (ProcessId::of(&segment), describe(&segment));
         // A process has one image at a time: the last one ended with the exec.
         self.end_where(|recording| recording.id == id);
-        self.forget_idle_image(id);
-        let image = self.images.entry(id).or_insert(0);
+        self.forget_idle_image(id, info.pid);
+        let image = self.images.entry(info.pid).or_insert(0);
         *image += 1;
         let (file, path) = match self.output.take() {
             // What was in it before goes only now that there is something to take its place.
@@ -208,14 +210,14 @@ impl<'a> Drain<'a> {
     }
 
     /// A child that did nothing between fork and exec leaves no trace of that time.
-    fn forget_idle_image(&mut self, id: ProcessId) {
+    fn forget_idle_image(&mut self, id: ProcessId, pid: u32) {
         let Some(last) = self.finished.last() else { return };
         let totals = &last.totals;
         let idle = totals.allocations + totals.reallocations + totals.frees == 0 && totals.lost_events == 0;
         if last.id == id && idle && last.path != self.path && last.problem.is_none() {
             let _ = std::fs::remove_file(&last.path);
             self.finished.pop();
-            self.images.entry(id).and_modify(|images| *images -= 1);
+            self.images.entry(pid).and_modify(|images| *images -= 1);
         }
     }
 

@@ -159,6 +159,22 @@ fn pieces(text: &[u8]) -> Vec<Vec<u8>> {
     if text.is_empty() { Vec::new() } else { text.split(|&byte| byte == 0).map(<[u8]>::to_vec).collect() }
 }
 
+/// The arguments: as far as there was room for them in the segment, or, if that was not far enough and the process can
+/// still be asked, all of them.
+fn command(segment: &Segment) -> Vec<Vec<u8>> {
+    let header = segment.header();
+    let known = pieces(&text(&header.command));
+    let count = header.arguments.load(Ordering::Relaxed) as usize;
+    if known.len() < count && ProcessId::of(segment).is_ours() {
+        let asked = std::fs::read(format!("/proc/{}/cmdline", header.pid.load(Ordering::Relaxed)));
+        let all = asked.map(|asked| pieces(&asked)).unwrap_or_default();
+        if all.starts_with(&known) && all.len() == count {
+            return all;
+        }
+    }
+    known
+}
+
 /// What a segment says of its process.
 pub(crate) fn describe(segment: &Segment) -> ProcessInfo {
     let header = segment.header();
@@ -167,7 +183,7 @@ pub(crate) fn describe(segment: &Segment) -> ProcessInfo {
     ProcessInfo {
         pid: header.pid.load(Ordering::Relaxed),
         ppid: header.ppid.load(Ordering::Relaxed),
-        command: pieces(&text(&header.command)),
+        command: command(segment),
         executable: pieces(&text(&header.executable)).into_iter().next().unwrap_or_default(),
         started_unix_ns: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX).saturating_sub(ago),
         machine: std::env::consts::ARCH.into(),

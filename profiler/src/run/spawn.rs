@@ -201,13 +201,34 @@ impl Waiting {
 /// Waits for the child's end and returns its status as `waitpid` gives it.
 pub(crate) fn reap(pid: libc::pid_t) -> c_int {
     let mut status = 0;
-    // SAFETY: `status` is live.
-    while unsafe { libc::waitpid(pid, &mut status, 0) } < 0 {
-        if io::Error::last_os_error().raw_os_error() != Some(libc::EINTR) {
-            break;
+    loop {
+        // SAFETY: `status` is live.
+        match unsafe { libc::waitpid(pid, &mut status, libc::WUNTRACED) } {
+            -1 if io::Error::last_os_error().raw_os_error() == Some(libc::EINTR) => {}
+            -1 => return status,
+            _ if libc::WIFSTOPPED(status) => stop_with_program(pid),
+            _ => return status,
         }
     }
-    status
+}
+
+/// PROGRAM stopped. If it is a shell's job in the foreground, this process stops too, so that the shell gets its
+/// terminal back; when the job is continued, PROGRAM is.
+fn stop_with_program(pid: libc::pid_t) {
+    // SAFETY: asks about a terminal, and sends signals.
+    unsafe {
+        let terminal = libc::open(c"/dev/tty".as_ptr(), libc::O_RDONLY | libc::O_NOCTTY | libc::O_CLOEXEC);
+        let is_job = terminal >= 0
+            && libc::tcgetpgrp(terminal) == libc::getpgrp()
+            && libc::getsid(0) != libc::getpgrp();
+        if terminal >= 0 {
+            libc::close(terminal);
+        }
+        if is_job {
+            libc::raise(libc::SIGSTOP);
+            libc::kill(pid, libc::SIGCONT);
+        }
+    }
 }
 
 /// Makes orphans among PROGRAM's descendants children of this process, so that their end can be waited for.

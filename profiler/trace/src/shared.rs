@@ -156,8 +156,9 @@ pub struct SegmentHeader {
     pub bad_stacks: AtomicU32,
     /// Not zero when the agent stopped itself, by a code of [`failure`].
     pub failure: AtomicU32,
-    /// Bytes from the segment's start that the process has mapped.
-    pub mapped: AtomicU64,
+    /// How many arguments it has; there may be room for the first of them only.
+    pub arguments: AtomicU32,
+    _pad0: AtomicU32,
     /// The inode of its namespace of process ids; 0 when that isn't known. In another namespace than the drain's, `pid`
     /// is not what the drain would call it.
     pub process_namespace: AtomicU64,
