@@ -39,8 +39,27 @@ pub(crate) struct Queue {
     broken: bool,
 }
 
-/// The trace's nodes, to find equal ones of several rings.
-type Nodes = HashMap<(u32, u64, u32, u8), u32>;
+/// The trace's nodes. Equal ones of several rings become one; while there is one ring, whose nodes differ, none is looked
+/// up or kept. Those of that time may come once more from another ring: equal stacks are found again by the analysis.
+#[derive(Debug, Default)]
+struct Nodes {
+    count: u32,
+    several_rings: bool,
+    known: HashMap<(u32, u64, u32, u8), u32>,
+}
+
+impl Nodes {
+    /// The number of a node, and whether it is new.
+    fn number(&mut self, parent: u32, pc: u64, module: u32, flags: u8) -> (u32, bool) {
+        let next = self.count + 1;
+        let number = match self.several_rings {
+            true => *self.known.entry((parent, pc, module, flags)).or_insert(next),
+            false => next,
+        };
+        self.count = self.count.max(number);
+        (number, number == next)
+    }
+}
 
 /// The merge of a process.
 #[derive(Debug)]
@@ -58,7 +77,7 @@ impl Default for Merge {
         Self {
             queues: Vec::new(),
             next: Box::new([0; SHARDS]),
-            nodes: HashMap::new(),
+            nodes: Nodes::default(),
             threads: 0,
             missing: 0,
         }
@@ -70,6 +89,7 @@ impl Merge {
     pub(crate) fn queue(&mut self, index: usize) -> &mut Queue {
         if self.queues.len() <= index {
             self.queues.resize_with(index + 1, Queue::default);
+            self.nodes.several_rings = self.queues.len() > 1;
         }
         &mut self.queues[index]
     }
@@ -265,10 +285,9 @@ impl Queue {
         let event = match record {
             Record::Node { parent, pc, module, flags } => {
                 let parent = self.node(parent);
-                let id = nodes.len() as u32 + 1;
-                let known = *nodes.entry((parent, pc, module, flags)).or_insert(id);
-                self.nodes.push(known);
-                if known != id {
+                let (id, is_new) = nodes.number(parent, pc, module, flags);
+                self.nodes.push(id);
+                if !is_new {
                     return;
                 }
                 Event::Node { id, parent, pc, module, flags }
@@ -366,6 +385,7 @@ mod tests {
     #[test]
     fn equal_stacks_of_two_rings_are_one() {
         let mut merge = Merge::default();
+        merge.queue(1);
         for index in 0..2 {
             let words = merge.queue(index).inlet();
             if index == 1 {
