@@ -10,8 +10,10 @@ mod program;
 mod progress;
 mod recording;
 mod shared;
+mod signals;
 mod spawn;
 mod summary;
+mod wait;
 
 use clap::Args;
 use drain::{Drain, Orders, Outcome, Progress};
@@ -110,9 +112,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, RunError> {
     let session = Session::new(&agent.path, flags, args.max_frames)
         .map_err(explain)
         .map_err(system("the memory shared with the program can't be made"))?;
-    let mask = spawn::block_forwarded();
+    let mask = signals::block_forwarded();
     if args.wait {
-        spawn::adopt_orphans();
+        wait::adopt_orphans();
     }
     let child = spawn::fork(&program, &args.command, &agent.path, session.path(), &mask, &limits, inherited)
         .map_err(system("the program can't be started"))?;
@@ -147,7 +149,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, RunError> {
     summary::print(args.quiet, &path, &name, pid as u32, exit, &outcome);
     match exit {
         Exit::Code(code) => Ok(ExitCode::from(code as u8)),
-        Exit::Signal(signal) => spawn::die_by(signal),
+        Exit::Signal(signal) => signals::die_by(signal),
     }
 }
 
@@ -201,14 +203,14 @@ fn record(
         }
         // Not of the scope: it ends with the process, wherever it waits.
         let builder = || std::thread::Builder::new();
-        let _ = builder().spawn(move || spawn::forward_signals(pid));
+        let _ = builder().spawn(move || signals::forward_signals(pid));
         let show = || progress::show(progress, orders);
         let shown = (!args.quiet).then(|| builder().spawn_scoped(scope, show)).and_then(Result::ok);
-        let status = spawn::reap(pid);
-        spawn::program_is_over();
+        let status = wait::reap(pid);
+        signals::program_is_over();
         ended(process::exit_of(status));
         if args.wait {
-            spawn::reap_all();
+            wait::reap_all();
         }
         over();
         if let Some(shown) = shown {

@@ -6,10 +6,11 @@
 
 use super::limits::Limits;
 use super::program::Program;
+use super::wait::reap;
 use std::ffi::{CString, OsStr, OsString, c_char, c_int};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Signals whose dispositions we change for ourselves, and what they were: Rust's runtime ignores SIGPIPE; a full
 /// disk must be an error here, not a signal; and a child whose end is ignored can't be waited for.
@@ -198,78 +199,6 @@ impl Waiting {
     }
 }
 
-/// Waits for the child's end and returns its status as `waitpid` gives it.
-pub(crate) fn reap(pid: libc::pid_t) -> c_int {
-    let mut status = 0;
-    loop {
-        // SAFETY: `status` is live.
-        match unsafe { libc::waitpid(pid, &mut status, libc::WUNTRACED) } {
-            -1 if io::Error::last_os_error().raw_os_error() == Some(libc::EINTR) => {}
-            -1 => return status,
-            _ if libc::WIFSTOPPED(status) => stop_with_program(pid),
-            _ => return status,
-        }
-    }
-}
-
-/// PROGRAM stopped. If it is a shell's job in the foreground, this process stops too, so that the shell gets its
-/// terminal back; when the job is continued, PROGRAM is.
-fn stop_with_program(pid: libc::pid_t) {
-    // SAFETY: asks about a terminal, and sends signals.
-    unsafe {
-        let terminal = libc::open(c"/dev/tty".as_ptr(), libc::O_RDONLY | libc::O_NOCTTY | libc::O_CLOEXEC);
-        let is_job = terminal >= 0
-            && libc::tcgetpgrp(terminal) == libc::getpgrp()
-            && libc::getsid(0) != libc::getpgrp();
-        if terminal >= 0 {
-            libc::close(terminal);
-        }
-        if is_job {
-            libc::raise(libc::SIGSTOP);
-            libc::kill(pid, libc::SIGCONT);
-        }
-    }
-}
-
-/// Makes orphans among PROGRAM's descendants children of this process, so that their end can be waited for.
-pub(crate) fn adopt_orphans() {
-    // SAFETY: changes who this process's descendants fall to.
-    unsafe {
-        libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
-    }
-}
-
-/// Waits until no child is left, or a signal says that nobody wants to wait.
-pub(crate) fn reap_all() {
-    while !stop_was_asked_for() {
-        let mut status = 0;
-        // SAFETY: `status` is live.
-        match unsafe { libc::waitpid(-1, &mut status, libc::WNOHANG) } {
-            0 => std::thread::sleep(std::time::Duration::from_millis(10)),
-            -1 if io::Error::last_os_error().raw_os_error() != Some(libc::EINTR) => return,
-            _ => {}
-        }
-    }
-}
-
-/// Signals that are PROGRAM's business. Those of the terminal reach it by themselves; others it gets from us.
-const FORWARDED: [c_int; 6] =
-    [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2];
-
-/// Blocks them, in this thread and all that it starts, and returns the mask as it was.
-pub(crate) fn block_forwarded() -> libc::sigset_t {
-    // SAFETY: the sets are initialised before use.
-    unsafe {
-        let (mut set, mut old) = (std::mem::zeroed(), std::mem::zeroed());
-        libc::sigemptyset(&mut set);
-        for signal in FORWARDED {
-            libc::sigaddset(&mut set, signal);
-        }
-        libc::sigprocmask(libc::SIG_BLOCK, &set, &mut old);
-        old
-    }
-}
-
 /// Descriptors of this process above the standard three, which PROGRAM is to have and we have no use for.
 pub(crate) fn inherited_descriptors() -> Vec<c_int> {
     let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return Vec::new() };
@@ -294,67 +223,6 @@ fn let_go_of_descriptors(inherited: &[c_int]) {
             libc::close(fd);
         }
     }
-}
-
-static OVER: AtomicBool = AtomicBool::new(false);
-
-static STOP: AtomicBool = AtomicBool::new(false);
-
-/// Whether a signal came after PROGRAM's end: whoever sent it does not want to wait for its children.
-pub(crate) fn stop_was_asked_for() -> bool {
-    STOP.load(Ordering::Relaxed)
-}
-
-/// Passes on to `pid` what others send to grapnel, until PROGRAM is over. A thread's work.
-pub(crate) fn forward_signals(pid: libc::pid_t) {
-    // SAFETY: the set is initialised before use; `info` is written before it is read.
-    unsafe {
-        let mut set = std::mem::zeroed();
-        libc::sigemptyset(&mut set);
-        for signal in FORWARDED {
-            libc::sigaddset(&mut set, signal);
-        }
-        loop {
-            let mut info: libc::siginfo_t = std::mem::zeroed();
-            let signal = libc::sigwaitinfo(&set, &mut info);
-            if signal > 0 && OVER.load(Ordering::Relaxed) {
-                STOP.store(true, Ordering::Relaxed);
-            } else if signal > 0 && !reached_program_too(signal, &info) {
-                libc::kill(pid, signal);
-            }
-        }
-    }
-}
-
-/// Whether PROGRAM got the signal by itself: the terminal's come from the kernel, to the whole foreground group; an
-/// interrupt from a process of our own group was for the group, too, as far as one can tell, and must not come twice.
-fn reached_program_too(signal: c_int, info: &libc::siginfo_t) -> bool {
-    if info.si_code == libc::SI_KERNEL {
-        return true;
-    }
-    // SAFETY: asks about process groups; the signal was sent by a process.
-    let of_our_group = unsafe { libc::getpgid(info.si_pid()) == libc::getpgrp() };
-    of_our_group && [libc::SIGINT, libc::SIGQUIT].contains(&signal)
-}
-
-/// PROGRAM was reaped: its process id may be another's soon.
-pub(crate) fn program_is_over() {
-    OVER.store(true, Ordering::Relaxed);
-}
-
-/// Ends this process by the signal that ended PROGRAM, leaving a core dump to PROGRAM.
-pub(crate) fn die_by(signal: c_int) -> ! {
-    // SAFETY: changes this process's own limits, dispositions and mask, at its end.
-    unsafe {
-        let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        libc::setrlimit(libc::RLIMIT_CORE, &none);
-        libc::signal(signal, libc::SIG_DFL);
-        // Raw: libc keeps two signals to itself.
-        let set = 1u64 << (signal - 1);
-        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_UNBLOCK, &raw const set, 0, 8);
-        libc::syscall(libc::SYS_tgkill, libc::getpid(), libc::gettid(), signal);
-    }
-    std::process::exit(128 + signal)
 }
 
 /// The name by which a trace of this command goes: letters, digits and `._+-` of the program's name.

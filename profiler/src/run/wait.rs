@@ -1,0 +1,62 @@
+//! Waiting for PROGRAM, and for what it leaves behind.
+//!
+//! # Safety
+//! System calls on live values.
+
+use super::signals::stop_was_asked_for;
+use std::ffi::c_int;
+use std::io;
+
+/// Waits for the child's end and returns its status as `waitpid` gives it.
+pub(crate) fn reap(pid: libc::pid_t) -> c_int {
+    let mut status = 0;
+    loop {
+        // SAFETY: `status` is live.
+        match unsafe { libc::waitpid(pid, &mut status, libc::WUNTRACED) } {
+            -1 if io::Error::last_os_error().raw_os_error() == Some(libc::EINTR) => {}
+            -1 => return status,
+            _ if libc::WIFSTOPPED(status) => stop_with_program(pid),
+            _ => return status,
+        }
+    }
+}
+
+/// PROGRAM stopped. If it is a shell's job in the foreground, this process stops too, so that the shell gets its
+/// terminal back; when the job is continued, PROGRAM is.
+fn stop_with_program(pid: libc::pid_t) {
+    // SAFETY: asks about a terminal, and sends signals.
+    unsafe {
+        let terminal = libc::open(c"/dev/tty".as_ptr(), libc::O_RDONLY | libc::O_NOCTTY | libc::O_CLOEXEC);
+        let is_job = terminal >= 0
+            && libc::tcgetpgrp(terminal) == libc::getpgrp()
+            && libc::getsid(0) != libc::getpgrp();
+        if terminal >= 0 {
+            libc::close(terminal);
+        }
+        if is_job {
+            libc::raise(libc::SIGSTOP);
+            libc::kill(pid, libc::SIGCONT);
+        }
+    }
+}
+
+/// Makes orphans among PROGRAM's descendants children of this process, so that their end can be waited for.
+pub(crate) fn adopt_orphans() {
+    // SAFETY: changes who this process's descendants fall to.
+    unsafe {
+        libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+    }
+}
+
+/// Waits until no child is left, or a signal says that nobody wants to wait.
+pub(crate) fn reap_all() {
+    while !stop_was_asked_for() {
+        let mut status = 0;
+        // SAFETY: `status` is live.
+        match unsafe { libc::waitpid(-1, &mut status, libc::WNOHANG) } {
+            0 => std::thread::sleep(std::time::Duration::from_millis(10)),
+            -1 if io::Error::last_os_error().raw_os_error() != Some(libc::EINTR) => return,
+            _ => {}
+        }
+    }
+}
