@@ -183,8 +183,8 @@ fn call_on_large_frame(
 #[derive(Debug)]
 struct Plan {
     entries: usize,
-    /// The user's LD_PRELOAD: its place in the array, and its value's length.
-    preload: Option<(usize, usize)>,
+    /// Whether the user has an LD_PRELOAD. Every one is prefixed: of several the loader takes the last, others the first.
+    preloads: bool,
     text: usize,
 }
 
@@ -194,8 +194,7 @@ impl Plan {
     /// # Safety
     /// `environment` is null or a null-terminated array of strings.
     unsafe fn of(environment: *const *const c_char, variables: &Variables) -> Option<Self> {
-        let mut plan =
-            Self { entries: 0, preload: None, text: variables.preload.len() + variables.session.len() };
+        let mut plan = Self { entries: 0, preloads: false, text: variables.session.len() };
         let name = &variables.session[..SESSION_VARIABLE.len() + 1];
         // SAFETY: the caller's promise.
         unsafe {
@@ -205,14 +204,15 @@ impl Plan {
                 if entry.starts_with(name) || entry.starts_with(b"LD_TRACE_LOADED_OBJECTS=") {
                     return None;
                 }
-                if let Some(value) = entry.strip_prefix(PRELOAD)
-                    && plan.preload.is_none()
-                {
-                    plan.preload = Some((plan.entries, value.len()));
-                    plan.text += 1 + value.len();
+                if let Some(value) = entry.strip_prefix(PRELOAD) {
+                    plan.preloads = true;
+                    plan.text += variables.preload.len() + 1 + value.len();
                 }
                 plan.entries += 1;
             }
+        }
+        if !plan.preloads {
+            plan.text += variables.preload.len();
         }
         Some(plan)
     }
@@ -230,6 +230,7 @@ impl Plan {
         memory: *mut usize,
     ) -> *const *const c_char {
         let array: *mut *const c_char = memory.cast();
+        let path = &variables.preload[..variables.preload.len() - 1];
         // SAFETY: the array takes entries + 3 words, the text begins behind it and has `text` bytes.
         unsafe {
             let mut text: *mut u8 = memory.add(self.entries + 3).cast();
@@ -239,23 +240,19 @@ impl Plan {
                 text = text.add(bytes.len());
                 start.cast_const().cast::<c_char>()
             };
-            if self.entries != 0 {
-                ptr::copy_nonoverlapping(environment, array, self.entries);
+            for index in 0..self.entries {
+                let mut entry = *environment.add(index);
+                if let Some(value) = CStr::from_ptr(entry).to_bytes_with_nul().strip_prefix(PRELOAD) {
+                    entry = put(path);
+                    put(b":");
+                    put(value);
+                }
+                *array.add(index) = entry;
             }
             let mut len = self.entries;
-            match self.preload {
-                Some((index, value_len)) => {
-                    let path_len = variables.preload.len() - 1;
-                    let entry = put(&variables.preload[..path_len]);
-                    put(b":");
-                    let value: *const u8 = (*environment.add(index)).add(PRELOAD.len()).cast();
-                    put(core::slice::from_raw_parts(value, value_len + 1));
-                    *array.add(index) = entry;
-                }
-                None => {
-                    *array.add(len) = put(&variables.preload);
-                    len += 1;
-                }
+            if !self.preloads {
+                *array.add(len) = put(&variables.preload);
+                len += 1;
             }
             *array.add(len) = put(&variables.session);
             *array.add(len + 1) = ptr::null();

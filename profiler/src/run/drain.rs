@@ -201,7 +201,7 @@ impl<'a> Drain<'a> {
                 (create_new(&path), path)
             }
         };
-        let recording = Recording::new(index, segment, &info, file, &path);
+        let recording = Recording::new(index, *image, segment, &info, file, &path);
         if id == self.program && refused.is_none() {
             *refused = recording.failure();
         }
@@ -214,10 +214,12 @@ impl<'a> Drain<'a> {
         let Some(last) = self.finished.last() else { return };
         let totals = &last.totals;
         let idle = totals.allocations + totals.reallocations + totals.frees == 0 && totals.lost_events == 0;
+        let image = last.image;
         if last.id == id && idle && last.path != self.path && last.problem.is_none() {
             let _ = std::fs::remove_file(&last.path);
             self.finished.pop();
-            self.images.entry(pid).and_modify(|images| *images -= 1);
+            // Unless another process of that id, in another namespace, has come since.
+            self.images.entry(pid).and_modify(|images| *images -= u32::from(*images == image));
         }
     }
 

@@ -138,28 +138,18 @@ impl Merge {
     /// Passes over one gap in front of each shard that something waits for. Call when no more can come, or after
     /// a long wait. False if nothing waits for one.
     pub(crate) fn pass_gaps(&mut self) -> bool {
-        let mut first: HashMap<usize, u32> = HashMap::new();
-        for queue in &self.queues {
-            if let Some((address, Order { seq, .. })) = wire::place(queue.front()) {
-                let shard = shard(address);
-                let base = self.next[shard];
-                let least = first.entry(shard).or_insert(seq);
-                if seq.wrapping_sub(base) < least.wrapping_sub(base) {
-                    *least = seq;
-                }
-            }
-        }
-        let mut passed = false;
-        for (shard, seq) in first {
-            let gap = seq.wrapping_sub(self.next[shard]);
+        // Of the fronts that wait, only the earliest waits for what can't come any more: its predecessor was earlier still,
+        // and all fronts are later. Others may wait for an event that stands behind this one.
+        let fronts = self.queues.iter().filter_map(|queue| wire::place(queue.front()));
+        let waiting = fronts.filter_map(|(address, Order { seq, ticks })| {
+            let gap = seq.wrapping_sub(self.next[shard(address)]);
             // A number from the past waits for nothing; the record may be cut off.
-            if (gap as i32) > 0 {
-                self.missing += u64::from(gap);
-                self.next[shard] = seq;
-                passed = true;
-            }
-        }
-        passed
+            ((gap as i32) > 0).then_some((ticks, address, seq, gap))
+        });
+        let Some((_, address, seq, gap)) = waiting.min_by_key(|&(ticks, ..)| ticks) else { return false };
+        self.missing += u64::from(gap);
+        self.next[shard(address)] = seq;
+        true
     }
 }
 

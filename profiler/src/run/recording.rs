@@ -62,6 +62,8 @@ impl ProcessId {
 #[derive(Debug)]
 pub(crate) struct Recording {
     pub(crate) index: u32,
+    /// Which image of its process id this is, counted from 1.
+    image: u32,
     pub(crate) id: ProcessId,
     pub(crate) path: PathBuf,
     pub(crate) totals: LiveTotals,
@@ -139,6 +141,7 @@ impl Output for Out<'_> {
 #[derive(Debug)]
 pub(crate) struct Finished {
     pub(crate) id: ProcessId,
+    pub(crate) image: u32,
     pub(crate) path: PathBuf,
     pub(crate) bytes: u64,
     pub(crate) totals: grapnel_analysis::Totals,
@@ -195,6 +198,7 @@ impl Recording {
     /// Begins a trace in `file`, which lies at `path`.
     pub(crate) fn new(
         index: u32,
+        image: u32,
         segment: Segment,
         info: &ProcessInfo,
         file: io::Result<File>,
@@ -210,6 +214,7 @@ impl Recording {
         };
         Self {
             index,
+            image,
             id,
             path: path.to_owned(),
             totals: LiveTotals::new(),
@@ -364,6 +369,15 @@ impl Recording {
         let note = self.segment.header().failure.load(Ordering::Acquire) == failure::NOTE;
         let note = note.then(|| self.message());
         let command = pieces(&text(&self.segment.header().command));
-        Finished { id: self.id, path: self.path, bytes: self.written, totals, command, problem, note }
+        Finished {
+            id: self.id,
+            image: self.image,
+            path: self.path,
+            bytes: self.written,
+            totals,
+            command,
+            problem,
+            note,
+        }
     }
 }
