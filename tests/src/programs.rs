@@ -79,6 +79,30 @@ pub fn static_program(name: &str) -> PathBuf {
     compile("gcc", &["-std=gnu11", "-static"], &source, &format!("{name}-static"))
 }
 
+/// The executable of `programs/<name>.c` with the address sanitizer, where the compiler has it.
+pub fn sanitized_program(name: &str) -> Option<PathBuf> {
+    let probe = Command::new("gcc").arg("-print-file-name=libasan.so").output().ok()?;
+    let source = sources().join(format!("{name}.c"));
+    // A name without a folder is the answer for a library that isn't there.
+    text(&probe.stdout)
+        .starts_with('/')
+        .then(|| compile("gcc", &["-std=gnu11", "-fsanitize=address"], &source, &format!("{name}-sanitized")))
+}
+
+/// The executable of `programs/<name>.c` whose loader is a copy of the usual one under musl's name.
+pub fn program_with_loader(name: &str) -> PathBuf {
+    let loader = output_dir().join("ld-musl-x86_64.so.1");
+    let partial =
+        output_dir().join(format!("ld-musl.{}.{:?}", std::process::id(), std::thread::current().id()));
+    if !loader.exists() {
+        std::fs::copy("/lib64/ld-linux-x86-64.so.2", &partial)
+            .and_then(|_| std::fs::rename(&partial, &loader))
+            .expect("the loader can be copied");
+    }
+    let flag = format!("-Wl,--dynamic-linker={}", loader.display());
+    compile("gcc", &[C, &[&flag]].concat(), &sources().join(format!("{name}.c")), &format!("{name}-loader"))
+}
+
 /// The shared library of `programs/<name>.c`.
 pub fn library(name: &str) -> PathBuf {
     compile("gcc", LIBRARY, &sources().join(format!("{name}.c")), &format!("lib{name}.so"))

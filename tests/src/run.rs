@@ -60,6 +60,8 @@ pub struct Case {
     env: Vec<(OsString, OsString)>,
     stdin: Vec<u8>,
     options: Vec<OsString>,
+    launcher: Vec<OsString>,
+    patience: Duration,
 }
 
 impl Case {
@@ -71,6 +73,8 @@ impl Case {
             env: env.iter().map(|(name, value)| (name.into(), value.into())).collect(),
             stdin: Vec::new(),
             options: Vec::new(),
+            launcher: Vec::new(),
+            patience: PATIENCE,
         }
     }
 
@@ -109,23 +113,51 @@ impl Case {
         self
     }
 
+    /// What starts the program, or grapnel with the program, by executing its last arguments.
+    pub fn launcher<T: AsRef<OsStr>>(mut self, arguments: impl IntoIterator<Item = T>) -> Self {
+        self.launcher = arguments.into_iter().map(|argument| argument.as_ref().into()).collect();
+        self
+    }
+
+    /// Starts the program, or grapnel with the program, from a shell that has done this before.
+    pub fn after(self, script: &str) -> Self {
+        let script = format!("{script}\nexec \"$@\"");
+        self.launcher(["/bin/sh", "-c", &script, "sh"])
+    }
+
+    /// Adds redirections of the shell to the start of the program, or of grapnel with the program.
+    pub fn redirected(self, redirections: &str) -> Self {
+        let script = format!("exec \"$@\" {redirections}");
+        self.launcher(["/bin/sh", "-c", &script, "sh"])
+    }
+
+    /// A run that takes longer than this hangs.
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
     /// A command in this case's environment, with the program as its last arguments.
     fn command(&self, before: &[OsString]) -> Command {
-        let all: Vec<&OsString> = before.iter().chain(&self.argv).collect();
+        let all: Vec<&OsString> = self.launcher.iter().chain(before).chain(&self.argv).collect();
         let mut command = Command::new(all[0]);
         command.args(&all[1..]).env_clear().envs(self.env.iter().cloned());
         command
     }
 
+    fn finish(&self, command: &mut Command) -> Outcome {
+        finish_within(command, &self.stdin, self.patience)
+    }
+
     /// Runs the program by itself.
     pub fn bare(&self) -> Outcome {
-        finish(&mut self.command(&[]), &self.stdin)
+        self.finish(&mut self.command(&[]))
     }
 
     /// Runs the program under the counting library.
     pub fn counted(&self, follow: bool) -> (Outcome, Vec<truth::Process>) {
         let dir = temporary_dir();
-        let outcome = finish(&mut self.command(&truth_env(dir.path(), follow)), &self.stdin);
+        let outcome = self.finish(&mut self.command(&truth_env(dir.path(), follow)));
         (outcome, truth::read_dir(dir.path()))
     }
 
@@ -145,7 +177,7 @@ impl Case {
     /// Runs the program under `grapnel run -q`.
     pub fn recorded(&self) -> Recorded {
         let dir = temporary_dir();
-        let outcome = finish(&mut self.grapnel_command(dir.path()), &self.stdin);
+        let outcome = self.finish(&mut self.grapnel_command(dir.path()));
         Recorded { outcome, dir }
     }
 
@@ -156,7 +188,7 @@ impl Case {
         let truth_dir = temporary_dir();
         let mut before = self.grapnel_run(dir.path());
         before.extend(truth_env(truth_dir.path(), follow));
-        let outcome = finish(&mut self.command(&before), &self.stdin);
+        let outcome = self.finish(&mut self.command(&before));
         (Recorded { outcome, dir }, truth::read_dir(truth_dir.path()))
     }
 }
@@ -244,12 +276,16 @@ pub fn report(trace: &Path) -> Report {
 
 /// Starts the command with files as its three streams and waits for its end.
 pub fn finish(command: &mut Command, stdin: &[u8]) -> Outcome {
+    finish_within(command, stdin, PATIENCE)
+}
+
+fn finish_within(command: &mut Command, stdin: &[u8], patience: Duration) -> Outcome {
     let mut streams: [File; 3] = std::array::from_fn(|_| tempfile::tempfile().expect("a temporary file"));
     streams[0].write_all(stdin).and_then(|()| streams[0].rewind()).expect("a temporary file can be written");
     let [input, output, errors] = streams.each_ref().map(|file| file.try_clone().expect("a descriptor"));
     command.stdin(Stdio::from(input)).stdout(Stdio::from(output)).stderr(Stdio::from(errors));
     let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    let status = wait(&mut child, PATIENCE);
+    let status = wait(&mut child, patience);
     let [_, stdout, stderr] = streams.each_mut().map(|file| {
         let mut bytes = Vec::new();
         file.rewind().and_then(|()| file.read_to_end(&mut bytes)).expect("a temporary file can be read");

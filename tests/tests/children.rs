@@ -212,3 +212,57 @@ fn children_that_outlive_grapnel() {
         }
     }
 }
+
+/// Daemons: --wait waits for processes whose parents were gone before they did anything.
+#[test]
+fn wait_for_daemons() {
+    for _ in 0..4 {
+        let recorded = Case::ours("daemon").option("--wait").recorded();
+        assert!(recorded.outcome.status.success(), "{}", recorded.outcome.err());
+        assert_eq!((recorded.outcome.out(), recorded.outcome.err()), ("daemon\n".into(), String::new()));
+        let daemon = recorded.reports().into_iter().filter(|report| report.totals.allocations == 500).count();
+        assert_eq!(daemon, 1, "the daemon's trace: {:?}", names(&recorded));
+    }
+}
+
+/// Runs a script that starts `flood` in pid namespaces, with and without --wait: nobody hangs, and the floods are
+/// recorded whole, told by their thousands of allocations.
+fn in_pid_namespaces(script: &str, thousands: &[u64]) {
+    let flood = grapnel_tests::programs::program("flood");
+    for wait in [false, true] {
+        let patience = std::time::Duration::from_secs(60);
+        let mut case = Case::new("/bin/sh").args(["-c", script]).env("FLOOD", &flood).patience(patience);
+        let bare = case.bare();
+        if !bare.status.success() || !bare.err().is_empty() {
+            grapnel_tests::skipped("other pid namespaces", &bare.err());
+            return;
+        }
+        if wait {
+            case = case.option("--wait");
+        }
+        let recorded = case.recorded();
+        recorded.outcome.same_as(&bare);
+        let mut found: Vec<u64> = recorded
+            .reports()
+            .iter()
+            .filter(|report| report.process.command.first().is_some_and(|name| name.ends_with("/flood")))
+            .map(|report| report.totals.allocations / 1000)
+            .collect();
+        found.sort_unstable();
+        assert_eq!(found, thousands, "--wait {wait}: {:?}", names(&recorded));
+    }
+}
+
+/// In another namespace pids are not what grapnel sees: it must not watch a stranger of the same number.
+#[test]
+fn other_pid_namespace() {
+    let script = "unshare -pf sh -c 'for i in 1 2 3 4 5 6 7 8 9 10; do /bin/true; done; \"$FLOOD\" 300 100'";
+    in_pid_namespaces(script, &[300]);
+}
+
+/// Two namespaces at once: both floods have pid 1 where they are.
+#[test]
+fn equal_pids_in_two_namespaces() {
+    let script = "unshare -pf \"$FLOOD\" 300 100 & unshare -pf \"$FLOOD\" 200 100 & wait; echo end";
+    in_pid_namespaces(script, &[200, 300]);
+}

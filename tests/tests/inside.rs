@@ -1,0 +1,112 @@
+//! Programs whose own ways get between the agent and the program: interruptions, small stacks, functions that
+//! the program brings along, environments that no setenv would make.
+
+use grapnel_tests::run::Case;
+use grapnel_tests::{programs, skipped};
+use std::path::Path;
+use std::time::Duration;
+
+/// Twice what it takes on a busy machine. A hang would end it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A handler interrupts a recording and forks, and the child goes on where its parent was. It must not write
+/// into its parent's ring, nor wait for its parent's locks.
+#[test]
+fn fork_in_a_handler() {
+    let recorded = Case::ours("fork_in_handler").patience(PATIENCE).recorded();
+    assert!(recorded.outcome.status.success(), "{:?} {}", recorded.outcome.status, recorded.outcome.err());
+    assert_eq!(recorded.outcome.err(), "");
+    let out = recorded.outcome.out();
+    let numbers: Vec<u64> = out.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    let [blocks, 0] = numbers[..] else { panic!("a child hung: {out}") };
+    let totals = recorded.report().totals();
+    assert_eq!((totals.allocations, totals.frees, totals.live_allocations), (blocks, blocks, 0));
+    assert_eq!(totals.allocated_bytes, 32 * blocks);
+}
+
+/// An exec from a handler on the stack that sigaltstack(2) was once sure to have room for.
+#[test]
+fn exec_on_a_small_alternate_stack() {
+    for size in [8192, 12288] {
+        let case = Case::ours("alternate_exec").arg(size.to_string()).args(["/bin/echo", "restarted"]);
+        let bare = case.bare();
+        if !bare.status.success() {
+            skipped("exec on an alternate stack", "signal frames of this processor are too large for it");
+            continue;
+        }
+        assert_eq!(bare.out(), "restarted\n");
+        case.recorded().outcome.same_as(&bare);
+    }
+}
+
+/// What can't be executed fails with the same error, and at once: a FIFO would wait for its other end.
+#[test]
+fn exec_of_what_is_no_program() {
+    let dir = grapnel_tests::run::temporary_dir();
+    let fifo = dir.path().join("fifo");
+    for mode in ["600", "700"] {
+        let made = std::process::Command::new("mkfifo").args(["-m", mode]).arg(&fifo).status();
+        assert!(made.is_ok_and(|status| status.success()), "a FIFO can be made");
+        let case = Case::ours("exec_odd").arg(&fifo);
+        let bare = case.bare();
+        assert_eq!(bare.out(), "Permission denied\n");
+        case.recorded().outcome.same_as(&bare);
+        std::fs::remove_file(&fifo).expect("the FIFO can be removed");
+    }
+    for path in ["/dev/null", "/", "/nowhere", "/dev/tty"] {
+        let case = Case::ours("exec_odd").arg(path);
+        case.recorded().outcome.same_as(&case.bare());
+    }
+}
+
+/// A program that exports functions which libraries call: the agent calls none of them, since they allocate.
+#[test]
+fn functions_of_the_program() {
+    let case = Case::ours("own_functions").patience(PATIENCE);
+    let recorded = case.recorded();
+    recorded.outcome.same_as(&case.bare());
+    let report = recorded.report();
+    let wanted = report.sites.iter().filter(|site| site.frames.iter().any(|frame| frame.name() == "wanted"));
+    assert_eq!(wanted.map(|site| site.allocations).sum::<u64>(), 1000);
+}
+
+/// Entries that are no assignments, and two of one name: for a program's exec and for grapnel's own.
+fn odd_environment_with(first: &Path, second: &Path) {
+    let odd = programs::program("odd_environment");
+    let case = Case::new(&odd).args([first, second, &odd]);
+    let bare = case.bare();
+    assert!(bare.out().starts_with("[NOEQUALS]\n"), "{}", bare.out());
+    assert!(bare.out().contains("[A=1]\n[=]\n[]\n[LD_PRELOAD="), "{}", bare.out());
+    let recorded = case.recorded();
+    recorded.outcome.same_as(&bare);
+    let followed = recorded.reports().iter().filter(|report| report.totals.allocations >= 57).count();
+    assert_eq!(followed, 1, "the executed program was recorded");
+
+    let case = Case::new(&odd).launcher([&odd, first, second]);
+    let recorded = case.recorded();
+    recorded.outcome.same_as(&case.bare());
+    assert!(recorded.report().totals.allocations >= 57, "it was recorded");
+}
+
+#[test]
+fn no_assignments_in_the_environment() {
+    odd_environment_with(Path::new(""), &programs::plug("b"));
+}
+
+/// The loader takes the last LD_PRELOAD, getenv(3) the first.
+#[test]
+fn two_preloads() {
+    odd_environment_with(&programs::plug("a"), &programs::plug("b"));
+}
+
+/// A large environment is made anew for each exec, in memory that the caller of posix_spawn keeps: not a new
+/// piece each time.
+#[test]
+fn many_large_environments() {
+    let recorded = Case::ours("many_variables").arg("/bin/true").patience(PATIENCE).recorded();
+    assert!(recorded.outcome.status.success(), "{:?} {}", recorded.outcome.status, recorded.outcome.err());
+    let grown: i64 = recorded.outcome.out().trim().parse().expect("a number");
+    // 180 times 24 KiB if each stayed.
+    assert!((-1000..1000).contains(&grown), "grown by {grown} KiB");
+    assert_eq!(recorded.traces().len(), 201, "each was followed");
+}
