@@ -364,6 +364,10 @@ impl Recording {
             (Some(error), _) => {
                 Some(format!("{}: {error}; the trace ends after {} bytes", self.path.display(), self.written))
             }
+            (None, None) => match self.segment.header().bad_stacks.load(Ordering::Relaxed) {
+                0 => None,
+                bad => Some(format!("{bad} stacks differ from those of a full walk; please report it")),
+            },
             (None, failure) => failure,
         };
         let note = self.segment.header().failure.load(Ordering::Acquire) == failure::NOTE;
