@@ -1,5 +1,8 @@
 //! The few ELF structures and numbers that are read, in the width of this machine (System V ABI, "Object Files" and
 //! "Program Loading and Dynamic Linking").
+//!
+//! # Safety
+//! `Plain` is only implemented for types of plain integers without padding, for which any bytes are a value.
 
 #[cfg(target_pointer_width = "32")]
 pub(crate) use libc::{Elf32_Ehdr as Ehdr, Elf32_Phdr as Phdr, Elf32_Sym as Sym};

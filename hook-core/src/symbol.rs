@@ -2,6 +2,10 @@
 //!
 //! Neither locks nor allocates. Every version of a symbol counts: one kept for old programs (`cfree@GLIBC_2.2.5`) and a
 //! private one (`GLIBC_PRIVATE`) are found as well.
+//!
+//! # Safety
+//! A symbol's address is taken from the object's own table; that it is a function of the right type, and that the object
+//! is still loaded, is for whoever calls [`Symbol::resolve`] to know.
 
 use crate::{
     elf::{self, Sym},

@@ -26,8 +26,10 @@ const RUN_EXAMPLES: &str = "Examples:
   grapnel run -q --no-follow -- make          # only make itself, and nothing said
 
 Exit status:
-  PROGRAM's own; if a signal ended it, grapnel ends by the same signal. 127 if PROGRAM isn't there, 126 if it
-  can't be run under grapnel (not executable, static, 32-bit, set-uid), 125 if grapnel itself fails before.";
+  PROGRAM's own; if a signal ended it, grapnel ends by the same signal.
+  127  PROGRAM isn't there
+  126  PROGRAM can't be run under grapnel: not executable, static, 32-bit, set-uid
+  125  grapnel itself failed before PROGRAM started";
 
 const REPORT_EXAMPLES: &str = "Examples:
   grapnel report python3.4711.grapnel

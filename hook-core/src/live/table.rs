@@ -6,6 +6,9 @@
 //!
 //! Looking up neither locks nor allocates, and may interrupt an update of the same entry: each address in it is a
 //! valid way on at all times, because trampolines are never freed.
+//!
+//! # Safety
+//! Entries are leaked and never freed, so a pointer to one that was published is good for ever.
 
 use alloc::boxed::Box;
 use core::{

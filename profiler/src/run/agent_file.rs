@@ -1,4 +1,7 @@
 //! The agent, as the command carries it: an executable memory file that targets open through /proc.
+//!
+//! # Safety
+//! System calls on descriptors of our own and on strings that end with a zero.
 
 use std::fs::File;
 use std::io::{self, Write};

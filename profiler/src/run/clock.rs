@@ -1,4 +1,7 @@
 //! From the processor's ticks to the trace's time.
+//!
+//! # Safety
+//! Reads a register that every x86-64 processor has.
 
 use super::process::monotonic_ns;
 

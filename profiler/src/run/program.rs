@@ -1,4 +1,7 @@
 //! What PROGRAM is: found as a shell finds it, and looked at before it is started.
+//!
+//! # Safety
+//! System calls that ask about a path that ends with a zero, and change nothing.
 
 use object::Endianness;
 use object::elf::{DT_NEEDED, EM_X86_64, ET_DYN, ET_EXEC, FileHeader64, PT_INTERP};

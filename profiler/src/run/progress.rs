@@ -1,4 +1,7 @@
 //! The line that a person sees on a terminal while the program runs.
+//!
+//! # Safety
+//! System calls that ask about a terminal, into a live structure.
 
 use super::drain::{Orders, Progress};
 use grapnel_analysis::report::words;
