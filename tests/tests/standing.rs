@@ -46,7 +46,7 @@ fn closed_descriptors() {
 fn stdin_is_let_go() {
     let dir = temporary_dir();
     let mut child = Case::new("/bin/sh")
-        .args(["-c", "exec <&-; echo closed; sleep 3"])
+        .args(["-c", "exec <&-; echo closed; sleep 2"])
         .grapnel_command(dir.path())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -74,7 +74,7 @@ fn stdin_is_let_go() {
 /// only happens to be open.
 #[test]
 fn output_is_let_go() {
-    for (redirections, script) in [("", "exec >&-; sleep 3"), ("9>&1 >/dev/null", "exec 9>&-; sleep 3")] {
+    for (redirections, script) in [("", "exec >&-; sleep 2"), ("9>&1 >/dev/null", "exec 9>&-; sleep 2")] {
         let dir = temporary_dir();
         let case = Case::new("/bin/sh").args(["-c", script]).redirected(redirections);
         let mut child = case
