@@ -61,7 +61,6 @@ pub(crate) enum Command {
         shell: Shell,
     },
     /// Write the man pages into a directory
-    #[command(hide = true)]
     Man {
         /// Where to
         directory: PathBuf,
