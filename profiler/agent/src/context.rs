@@ -110,7 +110,10 @@ fn find_abandoned(contexts: &mut [*mut Context], owner: u64) -> Option<*mut Cont
     // A thread of our id that is not us is gone.
     let found = contexts.iter().position(|context| owner_of(context) == owner).or_else(|| {
         let searched = contexts.iter().take(SEARCH);
-        searched.into_iter().position(|context| !sys::thread_exists(process, (owner_of(context) >> 8) as u32))
+        searched.into_iter().position(|context| {
+            let owner = owner_of(context);
+            owner != LEFT && !sys::thread_exists(process, (owner >> 8) as u32)
+        })
     });
     let len = contexts.len();
     match found {

@@ -20,12 +20,11 @@ pub struct RingControl {
     _pad1: [AtomicU64; 7],
     /// Log2 of the capacity in words; 0 until the ring is ready, and nothing in it is to be read.
     pub capacity_log2: AtomicU32,
-    /// The thread that writes now, for the agent's own use.
-    pub owner: AtomicU32,
+    _pad2: AtomicU32,
     /// Not 0 while the writer has taken an event's place in the order and not published it yet. See
     /// [`Producer::open`].
     pub open: AtomicU64,
-    _pad2: [AtomicU64; 6],
+    _pad3: [AtomicU64; 6],
 }
 
 impl RingControl {

@@ -229,16 +229,6 @@ impl RingPlace {
     }
 }
 
-/// How many rings fit into a segment of which `bytes` are mapped.
-pub fn rings_within(bytes: u64) -> u32 {
-    let (mut low, mut high) = (0, 1 << 20);
-    while low < high {
-        let middle = (low + high) / 2;
-        if RingPlace::of(middle).end() <= bytes { low = middle + 1 } else { high = middle }
-    }
-    low
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -252,8 +242,6 @@ mod tests {
             assert_eq!(place.control % 4096, 0);
             assert!(place.len.is_power_of_two());
             end = place.end();
-            assert_eq!(rings_within(end), index + 1);
-            assert_eq!(rings_within(end - 1), index);
         }
     }
 }
