@@ -11,9 +11,14 @@
 
 extern crate alloc;
 
+pub mod a32;
+pub mod aarch64;
 mod addr;
 mod isa;
+mod listing;
+pub mod t32;
 pub mod x86_64;
 
 pub use addr::CodeAddr;
 pub use isa::{Isa, UnknownIsa};
+pub use listing::{Line, listing};

@@ -17,7 +17,8 @@
 //! map: 0=0 1=1 4=4 5=5
 //! ```
 //!
-//! `extent: N` gives the function's length and has its flow checked too, `padding: allowed` lets the window use padding.
+//! `extent: N` gives the function's length and has its flow checked too, `padding: allowed` lets the window use padding,
+//! `entry: no` says that the window is not at a function's entry.
 //! Only the hex left of `|` is read from `source`; all else is written by [`Case::render`].
 
 use std::{
@@ -27,7 +28,7 @@ use std::{
     str::{FromStr, Lines},
 };
 
-use grapnel_arch::{UnknownIsa, x86_64};
+use grapnel_arch::{Line, UnknownIsa};
 use grapnel_relocator::{
     CodeAddr, Error, Isa, PcMap, Relocated, RelocationPlan, Window, WindowOptions,
     flow::{self, Reason, Verdict},
@@ -95,6 +96,7 @@ impl FromStr for Case {
                 Some(("min_len", value)) => min_len = Some(number(value)? as usize),
                 Some(("extent", value)) => options.extent = Some(number(value)? as usize),
                 Some(("padding", "allowed")) => options.allow_padding = true,
+                Some(("entry", "no")) => options.entry = false,
                 Some(("source", "")) => break,
                 _ => return Err(ParseError::Header(line.to_owned())),
             }
@@ -162,6 +164,9 @@ impl Case {
         if self.options.allow_padding {
             let _ = writeln!(out, "padding: allowed");
         }
+        if !self.options.entry {
+            let _ = writeln!(out, "entry: no");
+        }
         let _ = writeln!(out, "\nsource:\n{}", listing(self.isa, self.from, &self.source));
         match self.relocate() {
             Ok((window, relocated)) => {
@@ -169,6 +174,12 @@ impl Case {
                 let _ = writeln!(out, "accepted: {} bytes, {ends}", window.len());
                 out.push_str(&code(self.isa, self.to, &relocated));
                 let _ = writeln!(out, "map:{}", map(relocated.map()));
+                if !relocated.clobbers().is_empty() {
+                    let _ = writeln!(out, "clobbers: {}", relocated.clobbers());
+                }
+                if !relocated.landing_pads().is_empty() {
+                    let _ = writeln!(out, "landing pads: {}", addresses(relocated.landing_pads()));
+                }
             }
             Err(error) => {
                 let _ = writeln!(out, "refused: {}\n  {error}\n  {}", error.kind(), error.remedy());
@@ -188,6 +199,10 @@ fn map(map: &PcMap) -> String {
         let _ = write!(out, " {from}={to}");
         out
     })
+}
+
+fn addresses(addresses: &[CodeAddr]) -> String {
+    addresses.iter().map(CodeAddr::to_string).collect::<Vec<_>>().join(" ")
 }
 
 fn verdict(verdict: &Verdict) -> String {
@@ -219,17 +234,8 @@ fn code(isa: Isa, to: CodeAddr, relocated: &Relocated) -> String {
 /// A line per instruction; what is none is one line.
 fn listing(isa: Isa, addr: CodeAddr, bytes: &[u8]) -> String {
     let mut out = String::new();
-    let mut at = 0;
-    while at < bytes.len() {
-        let (here, rest) = (addr.add(at as u64), &bytes[at..]);
-        let (len, text) = match isa {
-            Isa::X86_64 => match x86_64::decode(here, rest) {
-                Ok(inst) => (inst.bytes().len(), x86_64::text(here, rest)),
-                Err(_) => (rest.len(), "(bad)".to_owned()),
-            },
-        };
-        line(&mut out, &rest[..len], &text);
-        at += len;
+    for Line { offset, len, text } in grapnel_arch::listing(isa, addr, bytes) {
+        line(&mut out, &bytes[offset..offset + len], &text);
     }
     out
 }

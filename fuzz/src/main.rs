@@ -107,7 +107,11 @@ fn case(isa: Isa, function: &Function, min_len: usize, distance: u64) -> Case {
         from,
         to: from.add(distance),
         min_len,
-        options: WindowOptions { extent: Some(function.len), allow_padding: true },
+        options: WindowOptions {
+            extent: Some(function.len),
+            allow_padding: true,
+            ..WindowOptions::default()
+        },
         source: function.bytes[..function.bytes.len().min(min_len + 64)].to_vec(),
     }
 }

@@ -184,7 +184,7 @@ impl HookPlan {
         let refused = |source| Error::Relocation { target, bytes: Bytes::new(bytes), source };
         let behind = bytes.get(pad..).unwrap_or(&[]);
         let extent = size.map(|size| size.saturating_sub(pad));
-        let options = WindowOptions { extent, allow_padding };
+        let options = WindowOptions { extent, allow_padding, entry: true };
         let window = Window::decode_with(ISA, site, behind, patch_len, options).map_err(refused)?;
         let relocation = RelocationPlan::new(&window).map_err(refused)?;
         let proof = match extent.and_then(|extent| behind.get(..extent)) {

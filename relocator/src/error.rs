@@ -3,7 +3,7 @@
 use alloc::string::String;
 use core::fmt;
 
-use grapnel_arch::{CodeAddr, x86_64::Unsupported};
+use grapnel_arch::{CodeAddr, Isa, x86_64};
 
 /// The instruction that an error is about.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -23,6 +23,25 @@ impl fmt::Display for Culprit {
             write!(f, "{byte:02x}")?;
         }
         f.write_str(")")
+    }
+}
+
+/// Why an instruction has no relocation, by instruction set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unsupported {
+    /// x86-64.
+    #[error(transparent)]
+    X86_64(#[from] x86_64::Unsupported),
+}
+
+impl Unsupported {
+    /// A stable name of the cause, for machines.
+    #[must_use]
+    pub const fn kind(self) -> &'static str {
+        match self {
+            Self::X86_64(reason) => reason.kind(),
+        }
     }
 }
 
@@ -136,6 +155,20 @@ pub enum Error {
         /// The destination of the relocation.
         to: CodeAddr,
     },
+    /// There is no register that may be changed, and none can be kept elsewhere meanwhile.
+    #[error("it needs a register that is free, and none is known to be: {culprit}")]
+    NoScratch {
+        /// The instruction; the last one of the window, if it is the jump back.
+        culprit: Culprit,
+    },
+    /// The instruction set has no redirect of this form.
+    #[error("{isa} has no such redirect, at {from}")]
+    NoSuchRedirect {
+        /// Where the redirect was to stand.
+        from: CodeAddr,
+        /// The instruction set.
+        isa: Isa,
+    },
     /// A redirect's field can't hold the distance.
     #[error("a redirect of {len} bytes at {from} does not reach {to}")]
     RedirectOutOfReach {
@@ -159,19 +192,15 @@ impl Error {
             Self::EndsEarly { .. } => "ends-early",
             Self::BeyondExtent { .. } => "beyond-extent",
             Self::Breakpoint { .. } => "breakpoint",
-            Self::Unsupported { reason, .. } => match reason {
-                Unsupported::OperandSize => "operand-size-branch",
-                Unsupported::RepeatedBranch => "repeated-branch",
-                Unsupported::Far => "far-transfer",
-                Unsupported::System => "system",
-                Unsupported::Interrupt => "interrupt",
-            },
+            Self::Unsupported { reason, .. } => reason.kind(),
             Self::StoresFip { .. } => "stores-fip",
             Self::TargetInsideInstruction { .. } => "target-inside-instruction",
             Self::CallIntoWindow { .. } => "call-into-window",
             Self::UsesWindow { .. } => "uses-window",
             Self::OutOfReach { .. } => "out-of-reach",
             Self::Overlaps { .. } => "overlaps",
+            Self::NoScratch { .. } => "no-scratch",
+            Self::NoSuchRedirect { .. } => "no-such-redirect",
             Self::RedirectOutOfReach { .. } => "redirect-out-of-reach",
         }
     }
@@ -189,6 +218,7 @@ impl Error {
             | Self::TargetInsideInstruction { culprit, .. }
             | Self::CallIntoWindow { culprit, .. }
             | Self::UsesWindow { culprit, .. }
+            | Self::NoScratch { culprit }
             | Self::OutOfReach { culprit, .. } => Some(culprit),
             _ => None,
         }
@@ -199,7 +229,9 @@ impl Error {
     pub const fn at(&self) -> CodeAddr {
         match self {
             Self::WindowTooLong { at, .. } | Self::Truncated { at } => *at,
-            Self::Overlaps { from, .. } | Self::RedirectOutOfReach { from, .. } => *from,
+            Self::Overlaps { from, .. }
+            | Self::NoSuchRedirect { from, .. }
+            | Self::RedirectOutOfReach { from, .. } => *from,
             _ => match self.culprit() {
                 Some(culprit) => culprit.at,
                 None => CodeAddr(0),
@@ -232,6 +264,10 @@ impl Error {
                 "use a shorter redirect that leaves the call or its target in place"
             }
             Self::UsesWindow { .. } => "use a shorter redirect that leaves the bytes used in place",
+            Self::NoScratch { .. } => {
+                "choose a destination inside the plan's reach, or give more of the code ahead"
+            }
+            Self::NoSuchRedirect { .. } => "use a redirect of another form",
             Self::OutOfReach { .. } => "choose a destination inside the plan's reach",
             Self::Overlaps { .. } => "choose a destination outside the window",
             Self::RedirectOutOfReach { .. } => "use a longer redirect, or an island in between",

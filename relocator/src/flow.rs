@@ -5,7 +5,7 @@
 
 use grapnel_arch::{CodeAddr, Isa};
 
-use crate::{Culprit, x86_64};
+use crate::{Culprit, a32, aarch64, t32, x86_64};
 
 /// What is known of the branches into a window.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -68,5 +68,8 @@ pub fn check_with(
 ) -> Verdict {
     match isa {
         Isa::X86_64 => x86_64::check(function_bytes, from, window_len, around),
+        Isa::Aarch64 => aarch64::check(function_bytes, from, window_len, around),
+        Isa::A32 => a32::check(function_bytes, from, window_len, around),
+        Isa::T32 => t32::check(function_bytes, from, window_len, around),
     }
 }

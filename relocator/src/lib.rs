@@ -47,18 +47,23 @@
 
 extern crate alloc;
 
+mod a32;
+mod aarch64;
 mod error;
 pub mod flow;
 mod map;
 mod plan;
 mod reach;
 pub mod redirect;
+mod registers;
+mod t32;
 mod window;
 mod x86_64;
 
-pub use error::{Culprit, Error};
+pub use error::{Culprit, Error, Unsupported};
 pub use grapnel_arch::{CodeAddr, Isa};
 pub use map::{Origin, PcMap};
-pub use plan::{Clobbers, MAX_EMITTED, Relocated, RelocationPlan};
+pub use plan::{MAX_EMITTED, Relocated, RelocationPlan};
 pub use reach::Reach;
+pub use registers::Registers;
 pub use window::{MAX_MIN_LEN, Window, WindowOptions};

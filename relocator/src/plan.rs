@@ -4,36 +4,35 @@ use arrayvec::ArrayVec;
 use grapnel_arch::CodeAddr;
 
 use crate::{
-    Error, PcMap, Reach, Window,
-    window::Insts,
-    x86_64::{self, Plan},
+    Error, PcMap, Reach, Registers, Window, a32, aarch64, t32,
+    window::{Insts, MAX_INSTS, Offsets},
+    x86_64,
 };
 
 /// The longest that relocated code can be, in bytes, for the longest window.
 pub const MAX_EMITTED: usize = 512;
 
-/// The registers that relocated code changes beyond what the original does.
-///
-/// On x86-64 there are none: every instruction that is accepted is rewritten without a scratch register.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Clobbers(());
-
-impl Clobbers {
-    /// Nothing beyond the original's own registers is changed.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        true
-    }
-
-    /// The registers' names.
-    pub fn names(&self) -> impl Iterator<Item = &'static str> + use<> {
-        core::iter::empty()
-    }
-}
+/// Addresses that a relocated window goes to indirectly: at most one by each instruction and one by the jump back.
+pub(crate) type LandingPads = ArrayVec<CodeAddr, { MAX_INSTS + 1 }>;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Lowered {
-    X86_64(Plan),
+    X86_64(x86_64::Plan),
+    Aarch64(aarch64::Plan),
+    A32(a32::Plan),
+    T32(t32::Plan),
+}
+
+/// The same expression of the plan of any instruction set.
+macro_rules! of_each {
+    ($lowered:expr, $plan:ident => $answer:expr) => {
+        match $lowered {
+            Lowered::X86_64($plan) => $answer,
+            Lowered::Aarch64($plan) => $answer,
+            Lowered::A32($plan) => $answer,
+            Lowered::T32($plan) => $answer,
+        }
+    };
 }
 
 /// How each instruction of a window is rewritten. It has no side effects, and can be emitted any number of times.
@@ -51,6 +50,9 @@ impl RelocationPlan {
     pub fn new(window: &Window) -> Result<Self, Error> {
         let lowered = match &window.insts {
             Insts::X86_64(insts) => Lowered::X86_64(x86_64::plan(window, insts)?),
+            Insts::Aarch64(insts) => Lowered::Aarch64(aarch64::plan(window, insts)?),
+            Insts::A32(insts) => Lowered::A32(a32::plan(window, insts)?),
+            Insts::T32(insts) => Lowered::T32(t32::plan(window, insts)?),
         };
         Ok(Self { lowered })
     }
@@ -59,9 +61,7 @@ impl RelocationPlan {
     /// destination.
     #[must_use]
     pub fn max_len(&self) -> usize {
-        match &self.lowered {
-            Lowered::X86_64(plan) => plan.max_len(),
-        }
+        of_each!(&self.lowered, plan => plan.max_len())
     }
 
     /// The destinations for which every near form suffices, the jump back included. [`Reach::ALL`] if there is nothing
@@ -70,35 +70,28 @@ impl RelocationPlan {
     /// Outside it branches go through literals, where [`RelocationPlan::required_reach`] allows.
     #[must_use]
     pub fn reach(&self) -> Reach {
-        match &self.lowered {
-            Lowered::X86_64(plan) => plan.reach(),
-        }
+        of_each!(&self.lowered, plan => plan.reach())
     }
 
     /// The destinations for which the plan can be emitted at all: those near the operands that have no far form.
     #[must_use]
     pub fn required_reach(&self) -> Reach {
-        match &self.lowered {
-            Lowered::X86_64(plan) => plan.required_reach(),
-        }
+        of_each!(&self.lowered, plan => plan.required_reach())
     }
 
     /// Execution can fall out of the window's end, so the relocated code ends with a jump to what follows it.
     #[must_use]
     pub fn resumes(&self) -> bool {
-        match &self.lowered {
-            Lowered::X86_64(plan) => plan.resumes(),
-        }
+        of_each!(&self.lowered, plan => plan.resumes())
     }
 
     /// The offsets in the window of its calls, whose return addresses will lie in the relocated code.
     ///
     /// An exception that passes such a call is looked up by that address: the handlers and cleanups which the function's
     /// own tables give for the original call are not found, unless the relocated code has tables that say the same.
-    pub fn calls(&self) -> impl Iterator<Item = usize> + '_ {
-        match &self.lowered {
-            Lowered::X86_64(plan) => plan.calls(),
-        }
+    pub fn calls(&self) -> impl Iterator<Item = usize> + use<> {
+        let calls: Offsets = of_each!(&self.lowered, plan => plan.calls());
+        calls.into_iter().map(usize::from)
     }
 
     /// Writes the code that runs at `to`.
@@ -107,9 +100,7 @@ impl RelocationPlan {
     ///
     /// If `to` is outside [`RelocationPlan::required_reach`] or the code would overlap the window.
     pub fn emit(&self, to: CodeAddr) -> Result<Relocated, Error> {
-        match &self.lowered {
-            Lowered::X86_64(plan) => plan.emit(to),
-        }
+        of_each!(&self.lowered, plan => plan.emit(to))
     }
 }
 
@@ -119,6 +110,8 @@ pub struct Relocated {
     pub(crate) bytes: ArrayVec<u8, MAX_EMITTED>,
     pub(crate) literals_at: usize,
     pub(crate) map: PcMap,
+    pub(crate) clobbers: Registers,
+    pub(crate) landing_pads: LandingPads,
     pub(crate) resumes: bool,
 }
 
@@ -141,10 +134,20 @@ impl Relocated {
         &self.map
     }
 
-    /// The registers it changes beyond what the original does.
+    /// The registers that it changes beyond what the original does. Each is dead wherever the code leaves for: shown by
+    /// the code ahead, or by the ABI where a call, a return or an entry is passed ([`crate::WindowOptions::entry`]).
     #[must_use]
-    pub const fn clobbers(&self) -> Clobbers {
-        Clobbers(())
+    pub const fn clobbers(&self) -> Registers {
+        self.clobbers
+    }
+
+    /// The addresses outside it that it goes to indirectly where the original went directly or fell through.
+    ///
+    /// Where indirect branches are tracked (IBT, BTI) and the page of such an address is guarded, it must begin with a
+    /// landing pad.
+    #[must_use]
+    pub fn landing_pads(&self) -> &[CodeAddr] {
+        &self.landing_pads
     }
 
     /// It ends with a jump to what follows the window.

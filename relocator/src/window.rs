@@ -1,9 +1,9 @@
 //! The run of whole instructions that a patch overwrites.
 
 use arrayvec::ArrayVec;
-use grapnel_arch::{CodeAddr, Isa, x86_64::Inst};
+use grapnel_arch::{CodeAddr, Isa};
 
-use crate::{Error, x86_64};
+use crate::{Error, a32, aarch64, t32, x86_64};
 
 /// The longest window that can be asked for, in bytes.
 pub const MAX_MIN_LEN: usize = 32;
@@ -11,8 +11,11 @@ pub const MAX_MIN_LEN: usize = 32;
 /// As many instructions as the longest window can hold: of one byte each.
 pub(crate) const MAX_INSTS: usize = MAX_MIN_LEN;
 
+/// Offsets of instructions.
+pub(crate) type Offsets = ArrayVec<u16, MAX_INSTS>;
+
 /// What the caller knows of the function around the window.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WindowOptions {
     /// The function's length in bytes, counted from the window's start (from its symbol or FDE).
     ///
@@ -22,12 +25,25 @@ pub struct WindowOptions {
     /// Padding behind the function may be overwritten: `nop` and `int3` behind its last exit, up to the next
     /// multiple of 16, where another function could begin.
     pub allow_padding: bool,
+    /// The window is at a function's entry, so that registers which hold nothing there by the ABI are dead unless the
+    /// code ahead reads them. Without it only those are dead that the code ahead shows to be.
+    pub entry: bool,
+}
+
+impl Default for WindowOptions {
+    /// The entry of a function of unknown extent.
+    fn default() -> Self {
+        Self { extent: None, allow_padding: false, entry: true }
+    }
 }
 
 /// Instructions in the order of an instruction set's decoder.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Insts {
-    X86_64(ArrayVec<Inst, MAX_INSTS>),
+    X86_64(x86_64::Insts),
+    Aarch64(aarch64::Insts),
+    A32(a32::Insts),
+    T32(t32::Insts),
 }
 
 /// The shortest run of whole instructions that holds a patch of a given length.
@@ -69,6 +85,9 @@ impl Window {
         }
         match isa {
             Isa::X86_64 => x86_64::window(from, bytes, min_len, options),
+            Isa::Aarch64 => aarch64::window(from, bytes, min_len, options),
+            Isa::A32 => a32::window(from, bytes, min_len, options),
+            Isa::T32 => t32::window(from, bytes, min_len, options),
         }
     }
 
@@ -96,15 +115,20 @@ impl Window {
     pub const fn isa(&self) -> Isa {
         match self.insts {
             Insts::X86_64(_) => Isa::X86_64,
+            Insts::Aarch64(_) => Isa::Aarch64,
+            Insts::A32(_) => Isa::A32,
+            Insts::T32(_) => Isa::T32,
         }
     }
 
     /// The offset of each instruction.
-    pub fn offsets(&self) -> impl Iterator<Item = usize> + '_ {
-        match &self.insts {
-            Insts::X86_64(insts) => {
-                insts.iter().map(|inst| inst.addr().displacement_from(self.from) as usize)
-            }
-        }
+    pub fn offsets(&self) -> impl Iterator<Item = usize> + use<> {
+        let offsets: Offsets = match &self.insts {
+            Insts::X86_64(insts) => x86_64::offsets(self.from, insts),
+            Insts::Aarch64(insts) => aarch64::offsets(self.from, insts),
+            Insts::A32(insts) => a32::offsets(self.from, insts),
+            Insts::T32(insts) => t32::offsets(self.from, insts),
+        };
+        offsets.into_iter().map(usize::from)
     }
 }

@@ -53,7 +53,7 @@ fn no_plan_outgrows_its_bound_or_the_buffer() {
 fn a_one_byte_function_needs_its_padding() {
     // ret; cs nopw; nopl: glibc's _dl_debug_state.
     let bytes = [0xc3, 0x66, 0x2e, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0, 0x0f, 0x1f, 0x40, 0];
-    let options = WindowOptions { extent: Some(1), allow_padding: true };
+    let options = WindowOptions { extent: Some(1), allow_padding: true, ..WindowOptions::default() };
     let window = Window::decode_with(Isa::X86_64, FROM, &bytes, 5, options).unwrap();
     assert_eq!((window.len(), window.code_len()), (5, 1));
     let relocated = RelocationPlan::new(&window).unwrap().emit(NEAR).unwrap();

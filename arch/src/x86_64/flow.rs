@@ -109,6 +109,7 @@ impl Counter {
 
 /// Why an instruction has no [`Flow`] of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Unsupported {
     /// A near branch or return under `66`: Intel ignores the prefix, AMD cuts RIP to 16 bits and shortens the field
     /// (APM 3, "Jcc").
@@ -122,6 +123,22 @@ pub enum Unsupported {
     /// A software interrupt other than `int 0x80`, whose handler may read the address it came from.
     Interrupt,
 }
+
+impl Unsupported {
+    /// A stable name of the cause, for machines.
+    #[must_use]
+    pub const fn kind(self) -> &'static str {
+        match self {
+            Self::OperandSize => "operand-size-branch",
+            Self::RepeatedBranch => "repeated-branch",
+            Self::Far => "far-transfer",
+            Self::System => "system",
+            Self::Interrupt => "interrupt",
+        }
+    }
+}
+
+impl core::error::Error for Unsupported {}
 
 impl fmt::Display for Unsupported {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,5 +1,6 @@
 //! Windows made up from bytes of entropy, a folder of choices per instruction set.
 
+mod arm;
 mod x86_64;
 
 use arbitrary::{Result, Unstructured};
@@ -19,5 +20,6 @@ pub const ENTROPY: usize = 512;
 pub fn case(isa: Isa, entropy: &mut Unstructured<'_>) -> Result<Case> {
     match isa {
         Isa::X86_64 => x86_64::case(entropy),
+        Isa::Aarch64 | Isa::A32 | Isa::T32 => arm::case(isa, entropy),
     }
 }

@@ -145,6 +145,7 @@ pub(super) fn case(entropy: &mut Unstructured<'_>) -> Result<Case> {
     let options = WindowOptions {
         extent: entropy.ratio(1u8, 4)?.then_some(code.len()),
         allow_padding: entropy.arbitrary()?,
+        entry: entropy.arbitrary()?,
     };
     Ok(Case { about: Vec::new(), isa: Isa::X86_64, from, to, min_len, options, source: code })
 }

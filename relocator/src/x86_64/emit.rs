@@ -7,7 +7,7 @@
 
 use arrayvec::ArrayVec;
 use grapnel_arch::{
-    CodeAddr,
+    CodeAddr, Isa,
     x86_64::{
         Cond, Counter, Inst, Pointer, Rel8, Rel32, RipOperand, call_mem, call_rel32, jcc_rel8, jcc_rel32,
         jmp_mem, jmp_rel8, jmp_rel32, load_through, mov_imm32, mov_imm64,
@@ -18,7 +18,11 @@ use super::{
     culprit,
     plan::{Dest, LITERAL_ALIGN, Lowering, Plan},
 };
-use crate::{Error, PcMap, Relocated, plan::MAX_EMITTED, window::MAX_INSTS};
+use crate::{
+    Error, PcMap, Registers, Relocated,
+    plan::{LandingPads, MAX_EMITTED},
+    window::MAX_INSTS,
+};
 
 /// The prefix BND, kept on branches that had it.
 const BND: u8 = 0xf2;
@@ -72,6 +76,7 @@ struct Emitter<'a> {
     literals: ArrayVec<CodeAddr, { MAX_INSTS + 1 }>,
     fixups: ArrayVec<Fixup, { MAX_INSTS + 1 }>,
     map: PcMap,
+    indirect: LandingPads,
 }
 
 impl<'a> Emitter<'a> {
@@ -85,6 +90,7 @@ impl<'a> Emitter<'a> {
             literals: ArrayVec::new(),
             fixups: ArrayVec::new(),
             map: PcMap::default(),
+            indirect: LandingPads::new(),
         }
     }
 
@@ -200,6 +206,7 @@ impl<'a> Emitter<'a> {
                 None => {
                     self.bytes(&jmp_mem(Rel32::ZERO));
                     self.literal(target);
+                    self.indirect.push(target);
                 }
             },
         }
@@ -229,6 +236,7 @@ impl<'a> Emitter<'a> {
                     self.prefix(bnd, BND);
                     self.bytes(&jmp_mem(Rel32::ZERO));
                     self.literal(target);
+                    self.indirect.push(target);
                 }
             },
         }
@@ -286,6 +294,7 @@ impl<'a> Emitter<'a> {
             None => {
                 self.bytes(&call_mem(Rel32::ZERO));
                 self.literal(target);
+                self.indirect.push(target);
             }
         }
     }
@@ -310,6 +319,13 @@ impl<'a> Emitter<'a> {
             let displacement = target as i32 - (field + width) as i32;
             self.code[field..field + width].copy_from_slice(&displacement.to_le_bytes()[..width]);
         }
-        Relocated { bytes: self.code, literals_at, map: self.map, resumes: self.plan.resume.is_some() }
+        Relocated {
+            bytes: self.code,
+            literals_at,
+            map: self.map,
+            clobbers: Registers::none(Isa::X86_64),
+            landing_pads: self.indirect,
+            resumes: self.plan.resume.is_some(),
+        }
     }
 }

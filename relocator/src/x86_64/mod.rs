@@ -12,7 +12,10 @@ use grapnel_arch::{
     x86_64::{Inst, text},
 };
 
-use crate::Culprit;
+use crate::{
+    Culprit,
+    window::{MAX_INSTS, Offsets},
+};
 pub(crate) use flow::check;
 pub(crate) use plan::{Plan, plan};
 pub(crate) use redirect::{
@@ -20,6 +23,13 @@ pub(crate) use redirect::{
     short as redirect_short,
 };
 pub(crate) use window::window;
+
+/// The instructions of a window.
+pub(crate) type Insts = ArrayVec<Inst, MAX_INSTS>;
+
+pub(crate) fn offsets(from: CodeAddr, insts: &Insts) -> Offsets {
+    insts.iter().map(|inst| inst.addr().displacement_from(from) as u16).collect()
+}
 
 fn culprit(inst: &Inst) -> Culprit {
     culprit_at(inst.addr(), inst.bytes())

@@ -7,7 +7,10 @@ use grapnel_arch::{
 };
 
 use super::culprit;
-use crate::{Error, Reach, Window, window::MAX_INSTS};
+use crate::{
+    Error, Reach, Window,
+    window::{MAX_INSTS, Offsets},
+};
 
 /// Where a branch goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -145,7 +148,9 @@ fn lower(window: &Window, insts: &[Inst], inst: &Inst) -> Result<Lowering, Error
         },
         Flow::Syscall => Ok(Lowering::Syscall),
         Flow::Breakpoint => Err(Error::Breakpoint { culprit: culprit(inst) }),
-        Flow::Unsupported(reason) => Err(Error::Unsupported { culprit: culprit(inst), reason }),
+        Flow::Unsupported(reason) => {
+            Err(Error::Unsupported { culprit: culprit(inst), reason: reason.into() })
+        }
     }
 }
 
@@ -195,11 +200,11 @@ impl Plan {
         targets.map(|target| self.near(target)).fold(Reach::ALL, Reach::intersection)
     }
 
-    pub(crate) fn calls(&self) -> impl Iterator<Item = usize> + '_ {
+    pub(crate) fn calls(&self) -> Offsets {
         let calls = self.items.iter().filter(|(inst, lowering)| {
             matches!(lowering, Lowering::Call(_)) || inst.flow() == Flow::CallIndirect
         });
-        calls.map(|(inst, _)| inst.addr().displacement_from(self.from) as usize)
+        calls.map(|(inst, _)| inst.addr().displacement_from(self.from) as u16).collect()
     }
 
     /// Destinations `to` with `i32::MIN <= target - next <= i32::MAX` for every `next` in `to ..= to + max_len`.

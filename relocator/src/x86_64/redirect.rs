@@ -10,7 +10,7 @@ use crate::{
     redirect::{Lengths, Redirect},
 };
 
-pub(crate) const LENGTHS: Lengths = Lengths { short: 2, near: 5, absolute: 14 };
+pub(crate) const LENGTHS: Lengths = Lengths { short: 2, near: 5, page: None, absolute: 14 };
 
 pub(crate) fn short(from: CodeAddr, to: CodeAddr) -> Result<Redirect, Error> {
     match Rel8::between(from.add(2), to) {
