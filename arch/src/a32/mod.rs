@@ -2,8 +2,10 @@
 //!
 //! Source: Arm Architecture Reference Manual for A-profile architecture (DDI 0487), ARMv7-A and R edition (DDI 0406).
 
+mod cond;
 mod text;
 
+pub use cond::Cond;
 pub use text::text;
 
 /// The length of every instruction in bytes.
