@@ -1,5 +1,6 @@
 //! The command line: one definition for parsing, help, completions and man pages.
 
+use crate::relocate::RelocateArgs;
 use crate::report::ReportArgs;
 use crate::run::RunArgs;
 use clap::{CommandFactory, Parser, Subcommand};
@@ -36,6 +37,24 @@ const REPORT_EXAMPLES: &str = "Examples:
   grapnel report --top 3 --frames 0 t.grapnel | less
   grapnel report --format json t.grapnel | jq '.sites[0]'";
 
+const RELOCATE_EXAMPLES: &str = "Examples:
+  grapnel relocate --explain --isa x86_64 --from 0x401000 --to 0x7f00000000 \\
+      488b0500100000 c3
+  grapnel relocate < requests.jsonl > answers.jsonl
+
+A request is an object on one line, and so is its answer:
+  {\"isa\":\"x86_64\",\"from\":\"0x401000\",\"to\":\"0x500000\",
+   \"bytes\":\"554889e553c3\",\"min_len\":5}
+  {\"ok\":true,\"consumed\":5,\"bytes\":\"554889e553e9fb0ff0ff\",\"map\":[[0,0],
+   [1,1],[4,4],[5,5]],\"clobbers\":[],\"resumes\":true,\"landing_pads\":[]}
+It may have extent, padding and entry too, like the options. docs/relocate.md
+tells of every field, and of every kind of refusal.
+
+Exit status:
+  0  every line was a request; refusals are answers
+  1  a line was no request, which was its answer; reading or writing failed
+  2  the options are wrong";
+
 /// A heap profiler for Linux: where a program's memory went
 #[derive(Debug, Parser)]
 #[command(name = "grapnel", version, propagate_version = true, after_help = EXAMPLES, arg_required_else_help = true)]
@@ -55,6 +74,12 @@ pub(crate) enum Command {
     /// Say what a trace holds: totals, peak, leaks, and who allocates most
     #[command(after_help = REPORT_EXAMPLES)]
     Report(ReportArgs),
+    /// Move code to another address so that it does there what it did at its own
+    ///
+    /// Reads requests from standard input, a JSON object on a line each, and answers each with a line, in order:
+    /// the code for the other address, or why there can be none. With HEX, answers that one request.
+    #[command(after_help = RELOCATE_EXAMPLES)]
+    Relocate(RelocateArgs),
     /// Write a shell's completion script to standard output
     Completions {
         /// The shell
