@@ -3,7 +3,7 @@
 use alloc::string::String;
 use core::fmt;
 
-use grapnel_arch::{CodeAddr, Isa, x86_64};
+use grapnel_arch::{CodeAddr, Isa, aarch64, x86_64};
 
 /// The instruction that an error is about.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -33,6 +33,9 @@ pub enum Unsupported {
     /// x86-64.
     #[error(transparent)]
     X86_64(#[from] x86_64::Unsupported),
+    /// AArch64.
+    #[error(transparent)]
+    Aarch64(#[from] aarch64::Unsupported),
 }
 
 impl Unsupported {
@@ -41,6 +44,7 @@ impl Unsupported {
     pub const fn kind(self) -> &'static str {
         match self {
             Self::X86_64(reason) => reason.kind(),
+            Self::Aarch64(reason) => reason.kind(),
         }
     }
 }
@@ -58,6 +62,14 @@ pub enum Error {
         min_len: usize,
         /// What is possible.
         max: usize,
+    },
+    /// Instructions lie at multiples of a number of bytes, and this address is none.
+    #[error("no instruction can be at {at}, which is not a multiple of {align}")]
+    Misaligned {
+        /// The window's start or the destination.
+        at: CodeAddr,
+        /// What it must be a multiple of.
+        align: u64,
     },
     /// The bytes given end inside the window.
     #[error("the bytes given end inside the instruction at {at}")]
@@ -187,6 +199,7 @@ impl Error {
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::WindowTooLong { .. } => "window-too-long",
+            Self::Misaligned { .. } => "misaligned",
             Self::Truncated { .. } => "truncated",
             Self::Undefined { .. } => "undefined",
             Self::EndsEarly { .. } => "ends-early",
@@ -228,7 +241,7 @@ impl Error {
     #[must_use]
     pub const fn at(&self) -> CodeAddr {
         match self {
-            Self::WindowTooLong { at, .. } | Self::Truncated { at } => *at,
+            Self::WindowTooLong { at, .. } | Self::Misaligned { at, .. } | Self::Truncated { at } => *at,
             Self::Overlaps { from, .. }
             | Self::NoSuchRedirect { from, .. }
             | Self::RedirectOutOfReach { from, .. } => *from,
@@ -246,6 +259,7 @@ impl Error {
             Self::WindowTooLong { .. } => {
                 "ask for a shorter window, and reach far destinations through an island"
             }
+            Self::Misaligned { .. } => "choose an address at which an instruction can be",
             Self::Truncated { .. } => {
                 "give at least 15 bytes beyond the window, or choose a shorter redirect"
             }

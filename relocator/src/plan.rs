@@ -15,6 +15,10 @@ pub const MAX_EMITTED: usize = 512;
 /// Addresses that a relocated window goes to indirectly: at most one by each instruction and one by the jump back.
 pub(crate) type LandingPads = ArrayVec<CodeAddr, { MAX_INSTS + 1 }>;
 
+#[expect(
+    clippy::large_enum_variant,
+    reason = "the longest form is laid out in place, for nothing here allocates"
+)]
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Lowered {
     X86_64(x86_64::Plan),

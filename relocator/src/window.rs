@@ -38,6 +38,10 @@ impl Default for WindowOptions {
 }
 
 /// Instructions in the order of an instruction set's decoder.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "the longest form is laid out in place, for nothing here allocates"
+)]
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Insts {
     X86_64(x86_64::Insts),

@@ -1,83 +1,42 @@
 //! Relocation of AArch64 code.
 
-use arrayvec::ArrayVec;
-use grapnel_arch::CodeAddr;
+mod emit;
+mod flow;
+mod liveness;
+mod plan;
+mod redirect;
+mod window;
 
-use crate::{
-    Culprit, Error, Reach, Relocated, Window, WindowOptions,
-    flow::{Reason, Surroundings, Verdict},
-    redirect::{Lengths, Redirect},
-    window::Offsets,
+use arrayvec::ArrayVec;
+use grapnel_arch::{
+    CodeAddr,
+    aarch64::{INST_LEN, Inst, text},
 };
 
-/// The instructions of a window.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Insts(core::convert::Infallible);
+use crate::{
+    Culprit,
+    window::{MAX_MIN_LEN, Offsets},
+};
+pub(crate) use flow::check;
+pub(crate) use plan::{Plan, plan};
+pub(crate) use redirect::{
+    LENGTHS as REDIRECT_LENGTHS, SCRATCH as REDIRECT_SCRATCH, absolute as redirect_absolute,
+    near as redirect_near, page as redirect_page,
+};
+pub(crate) use window::{Insts, window};
 
-pub(crate) fn offsets(_from: CodeAddr, insts: &Insts) -> Offsets {
-    match insts.0 {}
+/// As many words as the longest window holds.
+const MAX_WORDS: usize = MAX_MIN_LEN / INST_LEN;
+
+pub(crate) fn offsets(from: CodeAddr, insts: &Insts) -> Offsets {
+    insts.code.iter().map(|inst| inst.addr().displacement_from(from) as u16).collect()
 }
 
-pub(crate) fn window(
-    from: CodeAddr,
-    bytes: &[u8],
-    _min_len: usize,
-    _options: WindowOptions,
-) -> Result<Window, Error> {
-    let culprit = Culprit {
-        at: from,
-        bytes: bytes.iter().copied().take(4).collect::<ArrayVec<u8, 15>>(),
-        text: grapnel_arch::aarch64::text(from, bytes),
-    };
-    Err(Error::Undefined { culprit })
+fn culprit(inst: &Inst) -> Culprit {
+    culprit_at(inst.addr(), &inst.bytes())
 }
 
-pub(crate) fn plan(_window: &Window, insts: &Insts) -> Result<Plan, Error> {
-    match insts.0 {}
-}
-
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Plan(core::convert::Infallible);
-
-impl Plan {
-    pub(crate) fn max_len(&self) -> usize {
-        match self.0 {}
-    }
-    pub(crate) fn reach(&self) -> Reach {
-        match self.0 {}
-    }
-    pub(crate) fn required_reach(&self) -> Reach {
-        match self.0 {}
-    }
-    pub(crate) fn resumes(&self) -> bool {
-        match self.0 {}
-    }
-    pub(crate) fn calls(&self) -> Offsets {
-        match self.0 {}
-    }
-    pub(crate) fn emit(&self, _to: CodeAddr) -> Result<Relocated, Error> {
-        match self.0 {}
-    }
-}
-
-pub(crate) const REDIRECT_SCRATCH: u8 = 17;
-pub(crate) const REDIRECT_LENGTHS: Lengths = Lengths { short: 4, near: 4, page: Some(12), absolute: 16 };
-
-pub(crate) fn redirect_near(from: CodeAddr, to: CodeAddr) -> Result<Redirect, Error> {
-    Err(Error::RedirectOutOfReach { from, to, len: 0 })
-}
-pub(crate) fn redirect_page(from: CodeAddr, to: CodeAddr) -> Result<Redirect, Error> {
-    Err(Error::RedirectOutOfReach { from, to, len: 0 })
-}
-pub(crate) fn redirect_absolute(_from: CodeAddr, _to: CodeAddr) -> Redirect {
-    Redirect::new()
-}
-
-pub(crate) fn check(
-    _bytes: &[u8],
-    from: CodeAddr,
-    _window_len: usize,
-    _around: &Surroundings<'_>,
-) -> Verdict {
-    Verdict::Assumed(Reason::Undecodable(from))
+fn culprit_at(at: CodeAddr, bytes: &[u8]) -> Culprit {
+    let bytes = bytes.iter().copied().take(INST_LEN).collect::<ArrayVec<u8, 15>>();
+    Culprit { at, text: text(at, &bytes), bytes }
 }

@@ -1,0 +1,155 @@
+//! Where a window ends.
+
+use arrayvec::ArrayVec;
+use grapnel_arch::{
+    CodeAddr,
+    aarch64::{DecodeError, Flow, INST_LEN, Inst, PcOperand, decode},
+};
+
+use super::{MAX_WORDS, culprit, culprit_at, liveness::Free};
+use crate::{Error, Window, WindowOptions, window};
+
+/// Compilers and linkers align functions to 16 bytes: padding can't be told from a function's own `nop`s beyond that.
+const FUNCTION_ALIGNMENT: u64 = 16;
+
+/// The words of a window.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Insts {
+    pub(super) code: ArrayVec<Inst, MAX_WORDS>,
+    /// Constants that stand behind an exit and that a load of the window reads.
+    pub(super) data: ArrayVec<(CodeAddr, u32), MAX_WORDS>,
+    /// The registers that hold nothing, place by place.
+    pub(super) free: Free,
+}
+
+impl Insts {
+    /// The bytes of an operand that lies in the window's constants from one end to the other.
+    pub(super) fn constant(&self, operand: PcOperand) -> Option<ArrayVec<u8, 16>> {
+        let words = (0..operand.access().div_ceil(INST_LEN)).map(|number| {
+            let at = operand.target.add((number * INST_LEN) as u64);
+            self.data.iter().find(|&&(place, _)| place == at).map(|&(_, word)| word.to_le_bytes())
+        });
+        let words: Option<ArrayVec<[u8; INST_LEN], 4>> = words.collect();
+        words.filter(|words| !words.is_empty()).map(|words| words.into_iter().flatten().collect())
+    }
+}
+
+pub(crate) fn window(
+    from: CodeAddr,
+    bytes: &[u8],
+    min_len: usize,
+    options: WindowOptions,
+) -> Result<Window, Error> {
+    let min_len = min_len.max(1).next_multiple_of(INST_LEN);
+    if !from.0.is_multiple_of(INST_LEN as u64) {
+        return Err(Error::Misaligned { at: from, align: INST_LEN as u64 });
+    }
+    let mut code = ArrayVec::<Inst, MAX_WORDS>::new();
+    let mut data = ArrayVec::new();
+    let (mut len, mut code_len) = (0, 0);
+    while len < min_len {
+        let at = from.add(len as u64);
+        if let Some(last) = code.last() {
+            // Behind an exit nothing is executed in a row.
+            if last.flow().is_exit()
+                && let Some(word) = word_at(bytes, len)
+                && is_constant(&code, at)
+            {
+                data.push((at, word));
+                len += INST_LEN;
+                continue;
+            }
+            if function_ends(&code, last, at, min_len - len, options)? {
+                len = padding(last, from, bytes, len, min_len, options)?;
+                break;
+            }
+        }
+        let inst = decode_at(at, bytes.get(len..).unwrap_or_default())?;
+        if inst.flow() == Flow::Breakpoint {
+            return Err(Error::Breakpoint { culprit: culprit(&inst) });
+        }
+        len += INST_LEN;
+        code_len = len;
+        code.push(inst);
+    }
+    if let (Some(last), Some(extent)) = (code.last(), options.extent)
+        && code_len > extent
+    {
+        return Err(Error::BeyondExtent { culprit: culprit(last), extent });
+    }
+    let free = Free::find(&code, from, len, bytes, options);
+    Ok(Window { from, len, code_len, insts: window::Insts::Aarch64(Insts { code, data, free }) })
+}
+
+fn word_at(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..)?.first_chunk().map(|word| u32::from_le_bytes(*word))
+}
+
+/// A load of the window reads the word at `at`.
+fn is_constant(code: &[Inst], at: CodeAddr) -> bool {
+    let reads = |operand: PcOperand| at.offset_within(operand.target, operand.access() as u64).is_some();
+    code.iter().any(|inst| inst.operand().is_some_and(reads))
+}
+
+fn decode_at(at: CodeAddr, bytes: &[u8]) -> Result<Inst, Error> {
+    decode(at, bytes).map_err(|error| match error {
+        DecodeError::Truncated => Error::Truncated { at },
+        _ => Error::Undefined { culprit: culprit_at(at, bytes) },
+    })
+}
+
+/// Nothing of the function lies at `next`, behind `last` and its constants.
+///
+/// With an extent that is a matter of its length. Without one, what lies behind an exit belongs to the function only
+/// if a branch of the window leads there, or further on in what the window still needs.
+fn function_ends(
+    code: &[Inst],
+    last: &Inst,
+    next: CodeAddr,
+    missing: usize,
+    options: WindowOptions,
+) -> Result<bool, Error> {
+    match options.extent {
+        Some(extent) => {
+            let ended = |at: CodeAddr| {
+                code.first().is_some_and(|first| at.displacement_from(first.addr()) >= extent as i64)
+            };
+            if !ended(next) {
+                Ok(false)
+            } else if !last.flow().is_exit() {
+                Err(Error::BeyondExtent { culprit: culprit(last), extent })
+            } else {
+                Ok(true)
+            }
+        }
+        None => {
+            let ahead = |target: CodeAddr| target.offset_within(next, missing as u64).is_some();
+            Ok(last.flow().is_exit() && !code.iter().any(|inst| inst.flow().target().is_some_and(ahead)))
+        }
+    }
+}
+
+/// The length of the window with the padding that it needs to be `min_len` long.
+fn padding(
+    last: &Inst,
+    from: CodeAddr,
+    bytes: &[u8],
+    len: usize,
+    min_len: usize,
+    options: WindowOptions,
+) -> Result<usize, Error> {
+    let ends_early = || Error::EndsEarly { culprit: culprit(last), short_by: min_len - len };
+    let end = from.add(len as u64).0.next_multiple_of(FUNCTION_ALIGNMENT);
+    let room = CodeAddr(end).displacement_from(from) as usize;
+    if !options.allow_padding || min_len > room {
+        return Err(ends_early());
+    }
+    for at in (len..min_len).step_by(INST_LEN) {
+        let inst =
+            decode(from.add(at as u64), bytes.get(at..).unwrap_or_default()).map_err(|_| ends_early())?;
+        if !inst.is_padding() {
+            return Err(ends_early());
+        }
+    }
+    Ok(min_len)
+}
