@@ -7,5 +7,7 @@
 pub mod case;
 pub mod corpus;
 pub mod generate;
+pub mod jobs;
 pub mod oracle;
+pub mod survey;
 pub mod tally;

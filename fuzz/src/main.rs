@@ -3,18 +3,18 @@
 use std::{error::Error, path::PathBuf, process::ExitCode};
 
 use arbitrary::Unstructured;
-use clap::{Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 use fastrand::Rng;
 use grapnel_fuzz::{
-    case::Case,
     corpus::{self, Function, Library},
     generate,
-    tally::{Judges, Tally},
+    jobs::{self, Effort},
+    survey::{self, Setting},
+    tally::Tally,
 };
 use grapnel_relocator::{
-    Isa, WindowOptions,
+    Isa,
     flow::{self, Surroundings, Verdict},
-    redirect,
 };
 
 /// Relocates many windows, runs each against its original, and prints what became of them.
@@ -24,40 +24,58 @@ struct Arguments {
     command: Command,
 }
 
+#[derive(Args)]
+struct Common {
+    /// The instruction set: x86_64, aarch64, a32 or t32.
+    #[arg(long, default_value = "x86_64")]
+    isa: Isa,
+    /// How many random states each window is run from.
+    #[arg(long, default_value_t = 2)]
+    states: u64,
+    /// How many threads.
+    #[arg(long, default_value_t = 1)]
+    jobs: usize,
+}
+
+impl Common {
+    const fn effort(&self) -> Effort {
+        Effort { states: self.states, jobs: self.jobs }
+    }
+}
+
 #[derive(Subcommand)]
 enum Command {
-    /// The start of every function of ELF files, for the near and the absolute redirect, to near and far destinations.
+    /// The start of every function of ELF files or of lists of windows (*.jsonl, *.jsonl.gz), for the near redirect to
+    /// a near destination, and for the absolute one to far destinations above and below.
     Corpus {
-        /// The instruction set.
-        #[arg(long, default_value = "x86_64")]
-        isa: Isa,
-        /// How many random states each window is run from.
-        #[arg(long, default_value_t = 2)]
-        states: u64,
+        #[command(flatten)]
+        common: Common,
+        /// A window at every instruction that direct branches lead to, and not only at the start.
+        #[arg(long)]
+        within: bool,
+        /// Look at one function in this many.
+        #[arg(long, default_value_t = 1)]
+        every: usize,
         /// The files.
         #[arg(required = true)]
         files: Vec<PathBuf>,
     },
     /// Random windows.
     Random {
-        /// The instruction set.
-        #[arg(long, default_value = "x86_64")]
-        isa: Isa,
-        /// How many random states each window is run from.
-        #[arg(long, default_value_t = 2)]
-        states: u64,
+        #[command(flatten)]
+        common: Common,
         /// Where the random numbers start.
         #[arg(long, default_value_t = 0)]
         seed: u64,
         /// How many windows.
-        windows: u64,
+        windows: usize,
     },
 }
 
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
-        Command::Corpus { isa, states, files } => run_corpus(isa, states, &files),
-        Command::Random { isa, states, seed, windows } => run_random(isa, states, seed, windows),
+        Command::Corpus { common, within, every, files } => run_corpus(&common, within, every.max(1), &files),
+        Command::Random { common, seed, windows } => run_random(&common, seed, windows),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
@@ -69,66 +87,80 @@ fn main() -> ExitCode {
     }
 }
 
-fn run_corpus(isa: Isa, states: u64, files: &[PathBuf]) -> Result<bool, Box<dyn Error>> {
-    let mut judges = Judges::new(states)?;
-    let lengths = redirect::lengths(isa);
-    let settings = [("near", lengths.near, 0x1000_0000), ("far", lengths.absolute, 0x2000_0000_0000)];
-    let mut tallies = [Tally::default(), Tally::default()];
-    let mut flows = Flows::default();
+/// A tally for each setting, and the verdicts on the near windows.
+#[derive(Default)]
+struct Surveyed {
+    tallies: [Tally; 3],
+    flows: Flows,
+}
+
+fn run_corpus(
+    common: &Common,
+    within: bool,
+    every: usize,
+    files: &[PathBuf],
+) -> Result<bool, Box<dyn Error>> {
+    let isa = common.isa;
+    let settings = survey::settings(isa);
+    let mut libraries = Vec::new();
     for file in files {
-        let library = corpus::library(file)?;
-        println!("{}: {} functions", file.display(), library.functions.len());
-        for function in &library.functions {
-            flows.add(isa, &library, function, lengths.near);
-            for ((_, min_len, distance), tally) in settings.iter().zip(&mut tallies) {
-                // Shorter functions have no room for this redirect, padding or not.
-                if function.len >= *min_len {
-                    tally.add(&case(isa, function, *min_len, *distance), &mut judges, function.addr.0);
+        libraries.push(corpus::library(file, isa)?);
+    }
+    let functions: Vec<(&Library, &Function)> = libraries
+        .iter()
+        .flat_map(|library| library.functions.iter().map(move |function| (library, function)))
+        .step_by(every)
+        .collect();
+    println!("{isa}: {} functions of {} files", functions.len(), files.len());
+    let parts = jobs::fold(common.effort(), functions.len(), |number, judges, surveyed: &mut Surveyed| {
+        let (library, function) = functions[number];
+        if !within {
+            surveyed.flows.add(isa, library, function, settings[0].min_len);
+        }
+        let offsets = if within { corpus::boundaries(isa, function) } else { vec![0] };
+        for offset in offsets {
+            for (setting, tally) in settings.iter().zip(&mut surveyed.tallies) {
+                if function.extent.is_some_and(|extent| extent < offset + setting.min_len) {
+                    tally.too_short += 1;
+                } else {
+                    let case = survey::case(isa, function, offset, *setting);
+                    tally.add(&case, judges, case.from.0);
                 }
             }
         }
+    })?;
+    let mut all = Surveyed::default();
+    for part in parts {
+        all.flows.merge(&part.flows);
+        for (tally, part) in all.tallies.iter_mut().zip(part.tallies) {
+            tally.merge(part);
+        }
     }
-    for ((name, min_len, _), tally) in settings.iter().zip(&tallies) {
-        println!("\n{name} destinations, windows of at least {min_len} bytes\n{tally}");
+    for (Setting { name, min_len, distance }, tally) in settings.iter().zip(&all.tallies) {
+        println!("\n{isa}, {name} ({distance:+#x}), windows of at least {min_len} bytes\n{tally}");
         print_mismatches(tally);
     }
-    println!("\nbranches into the near window\n{flows}");
-    Ok(tallies.iter().all(|tally| tally.mismatches.is_empty()))
+    if !within {
+        println!("\nbranches into the near window\n{}", all.flows);
+    }
+    Ok(all.tallies.iter().all(|tally| tally.mismatches.is_empty()))
 }
 
-/// Where the file's code is put, so that no address is near 0.
-const LOADED_AT: u64 = 0x0000_1000_0000_0000;
-
-fn case(isa: Isa, function: &Function, min_len: usize, distance: u64) -> Case {
-    let from = function.addr.add(LOADED_AT);
-    Case {
-        about: Vec::new(),
-        isa,
-        from,
-        to: from.add(distance),
-        min_len,
-        options: WindowOptions {
-            extent: Some(function.len),
-            allow_padding: true,
-            ..WindowOptions::default()
-        },
-        source: function.bytes[..function.bytes.len().min(min_len + 64)].to_vec(),
-    }
-}
-
-fn run_random(isa: Isa, states: u64, seed: u64, windows: u64) -> Result<bool, Box<dyn Error>> {
-    let mut judges = Judges::new(states)?;
-    let mut tally = Tally::default();
-    let mut rng = Rng::with_seed(seed);
-    let mut entropy = [0; generate::ENTROPY];
-    for number in 0..windows {
-        rng.fill(&mut entropy);
-        let case = generate::case(isa, &mut Unstructured::new(&entropy))?;
-        tally.add(&case, &mut judges, seed.wrapping_add(number));
-    }
-    println!("{tally}");
-    print_mismatches(&tally);
-    Ok(tally.mismatches.is_empty())
+fn run_random(common: &Common, seed: u64, windows: usize) -> Result<bool, Box<dyn Error>> {
+    let parts = jobs::fold(common.effort(), windows, |number, judges, tally: &mut Tally| {
+        let seed = (seed << 32).wrapping_add(number as u64);
+        let mut entropy = [0; generate::ENTROPY];
+        Rng::with_seed(seed).fill(&mut entropy);
+        // Entropy that ends early is no case.
+        if let Ok(case) = generate::case(common.isa, &mut Unstructured::new(&entropy)) {
+            tally.add(&case, judges, seed);
+        }
+    })?;
+    let mut all = Tally::default();
+    parts.into_iter().for_each(|part| all.merge(part));
+    println!("{}, random windows from seed {seed}\n{all}", common.isa);
+    print_mismatches(&all);
+    Ok(all.mismatches.is_empty())
 }
 
 fn print_mismatches(tally: &Tally) {
@@ -150,13 +182,20 @@ struct Flows {
 
 impl Flows {
     fn add(&mut self, isa: Isa, library: &Library, function: &Function, window_len: usize) {
+        let Some(bytes) = function.whole() else { return };
         let read = |addr, out: &mut [u8]| library.read(addr, out);
         let around = Surroundings { read: Some(&read), ..Surroundings::default() };
-        match flow::check_with(isa, &function.bytes[..function.len], function.addr, window_len, &around) {
+        match flow::check_with(isa, bytes, function.addr, window_len, &around) {
             Verdict::Proven => self.proven += 1,
             Verdict::Refused(_) => self.refused += 1,
             _ => self.assumed += 1,
         }
+    }
+
+    const fn merge(&mut self, other: &Self) {
+        self.proven += other.proven;
+        self.assumed += other.assumed;
+        self.refused += other.refused;
     }
 }
 
@@ -164,7 +203,7 @@ impl std::fmt::Display for Flows {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let all = (self.proven + self.assumed + self.refused).max(1);
         for (name, count) in [("proven", self.proven), ("assumed", self.assumed), ("refused", self.refused)] {
-            writeln!(f, "{name:<50} {count:>10}  {:>7.3} %", count as f64 * 100.0 / all as f64)?;
+            writeln!(f, "{name:<50} {count:>10}  {:>8.4} %", count as f64 * 100.0 / all as f64)?;
         }
         Ok(())
     }

@@ -2,27 +2,65 @@
 
 use std::{collections::BTreeMap, fmt};
 
-use grapnel_relocator::{Error, RelocationPlan, Window};
+use grapnel_relocator::{CodeAddr, Error, Isa, Reach, Relocated, RelocationPlan, Window};
 
 use crate::{
     case::Case,
     oracle::{Subject, Verdict, decoded},
 };
 
+/// How many of something there were, and one of them.
+#[derive(Clone, Default, Debug)]
+pub struct Counted {
+    /// How many.
+    pub count: u64,
+    /// The first one, as text.
+    pub example: String,
+}
+
+impl Counted {
+    fn add(&mut self, example: impl FnOnce() -> String) {
+        if self.count == 0 {
+            self.example = example();
+        }
+        self.count += 1;
+    }
+
+    fn merge(&mut self, other: Self) {
+        if self.count == 0 {
+            self.example = other.example;
+        }
+        self.count += other.count;
+    }
+}
+
+/// How often a register is changed beyond what the original does, by what shows that it may be.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Clobbered {
+    /// The code ahead overwrites it, or leaves by a call or a return that does not pass it on.
+    pub by_code: u64,
+    /// It holds nothing at a function's entry.
+    pub by_entry: u64,
+}
+
 /// Counts of what became of windows.
 #[derive(Clone, Default, Debug)]
 pub struct Tally {
+    /// Functions that have no room for the redirect, padding or not. They are not in `windows`.
+    pub too_short: u64,
     /// All windows.
     pub windows: u64,
     /// Those that were relocated.
     pub accepted: u64,
     /// Those that were not, by the kind of the error.
-    pub refused: BTreeMap<&'static str, u64>,
+    pub refused: BTreeMap<&'static str, Counted>,
     /// Those that the semantic oracle could not tell, by its reason. The decode oracle judged them.
-    pub unjudged: BTreeMap<&'static str, u64>,
-    /// Those with an instruction that the second decoder does not know.
+    pub unjudged: BTreeMap<&'static str, Counted>,
+    /// The registers changed, by name.
+    pub clobbers: BTreeMap<&'static str, Clobbered>,
+    /// Those with an instruction that another decoder does not know.
     pub unknown: u64,
-    /// Those with an instruction that the second decoder sees otherwise, and how.
+    /// Those with an instruction that another decoder sees otherwise, and how.
     pub disputed: Vec<String>,
     /// Those that an oracle found to differ: the case as a file, and the difference.
     pub mismatches: Vec<(String, String)>,
@@ -65,6 +103,9 @@ impl Judges {
 
     #[cfg(feature = "unicorn")]
     fn run(&mut self, subject: &Subject<'_>, seed: u64) -> Verdict {
+        if subject.case.isa != Isa::X86_64 {
+            return Verdict::Unjudged("the emulator is not set up for this instruction set");
+        }
         let mut unjudged = None;
         for state in 0..self.states {
             match self.machine.judge(subject, seed.wrapping_add(state)) {
@@ -89,17 +130,38 @@ impl Tally {
         self.windows += 1;
         let (window, relocated) = match case.relocate() {
             Ok(relocated) => relocated,
-            Err(error) => return self.refuse(&error),
+            Err(error) => return self.refused.entry(error.kind()).or_default().add(|| error.to_string()),
         };
         self.accepted += 1;
-        if let Err(difference) = reach_holds(&window, case) {
+        self.clobbered(case, &relocated);
+        if let Err(difference) = promises_hold(&window, case) {
             return self.mismatches.push((case.render(), difference));
         }
         self.dispute(&window, case, judges);
         match judges.judge(&Subject { case, window: &window, relocated: &relocated }, seed) {
             Verdict::Same => {}
-            Verdict::Unjudged(reason) => *self.unjudged.entry(reason).or_default() += 1,
+            Verdict::Unjudged(reason) => {
+                let example = || first_lines(case, &window);
+                self.unjudged.entry(reason).or_default().add(example);
+            }
             Verdict::Mismatch(difference) => self.mismatches.push((case.render(), difference)),
+        }
+    }
+
+    fn clobbered(&mut self, case: &Case, relocated: &Relocated) {
+        if relocated.clobbers().is_empty() {
+            return;
+        }
+        // What is dead without the entry's help is dead by the code.
+        let mut within = case.clone();
+        within.options.entry = false;
+        let by_code = within.relocate().map(|(_, relocated)| relocated.clobbers());
+        for (number, name) in relocated.clobbers().numbers().zip(relocated.clobbers().names()) {
+            let clobbered = self.clobbers.entry(name).or_default();
+            match &by_code {
+                Ok(by_code) if by_code.contains(number) => clobbered.by_code += 1,
+                _ => clobbered.by_entry += 1,
+            }
         }
     }
 
@@ -107,7 +169,7 @@ impl Tally {
     fn dispute(&mut self, window: &Window, case: &Case, judges: &Judges) {
         use crate::oracle::second::Opinion;
 
-        match judges.second.opinion(case.from, &case.source[..window.code_len()]) {
+        match judges.second.opinion(case.isa, case.from, &case.source[..window.code_len()]) {
             Opinion::Agrees => {}
             Opinion::Unknown => self.unknown += 1,
             Opinion::Differs(how) => self.disputed.push(how),
@@ -117,13 +179,37 @@ impl Tally {
     #[cfg(not(feature = "capstone"))]
     fn dispute(&mut self, _window: &Window, _case: &Case, _judges: &Judges) {}
 
-    fn refuse(&mut self, error: &Error) {
-        *self.refused.entry(error.kind()).or_default() += 1;
+    /// Takes the counts of another one.
+    pub fn merge(&mut self, other: Self) {
+        self.too_short += other.too_short;
+        self.windows += other.windows;
+        self.accepted += other.accepted;
+        self.unknown += other.unknown;
+        for (kind, counted) in other.refused {
+            self.refused.entry(kind).or_default().merge(counted);
+        }
+        for (reason, counted) in other.unjudged {
+            self.unjudged.entry(reason).or_default().merge(counted);
+        }
+        for (name, clobbered) in other.clobbers {
+            let all = self.clobbers.entry(name).or_default();
+            all.by_code += clobbered.by_code;
+            all.by_entry += clobbered.by_entry;
+        }
+        self.disputed.extend(other.disputed);
+        self.mismatches.extend(other.mismatches);
     }
 }
 
+/// The window's instructions in one line.
+fn first_lines(case: &Case, window: &Window) -> String {
+    let lines = grapnel_arch::listing(case.isa, case.from, &case.source[..window.code_len()]);
+    let texts: Vec<_> = lines.into_iter().map(|line| line.text).collect();
+    format!("{} at {}", texts.join("; "), case.from)
+}
+
 /// What a plan promises before a destination is known, held against what comes out for one.
-fn reach_holds(window: &Window, case: &Case) -> Result<(), String> {
+fn promises_hold(window: &Window, case: &Case) -> Result<(), String> {
     let plan = RelocationPlan::new(window).map_err(|error| error.to_string())?;
     let emitted = plan.emit(case.to).map_err(|error| error.to_string())?;
     if emitted.bytes().len() > plan.max_len() {
@@ -132,8 +218,9 @@ fn reach_holds(window: &Window, case: &Case) -> Result<(), String> {
     if plan.resumes() != emitted.resumes() {
         return Err("the plan and its code differ on whether it resumes".to_owned());
     }
+    map_holds(window, &emitted)?;
     let reach = plan.required_reach();
-    let edges = [reach.lo, reach.hi].map(|to| plan.emit(to));
+    let edges = [reach.lo, reach.hi].map(|to| plan.emit(inside(case.isa, to, reach)));
     match edges.iter().flatten().count() {
         2 => Ok(()),
         _ if edges.iter().all(|edge| matches!(edge, Ok(_) | Err(Error::Overlaps { .. }))) => Ok(()),
@@ -141,22 +228,65 @@ fn reach_holds(window: &Window, case: &Case) -> Result<(), String> {
     }
 }
 
+/// The edge of a reach, where code of an instruction set may stand.
+fn inside(isa: Isa, edge: CodeAddr, reach: Reach) -> CodeAddr {
+    if isa == Isa::X86_64 {
+        return edge;
+    }
+    let down = CodeAddr(edge.0 & !3);
+    if reach.contains(down) { down } else { down.add(4) }
+}
+
+/// The map has every instruction of the window, in order, and both directions say the same.
+fn map_holds(window: &Window, relocated: &Relocated) -> Result<(), String> {
+    let map = relocated.map();
+    let mut offsets: Vec<usize> = window.offsets().collect();
+    if relocated.resumes() {
+        offsets.push(window.len());
+    }
+    let pairs: Vec<_> = map.iter().collect();
+    if !pairs.iter().map(|&(from, _)| from).eq(offsets.iter().copied()) {
+        return Err(format!("the map has {pairs:?} for the instructions at {offsets:?}"));
+    }
+    if pairs.first() != Some(&(0, 0)) || !pairs.is_sorted() {
+        return Err(format!("the map is out of order: {pairs:?}"));
+    }
+    for &(from, to) in &pairs {
+        let back = map.to_original(to).map(|origin| origin.offset);
+        // Instructions without code of their own share the place of the next.
+        let shared = back.is_some_and(|back| map.to_relocated(back) == Some(to));
+        if map.to_relocated(from) != Some(to) || to < map.code_len() && !shared {
+            return Err(format!("the map says {from} = {to}, and back {back:?}"));
+        }
+    }
+    Ok(())
+}
+
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut row = |name: &str, count: u64| {
+        let row = |f: &mut fmt::Formatter<'_>, name: &str, count: u64| {
             let share = count as f64 * 100.0 / self.windows.max(1) as f64;
-            writeln!(f, "{name:<50} {count:>10}  {share:>7.3} %")
+            writeln!(f, "{name:<50} {count:>10}  {share:>8.4} %")
         };
-        row("windows", self.windows)?;
-        row("accepted", self.accepted)?;
-        for (kind, count) in &self.refused {
-            row(&format!("refused: {kind}"), *count)?;
+        if self.too_short > 0 {
+            writeln!(f, "{:<50} {:>10}", "too short for the redirect", self.too_short)?;
         }
-        for (reason, count) in &self.unjudged {
-            row(&format!("not run: {reason}"), *count)?;
+        row(f, "windows", self.windows)?;
+        row(f, "accepted", self.accepted)?;
+        for (kind, counted) in &self.refused {
+            row(f, &format!("refused: {kind}"), counted.count)?;
+            writeln!(f, "    {}", counted.example)?;
         }
-        row("unknown to the second decoder", self.unknown)?;
-        row("disputed by the second decoder", self.disputed.len() as u64)?;
-        row("mismatches", self.mismatches.len() as u64)
+        for (reason, counted) in &self.unjudged {
+            row(f, &format!("not run: {reason}"), counted.count)?;
+            writeln!(f, "    {}", counted.example)?;
+        }
+        for (name, clobbered) in &self.clobbers {
+            row(f, &format!("clobbered: {name}, dead by the code"), clobbered.by_code)?;
+            row(f, &format!("clobbered: {name}, dead at the entry"), clobbered.by_entry)?;
+        }
+        row(f, "unknown to another decoder", self.unknown)?;
+        row(f, "disputed by another decoder", self.disputed.len() as u64)?;
+        row(f, "mismatches", self.mismatches.len() as u64)
     }
 }

@@ -1,4 +1,4 @@
-//! A bounded run of the generators through the oracles, and every relocation case of the filetests.
+//! Bounded runs of the generators through the oracles, and every relocation case of the filetests.
 
 use std::{fs, path::Path};
 
@@ -12,20 +12,27 @@ use grapnel_fuzz::{
 use grapnel_relocator::Isa;
 
 #[test]
-fn random_windows_do_the_same_relocated() {
+fn random_x86_64_windows_do_the_same_relocated() {
+    random(Isa::X86_64);
+}
+
+/// Runs windows of an instruction set, and asks that enough of them count.
+#[track_caller]
+fn random(isa: Isa) {
     let mut judges = Judges::new(2).unwrap();
     let mut tally = Tally::default();
     let mut rng = Rng::with_seed(20);
-    for seed in 0..1000 {
+    for seed in 0..2000 {
         let mut entropy = [0; generate::ENTROPY];
         rng.fill(&mut entropy);
-        for &isa in Isa::ALL {
-            let case = generate::case(isa, &mut Unstructured::new(&entropy)).unwrap();
-            tally.add(&case, &mut judges, seed);
-        }
+        let case = generate::case(isa, &mut Unstructured::new(&entropy)).unwrap();
+        tally.add(&case, &mut judges, seed);
     }
     no_objection(&tally);
-    assert!(tally.accepted > tally.windows / 3, "the generator makes too few windows that count:\n{tally}");
+    assert!(
+        tally.accepted * 10 > tally.windows * 3,
+        "the generator makes too few windows that count:\n{tally}"
+    );
 }
 
 #[test]
@@ -34,7 +41,9 @@ fn filetests_do_the_same_relocated() {
     let mut tally = Tally::default();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/filetests");
     for isa in Isa::ALL {
-        for file in fs::read_dir(root.join(isa.name())).unwrap() {
+        // An instruction set without cases has no folder.
+        let Ok(files) = fs::read_dir(root.join(isa.name())) else { continue };
+        for file in files {
             let case: Case = fs::read_to_string(file.unwrap().path()).unwrap().parse().unwrap();
             tally.add(&case, &mut judges, tally.windows);
         }

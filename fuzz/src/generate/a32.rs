@@ -276,7 +276,11 @@ fn plain(entropy: &mut Unstructured<'_>) -> Result<u32> {
 }
 
 /// What follows the window: registers overwritten or read before they are, a call, a return, branches, a literal pool.
-fn behind(entropy: &mut Unstructured<'_>, words: &mut Vec<u32>, fields: &mut Vec<(usize, Field)>) -> Result<()> {
+fn behind(
+    entropy: &mut Unstructured<'_>,
+    words: &mut Vec<u32>,
+    fields: &mut Vec<(usize, Field)>,
+) -> Result<()> {
     for _ in 0..entropy.int_in_range(0..=4)? {
         let (word, field) = match entropy.int_in_range(0..=7)? {
             // mov rN, #imm; mov r0, rN

@@ -137,15 +137,14 @@ fn relative(entropy: &mut Unstructured<'_>, words: &mut Vec<u32>) -> Result<Fiel
 }
 
 fn branch(entropy: &mut Unstructured<'_>, words: &mut Vec<u32>) -> Result<Field> {
-    let bit = |entropy: &mut Unstructured<'_>, shift: u32| Ok(u32::from(entropy.arbitrary::<bool>()?) << shift);
+    let bit =
+        |entropy: &mut Unstructured<'_>, shift: u32| Ok(u32::from(entropy.arbitrary::<bool>()?) << shift);
     let (opcode, field) = match entropy.int_in_range(0..=23)? {
         0..=2 => (0x1400_0000, Field::Branch26),
         3..=5 => (0x9400_0000, Field::Branch26),
         6..=9 => (0x5400_0000 | entropy.int_in_range(0..=15)?, Field::Branch19),
         10..=11 => (0x5400_0010 | entropy.int_in_range(0..=15)?, Field::Branch19),
-        12..=15 => {
-            (0x3400_0000 | bit(entropy, 24)? | bit(entropy, 31)? | reg(entropy)?, Field::Branch19)
-        }
+        12..=15 => (0x3400_0000 | bit(entropy, 24)? | bit(entropy, 31)? | reg(entropy)?, Field::Branch19),
         16..=20 => {
             let number = entropy.int_in_range(0..=31)? << 19 | bit(entropy, 31)?;
             (0x3600_0000 | bit(entropy, 24)? | number | reg(entropy)?, Field::Branch14)
@@ -257,7 +256,11 @@ fn plain(entropy: &mut Unstructured<'_>) -> Result<u32> {
 }
 
 /// What follows the window: registers overwritten or read before they are, a call, a return, branches.
-fn behind(entropy: &mut Unstructured<'_>, words: &mut Vec<u32>, fields: &mut Vec<(usize, Field)>) -> Result<()> {
+fn behind(
+    entropy: &mut Unstructured<'_>,
+    words: &mut Vec<u32>,
+    fields: &mut Vec<(usize, Field)>,
+) -> Result<()> {
     for _ in 0..entropy.int_in_range(0..=4)? {
         let overwrites = 0xd280_0000 | entropy.int_in_range(0..=0xffff)? << 5;
         match entropy.int_in_range(0..=7)? {

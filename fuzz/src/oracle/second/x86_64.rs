@@ -1,4 +1,4 @@
-//! A second opinion on decoding: length, flow and use of the program counter, against Capstone.
+//! x86-64, against Capstone.
 
 use capstone::{
     Capstone, InsnGroupId, InsnGroupType, RegId,
@@ -7,20 +7,11 @@ use capstone::{
 use grapnel_arch::x86_64::{Flow, Inst, decode};
 use grapnel_relocator::CodeAddr;
 
-/// Another decoder.
-pub struct Second {
-    capstone: Capstone,
-}
+use super::Opinion;
 
-/// What the other decoder makes of an instruction.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Opinion {
-    /// The same.
-    Agrees,
-    /// It knows no such instruction.
-    Unknown,
-    /// Something else.
-    Differs(String),
+/// Another decoder.
+pub(super) struct Second {
+    capstone: Capstone,
 }
 
 /// What both decoders must agree on.
@@ -33,19 +24,13 @@ struct View {
 }
 
 impl Second {
-    /// Starts the decoder.
-    ///
-    /// # Errors
-    ///
-    /// If it can't be had.
-    pub fn new() -> Result<Self, capstone::Error> {
+    pub(super) fn new() -> Result<Self, capstone::Error> {
         let capstone = Capstone::new().x86().mode(x86::ArchMode::Mode64).detail(true).build()?;
         Ok(Self { capstone })
     }
 
     /// Looks at each instruction of a window's code.
-    #[must_use]
-    pub fn opinion(&self, from: CodeAddr, code: &[u8]) -> Opinion {
+    pub(super) fn opinion(&self, from: CodeAddr, code: &[u8]) -> Opinion {
         let mut at = 0;
         let mut opinion = Opinion::Agrees;
         while at < code.len() {

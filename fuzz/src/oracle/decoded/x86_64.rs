@@ -1,17 +1,14 @@
-//! Compares the decoded instructions, without running any.
-//!
-//! It needs no emulator, so it also judges what an emulator does not know: VEX, EVEX and the newest instructions.
+//! x86-64. What an emulator does not know are VEX, EVEX and the newest instructions.
 
 use grapnel_arch::x86_64::{Flow, Inst, decode};
 use grapnel_relocator::CodeAddr;
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
 
-use super::{Subject, Verdict};
+use crate::oracle::{Subject, Verdict};
 
 /// Every instruction that does not branch has become one that is the same in all but the bytes of its displacement, and
 /// every branch out of the window has its target somewhere in the code.
-#[must_use]
-pub fn judge(subject: &Subject<'_>) -> Verdict {
+pub(super) fn judge(subject: &Subject<'_>) -> Verdict {
     let map = subject.relocated.map();
     let (code, literals) = (&subject.relocated.bytes()[..map.code_len()], subject.relocated.literals());
     for (from, to) in map.iter().filter(|&(from, _)| from < subject.window.code_len()) {

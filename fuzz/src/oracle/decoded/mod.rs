@@ -1,0 +1,19 @@
+//! Compares the decoded instructions, without running any.
+//!
+//! It needs no emulator, so it also judges what an emulator does not know.
+
+mod x86_64;
+
+use grapnel_relocator::Isa;
+
+use super::{Subject, Verdict};
+
+/// What was copied is the same instruction, an operand relative to the PC means the same address, and every branch
+/// out of the window has its target somewhere in the code.
+#[must_use]
+pub fn judge(subject: &Subject<'_>) -> Verdict {
+    match subject.case.isa {
+        Isa::X86_64 => x86_64::judge(subject),
+        Isa::Aarch64 | Isa::A32 | Isa::T32 => Verdict::Same,
+    }
+}
