@@ -224,7 +224,8 @@ fn code(isa: Isa, to: CodeAddr, relocated: &Relocated) -> String {
     if padding > 0 {
         line(&mut out, &behind[..padding], "padding");
     }
-    for literal in relocated.literals().chunks(8) {
+    let word = if matches!(isa, Isa::A32 | Isa::T32) { 4 } else { 8 };
+    for literal in relocated.literals().chunks(word) {
         let value = literal.iter().rev().fold(0, |value: u64, &byte| value << 8 | u64::from(byte));
         line(&mut out, literal, &format!("{value:#x}"));
     }

@@ -3,7 +3,7 @@
 use alloc::string::String;
 use core::fmt;
 
-use grapnel_arch::{CodeAddr, Isa, aarch64, x86_64};
+use grapnel_arch::{CodeAddr, Isa, aarch64, t32, x86_64};
 
 /// The instruction that an error is about.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -36,6 +36,9 @@ pub enum Unsupported {
     /// AArch64.
     #[error(transparent)]
     Aarch64(#[from] aarch64::Unsupported),
+    /// T32.
+    #[error(transparent)]
+    T32(#[from] t32::Unsupported),
 }
 
 impl Unsupported {
@@ -45,6 +48,7 @@ impl Unsupported {
         match self {
             Self::X86_64(reason) => reason.kind(),
             Self::Aarch64(reason) => reason.kind(),
+            Self::T32(reason) => reason.kind(),
         }
     }
 }

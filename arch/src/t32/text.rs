@@ -4,6 +4,7 @@ use alloc::{format, string::String};
 
 use exarmo_aarch32::{ItState, t32};
 
+use super::It;
 use crate::CodeAddr;
 
 /// How long the instruction is whose first halfword this is, in bytes (DDI 0406, A6.1).
@@ -15,7 +16,13 @@ pub const fn len(first: u16) -> usize {
 /// The instruction that `bytes` begin with, outside an IT block, as text; `(bad)` if there is none. It allocates.
 #[must_use]
 pub fn text(addr: CodeAddr, bytes: &[u8]) -> String {
-    text_within(addr, bytes, &mut ItState::Outside).1
+    text_in(addr, bytes, It::OUTSIDE)
+}
+
+/// The same at any place of an IT block.
+#[must_use]
+pub fn text_in(addr: CodeAddr, bytes: &[u8], it: It) -> String {
+    text_within(addr, bytes, &mut it.state()).1
 }
 
 /// The same within an IT block, and its length in bytes.

@@ -1,82 +1,58 @@
 //! Relocation of T32 code.
 
-use arrayvec::ArrayVec;
-use grapnel_arch::CodeAddr;
+mod emit;
+mod flow;
+mod plan;
+mod redirect;
+mod window;
 
-use crate::{
-    Culprit, Error, Reach, Relocated, Window, WindowOptions,
-    flow::{Reason, Surroundings, Verdict},
-    redirect::{Lengths, Redirect},
-    window::Offsets,
+use arrayvec::ArrayVec;
+use grapnel_arch::{
+    CodeAddr,
+    t32::{Inst, It, text_in},
 };
 
-/// The instructions of a window.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Insts(core::convert::Infallible);
+use crate::{
+    Culprit,
+    window::{MAX_MIN_LEN, Offsets},
+};
+pub(crate) use flow::check;
+pub(crate) use plan::{Plan, plan};
+pub(crate) use redirect::{
+    LENGTHS as REDIRECT_LENGTHS, absolute as redirect_absolute, near as redirect_near,
+    short as redirect_short,
+};
+pub(crate) use window::window;
 
-pub(crate) fn offsets(_from: CodeAddr, insts: &Insts) -> Offsets {
-    match insts.0 {}
+/// A window can outgrow what was asked for by an IT block of four 32-bit members and a literal.
+const MAX_WINDOW: usize = MAX_MIN_LEN + 32;
+
+/// As many instructions as that holds: the last one asked for may be an IT, whose members are added.
+const MAX_INSTS: usize = MAX_MIN_LEN / 2 + 4;
+
+/// What a window holds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Insts {
+    /// The instructions, without what lies between them.
+    code: ArrayVec<Inst, MAX_INSTS>,
+    /// All bytes: literals of the window's own loads are among them.
+    bytes: ArrayVec<u8, MAX_WINDOW>,
 }
 
-pub(crate) fn window(
-    from: CodeAddr,
-    bytes: &[u8],
-    _min_len: usize,
-    _options: WindowOptions,
-) -> Result<Window, Error> {
-    let culprit = Culprit {
-        at: from,
-        bytes: bytes.iter().copied().take(4).collect::<ArrayVec<u8, 15>>(),
-        text: grapnel_arch::t32::text(from, bytes),
+pub(crate) fn offsets(from: CodeAddr, insts: &Insts) -> Offsets {
+    insts.code.iter().map(|inst| inst.addr().displacement_from(from) as u16).collect()
+}
+
+fn culprit(inst: &Inst) -> Culprit {
+    culprit_at(inst.addr(), inst.bytes(), inst.it())
+}
+
+fn culprit_at(at: CodeAddr, bytes: &[u8], it: It) -> Culprit {
+    let len = match bytes {
+        &[low, high, ..] => grapnel_arch::t32::len(u16::from_le_bytes([low, high])),
+        _ => 1,
     };
-    Err(Error::Undefined { culprit })
-}
-
-pub(crate) fn plan(_window: &Window, insts: &Insts) -> Result<Plan, Error> {
-    match insts.0 {}
-}
-
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Plan(core::convert::Infallible);
-
-impl Plan {
-    pub(crate) fn max_len(&self) -> usize {
-        match self.0 {}
-    }
-    pub(crate) fn reach(&self) -> Reach {
-        match self.0 {}
-    }
-    pub(crate) fn required_reach(&self) -> Reach {
-        match self.0 {}
-    }
-    pub(crate) fn resumes(&self) -> bool {
-        match self.0 {}
-    }
-    pub(crate) fn calls(&self) -> Offsets {
-        match self.0 {}
-    }
-    pub(crate) fn emit(&self, _to: CodeAddr) -> Result<Relocated, Error> {
-        match self.0 {}
-    }
-}
-
-pub(crate) const REDIRECT_LENGTHS: Lengths = Lengths { short: 2, near: 4, page: None, absolute: 10 };
-
-pub(crate) fn redirect_short(from: CodeAddr, to: CodeAddr) -> Result<Redirect, Error> {
-    Err(Error::RedirectOutOfReach { from, to, len: 0 })
-}
-pub(crate) fn redirect_near(from: CodeAddr, to: CodeAddr) -> Result<Redirect, Error> {
-    Err(Error::RedirectOutOfReach { from, to, len: 0 })
-}
-pub(crate) fn redirect_absolute(from: CodeAddr, to: CodeAddr) -> Result<Redirect, Error> {
-    Err(Error::RedirectOutOfReach { from, to, len: 0 })
-}
-
-pub(crate) fn check(
-    _bytes: &[u8],
-    from: CodeAddr,
-    _window_len: usize,
-    _around: &Surroundings<'_>,
-) -> Verdict {
-    Verdict::Assumed(Reason::Undecodable(from))
+    let bytes: ArrayVec<u8, 15> = bytes.iter().copied().take(len).collect();
+    let text = text_in(at, &bytes, it);
+    Culprit { at, bytes, text }
 }

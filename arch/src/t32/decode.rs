@@ -1,0 +1,259 @@
+//! One instruction, and what a relocator must know of it.
+
+use exarmo_aarch32::{DecodeError as Reason, Instruction, Offset, Operand, Reg, t32};
+
+use super::{Flow, It, Literal, LiteralForm, MAX_INST_LEN, PcUse, flow, len, pointer};
+use crate::{CodeAddr, a32::Cond};
+
+/// The number of the PC.
+const PC: u8 = 15;
+
+/// What an instruction does with the exclusive monitor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Exclusive {
+    /// Nothing.
+    None,
+    /// It begins a sequence: `ldrex` and its kin.
+    Begins,
+    /// It ends one: `strex` and its kin, `clrex`.
+    Ends,
+}
+
+/// An instruction with its address, its bytes, and its place in an IT block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Inst {
+    addr: CodeAddr,
+    bytes: [u8; MAX_INST_LEN],
+    len: u8,
+    it: It,
+    next_it: It,
+    flow: Flow,
+    pc_use: PcUse,
+    core: u16,
+    exclusive: Exclusive,
+}
+
+impl Inst {
+    /// The address it runs at, without the lowest bit.
+    #[must_use]
+    pub const fn addr(&self) -> CodeAddr {
+        self.addr
+    }
+
+    /// The address behind it.
+    #[must_use]
+    pub const fn next(&self) -> CodeAddr {
+        self.addr.add(self.len as u64)
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+
+    /// Its halfwords; the second one of a 16-bit instruction is 0.
+    #[must_use]
+    pub const fn halfwords(&self) -> (u16, u16) {
+        let [a, b, c, d] = self.bytes;
+        (u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d]))
+    }
+
+    /// Its place in an IT block.
+    #[must_use]
+    pub const fn it(&self) -> It {
+        self.it
+    }
+
+    /// The place of what follows it.
+    #[must_use]
+    pub const fn next_it(&self) -> It {
+        self.next_it
+    }
+
+    /// It begins an IT block.
+    #[must_use]
+    pub const fn begins_it(&self) -> bool {
+        !self.it.is_inside() && self.next_it.is_inside()
+    }
+
+    /// The condition that its IT block gives it.
+    #[must_use]
+    pub const fn cond(&self) -> Cond {
+        self.it.cond()
+    }
+
+    /// How it leaves, if it is executed.
+    #[must_use]
+    pub const fn flow(&self) -> Flow {
+        self.flow
+    }
+
+    /// No execution goes on behind it.
+    #[must_use]
+    pub const fn is_exit(&self) -> bool {
+        self.flow.is_exit() && self.it.cond().is_always()
+    }
+
+    /// How it reads the PC beside branching.
+    #[must_use]
+    pub const fn pc_use(&self) -> PcUse {
+        self.pc_use
+    }
+
+    /// The general registers that it names, by bit. SP that is named by the opcode alone (`push`) is not among them.
+    #[must_use]
+    pub const fn registers(&self) -> u16 {
+        self.core
+    }
+
+    /// What it does with the exclusive monitor.
+    #[must_use]
+    pub const fn exclusive(&self) -> Exclusive {
+        self.exclusive
+    }
+
+    /// A `nop`, or the zeros of `movs r0, r0`: what compilers and linkers put between functions.
+    #[must_use]
+    pub const fn is_padding(&self) -> bool {
+        matches!(self.halfwords(), (0xbf00, 0) | (0, 0) | (0x46c0, 0) | (0xf3af, 0x8000))
+    }
+}
+
+/// Why bytes are no instruction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DecodeError {
+    /// The bytes end inside the instruction.
+    #[error("the bytes end inside an instruction")]
+    Truncated,
+    /// The manual defines no instruction with these bytes.
+    #[error("the bytes are not an instruction")]
+    Undefined,
+    /// The manual leaves open what the processor does (CONSTRAINED UNPREDICTABLE).
+    #[error("the bytes are an unpredictable instruction")]
+    Unpredictable,
+}
+
+/// Decodes the first instruction of `bytes`, which runs at `addr` and is in no IT block.
+///
+/// # Errors
+///
+/// [`DecodeError`] if there is no whole, defined, predictable instruction.
+pub fn decode(addr: CodeAddr, bytes: &[u8]) -> Result<Inst, DecodeError> {
+    decode_within(addr, bytes, It::OUTSIDE)
+}
+
+/// The same at any place of an IT block.
+///
+/// # Errors
+///
+/// As [`decode`].
+pub fn decode_within(addr: CodeAddr, bytes: &[u8], it: It) -> Result<Inst, DecodeError> {
+    let &[a, b, ref rest @ ..] = bytes else { return Err(DecodeError::Truncated) };
+    let first = u16::from_le_bytes([a, b]);
+    let len = len(first);
+    let second = match (len, rest) {
+        (2, _) => 0,
+        (_, &[c, d, ..]) => u16::from_le_bytes([c, d]),
+        _ => return Err(DecodeError::Truncated),
+    };
+    let raw = t32::decode_word(u32::from(first) << 16 | u32::from(second), it.state()).map_err(|reason| {
+        match reason {
+            Reason::Unpredictable => DecodeError::Unpredictable,
+            _ => DecodeError::Undefined,
+        }
+    })?;
+    let (flow, mut pc_use) = match len {
+        2 => (flow::narrow(addr, first), pointer::narrow(addr, first)),
+        _ => (flow::wide(addr, first, second), pointer::wide(addr, first, second)),
+    };
+    let begins_it = first >> 8 == 0xbf && first & 0xf != 0;
+    // LDR to the PC must load from a multiple of 4 (DDI 0406, A8.8.64).
+    let misaligned = matches!(pc_use, PcUse::Literal(Literal { form: LiteralForm::Pc, target, .. }) if !target.0.is_multiple_of(4));
+    if raw.unpredictable() || misaligned || unpredictable_in_block(it, first, second, flow) {
+        return Err(DecodeError::Unpredictable);
+    }
+    let core = named(&raw);
+    if flow == Flow::Next && pc_use == PcUse::None && core >> PC & 1 == 1 && !moves_flags(first, second) {
+        pc_use = PcUse::Unknown;
+    }
+    let [c, d] = second.to_le_bytes();
+    Ok(Inst {
+        addr,
+        bytes: [a, b, c, d],
+        len: len as u8,
+        it,
+        next_it: if begins_it { It::begun_by(first) } else { it.advanced() },
+        flow,
+        pc_use,
+        core,
+        exclusive: exclusive(first, second),
+    })
+}
+
+/// What may not stand in an IT block, or only at its end: most of it is in the pseudocode of single instructions
+/// (`InITBlock`), the rest in DDI 0406, A8.8.55.
+fn unpredictable_in_block(it: It, first: u16, second: u16, flow: Flow) -> bool {
+    if !it.is_inside() {
+        return false;
+    }
+    let leaves = match flow {
+        Flow::Next | Flow::Breakpoint | Flow::Undefined => false,
+        Flow::Cond { .. } | Flow::CompareZero { .. } => return true,
+        _ => true,
+    };
+    // IT; CPS and SETEND in both widths
+    let never = first >> 8 == 0xbf && first & 0xf != 0
+        || matches!(first & 0xffe8, 0xb660)
+        || matches!(first & 0xfff7, 0xb650)
+        || first & 0xfff0 == 0xf3a0 && second & 0xd700 == 0x8100;
+    never || leaves && !it.is_last()
+}
+
+/// `mrc` with the PC as destination writes the flags, and so does `vmrs`.
+fn moves_flags(first: u16, second: u16) -> bool {
+    first & 0xef10 == 0xee10 && second & 0x10 == 0x10
+}
+
+/// `ldrex`, `strex`, the forms for bytes, halfwords and doublewords, with acquire and release; `clrex`.
+fn exclusive(first: u16, second: u16) -> Exclusive {
+    // e8d0 also has TBB and TBH (0, 1), and loads and stores with acquire and release that are not exclusive (8 to 10).
+    let ordered = matches!(second >> 4 & 0xf, 4 | 5 | 7 | 0xc..=0xf);
+    match first & 0xfff0 {
+        0xe850 => Exclusive::Begins,
+        0xe8d0 if ordered => Exclusive::Begins,
+        0xe840 => Exclusive::Ends,
+        0xe8c0 if ordered => Exclusive::Ends,
+        0xf3b0 if second & 0xf0 == 0x20 && second >> 12 == 8 => Exclusive::Ends,
+        _ => Exclusive::None,
+    }
+}
+
+/// The general registers among the operands, by bit; an operand that the decoder has no words for is all of them.
+fn named(raw: &Instruction) -> u16 {
+    let core = |reg: Reg| match reg {
+        Reg::Core(register) => 1 << register.num(),
+        _ => 0,
+    };
+    let modifier = |modifier: Option<exarmo_aarch32::Modifier>| {
+        modifier.and_then(|modifier| modifier.by).map_or(0, |by| 1 << by.num())
+    };
+    raw.operands().as_slice().iter().fold(0, |mask, operand| {
+        mask | match *operand {
+            Operand::Reg(operand) => core(operand.reg) | modifier(operand.modifier),
+            Operand::Label { .. } => 1 << PC,
+            Operand::Mem(mem) => {
+                core(mem.base)
+                    | match mem.offset {
+                        Offset::Reg { reg, modifier: shift, .. } => core(reg) | modifier(shift),
+                        _ => 0,
+                    }
+            }
+            Operand::List(list) if list.file == exarmo_aarch32::ListFile::Core => list.mask as u16,
+            Operand::Modifier(by) => modifier(Some(by)),
+            Operand::Other => u16::MAX,
+            _ => 0,
+        }
+    })
+}

@@ -1,0 +1,14 @@
+//! The control flow of one function.
+
+use grapnel_arch::CodeAddr;
+
+use crate::flow::{Reason, Surroundings, Verdict};
+
+pub(crate) fn check(
+    _bytes: &[u8],
+    from: CodeAddr,
+    _window_len: usize,
+    _around: &Surroundings<'_>,
+) -> Verdict {
+    Verdict::Assumed(Reason::Undecodable(from))
+}

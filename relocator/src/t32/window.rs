@@ -1,0 +1,184 @@
+//! Where a window ends.
+
+use arrayvec::ArrayVec;
+use grapnel_arch::{
+    CodeAddr,
+    t32::{DecodeError, Flow, Inst, It, Literal, PcUse, Unsupported, decode, decode_within},
+};
+
+use super::{Insts, MAX_INSTS, MAX_WINDOW, culprit, culprit_at};
+use crate::{Error, Window, WindowOptions, window::Insts as AnyInsts};
+
+/// Functions begin at any multiple of 4, often of 2: what looks like padding beyond that may be another function.
+const FUNCTION_ALIGNMENT: u64 = 4;
+
+/// T32 code lies at even addresses below 4 GiB.
+pub(super) const fn is_code_address(addr: CodeAddr) -> bool {
+    addr.0 <= 0xffff_ffff && addr.0.is_multiple_of(2)
+}
+
+/// An IT block is a unit: the window starts outside one, and ends outside one.
+pub(crate) fn window(
+    from: CodeAddr,
+    bytes: &[u8],
+    min_len: usize,
+    options: WindowOptions,
+) -> Result<Window, Error> {
+    if !is_code_address(from) || from.0 + MAX_WINDOW as u64 > 1 << 32 {
+        let culprit = culprit_at(from, bytes, It::OUTSIDE);
+        return Err(Error::Unsupported { culprit, reason: Unsupported::Address.into() });
+    }
+    let mut sweep =
+        Sweep { from, bytes, min_len: min_len.max(1), options, code: ArrayVec::new(), len: 0, padded: None };
+    sweep.run()?;
+    if let (Some(last), Some(extent)) = (sweep.code.last(), options.extent)
+        && sweep.len > extent
+    {
+        return Err(Error::BeyondExtent { culprit: culprit(last), extent });
+    }
+    let len = sweep.padded.unwrap_or(sweep.len);
+    let insts = Insts { code: sweep.code, bytes: bytes.iter().copied().take(len).take(MAX_WINDOW).collect() };
+    Ok(Window { from, len, code_len: sweep.len, insts: AnyInsts::T32(insts) })
+}
+
+/// What lies at the end of what was seen so far.
+enum Behind {
+    /// Another instruction of the function.
+    Code,
+    /// This many bytes that are no instructions of the window: literals, and what no branch of it leads to.
+    Data(usize),
+    /// Nothing of the function.
+    Ends,
+}
+
+struct Sweep<'a> {
+    from: CodeAddr,
+    bytes: &'a [u8],
+    min_len: usize,
+    options: WindowOptions,
+    code: ArrayVec<Inst, MAX_INSTS>,
+    len: usize,
+    /// The window's length with the padding that it needs.
+    padded: Option<usize>,
+}
+
+impl Sweep<'_> {
+    fn run(&mut self) -> Result<(), Error> {
+        let mut it = It::OUTSIDE;
+        while self.len < self.min_len || it.is_inside() {
+            match self.behind()? {
+                Behind::Code => {}
+                Behind::Data(len) => {
+                    if self.rest().len() < len {
+                        return Err(Error::Truncated { at: self.here() });
+                    }
+                    self.len += len;
+                    continue;
+                }
+                Behind::Ends => {
+                    self.padded = Some(self.padding()?);
+                    return Ok(());
+                }
+            }
+            let inst = self.decode(it)?;
+            if inst.flow() == Flow::Breakpoint {
+                return Err(Error::Breakpoint { culprit: culprit(&inst) });
+            }
+            it = inst.next_it();
+            self.len += inst.bytes().len();
+            self.code.push(inst);
+        }
+        Ok(())
+    }
+
+    fn decode(&self, it: It) -> Result<Inst, Error> {
+        let at = self.here();
+        let bytes = self.rest();
+        decode_within(at, bytes, it).map_err(|error| match error {
+            DecodeError::Truncated => Error::Truncated { at },
+            DecodeError::Unpredictable => Error::Unsupported {
+                culprit: culprit_at(at, bytes, it),
+                reason: Unsupported::Unpredictable.into(),
+            },
+            _ => Error::Undefined { culprit: culprit_at(at, bytes, it) },
+        })
+    }
+
+    fn here(&self) -> CodeAddr {
+        self.from.add(self.len as u64)
+    }
+
+    fn rest(&self) -> &[u8] {
+        self.bytes.get(self.len..).unwrap_or_default()
+    }
+
+    /// With an extent, whether the function goes on is a matter of its length. Without one, what lies behind an exit
+    /// belongs to the function only if a branch or a load of the window leads there, or further on in what the window
+    /// still needs.
+    fn behind(&self) -> Result<Behind, Error> {
+        let Some(last) = self.code.last() else { return Ok(Behind::Code) };
+        if let Some(extent) = self.options.extent
+            && self.len >= extent
+        {
+            return if self.len == extent && last.is_exit() {
+                Ok(Behind::Ends)
+            } else {
+                Err(Error::BeyondExtent { culprit: culprit(last), extent })
+            };
+        }
+        let here = self.here();
+        if !last.is_exit() || self.targets().any(|target| target == here) {
+            return Ok(Behind::Code);
+        }
+        let inside = |literal: &Literal| here.offset_within(literal.target, u64::from(literal.access));
+        if let Some((literal, offset)) =
+            self.literals().find_map(|literal| inside(&literal).map(|offset| (literal, offset)))
+        {
+            return Ok(Behind::Data(usize::from(literal.access) - offset as usize));
+        }
+        let missing = (self.min_len - self.len) as u64;
+        let ahead = self
+            .targets()
+            .chain(self.literals().map(|literal| literal.target))
+            .filter_map(|target| target.offset_within(here, missing))
+            .min();
+        Ok(match (ahead, last.flow()) {
+            (Some(gap), _) => Behind::Data(gap as usize),
+            // `bx pc` skips the halfword behind it.
+            (None, Flow::JumpA32 { target }) if target != here => {
+                Behind::Data(target.displacement_from(here) as usize)
+            }
+            (None, _) if self.options.extent.is_some() => {
+                Behind::Data(decode(here, self.rest()).map_or(2, |inst| inst.bytes().len()))
+            }
+            (None, _) => Behind::Ends,
+        })
+    }
+
+    /// Where branches of the window lead.
+    fn targets(&self) -> impl Iterator<Item = CodeAddr> {
+        self.code.iter().filter_map(|inst| inst.flow().target())
+    }
+
+    fn literals(&self) -> impl Iterator<Item = Literal> {
+        self.code.iter().filter_map(|inst| match inst.pc_use() {
+            PcUse::Literal(literal) if literal.access > 0 => Some(literal),
+            _ => None,
+        })
+    }
+
+    /// The length of the window with the padding that it needs to be `min_len` long.
+    fn padding(&self) -> Result<usize, Error> {
+        let last = self.code.last().ok_or(Error::Truncated { at: self.from })?;
+        let ends_early = || Error::EndsEarly { culprit: culprit(last), short_by: self.min_len - self.len };
+        let end = self.here().0.next_multiple_of(FUNCTION_ALIGNMENT);
+        let room = CodeAddr(end).displacement_from(self.from) as usize;
+        if !self.options.allow_padding || self.min_len > room {
+            return Err(ends_early());
+        }
+        match decode(self.here(), self.rest()) {
+            Ok(inst) if inst.is_padding() && self.len + inst.bytes().len() <= room => Ok(self.min_len),
+            _ => Err(ends_early()),
+        }
+    }
+}
