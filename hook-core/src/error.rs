@@ -1,6 +1,6 @@
 //! Why a hook can't be put in or taken out, and what the caller can do instead.
 
-use grapnel_relocator::{CodeAddr, Culprit};
+use grapnel_relocator::{CodeAddr, Culprit, Registers};
 
 use crate::{Bytes, Errno, HookId, Proof, Refusal};
 
@@ -53,6 +53,18 @@ pub enum Error {
         bytes: Bytes,
         /// The reason.
         source: grapnel_relocator::Error,
+    },
+    /// There is no memory close enough for a trampoline that leaves all registers alone.
+    #[error(
+        "{target} ({bytes}) can't be hooked: there is no room close enough, and farther away its code would change {clobbers}"
+    )]
+    Clobbers {
+        /// The target.
+        target: CodeAddr,
+        /// Its first bytes.
+        bytes: Bytes,
+        /// The registers that it would change.
+        clobbers: Registers,
     },
     /// A branch of the function goes into the bytes that would be overwritten.
     #[error(
@@ -146,6 +158,7 @@ impl Error {
             | Self::Overlaps { target, .. }
             | Self::ReplacementInPatch { target, .. }
             | Self::Unproved { target, .. }
+            | Self::Clobbers { target, .. }
             | Self::NoCodeMemory { target, .. }
             | Self::NotSealed { target, .. } => *target,
             Self::Relocation { target, source, .. } => match source.culprit() {
@@ -168,7 +181,7 @@ impl Error {
                 Some(source.culprit().map_or(*bytes, |culprit| Bytes::new(&culprit.bytes)))
             }
             Self::InboundBranch { culprit, .. } => Some(Bytes::new(&culprit.bytes)),
-            Self::Unproved { bytes, .. } => Some(*bytes),
+            Self::Unproved { bytes, .. } | Self::Clobbers { bytes, .. } => Some(*bytes),
             Self::Changed { found, .. } | Self::ForeignPatch { found, .. } => Some(*found),
             _ => None,
         }
@@ -196,7 +209,7 @@ impl Error {
             Self::Relocation { source, .. } => source.remedy(),
             Self::InboundBranch { .. } => "hook the function's callers instead, or a function that it calls",
             Self::Unproved { .. } => "give the function's size, or accept the assumption",
-            Self::NoCodeMemory { .. } => {
+            Self::NoCodeMemory { .. } | Self::Clobbers { .. } => {
                 "choose a target with free address space within 2 GiB, or allow executable memory in the security policy"
             }
             Self::NotSealed { .. } => {

@@ -3,7 +3,7 @@
 use alloc::{collections::BTreeMap, vec::Vec};
 use core::ops::Range;
 
-use grapnel_relocator::{CodeAddr, PcMap, Reach, Relocated, redirect};
+use grapnel_relocator::{CodeAddr, PcMap, Reach, Registers, Relocated, redirect};
 
 use crate::{
     Arena, Bytes, Error, Hook, HookId, HookPlan, PatchWay, Refusal,
@@ -46,6 +46,18 @@ impl Ready {
             way,
             removed: false,
         }
+    }
+}
+
+/// Relocated code that changes no register beyond what the original does.
+///
+/// Where it goes on may be another hook, which shows the registers to whoever asked for them: a register that the
+/// relocator takes for dead would not be what it was.
+struct Faithful(Relocated);
+
+impl Faithful {
+    fn of(moved: Relocated) -> Result<Self, Registers> {
+        if moved.clobbers().is_empty() { Ok(Self(moved)) } else { Err(moved.clobbers()) }
     }
 }
 
@@ -116,7 +128,9 @@ impl<'a> Workshop<'a> {
         let slot = self.allocate(&plan, near_at, behind, len)?;
         let start = CodeAddr(slot.at as u64);
         let moved_at = start.add(plan.pad().len() as u64);
-        let moved = plan.relocation.emit(moved_at).map_err(refused)?;
+        let moved = Faithful::of(plan.relocation.emit(moved_at).map_err(refused)?)
+            .map_err(|clobbers| Error::Clobbers { target, bytes: plan.original, clobbers })?
+            .0;
         let ways = ways(&plan, moved_at, &moved);
         let mut code = Vec::with_capacity(len);
         code.extend_from_slice(plan.pad());

@@ -1,7 +1,7 @@
 //! What callers rely on beyond the bytes of single cases, which are in the filetests.
 
 use grapnel_relocator::{
-    CodeAddr, Error, Isa, MAX_EMITTED, Origin, RelocationPlan, Window, WindowOptions,
+    CodeAddr, Error, Isa, MAX_EMITTED, Origin, Reach, RelocationPlan, Window, WindowOptions,
     flow::{self, Reason, Surroundings, Verdict},
     redirect,
 };
@@ -30,14 +30,57 @@ fn an_ordinary_prologue_is_copied_and_jumps_back() {
 
 #[test]
 fn the_reach_is_exactly_what_emits_near_forms() {
-    // cmp [rip + 0x100], rax
-    let plan = plan(&[0x48, 0x39, 0x05, 0x00, 0x01, 0x00, 0x00], 5);
-    let reach = plan.reach();
-    assert_eq!(reach, plan.required_reach().intersection(reach));
-    for to in [reach.lo, reach.hi] {
-        assert_eq!(plan.emit(to).unwrap().bytes()[7], 0xe9);
+    // cmp [rip + 0x100], rax; cmp [rip + 0x100], rsp
+    let (kept, stack) = (
+        plan(&[0x48, 0x39, 0x05, 0x00, 0x01, 0x00, 0x00], 5),
+        plan(&[0x48, 0x39, 0x25, 0x00, 0x01, 0x00, 0x00], 5),
+    );
+    for plan in [&kept, &stack] {
+        let reach = plan.reach();
+        assert_eq!(reach, plan.required_reach().intersection(reach));
+        for to in [reach.lo, reach.hi] {
+            let relocated = plan.emit(to).unwrap();
+            assert_eq!(relocated.bytes()[7], 0xe9);
+            assert!(relocated.clobbers().is_empty() && relocated.landing_pads().is_empty());
+        }
     }
-    assert!(matches!(plan.emit(FAR), Err(Error::OutOfReach { .. })));
+    assert_eq!(kept.required_reach(), Reach::ALL);
+    assert!(kept.emit(FAR).is_ok());
+    assert_ne!(stack.required_reach(), Reach::ALL);
+    assert!(matches!(stack.emit(FAR), Err(Error::NoScratch { .. })));
+}
+
+#[test]
+fn what_is_clobbered_is_listed_where_it_is() {
+    // cmp [rip + 0x100], 0; mov eax, 1; ret
+    let bytes = [0x83, 0x3d, 0, 1, 0, 0, 0, 0xb8, 1, 0, 0, 0, 0xc3];
+    let plan = plan(&bytes, 5);
+    assert!(plan.emit(NEAR).unwrap().clobbers().is_empty());
+    let far = plan.emit(FAR).unwrap();
+    assert_eq!(far.clobbers().names().collect::<Vec<_>>(), ["rax"]);
+    assert_eq!(far.landing_pads(), [FROM.add(7)]);
+    // Half-way through, the comparison is under way.
+    assert_eq!(far.map().to_original(10), Some(Origin { offset: 0, exact: false }));
+}
+
+#[test]
+fn r11_is_the_linkers_at_another_function_only() {
+    let refused = |bytes: &[u8], min_len, entry| {
+        let options = WindowOptions { entry, ..WindowOptions::default() };
+        let window = Window::decode_with(Isa::X86_64, FROM, bytes, min_len, options).unwrap();
+        match RelocationPlan::new(&window).unwrap().emit(FAR) {
+            Ok(relocated) => {
+                assert_eq!(relocated.clobbers().names().collect::<Vec<_>>(), ["r11"]);
+                false
+            }
+            Err(error) => matches!(error, Error::NoScratch { .. }),
+        }
+    };
+    let (call, jump) = ([0xff, 0x15, 0, 1, 0, 0], [0xff, 0x25, 0, 1, 0, 0]);
+    assert!(!refused(&call, 6, true) && !refused(&call, 6, false));
+    assert!(!refused(&jump, 6, true) && refused(&jump, 6, false));
+    // mov r11d, ebx in front
+    assert!(refused(&[&[0x41, 0x89, 0xdb], &call[..]].concat(), 9, true));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use iced_x86::{Decoder, DecoderError, DecoderOptions, Instruction, Mnemonic, Register};
 
-use super::{Flow, MAX_INST_LEN, Pointer, flow::flow, pointer::pointer};
+use super::{Bases, Flow, MAX_INST_LEN, Pointer, flow::flow, pointer::pointer};
 use crate::CodeAddr;
 
 /// Which legacy prefixes stand before the opcode (SDM 2.1.1).
@@ -55,6 +55,8 @@ pub struct RipOperand {
     pub wraps: bool,
     /// How many bytes may be accessed; 0 if the instruction only computes the address or ignores it.
     pub access: u16,
+    /// The registers through which the same operand could be reached.
+    pub bases: Bases,
 }
 
 /// An instruction with its address and its bytes.
@@ -108,7 +110,7 @@ impl Inst {
         self.rip
     }
 
-    /// What it does with its RIP-relative operand, if its destination can hold the operand's address.
+    /// What it does with its RIP-relative operand, if it is a `lea`.
     #[must_use]
     pub fn pointer(&self) -> Option<Pointer> {
         self.rip.and_then(|_| pointer(self.bytes()))
@@ -182,6 +184,7 @@ pub fn decode(addr: CodeAddr, bytes: &[u8]) -> Result<Inst, DecodeError> {
             field: decoder.get_constant_offsets(&raw).displacement_offset() as u8,
             wraps: raw.memory_base() == Register::EIP,
             access: access(&raw),
+            bases: Bases::of(&raw),
         });
     }
     Ok(inst)

@@ -118,6 +118,42 @@ pub const fn call_mem(rel: Rel32) -> [u8; 6] {
     with_rel32([0xff, 0x15], rel)
 }
 
+/// `push r64`, with a REX whether it is needed or not. `register` is below 16.
+#[must_use]
+pub const fn push(register: u8) -> [u8; 2] {
+    [0x40 | register >> 3, 0x50 | register & 7]
+}
+
+/// `pop r64`, with a REX whether it is needed or not. `register` is below 16.
+#[must_use]
+pub const fn pop(register: u8) -> [u8; 2] {
+    [0x40 | register >> 3, 0x58 | register & 7]
+}
+
+/// `push [rsp + disp32]`, which counts from RSP as it was before.
+#[must_use]
+pub const fn push_rsp_disp32(displacement: i32) -> [u8; 7] {
+    with_rel32([0xff, 0xb4, 0x24], Rel32(displacement))
+}
+
+/// `pop [rsp + disp32]`, which counts from RSP as it is behind (SDM 2, "POP").
+#[must_use]
+pub const fn pop_rsp_disp32(displacement: i32) -> [u8; 7] {
+    with_rel32([0x8f, 0x84, 0x24], Rel32(displacement))
+}
+
+/// `lea rsp, [rsp + disp8]`: moves the stack pointer and no flag.
+#[must_use]
+pub const fn lea_rsp_disp8(displacement: i8) -> [u8; 5] {
+    [0x48, 0x8d, 0x64, 0x24, displacement.cast_unsigned()]
+}
+
+/// `lea rsp, [rsp + disp32]`: moves the stack pointer and no flag.
+#[must_use]
+pub const fn lea_rsp_disp32(displacement: i32) -> [u8; 8] {
+    with_rel32([0x48, 0x8d, 0xa4, 0x24], Rel32(displacement))
+}
+
 /// An opcode with its 32-bit field behind it. `N` is the opcode's length, `M` must be `N + 4`.
 const fn with_rel32<const N: usize, const M: usize>(opcode: [u8; N], rel: Rel32) -> [u8; M] {
     const { assert!(M == N + 4) }

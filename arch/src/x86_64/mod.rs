@@ -4,6 +4,7 @@
 //! Programmer's Manual volume 3 (APM).
 
 mod decode;
+mod effects;
 mod encode;
 mod flow;
 mod pointer;
@@ -11,11 +12,13 @@ mod table;
 mod text;
 
 pub use decode::{DecodeError, Inst, Prefixes, RipOperand, decode};
+pub use effects::{Effects, Mask, RSP, effects};
 pub use encode::{
     Cond, Rel8, Rel32, call_mem, call_rel32, jcc_rel8, jcc_rel32, jmp_mem, jmp_rel8, jmp_rel32,
+    lea_rsp_disp8, lea_rsp_disp32, pop, pop_rsp_disp32, push, push_rsp_disp32,
 };
 pub use flow::{Counter, Flow, Unsupported};
-pub use pointer::{Pointer, load_through, mov_imm32, mov_imm64};
+pub use pointer::{Bases, Pointer, StackUse, THROUGH_GROWS, mov_imm32, mov_imm64, through};
 pub use table::{TableForm, TableJump, table_jump};
 pub use text::text;
 

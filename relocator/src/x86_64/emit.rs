@@ -2,20 +2,20 @@
 //!
 //! Layout: the instructions in order, the jump back, then the literals, at a multiple of 8. A branch to another instruction of the window,
 //! or a use of a literal, leaves a fixup, which is filled in when every place is known. Which form an instruction
-//! takes depends on the destination and on the plan's longest possible length only, never on the places of others, so
-//! nothing grows after it was laid out.
+//! takes depends on its own place and on the plan's longest possible length, never on what follows, so nothing grows
+//! after it was laid out.
 
 use arrayvec::ArrayVec;
 use grapnel_arch::{
     CodeAddr, Isa,
     x86_64::{
         Cond, Counter, Inst, Pointer, Rel8, Rel32, RipOperand, call_mem, call_rel32, jcc_rel8, jcc_rel32,
-        jmp_mem, jmp_rel8, jmp_rel32, load_through, mov_imm32, mov_imm64,
+        jmp_mem, jmp_rel8, jmp_rel32, mov_imm32, mov_imm64,
     },
 };
 
 use super::{
-    culprit,
+    far::Far,
     plan::{Dest, LITERAL_ALIGN, Lowering, Plan},
 };
 use crate::{
@@ -66,8 +66,8 @@ struct Fixup {
     label: Label,
 }
 
-struct Emitter<'a> {
-    plan: &'a Plan,
+pub(super) struct Emitter<'a> {
+    pub(super) plan: &'a Plan,
     to: CodeAddr,
     /// Every place is less than 128 bytes from every other, whatever becomes of the instructions.
     short: bool,
@@ -77,6 +77,7 @@ struct Emitter<'a> {
     fixups: ArrayVec<Fixup, { MAX_INSTS + 1 }>,
     map: PcMap,
     indirect: LandingPads,
+    pub(super) clobbers: Registers,
 }
 
 impl<'a> Emitter<'a> {
@@ -91,6 +92,7 @@ impl<'a> Emitter<'a> {
             fixups: ArrayVec::new(),
             map: PcMap::default(),
             indirect: LandingPads::new(),
+            clobbers: Registers::none(Isa::X86_64),
         }
     }
 
@@ -98,7 +100,7 @@ impl<'a> Emitter<'a> {
         let bnd = inst.prefixes().repne;
         match *lowering {
             Lowering::Copy => self.bytes(inst.bytes()),
-            Lowering::Rip(operand) => self.rip(inst, operand)?,
+            Lowering::Rip(operand, far) => self.rip(inst, operand, far)?,
             Lowering::Pointer(pointer, target) => self.pointer(inst, pointer, target),
             Lowering::Jump(dest) => self.jump(bnd, dest),
             Lowering::Cond(cond, dest) => self.cond(bnd, cond, dest),
@@ -120,7 +122,7 @@ impl<'a> Emitter<'a> {
         Ok(())
     }
 
-    fn bytes(&mut self, bytes: &[u8]) {
+    pub(super) fn bytes(&mut self, bytes: &[u8]) {
         self.code.extend(bytes.iter().copied());
     }
 
@@ -152,19 +154,19 @@ impl<'a> Emitter<'a> {
         Rel32::between(self.ahead(len), target).filter(|_| counted)
     }
 
-    fn rip(&mut self, inst: &Inst, operand: RipOperand) -> Result<(), Error> {
+    fn rip(&mut self, inst: &Inst, operand: RipOperand, far: Far) -> Result<(), Error> {
         let next = self.ahead(inst.bytes().len());
-        let rel = if operand.wraps {
-            Rel32::between_wrapping(next, operand.target)
-        } else {
-            Rel32::between(next, operand.target).ok_or_else(|| Error::OutOfReach {
-                culprit: culprit(inst),
-                target: operand.target,
-                to: self.to,
-            })?
+        let near = match operand.wraps {
+            true => Some(Rel32::between_wrapping(next, operand.target)),
+            false => Rel32::between(next, operand.target),
         };
-        self.displaced(inst, operand.field, rel);
-        Ok(())
+        match near {
+            Some(rel) => {
+                self.displaced(inst, operand.field, rel);
+                Ok(())
+            }
+            None => self.far(inst, operand, far),
+        }
     }
 
     /// The instruction with another displacement in its operand.
@@ -182,11 +184,6 @@ impl<'a> Emitter<'a> {
         match pointer {
             Pointer::Address { register } => self.bytes(&mov_imm64(register, target.0)),
             Pointer::LowAddress { register } => self.bytes(&mov_imm32(register, target.0 as u32)),
-            Pointer::Load { register } => {
-                self.bytes(&mov_imm64(register, target.0));
-                let (load, len) = load_through(inst, register);
-                self.bytes(&load[..len]);
-            }
         }
     }
 
@@ -323,7 +320,7 @@ impl<'a> Emitter<'a> {
             bytes: self.code,
             literals_at,
             map: self.map,
-            clobbers: Registers::none(Isa::X86_64),
+            clobbers: self.clobbers,
             landing_pads: self.indirect,
             resumes: self.plan.resume.is_some(),
         }

@@ -1,7 +1,9 @@
 //! Relocation of x86-64 code.
 
 mod emit;
+mod far;
 mod flow;
+mod liveness;
 mod plan;
 mod redirect;
 mod window;
@@ -9,12 +11,12 @@ mod window;
 use arrayvec::ArrayVec;
 use grapnel_arch::{
     CodeAddr,
-    x86_64::{Inst, text},
+    x86_64::{Inst, MAX_INST_LEN, text},
 };
 
 use crate::{
     Culprit,
-    window::{MAX_INSTS, Offsets},
+    window::{MAX_INSTS, MAX_MIN_LEN, Offsets},
 };
 pub(crate) use flow::check;
 pub(crate) use plan::{Plan, plan};
@@ -24,11 +26,23 @@ pub(crate) use redirect::{
 };
 pub(crate) use window::window;
 
-/// The instructions of a window.
-pub(crate) type Insts = ArrayVec<Inst, MAX_INSTS>;
+/// How many bytes from the window's start on are kept: the longest window, and 64 bytes of the code ahead.
+const CODE_KEPT: usize = MAX_MIN_LEN + MAX_INST_LEN - 1 + 64;
+
+/// The bytes from the window's start on.
+type Code = ArrayVec<u8, CODE_KEPT>;
+
+/// The instructions of a window, and what is known of the code around it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Insts {
+    list: ArrayVec<Inst, MAX_INSTS>,
+    code: Code,
+    /// The window is at a function's entry.
+    entry: bool,
+}
 
 pub(crate) fn offsets(from: CodeAddr, insts: &Insts) -> Offsets {
-    insts.iter().map(|inst| inst.addr().displacement_from(from) as u16).collect()
+    insts.list.iter().map(|inst| inst.addr().displacement_from(from) as u16).collect()
 }
 
 fn culprit(inst: &Inst) -> Culprit {

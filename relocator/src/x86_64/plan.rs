@@ -6,7 +6,7 @@ use grapnel_arch::{
     x86_64::{Cond, Counter, Flow, Inst, Pointer, RipOperand},
 };
 
-use super::culprit;
+use super::{Code, Insts, culprit, far::Far};
 use crate::{
     Error, Reach, Window,
     window::{MAX_INSTS, Offsets},
@@ -26,9 +26,10 @@ pub(super) enum Dest {
 pub(super) enum Lowering {
     /// Itself. Nothing in it depends on its address.
     Copy,
-    /// Itself, with another displacement in its RIP-relative operand.
-    Rip(RipOperand),
-    /// The same, or beyond 2 GiB the operand's address in the destination, and a load through it.
+    /// Itself, with another displacement in its RIP-relative operand; or beyond 2 GiB the operand's address in a register,
+    /// and itself through that.
+    Rip(RipOperand, Far),
+    /// `lea`: itself with another displacement, or beyond 2 GiB a move of the address.
     Pointer(Pointer, CodeAddr),
     Jump(Dest),
     Cond(Cond, Dest),
@@ -46,9 +47,9 @@ impl Lowering {
     /// The most bytes of code and of literals it takes.
     pub(super) fn max_len(&self, inst: &Inst) -> usize {
         match self {
-            Self::Copy | Self::Rip(_) => inst.bytes().len(),
-            // mov r64, imm64; the load, which gets shorter.
-            Self::Pointer(Pointer::Load { .. }, _) => 10 + inst.bytes().len(),
+            Self::Copy => inst.bytes().len(),
+            Self::Rip(_, far) => inst.bytes().len().max(far.max_len(inst)),
+            // mov r64, imm64
             Self::Pointer(..) => 10,
             // [F2] jmp [literal]
             Self::Jump(Dest::Outside(_)) => 7 + 8,
@@ -73,7 +74,7 @@ impl Lowering {
     /// What it must reach, if it is near.
     fn near_target(&self) -> Option<CodeAddr> {
         match self {
-            Self::Rip(RipOperand { target, wraps: false, .. })
+            Self::Rip(RipOperand { target, wraps: false, .. }, _)
             | Self::Pointer(_, target)
             | Self::Call(target)
             | Self::Jump(Dest::Outside(target))
@@ -96,31 +97,34 @@ pub(crate) struct Plan {
     pub(super) from: CodeAddr,
     pub(super) window_len: usize,
     pub(super) items: ArrayVec<(Inst, Lowering), MAX_INSTS>,
+    /// The original code, past the window's end.
+    pub(super) code: Code,
     /// Where the window goes on, if execution falls out of its end.
     pub(super) resume: Option<CodeAddr>,
     max_len: usize,
 }
 
-pub(crate) fn plan(window: &Window, insts: &[Inst]) -> Result<Plan, Error> {
+pub(crate) fn plan(window: &Window, insts: &Insts) -> Result<Plan, Error> {
     let mut items = ArrayVec::new();
     let mut x87_moved = false;
-    for inst in insts {
+    for inst in &insts.list {
         if inst.stores_fip() && x87_moved {
             return Err(Error::StoresFip { culprit: culprit(inst) });
         }
         x87_moved |= inst.sets_fip();
         items.push((*inst, lower(window, insts, inst)?));
     }
-    let resume = insts.last().filter(|last| !last.flow().is_exit()).map(|last| last.next());
+    let resume = insts.list.last().filter(|last| !last.flow().is_exit()).map(|last| last.next());
     let max_len =
         items.iter().map(|(inst, lowering): &(Inst, Lowering)| lowering.max_len(inst)).sum::<usize>()
             + resume.map_or(0, |_| JUMP_BACK)
             + (LITERAL_ALIGN - 1) as usize;
-    Ok(Plan { from: window.from, window_len: window.len, items, resume, max_len })
+    let code = insts.code.clone();
+    Ok(Plan { from: window.from, window_len: window.len, items, code, resume, max_len })
 }
 
-fn lower(window: &Window, insts: &[Inst], inst: &Inst) -> Result<Lowering, Error> {
-    let dest = |target: CodeAddr| dest(window, insts, inst, target);
+fn lower(window: &Window, insts: &Insts, inst: &Inst) -> Result<Lowering, Error> {
+    let dest = |target: CodeAddr| dest(window, &insts.list, inst, target);
     match inst.flow() {
         Flow::Next | Flow::JumpIndirect | Flow::CallIndirect | Flow::Return | Flow::Undefined => {
             match inst.rip_operand() {
@@ -130,7 +134,7 @@ fn lower(window: &Window, insts: &[Inst], inst: &Inst) -> Result<Lowering, Error
                 }
                 Some(operand) => Ok(match inst.pointer() {
                     Some(pointer) => Lowering::Pointer(pointer, operand.target),
-                    None => Lowering::Rip(operand),
+                    None => Lowering::Rip(operand, Far::of(window.from, insts, inst, operand)),
                 }),
             }
         }
@@ -138,7 +142,7 @@ fn lower(window: &Window, insts: &[Inst], inst: &Inst) -> Result<Lowering, Error
         Flow::Cond { cond, target } => Ok(Lowering::Cond(cond, dest(target)?)),
         Flow::Counter { kind, target } => Ok(Lowering::Counter(kind, dest(target)?)),
         Flow::Xbegin { fallback } => Ok(Lowering::Xbegin(dest(fallback)?)),
-        Flow::Call { target } if target == inst.next() && !jumps_to_pushed(window, insts, target) => {
+        Flow::Call { target } if target == inst.next() && !jumps_to_pushed(window, &insts.list, target) => {
             Ok(Lowering::PushNext)
         }
         Flow::Call { target } => match target.offset_within(window.from, window.len as u64) {
@@ -195,7 +199,8 @@ impl Plan {
     }
 
     pub(crate) fn required_reach(&self) -> Reach {
-        let required = self.items.iter().filter(|(_, lowering)| matches!(lowering, Lowering::Rip(_)));
+        let required =
+            self.items.iter().filter(|(_, lowering)| matches!(lowering, Lowering::Rip(_, Far::None)));
         let targets = required.filter_map(|(_, lowering)| lowering.near_target());
         targets.map(|target| self.near(target)).fold(Reach::ALL, Reach::intersection)
     }

@@ -6,7 +6,7 @@ use grapnel_arch::{
     x86_64::{DecodeError, Flow, Inst, decode},
 };
 
-use super::{culprit, culprit_at};
+use super::{CODE_KEPT, culprit, culprit_at};
 use crate::{
     Error, Window, WindowOptions,
     window::{Insts, MAX_INSTS},
@@ -29,7 +29,7 @@ pub(crate) fn window(
             && function_ends(&insts, last, from.add(len as u64), (len, min_len), options)?
         {
             let padded = padding(last, from, bytes, len, min_len, options)?;
-            return Ok(Window { from, len: padded, code_len: len, insts: Insts::X86_64(insts) });
+            return Ok(Window { from, len: padded, code_len: len, insts: insts_of(insts, bytes, options) });
         }
         let inst = decode_at(from.add(len as u64), &bytes[len.min(bytes.len())..])?;
         if inst.flow() == Flow::Breakpoint {
@@ -43,7 +43,12 @@ pub(crate) fn window(
     {
         return Err(Error::BeyondExtent { culprit: culprit(last), extent });
     }
-    Ok(Window { from, len, code_len: len, insts: Insts::X86_64(insts) })
+    Ok(Window { from, len, code_len: len, insts: insts_of(insts, bytes, options) })
+}
+
+fn insts_of(list: ArrayVec<Inst, MAX_INSTS>, bytes: &[u8], options: WindowOptions) -> Insts {
+    let code = bytes.iter().copied().take(CODE_KEPT).collect();
+    Insts::X86_64(super::Insts { list, code, entry: options.entry })
 }
 
 fn decode_at(at: CodeAddr, bytes: &[u8]) -> Result<Inst, Error> {
