@@ -1,6 +1,10 @@
 //! What callers of A32 rely on beyond the bytes of single cases, which are in the filetests.
 
-use grapnel_relocator::{CodeAddr, Error, Isa, MAX_EMITTED, Origin, RelocationPlan, Window, redirect};
+use grapnel_relocator::{
+    CodeAddr, Error, Isa, MAX_EMITTED, Origin, RelocationPlan, Window,
+    flow::{self, Reason, Verdict},
+    redirect,
+};
 
 const FROM: CodeAddr = CodeAddr(0x1000_0000);
 const NEAR: CodeAddr = CodeAddr(0x1010_0000);
@@ -85,4 +89,68 @@ fn calls_are_told_and_get_pc_is_none() {
     // bl .+0x100; blx r3; bl to the next instruction
     assert_eq!(plan(&[0xeb00_003e, 0xe12f_ff33], 8).calls().collect::<Vec<_>>(), [0, 4]);
     assert_eq!(plan(&[0xebff_ffff], 4).calls().count(), 0);
+}
+
+fn check(words: &[u32], window_len: usize) -> Verdict {
+    flow::check(Isa::A32, &code(words), FROM, window_len)
+}
+
+#[test]
+fn a_branch_back_into_the_window_is_found() {
+    // mov r2, r0; ldrb r3, [r2], #1; cmp r3, #0; bne .-8; sub r0, r2, r0; bx lr
+    let words = [0xe1a0_2000, 0xe4d2_3001, 0xe353_0000, 0x1aff_fffc, 0xe042_0000, 0xe12f_ff1e];
+    assert_eq!(check(&words, 4), Verdict::Proven);
+    assert!(matches!(check(&words, 8), Verdict::Refused(branch) if branch.at == FROM.add(12)));
+    assert_eq!(check(&words, 16), Verdict::Proven);
+}
+
+#[test]
+fn what_can_not_be_seen_is_assumed() {
+    // ldr r3, [r0]; bx r3
+    let tail = check(&[0xe590_3000, 0xe12f_ff13], 4);
+    assert!(matches!(tail, Verdict::Assumed(Reason::IndirectJump(jump)) if jump.at == FROM.add(4)));
+    // subs r0, r0, #1; bne to the start; bx lr
+    let turn = check(&[0xe250_0001, 0x1aff_fffd, 0xe12f_ff1e], 4);
+    assert!(matches!(turn, Verdict::Assumed(Reason::LoopsToStart(_))));
+    // bx lr; mov r0, #1; bx lr
+    let pad = check(&[0xe12f_ff1e, 0xe3a0_0001, 0xe12f_ff1e], 4);
+    assert_eq!(pad, Verdict::Assumed(Reason::Unreached(FROM.add(4))));
+}
+
+#[test]
+fn constants_that_loads_name_are_no_code() {
+    // ldr r0, [pc]; bx lr; a word that would be a branch into the window
+    assert_eq!(check(&[0xe59f_0000, 0xe12f_ff1e, 0xeaff_fffd], 8), Verdict::Proven);
+    // bl to what does not return, and a constant that was named only later: push {r4, lr}; cmp r0, #0; beq .+12;
+    // bl away; the constant; ldr r0, [pc, #-12]; pop {r4, pc}
+    let words = [0xe92d_4010, 0xe350_0000, 0x0a00_0001, 0xeb00_0400, 0xeaff_fffb, 0xe51f_000c, 0xe8bd_8010];
+    assert_eq!(check(&words, 8), Verdict::Proven);
+    // A constant in the window, read from behind it: b .+8; the constant; ldr r0, [pc, #-12]; bx lr
+    let inside = [0xea00_0000, 0x1234_5678, 0xe51f_000c, 0xe12f_ff1e];
+    assert!(matches!(check(&inside, 8), Verdict::Refused(load) if load.at == FROM.add(8)));
+    assert_eq!(check(&inside, 12), Verdict::Proven);
+}
+
+#[test]
+fn jump_tables_are_followed() {
+    // cmp r0, #1; addls pc, pc, r0, lsl #2; b .+16; b .+16; b .+4; mov r0, #0; bx lr
+    let words =
+        |second: u32| [0xe350_0001, 0x908f_f100, 0xea00_0002, 0xea00_0002, second, 0xe3a0_0000, 0xe12f_ff1e];
+    assert_eq!(check(&words(0xeaff_ffff), 8), Verdict::Proven);
+    // An entry that branches into the window.
+    assert!(matches!(check(&words(0xeaff_fffb), 8), Verdict::Refused(jump) if jump.at == FROM.add(16)));
+    // cmp r0, #1; ldrls pc, [pc, r0, lsl #2]; bx lr; two addresses; mov r0, #0; bx lr
+    let addresses = |second: CodeAddr| {
+        let here = FROM.0 as u32 + 20;
+        [0xe350_0001, 0x979f_f100, 0xe12f_ff1e, here, second.0 as u32, 0xe3a0_0000, 0xe12f_ff1e]
+    };
+    assert_eq!(check(&addresses(FROM.add(24)), 8), Verdict::Proven);
+    assert!(matches!(check(&addresses(FROM.add(4)), 8), Verdict::Refused(jump) if jump.at == FROM.add(4)));
+    assert!(matches!(check(&addresses(FROM), 8), Verdict::Assumed(Reason::LoopsToStart(_))));
+}
+
+#[test]
+fn an_old_call_through_a_register_returns() {
+    // push {r4, lr}; mov lr, pc; bx r3; pop {r4, pc}
+    assert_eq!(check(&[0xe92d_4010, 0xe1a0_e00f, 0xe12f_ff13, 0xe8bd_8010], 4), Verdict::Proven);
 }

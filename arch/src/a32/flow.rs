@@ -74,7 +74,7 @@ pub enum Unsupported {
     UsesPc,
     /// A register would have to be spilled between an exclusive load and its store, which could then fail for ever.
     Exclusive,
-    /// It stores its own base together with the PC, downwards.
+    /// It stores its own base together with the PC, downwards, and not as the lowest.
     StoresBase,
 }
 
@@ -107,7 +107,7 @@ impl fmt::Display for Unsupported {
             Self::Exclusive => {
                 "it needs a register that is spilled, which is a store between an exclusive load and its store"
             }
-            Self::StoresBase => "it stores its own base register together with the program counter",
+            Self::StoresBase => "it stores its own base register, not as the lowest, together with the program counter",
         })
     }
 }
@@ -170,7 +170,8 @@ fn block(word: u32) -> Flow {
     match (loads, other_mode, writes_pc) {
         (true, true, true) => Flow::Unsupported(Unsupported::ExceptionReturn),
         (_, true, _) => Flow::Unsupported(Unsupported::System),
-        (true, false, true) if nibble(word, 16) == SP => Flow::Return,
+        // With the stack pointer among the list it takes down a frame.
+        (true, false, true) if nibble(word, 16) == SP || bit(word, u32::from(SP)) => Flow::Return,
         (true, false, true) => Flow::JumpIndirect,
         _ => Flow::Next,
     }

@@ -9,6 +9,7 @@ mod flow;
 mod form;
 mod pointer;
 mod registers;
+mod table;
 mod text;
 
 pub use cond::Cond;
@@ -17,6 +18,7 @@ pub use flow::{Flow, Unsupported};
 pub use form::{Form, Opcode};
 pub use pointer::{Address, Literal, PcReads, field, modified_immediate, pc};
 pub use registers::{LR, PC, SP, Uses};
+pub use table::{TableForm, TableJump, table_jump};
 pub use text::text;
 
 /// The length of every instruction in bytes.

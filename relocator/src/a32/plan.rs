@@ -248,7 +248,7 @@ impl Planner<'_> {
             };
         }
         if let Some(literal) = inst.literal()
-            && self.overlaps(literal)
+            && overlaps(self.window.from, self.window.len, literal)
         {
             return self.constant(number, inst, literal);
         }
@@ -278,12 +278,6 @@ impl Planner<'_> {
     fn scratch(&mut self, number: usize, inst: &Inst) -> Result<Scratch, Error> {
         let sight = sight(&mut self.sight, self.window, self.insts);
         choose(self.insts, sight, number, inst, true)
-    }
-
-    fn overlaps(&self, literal: Literal) -> bool {
-        let into_window = literal.target.displacement_from(self.window.from);
-        let access = i64::from(literal.access);
-        access > 0 && into_window < self.window.len as i64 && into_window + access > 0
     }
 
     /// An operand in the window: a constant behind an exit goes along, all else is refused.
@@ -318,6 +312,13 @@ impl Planner<'_> {
             _ => false,
         }
     }
+}
+
+/// The operand's bytes and the window's overlap.
+pub(super) fn overlaps(from: CodeAddr, len: usize, literal: Literal) -> bool {
+    let into_window = literal.target.displacement_from(from);
+    let access = i64::from(literal.access);
+    access > 0 && into_window < len as i64 && into_window + access > 0
 }
 
 fn sight<'s>(sight: &'s mut Option<Sight>, window: &Window, insts: &Insts) -> &'s Sight {

@@ -1,7 +1,7 @@
 //! Stores of the PC itself: `push {fp, ip, lr, pc}`, and `str pc`.
 //!
-//! What is stored is what the original stores, its address plus 8. The accesses stay in their order, and the stack pointer
-//! is never above what was stored.
+//! What is stored is what the original stores, its address plus 8, and the stack pointer is never above it. The stores keep
+//! their order, but for that of the base among the list.
 
 use grapnel_arch::a32::{
     Cond, Form, Inst, SP, Unsupported,
@@ -19,10 +19,12 @@ use crate::Error;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct StoreList {
     base: u8,
-    /// The list without the PC.
+    /// The list without the PC, and without the base if that has moved by then.
     list: u16,
     /// The first register lies 4 above the base.
     before: bool,
+    /// The base itself is the lowest register of the list: what is to be added to it to have its original value.
+    stores_base: Option<Modified>,
     /// What is taken from the base before, and added to it behind.
     dropped: Modified,
     added: Modified,
@@ -42,8 +44,9 @@ enum Carrier {
     Scratch(Scratch),
 }
 
-/// The most instructions that it takes: one for each end of the base, two stores, and three for the carrier.
-pub(super) const MAX_STORE_LIST: usize = 7;
+/// The most instructions that it takes: one for each end of the base, two stores, two for the base among them, and two for
+/// the carrier.
+pub(super) const MAX_STORE_LIST: usize = 8;
 
 /// STR of the PC to the stack, with another register kept below it meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,16 +75,18 @@ impl StoreList {
         let (base, list) = ((word >> 16 & 15) as u8, word as u16 & 0x7fff);
         let bytes = (list.count_ones() + 1) * 4;
         let whole = Modified::new(bytes).unwrap_or(Modified::ZERO);
-        if !up && list >> base & 1 == 1 {
+        // Downwards, the base is moved first, and the same slots are counted from there: one higher for DA than for DB.
+        let before = before == up;
+        let carriers = list & !(1 << base | 1 << SP);
+        let stores_base = !up && list >> base & 1 == 1;
+        let is_lowest = list.trailing_zeros() == u32::from(base);
+        if stores_base && (before || !is_lowest || carriers == 0) {
             return Err(Error::Unsupported {
                 culprit: culprit(inst),
                 reason: Unsupported::StoresBase.into(),
             });
         }
-        // Downwards, the base is moved first, and the same slots are counted from there: one higher for DA than for DB.
-        let before = before == up;
         let first = if before { 4 } else { 0 };
-        let carriers = list & !(1 << base | 1 << SP);
         let carrier = if carriers != 0 {
             let register = carriers.trailing_zeros();
             let below = i64::from((list & ((1 << register) - 1)).count_ones());
@@ -95,8 +100,9 @@ impl StoreList {
         };
         Ok(Some(Self {
             base,
-            list,
-            before,
+            list: if stores_base { list & !(1 << base) } else { list },
+            before: before || stores_base,
+            stores_base: stores_base.then_some(whole),
             dropped: if up { Modified::ZERO } else { whole },
             added: if up == writes_back { whole } else { Modified::ZERO },
             slot: first + i64::from(list.count_ones()) * 4,
@@ -125,6 +131,10 @@ impl StoreList {
         let spills = self.scratch().is_some_and(|scratch| scratch.way == Way::Spill);
         if spills {
             code.word(push_one(cond, register));
+        }
+        if let Some(moved) = self.stores_base {
+            code.word(add(cond, register, base, moved));
+            code.word(str(cond, register, base, Offset12::ZERO));
         }
         code.literal(cond, register);
         code.word(str(cond, register, base, offset(self.slot)));
