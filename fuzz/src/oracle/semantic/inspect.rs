@@ -1,0 +1,226 @@
+//! What the judge must know of an instruction: its length, and whether it calls or asks the kernel.
+
+use std::borrow::Cow;
+
+use grapnel_relocator::Isa;
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Mnemonic, Register};
+
+/// What is special about an instruction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Kind {
+    #[default]
+    Plain,
+    /// It leaves a return address behind.
+    Call,
+    /// x86-64 `syscall`, which the emulator does not have.
+    Syscall,
+    /// x86-64 `xbegin`, which the emulator does not have, and its fallback.
+    Xbegin { fallback: u64 },
+}
+
+/// An instruction, as far as it matters here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Inst {
+    /// Its length; 0 where none begins.
+    pub(super) len: u8,
+    pub(super) kind: Kind,
+}
+
+/// The instructions of code, by offset.
+pub(super) fn sweep(isa: Isa, addr: u64, code: &[u8], into: &mut Vec<Inst>) {
+    into.clear();
+    into.resize(code.len(), Inst::default());
+    let mut at = 0;
+    while at < code.len() {
+        let inst = inspect(isa, addr.wrapping_add(at as u64), &code[at..]);
+        into[at] = inst;
+        at += usize::from(inst.len.max(1));
+    }
+}
+
+fn inspect(isa: Isa, addr: u64, code: &[u8]) -> Inst {
+    match isa {
+        Isa::X86_64 => x86_64(addr, code),
+        Isa::Aarch64 => {
+            let word = word(code);
+            let call = word & 0xfc00_0000 == 0x9400_0000 || word & 0xfeff_f000 == 0xd63f_0000;
+            Inst { len: 4, kind: kind(call) }
+        }
+        Isa::A32 => {
+            let word = word(code);
+            let conditional = word >> 28 != 15;
+            let call = conditional
+                && (word & 0x0f00_0000 == 0x0b00_0000 || word & 0x0fff_fff0 == 0x012f_ff30)
+                || word & 0xfe00_0000 == 0xfa00_0000;
+            Inst { len: 4, kind: kind(call) }
+        }
+        Isa::T32 => {
+            let [first, second] = halves(code);
+            let call = if is_wide(first) {
+                first & 0xf800 == 0xf000 && second & 0xc000 == 0xc000
+            } else {
+                first & 0xff87 == 0x4780
+            };
+            Inst { len: if is_wide(first) { 4 } else { 2 }, kind: kind(call) }
+        }
+    }
+}
+
+const fn kind(call: bool) -> Kind {
+    if call { Kind::Call } else { Kind::Plain }
+}
+
+const fn is_wide(first: u16) -> bool {
+    first >> 11 >= 0b11101
+}
+
+fn word(code: &[u8]) -> u32 {
+    code.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes))
+}
+
+fn halves(code: &[u8]) -> [u16; 2] {
+    let half = |at: usize| {
+        code.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |bytes| u16::from_le_bytes(*bytes))
+    };
+    [half(0), half(2)]
+}
+
+fn x86_64(addr: u64, code: &[u8]) -> Inst {
+    let inst = Decoder::with_ip(64, code, addr, DecoderOptions::NONE).decode();
+    let kind = match (inst.mnemonic(), inst.flow_control()) {
+        (Mnemonic::Syscall, _) => Kind::Syscall,
+        (Mnemonic::Xbegin, _) => Kind::Xbegin { fallback: inst.near_branch_target() },
+        (_, FlowControl::Call | FlowControl::IndirectCall) => Kind::Call,
+        _ => Kind::Plain,
+    };
+    Inst { len: inst.len() as u8, kind }
+}
+
+/// Code in which the emulator knows what it can know under another name: `BC.cond` is `B.cond` with another hint on
+/// how likely it is taken (FEAT_HBC), which is bit 4.
+pub(super) fn known(isa: Isa, code: &[u8]) -> Cow<'_, [u8]> {
+    let hinted = |code: &[u8]| word(code) & 0xff00_0010 == 0x5400_0010;
+    if isa != Isa::Aarch64 || !code.chunks(4).any(hinted) {
+        return code.into();
+    }
+    let mut known = code.to_vec();
+    known.chunks_mut(4).filter(|code| hinted(code)).for_each(|code| code[0] &= !0x10);
+    known.into()
+}
+
+/// Whether code can read or write a vector register: never too few.
+pub(super) fn uses_vectors(isa: Isa, code: &[u8]) -> bool {
+    match isa {
+        Isa::X86_64 => Decoder::new(64, code, DecoderOptions::NONE).iter().any(|inst| {
+            let register = |register: Register| register.is_vector_register();
+            (0..inst.op_count()).any(|op| register(inst.op_register(op)))
+                || matches!(
+                    inst.mnemonic(),
+                    Mnemonic::INVALID | Mnemonic::Fxrstor | Mnemonic::Fxrstor64 | Mnemonic::Xrstor
+                )
+        }),
+        // Every instruction of SIMD, FP and SVE has bit 26 set (Arm ARM, C4.1).
+        Isa::Aarch64 => {
+            code.chunks(4).any(|code| word(code) & 0x7c00_0000 != 0x1400_0000 && word(code) >> 26 & 1 == 1)
+        }
+        // Coprocessors 10 and 11, and the unconditional space of Advanced SIMD (F4.1).
+        Isa::A32 => code.chunks(4).map(word).any(|word| {
+            word >> 25 & 7 == 6
+                || word >> 24 & 15 == 14
+                || word >> 28 == 15 && matches!(word >> 25 & 7, 1 | 2 | 7)
+        }),
+        Isa::T32 => {
+            let mut at = 0;
+            while at < code.len() {
+                let [first, _] = halves(&code[at..]);
+                if matches!(first >> 8, 0xec..=0xef | 0xf9 | 0xfc..=0xff) {
+                    return true;
+                }
+                at += if is_wide(first) { 4 } else { 2 };
+            }
+            false
+        }
+    }
+}
+
+/// The offsets of T32 instructions that an IT instruction makes conditional, and whether the last such instruction is
+/// missing from the code.
+pub(super) fn it_blocks(code: &[u8]) -> (Vec<usize>, bool) {
+    let (mut inside, mut left, mut at) = (Vec::new(), 0, 0);
+    while at < code.len() {
+        let [first, _] = halves(&code[at..]);
+        if left > 0 {
+            inside.push(at);
+            left -= 1;
+        } else if first & 0xff00 == 0xbf00 && first & 15 != 0 {
+            left = 4 - (first & 15).trailing_zeros();
+        }
+        at += if is_wide(first) { 4 } else { 2 };
+    }
+    (inside, left > 0)
+}
+
+/// Windows whose behaviour does not follow from their state, or belongs to a kernel.
+pub(super) fn unjudged(isa: Isa, addr: u64, code: &[u8]) -> Option<&'static str> {
+    match isa {
+        Isa::X86_64 => unjudged_x86_64(addr, code),
+        Isa::Aarch64 => code.chunks(4).map(word).find_map(unjudged_aarch64),
+        Isa::A32 => code.chunks(4).map(word).find_map(|word| {
+            let conditional = word >> 28 != 15;
+            let coprocessor_move = word & 0x0ff0_0000 == 0x0c50_0000 && word >> 8 & 15 == 15;
+            if conditional && coprocessor_move {
+                return Some(CLOCK);
+            }
+            let setend = word & 0xffff_fdff == 0xf101_0000;
+            setend.then_some("it changes the byte order of data")
+        }),
+        Isa::T32 => {
+            let mut at = 0;
+            while at < code.len() {
+                let [first, second] = halves(&code[at..]);
+                if first & 0xfff7 == 0xb650 {
+                    return Some("it changes the byte order of data");
+                }
+                if first & 0xfff0 == 0xec50 && second >> 8 & 15 == 15 {
+                    return Some(CLOCK);
+                }
+                at += if is_wide(first) { 4 } else { 2 };
+            }
+            None
+        }
+    }
+}
+
+const CLOCK: &str = "it reads a clock or a random number";
+
+fn unjudged_aarch64(word: u32) -> Option<&'static str> {
+    if word & 0xffc0_0000 != 0xd500_0000 {
+        return None;
+    }
+    let (op0, op1, crn, crm) = (word >> 19 & 3, word >> 16 & 7, word >> 12 & 15, word >> 8 & 15);
+    let reads = word >> 21 & 1 == 1;
+    match (op0, op1, crn, crm) {
+        // Hints and barriers; CFINV, XAFLAG and AXFLAG.
+        (0, 3, 2 | 3, _) | (0, 0, 4, 0) => None,
+        (3, 3, 14 | 9, _) | (3, 3, 2, 4) if reads => Some(CLOCK),
+        (1.., 3, ..) => None,
+        _ => Some("it is privileged"),
+    }
+}
+
+fn unjudged_x86_64(addr: u64, code: &[u8]) -> Option<&'static str> {
+    let mut decoder = Decoder::with_ip(64, code, addr, DecoderOptions::NONE);
+    decoder.iter().find_map(|inst| match inst.mnemonic() {
+        Mnemonic::Rdtsc
+        | Mnemonic::Rdtscp
+        | Mnemonic::Rdrand
+        | Mnemonic::Rdseed
+        | Mnemonic::Rdpmc
+        | Mnemonic::Rdpid => Some(CLOCK),
+        Mnemonic::Popfq | Mnemonic::Popf => Some("it may set the trap flag"),
+        Mnemonic::Swapgs | Mnemonic::Wrfsbase | Mnemonic::Wrgsbase => Some("it changes segments"),
+        _ if inst.is_privileged() => Some("it is privileged"),
+        _ if inst.op0_register().is_segment_register() => Some("it changes segments"),
+        _ => None,
+    })
+}

@@ -1,0 +1,264 @@
+//! One run of one side, and what it did.
+
+use fastrand::Rng;
+use grapnel_relocator::Isa;
+use unicorn_engine::{RegisterX86, unicorn_const::uc_error};
+
+use super::{
+    EngineError,
+    engine::{Access, Engine, Running, Stop},
+    inspect::Kind,
+    pair::Pair,
+};
+use crate::oracle::state::State;
+
+/// Something that code did which the world could see.
+#[derive(Clone, Debug)]
+pub(super) enum Event {
+    Access(Access),
+    /// A call, with the return address as an offset in the window.
+    Call {
+        target: u64,
+        thumb: bool,
+        returns_to: Option<usize>,
+        state: Box<State>,
+    },
+    /// A request to the kernel.
+    Syscall {
+        state: Box<State>,
+    },
+    /// The window's start was come to by a jump: the original goes on there, and is patched there.
+    Start {
+        state: Box<State>,
+    },
+    /// `xbegin`; whether it aborted.
+    Xbegin(bool),
+    /// An exception in the instruction at this offset of the window.
+    Fault {
+        cause: Cause,
+        offset: Option<usize>,
+    },
+    /// Left for this address.
+    Exit {
+        target: u64,
+        thumb: bool,
+    },
+}
+
+/// What stopped the emulator.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) enum Cause {
+    /// An exception, by the emulator's number.
+    Exception(u32),
+    Error(uc_error),
+    /// It waits for an interrupt.
+    Halted,
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum End {
+    Left,
+    Fault,
+    TooLong,
+    Crowded,
+}
+
+/// What one run did.
+pub(super) struct Run {
+    pub(super) events: Vec<Event>,
+    pub(super) state: State,
+    pub(super) end: End,
+}
+
+/// Where and from what a run starts.
+pub(super) struct Start<'a> {
+    /// The offset in the code.
+    pub(super) offset: usize,
+    pub(super) state: &'a State,
+    /// Transactions abort.
+    pub(super) aborts: bool,
+    /// What callees leave in the registers that are theirs.
+    pub(super) seed: u64,
+}
+
+/// The emulator's number of a request to the kernel, on Arm.
+const SVC: u32 = 2;
+
+struct Runner<'a> {
+    engine: &'a mut Engine,
+    pair: &'a Pair<'a>,
+    start: &'a Start<'a>,
+    /// For the relocated code: which of the original's ways out were calls.
+    calls: Option<&'a [bool]>,
+    base: u64,
+    events: Vec<Event>,
+    exits: usize,
+    vectors: bool,
+}
+
+/// Runs the window, or with `calls` the other code.
+pub(super) fn run(
+    engine: &mut Engine,
+    pair: &Pair<'_>,
+    start: &Start<'_>,
+    calls: Option<&[bool]>,
+) -> Result<Run, EngineError> {
+    let relocated = calls.is_some();
+    let (base, code) = if relocated { (pair.to, pair.relocated_code()) } else { (pair.from, pair.code()) };
+    let literals =
+        pair.to.wrapping_add(pair.relocated_len as u64)..pair.to.wrapping_add(pair.relocated.len() as u64);
+    let running = Running {
+        base,
+        insts: engine.sweep(base, code),
+        relocated,
+        starts: pair.map.iter().map(|&(_, to)| to).collect(),
+        literals: if relocated { literals } else { 0..0 },
+        thumb: pair.isa == Isa::T32,
+    };
+    engine.reset(running)?;
+    start.state.write(engine.layout, &mut engine.uc)?;
+    let vectors = start.state.vectors.is_some();
+    let mut runner = Runner { engine, pair, start, calls, base, events: Vec::new(), exits: 0, vectors };
+    let end = runner.all()?;
+    let events = runner.events;
+    let state = State::read(engine.layout, vectors, &engine.uc)?;
+    engine.undo()?;
+    Ok(Run { events, state, end })
+}
+
+impl Runner<'_> {
+    fn all(&mut self) -> Result<End, EngineError> {
+        let mut pc = self.base.wrapping_add(self.start.offset as u64);
+        loop {
+            if self.engine.uc.get_data().running.at(pc).is_none() {
+                self.events.push(Event::Exit { target: pc, thumb: self.pair.isa == Isa::T32 });
+                return Ok(End::Left);
+            }
+            let stop = self.engine.go(pc);
+            let world = self.engine.uc.get_data_mut();
+            self.events.extend(world.accesses.drain(..).map(Event::Access));
+            if world.crowded {
+                return Ok(End::Crowded);
+            }
+            let (last, at) = (world.last, world.stopped_at);
+            let after = last.wrapping_add(world.running.at(last).unwrap_or_default().len.into());
+            match stop {
+                Ok(Some(Stop::TooLong)) => return Ok(End::TooLong),
+                Ok(Some(Stop::Left)) => match self.left(at, last, after)? {
+                    Some(next) => pc = next,
+                    None => return Ok(End::Left),
+                },
+                Ok(Some(Stop::Start)) => {
+                    let state = self.state()?;
+                    self.events.push(Event::Start { state });
+                    pc = at;
+                }
+                Ok(Some(Stop::Special)) => pc = self.special(at)?,
+                Ok(Some(Stop::Interrupt(SVC))) if self.pair.isa != Isa::X86_64 => {
+                    let state = self.state()?;
+                    self.events.push(Event::Syscall { state });
+                    pc = after;
+                }
+                Ok(Some(Stop::Interrupt(number))) => return Ok(self.fault(Cause::Exception(number), last)),
+                Ok(None) => return Ok(self.fault(Cause::Halted, last)),
+                Err(error) => return Ok(self.fault(Cause::Error(error), last)),
+            }
+        }
+    }
+
+    fn state(&self) -> Result<Box<State>, EngineError> {
+        Ok(Box::new(State::read(self.engine.layout, self.vectors, &self.engine.uc)?))
+    }
+
+    fn fault(&mut self, cause: Cause, at: u64) -> End {
+        let offset = at.wrapping_sub(self.base) as usize;
+        let offset = if self.calls.is_some() { self.pair.origin(offset) } else { Some(offset) };
+        // What it did before the exception need not be done in the same order.
+        while self.events.pop_if(|event| matches!(event, Event::Access(access) if access.by == at)).is_some()
+        {
+        }
+        self.events.push(Event::Fault { cause, offset });
+        End::Fault
+    }
+
+    /// The code was left for `target`, from the instruction before `after`. The address to go on from, after a call.
+    fn left(&mut self, target: u64, last: u64, after: u64) -> Result<Option<u64>, EngineError> {
+        let thumb = self.engine.is_thumb()?;
+        let call = match self.calls {
+            Some(calls) => calls.get(self.exits).copied().unwrap_or(false),
+            None => {
+                let kind = self.engine.uc.get_data().running.at(last).unwrap_or_default().kind;
+                kind == Kind::Call && (target != after || thumb != (self.pair.isa == Isa::T32))
+            }
+        };
+        self.exits += 1;
+        if !call {
+            self.events.push(Event::Exit { target, thumb });
+            return Ok(None);
+        }
+        let state = self.state()?;
+        let returns = match self.engine.layout.link {
+            Some(link) => state.general[link],
+            None => self.pop_return()?,
+        };
+        let thumb_bit = u64::from(self.pair.isa == Isa::T32);
+        let returns_to = match self.calls {
+            None => (returns == after | thumb_bit).then(|| after.wrapping_sub(self.base) as usize),
+            Some(_) => self.pair.return_to_original((returns ^ thumb_bit).wrapping_sub(self.base)),
+        };
+        self.events.push(Event::Call { target, thumb, returns_to, state });
+        if returns_to.is_none() {
+            return Ok(None);
+        }
+        self.callee()?;
+        Ok(Some(returns ^ thumb_bit))
+    }
+
+    /// x86-64: the return address, which the callee takes from the stack.
+    fn pop_return(&mut self) -> Result<u64, EngineError> {
+        let stack = self.engine.uc.reg_read(RegisterX86::RSP)?;
+        let mut pushed = [0; 8];
+        self.engine.read_data(stack, &mut pushed)?;
+        // The push itself is told by the return address.
+        let pushes = |event: &mut Event| matches!(event, Event::Access(Access { addr, written: Some(_), .. }) if *addr == stack);
+        self.events.pop_if(pushes);
+        self.engine.uc.reg_write(RegisterX86::RSP, stack.wrapping_add(8))?;
+        // Its bytes on the stack differ between the sides; no code may read them, but random code does.
+        self.engine.restore(stack, 8)?;
+        Ok(u64::from_le_bytes(pushed))
+    }
+
+    /// A callee keeps neither the link register nor those between a call and it, nor those that are said to be changed.
+    fn callee(&mut self) -> Result<(), EngineError> {
+        let layout = self.engine.layout;
+        let mut rng = Rng::with_seed(self.start.seed ^ self.exits as u64);
+        for (number, &register) in layout.general.iter().enumerate() {
+            let value = rng.u64(..);
+            if layout.scratch.contains(&number) || self.pair.clobbers >> number & 1 == 1 {
+                let value = if layout.wide { value } else { value & 0xffff_ffff };
+                self.engine.uc.reg_write(register, value)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Does what the emulator does not know how to.
+    fn special(&mut self, at: u64) -> Result<u64, EngineError> {
+        let inst = self.engine.uc.get_data().running.at(at).unwrap_or_default();
+        let next = at.wrapping_add(inst.len.into());
+        if let Kind::Xbegin { fallback } = inst.kind {
+            self.events.push(Event::Xbegin(self.start.aborts));
+            if self.start.aborts {
+                self.engine.uc.reg_write(RegisterX86::RAX, 1)?;
+                return Ok(fallback);
+            }
+            return Ok(next);
+        }
+        let state = self.state()?;
+        self.engine.uc.reg_write(RegisterX86::RCX, next)?;
+        self.engine.uc.reg_write(RegisterX86::R11, state.flags)?;
+        self.events.push(Event::Syscall { state });
+        Ok(next)
+    }
+}
