@@ -6,6 +6,8 @@
 
 pub mod case;
 pub mod corpus;
+#[cfg(feature = "capstone")]
+pub mod decoders;
 pub mod generate;
 pub mod jobs;
 pub mod oracle;

@@ -60,6 +60,15 @@ enum Command {
         #[arg(required = true)]
         files: Vec<PathBuf>,
     },
+    /// Every instruction of every function of files, as our decoder sees it and as others do.
+    #[cfg(feature = "capstone")]
+    Decode {
+        #[command(flatten)]
+        common: Common,
+        /// The files.
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+    },
     /// Random windows.
     Random {
         #[command(flatten)]
@@ -75,6 +84,8 @@ enum Command {
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
         Command::Corpus { common, within, every, files } => run_corpus(&common, within, every.max(1), &files),
+        #[cfg(feature = "capstone")]
+        Command::Decode { common, files } => run_decode(&common, &files),
         Command::Random { common, seed, windows } => run_random(&common, seed, windows),
     };
     match outcome {
@@ -146,6 +157,23 @@ fn run_corpus(
     Ok(all.tallies.iter().all(|tally| tally.mismatches.is_empty()))
 }
 
+#[cfg(feature = "capstone")]
+fn run_decode(common: &Common, files: &[PathBuf]) -> Result<bool, Box<dyn Error>> {
+    use grapnel_fuzz::decoders::Comparison;
+
+    let mut all = Comparison::default();
+    for file in files {
+        let functions = corpus::library(file, common.isa)?.functions;
+        let parts =
+            jobs::fold(common.effort(), functions.len(), |number, judges, found: &mut Comparison| {
+                found.add(common.isa, &functions[number], &judges.second);
+            })?;
+        parts.into_iter().for_each(|part| all.merge(part));
+    }
+    println!("{}, {} files\n{all}", common.isa, files.len());
+    Ok(all.is_undisputed())
+}
+
 fn run_random(common: &Common, seed: u64, windows: usize) -> Result<bool, Box<dyn Error>> {
     let parts = jobs::fold(common.effort(), windows, |number, judges, tally: &mut Tally| {
         let seed = (seed << 32).wrapping_add(number as u64);
@@ -164,9 +192,6 @@ fn run_random(common: &Common, seed: u64, windows: usize) -> Result<bool, Box<dy
 }
 
 fn print_mismatches(tally: &Tally) {
-    for how in tally.disputed.iter().take(10) {
-        println!("\ndisputed: {how}");
-    }
     for (case, difference) in tally.mismatches.iter().take(10) {
         println!("\n{case}\n{difference}");
     }

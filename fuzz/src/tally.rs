@@ -19,14 +19,14 @@ pub struct Counted {
 }
 
 impl Counted {
-    fn add(&mut self, example: impl FnOnce() -> String) {
+    pub(crate) fn add(&mut self, example: impl FnOnce() -> String) {
         if self.count == 0 {
             self.example = example();
         }
         self.count += 1;
     }
 
-    fn merge(&mut self, other: Self) {
+    pub(crate) fn merge(&mut self, other: Self) {
         if self.count == 0 {
             self.example = other.example;
         }
@@ -60,16 +60,17 @@ pub struct Tally {
     pub clobbers: BTreeMap<&'static str, Clobbered>,
     /// Those with an instruction that another decoder does not know.
     pub unknown: u64,
-    /// Those with an instruction that another decoder sees otherwise, and how.
-    pub disputed: Vec<String>,
+    /// Those with an instruction that another decoder sees otherwise, by decoder and instruction.
+    pub disputed: BTreeMap<String, Counted>,
     /// Those that an oracle found to differ: the case as a file, and the difference.
     pub mismatches: Vec<(String, String)>,
 }
 
 /// The judges, and the emulator that they share.
 pub struct Judges {
+    /// Decoders of other descent.
     #[cfg(feature = "capstone")]
-    second: crate::oracle::second::Second,
+    pub second: crate::oracle::second::Second,
     #[cfg(feature = "unicorn")]
     machine: crate::oracle::semantic::Machine,
     /// How many states each window is run from.
@@ -169,7 +170,7 @@ impl Tally {
         match judges.second.opinion(case.isa, case.from, &case.source[..window.code_len()]) {
             Opinion::Agrees => {}
             Opinion::Unknown => self.unknown += 1,
-            Opinion::Differs(how) => self.disputed.push(how),
+            Opinion::Differs { on, how } => self.disputed.entry(on).or_default().add(|| how),
         }
     }
 
@@ -193,7 +194,9 @@ impl Tally {
             all.by_code += clobbered.by_code;
             all.by_entry += clobbered.by_entry;
         }
-        self.disputed.extend(other.disputed);
+        for (on, counted) in other.disputed {
+            self.disputed.entry(on).or_default().merge(counted);
+        }
         self.mismatches.extend(other.mismatches);
     }
 }
@@ -283,7 +286,10 @@ impl fmt::Display for Tally {
             row(f, &format!("clobbered: {name}, dead at the entry"), clobbered.by_entry)?;
         }
         row(f, "unknown to another decoder", self.unknown)?;
-        row(f, "disputed by another decoder", self.disputed.len() as u64)?;
+        for (on, counted) in &self.disputed {
+            row(f, &format!("disputed: {on}"), counted.count)?;
+            writeln!(f, "    {}", counted.example)?;
+        }
         row(f, "mismatches", self.mismatches.len() as u64)
     }
 }

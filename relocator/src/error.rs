@@ -3,7 +3,7 @@
 use alloc::string::String;
 use core::fmt;
 
-use grapnel_arch::{CodeAddr, Isa, aarch64, t32, x86_64};
+use grapnel_arch::{CodeAddr, Isa, a32, aarch64, t32, x86_64};
 
 /// The instruction that an error is about.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -39,6 +39,9 @@ pub enum Unsupported {
     /// T32.
     #[error(transparent)]
     T32(#[from] t32::Unsupported),
+    /// A32.
+    #[error(transparent)]
+    A32(#[from] a32::Unsupported),
 }
 
 impl Unsupported {
@@ -49,6 +52,7 @@ impl Unsupported {
             Self::X86_64(reason) => reason.kind(),
             Self::Aarch64(reason) => reason.kind(),
             Self::T32(reason) => reason.kind(),
+            Self::A32(reason) => reason.kind(),
         }
     }
 }
@@ -177,6 +181,14 @@ pub enum Error {
         /// The instruction; the last one of the window, if it is the jump back.
         culprit: Culprit,
     },
+    /// The instruction set has 32-bit addresses, and the code would not end below 4 GiB.
+    #[error("{isa} code can't be at {at}, for it has to end below 4 GiB")]
+    BeyondAddressSpace {
+        /// The address.
+        at: CodeAddr,
+        /// The instruction set.
+        isa: Isa,
+    },
     /// The instruction set has no redirect of this form.
     #[error("{isa} has no such redirect, at {from}")]
     NoSuchRedirect {
@@ -217,6 +229,7 @@ impl Error {
             Self::OutOfReach { .. } => "out-of-reach",
             Self::Overlaps { .. } => "overlaps",
             Self::NoScratch { .. } => "no-scratch",
+            Self::BeyondAddressSpace { .. } => "beyond-address-space",
             Self::NoSuchRedirect { .. } => "no-such-redirect",
             Self::RedirectOutOfReach { .. } => "redirect-out-of-reach",
         }
@@ -245,7 +258,10 @@ impl Error {
     #[must_use]
     pub const fn at(&self) -> CodeAddr {
         match self {
-            Self::WindowTooLong { at, .. } | Self::Misaligned { at, .. } | Self::Truncated { at } => *at,
+            Self::WindowTooLong { at, .. }
+            | Self::Misaligned { at, .. }
+            | Self::BeyondAddressSpace { at, .. }
+            | Self::Truncated { at } => *at,
             Self::Overlaps { from, .. }
             | Self::NoSuchRedirect { from, .. }
             | Self::RedirectOutOfReach { from, .. } => *from,
@@ -285,6 +301,7 @@ impl Error {
             Self::NoScratch { .. } => {
                 "choose a destination inside the plan's reach, or give more of the code ahead"
             }
+            Self::BeyondAddressSpace { .. } => "choose an address below 4 GiB",
             Self::NoSuchRedirect { .. } => "use a redirect of another form",
             Self::OutOfReach { .. } => "choose a destination inside the plan's reach",
             Self::Overlaps { .. } => "choose a destination outside the window",

@@ -3,9 +3,22 @@
 //! Source: Arm Architecture Reference Manual for A-profile architecture (DDI 0487), ARMv7-A and R edition (DDI 0406).
 
 mod cond;
+mod decode;
+pub mod encode;
+mod flow;
+mod form;
+mod pointer;
+mod registers;
+mod table;
 mod text;
 
 pub use cond::Cond;
+pub use decode::{DecodeError, Exclusive, Inst, decode};
+pub use flow::{Flow, Unsupported};
+pub use form::{Form, Opcode};
+pub use pointer::{Address, Literal, PcReads, field, modified_immediate, pc};
+pub use registers::{LR, PC, SP, Uses};
+pub use table::{TableForm, TableJump, table_jump};
 pub use text::text;
 
 /// The length of every instruction in bytes.

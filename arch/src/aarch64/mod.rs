@@ -6,6 +6,7 @@ mod decode;
 mod encode;
 mod flow;
 mod pointer;
+mod registers;
 mod text;
 
 pub use decode::{Copying, DecodeError, Exclusive, Inst, decode};
@@ -15,6 +16,7 @@ pub use encode::{
 };
 pub use flow::{Flow, Unsupported};
 pub use pointer::{Literal, PcOperand, PcUse};
+pub use registers::{Effects, RegisterMask};
 pub use text::text;
 
 /// The length of every instruction in bytes.

@@ -41,7 +41,7 @@ pub(super) fn case(entropy: &mut Unstructured<'_>) -> Result<Case> {
     }
     let source: Vec<u8> = words.into_iter().flat_map(u32::to_le_bytes).collect();
     let from = CodeAddr(u64::from((entropy.arbitrary::<u32>()? & !3).clamp(0x1_0000, 0xffff_0000)));
-    let to = place::to32(entropy, from)?;
+    let to = place::apart(from, source.len(), place::to32(entropy, from)?);
     let min_len = place::min_len(entropy)?;
     let options = place::options(entropy, source.len(), 4)?;
     Ok(Case { about: Vec::new(), isa: Isa::A32, from, to, min_len, options, source })

@@ -50,7 +50,8 @@ pub(super) fn case(entropy: &mut Unstructured<'_>) -> Result<Case> {
     let from = CodeAddr(from + (u64::from(entropy.arbitrary::<u32>()? >> 2) << 2));
     let min_len = place::min_len(entropy)?;
     let options = place::options(entropy, source.len(), 4)?;
-    Ok(Case { about: Vec::new(), isa: Isa::Aarch64, from, to: to(entropy, from)?, min_len, options, source })
+    let to = place::apart(from, source.len(), to(entropy, from)?);
+    Ok(Case { about: Vec::new(), isa: Isa::Aarch64, from, to, min_len, options, source })
 }
 
 fn to(entropy: &mut Unstructured<'_>, from: CodeAddr) -> Result<CodeAddr> {

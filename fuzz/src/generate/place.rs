@@ -1,7 +1,7 @@
 //! Where a window of one of Arm's instruction sets lies, where it goes to, and what is known around it.
 
 use arbitrary::{Result, Unstructured};
-use grapnel_relocator::{CodeAddr, WindowOptions};
+use grapnel_relocator::{CodeAddr, MAX_EMITTED, WindowOptions};
 
 /// The length asked for: that of a redirect, or any.
 pub(super) fn min_len(entropy: &mut Unstructured<'_>) -> Result<usize> {
@@ -39,6 +39,18 @@ pub(super) fn to32(entropy: &mut Unstructured<'_>, from: CodeAddr) -> Result<Cod
     };
     // Code that would wrap at 4 GiB has no place at all.
     Ok(CodeAddr((to & 0xffff_fffc).clamp(0x1000, 0xffff_f000)))
+}
+
+/// A destination that doesn't lie in what follows the window; at times it lies in the window itself, which is refused.
+pub(super) const fn apart(from: CodeAddr, len: usize, to: CodeAddr) -> CodeAddr {
+    let distance = to.displacement_from(from);
+    if distance >= 4 && distance < len as i64 {
+        to.offset((len as i64 + 3) & !3)
+    } else if distance < 0 && distance > -(MAX_EMITTED as i64) {
+        to.offset(-(MAX_EMITTED as i64))
+    } else {
+        to
+    }
 }
 
 /// Some bytes before or behind one of the distances, in either direction.

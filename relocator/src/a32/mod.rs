@@ -1,79 +1,109 @@
 //! Relocation of A32 code.
+//!
+//! What reads the PC is given the value that it had at the original place, by a literal behind the code: the only form
+//! that every version of the architecture has. Most often the register that the instruction overwrites takes it; else
+//! another that is free, or one that is kept on the stack meanwhile ([`scratch`]).
+//!
+//! Where the manual leaves a choice, ours is that of ARMv7 and later: a store of the PC stores the instruction's address
+//! plus 8 (DDI 0406, A2.3.1; older processors may store 4 more), and data processing that writes the PC selects
+//! the instruction set by bit 0 of the value.
+//!
+//! `mov lr, pc` before a branch is how ARMv4 calls through a register. The value is the original one, so the callee
+//! returns to the original code behind the branch. That is right if it lies behind the window; inside it is refused as
+//! a call into the window.
+
+mod emit;
+mod flow;
+mod liveness;
+mod plan;
+mod redirect;
+mod scratch;
+mod store;
+mod sum;
+mod window;
 
 use arrayvec::ArrayVec;
-use grapnel_arch::CodeAddr;
-
-use crate::{
-    Culprit, Error, Reach, Relocated, Window, WindowOptions,
-    flow::{Reason, Surroundings, Verdict},
-    redirect::{Lengths, Redirect},
-    window::Offsets,
+use grapnel_arch::{
+    CodeAddr,
+    a32::{INST_LEN, Inst, text},
 };
 
-/// The instructions of a window.
+use crate::{
+    Culprit,
+    window::{MAX_MIN_LEN, Offsets},
+};
+pub(crate) use flow::check;
+pub(crate) use plan::{Plan, plan};
+pub(crate) use redirect::{
+    LENGTHS as REDIRECT_LENGTHS, absolute as redirect_absolute, near as redirect_near,
+};
+pub(crate) use window::window;
+
+/// As many words as the longest window has.
+const MAX_WORDS: usize = MAX_MIN_LEN / INST_LEN;
+
+/// How many words behind the window are looked at for registers that are free.
+const SIGHT: usize = 24;
+
+/// A word of a window.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Item {
+    Code(Inst),
+    /// A constant behind an exit, which a load of the window names.
+    Data {
+        at: CodeAddr,
+        word: u32,
+    },
+}
+
+impl Item {
+    const fn code(&self) -> Option<&Inst> {
+        match self {
+            Self::Code(inst) => Some(inst),
+            Self::Data { .. } => None,
+        }
+    }
+
+    const fn at(&self) -> CodeAddr {
+        match self {
+            Self::Code(inst) => inst.addr(),
+            Self::Data { at, .. } => *at,
+        }
+    }
+
+    const fn bytes(&self) -> [u8; INST_LEN] {
+        match self {
+            Self::Code(inst) => inst.bytes(),
+            Self::Data { word, .. } => word.to_le_bytes(),
+        }
+    }
+}
+
+/// The words of a window, and what is known around it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Insts(core::convert::Infallible);
-
-pub(crate) fn offsets(_from: CodeAddr, insts: &Insts) -> Offsets {
-    match insts.0 {}
+pub(crate) struct Insts {
+    items: ArrayVec<Item, MAX_WORDS>,
+    /// The words behind the window.
+    ahead: ArrayVec<u32, SIGHT>,
+    /// The window is at a function's entry.
+    entry: bool,
 }
 
-pub(crate) fn window(
-    from: CodeAddr,
-    bytes: &[u8],
-    _min_len: usize,
-    _options: WindowOptions,
-) -> Result<Window, Error> {
-    let culprit = Culprit {
-        at: from,
-        bytes: bytes.iter().copied().take(4).collect::<ArrayVec<u8, 15>>(),
-        text: grapnel_arch::a32::text(from, bytes),
-    };
-    Err(Error::Undefined { culprit })
-}
-
-pub(crate) fn plan(_window: &Window, insts: &Insts) -> Result<Plan, Error> {
-    match insts.0 {}
-}
-
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Plan(core::convert::Infallible);
-
-impl Plan {
-    pub(crate) fn max_len(&self) -> usize {
-        match self.0 {}
-    }
-    pub(crate) fn reach(&self) -> Reach {
-        match self.0 {}
-    }
-    pub(crate) fn required_reach(&self) -> Reach {
-        match self.0 {}
-    }
-    pub(crate) fn resumes(&self) -> bool {
-        match self.0 {}
-    }
-    pub(crate) fn calls(&self) -> Offsets {
-        match self.0 {}
-    }
-    pub(crate) fn emit(&self, _to: CodeAddr) -> Result<Relocated, Error> {
-        match self.0 {}
+impl Insts {
+    fn code(&self) -> impl Iterator<Item = &Inst> {
+        self.items.iter().filter_map(Item::code)
     }
 }
 
-pub(crate) const REDIRECT_LENGTHS: Lengths = Lengths { short: 4, near: 4, page: None, absolute: 8 };
-
-pub(crate) fn redirect_near(from: CodeAddr, to: CodeAddr) -> Result<Redirect, Error> {
-    Err(Error::RedirectOutOfReach { from, to, len: 0 })
-}
-pub(crate) fn redirect_absolute(from: CodeAddr, to: CodeAddr) -> Result<Redirect, Error> {
-    Err(Error::RedirectOutOfReach { from, to, len: 0 })
+pub(crate) fn offsets(from: CodeAddr, insts: &Insts) -> Offsets {
+    insts.code().map(|inst| inst.addr().displacement_from(from) as u16).collect()
 }
 
-pub(crate) fn check(
-    _bytes: &[u8],
-    from: CodeAddr,
-    _window_len: usize,
-    _around: &Surroundings<'_>,
-) -> Verdict {
-    Verdict::Assumed(Reason::Undecodable(from))
+fn culprit(inst: &Inst) -> Culprit {
+    culprit_at(inst.addr(), &inst.bytes())
+}
+
+fn culprit_at(at: CodeAddr, bytes: &[u8]) -> Culprit {
+    let bytes: ArrayVec<u8, 15> = bytes.iter().copied().take(INST_LEN).collect();
+    Culprit { at, text: text(at, &bytes), bytes }
 }

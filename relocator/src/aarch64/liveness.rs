@@ -1,34 +1,264 @@
 //! Which registers hold nothing at a place.
+//!
+//! A register is *live* at a place if some path from there reads it before it is overwritten. With `reads` and `writes`
+//! of the instruction at `p`:
+//!
+//! ```text
+//! live(p) = reads(p) | (live of all places behind p) & !writes(p)
+//! ```
+//!
+//! The smallest sets that fulfil this are found by going over the code in sight until nothing changes. A path that
+//! leaves the code in sight reads everything, but for what the ABI says of the place it leaves at.
 
-use grapnel_arch::{CodeAddr, aarch64::Inst};
+use arrayvec::ArrayVec;
+use grapnel_arch::{
+    CodeAddr,
+    aarch64::{Effects, Exclusive, Flow, INST_LEN, Inst, LINK, RegisterMask, ZERO_OR_SP, decode},
+};
 
-use super::plan::Base;
+use super::{MAX_WORDS, plan::Base};
 use crate::WindowOptions;
+
+/// How many instructions are looked at, the window's among them.
+const SIGHT: usize = 48;
+
+const ALL: RegisterMask = (1 << ZERO_OR_SP) - 1;
+
+/// X16 and X17, which linkers' veneers may change on the way to any function (AAPCS64, 6.1.1).
+const VENEERS: RegisterMask = 1 << 16 | 1 << 17;
+
+/// X9 to X17, which hold nothing where a function is entered or left (AAPCS64, 6.1.1).
+const TEMPORARY: RegisterMask = 0x3fe00;
+
+/// What a kernel reads in a system call: X0 to X8, and X16, where Darwin has the number.
+const SYSCALL: RegisterMask = 0x1ff | 1 << 16;
+
+/// In the order of preference. A `br` through X16 or X17 is let in by the landing pads of calls, one through any other
+/// register only by those of jumps (DDI 0487, D8.4.7). X18 is the platform's, X29 is what stacks are walked by.
+const CANDIDATES: [u8; 29] = [
+    17, 16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0, LINK, 28, 27, 26, 25, 24, 23, 22, 21, 20,
+    19,
+];
+
+/// The registers that hold nothing at a place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Dead {
+    /// The code in sight overwrites them before it reads them.
+    shown: RegisterMask,
+    /// So says the ABI, for that code passes a call or a return, or the function's entry.
+    abi: RegisterMask,
+}
+
+impl Dead {
+    fn choose(mask: RegisterMask) -> Option<u8> {
+        CANDIDATES.into_iter().find(|register| mask >> register & 1 == 1)
+    }
+
+    /// For the way to this place: X16 or X17 if possible, else what the code shows.
+    fn for_branch(self) -> Option<u8> {
+        let any = self.shown | self.abi;
+        Self::choose(any & VENEERS).or(Self::choose(self.shown)).or(Self::choose(any))
+    }
+}
 
 /// The registers that hold nothing, place by place.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Free {}
+pub(super) struct Free {
+    /// Behind each instruction of the window.
+    behind: ArrayVec<Dead, MAX_WORDS>,
+    /// Where each branches to.
+    target: ArrayVec<Dead, MAX_WORDS>,
+    /// At the window's end.
+    resume: Dead,
+    /// Whether a store may be added before each.
+    may_store: ArrayVec<bool, MAX_WORDS>,
+}
 
 impl Free {
+    /// What is known at the places of a window that is `len` bytes long, from all `bytes` at its start.
     pub(super) fn find(
-        _code: &[Inst],
-        _from: CodeAddr,
-        _len: usize,
-        _bytes: &[u8],
-        _options: WindowOptions,
+        code: &[Inst],
+        from: CodeAddr,
+        len: usize,
+        bytes: &[u8],
+        options: WindowOptions,
     ) -> Self {
-        Self {}
+        let sight = Sight::new(code, from, bytes, options.extent);
+        let live = sight.live();
+        let own_convention = live[0].used & TEMPORARY != 0 || sight.pushes_scratch();
+        let changed = code.iter().map(|inst| inst.effects().changes).fold(0, |all, one| all | one);
+        let entered = if options.entry && !own_convention { TEMPORARY & !changed } else { 0 };
+        let dead = |place: Live| Dead {
+            shown: ALL & !place.shown,
+            abi: entered & !place.used
+                | if own_convention { ALL & !place.shown } else { ALL & !place.by_abi },
+        };
+        let at = |addr: CodeAddr| sight.index(addr).map(|index| dead(live[index]));
+        let nothing_seen = Dead { shown: 0, abi: entered };
+        let target = |inst: &Inst| match inst.flow() {
+            Flow::Jump { target } => at(target).unwrap_or(match sight.leaves(target) {
+                true => Dead { shown: 0, abi: entered | VENEERS },
+                false => nothing_seen,
+            }),
+            Flow::Cond { target, .. } => at(target).unwrap_or(nothing_seen),
+            _ => Dead::default(),
+        };
+        let exclusive = |number: usize| sight.may_store(number);
+        Self {
+            behind: code.iter().map(|inst| at(inst.next()).unwrap_or(nothing_seen)).collect(),
+            target: code.iter().map(target).collect(),
+            resume: at(from.add(len as u64)).unwrap_or(nothing_seen),
+            may_store: code
+                .iter()
+                .map(|inst| exclusive(inst.addr().displacement_from(from) as usize / INST_LEN))
+                .collect(),
+        }
     }
 
+    /// A register for the jump back.
     pub(super) fn for_resume(&self) -> Option<u8> {
-        Some(17)
+        self.resume.for_branch()
     }
 
-    pub(super) fn at_target(&self, _number: usize) -> Option<u8> {
-        Some(17)
+    /// A register for the way to where an instruction branches to.
+    pub(super) fn at_target(&self, number: usize) -> Option<u8> {
+        self.target[number].for_branch()
     }
 
-    pub(super) fn base(&self, _code: &[Inst], _number: usize) -> Base {
-        Base::Spilled(17)
+    /// What can hold the address of the literal that an instruction loads, which names no general register itself.
+    pub(super) fn base(&self, number: usize) -> Base {
+        let dead = self.behind[number];
+        if let Some(register) = Dead::choose(dead.shown) {
+            Base::Free(register)
+        } else if self.may_store[number] {
+            Base::Spilled(CANDIDATES[0])
+        } else {
+            Dead::choose(dead.abi).map_or(Base::Missing, Base::Free)
+        }
+    }
+}
+
+/// What is live at a place, under three views of the paths that leave the code in sight.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+struct Live {
+    /// They read everything.
+    shown: RegisterMask,
+    /// They read what the ABI lets them read.
+    by_abi: RegisterMask,
+    /// They read nothing: only what the code in sight reads itself counts.
+    used: RegisterMask,
+}
+
+impl Live {
+    const UNSEEN: Self = Self { shown: ALL, by_abi: ALL, used: 0 };
+
+    fn union(self, other: Self) -> Self {
+        Self {
+            shown: self.shown | other.shown,
+            by_abi: self.by_abi | other.by_abi,
+            used: self.used | other.used,
+        }
+    }
+
+    /// Before an instruction, if this is behind it.
+    fn before(self, Effects { reads, writes, .. }: Effects) -> Self {
+        let before = |behind: RegisterMask| reads | behind & !writes;
+        Self { shown: before(self.shown), by_abi: before(self.by_abi), used: before(self.used) }
+    }
+}
+
+/// The code that can be looked at: the window and what follows it.
+struct Sight {
+    from: CodeAddr,
+    /// `None` for words that are no instructions. Constants of the window are read as instructions too: nothing leads
+    /// to them.
+    code: ArrayVec<Option<Inst>, SIGHT>,
+    extent: Option<usize>,
+}
+
+impl Sight {
+    fn new(window: &[Inst], from: CodeAddr, bytes: &[u8], extent: Option<usize>) -> Self {
+        let end = bytes.len().min(extent.unwrap_or(usize::MAX)).min(SIGHT * INST_LEN);
+        let words = bytes[..end].chunks_exact(INST_LEN).enumerate();
+        let code = words.map(|(number, word)| {
+            let at = from.add((number * INST_LEN) as u64);
+            let known = window.get(number).filter(|inst| inst.addr() == at);
+            known.copied().or_else(|| decode(at, word).ok())
+        });
+        Self { from, code: code.collect(), extent }
+    }
+
+    fn index(&self, addr: CodeAddr) -> Option<usize> {
+        let len = self.code.len() * INST_LEN;
+        addr.offset_within(self.from, len as u64).map(|offset| offset as usize / INST_LEN)
+    }
+
+    /// The target is in another function for sure.
+    fn leaves(&self, target: CodeAddr) -> bool {
+        self.extent.is_some_and(|extent| target.offset_within(self.from, extent as u64).is_none())
+    }
+
+    fn pushes_scratch(&self) -> bool {
+        self.code.iter().flatten().any(Inst::pushes_scratch)
+    }
+
+    /// A store between an exclusive load and its store may end the sequence (DDI 0487, B2.12.5).
+    fn may_store(&self, number: usize) -> bool {
+        let part = |inst: &Option<Inst>| inst.as_ref().and_then(Inst::exclusive);
+        let number = number.min(self.code.len());
+        let before = self.code[..number].iter().rev().find_map(part);
+        let after = self.code[number..].iter().find_map(part);
+        before != Some(Exclusive::Load) && after != Some(Exclusive::Store)
+    }
+
+    /// What is live before each instruction, and behind the last.
+    fn live(&self) -> ArrayVec<Live, { SIGHT + 1 }> {
+        let mut live: ArrayVec<Live, { SIGHT + 1 }> = self.code.iter().map(|_| Live::default()).collect();
+        live.push(Live::UNSEEN);
+        loop {
+            let mut changed = false;
+            for number in (0..self.code.len()).rev() {
+                let before = self.before(number, &live);
+                changed |= live[number] != before;
+                live[number] = before;
+            }
+            if !changed {
+                return live;
+            }
+        }
+    }
+
+    fn before(&self, number: usize, live: &[Live]) -> Live {
+        let Some(inst) = &self.code[number] else { return Live::UNSEEN };
+        let effects = inst.effects();
+        let next = live[number + 1];
+        let at = |target: CodeAddr| self.index(target).map(|index| live[index]);
+        let all_but = |by_abi: RegisterMask| Live { shown: ALL, by_abi: ALL & !by_abi, used: 0 };
+        match inst.flow() {
+            Flow::Next => next.before(effects),
+            // That X16 is read is no sign of a convention of the function's own.
+            Flow::Syscall => {
+                let all = next.before(Effects { reads: SYSCALL, ..effects });
+                Live { used: next.used | SYSCALL & !TEMPORARY, ..all }
+            }
+            Flow::Jump { target } => match at(target) {
+                Some(there) => there,
+                None if self.leaves(target) => all_but(VENEERS),
+                None => Live::UNSEEN,
+            },
+            Flow::Cond { target, .. } => at(target).unwrap_or(Live::UNSEEN).union(next).before(effects),
+            // It asks for its address.
+            Flow::Call { target } if target == inst.next() => next.before(effects),
+            Flow::Call { target } => {
+                let own = self.index(target).is_some() || self.extent.is_some() && !self.leaves(target);
+                all_but(if own { 0 } else { VENEERS }).before(effects)
+            }
+            // The resolver of a TLS descriptor is called like this and keeps X16 and X17.
+            Flow::CallIndirect => all_but(0).before(effects),
+            Flow::Return => all_but(TEMPORARY).before(effects),
+            Flow::JumpIndirect | Flow::Undefined | Flow::Breakpoint | Flow::Unsupported(_) => {
+                Live::UNSEEN.before(effects)
+            }
+        }
     }
 }

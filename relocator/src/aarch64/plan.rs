@@ -4,8 +4,7 @@ use arrayvec::ArrayVec;
 use grapnel_arch::{
     CodeAddr,
     aarch64::{
-        Copying, Exclusive, Field, Flow, INST_LEN, Inst, LINK, Literal, PcOperand, PcUse, Unsupported,
-        ZERO_OR_SP,
+        Copying, Field, Flow, INST_LEN, Inst, LINK, Literal, PcOperand, PcUse, Unsupported, ZERO_OR_SP,
     },
 };
 
@@ -227,7 +226,7 @@ impl Plan {
             PcUse::Literal(literal) => {
                 let base = match literal.is_general() && register != ZERO_OR_SP {
                     true => Base::Free(register),
-                    false => insts.free.base(&insts.code, number),
+                    false => insts.free.base(number),
                 };
                 Lowering::Load { literal, register, base, target }
             }
@@ -298,15 +297,4 @@ pub(super) fn uses_window(from: CodeAddr, len: usize, operand: PcOperand) -> boo
         0 => 0 < into_window && into_window < len,
         access => into_window < len && into_window.saturating_add(access) > 0,
     }
-}
-
-/// A store may not come between an exclusive load and its store, on this processor's part: whether it ends the
-/// sequence is the implementation's choice (DDI 0487, B2.12.1).
-pub(super) fn may_store(
-    code: impl DoubleEndedIterator<Item = Option<Exclusive>> + Clone,
-    number: usize,
-) -> bool {
-    let before = code.clone().take(number).flatten().last();
-    let after = code.skip(number).flatten().next();
-    before != Some(Exclusive::Load) && after != Some(Exclusive::Store)
 }

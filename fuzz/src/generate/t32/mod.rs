@@ -44,6 +44,7 @@ pub(super) fn case(entropy: &mut Unstructured<'_>) -> Result<Case> {
     let from = CodeAddr(u64::from(from));
     // The destination is mostly where an arena puts code.
     let to = place::to32(entropy, from)?.add(2 * u64::from(entropy.ratio(1u8, 16)?));
+    let to = place::apart(from, source.len(), to);
     let min_len = place::min_len(entropy)?;
     let options = place::options(entropy, source.len(), 2)?;
     Ok(Case { about: Vec::new(), isa: Isa::T32, from, to, min_len, options, source })

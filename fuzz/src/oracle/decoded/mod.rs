@@ -2,6 +2,8 @@
 //!
 //! It needs no emulator, so it also judges what an emulator does not know.
 
+mod aarch64;
+mod walk;
 mod x86_64;
 
 use grapnel_relocator::Isa;
@@ -14,6 +16,7 @@ use super::{Subject, Verdict};
 pub fn judge(subject: &Subject<'_>) -> Verdict {
     match subject.case.isa {
         Isa::X86_64 => x86_64::judge(subject),
-        Isa::Aarch64 | Isa::A32 | Isa::T32 => Verdict::Same,
+        Isa::Aarch64 => aarch64::judge(subject),
+        Isa::A32 | Isa::T32 => Verdict::Same,
     }
 }

@@ -2,7 +2,10 @@
 
 use grapnel_arch::x86_64::{Flow, Inst, decode};
 use grapnel_relocator::CodeAddr;
-use iced_x86::{Code, Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
+use iced_x86::{
+    Code, Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register,
+    UsedRegister,
+};
 
 use crate::oracle::{Subject, Verdict};
 
@@ -11,7 +14,9 @@ use crate::oracle::{Subject, Verdict};
 pub(super) fn judge(subject: &Subject<'_>) -> Verdict {
     let map = subject.relocated.map();
     let (code, literals) = (&subject.relocated.bytes()[..map.code_len()], subject.relocated.literals());
-    for (from, to) in map.iter().filter(|&(from, _)| from < subject.window.code_len()) {
+    for (number, (from, to)) in
+        map.iter().enumerate().filter(|&(_, (from, _))| from < subject.window.code_len())
+    {
         let at = subject.case.from.add(from as u64);
         let Ok(before) = decode(at, &subject.original()[from..]) else {
             return Verdict::Mismatch(format!("no instruction at {at} in the window"));
@@ -21,7 +26,8 @@ pub(super) fn judge(subject: &Subject<'_>) -> Verdict {
             return Verdict::Mismatch(format!("no instruction at {there}, for {at}"));
         };
         if stays(&before) {
-            if !same(&before, &after) && !through_destination(&before, &after, &code[to..]) {
+            let end = map.iter().nth(number + 1).map_or(code.len(), |(_, end)| end);
+            if !same(&before, &after) && !through_register(subject, &before, there, &code[to..end]) {
                 return Verdict::Mismatch(format!("another instruction at {there} than at {at}"));
             }
         } else if let Some(target) = before.flow().target()
@@ -59,32 +65,87 @@ fn same(before: &Inst, after: &Inst) -> bool {
         && raw_before == raw_after
 }
 
-/// An operand beyond 2 GiB: `code` moves its address to the destination, and loads through that unless the address is
-/// all that was asked for.
-fn through_destination(before: &Inst, first: &Inst, code: &[u8]) -> bool {
+/// An operand beyond 2 GiB: `code` is all that the instruction became. It moves the operand's address to a register, and
+/// does the same through that; around it the register may be kept on the stack, below the red zone.
+fn through_register(subject: &Subject<'_>, before: &Inst, there: CodeAddr, code: &[u8]) -> bool {
     let Some(operand) = before.rip_operand() else { return false };
-    let [before, address] = [raw(before), raw(first)];
-    let destination = before.op0_register();
-    let full = destination.full_register();
-    let (whole, low) = (operand.target.0, u64::from(operand.target.0 as u32));
-    let moves = |value| address.op0_register().full_register() == full && address.immediate(1) == value;
-    if before.mnemonic() == Mnemonic::Lea {
-        return match address.code() {
-            Code::Mov_r64_imm64 => destination == full && moves(whole),
-            Code::Mov_r32_imm32 => destination == full.full_register32() && moves(low),
-            _ => false,
-        };
+    let before = raw(before);
+    let insts: Vec<Instruction> =
+        Decoder::with_ip(64, code, there.0, DecoderOptions::NONE).into_iter().collect();
+    let moves =
+        |inst: &Instruction| inst.code() == Code::Mov_r64_imm64 && inst.immediate64() == operand.target.0;
+    match insts.as_slice() {
+        [address] if before.mnemonic() == Mnemonic::Lea => {
+            address.op0_register() == before.op0_register()
+                && (moves(address)
+                    || address.code() == Code::Mov_r32_imm32
+                        && address.immediate32() == operand.target.0 as u32)
+        }
+        [address, operation] => {
+            let base = address.op0_register();
+            moves(address)
+                && same_through(&before, operation, base)
+                && (overwritten(&before, base)
+                    || !used(&before, base) && subject.relocated.clobbers().contains(base.number() as u8))
+        }
+        [down, push, address, inner @ .., pop, up] => {
+            let base = address.op0_register();
+            let (ends, kept) = match inner {
+                [operation] => (128, same_through(&before, operation, base)),
+                [operation, pop] if before.code() == Code::Push_rm64 => {
+                    (120, same_through(&before, operation, base) && at_stack(pop, Code::Pop_rm64, 128))
+                }
+                [push, operation] if before.code() == Code::Pop_rm64 => {
+                    (136, same_through(&before, operation, base) && at_stack(push, Code::Push_rm64, 136))
+                }
+                _ => return false,
+            };
+            kept && moves(address)
+                && at_stack(down, Code::Lea_r64_m, -128)
+                && (push.code(), push.op0_register()) == (Code::Push_r64, base)
+                && (pop.code(), pop.op0_register()) == (Code::Pop_r64, base)
+                && at_stack(up, Code::Lea_r64_m, ends)
+                && !used(&before, base)
+                && (inner.len() == 2 || !used(&before, Register::RSP))
+        }
+        _ => false,
     }
-    let Ok(load) = decode(first.next(), &code[first.bytes().len()..]) else { return false };
-    let load = raw(&load);
-    address.code() == Code::Mov_r64_imm64
-        && moves(whole)
-        && load.code() == before.code()
-        && load.op0_register() == destination
-        && load.op1_kind() == OpKind::Memory
-        && (load.memory_base(), load.memory_index()) == (full, Register::None)
-        && load.memory_displacement64() == 0
-        && load.segment_prefix() == Register::None
+}
+
+/// The instruction with `[base]` as its operand and no other change.
+fn same_through(before: &Instruction, after: &Instruction, base: Register) -> bool {
+    let mut wanted = *before;
+    wanted.set_memory_base(base);
+    wanted.set_memory_displacement64(0);
+    wanted.set_memory_displ_size(after.memory_displ_size());
+    wanted == *after
+}
+
+/// It is of this form, with `[rsp + displacement]` as its operand; a `lea` is of RSP.
+fn at_stack(inst: &Instruction, code: Code, displacement: i64) -> bool {
+    inst.code() == code
+        && (inst.memory_base(), inst.memory_index()) == (Register::RSP, Register::None)
+        && inst.memory_displacement64().cast_signed() == displacement
+        && (code != Code::Lea_r64_m || inst.op0_register() == Register::RSP)
+}
+
+/// It reads or writes the register.
+fn used(inst: &Instruction, register: Register) -> bool {
+    InstructionInfoFactory::new()
+        .info(inst)
+        .used_registers()
+        .iter()
+        .any(|used| used.register().full_register() == register)
+}
+
+/// It writes the register whole, and does not read it.
+fn overwritten(inst: &Instruction, register: Register) -> bool {
+    let mut factory = InstructionInfoFactory::new();
+    let mut uses = factory.info(inst).used_registers().iter();
+    let whole = |used: &UsedRegister| {
+        used.access() == OpAccess::Write && (used.register().is_gpr64() || used.register().is_gpr32())
+    };
+    used(inst, register) && uses.all(|used| used.register().full_register() != register || whole(used))
 }
 
 fn raw(inst: &Inst) -> Instruction {

@@ -7,20 +7,14 @@ use capstone::{
 use grapnel_arch::x86_64::{Flow, Inst, decode};
 use grapnel_relocator::CodeAddr;
 
-use super::Opinion;
+use super::{
+    Finding, Inspected,
+    view::{View, compare},
+};
 
 /// Another decoder.
 pub(super) struct Second {
     capstone: Capstone,
-}
-
-/// What both decoders must agree on.
-#[derive(PartialEq, Eq, Debug)]
-struct View {
-    len: usize,
-    leaves: bool,
-    target: Option<CodeAddr>,
-    operand: Option<CodeAddr>,
 }
 
 impl Second {
@@ -30,27 +24,16 @@ impl Second {
     }
 
     /// Looks at each instruction of a window's code.
-    pub(super) fn opinion(&self, from: CodeAddr, code: &[u8]) -> Opinion {
-        let mut at = 0;
-        let mut opinion = Opinion::Agrees;
-        while at < code.len() {
-            let Ok(inst) = decode(from.add(at as u64), &code[at..]) else { return Opinion::Unknown };
-            // It leaves out the ModRM of UD0 and UD1 (SDM volume 2, UD), behind which nothing is executed.
-            let view = if inst.flow() == Flow::Undefined { Some(ours(&inst)) } else { self.view(&inst) };
-            match view {
-                None => opinion = Opinion::Unknown,
-                Some(view) if view != ours(&inst) => {
-                    return Opinion::Differs(format!(
-                        "{:x?}\nours {:x?}\ntheirs {view:x?}",
-                        inst.bytes(),
-                        ours(&inst)
-                    ));
-                }
-                Some(_) => {}
-            }
-            at += inst.bytes().len();
-        }
-        opinion
+    pub(super) fn inspect(&self, addr: CodeAddr, bytes: &[u8]) -> Inspected {
+        let Ok(inst) = decode(addr, bytes) else {
+            return Inspected { len: bytes.len(), findings: Vec::new() };
+        };
+        // It leaves out the ModRM of UD0 and UD1 (SDM volume 2, UD), behind which nothing is executed.
+        let finding = match inst.flow() {
+            Flow::Undefined => Finding::Agrees,
+            _ => compare(0, &ours(&inst), self.view(&inst), &[]),
+        };
+        Inspected { len: inst.bytes().len(), findings: vec![("capstone", finding)] }
     }
 
     fn view(&self, inst: &Inst) -> Option<View> {
@@ -90,6 +73,7 @@ impl Second {
             leaves,
             target: target.filter(|_| !in_group(InsnGroupType::CS_GRP_RET)),
             operand,
+            reads_pc: operand.is_some(),
         })
     }
 }
@@ -112,5 +96,6 @@ fn ours(inst: &Inst) -> View {
         leaves,
         target: inst.flow().target().filter(|_| leaves),
         operand: inst.rip_operand().map(|operand| operand.target),
+        reads_pc: inst.rip_operand().is_some(),
     }
 }

@@ -1,0 +1,172 @@
+//! Where a window ends.
+
+use arrayvec::ArrayVec;
+use grapnel_arch::{
+    CodeAddr,
+    a32::{DecodeError, Flow, INST_LEN, Inst, Unsupported, decode},
+};
+
+use super::{Insts, Item, MAX_WORDS, SIGHT, culprit, culprit_at, redirect::can_be_at};
+use crate::{Error, Window, WindowOptions, window::MAX_MIN_LEN};
+
+/// What follows a `nop` behind an exit up to the next multiple of this is taken for padding too: loops and functions that
+/// are aligned at all are aligned to 16 bytes or less.
+const ALIGNMENT: u64 = 16;
+
+pub(crate) fn window(
+    from: CodeAddr,
+    bytes: &[u8],
+    min_len: usize,
+    options: WindowOptions,
+) -> Result<Window, Error> {
+    can_be_at(from, MAX_MIN_LEN)?;
+    let min_len = min_len.max(1).next_multiple_of(INST_LEN);
+    let named = Named::by(from, bytes, min_len);
+    let mut items = ArrayVec::<Item, MAX_WORDS>::new();
+    let mut len = 0;
+    while len < min_len {
+        let at = from.add(len as u64);
+        let rest = bytes.get(len..).unwrap_or_default();
+        if let Some(last) = items.iter().rev().find_map(Item::code)
+            && function_ends(&items, last, at, (len, min_len), options)?
+        {
+            let padded = padding(last, from, bytes, len, min_len, options)?;
+            return Ok(finish(from, bytes, (padded, len), items, options));
+        }
+        let item = match rest.first_chunk::<INST_LEN>() {
+            Some(word) if follows_exit(&items) && named.contains(len) && !is_target(&items, at) => {
+                Item::Data { at, word: u32::from_le_bytes(*word) }
+            }
+            _ => Item::Code(decode_at(at, rest)?),
+        };
+        if let Item::Code(inst) = &item
+            && inst.flow() == Flow::Breakpoint
+        {
+            return Err(Error::Breakpoint { culprit: culprit(inst) });
+        }
+        len += INST_LEN;
+        items.push(item);
+    }
+    if let (Some(last), Some(extent)) = (items.last(), options.extent)
+        && len > extent
+    {
+        return Err(Error::BeyondExtent { culprit: culprit_at(last.at(), &last.bytes()), extent });
+    }
+    Ok(finish(from, bytes, (len, len), items, options))
+}
+
+fn finish(
+    from: CodeAddr,
+    bytes: &[u8],
+    (len, code_len): (usize, usize),
+    items: ArrayVec<Item, MAX_WORDS>,
+    options: WindowOptions,
+) -> Window {
+    let end = options.extent.unwrap_or(bytes.len()).min(bytes.len());
+    let (words, _) = bytes.get(len..end).unwrap_or_default().as_chunks::<INST_LEN>();
+    let ahead = words.iter().take(SIGHT).map(|word| u32::from_le_bytes(*word)).collect();
+    let insts = Insts { items, ahead, entry: options.entry };
+    Window { from, len, code_len, insts: crate::window::Insts::A32(insts) }
+}
+
+/// The words among the window's that loads of constants in it name. A load that is none, but a constant that looks like
+/// one, may name a word too many: that does no harm, for only what no branch leads to is taken for data.
+struct Named(u16);
+
+impl Named {
+    fn by(from: CodeAddr, bytes: &[u8], min_len: usize) -> Self {
+        let mut named = 0;
+        for (number, word) in bytes.chunks_exact(INST_LEN).take(min_len / INST_LEN).enumerate() {
+            // `pc` as the base, in any load with an immediate: a quick look before the whole decoding.
+            if word[2] & 15 != 15 {
+                continue;
+            }
+            let Ok(inst) = decode(from.add((number * INST_LEN) as u64), word) else { continue };
+            let Some(literal) = inst.literal().filter(|literal| literal.access > 0) else { continue };
+            let start = literal.target.displacement_from(from);
+            let end = start + i64::from(literal.access);
+            for at in (0..min_len).step_by(INST_LEN) {
+                let overlaps = start < (at + INST_LEN) as i64 && end > at as i64;
+                named |= u16::from(overlaps) << (at / INST_LEN);
+            }
+        }
+        Self(named)
+    }
+
+    const fn contains(&self, offset: usize) -> bool {
+        self.0 >> (offset / INST_LEN) & 1 == 1
+    }
+}
+
+fn follows_exit(items: &[Item]) -> bool {
+    match items.last() {
+        Some(Item::Code(inst)) => inst.is_exit(),
+        Some(Item::Data { .. }) => true,
+        None => false,
+    }
+}
+
+/// A branch before it leads there.
+fn is_target(items: &[Item], at: CodeAddr) -> bool {
+    items.iter().filter_map(Item::code).any(|inst| inst.flow().target() == Some(at))
+}
+
+fn decode_at(at: CodeAddr, bytes: &[u8]) -> Result<Inst, Error> {
+    decode(at, bytes).map_err(|error| match error {
+        DecodeError::Truncated => Error::Truncated { at },
+        DecodeError::Unpredictable => {
+            Error::Unsupported { culprit: culprit_at(at, bytes), reason: Unsupported::Unpredictable.into() }
+        }
+        _ => Error::Undefined { culprit: culprit_at(at, bytes) },
+    })
+}
+
+/// Nothing of the function lies at `next`, right behind `last` and the constants that follow it.
+///
+/// With an extent that is a matter of its length. Without one, what lies behind an exit belongs to the function only
+/// if a branch of the window leads there, or further on in what the window still needs, or a load names it.
+fn function_ends(
+    items: &[Item],
+    last: &Inst,
+    next: CodeAddr,
+    (len, min_len): (usize, usize),
+    options: WindowOptions,
+) -> Result<bool, Error> {
+    match options.extent {
+        Some(extent) if len < extent => Ok(false),
+        Some(extent) if len > extent || !follows_exit(items) => {
+            Err(Error::BeyondExtent { culprit: culprit(last), extent })
+        }
+        Some(_) => Ok(true),
+        None => {
+            let missing = (min_len - len) as u64;
+            let ahead = |target: CodeAddr| target.offset_within(next, missing).is_some();
+            let needs = |inst: &Inst| {
+                inst.flow().target().is_some_and(ahead)
+                    || inst.literal().is_some_and(|literal| ahead(literal.target))
+            };
+            Ok(follows_exit(items) && !items.iter().filter_map(Item::code).any(needs))
+        }
+    }
+}
+
+/// The length of the window with the padding that it needs to be `min_len` long.
+fn padding(
+    last: &Inst,
+    from: CodeAddr,
+    bytes: &[u8],
+    len: usize,
+    min_len: usize,
+    options: WindowOptions,
+) -> Result<usize, Error> {
+    let room = CodeAddr(from.add(len as u64).0.next_multiple_of(ALIGNMENT)).displacement_from(from) as usize;
+    let is_padding = |at: usize| {
+        let inst = decode(from.add(at as u64), bytes.get(at..).unwrap_or_default());
+        inst.is_ok_and(|inst| inst.is_padding())
+    };
+    if options.allow_padding && min_len <= room && (len..min_len).step_by(INST_LEN).all(is_padding) {
+        Ok(min_len)
+    } else {
+        Err(Error::EndsEarly { culprit: culprit(last), short_by: min_len - len })
+    }
+}
