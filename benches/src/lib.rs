@@ -1,7 +1,10 @@
 //! Side-by-side runs against peers: the same work bare, under heaptrack and under grapnel, in turn, so that a
-//! noisy machine disturbs all alike.
+//! noisy machine disturbs all alike. And the relocator's steps beside iced-x86's `BlockEncoder`.
 
 pub mod machine;
 pub mod measure;
+pub mod peers;
+pub mod relocate;
 pub mod table;
+pub mod windows;
 pub mod workloads;

@@ -13,3 +13,4 @@ pub mod jobs;
 pub mod oracle;
 pub mod survey;
 pub mod tally;
+pub mod target;

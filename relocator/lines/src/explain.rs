@@ -67,7 +67,12 @@ fn accepted(
     if !relocated.landing_pads().is_empty() {
         let pads: Vec<String> = relocated.landing_pads().iter().map(CodeAddr::to_string).collect();
         let pads = pads.join(", ");
-        notes.push(format!("goes indirectly to {pads}: landing pads must be there if the page is guarded"));
+        // A32 and T32 have no guarded pages.
+        let guard = match isa {
+            Isa::X86_64 | Isa::Aarch64 => ": landing pads must be there if the page is guarded",
+            Isa::A32 | Isa::T32 => "",
+        };
+        notes.push(format!("goes indirectly to {pads}{guard}"));
     }
     notes_below(&notes, width, out)
 }

@@ -1,0 +1,5 @@
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|entropy: &[u8]| {
+    grapnel_fuzz::target::relocate(grapnel_fuzz::target::Isa::A32, entropy);
+});
