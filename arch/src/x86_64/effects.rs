@@ -13,6 +13,8 @@ pub type Mask = u16;
 /// The stack pointer.
 pub const RSP: Mask = 1 << 4;
 
+const RCX: Mask = 1 << 1;
+
 /// What an instruction does with the general registers. Those in neither set keep their values and do not matter to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Effects {
@@ -97,7 +99,11 @@ fn replaces(mnemonic: Mnemonic, operands: u32) -> bool {
 
 /// The registers that it uses without naming them.
 fn unnamed(raw: &Instruction) -> Mask {
+    if raw.is_jcc_short_or_near() {
+        return 0;
+    }
     match raw.mnemonic() {
+        Mnemonic::Loop | Mnemonic::Loope | Mnemonic::Loopne | Mnemonic::Jrcxz | Mnemonic::Jecxz => RCX,
         Mnemonic::Push
         | Mnemonic::Pop
         | Mnemonic::Call
@@ -315,7 +321,9 @@ mod tests {
         let (mut seen, mut whole) = (0, 0);
         let mut check = |bytes: &[u8]| {
             let Ok(inst) = decode(CodeAddr(0x1000), bytes) else { return };
-            let (Flow::Next, Some(raw)) = (inst.flow(), decoded(bytes)) else { return };
+            let (false, Some(raw)) = (matches!(inst.flow(), Flow::Unsupported(_)), decoded(bytes)) else {
+                return;
+            };
             let ours = effects(&inst);
             let (touched, overwritten) = judge(&mut factory, &raw);
             assert_eq!(touched & !(ours.uses | ours.overwrites), 0, "{raw:?} {ours:x?} touches {touched:x}");

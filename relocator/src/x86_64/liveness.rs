@@ -14,8 +14,6 @@ const CALLER_SAVED: Mask = 0b1111_1100_0111;
 /// How many instructions are looked at.
 const STEPS: u32 = 24;
 
-const RCX: Mask = 1 << 1;
-
 /// The registers whose values at `at` no path ahead reads.
 ///
 /// A path is followed through jumps and conditional branches as far as the bytes are known, and ends at calls, returns
@@ -48,9 +46,7 @@ impl Sight<'_> {
                 }
                 Flow::Jump { target } => at = target,
                 Flow::Cond { target, .. } | Flow::Counter { kind: Counter::Zero, target } => {
-                    if matches!(inst.flow(), Flow::Counter { .. }) {
-                        read |= RCX & !dead;
-                    }
+                    read |= effects(&inst).uses & !dead;
                     let both = self.dead_at(target) & self.dead_at(inst.next());
                     return dead | both & !read;
                 }
