@@ -37,6 +37,11 @@
 //! * A recursive call to the window's own start goes to the original address, where the patch is: it is a call like any
 //!   other of the function.
 //!
+//! An operand or a target that the destination does not reach may need a register. One is taken only if it is shown that
+//! nobody reads it any more, and is then listed in [`Relocated::clobbers`]; otherwise it is kept on the stack meanwhile,
+//! where no signal handler and no red zone is. What a path ahead reads is seen in the bytes behind the window, so it is
+//! worth giving more of them.
+//!
 //! What lies between two instructions of the original is seen by no one but a signal handler or a debugger: there an
 //! instruction may be under way in several steps, and [`PcMap::to_original`] says so.
 //!

@@ -71,7 +71,8 @@ impl RelocationPlan {
     /// The destinations for which every near form suffices, the jump back included. [`Reach::ALL`] if there is nothing
     /// to reach.
     ///
-    /// Outside it branches go through literals, where [`RelocationPlan::required_reach`] allows.
+    /// Outside it branches go through literals and operands through registers, where [`RelocationPlan::required_reach`]
+    /// allows. Inside it nothing is clobbered on x86-64.
     #[must_use]
     pub fn reach(&self) -> Reach {
         of_each!(&self.lowered, plan => plan.reach())

@@ -53,3 +53,24 @@ fn accepted_windows_allocate_nothing() {
     relocate(0x1000_0000);
     assert_eq!(CALLS.get() - before, 0);
 }
+
+/// A register kept on the stack, one found dead ahead, R11 at a call, and `push` and `pop` beyond 2 GiB.
+#[test]
+fn operands_beyond_reach_allocate_nothing() {
+    // add [rip + 0x100], eax; push [rip + 0x100]; pop [rip + 0x100]; call [rip + 0x100]; cmp [rip + 0x100], 0;
+    // je +2; xor eax, eax; xor eax, eax; ret
+    let bytes = [
+        0x01, 0x05, 0, 1, 0, 0, 0xff, 0x35, 0, 1, 0, 0, 0x8f, 0x05, 0, 1, 0, 0, 0xff, 0x15, 0, 1, 0, 0, 0x83,
+        0x3d, 0, 1, 0, 0, 0, 0x74, 0x02, 0x31, 0xc0, 0x31, 0xc0, 0xc3,
+    ];
+    let from = CodeAddr(0x7f00_0000_1000);
+    let relocate = || {
+        let window = Window::decode(Isa::X86_64, from, black_box(&bytes), 31).unwrap();
+        RelocationPlan::new(&window).unwrap().emit(CodeAddr(0x1000_0000)).unwrap()
+    };
+    let relocated = relocate();
+    assert_eq!(relocated.clobbers().names().collect::<Vec<_>>(), ["rax", "r11"]);
+    let before = CALLS.get();
+    black_box(relocate());
+    assert_eq!(CALLS.get() - before, 0);
+}

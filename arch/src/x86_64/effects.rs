@@ -116,7 +116,13 @@ fn unnamed(raw: &Instruction) -> Mask {
         // The kernel may look at any.
         Mnemonic::Int | Mnemonic::Syscall => Mask::MAX,
         Mnemonic::Imul if raw.op_count() > 1 => 0,
-        mnemonic if names_all(mnemonic) || (of_vectors(raw) && !uses_more(mnemonic)) => 0,
+        mnemonic
+            if names_all(mnemonic)
+                || replaces(mnemonic, raw.op_count())
+                || (of_vectors(raw) && !uses_more(mnemonic)) =>
+        {
+            0
+        }
         _ => UNNAMED,
     }
 }
