@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, fmt};
 
+use grapnel_arch::t32;
 use grapnel_relocator::{CodeAddr, Error, Isa, Reach, Relocated, RelocationPlan, Window};
 
 use crate::{
@@ -218,7 +219,7 @@ fn promises_hold(window: &Window, case: &Case) -> Result<(), String> {
     if plan.resumes() != emitted.resumes() {
         return Err("the plan and its code differ on whether it resumes".to_owned());
     }
-    map_holds(window, &emitted)?;
+    map_holds(window, case, &emitted)?;
     let reach = plan.required_reach();
     let edges = [reach.lo, reach.hi].map(|to| plan.emit(inside(case.isa, to, reach)));
     match edges.iter().flatten().count() {
@@ -237,15 +238,19 @@ fn inside(isa: Isa, edge: CodeAddr, reach: Reach) -> CodeAddr {
     if reach.contains(down) { down } else { down.add(4) }
 }
 
-/// The map has every instruction of the window, in order, and both directions say the same.
-fn map_holds(window: &Window, relocated: &Relocated) -> Result<(), String> {
+/// The map has every instruction of the window, in order, and both directions say the same. In T32 the members of an IT
+/// block may belong to its IT: a thread between them is in a state that another place need not have.
+fn map_holds(window: &Window, case: &Case, relocated: &Relocated) -> Result<(), String> {
     let map = relocated.map();
+    let members = if case.isa == Isa::T32 { members(case) } else { Vec::new() };
     let mut offsets: Vec<usize> = window.offsets().collect();
     if relocated.resumes() {
         offsets.push(window.len());
     }
     let pairs: Vec<_> = map.iter().collect();
-    if !pairs.iter().map(|&(from, _)| from).eq(offsets.iter().copied()) {
+    let mapped = |offset| pairs.iter().any(|&(from, _)| from == offset);
+    let missing = offsets.iter().any(|&offset| !mapped(offset) && !members.contains(&offset));
+    if missing || pairs.iter().any(|(from, _)| !offsets.contains(from)) {
         return Err(format!("the map has {pairs:?} for the instructions at {offsets:?}"));
     }
     if pairs.first() != Some(&(0, 0)) || !pairs.is_sorted() {
@@ -260,6 +265,22 @@ fn map_holds(window: &Window, relocated: &Relocated) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// The offsets of the members of IT blocks.
+fn members(case: &Case) -> Vec<usize> {
+    let mut members = Vec::new();
+    let (mut at, mut it) = (0, t32::It::OUTSIDE);
+    while let Some(bytes) = case.source.get(at..)
+        && let Ok(inst) = t32::decode_within(case.from.add(at as u64), bytes, it)
+    {
+        if it.is_inside() {
+            members.push(at);
+        }
+        it = inst.next_it();
+        at += inst.bytes().len();
+    }
+    members
 }
 
 impl fmt::Display for Tally {
