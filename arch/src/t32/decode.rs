@@ -2,7 +2,7 @@
 
 use exarmo_aarch32::{DecodeError as Reason, Instruction, Offset, Operand, Reg, t32};
 
-use super::{Flow, It, Literal, LiteralForm, MAX_INST_LEN, PcUse, flow, len, pointer};
+use super::{Flow, It, Literal, LiteralForm, MAX_INST_LEN, PcUse, Unsupported, flow, len, pointer};
 use crate::{CodeAddr, a32::Cond};
 
 /// The number of the PC.
@@ -171,7 +171,8 @@ pub fn decode_within(addr: CodeAddr, bytes: &[u8], it: It) -> Result<Inst, Decod
     let begins_it = first >> 8 == 0xbf && first & 0xf != 0;
     // LDR to the PC must load from a multiple of 4 (DDI 0406, A8.8.64).
     let misaligned = matches!(pc_use, PcUse::Literal(Literal { form: LiteralForm::Pc, target, .. }) if !target.0.is_multiple_of(4));
-    if raw.unpredictable() || misaligned || unpredictable_in_block(it, first, second, flow) {
+    let left_open = flow == Flow::Unsupported(Unsupported::Unpredictable);
+    if raw.unpredictable() || misaligned || left_open || unpredictable_in_block(it, first, second, flow) {
         return Err(DecodeError::Unpredictable);
     }
     let core = named(&raw);
@@ -256,4 +257,106 @@ fn named(raw: &Instruction) -> u16 {
             _ => 0,
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use exarmo_aarch32::BranchKind;
+
+    use super::*;
+
+    const AT: CodeAddr = CodeAddr(0x1000_0002);
+    const EVEN: CodeAddr = CodeAddr(0x1000_0004);
+
+    /// `decode_within` against what the specification says of the same bytes. The answer says whether it was accepted.
+    fn judge(addr: CodeAddr, word: u32, it: It) -> bool {
+        let (first, second) = ((word >> 16) as u16, word as u16);
+        let bytes: Vec<u8> = [first, second].iter().flat_map(|halfword| halfword.to_le_bytes()).collect();
+        let word = if len(first) == 2 { word & 0xffff_0000 } else { word };
+        let raw = t32::decode_word(word, it.state());
+        let Ok(inst) = decode_within(addr, &bytes, it) else { return false };
+        let raw = raw.unwrap();
+        assert!(!raw.unpredictable());
+        let branch = raw.at(addr.0).branch();
+        let flow = inst.flow();
+        let shown = format!("{word:08x} {} {flow:?} {branch:?}", raw.at(addr.0));
+        let agree = match branch.kind {
+            BranchKind::None => matches!(
+                flow,
+                Flow::Next
+                    | Flow::Unsupported(
+                        Unsupported::Endianness | Unsupported::System | Unsupported::PcAndStack
+                    )
+            ),
+            BranchKind::Direct => match flow {
+                Flow::Jump { target } | Flow::Cond { target, .. } | Flow::CompareZero { target, .. } => {
+                    branch.target == Some(target.0)
+                }
+                _ => false,
+            },
+            BranchKind::DirectCall => match flow {
+                Flow::Call { target } | Flow::CallA32 { target } => branch.target == Some(target.0),
+                _ => false,
+            },
+            BranchKind::Indirect | BranchKind::Return => {
+                matches!(
+                    flow,
+                    Flow::JumpIndirect
+                        | Flow::Return
+                        | Flow::Table { .. }
+                        | Flow::AddToPc { .. }
+                        | Flow::JumpA32 { .. }
+                        | Flow::Unsupported(Unsupported::Jazelle | Unsupported::PcAndStack)
+                ) || flow == Flow::Jump { target: addr.add(4) }
+            }
+            BranchKind::IndirectCall => flow == Flow::CallIndirect,
+            BranchKind::ExceptionReturn => flow == Flow::Unsupported(Unsupported::ExceptionReturn),
+            BranchKind::SystemCall => {
+                matches!(flow, Flow::Next | Flow::Unsupported(Unsupported::System))
+            }
+            BranchKind::Exception | BranchKind::Halt => {
+                matches!(flow, Flow::Undefined | Flow::Breakpoint | Flow::Unsupported(Unsupported::System))
+            }
+        };
+        assert!(agree, "{shown}");
+        // An address that the specification names is the one that is relocated.
+        let label = raw.operands().as_slice().iter().find_map(|operand| match *operand {
+            Operand::Label { offset, pc } => Some(pc.target(addr.0, offset, 32)),
+            _ => None,
+        });
+        match inst.pc_use() {
+            PcUse::Literal(literal) => assert_eq!(label, Some(literal.target.0), "{shown}"),
+            PcUse::Address { value, .. } if first >> 8 != 0x46 => assert_eq!(label, Some(value.0), "{shown}"),
+            PcUse::Unknown => panic!("no known use of the PC: {shown}"),
+            _ => assert!(flow != Flow::Next || label.is_none(), "{shown}"),
+        }
+        true
+    }
+
+    #[test]
+    fn every_halfword_is_what_the_specification_says() {
+        // itt ne: the first member, then the last.
+        let first = It::begun_by(0xbf1c);
+        for it in [It::OUTSIDE, first, first.advanced()] {
+            for addr in [AT, EVEN] {
+                let accepted = (0..=0xe7ff_u32).filter(|halfword| judge(addr, halfword << 16, it)).count();
+                assert!(accepted > 40_000, "{accepted}");
+            }
+        }
+    }
+
+    #[test]
+    fn random_words_are_what_the_specification_says() {
+        let mut state = 1_u64;
+        let mut accepted = 0;
+        for _ in 0..500_000 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let mut word = (state >> 32) as u32 | 0xe800_0000;
+            if state >> 8 & 3 == 0 {
+                word |= 0x000f_0000;
+            }
+            accepted += usize::from(len((word >> 16) as u16) == 4 && judge(AT, word, It::OUTSIDE));
+        }
+        assert!(accepted > 80_000, "{accepted}");
+    }
 }

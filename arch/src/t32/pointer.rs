@@ -44,7 +44,7 @@ pub struct Literal {
 pub enum LiteralForm {
     /// `ldr`, `ldrb`, `ldrh`, `ldrsb`, `ldrsh` and `ldrd`: this register, which is all written, and is neither SP nor PC.
     Core {
-        /// The register; of `ldrd` the first one.
+        /// The register; of `ldrd` the first one that is not SP.
         register: u8,
     },
     /// `ldr sp`.
@@ -97,8 +97,12 @@ pub(super) fn wide(addr: CodeAddr, first: u16, second: u16) -> PcUse {
         0xf85f => literal(by(imm12), 4, form),
         0xf83f | 0xf93f => literal(by(imm12), if register == 15 { 0 } else { 2 }, form),
         0xf81f | 0xf91f => literal(by(imm12), if register == 15 { 0 } else { 1 }, form),
-        // ldrd without writeback
-        0xe95f if register != 13 => literal(by(imm8 << 2), 8, form),
+        // ldrd without writeback. The pointer goes through the first register that is not SP; the two differ.
+        0xe95f if register == 13 => {
+            let register = (second >> 8 & 0xf) as u8;
+            literal(by(imm8 << 2), 8, LiteralForm::Core { register })
+        }
+        0xe95f => literal(by(imm8 << 2), 8, form),
         _ => match first & 0xff3f {
             0xed1f => coprocessor(second, literal, by),
             _ => adr(first, second, aligned),

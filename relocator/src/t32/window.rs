@@ -148,11 +148,18 @@ impl Sweep<'_> {
             (None, Flow::JumpA32 { target }) if target != here => {
                 Behind::Data(target.displacement_from(here) as usize)
             }
+            // `nop` to align a literal of the window: both are behind the function's last exit.
+            (None, _) if self.aligns_literal(here) => Behind::Data(2),
             (None, _) if self.options.extent.is_some() => {
                 Behind::Data(decode(here, self.rest()).map_or(2, |inst| inst.bytes().len()))
             }
             (None, _) => Behind::Ends,
         })
+    }
+
+    fn aligns_literal(&self, here: CodeAddr) -> bool {
+        let padded = decode(here, self.rest()).is_ok_and(|inst| inst.is_padding() && inst.bytes().len() == 2);
+        padded && self.literals().any(|literal| literal.target == here.add(2))
     }
 
     /// Where branches of the window lead.
