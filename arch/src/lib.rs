@@ -11,11 +11,14 @@
 
 extern crate alloc;
 
+#[cfg(feature = "arm")]
 pub mod a32;
+#[cfg(feature = "arm")]
 pub mod aarch64;
 mod addr;
 mod isa;
 mod listing;
+#[cfg(feature = "arm")]
 pub mod t32;
 pub mod x86_64;
 

@@ -2,9 +2,9 @@
 
 use alloc::{string::String, vec::Vec};
 
-use exarmo_aarch32::ItState;
-
-use crate::{CodeAddr, Isa, a32, aarch64, t32, x86_64};
+use crate::{CodeAddr, Isa, x86_64};
+#[cfg(feature = "arm")]
+use crate::{a32, aarch64, t32};
 
 /// One instruction of a listing.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -22,7 +22,8 @@ pub struct Line {
 #[must_use]
 pub fn listing(isa: Isa, addr: CodeAddr, bytes: &[u8]) -> Vec<Line> {
     let mut lines = Vec::new();
-    let mut state = ItState::Outside;
+    #[cfg(feature = "arm")]
+    let mut state = exarmo_aarch32::ItState::Outside;
     let mut offset = 0;
     while let Some(rest) = bytes.get(offset..).filter(|rest| !rest.is_empty()) {
         let at = addr.add(offset as u64);
@@ -31,9 +32,14 @@ pub fn listing(isa: Isa, addr: CodeAddr, bytes: &[u8]) -> Vec<Line> {
                 Ok(inst) => (inst.bytes().len(), x86_64::text(at, rest)),
                 Err(_) => (rest.len(), String::from("(bad)")),
             },
+            #[cfg(feature = "arm")]
             Isa::Aarch64 => (aarch64::INST_LEN, aarch64::text(at, rest)),
+            #[cfg(feature = "arm")]
             Isa::A32 => (a32::INST_LEN, a32::text(at, rest)),
+            #[cfg(feature = "arm")]
             Isa::T32 => t32::text_within(at, rest, &mut state),
+            #[cfg(not(feature = "arm"))]
+            Isa::Aarch64 | Isa::A32 | Isa::T32 => (rest.len(), String::from("(not built in)")),
         };
         lines.push(Line { offset, len: len.min(rest.len()), text });
         offset += len;

@@ -3,7 +3,9 @@
 use alloc::string::String;
 use core::fmt;
 
-use grapnel_arch::{CodeAddr, Isa, a32, aarch64, t32, x86_64};
+use grapnel_arch::{CodeAddr, Isa, x86_64};
+#[cfg(feature = "arm")]
+use grapnel_arch::{a32, aarch64, t32};
 
 /// The instruction that an error is about.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -34,12 +36,15 @@ pub enum Unsupported {
     #[error(transparent)]
     X86_64(#[from] x86_64::Unsupported),
     /// AArch64.
+    #[cfg(feature = "arm")]
     #[error(transparent)]
     Aarch64(#[from] aarch64::Unsupported),
     /// T32.
+    #[cfg(feature = "arm")]
     #[error(transparent)]
     T32(#[from] t32::Unsupported),
     /// A32.
+    #[cfg(feature = "arm")]
     #[error(transparent)]
     A32(#[from] a32::Unsupported),
 }
@@ -50,8 +55,11 @@ impl Unsupported {
     pub const fn kind(self) -> &'static str {
         match self {
             Self::X86_64(reason) => reason.kind(),
+            #[cfg(feature = "arm")]
             Self::Aarch64(reason) => reason.kind(),
+            #[cfg(feature = "arm")]
             Self::T32(reason) => reason.kind(),
+            #[cfg(feature = "arm")]
             Self::A32(reason) => reason.kind(),
         }
     }
@@ -189,6 +197,12 @@ pub enum Error {
         /// The instruction set.
         isa: Isa,
     },
+    /// Support for the instruction set was left out when the library was built (feature `arm`).
+    #[error("this build can't decode the instruction set of the code at {at}")]
+    NotBuilt {
+        /// The window's start, or the redirect's place.
+        at: CodeAddr,
+    },
     /// The instruction set has no redirect of this form.
     #[error("{isa} has no such redirect, at {from}")]
     NoSuchRedirect {
@@ -230,6 +244,7 @@ impl Error {
             Self::Overlaps { .. } => "overlaps",
             Self::NoScratch { .. } => "no-scratch",
             Self::BeyondAddressSpace { .. } => "beyond-address-space",
+            Self::NotBuilt { .. } => "not-built",
             Self::NoSuchRedirect { .. } => "no-such-redirect",
             Self::RedirectOutOfReach { .. } => "redirect-out-of-reach",
         }
@@ -261,6 +276,7 @@ impl Error {
             Self::WindowTooLong { at, .. }
             | Self::Misaligned { at, .. }
             | Self::BeyondAddressSpace { at, .. }
+            | Self::NotBuilt { at }
             | Self::Truncated { at } => *at,
             Self::Overlaps { from, .. }
             | Self::NoSuchRedirect { from, .. }
@@ -302,6 +318,7 @@ impl Error {
                 "choose a destination inside the plan's reach, or give more of the code ahead"
             }
             Self::BeyondAddressSpace { .. } => "choose an address below 4 GiB",
+            Self::NotBuilt { .. } => "build with the feature `arm`",
             Self::NoSuchRedirect { .. } => "use a redirect of another form",
             Self::OutOfReach { .. } => "choose a destination inside the plan's reach",
             Self::Overlaps { .. } => "choose a destination outside the window",

@@ -52,8 +52,12 @@
 
 extern crate alloc;
 
+#[cfg(feature = "arm")]
 mod a32;
+#[cfg(feature = "arm")]
 mod aarch64;
+#[cfg(not(feature = "arm"))]
+mod absent;
 mod error;
 pub mod flow;
 mod map;
@@ -61,10 +65,17 @@ mod plan;
 mod reach;
 pub mod redirect;
 mod registers;
+#[cfg(feature = "arm")]
 mod t32;
 mod window;
 mod x86_64;
 
+#[cfg(not(feature = "arm"))]
+use absent as a32;
+#[cfg(not(feature = "arm"))]
+use absent as aarch64;
+#[cfg(not(feature = "arm"))]
+use absent as t32;
 pub use error::{Culprit, Error, Unsupported};
 pub use grapnel_arch::{CodeAddr, Isa};
 pub use map::{Origin, PcMap};

@@ -112,7 +112,7 @@ pub fn page(isa: Isa, from: CodeAddr, to: CodeAddr) -> Result<Redirect, Error> {
 pub fn absolute(isa: Isa, from: CodeAddr, to: CodeAddr) -> Result<Redirect, Error> {
     match isa {
         Isa::X86_64 => Ok(x86_64::redirect_absolute(from, to)),
-        Isa::Aarch64 => Ok(aarch64::redirect_absolute(from, to)),
+        Isa::Aarch64 => aarch64::redirect_absolute(from, to),
         Isa::A32 => a32::redirect_absolute(from, to),
         Isa::T32 => t32::redirect_absolute(from, to),
     }

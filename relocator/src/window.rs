@@ -43,6 +43,7 @@ impl Default for WindowOptions {
     reason = "the longest form is laid out in place, for nothing here allocates"
 )]
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(not(feature = "arm"), expect(dead_code, reason = "only what is built in is made"))]
 pub(crate) enum Insts {
     X86_64(x86_64::Insts),
     Aarch64(aarch64::Insts),
