@@ -74,3 +74,83 @@ fn operands_beyond_reach_allocate_nothing() {
     black_box(relocate());
     assert_eq!(CALLS.get() - before, 0);
 }
+
+/// Relocates a window twice to each destination; the second time nothing may be allocated.
+#[track_caller]
+fn allocates_nothing(isa: Isa, code: &[u8], min_len: usize, destinations: [u64; 2]) {
+    let from = CodeAddr(0x40_1000);
+    let relocate = |to| {
+        let window = Window::decode(isa, from, black_box(code), min_len).unwrap();
+        assert_eq!(window.len(), min_len);
+        let relocated = RelocationPlan::new(&window).unwrap().emit(CodeAddr(to)).unwrap();
+        let redirects = [redirect::near(isa, from, from.add(0x1000)), redirect::absolute(isa, from, from)];
+        black_box((relocated, redirects));
+    };
+    destinations.map(relocate);
+    let before = CALLS.get();
+    destinations.map(relocate);
+    assert_eq!(CALLS.get() - before, 0);
+}
+
+fn words<const N: usize>(words: [u32; N]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+#[test]
+fn accepted_aarch64_windows_allocate_nothing() {
+    let code = words([
+        0xa9bf_7bfd, // stp x29, x30, [sp, #-16]!
+        0x9000_0000, // adrp x0, 0
+        0x5800_0801, // ldr x1, +0x100
+        0x9c00_0802, // ldr q2, +0x100
+        0xb400_0801, // cbz x1, +0x100
+        0x3708_0803, // tbnz w3, #1, +0x100
+        0x5400_0040, // b.eq +8, in the window
+        0x9400_0040, // bl +0x100
+        0xa8c1_7bfd, // ldp x29, x30, [sp], #16
+        0xd65f_03c0, // ret
+    ]);
+    allocates_nothing(Isa::Aarch64, &code, 32, [0x50_0000, 0x7f00_0000_0000]);
+}
+
+#[test]
+fn accepted_a32_windows_allocate_nothing() {
+    let code = words([
+        0xe92d_4800, // push {r11, lr}
+        0xe59f_0100, // ldr r0, [pc, #256]
+        0xe08f_1000, // add r1, pc, r0
+        0x059f_2100, // ldreq r2, [pc, #256]
+        0x1a00_0000, // bne +8, in the window
+        0x0b00_0040, // bleq
+        0xe1cf_41d0, // ldrd r4, r5, [pc, #16]: behind the window
+        0xe58d_f004, // str pc, [sp, #4]
+        0xe8bd_8800, // pop {r11, pc}
+        0,
+        0,
+        0,
+        0,
+    ]);
+    allocates_nothing(Isa::A32, &code, 32, [0x50_0000, 0x7000_0000]);
+}
+
+#[test]
+fn accepted_t32_windows_allocate_nothing() {
+    let halfwords: [u16; 20] = [
+        0xb510, // push {r4, lr}
+        0x4810, // ldr r0, [pc, #64]
+        0xa110, // adr r1, +64
+        0xb110, // cbz r0, +8, in the window
+        0xbf0c, // ite eq
+        0x4a10, // ldreq r2, [pc, #64]
+        0x2301, // movne r3, #1
+        0xf000, 0xf840, // bl +0x80
+        0x4478, // add r0, pc
+        0xf8df, 0x4040, // ldr.w r4, [pc, #64]
+        0xd010, // beq +0x20
+        0xf43f, 0xaf00, // beq.w -0x200
+        0xbd10, // pop {r4, pc}
+        0xbf00, 0xbf00, 0xbf00, 0xbf00,
+    ];
+    let code: Vec<u8> = halfwords.iter().flat_map(|halfword| halfword.to_le_bytes()).collect();
+    allocates_nothing(Isa::T32, &code, 30, [0x50_0000, 0x7000_0000]);
+}
