@@ -49,6 +49,21 @@ const RIP: &[(&[u8], Option<u8>, usize)] = &[
     (&[0x3e, 0xff], Some(4), 0),                // notrack jmp
     (&[0xff], Some(6), 0),                      // push
     (&[0x8f], Some(0), 0),                      // pop
+    (&[0x66, 0xff], Some(6), 0),                // push of 16 bits
+    (&[0x8a], None, 0),                         // mov to r8, or to AH to BH
+    (&[0x00], None, 0),                         // add r8 to memory
+    (&[0x48, 0x2b], None, 0),                   // sub r64
+    (&[0x48, 0x89], None, 0),                   // mov r64 to memory
+    (&[0x66, 0x8b], None, 0),                   // mov r16
+    (&[0x6b], None, 1),                         // imul imm8
+    (&[0xf7], Some(4), 0),                      // mul
+    (&[0xf3, 0x48, 0x0f, 0xb8], None, 0),       // popcnt
+    (&[0xf3, 0x0f, 0xbd], None, 0),             // lzcnt
+    (&[0xf0, 0x48, 0x0f, 0xc7], Some(1), 0),    // lock cmpxchg16b
+    (&[0xf2, 0x48, 0x0f, 0x2c], None, 0),       // cvttsd2si
+    (&[0x66, 0x0f, 0x3a, 0x61], None, 1),       // pcmpestri
+    (&[0x64, 0x48, 0x01], None, 0),             // add to fs:
+    (&[0xd9], Some(5), 0),                      // fldcw
     (&[0x0f, 0x44], None, 0),                   // cmove
     (&[0x0f, 0x94], Some(0), 0),                // sete
     (&[0x0f, 0x10], None, 0),                   // movups
@@ -63,7 +78,12 @@ const RIP: &[(&[u8], Option<u8>, usize)] = &[
     (&[0x0f, 0x1f], Some(0), 0),                // nop
     (&[0x0f, 0x18], Some(1), 0),                // prefetch
     (&[0xc5, 0xf9, 0x6f], None, 0),             // vmovdqa
+    (&[0xc5, 0x6a, 0x58], None, 0),             // vaddss
     (&[0xc4, 0x62, 0x75, 0x00], None, 0),       // vpshufb
+    (&[0xc4, 0xe2, 0xf8, 0xf2], None, 0),       // andn
+    (&[0xc4, 0xe3, 0xfb, 0xf0], None, 1),       // rorx
+    (&[0x8f, 0xe9, 0x78, 0x80], None, 0),       // vfrczps, XOP
+    (&[0x62, 0xf1, 0x6d, 0x58, 0xfe], None, 0), // vpaddd with broadcast
     (&[0xc4, 0xe3, 0x69, 0x4a], None, 1),       // vblendvps is4
     (&[0x62, 0xf1, 0xfe, 0x48, 0x6f], None, 0), // vmovdqu64
     (&[0x62, 0xf3, 0x6d, 0x48, 0x1f], None, 1), // vpcmpd imm8
@@ -126,11 +146,15 @@ pub(super) fn case(entropy: &mut Unstructured<'_>) -> Result<Case> {
     for branch in branches {
         fill(entropy, &mut code, &starts, &branch)?;
     }
+    for _ in 0..entropy.int_in_range(0..=6)? {
+        overwrite(entropy, &mut code)?;
+    }
     code.extend([0x90; 16]);
     let from = CodeAddr(0x0000_1000_0000_0000 + (u64::from(entropy.arbitrary::<u32>()?) << 4));
     let from = from.add(u64::from(entropy.ratio(1u8, 4)?) * entropy.int_in_range(0..=15)?);
-    let to = match entropy.int_in_range(0..=9)? {
-        0 | 3 => CodeAddr(0x0000_0500_0000_0000 + u64::from(entropy.arbitrary::<u32>()?)),
+    let to = match entropy.int_in_range(0..=11)? {
+        0 | 3 | 4 => CodeAddr(0x0000_0500_0000_0000 + u64::from(entropy.arbitrary::<u32>()?)),
+        5 | 6 => CodeAddr(0x0000_5000_0000_0000 + u64::from(entropy.arbitrary::<u32>()?)),
         // The last destinations within reach, and the first beyond.
         1 => from.offset(i64::from(i32::MIN) + entropy.int_in_range(-0x2000..=0x2000)?),
         2 => from.offset(i64::from(i32::MAX) + entropy.int_in_range(-0x2000..=0x2000)?),
@@ -151,13 +175,38 @@ pub(super) fn case(entropy: &mut Unstructured<'_>) -> Result<Case> {
 }
 
 fn inst(entropy: &mut Unstructured<'_>, code: &mut Vec<u8>, branches: &mut Vec<Branch>) -> Result<()> {
-    match entropy.int_in_range(0..=15)? {
-        0..=3 => rip(entropy, code, branches),
-        4..=7 => branch(entropy, code, branches),
-        8..=11 => plain(entropy, code),
-        12..=13 => common(entropy, code),
+    match entropy.int_in_range(0..=17)? {
+        0..=4 => rip(entropy, code, branches),
+        5..=8 => branch(entropy, code, branches),
+        9..=11 => plain(entropy, code),
+        12..=13 => overwrite(entropy, code),
+        14..=15 => common(entropy, code),
         _ => noise(entropy, code),
     }
+}
+
+/// A register gets a new value: all of it, or so it looks.
+fn overwrite(entropy: &mut Unstructured<'_>, code: &mut Vec<u8>) -> Result<()> {
+    let (to, of): (u8, u8) = (entropy.int_in_range(0..=15)?, entropy.int_in_range(0..=15)?);
+    let (rex, modrm) = (0x40 | (to >> 3) << 2 | of >> 3, 0xc0 | (to & 7) << 3 | of & 7);
+    let same = 0xc0 | (to & 7) << 3 | to & 7;
+    match entropy.int_in_range(0..=9)? {
+        // mov r32, imm32; mov r16, imm16; mov r8, imm8
+        0 => code.extend([0x40 | to >> 3, 0xb8 | to & 7, 1, 0, 0, 0]),
+        1 => code.extend([0x66, 0x40 | to >> 3, 0xb8 | to & 7, 1, 0]),
+        2 => code.extend([0x40 | to >> 3, 0xb0 | to & 7, 1]),
+        // mov r64, r64; mov r32, r32; movzx
+        3 => code.extend([rex | 8, 0x8b, modrm]),
+        4 => code.extend([rex, 0x8b, modrm]),
+        5 => code.extend([rex, 0x0f, 0xb6, modrm]),
+        // xor r32, r32; sub r64, r64; xor of two
+        6 => code.extend([0x40 | (to >> 3) * 5, 0x31, same]),
+        7 => code.extend([0x48 | (to >> 3) * 5, 0x29, same]),
+        8 => code.extend([rex, 0x33, modrm]),
+        // setne r8
+        _ => code.extend([0x40 | to >> 3, 0x0f, 0x95, 0xc0 | to & 7]),
+    }
+    Ok(())
 }
 
 fn rip(entropy: &mut Unstructured<'_>, code: &mut Vec<u8>, branches: &mut Vec<Branch>) -> Result<()> {
