@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use grapnel_relocator::Isa;
-use iced_x86::{Decoder, DecoderOptions, FlowControl, Mnemonic, Register};
+use iced_x86::{Decoder, DecoderOptions, EncodingKind, FlowControl, Mnemonic, Register};
 
 /// What is special about an instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -220,6 +220,7 @@ fn unjudged_x86_64(addr: u64, code: &[u8]) -> Option<&'static str> {
         Mnemonic::Popfq | Mnemonic::Popf => Some("it may set the trap flag"),
         Mnemonic::Swapgs | Mnemonic::Wrfsbase | Mnemonic::Wrgsbase => Some("it changes segments"),
         _ if inst.is_privileged() => Some("it is privileged"),
+        _ if inst.encoding() == EncodingKind::XOP => Some("the emulator takes XOP for pop"),
         _ if inst.op0_register().is_segment_register() => Some("it changes segments"),
         _ => None,
     })
