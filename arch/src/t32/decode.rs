@@ -107,6 +107,14 @@ impl Inst {
         self.core
     }
 
+    /// It writes a flag.
+    #[must_use]
+    pub fn writes_flags(&self) -> bool {
+        let (first, second) = self.halfwords();
+        let raw = t32::decode_word(u32::from(first) << 16 | u32::from(second), self.it.state());
+        raw.map_or(true, |raw| !raw.flags().writes.is_empty())
+    }
+
     /// What it does with the exclusive monitor.
     #[must_use]
     pub const fn exclusive(&self) -> Exclusive {
@@ -161,6 +169,8 @@ pub fn decode_within(addr: CodeAddr, bytes: &[u8], it: It) -> Result<Inst, Decod
     let raw = t32::decode_word(u32::from(first) << 16 | u32::from(second), it.state()).map_err(|reason| {
         match reason {
             Reason::Unpredictable => DecodeError::Unpredictable,
+            // IT under the condition 15.
+            _ if first & 0xfff0 == 0xbff0 && first & 0xf != 0 => DecodeError::Unpredictable,
             _ => DecodeError::Undefined,
         }
     })?;

@@ -230,6 +230,17 @@ impl Modified {
         })
     }
 
+    /// The value in an instruction's fields; `None` for one that is repeated in several bytes.
+    pub(super) const fn value_of(first: u16, second: u16) -> Option<u32> {
+        let (i, imm3, imm8) = (first >> 10 & 1, second >> 12 & 7, second & 0xff);
+        let imm12 = (i << 11 | imm3 << 8 | imm8) as u32;
+        match imm12 >> 7 {
+            0 | 1 => Some(imm12),
+            2..=7 => None,
+            rotation => Some((0x80 | imm12 & 0x7f).rotate_right(rotation)),
+        }
+    }
+
     /// The fields: `i`, for the first halfword, `imm3` and `imm8`, for the second.
     const fn fields(self) -> (u16, u16) {
         (self.0 >> 11 << 10, (self.0 >> 8 & 7) << 12 | self.0 & 0xff)

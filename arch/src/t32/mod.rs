@@ -7,6 +7,7 @@ mod encode;
 mod flow;
 mod it;
 mod pointer;
+mod table;
 mod text;
 
 pub use decode::{DecodeError, Exclusive, Inst, decode, decode_within};
@@ -18,6 +19,7 @@ pub use encode::{
 pub use flow::{Flow, Unsupported};
 pub use it::It;
 pub use pointer::{Literal, LiteralField, LiteralForm, PcUse, load_literal, load_through};
+pub use table::{TableForm, TableJump, table_jump};
 pub(crate) use text::text_within;
 pub use text::{len, text, text_in};
 

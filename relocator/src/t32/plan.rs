@@ -272,22 +272,25 @@ fn use_of_pc(window: &Window, insts: &Insts, inst: &Inst) -> Result<Lowering, Er
         PcUse::Address { register, value } => Ok(Lowering::Address(register, value)),
         PcUse::Add { register, value } => Ok(Lowering::Add(register, value)),
         PcUse::Literal(literal) => {
-            let (at, len) = (literal.target.displacement_from(window.from), i64::from(literal.access));
-            let bytes = insts.bytes.as_slice();
-            if len == 0 || at + len <= 0 || at >= window.len as i64 {
+            if !overlaps(window.from, window.len, literal) {
                 return match literal.form {
                     LiteralForm::Stack => Err(Error::NoScratch { culprit: culprit(inst) }),
                     _ => Ok(Lowering::Load(literal)),
                 };
             }
-            let read =
-                usize::try_from(at).ok().and_then(|at| bytes.get(at..at + usize::from(literal.access)));
-            match read {
+            let at = usize::try_from(literal.target.displacement_from(window.from)).ok();
+            match at.and_then(|at| insts.bytes.get(at..at + usize::from(literal.access))) {
                 Some(read) => Ok(Lowering::LoadCopied(copied(read))),
                 None => Err(Error::UsesWindow { culprit: culprit(inst), target: literal.target }),
             }
         }
     }
+}
+
+/// The bytes that are loaded and the first `len` at `from` have some in common.
+pub(super) fn overlaps(from: CodeAddr, len: usize, literal: Literal) -> bool {
+    let (at, access) = (literal.target.displacement_from(from), i64::from(literal.access));
+    access > 0 && at + access > 0 && at < len as i64
 }
 
 /// The address lies in the window, and is not its start, which is the function's address for everyone.
