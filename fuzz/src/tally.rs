@@ -242,7 +242,7 @@ fn inside(isa: Isa, edge: CodeAddr, reach: Reach) -> CodeAddr {
 /// block may belong to its IT: a thread between them is in a state that another place need not have.
 fn map_holds(window: &Window, case: &Case, relocated: &Relocated) -> Result<(), String> {
     let map = relocated.map();
-    let members = if case.isa == Isa::T32 { members(case) } else { Vec::new() };
+    let members = if case.isa == Isa::T32 { members(window, case) } else { Vec::new() };
     let mut offsets: Vec<usize> = window.offsets().collect();
     if relocated.resumes() {
         offsets.push(window.len());
@@ -268,17 +268,19 @@ fn map_holds(window: &Window, case: &Case, relocated: &Relocated) -> Result<(), 
 }
 
 /// The offsets of the members of IT blocks.
-fn members(case: &Case) -> Vec<usize> {
+fn members(window: &Window, case: &Case) -> Vec<usize> {
     let mut members = Vec::new();
-    let (mut at, mut it) = (0, t32::It::OUTSIDE);
-    while let Some(bytes) = case.source.get(at..)
-        && let Ok(inst) = t32::decode_within(case.from.add(at as u64), bytes, it)
-    {
+    let (mut end, mut it) = (0, t32::It::OUTSIDE);
+    for at in window.offsets() {
+        if at != end {
+            it = t32::It::OUTSIDE;
+        }
+        let Ok(inst) = t32::decode_within(case.from.add(at as u64), &case.source[at..], it) else { break };
         if it.is_inside() {
             members.push(at);
         }
         it = inst.next_it();
-        at += inst.bytes().len();
+        end = at + inst.bytes().len();
     }
     members
 }

@@ -44,7 +44,7 @@ pub(super) fn to32(entropy: &mut Unstructured<'_>, from: CodeAddr) -> Result<Cod
 /// A destination that doesn't lie in what follows the window; at times it lies in the window itself, which is refused.
 pub(super) const fn apart(from: CodeAddr, len: usize, to: CodeAddr) -> CodeAddr {
     let distance = to.displacement_from(from);
-    if distance >= 4 && distance < len as i64 {
+    if distance > 0 && distance < len as i64 {
         to.offset((len as i64 + 3) & !3)
     } else if distance < 0 && distance > -(MAX_EMITTED as i64) {
         to.offset(-(MAX_EMITTED as i64))

@@ -266,7 +266,7 @@ impl Machine for Walker<'_> {
             match operand.kind {
                 PcUse::Address | PcUse::Page => self.set(rd, operand.target.0),
                 PcUse::Literal(Literal::X)
-                    if let Some(value) = self.code.literal(operand.target)
+                    if let Some(value) = self.code.doubleword(operand.target)
                         && !self.carries =>
                 {
                     self.set(rd, value);

@@ -2,7 +2,10 @@
 //!
 //! It needs no emulator, so it also judges what an emulator does not know.
 
+mod a32;
 mod aarch64;
+mod events;
+mod t32;
 mod walk;
 mod x86_64;
 
@@ -17,6 +20,7 @@ pub fn judge(subject: &Subject<'_>) -> Verdict {
     match subject.case.isa {
         Isa::X86_64 => x86_64::judge(subject),
         Isa::Aarch64 => aarch64::judge(subject),
-        Isa::A32 | Isa::T32 => Verdict::Same,
+        Isa::A32 => a32::judge(subject),
+        Isa::T32 => t32::judge(subject),
     }
 }

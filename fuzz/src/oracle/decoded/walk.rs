@@ -103,13 +103,23 @@ impl<'a> Code<'a> {
         all.get(start..start + len)
     }
 
+    /// The value of a word among the literals.
+    pub(super) fn word(&self, at: CodeAddr) -> Option<u32> {
+        self.literals(at)?.first_chunk().map(|&value| u32::from_le_bytes(value))
+    }
+
     /// The value of a doubleword among the literals.
-    pub(super) fn literal(&self, at: CodeAddr) -> Option<u64> {
+    pub(super) fn doubleword(&self, at: CodeAddr) -> Option<u64> {
+        self.literals(at)?.first_chunk().map(|&value| u64::from_le_bytes(value))
+    }
+
+    /// The literals from an address on.
+    fn literals(&self, at: CodeAddr) -> Option<&'a [u8]> {
         let literals = self.subject.relocated.literals();
         let start = self.subject.relocated.bytes().len() - literals.len();
         let first = self.subject.case.to.add(start as u64);
         let at = at.offset_within(first, literals.len() as u64)? as usize;
-        literals.get(at..)?.first_chunk().map(|&value| u64::from_le_bytes(value))
+        literals.get(at..)
     }
 
     /// What is declared to be changed.
