@@ -277,8 +277,15 @@ const fn simd(word: u32) -> Effects {
     effects(0, 0)
 }
 
-/// SVE, SME and what is not allocated. SME names W8 to W15 by fewer bits.
+/// SVE, which names predicates and vectors where others name general registers, and no pairs of these; SME, which names
+/// W8 to W15 by fewer bits; and what is not allocated.
 const fn scalable(word: u32) -> Effects {
-    let named = cautious(&Fields::of(word)).reads | 0xff00;
+    let fields = Fields::of(word);
+    let named = match word >> 25 & 0xf {
+        // PSEL: W12 to W15 by two bits.
+        0b0010 if word & 0xff20_c210 == 0x2520_4000 => fields.all() | 0xf000,
+        0b0010 => fields.all(),
+        _ => cautious(&fields).reads | 0xff00,
+    };
     Effects { reads: named, writes: 0, changes: named }
 }
