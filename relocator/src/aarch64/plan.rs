@@ -92,6 +92,7 @@ impl Lowering {
             Self::Jump(Dest::Outside(target, _))
             | Self::Cond(_, Dest::Outside(target, _))
             | Self::Call(target) => plan.near(target, Field::Branch26.range()),
+            Self::Load { base: Base::Missing, target, .. } => plan.near(target, Field::Branch19.range()),
             Self::Address { target, .. } | Self::Page { target, .. } | Self::Load { target, .. } => {
                 plan.near(target, PAGES)
             }
