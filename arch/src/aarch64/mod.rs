@@ -7,6 +7,7 @@ mod encode;
 mod flow;
 mod pointer;
 mod registers;
+mod table;
 mod text;
 
 pub use decode::{Copying, DecodeError, Exclusive, Inst, decode};
@@ -17,6 +18,7 @@ pub use encode::{
 pub use flow::{Flow, Unsupported};
 pub use pointer::{Literal, PcOperand, PcUse};
 pub use registers::{Effects, RegisterMask};
+pub use table::{TableForm, TableJump, added, address, table_jump};
 pub use text::text;
 
 /// The length of every instruction in bytes.

@@ -4,7 +4,7 @@ use alloc::{vec, vec::Vec};
 
 use grapnel_arch::{
     CodeAddr,
-    aarch64::{Flow, INST_LEN, Inst, decode},
+    aarch64::{Flow, INST_LEN, Inst, PcUse, TableJump, added, address, decode, table_jump},
 };
 
 use super::{culprit, culprit_at, plan::uses_window};
@@ -13,8 +13,12 @@ use crate::{
     flow::{Reason, Surroundings, Verdict},
 };
 
+/// A longer table is taken for a misread one.
+const MAX_ENTRIES: u64 = 4096;
+
 pub(crate) fn check(bytes: &[u8], from: CodeAddr, window_len: usize, around: &Surroundings<'_>) -> Verdict {
-    let mut sweep = Sweep { bytes, from, window_len, around, seen: vec![false; bytes.len()], reason: None };
+    let none = || vec![false; bytes.len()];
+    let mut sweep = Sweep { bytes, from, window_len, around, seen: none(), constants: none(), reason: None };
     match sweep.all() {
         Err(branch) => Verdict::Refused(branch),
         Ok(()) => match sweep.reason {
@@ -31,6 +35,8 @@ struct Sweep<'a> {
     around: &'a Surroundings<'a>,
     /// Bytes that belong to an instruction that was seen.
     seen: Vec<bool>,
+    /// Bytes that a load of a literal reads.
+    constants: Vec<bool>,
     /// The first thing that could not be seen.
     reason: Option<Reason>,
 }
@@ -47,7 +53,7 @@ impl Sweep<'_> {
             self.reach(offset as usize)?;
         }
         for at in (0..self.bytes.len()).step_by(INST_LEN) {
-            if self.seen[at] {
+            if self.seen[at] || self.constants[at] {
                 continue;
             }
             let padding =
@@ -68,15 +74,16 @@ impl Sweep<'_> {
     fn reach(&mut self, start: usize) -> Result<(), Culprit> {
         let mut pending = vec![start];
         while let Some(mut at) = pending.pop() {
+            let mut run = Vec::new();
             while at < self.bytes.len() && !self.seen[at] {
                 let Ok(inst) = decode(self.from.add(at as u64), &self.bytes[at..]) else {
                     self.assume(Reason::Undecodable(self.from.add(at as u64)));
                     break;
                 };
-                self.judge(at, &inst)?;
-                if inst.flow() == Flow::JumpIndirect {
-                    self.assume(Reason::IndirectJump(culprit(&inst)));
-                }
+                run.push(inst);
+                self.judge(at, &run, &inst)?;
+                self.constant(&inst);
+                self.table(&run, &mut pending)?;
                 self.seen[at..at + INST_LEN].fill(true);
                 if let Some(target) = inst.flow().target()
                     && let Some(offset) = target.offset_within(self.from, self.bytes.len() as u64)
@@ -92,12 +99,13 @@ impl Sweep<'_> {
         Ok(())
     }
 
-    /// Branches of the window itself are relocated with it; all others must keep out of it.
-    fn judge(&mut self, at: usize, inst: &Inst) -> Result<(), Culprit> {
+    /// Branches of the window itself are relocated with it; all others must keep out of it. `run` ends with `inst`.
+    fn judge(&mut self, at: usize, run: &[Inst], inst: &Inst) -> Result<(), Culprit> {
         if at < self.window_len {
             return Ok(());
         }
-        if inst.operand().is_some_and(|operand| uses_window(self.from, self.window_len, operand)) {
+        let uses = |operand| uses_window(self.from, self.window_len, operand);
+        if inst.operand().is_some_and(uses) || self.computes_place_in_window(run, inst) {
             return Err(culprit(inst));
         }
         let Some(target) = inst.flow().target() else { return Ok(()) };
@@ -111,5 +119,55 @@ impl Sweep<'_> {
             }
             Some(_) => Err(culprit(inst)),
         }
+    }
+
+    /// It is the ADD to an ADRP, and the sum lies inside the window.
+    fn computes_place_in_window(&self, run: &[Inst], inst: &Inst) -> bool {
+        let register = (inst.word() & 0x1f) as u8;
+        let place = added(inst).and_then(|_| address(run, register));
+        place
+            .and_then(|place| place.offset_within(self.from, self.window_len as u64))
+            .is_some_and(|offset| offset > 0)
+    }
+
+    /// A constant of the function that a load of it reads is no code that was not reached.
+    fn constant(&mut self, inst: &Inst) {
+        let Some(operand) = inst.operand().filter(|operand| matches!(operand.kind, PcUse::Literal(_))) else {
+            return;
+        };
+        if let Some(offset) = operand.target.offset_within(self.from, self.bytes.len() as u64) {
+            let end = self.bytes.len().min(offset as usize + operand.access());
+            // What is also executed stays what it is: it was seen before, or is when it is reached.
+            self.constants[offset as usize..end].fill(true);
+        }
+    }
+
+    /// An indirect jump at the end of a run of instructions: follows its table, if that is one.
+    fn table(&mut self, run: &[Inst], pending: &mut Vec<usize>) -> Result<(), Culprit> {
+        let Some(jump) = run.last().filter(|jump| jump.flow() == Flow::JumpIndirect) else { return Ok(()) };
+        let Some(targets) = table_jump(run).and_then(|table| self.targets(table)) else {
+            self.assume(Reason::IndirectJump(culprit(jump)));
+            return Ok(());
+        };
+        for target in targets {
+            match target.offset_within(self.from, self.bytes.len() as u64) {
+                Some(offset) if offset > 0 && offset < self.window_len as u64 => return Err(culprit(jump)),
+                Some(0) => self.assume(Reason::LoopsToStart(culprit(jump))),
+                Some(offset) => pending.push(offset as usize),
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The entries of a table, if all of it can be read.
+    fn targets(&self, jump: TableJump) -> Option<Vec<CodeAddr>> {
+        let read = self.around.read?;
+        let size = jump.form.size;
+        let mut bytes = vec![0; usize::try_from(jump.entries.min(MAX_ENTRIES + 1)).ok()? * size];
+        if jump.entries > MAX_ENTRIES || !read(jump.table, &mut bytes) {
+            return None;
+        }
+        Some(bytes.chunks_exact(size).map(|entry| jump.form.target(jump.base, entry)).collect())
     }
 }
