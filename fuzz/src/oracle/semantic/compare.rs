@@ -1,5 +1,9 @@
 //! What two runs did, held against each other.
 
+use std::collections::VecDeque;
+
+use grapnel_relocator::Isa;
+
 use super::{
     engine::{Access, Spill},
     pair::Pair,
@@ -31,6 +35,13 @@ pub(super) fn compare(pair: &Pair<'_>, original: &Run, relocated: &Run) -> Verdi
     if original.events.iter().any(|event| goes_there(pair, event)) {
         return Verdict::Unjudged("it goes to where the relocated code is");
     }
+    if let Some(Event::Exit { target, .. } | Event::Call { target, returns_to: None, .. }) =
+        relocated.events.last()
+        && *target != pair.from
+        && original.jumps.contains(target)
+    {
+        return Verdict::Unjudged("it computes an address in the window and goes there");
+    }
     let state = match in_step(pair, &original.events, &relocated.events) {
         Ok(at_start) => at_start.unwrap_or(&original.state),
         Err(how) => return Verdict::Mismatch(how),
@@ -54,34 +65,77 @@ fn in_step<'a>(
     original: &'a [Event],
     relocated: &[Event],
 ) -> Result<Option<&'a State>, String> {
-    let (mut theirs, mut ours) = (original.iter().peekable(), relocated.iter().peekable());
+    let mut theirs = original.iter().peekable();
+    let mut ours: VecDeque<&Event> = relocated.iter().collect();
+    let mut done: Vec<&Event> = Vec::new();
     loop {
-        let how = match (theirs.peek(), ours.peek()) {
+        let how = match (theirs.peek(), ours.front()) {
             (None, None) => return Ok(None),
             (Some(one), Some(two)) => match same(pair, one, two) {
                 Ok(()) => {
-                    (theirs.next(), ours.next());
+                    theirs.next();
+                    done.extend(ours.pop_front());
                     continue;
                 }
                 Err(how) => how,
             },
             _ => String::new(),
         };
-        if let (Some(Event::Start { state }), Some(Event::Exit { target, .. })) = (theirs.peek(), ours.peek())
+        if let (Some(Event::Start { state }), Some(Event::Exit { target, .. })) =
+            (theirs.peek(), ours.front())
             && *target == pair.from
         {
             return Ok(Some(state));
         }
-        if ours.next_if(|event| matches!(event, Event::Access(Access { spill: Spill::Yes, .. }))).is_some()
-            || theirs.next_if(|event| is_optional(pair, event)).is_some()
-        {
-            continue;
+        let optional = theirs.peek().is_some_and(|event| is_optional(pair, event));
+        let still_to_come = |event: &&&Event| ours.iter().any(|two| same(pair, event, two).is_ok());
+        if optional && theirs.peek().is_some_and(|event| !still_to_come(&event)) {
+            theirs.next();
+        } else if let Some(later) = theirs.peek().and_then(|event| stored_later(pair, event, &ours)) {
+            done.extend(ours.remove(later));
+            theirs.next();
+        } else if ours.front().is_some_and(|event| is_private(pair, event, &done)) {
+            ours.pop_front();
+        } else if optional {
+            theirs.next();
+        } else {
+            return Err(match (theirs.peek(), ours.front()) {
+                (Some(one), Some(two)) => format!("{how}original {one:x?}\nrelocated {two:x?}"),
+                (Some(one), None) => format!("original {one:x?}\nrelocated nothing more"),
+                (None, two) => format!("original nothing more\nrelocated {two:x?}"),
+            });
         }
-        return Err(match (theirs.peek(), ours.peek()) {
-            (Some(one), Some(two)) => format!("{how}original {one:x?}\nrelocated {two:x?}"),
-            (Some(one), None) => format!("original {one:x?}\nrelocated nothing more"),
-            (None, two) => format!("original nothing more\nrelocated {two:x?}"),
-        });
+    }
+}
+
+/// The offset in the window of the instruction that made an access in the relocated code.
+fn made_by(pair: &Pair<'_>, access: &Access) -> Option<usize> {
+    pair.origin(access.by.wrapping_sub(pair.to) as usize)
+}
+
+/// A32 and T32: where among what is still to come the same instruction makes this store. The stores of one `stm` have no
+/// order (Arm ARM, B2.2: it is not single-copy atomic, and its accesses are not ordered among each other).
+fn stored_later(pair: &Pair<'_>, event: &Event, ours: &VecDeque<&Event>) -> Option<usize> {
+    let Event::Access(one @ Access { written: Some(_), .. }) = event else { return None };
+    if !matches!(pair.isa, Isa::A32 | Isa::T32) {
+        return None;
+    }
+    let offset = one.by.wrapping_sub(pair.from) as usize;
+    let of_the_same =
+        |event: &&&Event| matches!(event, Event::Access(access) if made_by(pair, access) == Some(offset));
+    ours.iter().take_while(of_the_same).position(|two| same(pair, event, two).is_ok())
+}
+
+/// An access that no one else notices: to a spill, or a read of what the same instruction of the window has just
+/// stored.
+fn is_private(pair: &Pair<'_>, event: &Event, done: &[&Event]) -> bool {
+    match event {
+        Event::Access(Access { spill: Spill::Yes, .. }) => true,
+        Event::Access(read @ Access { written: None, .. }) => done.iter().rev().any(|event| {
+            matches!(event, Event::Access(store @ Access { written: Some(_), .. })
+                if (store.addr, store.size) == (read.addr, read.size) && made_by(pair, store) == made_by(pair, read))
+        }),
+        _ => false,
     }
 }
 
@@ -131,9 +185,10 @@ fn same(pair: &Pair<'_>, one: &Event, two: &Event) -> Result<(), String> {
         (Event::Fault { cause, offset }, Event::Fault { cause: cause2, offset: offset2 }) => {
             (cause, offset) == (cause2, offset2)
         }
-        (Event::Exit { target, thumb }, Event::Exit { target: target2, thumb: thumb2 }) => {
-            (target, thumb) == (target2, thumb2)
-        }
+        (
+            Event::Exit { target, thumb, in_it_block },
+            Event::Exit { target: target2, thumb: thumb2, in_it_block: in_it_block2 },
+        ) => (target, thumb, in_it_block) == (target2, thumb2, in_it_block2),
         _ => false,
     };
     if equal { Ok(()) } else { Err(String::new()) }

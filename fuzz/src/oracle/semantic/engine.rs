@@ -96,10 +96,12 @@ pub(super) struct World {
     begun: bool,
     /// Where the code was stopped.
     pub(super) stopped_at: u64,
+    /// Where the code jumped to in itself.
+    pub(super) jumps: Vec<u64>,
     pub(super) steps: usize,
     /// The stack pointer at the start of the instruction of the window that is under way.
     stack: u64,
-    /// What spills overwrote.
+    /// What was overwritten below the stack pointer.
     spilled: Vec<(u64, u64, usize)>,
     /// What was written to.
     dirty: Vec<(u64, usize)>,
@@ -139,6 +141,7 @@ impl Engine {
             last: 0,
             begun: false,
             stopped_at: 0,
+            jumps: Vec::new(),
             steps: 0,
             stack: 0,
             spilled: Vec::new(),
@@ -256,6 +259,7 @@ impl Engine {
         let world = self.uc.get_data_mut();
         world.running = running;
         world.accesses.clear();
+        world.jumps.clear();
         world.begun = false;
         world.crowded = false;
         world.steps = 0;
@@ -309,12 +313,6 @@ impl Engine {
     /// The processor is in T32.
     pub(super) fn is_thumb(&self) -> Result<bool, EngineError> {
         Ok(is_thumb(&self.uc, self.isa)?)
-    }
-
-    pub(super) fn sweep(&self, addr: u64, code: &[u8]) -> Vec<Inst> {
-        let mut insts = Vec::new();
-        inspect::sweep(self.isa, addr, code, &mut insts);
-        insts
     }
 }
 
@@ -418,7 +416,7 @@ fn access(uc: &mut Hooked<'_>, kind: MemType, place: u64, size: usize, value: i6
         return;
     }
     let spill = if world.running.relocated { spill(uc, addr, size) } else { Spill::No };
-    if spill != Spill::No && writes {
+    if writes && is_below(uc, addr, size) {
         let mut old = [0; 8];
         let size = size.min(8);
         if read_data(uc, addr, &mut old[..size]).is_ok() {
@@ -434,16 +432,23 @@ fn access(uc: &mut Hooked<'_>, kind: MemType, place: u64, size: usize, value: i6
     world.accesses.push(Access { addr, size, written, spill, by: world.last });
 }
 
-/// Whether an access is below where the stack pointer was at the start of the window's instruction (and below the red
-/// zone), and not below where it is now.
-fn spill(uc: &Hooked<'_>, addr: u64, size: usize) -> Spill {
+/// Whether an access is below where the stack pointer was at the start of the window's instruction, and below the red
+/// zone.
+fn is_below(uc: &Hooked<'_>, addr: u64, size: usize) -> bool {
     let world = uc.get_data();
-    let top = world.stack.wrapping_sub(world.layout.red_zone);
-    let below = top.wrapping_sub(addr);
-    if below < size as u64 || below > SPILLS {
-        return Spill::No;
+    let below = world.stack.wrapping_sub(world.layout.red_zone).wrapping_sub(addr);
+    below >= size as u64 && below <= SPILLS
+}
+
+/// Whether an access is below where the stack pointer was, and not below where it is now.
+fn spill(uc: &Hooked<'_>, addr: u64, size: usize) -> Spill {
+    if !is_below(uc, addr, size) {
+        Spill::No
+    } else if stack(uc) <= addr {
+        Spill::Yes
+    } else {
+        Spill::Unsettled
     }
-    if stack(uc) <= addr { Spill::Yes } else { Spill::Unsettled }
 }
 
 /// The instruction that made these accesses is over: `push` writes, and then moves the stack pointer.
@@ -463,9 +468,20 @@ fn stack(uc: &Hooked<'_>) -> u64 {
     uc.reg_read(layout.general[layout.sp]).unwrap_or(0)
 }
 
-/// Memory below the stack pointer is no one's, but random code reads it.
+/// Memory below the stack pointer is no one's, and what was written there is gone; but random code reads it.
 fn restore_spilled(uc: &mut Hooked<'_>) {
-    while let Some((addr, old, size)) = uc.get_data_mut().spilled.pop() {
+    if uc.get_data().spilled.is_empty() {
+        return;
+    }
+    let top = stack(uc).wrapping_sub(uc.get_data().layout.red_zone);
+    let (gone, kept) = std::mem::take(&mut uc.get_data_mut().spilled).into_iter().partition::<Vec<_>, _>(
+        |&(addr, _, size)| {
+            let below = top.wrapping_sub(addr);
+            below >= size as u64 && below <= 2 * SPILLS
+        },
+    );
+    uc.get_data_mut().spilled = kept;
+    for (addr, old, size) in gone.into_iter().rev() {
         // The code wrote there, so it can be written to.
         let _ = write_data(uc, addr, &old.to_le_bytes()[..size]);
     }
@@ -507,11 +523,12 @@ fn begin(uc: &mut Hooked<'_>, addr: u64) {
     let world = uc.get_data_mut();
     world.last = addr;
     world.begun = true;
-    if world.running.relocated {
-        let offset = addr.wrapping_sub(world.running.base) as usize;
-        if world.running.starts.binary_search(&offset).is_ok() {
-            restore_spilled(uc);
-            uc.get_data_mut().stack = stack(uc);
-        }
+    if jumped || previous.is_some_and(|previous| previous.computes) {
+        world.jumps.push(addr);
+    }
+    let offset = addr.wrapping_sub(world.running.base) as usize;
+    if !world.running.relocated || world.running.starts.binary_search(&offset).is_ok() {
+        restore_spilled(uc);
+        uc.get_data_mut().stack = stack(uc);
     }
 }

@@ -23,19 +23,23 @@ pub(super) enum Kind {
 pub(super) struct Inst {
     /// Its length; 0 where none begins.
     pub(super) len: u8,
+    /// It goes to an address that it computes from its own (T32).
+    pub(super) computes: bool,
     pub(super) kind: Kind,
 }
 
-/// The instructions of code, by offset.
-pub(super) fn sweep(isa: Isa, addr: u64, code: &[u8], into: &mut Vec<Inst>) {
-    into.clear();
-    into.resize(code.len(), Inst::default());
-    let mut at = 0;
-    while at < code.len() {
-        let inst = inspect(isa, addr.wrapping_add(at as u64), &code[at..]);
-        into[at] = inst;
-        at += usize::from(inst.len.max(1));
+/// The instructions of code, by offset. Those at `starts` begin there, whatever precedes them.
+pub(super) fn sweep(isa: Isa, addr: u64, code: &[u8], starts: &[usize]) -> Vec<Inst> {
+    let mut insts = vec![Inst::default(); code.len()];
+    let ends = starts.iter().skip(1).copied().chain([code.len()]);
+    for (&start, end) in starts.iter().zip(ends) {
+        let mut at = start;
+        while at < end.min(code.len()) {
+            insts[at] = inspect(isa, addr.wrapping_add(at as u64), &code[at..]);
+            at += usize::from(insts[at].len.max(1));
+        }
     }
+    insts
 }
 
 fn inspect(isa: Isa, addr: u64, code: &[u8]) -> Inst {
@@ -44,7 +48,7 @@ fn inspect(isa: Isa, addr: u64, code: &[u8]) -> Inst {
         Isa::Aarch64 => {
             let word = word(code);
             let call = word & 0xfc00_0000 == 0x9400_0000 || word & 0xfeff_f000 == 0xd63f_0000;
-            Inst { len: 4, kind: kind(call) }
+            Inst { len: 4, kind: kind(call), computes: false }
         }
         Isa::A32 => {
             let word = word(code);
@@ -52,7 +56,7 @@ fn inspect(isa: Isa, addr: u64, code: &[u8]) -> Inst {
             let call = conditional
                 && (word & 0x0f00_0000 == 0x0b00_0000 || word & 0x0fff_fff0 == 0x012f_ff30)
                 || word & 0xfe00_0000 == 0xfa00_0000;
-            Inst { len: 4, kind: kind(call) }
+            Inst { len: 4, kind: kind(call), computes: false }
         }
         Isa::T32 => {
             let [first, second] = halves(code);
@@ -61,7 +65,9 @@ fn inspect(isa: Isa, addr: u64, code: &[u8]) -> Inst {
             } else {
                 first & 0xff87 == 0x4780
             };
-            Inst { len: if is_wide(first) { 4 } else { 2 }, kind: kind(call) }
+            // TBB and TBH; ADD to the PC.
+            let computes = first & 0xfff0 == 0xe8d0 && second & 0xffe0 == 0xf000 || first & 0xff87 == 0x4487;
+            Inst { len: if is_wide(first) { 4 } else { 2 }, kind: kind(call), computes }
         }
     }
 }
@@ -93,7 +99,7 @@ fn x86_64(addr: u64, code: &[u8]) -> Inst {
         (_, FlowControl::Call | FlowControl::IndirectCall) => Kind::Call,
         _ => Kind::Plain,
     };
-    Inst { len: inst.len() as u8, kind }
+    Inst { len: inst.len() as u8, kind, computes: false }
 }
 
 /// Code in which the emulator knows what it can know under another name: `BC.cond` is `B.cond` with another hint on
@@ -143,21 +149,30 @@ pub(super) fn uses_vectors(isa: Isa, code: &[u8]) -> bool {
     }
 }
 
-/// The offsets of T32 instructions that an IT instruction makes conditional, and whether the last such instruction is
-/// missing from the code.
-pub(super) fn it_blocks(code: &[u8]) -> (Vec<usize>, bool) {
-    let (mut inside, mut left, mut at) = (Vec::new(), 0, 0);
+/// The offsets of T32 instructions that an IT instruction makes conditional.
+pub(super) fn conditional(code: &[u8]) -> Vec<usize> {
+    it_blocks(code).0
+}
+
+/// The offset of the IT instruction whose block the code's end cuts, if there is one.
+pub(super) fn cut_by(code: &[u8]) -> Option<usize> {
+    it_blocks(code).1
+}
+
+fn it_blocks(code: &[u8]) -> (Vec<usize>, Option<usize>) {
+    let (mut inside, mut left, mut at, mut block) = (Vec::new(), 0, 0, 0);
     while at < code.len() {
         let [first, _] = halves(&code[at..]);
         if left > 0 {
             inside.push(at);
             left -= 1;
         } else if first & 0xff00 == 0xbf00 && first & 15 != 0 {
+            block = at;
             left = 4 - (first & 15).trailing_zeros();
         }
         at += if is_wide(first) { 4 } else { 2 };
     }
-    (inside, left > 0)
+    (inside, (left > 0).then_some(block))
 }
 
 /// Windows whose behaviour does not follow from their state, or belongs to a kernel.
@@ -193,7 +208,28 @@ pub(super) fn unjudged(isa: Isa, addr: u64, code: &[u8]) -> Option<&'static str>
 
 const CLOCK: &str = "it reads a clock or a random number";
 
+/// What the emulator's decoder asserts not to exist: half-precision operations that are newer than it.
+fn fails(word: u32) -> bool {
+    let bit = |number: u32| word >> number & 1;
+    if word & 0x9f60_c400 == 0x0e40_0400 {
+        let operation = word >> 11 & 7 | bit(23) << 3 | bit(29) << 4;
+        return matches!(operation, 0x05 | 0x0b..=0x0d | 0x11 | 0x19 | 0x1b | 0x1f);
+    }
+    if word & 0x8f7e_0c00 == 0x0e78_0800 {
+        let operation = word >> 12 & 31 | bit(23) << 5 | bit(29) << 6;
+        let known = matches!(
+            operation,
+            0x18..=0x1d | 0x2c..=0x2f | 0x38..=0x3b | 0x3d | 0x3f | 0x58..=0x5d | 0x6c | 0x6d | 0x6f | 0x79..=0x7b | 0x7d | 0x7f
+        );
+        return !known;
+    }
+    false
+}
+
 fn unjudged_aarch64(word: u32) -> Option<&'static str> {
+    if fails(word) {
+        return Some("the emulator does not know it, and fails");
+    }
     if word & 0xffc0_0000 != 0xd500_0000 {
         return None;
     }

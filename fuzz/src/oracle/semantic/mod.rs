@@ -100,12 +100,7 @@ fn overlaps(pair: &Pair<'_>) -> bool {
 }
 
 fn judge(engine: &mut Engine, pair: &Pair<'_>, seed: u64) -> Result<Verdict, EngineError> {
-    let (conditional, cut) =
-        if pair.isa == Isa::T32 { inspect::it_blocks(pair.code()) } else { (Vec::new(), false) };
-    if cut {
-        // Nothing but the IT instruction itself makes the rest of its block conditional.
-        return Ok(Verdict::Mismatch("the window ends inside an IT block".to_owned()));
-    }
+    let conditional = if pair.isa == Isa::T32 { inspect::conditional(pair.code()) } else { Vec::new() };
     let vectors = inspect::uses_vectors(pair.isa, pair.code())
         || inspect::uses_vectors(pair.isa, pair.relocated_code());
     let mut rng = Rng::with_seed(seed);

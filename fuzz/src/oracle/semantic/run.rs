@@ -7,7 +7,7 @@ use unicorn_engine::{RegisterX86, unicorn_const::uc_error};
 use super::{
     EngineError,
     engine::{Access, Engine, Running, Stop},
-    inspect::Kind,
+    inspect::{self, Kind},
     pair::Pair,
 };
 use crate::oracle::state::State;
@@ -38,10 +38,11 @@ pub(super) enum Event {
         cause: Cause,
         offset: Option<usize>,
     },
-    /// Left for this address.
+    /// Left for this address; in the middle of an IT block, if the window ends there.
     Exit {
         target: u64,
         thumb: bool,
+        in_it_block: bool,
     },
 }
 
@@ -67,6 +68,8 @@ pub(super) enum End {
 /// What one run did.
 pub(super) struct Run {
     pub(super) events: Vec<Event>,
+    /// Where it jumped to in its own code.
+    pub(super) jumps: Vec<u64>,
     pub(super) state: State,
     pub(super) end: End,
 }
@@ -108,11 +111,12 @@ pub(super) fn run(
     let (base, code) = if relocated { (pair.to, pair.relocated_code()) } else { (pair.from, pair.code()) };
     let literals =
         pair.to.wrapping_add(pair.relocated_len as u64)..pair.to.wrapping_add(pair.relocated.len() as u64);
+    let starts: Vec<usize> = pair.map.iter().map(|&(from, to)| if relocated { to } else { from }).collect();
     let running = Running {
         base,
-        insts: engine.sweep(base, code),
+        insts: inspect::sweep(pair.isa, base, code, &starts),
         relocated,
-        starts: pair.map.iter().map(|&(_, to)| to).collect(),
+        starts,
         literals: if relocated { literals } else { 0..0 },
         thumb: pair.isa == Isa::T32,
     };
@@ -124,7 +128,8 @@ pub(super) fn run(
     let events = runner.events;
     let state = State::read(engine.layout, vectors, &engine.uc)?;
     engine.undo()?;
-    Ok(Run { events, state, end })
+    let jumps = engine.uc.get_data().jumps.clone();
+    Ok(Run { events, jumps, state, end })
 }
 
 impl Runner<'_> {
@@ -132,7 +137,11 @@ impl Runner<'_> {
         let mut pc = self.base.wrapping_add(self.start.offset as u64);
         loop {
             if self.engine.uc.get_data().running.at(pc).is_none() {
-                self.events.push(Event::Exit { target: pc, thumb: self.pair.isa == Isa::T32 });
+                self.events.push(Event::Exit {
+                    target: pc,
+                    thumb: self.pair.isa == Isa::T32,
+                    in_it_block: false,
+                });
                 return Ok(End::Left);
             }
             let stop = self.engine.go(pc);
@@ -194,7 +203,10 @@ impl Runner<'_> {
         };
         self.exits += 1;
         if !call {
-            self.events.push(Event::Exit { target, thumb });
+            // Whatever is jumped to is outside of all blocks.
+            let in_it_block =
+                self.calls.is_none() && target == after && self.pair.isa == Isa::T32 && self.is_cut(target);
+            self.events.push(Event::Exit { target, thumb, in_it_block });
             return Ok(None);
         }
         let state = self.state()?;
@@ -213,6 +225,13 @@ impl Runner<'_> {
         }
         self.callee()?;
         Ok(Some(returns ^ thumb_bit))
+    }
+
+    /// The window ends at this address, and inside an IT block.
+    fn is_cut(&self, end: u64) -> bool {
+        end.wrapping_sub(self.base) == self.pair.code_len as u64
+            && inspect::cut_by(self.pair.code())
+                .is_some_and(|block| self.pair.map.iter().any(|&(from, _)| from == block))
     }
 
     /// x86-64: the return address, which the callee takes from the stack.

@@ -37,7 +37,7 @@ pub(super) const LAYOUT: Layout = Layout {
     scratch: &[12, LINK],
     pc: R::PC as i32,
     flags: R::CPSR as i32,
-    flags_mask: FLAGS | THUMB,
+    flags_mask: FLAGS,
     extra: &[R::FPSCR as i32, R::C13_C0_3 as i32],
     vectors: Vectors::Halves { first: R::D0 as i32, count: 32 },
     wide: false,

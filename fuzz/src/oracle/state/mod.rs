@@ -116,13 +116,14 @@ impl State {
     }
 
     pub(super) fn write<D>(&self, layout: &Layout, engine: &mut Unicorn<'_, D>) -> Result<(), uc_error> {
+        // On Arm they have the processor's mode, which has a stack pointer and a link register of its own.
+        engine.reg_write(layout.flags, self.flags)?;
         for (value, &register) in self.general.iter().zip(layout.general) {
             engine.reg_write(register, *value)?;
         }
         for (value, &register) in self.extra.iter().zip(layout.extra) {
             engine.reg_write(register, *value)?;
         }
-        engine.reg_write(layout.flags, self.flags)?;
         let Some(vectors) = &self.vectors else { return Ok(()) };
         match layout.vectors {
             Vectors::Whole { first, count } => {
