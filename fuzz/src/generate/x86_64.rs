@@ -200,8 +200,8 @@ fn overwrite(entropy: &mut Unstructured<'_>, code: &mut Vec<u8>) -> Result<()> {
         4 => code.extend([rex, 0x8b, modrm]),
         5 => code.extend([rex, 0x0f, 0xb6, modrm]),
         // xor r32, r32; sub r64, r64; xor of two
-        6 => code.extend([0x40 | (to >> 3) * 5, 0x31, same]),
-        7 => code.extend([0x48 | (to >> 3) * 5, 0x29, same]),
+        6 => code.extend([0x40 | ((to >> 3) * 5), 0x31, same]),
+        7 => code.extend([0x48 | ((to >> 3) * 5), 0x29, same]),
         8 => code.extend([rex, 0x33, modrm]),
         // setne r8
         _ => code.extend([0x40 | to >> 3, 0x0f, 0x95, 0xc0 | to & 7]),
