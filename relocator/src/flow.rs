@@ -3,6 +3,8 @@
 //! A patch overwrites the window. A branch from the rest of the function to the middle of it would land in the patch,
 //! and a read of it, where code and constants are mixed, would see the patch.
 
+use core::ops::Range;
+
 use grapnel_arch::{CodeAddr, Isa};
 
 use crate::{Culprit, a32, aarch64, t32, x86_64};
@@ -26,8 +28,8 @@ pub enum Verdict {
 pub enum Reason {
     /// An indirect jump may go anywhere: it is a jump table whose entries aren't known, or a tail call.
     IndirectJump(Culprit),
-    /// A branch goes to the window's start, where the patch is: a loop over the whole function. It works, but each turn
-    /// of it passes through the hook as if it were a call.
+    /// A branch goes to the window's start, where the patch is: at a function's entry, a loop over the whole function. It
+    /// works, but each turn of it passes through the hook as if it were a call.
     LoopsToStart(Culprit),
     /// Code that no direct branch leads to begins at this address: a landing pad, or an entry of a jump table.
     Unreached(CodeAddr),
@@ -67,9 +69,29 @@ pub fn check_with(
     around: &Surroundings<'_>,
 ) -> Verdict {
     match isa {
-        Isa::X86_64 => x86_64::check(function_bytes, from, window_len, around),
+        Isa::X86_64 => x86_64::check(function_bytes, from, 0..window_len, around),
         Isa::Aarch64 => aarch64::check(function_bytes, from, window_len, around),
         Isa::A32 => a32::check(function_bytes, from, window_len, around),
         Isa::T32 => t32::check(function_bytes, from, window_len, around),
+    }
+}
+
+/// The same for a window in the middle of the function at `from`: `window` is its offsets.
+///
+/// A branch to the window's start is told as [`Reason::LoopsToStart`]: it goes through the patch, as everything does that
+/// comes to this place. An instruction that begins before the window and runs into it is refused like a branch.
+///
+/// Only x86-64 is checked; of the other sets this is an assumption about the window.
+#[must_use]
+pub fn check_inside(
+    isa: Isa,
+    function_bytes: &[u8],
+    from: CodeAddr,
+    window: Range<usize>,
+    around: &Surroundings<'_>,
+) -> Verdict {
+    match isa {
+        Isa::X86_64 => x86_64::check(function_bytes, from, window, around),
+        _ => Verdict::Assumed(Reason::Unreached(from.add(window.start as u64))),
     }
 }

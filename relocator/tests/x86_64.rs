@@ -118,6 +118,24 @@ fn a_branch_back_into_the_window_is_found() {
 }
 
 #[test]
+fn a_window_in_the_middle_of_a_function_is_checked_on_both_sides() {
+    // push rbp; jmp +4 (to inc eax); xor eax, eax; nop; nop; inc eax; pop rbp; ret
+    let bytes = [0x55, 0xeb, 0x04, 0x31, 0xc0, 0x90, 0x90, 0xff, 0xc0, 0x5d, 0xc3];
+    let check = |window| {
+        flow::check_inside(Isa::X86_64, &bytes, FROM, window, &Surroundings::default())
+    };
+    assert!(matches!(check(3..8), Verdict::Refused(branch) if branch.at == FROM.add(1)));
+    // The branch goes to the window's start, where the patch is.
+    assert!(matches!(check(7..11), Verdict::Assumed(Reason::LoopsToStart(branch)) if branch.at == FROM.add(1)));
+    // In the middle of an instruction.
+    assert!(matches!(check(8..11), Verdict::Refused(inst) if inst.at == FROM.add(7)));
+    assert_eq!(
+        flow::check_inside(Isa::X86_64, &bytes[3..], FROM, 4..8, &Surroundings::default()),
+        Verdict::Proven
+    );
+}
+
+#[test]
 fn what_can_not_be_seen_is_assumed() {
     // push rbp; push rbx; mov rax, rdi; jmp rax
     let jump = flow::check(Isa::X86_64, &[0x55, 0x53, 0x48, 0x89, 0xf8, 0xff, 0xe0], FROM, 5);

@@ -1,6 +1,7 @@
 //! The control flow of one function.
 
 use alloc::{vec, vec::Vec};
+use core::ops::Range;
 
 use grapnel_arch::{
     CodeAddr,
@@ -16,8 +17,13 @@ use crate::{
 /// A longer table is taken for a misread one.
 const MAX_ENTRIES: u64 = 4096;
 
-pub(crate) fn check(bytes: &[u8], from: CodeAddr, window_len: usize, around: &Surroundings<'_>) -> Verdict {
-    let mut sweep = Sweep { bytes, from, window_len, around, seen: vec![false; bytes.len()], reason: None };
+pub(crate) fn check(
+    bytes: &[u8],
+    from: CodeAddr,
+    window: Range<usize>,
+    around: &Surroundings<'_>,
+) -> Verdict {
+    let mut sweep = Sweep { bytes, from, window, around, seen: vec![false; bytes.len()], reason: None };
     match sweep.all() {
         Err(branch) => Verdict::Refused(branch),
         Ok(()) => match sweep.reason {
@@ -30,7 +36,8 @@ pub(crate) fn check(bytes: &[u8], from: CodeAddr, window_len: usize, around: &Su
 struct Sweep<'a> {
     bytes: &'a [u8],
     from: CodeAddr,
-    window_len: usize,
+    /// Offsets from the function's start.
+    window: Range<usize>,
     around: &'a Surroundings<'a>,
     /// Bytes that belong to an instruction that was seen.
     seen: Vec<bool>,
@@ -44,7 +51,7 @@ impl Sweep<'_> {
         self.reach(0)?;
         for &entry in self.around.entries {
             let Some(offset) = entry.offset_within(self.from, self.bytes.len() as u64) else { continue };
-            if offset > 0 && offset < self.window_len as u64 {
+            if self.is_inner(offset) {
                 return Err(culprit_at(entry, &self.bytes[offset as usize..]));
             }
             self.reach(offset as usize)?;
@@ -100,16 +107,25 @@ impl Sweep<'_> {
         Ok(())
     }
 
+    /// An offset at which nothing may arrive from outside the window. Its first instruction is where the patch begins.
+    fn is_inner(&self, offset: u64) -> bool {
+        (self.window.start as u64 + 1..self.window.end as u64).contains(&offset)
+    }
+
     /// Branches of the window itself are relocated with it; all others must keep out of it.
     fn judge(&mut self, at: usize, inst: &Inst) -> Result<(), Culprit> {
-        if at < self.window_len {
+        if self.window.contains(&at) {
             return Ok(());
         }
-        if inst.rip_operand().is_some_and(|operand| uses_window(self.from, self.window_len, operand)) {
+        let window = self.from.add(self.window.start as u64);
+        let runs_in = at < self.window.start && at + inst.bytes().len() > self.window.start;
+        if runs_in
+            || inst.rip_operand().is_some_and(|operand| uses_window(window, self.window.len(), operand))
+        {
             return Err(culprit(inst));
         }
         let Some(target) = inst.flow().target() else { return Ok(()) };
-        match target.offset_within(self.from, self.window_len as u64) {
+        match target.offset_within(window, self.window.len() as u64) {
             None => Ok(()),
             // A recursive call is a call like any other.
             Some(0) if matches!(inst.flow(), Flow::Call { .. }) => Ok(()),
@@ -135,8 +151,11 @@ impl Sweep<'_> {
         };
         for target in targets {
             match target.offset_within(self.from, self.bytes.len() as u64) {
-                Some(offset) if offset > 0 && offset < self.window_len as u64 => return Err(culprit(jump)),
-                Some(0) => self.assume(Reason::LoopsToStart(culprit(jump))),
+                Some(offset) if self.is_inner(offset) => return Err(culprit(jump)),
+                Some(offset) if offset == self.window.start as u64 => {
+                    self.assume(Reason::LoopsToStart(culprit(jump)));
+                    pending.push(offset as usize);
+                }
                 Some(offset) => pending.push(offset as usize),
                 None => {}
             }
