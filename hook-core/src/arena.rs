@@ -7,6 +7,9 @@
 //!    before the region is used. Slots can be added while code in the region runs.
 //! 2. Anonymous memory that is writable first and executable after [`Arena::seal`]; nothing is added after that.
 //!
+//! Words that code reads and that change while it runs lie in pages of their own, which are writable and never
+//! executable; a child made by fork has a copy of them.
+//!
 //! Regions are never unmapped: a trampoline may be on some thread's stack. An arena that goes away leaves its
 //! executable views behind, and only the writable ones go.
 //!
@@ -18,11 +21,12 @@
 //! region of a slot before it writes.
 
 use alloc::vec::Vec;
-use core::ops::Range;
+use core::{ops::Range, sync::atomic::AtomicU64};
 
 use crate::{
     live::Pattern,
     memory::{maps::Maps, place::map_near},
+    native::NEAR_REACH,
     sys::{self, Errno, Fd, PAGE},
 };
 
@@ -49,7 +53,15 @@ pub struct Arena {
     regions: Vec<Region>,
     /// Where islands are, and where each goes. They are never changed, so hooks can share them.
     islands: Vec<(u64, u64)>,
+    words: Vec<Words>,
     avoid_two_views: bool,
+}
+
+/// A page of words.
+#[derive(Debug)]
+struct Words {
+    start: usize,
+    used: usize,
 }
 
 #[derive(Debug)]
@@ -80,12 +92,21 @@ impl Arena {
 
     /// An arena that doesn't try a file in memory.
     pub fn with_protection_only() -> Self {
-        Self { regions: Vec::new(), islands: Vec::new(), avoid_two_views: true }
+        let mut arena = Self::new();
+        arena.avoid_two_views = true;
+        arena
     }
 
     /// The executable regions and how each was made.
     pub fn regions(&self) -> impl Iterator<Item = (Range<usize>, CodeWay)> + '_ {
         self.regions.iter().map(|r| (r.code.clone(), r.way))
+    }
+
+    /// How many bytes of code and words were given out.
+    pub(crate) fn used(&self) -> usize {
+        let code =
+            self.regions.iter().map(|r| r.used + r.pinned.iter().map(ExactSizeIterator::len).sum::<usize>());
+        code.chain(self.words.iter().map(|words| words.used)).sum()
     }
 
     /// Takes a slot that begins in `reach`, as near to `near` as may be.
@@ -171,6 +192,30 @@ impl Arena {
             unsafe { ((start + i) as *mut u8).write_volatile(code.get(i).copied().unwrap_or(FILL)) };
         }
         true
+    }
+
+    /// Takes a word that code at `code` can name by its distance. It is never given back.
+    pub(crate) fn word(&mut self, code: &CodeSlot, maps: Option<&Maps>) -> Result<&'static AtomicU64, Errno> {
+        const SIZE: usize = size_of::<AtomicU64>();
+        let reach = NEAR_REACH as usize - code.len - SIZE;
+        let reach = code.at.saturating_sub(reach)..code.at.saturating_add(reach);
+        let fits = |w: &Words| w.used + SIZE <= PAGE && reach.contains(&(w.start + w.used));
+        let index = match self.words.iter().position(fits) {
+            Some(index) => index,
+            None => {
+                let rights = libc::PROT_READ | libc::PROT_WRITE;
+                let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+                let start = map_near(code.at, PAGE, &reach, maps, rights, flags, None)?;
+                sys::name_mapping(start, PAGE, c"grapnel-words");
+                self.words.push(Words { start, used: 0 });
+                self.words.len() - 1
+            }
+        };
+        let words = self.words.get_mut(index).ok_or(sys::ENOMEM)?;
+        let at = words.start + words.used;
+        words.used += SIZE;
+        // SAFETY: the word is aligned, zeroed, in a page that is never unmapped, and given out once.
+        Ok(unsafe { &*(at as *const AtomicU64) })
     }
 
     /// Makes everything that was written executable. Afterwards every slot can be run.

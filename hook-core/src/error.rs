@@ -36,6 +36,38 @@ pub enum Error {
         /// The hook that was there first.
         first: HookId,
     },
+    /// The patch would overlap one that is in.
+    #[error("the patch at {target} would overlap the one at {standing}")]
+    Taken {
+        /// Where the patch would be.
+        target: CodeAddr,
+        /// The one that is there.
+        standing: CodeAddr,
+    },
+    /// Where the function around a probe begins and ends isn't known.
+    #[error("the function around {target} isn't known")]
+    NoFunction {
+        /// Where the probe would be.
+        target: CodeAddr,
+    },
+    /// The processor keeps a shadow stack for this process, which the listener's way of seeing the return would break.
+    #[error("the return of {target} can't be listened to: the process has a shadow stack")]
+    ShadowStack {
+        /// The function.
+        target: CodeAddr,
+    },
+    /// All vector state is to be kept, and the system doesn't let programs save it.
+    #[error("the vector registers can't be kept at {target}: the system has not switched XSAVE on")]
+    NoVectors {
+        /// The function or the probed place.
+        target: CodeAddr,
+    },
+    /// There is nothing of this number in the set.
+    #[error("attachment {number} isn't in this set")]
+    NotAttached {
+        /// Its number.
+        number: u64,
+    },
     /// The replacement lies in the bytes that would be overwritten.
     #[error("the replacement {replacement} lies in the bytes of {target} that would be overwritten")]
     ReplacementInPatch {
@@ -149,13 +181,26 @@ pub enum Error {
 }
 
 impl Error {
-    /// The address that the error is about: the offending instruction where there is one, else the target or the site.
+    /// What finding other bytes means when a hook is taken out.
+    pub(crate) fn of_removal(self) -> Self {
+        match self {
+            Self::Changed { site, expected, found } => Self::ForeignPatch { site, expected, found },
+            other => other,
+        }
+    }
+
+    /// The address that the error is about: the offending instruction where there is one, else the target or the site;
+    /// 0 if it is about none.
     pub fn address(&self) -> CodeAddr {
         match self {
             Self::NotExecutable { target }
             | Self::Unreadable { target }
             | Self::AlreadyPlanned { target, .. }
             | Self::Overlaps { target, .. }
+            | Self::Taken { target, .. }
+            | Self::NoFunction { target }
+            | Self::ShadowStack { target }
+            | Self::NoVectors { target }
             | Self::ReplacementInPatch { target, .. }
             | Self::Unproved { target, .. }
             | Self::Clobbers { target, .. }
@@ -166,6 +211,7 @@ impl Error {
                 None => *target,
             },
             Self::InboundBranch { culprit, .. } => culprit.at,
+            Self::NotAttached { .. } => CodeAddr(0),
             Self::Changed { site, .. }
             | Self::ForeignPatch { site, .. }
             | Self::Write { site, .. }
@@ -205,6 +251,12 @@ impl Error {
             Self::AlreadyPlanned { .. } | Self::Overlaps { .. } => {
                 "hook it once, and let the replacement do both; several names may stand for one function"
             }
+            Self::Taken { .. } => {
+                "attach to the function or the place that is hooked already, or remove that first"
+            }
+            Self::NoFunction { .. } => "give the range of the function",
+            Self::ShadowStack { .. } => "listen to the entry only, or replace the function",
+            Self::NoVectors { .. } => "do without vectors, if the listener uses none",
             Self::ReplacementInPatch { .. } => "choose a replacement outside the function",
             Self::Relocation { source, .. } => source.remedy(),
             Self::InboundBranch { .. } => "hook the function's callers instead, or a function that it calls",
@@ -225,7 +277,7 @@ impl Error {
             Self::NotLive { refusal: Refusal::Busy, .. } => "try again when the other thread is done",
             Self::NotLive { refusal: Refusal::NotPrepared, .. } => "prepare the transaction for live code",
             Self::NotLive { .. } => "patch while one thread runs: before main, or with the others stopped",
-            Self::AlreadyRemoved { .. } => "nothing needs to be done",
+            Self::AlreadyRemoved { .. } | Self::NotAttached { .. } => "nothing needs to be done",
         }
     }
 }

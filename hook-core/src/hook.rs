@@ -101,27 +101,41 @@ impl Hook {
             return Err(Error::AlreadyRemoved { site: self.start.at });
         }
         let view = MemoryView::open();
-        let mut patches = [Patch::new(None, self.start.undone(), self.ways)];
+        let mut patches = [self.patch_out()];
         // SAFETY: the original bytes come back where they were, and only if this hook's are there; what `liveness`
         // says is so.
         unsafe { patch::apply(&view, &mut patches, liveness) };
         let [Patch { state, .. }] = patches;
-        state.map_err(|error| match error {
-            Error::Changed { site, expected, found } => Error::ForeignPatch { site, expected, found },
-            other => other,
-        })?;
+        state.map_err(Error::of_removal)?;
         self.removed = true;
-        let mut padding = None;
-        if let Some(aside) = self.aside {
-            // A thread may have taken the short redirect and not yet the near one behind it. Nor is it touched if it is
-            // no longer what this hook wrote.
-            let undone = liveness == Liveness::SingleThreaded
-                && view.differs(aside.at.0 as usize, aside.new.as_slice()).is_none()
-                // SAFETY: no other thread runs the redirect, and no redirect leads to it any more.
-                && unsafe { view.write_code(aside.at.0 as usize, aside.old.as_slice()) }.is_ok();
-            let end = aside.at.0 + aside.new.as_slice().len() as u64;
-            padding = (!undone).then_some(aside.at.0..end);
-        }
+        // SAFETY: the redirect at the start is gone; what `liveness` says is so.
+        let padding = unsafe { self.restore_padding(&view, liveness) };
         Ok(RemoveOutcome::CodeKept { code: self.code(), padding })
+    }
+
+    /// Puts the padding back that a short patch took, unless a thread may be about to run it. Answers where it wasn't.
+    ///
+    /// # Safety
+    /// No redirect leads there any more, and what `liveness` says of the other threads is so.
+    pub(crate) unsafe fn restore_padding(&self, view: &MemoryView, liveness: Liveness) -> Option<Range<u64>> {
+        let aside = self.aside?;
+        // A thread may have taken the short redirect and not yet the near one behind it. Nor is it touched if it is no
+        // longer what this hook wrote.
+        let undone = liveness == Liveness::SingleThreaded
+            && view.differs(aside.at.0 as usize, aside.new.as_slice()).is_none()
+            // SAFETY: no other thread runs the redirect, and no redirect leads to it any more.
+            && unsafe { view.write_code(aside.at.0 as usize, aside.old.as_slice()) }.is_ok();
+        (!undone).then(|| aside.at.0..aside.at.0 + aside.new.as_slice().len() as u64)
+    }
+
+    /// The patch that puts the hook in. Padding that still holds its redirect is left as it is.
+    pub(crate) fn patch_in(&self, view: &MemoryView) -> Patch {
+        let there = |aside: &Edit| view.differs(aside.at.0 as usize, aside.new.as_slice()).is_none();
+        Patch::new(self.aside.filter(|aside| !there(aside)), self.start, self.ways)
+    }
+
+    /// The patch that takes it out.
+    pub(crate) fn patch_out(&self) -> Patch {
+        Patch::new(None, self.start.undone(), self.ways)
     }
 }

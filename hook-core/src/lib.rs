@@ -36,21 +36,29 @@
 //! # Ok::<(), grapnel_hook::Error>(())
 //! ```
 //!
-//! # What is not here yet
-//! Listeners, probes, several hooks on one function in a defined order, GOT hooks, hooks that wait for a library,
-//! unwind entries and names for trampolines, and giving trampolines back. Functions are found through the dynamic symbol
-//! table only. A trampoline that a thread is in has no unwind entry: a backtrace from a signal handler that interrupts
-//! it there ends there.
+//! That is one replacement by one jump, the fastest. A [`HookSet`] does more: any number of replacements and
+//! [listeners](Listener) on one function, in a defined order, and [probes](Probe) in the middle of functions.
 //!
-//! The crate lives inside the process that it changes. It calls no function of libc (system calls are made directly, so
-//! `errno` is untouched), waits for no lock, and allocates through `alloc` only,
-//! never while a function is half patched. It keeps nothing between calls but what patching under running threads needs:
-//! a signal handler and its table ([`Liveness::Live`]). After fork the child has the same hooks, and they work: there is nothing to do.
+//! # What is not here yet
+//! GOT hooks, hooks that wait for a library, names for trampolines, and giving memory back: what was made is kept, and
+//! used again where that is right. Functions are found through the dynamic symbol table only. Exceptions and backtraces
+//! pass through listeners, replacements and probes; but the trampolines and the few instructions of a stub have no unwind
+//! entry, so a backtrace from a signal handler that interrupts a thread just there ends there, and an exception doesn't
+//! pass a call that was relocated into a trampoline ([`grapnel_relocator::RelocationPlan::calls`]). In a process with a
+//! shadow stack the return can't be listened to.
+//!
+//! The crate lives inside the process that it changes. It calls no function of libc but one (system calls are made
+//! directly, so `errno` is untouched; `__errno_location` is asked once, when the first listener is attached), waits for no
+//! lock, and allocates through `alloc` only,
+//! never while a function is half patched. It keeps nothing between calls but what patching under running threads needs,
+//! a signal handler and its table ([`Liveness::Live`]), and what listeners need, tables of the returns that are awaited and
+//! of the threads in guarded listeners. After fork the child has the same hooks, and they work: there is nothing to do.
 //!
 //! # Safety
-//! `unsafe` is confined to: `sys` and `native` (system calls, two assembly routines), `memory::view` (writing code),
+//! `unsafe` is confined to: `sys` and `native` (system calls, assembly routines), `memory::view` (writing code),
 //! `memory::place` and `arena` (mapping and writing trampolines), `module`, `elf` and `extent` (reading loaded objects),
-//! `symbol` (calling IFUNC resolvers), `live` (the trap handler), `patch`, `transaction` and `hook` (patching). Each says
+//! `symbol` (calling IFUNC resolvers), `live` (the trap handler), `listen` (what runs between a caller and its function),
+//! `patch`, `transaction`, `set` and `hook` (patching). Each says
 //! at its start what it relies on.
 #![cfg_attr(not(test), no_std)]
 
@@ -61,6 +69,7 @@ mod elf;
 mod error;
 mod extent;
 mod hook;
+pub mod listen;
 mod live;
 mod memory;
 pub mod module;
@@ -68,6 +77,7 @@ mod native;
 mod padding;
 mod patch;
 mod plan;
+pub mod set;
 pub mod symbol;
 mod sys;
 mod transaction;
@@ -77,11 +87,13 @@ pub use arena::{Arena, CodeWay};
 pub use error::Error;
 pub use grapnel_relocator::CodeAddr;
 pub use hook::{Hook, RemoveOutcome};
+pub use listen::{Listener, Probe};
 pub use live::{Liveness, Refusal};
 pub use memory::{
     maps::{self, Maps},
     view::{Bytes, PatchWay},
 };
 pub use plan::{HookPlan, Options, PatchKind, Proof};
+pub use set::{Attachment, Batch, BatchId, HookSet, PreparedBatch};
 pub use sys::Errno;
 pub use transaction::{HookId, Prepared, Transaction};

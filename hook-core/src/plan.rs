@@ -13,7 +13,7 @@ use crate::{
     Error, extent,
     memory::{maps::Maps, view::Bytes, view::MemoryView},
     native::{self, ISA, LANDING_PAD},
-    padding::Surroundings,
+    padding::{Standing, Surroundings},
 };
 
 /// The longest function that is decoded whole for branches into its window.
@@ -103,11 +103,82 @@ impl HookPlan {
     /// If the code can't be read or hooked, with the reason and a remedy.
     pub fn new(target: CodeAddr, options: Options) -> Result<Self, Error> {
         let (view, maps) = (MemoryView::open(), Maps::read().ok());
-        Self::with(target, options, &Surroundings { view: &view, maps: maps.as_ref(), claimed: &|_| false })
+        let standing = Standing::new();
+        Self::with(target, options, &Surroundings::unclaimed(&view, maps.as_ref(), &standing))
+    }
+
+    /// Plans a probe at an instruction of the function whose addresses are given, or are those of the unwind entry around
+    /// it.
+    ///
+    /// # Errors
+    /// If the code can't be read or probed, or the function around it isn't known, with the reason and a remedy.
+    pub fn probe(at: CodeAddr, function: Option<Range<u64>>, options: Options) -> Result<Self, Error> {
+        let (view, maps) = (MemoryView::open(), Maps::read().ok());
+        let standing = Standing::new();
+        Self::inside(at, function, options, &Surroundings::unclaimed(&view, maps.as_ref(), &standing))
+    }
+
+    pub(crate) fn inside(
+        target: CodeAddr,
+        function: Option<Range<u64>>,
+        options: Options,
+        around: &Surroundings<'_>,
+    ) -> Result<Self, Error> {
+        let maps = around.maps;
+        if maps.is_some_and(|maps| !maps.find(target.0 as usize).is_some_and(|m| m.execute)) {
+            return Err(Error::NotExecutable { target });
+        }
+        let described = || {
+            let range = extent::of(maps?, target.0 as usize)?;
+            Some(range.start as u64..range.end as u64)
+        };
+        let function = function
+            .or_else(described)
+            .filter(|range| range.contains(&target.0) && range.end - range.start <= EXTENT_MAX as u64)
+            .ok_or(Error::NoFunction { target })?;
+        let mut bytes = vec![0; (function.end - function.start) as usize];
+        if around.read(function.start as usize, &mut bytes) != bytes.len() {
+            return Err(Error::Unreadable { target });
+        }
+        let offset = (target.0 - function.start) as usize;
+        let behind = bytes.get(offset..).unwrap_or(&[]);
+        let refused = |source| Error::Relocation { target, bytes: Bytes::new(behind), source };
+        let patch_len = redirect::lengths(ISA).near;
+        let wanted = WindowOptions { extent: Some(behind.len()), allow_padding: false, entry: offset == 0 };
+        let window = Window::decode_with(ISA, target, behind, patch_len, wanted).map_err(refused)?;
+        let relocation = RelocationPlan::new(&window).map_err(refused)?;
+        let range = offset..offset + window.len();
+        let from = CodeAddr(function.start);
+        let verdict = flow::check_inside(ISA, &bytes, from, range, &flow::Surroundings::default());
+        let original = Bytes::new(behind.get(..patch_len).unwrap_or(&[]));
+        let proof = proof(verdict, target, Bytes::new(behind))?;
+        let plan = Self {
+            target,
+            site: target,
+            patch_len,
+            original,
+            window,
+            relocation,
+            stop: None,
+            kind: PatchKind::Near,
+            proof,
+        };
+        plan.proved_as(options, Bytes::new(behind))
+    }
+
+    /// The plan, if it is proved or needn't be.
+    fn proved_as(self, options: Options, bytes: Bytes) -> Result<Self, Error> {
+        match self.proof {
+            Proof::Proven => Ok(self),
+            _ if options.require_proof => {
+                Err(Error::Unproved { target: self.target, bytes, proof: self.proof })
+            }
+            _ => Ok(self),
+        }
     }
 
     pub(crate) fn with(target: CodeAddr, options: Options, around: &Surroundings<'_>) -> Result<Self, Error> {
-        let Surroundings { view, maps, .. } = *around;
+        let maps = around.maps;
         let at = target.0 as usize;
         if let Some(maps) = maps
             && !maps.find(at).is_some_and(|m| m.execute)
@@ -118,7 +189,7 @@ impl HookPlan {
         let size = options.size.or_else(|| described().map(|range| range.end - at)).filter(|&size| size > 0);
         let wanted = size.unwrap_or(0).min(EXTENT_MAX).max(LANDING_PAD.len() + 2 * native::MAX_INST_LEN + 16);
         let mut bytes = vec![0; wanted];
-        let n = view.read(at, &mut bytes);
+        let n = around.read(at, &mut bytes);
         bytes.truncate(n);
         if bytes.is_empty() {
             return Err(Error::Unreadable { target });
@@ -138,13 +209,7 @@ impl HookPlan {
             Err(refused) => Self::short(target, &bytes, size, options, around).ok_or(refused)?,
             Ok(plan) => plan,
         };
-        match plan.proof {
-            Proof::Proven => Ok(plan),
-            _ if options.require_proof => {
-                Err(Error::Unproved { target, bytes: Bytes::new(&bytes), proof: plan.proof })
-            }
-            _ => Ok(plan),
-        }
+        plan.proved_as(options, Bytes::new(&bytes))
     }
 
     fn near(
@@ -189,14 +254,9 @@ impl HookPlan {
         let relocation = RelocationPlan::new(&window).map_err(refused)?;
         let proof = match extent.and_then(|extent| behind.get(..extent)) {
             None => Proof::ExtentUnknown,
-            Some(function) => match flow::check(ISA, function, site, window.len()) {
-                Verdict::Proven => Proof::Proven,
-                Verdict::Assumed(reason) => Proof::Assumed(reason),
-                Verdict::Refused(culprit) => {
-                    return Err(Error::InboundBranch { target, bytes: Bytes::new(bytes), culprit });
-                }
-                _ => Proof::ExtentUnknown,
-            },
+            Some(function) => {
+                proof(flow::check(ISA, function, site, window.len()), target, Bytes::new(bytes))?
+            }
         };
         let kind = match (&stop, window.code_len() < patch_len) {
             (Some(_), _) => PatchKind::Short,
@@ -245,5 +305,14 @@ impl HookPlan {
     pub(crate) fn overwritten(&self) -> impl Iterator<Item = Range<u64>> {
         let stop = self.stop.as_ref().map(|(at, found)| at.0..at.0 + found.as_slice().len() as u64);
         core::iter::once(self.site.0..self.site.0 + self.patch_len as u64).chain(stop)
+    }
+}
+
+fn proof(verdict: Verdict, target: CodeAddr, bytes: Bytes) -> Result<Proof, Error> {
+    match verdict {
+        Verdict::Proven => Ok(Proof::Proven),
+        Verdict::Assumed(reason) => Ok(Proof::Assumed(reason)),
+        Verdict::Refused(culprit) => Err(Error::InboundBranch { target, bytes, culprit }),
+        _ => Ok(Proof::ExtentUnknown),
     }
 }

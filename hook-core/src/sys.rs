@@ -184,6 +184,12 @@ pub(crate) fn copy_memory(from: usize, buf: &mut [u8]) -> Result<usize> {
     })
 }
 
+/// A word of this process's memory; `None` if there is none at the address.
+pub(crate) fn read_word(at: usize) -> Option<u64> {
+    let mut word = [0; size_of::<u64>()];
+    (copy_memory(at, &mut word) == Ok(word.len())).then(|| u64::from_ne_bytes(word))
+}
+
 /// The end of the heap: where `brk` stands. Nothing is changed.
 pub(crate) fn brk() -> usize {
     // SAFETY: 0 is below every valid end, so the kernel only answers where it is.

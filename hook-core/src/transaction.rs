@@ -12,13 +12,14 @@ use grapnel_relocator::CodeAddr;
 use crate::{
     Arena, CodeWay, Error, Hook, HookPlan, Liveness, Options, Refusal,
     memory::{maps::Maps, view::MemoryView},
+    padding::Standing,
     patch::{self, Patch},
     workshop::{Ready, Workshop},
 };
 
 /// The number of a hook in its transaction, from 0 in the order in which they were asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct HookId(usize);
+pub struct HookId(pub(crate) usize);
 
 impl HookId {
     /// The number.
@@ -40,6 +41,16 @@ pub(crate) struct Request {
     pub(crate) target: CodeAddr,
     pub(crate) replacement: CodeAddr,
     pub(crate) options: Options,
+    pub(crate) place: Place,
+}
+
+/// Where a patch goes.
+#[derive(Debug, Clone)]
+pub(crate) enum Place {
+    /// At a function's entry.
+    Entry,
+    /// At an instruction of the function with these addresses, if they are known.
+    Inside(Option<Range<u64>>),
 }
 
 #[derive(Debug)]
@@ -89,7 +100,8 @@ impl<'a> Transaction<'a> {
     /// The same with everything that can be chosen.
     pub fn replace_with(&mut self, target: *const (), replacement: *const (), options: Options) -> HookId {
         let id = HookId(self.requests.len());
-        self.requests.push(Request { target: address(target), replacement: address(replacement), options });
+        let (target, replacement) = (address(target), address(replacement));
+        self.requests.push(Request { target, replacement, options, place: Place::Entry });
         id
     }
 
@@ -107,7 +119,8 @@ impl<'a> Transaction<'a> {
         let view = MemoryView::open();
         let maps = Maps::read().ok();
         let mut hooks: Vec<Result<Ready, Error>> = Vec::with_capacity(self.requests.len());
-        let mut workshop = Workshop::new(self.arena.get(), &view, maps.as_ref(), self.live);
+        let standing = Standing::new();
+        let mut workshop = Workshop::new(self.arena.get(), &view, maps.as_ref(), self.live, &standing);
         for (i, request) in self.requests.iter().enumerate() {
             hooks.push(workshop.prepare(HookId(i), request));
         }

@@ -11,10 +11,10 @@ use crate::{
     live::{POSITIONS, Pattern, Ways},
     memory::{maps::Maps, view::MemoryView},
     native::{ISA, NEAR_REACH},
-    padding::Surroundings,
+    padding::{Standing, Surroundings, standing_in},
     patch::Edit,
     sys,
-    transaction::Request,
+    transaction::{Place, Request},
 };
 
 /// A hook that only has to be patched in.
@@ -71,6 +71,16 @@ pub(crate) struct Workshop<'a> {
     targets: BTreeMap<CodeAddr, HookId>,
     /// Start, end and owner of the bytes that will be overwritten.
     claims: BTreeMap<u64, (u64, HookId)>,
+    /// Patches of the same owner that are in.
+    standing: &'a Standing,
+}
+
+/// Who has bytes that a patch would overwrite.
+enum Claim {
+    /// A hook of the same transaction.
+    Hook(HookId),
+    /// A patch that is in.
+    Standing(CodeAddr),
 }
 
 impl<'a> Workshop<'a> {
@@ -79,8 +89,9 @@ impl<'a> Workshop<'a> {
         view: &'a MemoryView,
         maps: Option<&'a Maps>,
         live: bool,
+        standing: &'a Standing,
     ) -> Self {
-        Self { arena, view, maps, live, targets: BTreeMap::new(), claims: BTreeMap::new() }
+        Self { arena, view, maps, live, targets: BTreeMap::new(), claims: BTreeMap::new(), standing }
     }
 
     /// Plans one hook and writes its trampoline.
@@ -91,11 +102,17 @@ impl<'a> Workshop<'a> {
             return Err(Error::AlreadyPlanned { target, first });
         }
         let claimed = |range: &Range<u64>| self.claimed(range).is_some();
-        let around = Surroundings { view: self.view, maps: self.maps, claimed: &claimed };
-        let plan = HookPlan::with(target, request.options, &around)?;
+        let around =
+            Surroundings { view: self.view, maps: self.maps, claimed: &claimed, standing: self.standing };
+        let plan = match &request.place {
+            Place::Entry => HookPlan::with(target, request.options, &around)?,
+            Place::Inside(function) => HookPlan::inside(target, function.clone(), request.options, &around)?,
+        };
         for range in plan.overwritten() {
-            if let Some(first) = self.claimed(&range) {
-                return Err(Error::Overlaps { target, first });
+            match self.claimed(&range) {
+                Some(Claim::Hook(first)) => return Err(Error::Overlaps { target, first }),
+                Some(Claim::Standing(standing)) => return Err(Error::Taken { target, standing }),
+                None => {}
             }
             if range.contains(&request.replacement.0) {
                 return Err(Error::ReplacementInPatch { target, replacement: request.replacement });
@@ -107,10 +124,16 @@ impl<'a> Workshop<'a> {
         Ok(ready)
     }
 
-    /// The hook that will overwrite any of these bytes.
-    fn claimed(&self, range: &Range<u64>) -> Option<HookId> {
-        let (_, &(end, owner)) = self.claims.range(..range.end).next_back()?;
-        (range.start < end).then_some(owner)
+    /// Whoever overwrites any of these bytes.
+    fn claimed(&self, range: &Range<u64>) -> Option<Claim> {
+        let last = self.claims.range(..range.end).next_back();
+        if let Some((_, &(_, owner))) = last.filter(|(_, (end, _))| range.start < *end) {
+            return Some(Claim::Hook(owner));
+        }
+        let overlaps = |edit: &&Edit| {
+            edit.at.0 < range.end && range.start < edit.at.0 + edit.new.as_slice().len() as u64
+        };
+        standing_in(self.standing, range).find(overlaps).map(|edit| Claim::Standing(edit.at))
     }
 
     fn write(&mut self, plan: HookPlan, replacement: CodeAddr) -> Result<Ready, Error> {

@@ -121,12 +121,12 @@ fn a_branch_back_into_the_window_is_found() {
 fn a_window_in_the_middle_of_a_function_is_checked_on_both_sides() {
     // push rbp; jmp +4 (to inc eax); xor eax, eax; nop; nop; inc eax; pop rbp; ret
     let bytes = [0x55, 0xeb, 0x04, 0x31, 0xc0, 0x90, 0x90, 0xff, 0xc0, 0x5d, 0xc3];
-    let check = |window| {
-        flow::check_inside(Isa::X86_64, &bytes, FROM, window, &Surroundings::default())
-    };
+    let check = |window| flow::check_inside(Isa::X86_64, &bytes, FROM, window, &Surroundings::default());
     assert!(matches!(check(3..8), Verdict::Refused(branch) if branch.at == FROM.add(1)));
     // The branch goes to the window's start, where the patch is.
-    assert!(matches!(check(7..11), Verdict::Assumed(Reason::LoopsToStart(branch)) if branch.at == FROM.add(1)));
+    assert!(
+        matches!(check(7..11), Verdict::Assumed(Reason::LoopsToStart(branch)) if branch.at == FROM.add(1))
+    );
     // In the middle of an instruction.
     assert!(matches!(check(8..11), Verdict::Refused(inst) if inst.at == FROM.add(7)));
     assert_eq!(

@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-/* A function that is hooked. */
+/* Something that was attached: a replacement, a listener or a probe. */
 typedef struct grapnel_hook grapnel_hook;
 
 /* Why something failed. */
@@ -30,15 +30,89 @@ enum grapnel_liveness {
     GRAPNEL_LIVE = 1,
 };
 
-/* Replaces a function. Calls of `target` go to `replacement`, which must have the same type. If `original` isn't NULL,
- * the function as it was, callable in its place, is stored there before the first call can reach the replacement; it
- * stays valid for good. If `hook` isn't NULL, the handle is stored there; otherwise the hook stays in for good. */
+/* Replaces a function. Calls of `target` go to `replacement`, which must have the same type. What was attached last to a
+ * function is the outermost, and is reached first. If `original` isn't NULL, what `replacement` replaces, callable in its
+ * place, is stored there before the first call can reach the replacement: what was attached before, and within that the
+ * function. It stays valid for good. If `hook` isn't NULL, the handle is stored there; otherwise the hook stays in for
+ * good. */
 grapnel_error *grapnel_replace(void *target, void *replacement, enum grapnel_liveness liveness, void **original,
                                grapnel_hook **hook);
 
-/* Takes a hook out and frees the handle. The function is then as it was before, byte for byte. If it fails, for instance
- * because someone else has patched the function meanwhile, nothing has changed and the handle stays valid. */
+/* A call of a function, or a probed instruction, as a listener sees it. Valid until the listener returns. */
+typedef struct grapnel_call grapnel_call;
+
+/* What is told of a call. `data` is what was given when it was attached. It may run in any thread, also in several at
+ * once, must not throw, and keeps errno and the registers without doing anything for it. */
+typedef void (*grapnel_listener)(grapnel_call *call, void *data);
+
+/* How a listener or a probe is attached. */
+enum grapnel_flags {
+    /* While a guarded listener or probe runs in a thread, none is told of what that thread does. */
+    GRAPNEL_GUARDED = 1,
+    /* Listeners: all vector registers are seen and kept in full. Without it, only those that pass arguments and results
+     * are, and of them the low 128 bits. Probes always do this, unless told otherwise. */
+    GRAPNEL_VECTORS = 2,
+    /* Probes: the listener and what it calls use general registers only. Several times as fast. */
+    GRAPNEL_GENERAL_ONLY = 4,
+};
+
+/* Tells a listener when a function is entered and when it has returned; either may be NULL. The function must return once
+ * for each call (unlike setjmp and vfork), and not look at its own return address. Exceptions and longjmp may pass it;
+ * such a call has no return. `flags` are those above, or 0. */
+grapnel_error *grapnel_attach(void *target, grapnel_listener enter, grapnel_listener leave, void *data, unsigned flags,
+                              enum grapnel_liveness liveness, grapnel_hook **hook);
+
+/* Tells a listener when the instruction at `at` is about to run. The whole function around it is looked at for branches
+ * into the instructions that are patched: it has `size` bytes at `function`, or, if that is NULL, is found in its
+ * object's unwind table. */
+grapnel_error *grapnel_probe(void *at, void *function, size_t size, grapnel_listener hit, void *data, unsigned flags,
+                             enum grapnel_liveness liveness, grapnel_hook **hook);
+
+/* Takes a hook out and frees the handle. When it was the last on its function, that is then as it was before, byte for
+ * byte. If it fails, for instance because someone else has patched the function meanwhile, nothing has changed and the
+ * handle stays valid. Calls that are under way may still be in the listener or the replacement. */
 grapnel_error *grapnel_remove(grapnel_hook *hook, enum grapnel_liveness liveness);
+
+/* Many of these at once, with one synchronisation of all threads: the functions are patched, and what the out pointers
+ * point to is written, by grapnel_commit. */
+typedef struct grapnel_batch grapnel_batch;
+grapnel_batch *grapnel_begin(void);
+void grapnel_batch_replace(grapnel_batch *batch, void *target, void *replacement, void **original,
+                           grapnel_hook **hook);
+void grapnel_batch_attach(grapnel_batch *batch, void *target, grapnel_listener enter, grapnel_listener leave,
+                          void *data, unsigned flags, grapnel_hook **hook);
+void grapnel_batch_probe(grapnel_batch *batch, void *at, void *function, size_t size, grapnel_listener hit, void *data,
+                         unsigned flags, grapnel_hook **hook);
+void grapnel_batch_remove(grapnel_batch *batch, grapnel_hook *hook);
+/* Does all that was asked for, and frees the batch. One request that fails doesn't keep the others out: its handle is
+ * NULL, or stays valid if it was to be removed, and the first one's error is returned. */
+grapnel_error *grapnel_commit(grapnel_batch *batch, enum grapnel_liveness liveness);
+/* Frees the batch, and does nothing. NULL is allowed. */
+void grapnel_abandon(grapnel_batch *batch);
+
+/* The general registers of x86-64. Changes of rsp and rip are ignored. rflags is 0 but in probes; rip is the entry, where
+ * the call returns to, or the probed instruction. */
+typedef struct grapnel_registers {
+    uint64_t rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8, r9, r10, r11, r12, r13, r14, r15, rflags, rip;
+} grapnel_registers;
+
+/* The registers, to be read and changed. */
+grapnel_registers *grapnel_call_registers(grapnel_call *call);
+/* On entry: an integer or pointer argument by its number from 0, in registers or memory. */
+uint64_t grapnel_argument(grapnel_call *call, unsigned index);
+void grapnel_set_argument(grapnel_call *call, unsigned index, uint64_t value);
+/* On leaving: the integer or pointer result. */
+uint64_t grapnel_result(grapnel_call *call);
+void grapnel_set_result(grapnel_call *call, uint64_t value);
+/* A word that is set on entry and read when the same call leaves. */
+void grapnel_set_word(grapnel_call *call, uint64_t word);
+uint64_t grapnel_word(grapnel_call *call);
+/* The low 128 bits of a vector register, lowest first. 0 if it wasn't saved, else 1. */
+int grapnel_vector(grapnel_call *call, unsigned index, uint64_t value[2]);
+int grapnel_set_vector(grapnel_call *call, unsigned index, const uint64_t value[2]);
+/* How many calls and returns no listener was told of, in the whole process, for want of a place for what is kept about
+ * calls under way. */
+uint64_t grapnel_missed(void);
 
 /* Finds a function in a loaded object. `object` is how the object's file name begins ("libc.so"), or NULL for the first
  * object that defines the name. An indirect function (IFUNC) is resolved to what is really called. `size` may be NULL.

@@ -1,15 +1,21 @@
 //! The hook engine as a C library. `include/grapnel_hook.h` documents the functions.
 //!
+//! The Rust interface has no state of its own; this one keeps one set for the whole library, so that hooks of different
+//! callers on one function have an order.
+//!
 //! # Safety
 //! Pointers come from C: each function says what it takes them for. Handles and errors are boxes that C holds and gives
 //! back once.
+
+pub mod batch;
+pub mod call;
 
 use std::{
     ffi::{CStr, CString, c_char, c_int, c_void},
     ptr,
 };
 
-use engine::{Hook, Liveness, Transaction, module, symbol};
+use engine::{Liveness, module, symbol};
 
 /// Why something failed.
 #[derive(Debug)]
@@ -40,74 +46,6 @@ fn liveness(number: c_int) -> Result<Liveness, *mut grapnel_error> {
             "use GRAPNEL_SINGLE_THREADED or GRAPNEL_LIVE",
             0,
         )),
-    }
-}
-
-/// Replaces a function.
-///
-/// # Safety
-/// `target` is the start of a function and `replacement` one of the same type; what `live` says of the other threads is
-/// so. `original` and `hook` are null or valid for writes.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn grapnel_replace(
-    target: *mut c_void,
-    replacement: *mut c_void,
-    live: c_int,
-    original: *mut *mut c_void,
-    hook: *mut *mut Hook,
-) -> *mut grapnel_error {
-    let live = match liveness(live) {
-        Ok(live) => live,
-        Err(error) => return error,
-    };
-    let mut transaction = Transaction::new();
-    if live == Liveness::Live {
-        transaction = transaction.live();
-    }
-    let id = transaction.replace(target.cast_const().cast(), replacement.cast_const().cast());
-    let prepared = transaction.prepare();
-    match prepared.original(id) {
-        // SAFETY: null or valid for writes (the caller's promise).
-        Ok(address) if !original.is_null() => unsafe { original.write(address.cast_mut().cast()) },
-        Ok(_) => {}
-        Err(error) => return grapnel_error::of(&error),
-    }
-    // SAFETY: the caller's promise.
-    match unsafe { prepared.commit(live) }.pop() {
-        Some(Ok(done)) => {
-            if !hook.is_null() {
-                // SAFETY: valid for writes (the caller's promise).
-                unsafe { hook.write(Box::into_raw(Box::new(done))) };
-            }
-            ptr::null_mut()
-        }
-        Some(Err(error)) => grapnel_error::of(&error),
-        None => grapnel_error::raise("nothing was committed", "report this", 0),
-    }
-}
-
-/// Takes a hook out and frees its handle.
-///
-/// # Safety
-/// `hook` came from [`grapnel_replace`] and wasn't removed; what `live` says of the other threads is so.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn grapnel_remove(hook: *mut Hook, live: c_int) -> *mut grapnel_error {
-    let live = match liveness(live) {
-        Ok(live) => live,
-        Err(error) => return error,
-    };
-    // SAFETY: a handle that C holds and nobody else uses (the caller's promise).
-    let Some(handle) = (unsafe { hook.as_mut() }) else {
-        return grapnel_error::raise("the hook is NULL", "pass what grapnel_replace stored", 0);
-    };
-    // SAFETY: the caller's promise.
-    match unsafe { handle.remove(live) } {
-        Ok(_) => {
-            // SAFETY: it came from `Box::into_raw`, and C gives it back.
-            drop(unsafe { Box::from_raw(hook) });
-            ptr::null_mut()
-        }
-        Err(error) => grapnel_error::of(&error),
     }
 }
 

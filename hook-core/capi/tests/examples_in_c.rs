@@ -10,13 +10,16 @@ use std::{
 static LIBRARIES: LazyLock<PathBuf> = LazyLock::new(|| {
     let test = std::env::current_exe().unwrap();
     let profile = test.parent().unwrap().parent().unwrap();
+    let release: &[&str] = if profile.ends_with("release") { &["--release"] } else { &[] };
     let status = Command::new(env!("CARGO"))
-        .args(["build", "-q", "-p", "grapnel-hook-capi", "--target-dir"])
+        .args(["build", "-q", "-p", "grapnel-hook-capi"])
+        .args(release)
+        .arg("--target-dir")
         .arg(profile.parent().unwrap())
         .status()
         .unwrap();
     assert!(status.success());
-    profile.with_file_name("debug")
+    profile.to_path_buf()
 });
 
 fn compile(language: &str, compiler: &str, name: &str, libs: &[&str]) -> PathBuf {
@@ -25,7 +28,7 @@ fn compile(language: &str, compiler: &str, name: &str, libs: &[&str]) -> PathBuf
     let output = Command::new(compiler)
         .args(["-Wall", "-Wextra", "-Werror", "-x", language, "-I"])
         .arg(package.join("include"))
-        .arg(package.join("examples").join(name).with_extension("c"))
+        .arg(package.join("examples").join(name).with_extension(if language == "c++" { "cc" } else { "c" }))
         .args(["-x", "none", "-L"])
         .arg(&*LIBRARIES)
         .args(libs)
@@ -62,4 +65,16 @@ fn malloc_and_free_are_counted_through_the_static_library() {
     let libs = ["-l:libgrapnel_hook.a", "-lpthread", "-ldl", "-lm", "-lgcc_s"];
     let text = run(&compile("c", "cc", "count_malloc", &libs));
     assert!(text.contains("1000 mallocs, 1000 frees, restored"), "{text}");
+}
+
+#[test]
+fn a_function_is_listened_to_and_probed() {
+    let text = run(&compile("c", "cc", "listen", &["-lgrapnel_hook"]));
+    assert!(text.contains("10 entered, 10 left, 30 turns, restored"), "{text}");
+}
+
+#[test]
+fn exceptions_of_c_plus_plus_pass() {
+    let text = run(&compile("c++", "c++", "throw", &["-lgrapnel_hook"]));
+    assert!(text.contains("20000 calls, 10000 caught, 10000 left"), "{text}");
 }

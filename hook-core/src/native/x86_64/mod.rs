@@ -4,10 +4,24 @@
 //! Two routines are assembly: the end of a signal handler, which the kernel's frame alone returns to, and the rewriting of
 //! pages that can't run meanwhile.
 
+mod entry;
+mod registers;
+mod stub;
+
 use core::ops::Range;
 
 use grapnel_arch::x86_64::decode;
 use grapnel_relocator::{CodeAddr, Isa};
+
+pub(crate) use entry::{
+    RETURN_POINTS, is_outer_point, is_return_point, number_of_return_point, return_point, return_points,
+    return_word, routine,
+};
+pub use registers::Registers;
+pub(crate) use registers::{Saved, vectors_can_be_saved};
+pub(crate) use stub::{
+    JUMP_STUB_LEN, LINK_STUB_LEN, StubKind, jump_stub, link_of_stub, link_stub, site_of_stub,
+};
 
 /// The instruction set of this process.
 pub(crate) const ISA: Isa = Isa::X86_64;
@@ -134,4 +148,25 @@ unsafe extern "C" {
     /// Run by the kernel's signal frame alone.
     #[link_name = "grapnel_hook_signal_return"]
     pub(crate) fn signal_return();
+}
+
+/// What tells this thread from all others: the thread pointer, which the word that it points to holds as well (System V
+/// ABI, x86-64 psABI 3.4.6 with the TLS ABI's variant II).
+pub(crate) fn thread_pointer() -> usize {
+    let pointer: usize;
+    // SAFETY: every thread that runs code of an ELF object has its control block there.
+    unsafe {
+        core::arch::asm!("mov {}, qword ptr fs:[0]", out(reg) pointer, options(nostack, readonly, preserves_flags));
+    }
+    pointer
+}
+
+/// Whether the processor keeps a second stack of return addresses, which a changed one wouldn't fit.
+pub(crate) fn has_shadow_stack() -> bool {
+    const ARCH_SHSTK_STATUS: usize = 0x5005;
+    let mut features = 0u64;
+    // SAFETY: the kernel writes one word; one that doesn't know the question answers EINVAL.
+    let answer =
+        unsafe { syscalls::syscall!(syscalls::Sysno::arch_prctl, ARCH_SHSTK_STATUS, &raw mut features) };
+    answer.is_ok() && features & 1 != 0
 }

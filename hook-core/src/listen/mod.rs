@@ -1,0 +1,304 @@
+//! Listeners: functions that are told of the calls of another, and see and change its registers.
+//!
+//! A listener has a [`Link`], which its stub knows. The routines of [`crate::native`] call [`entered`] and [`probed`]
+//! from the stub, and [`take_return`] and [`returned`] when the function has returned.
+//!
+//! **How the return is seen.** The function's return address is replaced by that of a return point
+//! ([`returns`]). The alternative, to call the function from a frame of the stub's own, would leave the stack as
+//! unwinders know it; but the arguments in memory would have to be copied, and nothing says how many there are: that is
+//! known for no variadic function. So the caller's stack is left where the function expects it.
+//!
+//! # Safety
+//! The functions here run in any thread, at the entry or in the middle of any function. They use no thread-local
+//! storage, take no lock, and allocate nothing. Links are never freed.
+
+mod call;
+mod guard;
+mod returns;
+
+use core::{
+    ffi::c_void,
+    sync::atomic::{AtomicIsize, AtomicU64, Ordering::*},
+};
+
+pub use crate::native::Registers;
+use crate::native::{self, Saved};
+pub use call::{Entry, Exit, Hit};
+use guard::Guard;
+
+/// What is told when a function is entered.
+pub type OnEnter = unsafe extern "C" fn(call: &mut Entry, data: *mut c_void);
+/// What is told when it has returned.
+pub type OnLeave = unsafe extern "C" fn(call: &mut Exit, data: *mut c_void);
+/// What is told when a probed instruction is about to run.
+pub type OnHit = unsafe extern "C" fn(hit: &mut Hit, data: *mut c_void);
+
+/// What wants to know of the calls of a function.
+///
+/// The listener may change the registers that it is shown. `errno` and every register that it doesn't change are kept,
+/// with one exception: without [`Self::with_vectors`], the halves above 128 bits of the vector registers are as the
+/// listener leaves them. They matter to functions that take or return `__m256` and `__m512` by value.
+///
+/// A listener must not unwind.
+#[derive(Debug, Clone, Copy)]
+pub struct Listener {
+    pub(crate) enter: Option<OnEnter>,
+    pub(crate) leave: Option<OnLeave>,
+    pub(crate) data: *mut c_void,
+    pub(crate) guarded: bool,
+    pub(crate) all_vectors: bool,
+}
+
+impl Listener {
+    /// A listener that isn't told of anything yet. `data` is passed to its functions as it is.
+    pub const fn new(data: *mut c_void) -> Self {
+        Self { enter: None, leave: None, data, guarded: false, all_vectors: false }
+    }
+
+    /// Is told when the function is entered.
+    #[must_use]
+    pub const fn on_enter(self, enter: OnEnter) -> Self {
+        Self { enter: Some(enter), ..self }
+    }
+
+    /// Is told when it has returned. A call that is left by an exception or `longjmp` has no return.
+    #[must_use]
+    pub const fn on_leave(self, leave: OnLeave) -> Self {
+        Self { leave: Some(leave), ..self }
+    }
+
+    /// Isn't told of what a guarded listener itself calls, this one or another: while one runs in a thread, none is
+    /// told of that thread's calls. Neither of those that a signal handler makes then.
+    #[must_use]
+    pub const fn guarded(self) -> Self {
+        Self { guarded: true, ..self }
+    }
+
+    /// Sees and keeps all vector state, in what the processor needs for XSAVE: about 3 KiB of stack.
+    #[must_use]
+    pub const fn with_vectors(self) -> Self {
+        Self { all_vectors: true, ..self }
+    }
+}
+
+/// What wants to know when an instruction is about to run.
+///
+/// It may change the registers that it is shown. `errno`, the flags and every register that it doesn't change are kept.
+/// The listener must not unwind.
+#[derive(Debug, Clone, Copy)]
+pub struct Probe {
+    pub(crate) hit: OnHit,
+    pub(crate) data: *mut c_void,
+    pub(crate) guarded: bool,
+    pub(crate) all_vectors: bool,
+}
+
+impl Probe {
+    /// A probe that keeps all vector state. `data` is passed as it is.
+    pub const fn new(hit: OnHit, data: *mut c_void) -> Self {
+        Self { hit, data, guarded: false, all_vectors: true }
+    }
+
+    /// As [`Listener::guarded`].
+    #[must_use]
+    pub const fn guarded(self) -> Self {
+        Self { guarded: true, ..self }
+    }
+
+    /// Leaves the vector registers and the floating-point state alone, which is several times as fast.
+    ///
+    /// # Safety
+    /// The function and all that it calls change neither: it is compiled for general registers only
+    /// (`-mgeneral-regs-only`), or is known to use no others.
+    #[must_use]
+    pub const unsafe fn general_only(self) -> Self {
+        Self { all_vectors: false, ..self }
+    }
+}
+
+/// What a link stub knows: whom to tell.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Link {
+    Listener(Listener),
+    Probe(Probe),
+}
+
+impl Link {
+    /// Whether both tell the same functions in the same way.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Listener(a), Self::Listener(b)) => {
+                let functions = |l: &Listener| (l.enter.map(|f| f as usize), l.leave.map(|f| f as usize));
+                functions(a) == functions(b)
+                    && (a.data, a.guarded, a.all_vectors) == (b.data, b.guarded, b.all_vectors)
+            }
+            (Self::Probe(a), Self::Probe(b)) => {
+                a.hit as usize == b.hit as usize
+                    && (a.data, a.guarded, a.all_vectors) == (b.data, b.guarded, b.all_vectors)
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether all vector state is saved for it.
+    pub(crate) fn all_vectors(&self) -> bool {
+        match self {
+            Self::Listener(listener) => listener.all_vectors,
+            Self::Probe(probe) => probe.all_vectors,
+        }
+    }
+}
+
+// SAFETY: the data is for the listener to share among threads, which is part of what attaching asks of its caller.
+unsafe impl Send for Link {}
+// SAFETY: as above.
+unsafe impl Sync for Link {}
+// SAFETY: as above.
+unsafe impl Send for Listener {}
+// SAFETY: as above.
+unsafe impl Sync for Listener {}
+// SAFETY: as above.
+unsafe impl Send for Probe {}
+// SAFETY: as above.
+unsafe impl Sync for Probe {}
+
+/// Calls that a listener was not told of.
+static MISSED: AtomicU64 = AtomicU64::new(0);
+
+/// How many calls and returns listeners were not told of, in the whole process, for want of a place. There is room for
+/// 3072 returns at once, for 1016 more of further listeners of the same calls, and for as many each of listeners with
+/// vectors; and for some hundred threads in guarded listeners.
+pub fn missed() -> u64 {
+    MISSED.load(Relaxed)
+}
+
+fn miss() {
+    MISSED.fetch_add(1, Relaxed);
+}
+
+/// How many calls that a listener was told of have yet to return.
+pub(crate) fn awaited(link: &'static Link) -> usize {
+    returns::awaited(link)
+}
+
+/// # Safety
+/// `saved` is what an entry routine saved for a stub.
+unsafe fn link_of(saved: &Saved) -> &'static Link {
+    // SAFETY: the stub's literal is the address of a link, and links are never freed.
+    unsafe { &*(native::link_of_stub(saved.stub) as usize as *const Link) }
+}
+
+/// A function is entered.
+///
+/// # Safety
+/// Called by an entry routine, with what it saved.
+pub(crate) unsafe extern "C" fn entered(saved: &mut Saved) {
+    // SAFETY: the caller's promise.
+    let link = unsafe { link_of(saved) };
+    let Link::Listener(listener) = link else { return };
+    // SAFETY: as above.
+    saved.general.rip = unsafe { native::site_of_stub(saved.stub) };
+    saved.general.rflags = 0;
+    saved.word = 0;
+    with_care(listener.guarded, || {
+        if let Some(enter) = listener.enter {
+            // SAFETY: who attached the listener answers for it.
+            unsafe { enter(Entry::of(saved), listener.data) };
+        }
+        if listener.leave.is_some() {
+            // SAFETY: the return address is that of a call that is under way.
+            unsafe { returns::watch(link, saved) };
+        }
+    });
+}
+
+/// A function has returned to a return point: says where it really returns to.
+///
+/// # Safety
+/// Called by a return routine, with what it saved.
+pub(crate) unsafe extern "C" fn take_return(saved: &mut Saved) -> u64 {
+    let number = native::number_of_return_point(saved.return_address);
+    let address = returns::take(number);
+    saved.stub = number as u64;
+    saved.general.rip = address;
+    saved.general.rflags = 0;
+    address
+}
+
+/// The same function's listener is told.
+///
+/// # Safety
+/// Called by a return routine, after [`take_return`] and when the return slot holds what it answered.
+pub(crate) unsafe extern "C" fn returned(saved: &mut Saved) {
+    let (link, word) = returns::release(saved.stub as usize);
+    saved.word = word;
+    // SAFETY: the point was taken for a link.
+    let link = unsafe { &*link };
+    let Link::Listener(Listener { leave: Some(leave), data, guarded, .. }) = *link else { return };
+    with_care(guarded, || {
+        // SAFETY: who attached the listener answers for it.
+        unsafe { leave(Exit::of(saved), data) };
+    });
+}
+
+/// A probed instruction is about to run.
+///
+/// # Safety
+/// Called by a probe routine, with what it saved.
+pub(crate) unsafe extern "C" fn probed(saved: &mut Saved) {
+    // SAFETY: the caller's promise.
+    let Link::Probe(probe) = (unsafe { link_of(saved) }) else { return };
+    // SAFETY: as above.
+    saved.general.rip = unsafe { native::site_of_stub(saved.stub) };
+    with_care(probe.guarded, || {
+        // SAFETY: who attached the probe answers for it.
+        unsafe { (probe.hit)(Hit::of(saved), probe.data) };
+    });
+}
+
+/// Runs a listener so that `errno` is as before, and not inside another if it is guarded.
+#[inline(always)]
+fn with_care(guarded: bool, listener: impl FnOnce()) {
+    let errno = Errno::keep();
+    if !guarded {
+        listener();
+    } else if let Some(_guard) = Guard::enter(&mut 0) {
+        listener();
+    }
+    errno.restore();
+}
+
+/// Where `errno` lies from the thread pointer on; 0 while that isn't known.
+static ERRNO: AtomicIsize = AtomicIsize::new(0);
+
+unsafe extern "C" {
+    /// libc's, in glibc and musl.
+    fn __errno_location() -> *mut i32;
+}
+
+/// Finds out where `errno` lies: libc is there from the program's start, so the distance is the same in every thread.
+pub(crate) fn prepare() {
+    if ERRNO.load(Relaxed) == 0 {
+        // SAFETY: the function has no preconditions.
+        let place = unsafe { __errno_location() } as usize;
+        ERRNO.store(place.wrapping_sub(native::thread_pointer()).cast_signed(), Release);
+    }
+}
+
+/// `errno` as it was.
+struct Errno(*mut i32, i32);
+
+impl Errno {
+    #[inline(always)]
+    fn keep() -> Self {
+        let place = native::thread_pointer().wrapping_add_signed(ERRNO.load(Relaxed)) as *mut i32;
+        // SAFETY: this thread's `errno` (`prepare` ran before the first listener was attached).
+        Self(place, unsafe { place.read() })
+    }
+
+    #[inline(always)]
+    fn restore(self) {
+        // SAFETY: as above.
+        unsafe { self.0.write(self.1) };
+    }
+}

@@ -1,0 +1,157 @@
+//! The returns that listeners wait for.
+//!
+//! A function whose return is listened to finds the address of a return point in the place of its return address. There
+//! is a fixed number of points, each for one return at a time, and here is what each is for. They are one pool for all
+//! threads and all stacks: nothing assumes that returns come in the reverse order of the calls, so coroutines and
+//! signal stacks need no care.
+//!
+//! A call may never return: an exception or `longjmp` passes it, or its thread ends. Its point is then taken back when none
+//! is free and its return slot no longer holds the point's address, nor that of another listener's point which leads to
+//! it. That is proof: as long as the call may return, nobody but listeners writes to its return slot.
+//!
+//! A point's state is 0 (free), [`HELD`], [`LOOKED_AT`], or the address of the return slot. Who finds it free takes it;
+//! who returns through it takes it from any state but free; who looks for lost ones takes it only while
+//! it looks, and gives it back only if nobody else has it meanwhile.
+//!
+//! # Safety
+//! The return slot is written at the function's entry, where it belongs to the callee (System V ABI, 3.2.2). Other
+//! slots are only looked at, through the kernel, because their stacks may be gone.
+
+use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
+
+use super::{Link, miss};
+use crate::{
+    native::{self, RETURN_POINTS, Saved},
+    sys,
+};
+
+const HELD: usize = 1;
+const LOOKED_AT: usize = 2;
+
+struct Point {
+    state: AtomicUsize,
+    link: AtomicPtr<Link>,
+    word: AtomicU64,
+}
+
+static POINTS: [Point; RETURN_POINTS] = [const {
+    Point { state: AtomicUsize::new(0), link: AtomicPtr::new(core::ptr::null_mut()), word: AtomicU64::new(0) }
+}; RETURN_POINTS];
+
+/// How many more calls of each kind go without a point before all are looked through again: the last time there was none.
+/// Returns shorten that.
+static PATIENCE: [[AtomicUsize; 2]; 2] = [const { [const { AtomicUsize::new(0) }; 2] }; 2];
+
+/// Has the call that is saved return to a point. If there is none, its return isn't told.
+///
+/// # Safety
+/// `saved` is of a call that enters its function.
+#[inline]
+pub(super) unsafe fn watch(link: &'static Link, saved: &mut Saved) {
+    let slot = &raw mut saved.return_address;
+    let outer = point_at(saved.return_address).is_none();
+    let Some(number) = claim(slot as usize, link.all_vectors(), outer) else {
+        miss();
+        return;
+    };
+    let point = &POINTS[number];
+    native::return_word(number).store(saved.return_address, Relaxed);
+    point.link.store(core::ptr::from_ref(link).cast_mut(), Relaxed);
+    point.word.store(saved.word, Relaxed);
+    // SAFETY: the slot is this call's, and others only look at it. Whoever sees the point in it sees its word.
+    unsafe { AtomicU64::from_ptr(slot) }.store(native::return_point(number), Release);
+    point.state.store(slot as usize, Release);
+}
+
+/// A call has returned to a point: says where it really returns to. The point is the caller's until it is released.
+pub(super) fn take(number: usize) -> u64 {
+    POINTS[number].state.swap(HELD, Acquire);
+    native::return_word(number).load(Relaxed)
+}
+
+/// What listens, and its word. The return slot no longer holds the point's address, and the point is free for others.
+pub(super) fn release(number: usize) -> (*const Link, u64) {
+    let point = &POINTS[number % RETURN_POINTS];
+    let taken = (point.link.load(Relaxed).cast_const(), point.word.load(Relaxed));
+    for patience in PATIENCE.as_flattened() {
+        let left = patience.load(Relaxed);
+        if left != 0 {
+            patience.store(left / 2, Relaxed);
+        }
+    }
+    point.state.store(0, Release);
+    taken
+}
+
+/// How many calls have yet to return to this listener, those among them that never will.
+pub(super) fn awaited(link: &'static Link) -> usize {
+    let is = |point: &&Point| {
+        point.state.load(Acquire) != 0 && core::ptr::eq(point.link.load(Relaxed).cast_const(), link)
+    };
+    POINTS.iter().filter(is).count()
+}
+
+/// Takes a point, near where other calls of this thread at this depth took theirs.
+#[inline]
+fn claim(slot: usize, all_vectors: bool, outer: bool) -> Option<usize> {
+    const FEW: usize = 32;
+    let range = native::return_points(all_vectors);
+    let start = (slot as u64 >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+    let number = |i: usize| range.start + (start as usize).wrapping_add(i) % range.len();
+    let take = |&number: &usize| {
+        let state = &POINTS[number].state;
+        native::is_return_point(number)
+            && native::is_outer_point(number) == outer
+            && state.load(Relaxed) == 0
+            && state.compare_exchange(0, HELD, Acquire, Relaxed).is_ok()
+    };
+    (0..FEW).map(number).find(take).or_else(|| {
+        let patience = &PATIENCE[usize::from(all_vectors)][usize::from(outer)];
+        // A deep recursion meets this at each call.
+        if patience.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok() {
+            return None;
+        }
+        (0..range.len()).map(number).find(take).or_else(|| {
+            range.clone().for_each(take_back);
+            let found = (0..range.len()).map(number).find(take);
+            if found.is_none() {
+                patience.store(1000, Relaxed);
+            }
+            found
+        })
+    })
+}
+
+/// Frees a point whose call will never return.
+#[cold]
+fn take_back(number: usize) {
+    let state = &POINTS[number].state;
+    let slot = state.load(Relaxed);
+    if matches!(slot, 0 | HELD | LOOKED_AT)
+        || state.compare_exchange(slot, LOOKED_AT, Acquire, Relaxed).is_err()
+    {
+        return;
+    }
+    let waits = sys::read_word(slot).is_some_and(|address| leads_to(address, number));
+    // If this fails, the call has returned meanwhile.
+    let _ = state.compare_exchange(LOOKED_AT, if waits { slot } else { 0 }, Release, Relaxed);
+}
+
+/// Whether a call that returns to an address comes to a point, through those of the listeners within.
+fn leads_to(mut address: u64, number: usize) -> bool {
+    for _ in 0..RETURN_POINTS {
+        if address == native::return_point(number) {
+            return true;
+        }
+        let Some(other) = point_at(address) else { return false };
+        // It doesn't change while the slot holds the point's address.
+        address = native::return_word(other).load(Acquire);
+    }
+    false
+}
+
+/// The point with this address.
+fn point_at(address: u64) -> Option<usize> {
+    let number = native::number_of_return_point(address);
+    (native::return_point(number) == address && native::is_return_point(number)).then_some(number)
+}

@@ -1,0 +1,150 @@
+//! What a stub saves, and how listeners see it.
+//!
+//! # Safety
+//! [`Saved`] is filled by the routines of [`super::entry`] alone, which also load what it holds back into the registers.
+//! Its pointers are good for as long as the listener runs.
+
+use core::arch::x86_64::{__cpuid, __cpuid_count};
+
+/// The general registers of a call or of a probed place.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[expect(missing_docs, reason = "the registers have the names that the manual gives them")]
+pub struct Registers {
+    pub rax: u64,
+    pub rcx: u64,
+    pub rdx: u64,
+    pub rbx: u64,
+    /// Changes of it are ignored.
+    pub rsp: u64,
+    pub rbp: u64,
+    pub rsi: u64,
+    pub rdi: u64,
+    pub r8: u64,
+    pub r9: u64,
+    pub r10: u64,
+    pub r11: u64,
+    pub r12: u64,
+    pub r13: u64,
+    pub r14: u64,
+    pub r15: u64,
+    /// In probes only. At a function's entry and return the ABI gives the flags no meaning, and they read as 0.
+    pub rflags: u64,
+    /// The probed instruction, the function's entry, or where it returns to. Changes of it are ignored.
+    pub rip: u64,
+}
+
+/// What lies on the stack while a listener runs.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Saved {
+    /// The vector registers that pass arguments, and of those the first two at the return. Not used if `vectors` is.
+    xmm: [[u64; 2]; 8],
+    pub(crate) general: Registers,
+    /// Everything that XSAVE saves, if that was asked for.
+    vectors: *mut XsaveArea,
+    /// The listener's own word of this call.
+    pub(crate) word: u64,
+    /// Where the stub's call returns to.
+    pub(crate) stub: u64,
+    /// The return address of the hooked function's call. Not there in probes.
+    pub(crate) return_address: u64,
+}
+
+/// The components that are saved: x87, SSE, AVX, and the three of AVX-512 (SDM volume 1, 13.1).
+pub(crate) const COMPONENTS: u32 = 0b1110_0111;
+/// Room for them in the standard format on every processor that there is.
+pub(crate) const XSAVE_ROOM: usize = 2816;
+
+/// The head of the area (SDM volume 1, 13.4).
+#[repr(C, align(64))]
+#[derive(Debug)]
+struct XsaveArea {
+    legacy: [u64; 20],
+    xmm: [[u64; 2]; 16],
+    rest: [u64; 12],
+    in_use: u64,
+}
+
+const _: () = assert!(core::mem::offset_of!(XsaveArea, in_use) == 512);
+const _: () = assert!(core::mem::offset_of!(Saved, return_address) == 296);
+
+/// The registers of the first six integer arguments, in order.
+const ARGUMENTS: usize = 6;
+
+impl Saved {
+    /// An integer argument at a function's entry.
+    pub(crate) fn argument(&self, index: usize) -> u64 {
+        let r = &self.general;
+        match [r.rdi, r.rsi, r.rdx, r.rcx, r.r8, r.r9].get(index) {
+            Some(value) => *value,
+            // SAFETY: the caller of the hooked function passed that many (the promise of the listener's question).
+            None => unsafe { self.stack_argument(index).read() },
+        }
+    }
+
+    pub(crate) fn set_argument(&mut self, index: usize, value: u64) {
+        let stack = self.stack_argument(index);
+        let r = &mut self.general;
+        match [&mut r.rdi, &mut r.rsi, &mut r.rdx, &mut r.rcx, &mut r.r8, &mut r.r9].get_mut(index) {
+            Some(register) => **register = value,
+            // SAFETY: the caller of the hooked function passed that many, and the place belongs to the callee (System
+            // V ABI, 3.2.3).
+            None => unsafe { stack.write(value) },
+        }
+    }
+
+    /// The arguments in memory lie above the return address.
+    fn stack_argument(&self, index: usize) -> *mut u64 {
+        let place = self.general.rsp as usize as *mut u64;
+        place.wrapping_add(1 + index.saturating_sub(ARGUMENTS))
+    }
+
+    pub(crate) fn result(&self) -> u64 {
+        self.general.rax
+    }
+
+    pub(crate) fn set_result(&mut self, value: u64) {
+        self.general.rax = value;
+    }
+
+    /// The low half of a vector register, if it was saved.
+    pub(crate) fn vector(&self, index: usize) -> Option<[u64; 2]> {
+        // SAFETY: the area is this stub's for as long as the listener runs.
+        match unsafe { self.vectors.as_ref() } {
+            // What is in its initial state need not have been written.
+            Some(area) if area.in_use & 2 == 0 => area.xmm.get(index).map(|_| [0, 0]),
+            Some(area) => area.xmm.get(index).copied(),
+            None => self.xmm.get(index).copied(),
+        }
+    }
+
+    /// Changes the low half of a vector register. `false` if it wasn't saved.
+    pub(crate) fn set_vector(&mut self, index: usize, value: [u64; 2]) -> bool {
+        // SAFETY: as in `vector`.
+        let slot = match unsafe { self.vectors.as_mut() } {
+            Some(area) => {
+                if area.in_use & 2 == 0 {
+                    area.xmm = [[0; 2]; 16];
+                    area.in_use |= 2;
+                }
+                area.xmm.get_mut(index)
+            }
+            None => self.xmm.get_mut(index),
+        };
+        slot.map(|slot| *slot = value).is_some()
+    }
+}
+
+/// Whether the system has XSAVE switched on, and what it saves of [`COMPONENTS`] fits the room.
+pub(crate) fn vectors_can_be_saved() -> bool {
+    const OSXSAVE: u32 = 1 << 27;
+    if __cpuid(1).ecx & OSXSAVE == 0 {
+        return false;
+    }
+    let enabled = __cpuid_count(0xd, 0).eax;
+    (2..32).filter(|i| enabled & COMPONENTS & (1 << i) != 0).all(|component| {
+        let place = __cpuid_count(0xd, component);
+        (place.eax + place.ebx) as usize <= XSAVE_ROOM
+    })
+}

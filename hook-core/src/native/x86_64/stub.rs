@@ -1,0 +1,133 @@
+//! The code that is written for each thing that is attached to a function.
+//!
+//! A jump stub goes where a word in memory says, and changes no register. The word is all that changes when something
+//! is attached or removed: one store, and whoever comes by goes the old way or the new one.
+//!
+//! A link stub calls the routine of [`super::entry`] that tells a listener, and then goes on through its word. The
+//! routine knows which stub called it by the return address, behind which the stub has its literals.
+//!
+//! # Safety
+//! The literals are read relative to a return address that only a link stub's `call` pushes. Stubs are never freed.
+
+/// `endbr64`, which costs nothing where it isn't enforced.
+const LANDING_PAD: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
+/// `lea rsp, [rsp - 128]`: past the red zone, with the flags as they are.
+const PASS_RED_ZONE: [u8; 5] = [0x48, 0x8d, 0x64, 0x24, 0x80];
+/// `lea rsp, [rsp + 128]`.
+const RETURN_TO_RED_ZONE: [u8; 8] = [0x48, 0x8d, 0xa4, 0x24, 0x80, 0, 0, 0];
+
+/// `endbr64; jmp [rip + word]`.
+pub(crate) const JUMP_STUB_LEN: usize = 10;
+pub(crate) const LINK_STUB_LEN: usize = 64;
+
+/// Where the call of a link stub returns to, and its literals, counted from its start.
+const RETURN: usize = 16;
+const ROUTINE: usize = 40;
+const LINK: usize = 48;
+const SITE: usize = 56;
+
+/// Where a link stub stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StubKind {
+    /// At a function's entry.
+    Entry,
+    /// In the middle of a function, where the red zone and the flags may be in use.
+    Inside,
+}
+
+/// A stub at `at` that goes where the word at `word` says. `None` if the word is out of reach.
+pub(crate) fn jump_stub(at: u64, word: u64) -> Option<[u8; JUMP_STUB_LEN]> {
+    let mut code = [0; JUMP_STUB_LEN];
+    code[..4].copy_from_slice(&LANDING_PAD);
+    code[4..].copy_from_slice(&through(0x25, at + 4, word)?);
+    Some(code)
+}
+
+/// A stub at `at` that calls `routine` for `link`, and goes on where the word at `word` says.
+pub(crate) fn link_stub(
+    kind: StubKind,
+    at: u64,
+    word: u64,
+    routine: u64,
+    link: u64,
+    site: u64,
+) -> Option<[u8; LINK_STUB_LEN]> {
+    let mut code = [0x90; LINK_STUB_LEN];
+    match kind {
+        StubKind::Entry => code[..4].copy_from_slice(&LANDING_PAD),
+        StubKind::Inside => code[..5].copy_from_slice(&PASS_RED_ZONE),
+    }
+    let call = RETURN - 6;
+    code[call..RETURN].copy_from_slice(&through(0x15, at + call as u64, at + ROUTINE as u64)?);
+    let mut end = RETURN;
+    if kind == StubKind::Inside {
+        end += RETURN_TO_RED_ZONE.len();
+        code[RETURN..end].copy_from_slice(&RETURN_TO_RED_ZONE);
+    }
+    code[end..end + 6].copy_from_slice(&through(0x25, at + end as u64, word)?);
+    for (offset, literal) in [(ROUTINE, routine), (LINK, link), (SITE, site)] {
+        code[offset..offset + 8].copy_from_slice(&literal.to_le_bytes());
+    }
+    Some(code)
+}
+
+/// `call [rip + place]` (15) or `jmp [rip + place]` (25) at `at`.
+fn through(modrm: u8, at: u64, place: u64) -> Option<[u8; 6]> {
+    let distance = place.wrapping_sub(at.wrapping_add(6)).cast_signed();
+    let [a, b, c, d] = i32::try_from(distance).ok()?.to_le_bytes();
+    Some([0xff, modrm, a, b, c, d])
+}
+
+/// The link literal of the stub whose call returns to `at`.
+///
+/// # Safety
+/// `at` was pushed by a link stub's call.
+pub(crate) unsafe fn link_of_stub(at: u64) -> u64 {
+    // SAFETY: the stub's literals lie behind its call, and stubs are never freed.
+    unsafe { (at as usize as *const u64).byte_add(LINK - RETURN).read() }
+}
+
+/// Its site literal: where the probe is that the stub serves.
+///
+/// # Safety
+/// As [`link_of_stub`].
+pub(crate) unsafe fn site_of_stub(at: u64) -> u64 {
+    // SAFETY: as above.
+    unsafe { (at as usize as *const u64).byte_add(SITE - RETURN).read() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use grapnel_arch::{CodeAddr, x86_64::text};
+
+    fn listing(code: &[u8]) -> Vec<String> {
+        let (mut at, mut out) = (0, Vec::new());
+        while at < code.len() {
+            let addr = CodeAddr(0x1000 + at as u64);
+            let inst = grapnel_arch::x86_64::decode(addr, &code[at..]).unwrap();
+            out.push(text(addr, inst.bytes()));
+            at += inst.bytes().len();
+        }
+        out
+    }
+
+    #[test]
+    fn stubs_are_the_instructions_that_they_claim_to_be() {
+        let jump = jump_stub(0x1000, 0x2000).unwrap();
+        assert_eq!(listing(&jump).len(), 2);
+        assert!(listing(&jump)[1].contains("2000"), "{:?}", listing(&jump));
+        for (kind, end) in [(StubKind::Entry, 22), (StubKind::Inside, 30)] {
+            let code = link_stub(kind, 0x1000, 0x2000, 7, 8, 9).unwrap();
+            let text = listing(&code[..end]);
+            assert!(text.last().unwrap().contains("2000"), "{text:?}");
+            assert!(text.iter().any(|line| line.contains("1028")), "{text:?}");
+            let returned = code.as_ptr() as u64 + RETURN as u64;
+            // SAFETY: the code lies here as in a stub.
+            unsafe {
+                assert_eq!((link_of_stub(returned), site_of_stub(returned)), (8, 9));
+            }
+        }
+        assert_eq!(jump_stub(0x1000, 1 << 40), None);
+    }
+}

@@ -1,0 +1,160 @@
+//! Functions with any number of hooks each, in a defined order, that go in and out in any order.
+//!
+//! A [`HookSet`] holds what its owner attached: replacements and [listeners](crate::Listener) to functions,
+//! [probes](crate::Probe) to instructions. What was attached last to a function is the outermost: it is reached first,
+//! and what it calls as its original, or what follows it, is what was attached before it. The innermost one's original is
+//! the function.
+//!
+//! The function is patched when the first is attached, and gets its bytes back when the last is removed. In between,
+//! attaching and removing are stores into words of memory, and no code changes.
+//!
+//! ```
+//! use core::ffi::c_void;
+//! use grapnel_hook::{HookSet, Listener, Liveness, listen::{Entry, Exit}};
+//!
+//! extern "C" fn double(x: u64) -> u64 {
+//!     core::hint::black_box(x) * 2
+//! }
+//! unsafe extern "C" fn enter(call: &mut Entry, _: *mut c_void) {
+//!     let x = call.argument(0);
+//!     call.set_argument(0, x + 1);
+//! }
+//! unsafe extern "C" fn leave(call: &mut Exit, _: *mut c_void) {
+//!     let result = call.result();
+//!     call.set_result(result + 100);
+//! }
+//! let double: extern "C" fn(u64) -> u64 = core::hint::black_box(double);
+//!
+//! let mut set = HookSet::new();
+//! let mut batch = set.begin();
+//! let listener = Listener::new(core::ptr::null_mut()).on_enter(enter).on_leave(leave);
+//! batch.listen(double as *const (), listener);
+//! // SAFETY: one thread runs, and the listener changes what the function has.
+//! let attached = unsafe { batch.commit(Liveness::SingleThreaded) }.remove(0)?;
+//! assert_eq!(double(5), 112);
+//! // SAFETY: one thread runs.
+//! unsafe { set.remove(attached, Liveness::SingleThreaded) }?;
+//! assert_eq!(double(5), 10);
+//! # Ok::<(), grapnel_hook::Error>(())
+//! ```
+//!
+//! What was removed may still be under way in other threads, so its code is kept, and its listener's data must be good
+//! for as long as a call may be in it. [`HookSet::awaited`] says how many calls a listener has seen enter and not
+//! return. The code is used again when the same is attached again to the same function and nothing that is in was
+//! attached meanwhile, so that going in and out without end takes no memory.
+//!
+//! # Safety
+//! Stubs are written before anything leads to them. See [`site`] for the words, and [`crate::patch`] for the code.
+
+mod batch;
+mod site;
+
+use alloc::{collections::BTreeMap, vec::Vec};
+use core::ops::Range;
+
+use grapnel_relocator::CodeAddr;
+
+pub use batch::{Batch, BatchId, PreparedBatch};
+use site::{Site, State, Stub, What};
+
+use crate::{Arena, CodeWay, Error, Hook, Liveness, listen, padding::Standing};
+
+/// Something that was attached, by its number in its set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Attachment(u64);
+
+impl Attachment {
+    /// The number.
+    pub fn number(self) -> u64 {
+        self.0
+    }
+
+    /// The attachment of that number, for who keeps numbers.
+    pub fn from_number(number: u64) -> Self {
+        Self(number)
+    }
+}
+
+/// Everything that one owner attached.
+///
+/// Dropping the value leaves it all in.
+#[derive(Debug, Default)]
+pub struct HookSet {
+    arena: Arena,
+    /// By the function's or the probed instruction's address. One that was hooked once stays here.
+    sites: BTreeMap<CodeAddr, Site>,
+    /// Where each is that is in.
+    places: BTreeMap<Attachment, CodeAddr>,
+    /// Jump stubs that were made for what then could not be attached.
+    spares: Vec<Stub>,
+    last: u64,
+}
+
+impl HookSet {
+    /// A set with nothing attached.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A set whose code goes into this memory.
+    pub fn with_arena(arena: Arena) -> Self {
+        Self { arena, ..Self::default() }
+    }
+
+    /// Begins to collect what is to be attached and removed. Nothing is read or changed yet.
+    pub fn begin(&mut self) -> Batch<'_> {
+        Batch::new(self)
+    }
+
+    /// Removes one. The function has its own bytes back if it was the last.
+    ///
+    /// # Errors
+    /// If someone else has patched the function meanwhile, or it can't be written: it then stays attached.
+    ///
+    /// # Safety
+    /// What `liveness` says of the other threads is so.
+    pub unsafe fn remove(&mut self, attachment: Attachment, liveness: Liveness) -> Result<(), Error> {
+        let mut batch = self.begin();
+        batch.remove(attachment);
+        // SAFETY: the caller's promise; nothing is attached.
+        let mut results = unsafe { batch.commit(liveness) };
+        results.pop().map_or(Err(Error::NotAttached { number: attachment.0 }), |result| result.map(drop))
+    }
+
+    /// What is attached to a function or an instruction, from the outermost to the innermost.
+    pub fn attached(&self, target: CodeAddr) -> impl Iterator<Item = Attachment> + '_ {
+        let links = self.sites.get(&target).map_or(&[][..], |site| &site.links);
+        links.iter().rev().filter(|link| link.state == State::In).map(|link| link.id)
+    }
+
+    /// How many calls a listener has seen enter and not yet return, also after it was removed. Calls that were left by
+    /// an exception or `longjmp` are among them until their places are needed.
+    pub fn awaited(&self, attachment: Attachment) -> usize {
+        let mut links = self.sites.values().flat_map(|site| &site.links);
+        match links.find(|link| link.id == attachment).map(|link| link.what) {
+            Some(What::Tell(link)) => listen::awaited(link),
+            _ => 0,
+        }
+    }
+
+    /// The patch at a function or an instruction to which something is attached.
+    pub fn patch(&self, target: CodeAddr) -> Option<&Hook> {
+        self.sites.get(&target).filter(|site| site.is_patched()).map(|site| &site.hook)
+    }
+
+    /// The regions that hold code, also that of what was removed, and how each was made.
+    pub fn regions(&self) -> impl Iterator<Item = (Range<usize>, CodeWay)> + '_ {
+        self.arena.regions()
+    }
+
+    /// How much code and data was made for the set, in bytes. All of it is kept for good.
+    pub fn kept(&self) -> usize {
+        self.arena.used()
+    }
+
+    /// All patches that are in.
+    fn standing(&self) -> Standing {
+        let patched = self.sites.values().filter(|site| site.is_patched());
+        patched.flat_map(Site::edits).map(|edit| (edit.at, edit)).collect()
+    }
+}
