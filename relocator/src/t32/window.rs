@@ -145,9 +145,7 @@ impl Sweep<'_> {
         Ok(match (ahead, last.flow()) {
             (Some(gap), _) => Behind::Data(gap as usize),
             // `bx pc` skips the halfword behind it.
-            (None, Flow::JumpA32 { target }) if target != here => {
-                Behind::Data(target.displacement_from(here) as usize)
-            }
+            (None, Flow::JumpA32 { target }) if target == here.add(2) => Behind::Data(2),
             // `nop` to align a literal of the window: both are behind the function's last exit.
             (None, _) if self.aligns_literal(here) => Behind::Data(2),
             (None, _) if self.options.extent.is_some() => {
