@@ -165,16 +165,6 @@ pub enum Error {
         /// The address used.
         target: CodeAddr,
     },
-    /// A RIP-relative operand is out of reach from the destination.
-    #[error("its operand at {target} is more than 2 GiB from the destination {to}: {culprit}")]
-    OutOfReach {
-        /// The instruction.
-        culprit: Culprit,
-        /// The operand's address.
-        target: CodeAddr,
-        /// The destination of the relocation.
-        to: CodeAddr,
-    },
     /// The destination overlaps the window.
     #[error("the relocated code at {to} would overlap the window at {from}")]
     Overlaps {
@@ -240,7 +230,6 @@ impl Error {
             Self::TargetInsideInstruction { .. } => "target-inside-instruction",
             Self::CallIntoWindow { .. } => "call-into-window",
             Self::UsesWindow { .. } => "uses-window",
-            Self::OutOfReach { .. } => "out-of-reach",
             Self::Overlaps { .. } => "overlaps",
             Self::NoScratch { .. } => "no-scratch",
             Self::BeyondAddressSpace { .. } => "beyond-address-space",
@@ -263,8 +252,7 @@ impl Error {
             | Self::TargetInsideInstruction { culprit, .. }
             | Self::CallIntoWindow { culprit, .. }
             | Self::UsesWindow { culprit, .. }
-            | Self::NoScratch { culprit }
-            | Self::OutOfReach { culprit, .. } => Some(culprit),
+            | Self::NoScratch { culprit } => Some(culprit),
             _ => None,
         }
     }
@@ -320,7 +308,6 @@ impl Error {
             Self::BeyondAddressSpace { .. } => "choose an address below 4 GiB",
             Self::NotBuilt { .. } => "build with the feature `arm`",
             Self::NoSuchRedirect { .. } => "use a redirect of another form",
-            Self::OutOfReach { .. } => "choose a destination inside the plan's reach",
             Self::Overlaps { .. } => "choose a destination outside the window",
             Self::RedirectOutOfReach { .. } => "use a longer redirect, or an island in between",
         }

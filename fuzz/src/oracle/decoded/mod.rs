@@ -4,6 +4,7 @@
 
 mod a32;
 mod aarch64;
+mod ahead;
 mod events;
 mod t32;
 mod walk;

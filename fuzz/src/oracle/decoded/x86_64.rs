@@ -7,6 +7,7 @@ use iced_x86::{
     UsedRegister,
 };
 
+use super::ahead;
 use crate::oracle::{Subject, Verdict};
 
 /// Every instruction that does not branch has become one that is the same in all but the bytes of its displacement, and
@@ -28,7 +29,9 @@ pub(super) fn judge(subject: &Subject<'_>) -> Verdict {
         if stays(&before) {
             let end = map.iter().nth(number + 1).map_or(code.len(), |(_, end)| end);
             if !same(&before, &after) && !through_register(subject, &before, there, &code[to..end]) {
-                return Verdict::Mismatch(format!("another instruction at {there} than at {at}"));
+                return Verdict::Mismatch(format!(
+                    "another instruction at {there} than at {at}, or through a register that matters"
+                ));
             }
         } else if let Some(target) = before.flow().target()
             && target.offset_within(subject.case.from, subject.window.len() as u64).is_none()
@@ -85,8 +88,7 @@ fn through_register(subject: &Subject<'_>, before: &Inst, there: CodeAddr, code:
             let base = address.op0_register();
             moves(address)
                 && same_through(&before, operation, base)
-                && (overwritten(&before, base)
-                    || !used(&before, base) && subject.relocated.clobbers().contains(base.number() as u8))
+                && (overwritten(&before, base) || !used(&before, base) && free(subject, &before, base))
         }
         [down, push, address, inner @ .., pop, up] => {
             let base = address.op0_register();
@@ -110,6 +112,19 @@ fn through_register(subject: &Subject<'_>, before: &Inst, there: CodeAddr, code:
         }
         _ => false,
     }
+}
+
+/// The register is said to be changed, and nobody reads it behind the instruction: R11 is the linker's where another
+/// function is entered through memory.
+fn free(subject: &Subject<'_>, inst: &Instruction, base: Register) -> bool {
+    let enters = match inst.code() {
+        Code::Call_rm64 => true,
+        Code::Jmp_rm64 => subject.case.options.entry,
+        _ => false,
+    };
+    let behind = inst.next_ip().wrapping_sub(subject.case.from.0) as usize;
+    subject.relocated.clobbers().contains(base.number() as u8)
+        && (enters && base == Register::R11 || ahead::overwrites(subject.case, behind, base))
 }
 
 /// The instruction with `[base]` as its operand and no other change.
