@@ -107,8 +107,13 @@ impl Inst {
     /// Its operand in memory, if that is at a constant distance from the PC.
     #[must_use]
     pub fn literal(&self) -> Option<Literal> {
+        self.operand_from(PC, pc(self.addr()))
+    }
+
+    /// Its operand in memory, if that is at a constant distance from what the register holds.
+    pub(super) fn operand_from(&self, register: u8, value: CodeAddr) -> Option<Literal> {
         let word = self.word();
-        if nibble(word, 16) != PC {
+        if nibble(word, 16) != register {
             return None;
         }
         let (imm12, imm8) = (i64::from(word & 0xfff), i64::from(word & 0xff));
@@ -120,11 +125,7 @@ impl Inst {
             }
             // Without P it is a run of registers from the base upwards: VLDM.
             Form::Coprocessor if !bit(word, 24) => {
-                return Some(Literal {
-                    target: pc(self.addr()),
-                    access: (imm8 * 4) as u16,
-                    store: !bit(word, 20),
-                });
+                return Some(Literal { target: value, access: (imm8 * 4) as u16, store: !bit(word, 20) });
             }
             Form::Coprocessor => {
                 // The coprocessor's number says the size: half, single and double precision.
@@ -138,8 +139,13 @@ impl Inst {
             Form::Preload => (imm12, 0, false),
             _ => return None,
         };
-        let offset = if bit(word, 23) { offset } else { -offset };
-        let target = CodeAddr(u64::from(pc(self.addr()).offset(offset).0 as u32));
+        let offset = match (self.form().is_single() && !bit(word, 24), bit(word, 23)) {
+            // Post-indexed: the access is at the base.
+            (true, _) => 0,
+            (false, true) => offset,
+            (false, false) => -offset,
+        };
+        let target = CodeAddr(u64::from(value.offset(offset).0 as u32));
         Some(Literal { target, access, store })
     }
 

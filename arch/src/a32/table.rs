@@ -1,7 +1,7 @@
 //! Jumps through tables, in the forms that compilers write.
 
 use super::{
-    Cond, Flow, Form, Inst, Opcode,
+    Cond, Flow, Form, Inst, Literal, Opcode,
     form::{bit, nibble},
     pc,
     registers::PC,
@@ -78,6 +78,17 @@ pub fn table_jump(run: &[Inst]) -> Option<TableJump> {
         let entries = bound(load, earlier, nibble(load.word(), 0))?;
         Some(TableJump { table, entries, form: TableForm::Offset32 })
     })
+}
+
+/// What the last instruction of `run` accesses, if an `adr` before it left the address in its base:
+/// `adr r5, literal; ldrd r4, r5, [r5]`, the form for what is beyond the reach of the load itself.
+#[must_use]
+pub fn literal_through_register(run: &[Inst]) -> Option<Literal> {
+    let (inst, before) = run[run.len().saturating_sub(LOOK_BACK)..].split_last()?;
+    let base = nibble(inst.word(), 16);
+    // A quick look first: most instructions access nothing.
+    inst.operand_from(base, CodeAddr(0))?;
+    inst.operand_from(base, address(before, base)?)
 }
 
 /// `ldr rt, [rn, rm, lsl #2]`
@@ -200,6 +211,15 @@ mod tests {
         assert_eq!(found, Some(TableJump { table: CodeAddr(0x1018), entries: 4, form: TableForm::Offset32 }));
         // Without the comparison.
         assert_eq!(table_jump(&run(&words[1..])), None);
+    }
+
+    #[test]
+    fn a_constant_through_a_register() {
+        // add r5, pc, #40; ldrd r4, r5, [r5, #8]
+        let found = literal_through_register(&run(&[0xe28f_5028, 0xe1c5_40d8]));
+        assert_eq!(found, Some(Literal { target: CodeAddr(0x1038), access: 8, store: false }));
+        // Under a condition the register may hold something else.
+        assert_eq!(literal_through_register(&run(&[0x028f_5028, 0xe1c5_40d8])), None);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use alloc::{vec, vec::Vec};
 
 use grapnel_arch::{
     CodeAddr,
-    a32::{Flow, INST_LEN, Inst, LR, TableForm, TableJump, decode, table_jump},
+    a32::{Flow, INST_LEN, Inst, LR, TableForm, TableJump, decode, literal_through_register, table_jump},
 };
 
 use super::{culprit, culprit_at, plan::overlaps};
@@ -140,7 +140,7 @@ impl Sweep<'_> {
                 self.seen[word] = true;
                 self.judge(word * INST_LEN, &inst);
                 self.indirect(&run, &mut pending);
-                if let Some(literal) = inst.literal() {
+                if let Some(literal) = inst.literal().or_else(|| literal_through_register(&run)) {
                     self.mark_data(literal.target, u64::from(literal.access));
                 }
                 if let Some(offset) = inst.flow().target().and_then(|target| self.offset(target)) {
