@@ -19,6 +19,9 @@ use crate::{
 /// The longest function that is decoded whole for branches into its window.
 const EXTENT_MAX: usize = 1 << 20;
 
+/// The most padding behind a function that a patch may take.
+const MAX_PADDING: usize = 16;
+
 /// What the caller knows and wants of one hook.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
@@ -136,33 +139,31 @@ impl HookPlan {
             .or_else(described)
             .filter(|range| range.contains(&target.0) && range.end - range.start <= EXTENT_MAX as u64)
             .ok_or(Error::NoFunction { target })?;
-        let mut bytes = vec![0; (function.end - function.start) as usize];
-        if around.read(function.start as usize, &mut bytes) != bytes.len() {
-            return Err(Error::Unreadable { target });
-        }
+        let len = (function.end - function.start) as usize;
+        // With the padding that may follow.
+        let mut bytes = vec![0; len + MAX_PADDING];
+        let read = around.read(function.start as usize, &mut bytes);
+        bytes.truncate(read);
+        let Some(code) = bytes.get(..len) else { return Err(Error::Unreadable { target }) };
         let offset = (target.0 - function.start) as usize;
         let behind = bytes.get(offset..).unwrap_or(&[]);
         let refused = |source| Error::Relocation { target, bytes: Bytes::new(behind), source };
         let patch_len = redirect::lengths(ISA).near;
-        let wanted = WindowOptions { extent: Some(behind.len()), allow_padding: false, entry: offset == 0 };
+        let wanted = WindowOptions {
+            extent: Some(len - offset),
+            allow_padding: options.use_padding,
+            entry: offset == 0,
+        };
         let window = Window::decode_with(ISA, target, behind, patch_len, wanted).map_err(refused)?;
         let relocation = RelocationPlan::new(&window).map_err(refused)?;
         let range = offset..offset + window.len();
         let from = CodeAddr(function.start);
-        let verdict = flow::check_inside(ISA, &bytes, from, range, &flow::Surroundings::default());
+        let verdict = flow::check_inside(ISA, code, from, range, &flow::Surroundings::default());
         let original = Bytes::new(behind.get(..patch_len).unwrap_or(&[]));
         let proof = proof(verdict, target, Bytes::new(behind))?;
-        let plan = Self {
-            target,
-            site: target,
-            patch_len,
-            original,
-            window,
-            relocation,
-            stop: None,
-            kind: PatchKind::Near,
-            proof,
-        };
+        let kind = if window.code_len() < patch_len { PatchKind::NearOverPadding } else { PatchKind::Near };
+        let plan =
+            Self { target, site: target, patch_len, original, window, relocation, stop: None, kind, proof };
         plan.proved_as(options, Bytes::new(behind))
     }
 

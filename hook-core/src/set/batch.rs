@@ -113,7 +113,7 @@ impl<'a> Batch<'a> {
     }
 
     /// The same with what is known of the function: its addresses, all of which are looked at for branches into the patch.
-    /// Of the options only [`Options::require_proof`] counts.
+    /// Of the options the size doesn't count.
     pub fn probe_with(
         &mut self,
         at: *const (),

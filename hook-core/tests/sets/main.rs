@@ -6,6 +6,7 @@ mod code;
 mod find;
 mod listeners;
 mod orders;
+mod probes;
 #[path = "../common/samples.rs"]
 mod samples;
 mod unwinding;
@@ -43,6 +44,7 @@ fn main() {
     orders::run();
     listeners::run();
     unwinding::run();
+    probes::run();
     assert_eq!(code::writable_code(), Vec::<String>::new());
     println!("ok");
 }

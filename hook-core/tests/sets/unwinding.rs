@@ -57,7 +57,7 @@ fn panics_pass() {
 }
 
 /// The return addresses of this thread's frames, as the unwinder of the C++ runtime sees them.
-fn frames() -> Vec<usize> {
+pub(crate) fn frames() -> Vec<usize> {
     unsafe extern "C" {
         fn _Unwind_Backtrace(each: extern "C" fn(*mut c_void, *mut c_void) -> i32, data: *mut c_void) -> i32;
         fn _Unwind_GetCFA(context: *mut c_void) -> usize;

@@ -10,6 +10,7 @@ mod find;
 mod heap;
 #[path = "../common/samples.rs"]
 mod samples;
+mod sets;
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*},
@@ -182,4 +183,5 @@ fn main() {
     );
     assert!(rounds > 10 && HOOKED_CALLS.load(Relaxed) > 0);
     heap::run(seconds);
+    sets::run(seconds + 1);
 }

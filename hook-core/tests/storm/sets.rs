@@ -1,0 +1,209 @@
+//! Replacements, listeners and probes come and go in any order on functions that four threads and a signal handler call
+//! without pause. The result of each call tells what it passed: each thing at most once, and the function exactly once.
+
+use std::{
+    ffi::c_void,
+    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*},
+    time::{Duration, Instant},
+};
+
+use grapnel_arch::{CodeAddr, x86_64::decode};
+use grapnel_hook::{
+    Attachment, Error, HookPlan, HookSet, Listener, Liveness, Options, Probe,
+    listen::{self, Entry, Exit, Hit},
+};
+
+use crate::{SHORT, Target, code, function, samples};
+
+/// What a replacement adds, and a listener of each kind.
+const REPLACED: u64 = 1 << 40;
+const LISTENED: [u64; 3] = [1 << 44, 1 << 48, 1 << 52];
+const MAX: usize = 24;
+
+static STOP: AtomicBool = AtomicBool::new(false);
+static ORIGINALS: [AtomicUsize; MAX] = [const { AtomicUsize::new(0) }; MAX];
+static HITS: AtomicU64 = AtomicU64::new(0);
+static PASSED: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
+
+extern "C" fn replacement<const I: usize>(x: u64) -> u64 {
+    function(ORIGINALS[I].load(Acquire))(x).wrapping_add(REPLACED)
+}
+
+macro_rules! replacements {
+    ($($i:literal)*) => { [$(replacement::<$i> as *const ()),*] };
+}
+
+/// A word of its own for each call, which must come back.
+unsafe extern "C" fn enter(call: &mut Entry, _: *mut c_void) {
+    call.set_word(call.registers().rsp ^ call.argument(0));
+}
+
+unsafe extern "C" fn leave(call: &mut Exit, mark: *mut c_void) {
+    // The stack pointer is that of the entry, and the return address is popped.
+    let x = call.word() ^ (call.registers().rsp - 8);
+    if x > 1000 {
+        eprintln!("a call with {x:#x} has the word {:#x}", call.word());
+        std::process::abort();
+    }
+    call.set_result(call.result().wrapping_add(mark as u64));
+}
+
+unsafe extern "C" fn hit(_: &mut Hit, _: *mut c_void) {
+    HITS.fetch_add(1, Relaxed);
+}
+
+fn check(i: usize, at: usize, expected: fn(u64) -> u64, x: u64) -> [u64; 4] {
+    let result = function(at)(x);
+    let marks = result.wrapping_sub(expected(x));
+    let count = |mark: u64| (marks >> mark.trailing_zeros()) & 15;
+    let counts = [REPLACED, LISTENED[0], LISTENED[1], LISTENED[2]].map(count);
+    if counts.iter().any(|&n| n > 1) || marks & (REPLACED - 1) != 0 || marks >> 56 != 0 {
+        eprintln!("function {i} returned {result:#x} for {x}, expected {:#x}", expected(x));
+        std::process::abort();
+    }
+    counts
+}
+
+/// Where a probe can be beside a hook at the function's start.
+fn place_for_probe(at: *const ()) -> Option<*const ()> {
+    let bytes = code::bytes(at, 64);
+    let mut offset = 0;
+    while let Ok(inst) = decode(CodeAddr(at as u64 + offset as u64), &bytes[offset..]) {
+        offset += inst.bytes().len();
+        let place = at.wrapping_byte_add(offset);
+        let options = Options { require_proof: true, ..Options::default() };
+        if offset >= 12 && HookPlan::probe(CodeAddr(place as u64), None, options).is_ok() {
+            return Some(place);
+        }
+        if offset > 40 || inst.flow().is_exit() {
+            break;
+        }
+    }
+    None
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % n
+    }
+}
+
+/// What can be attached to one function: a replacement, three listeners and a probe, each at most once at a time.
+#[derive(Clone, Copy, Default)]
+struct Attached([Option<Attachment>; 5]);
+
+pub(crate) fn run(seconds: u64) {
+    // One that ends in another sample would be marked twice.
+    let storms = |s: &samples::Sample| s.expected.is_some() && s.name != "tail_through_memory";
+    let samples: Vec<_> = samples::all().into_iter().filter(storms).take(MAX).collect();
+    let targets: Vec<Target> = samples.iter().map(|s| (s.at as usize, s.expected.unwrap())).collect();
+    let before: Vec<_> = samples.iter().map(|s| code::bytes(s.at, 16)).collect();
+    let places: Vec<_> = samples.iter().map(|s| place_for_probe(s.at)).collect();
+    let replacements = replacements!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23);
+    let mut set = HookSet::new();
+    let mut attached = vec![Attached::default(); samples.len()];
+    let mut random = Random(seconds);
+    let (mut commits, mut refused) = (0u64, 0u64);
+
+    std::thread::scope(|scope| {
+        struct Stop;
+        impl Drop for Stop {
+            fn drop(&mut self) {
+                STOP.store(true, Relaxed);
+            }
+        }
+        for n in 0..4 {
+            let targets = &targets;
+            scope.spawn(move || {
+                let (mut x, mut passed) = (n, [0; 4]);
+                while !STOP.load(Relaxed) {
+                    for (i, (at, expected)) in targets.iter().enumerate() {
+                        for (sum, count) in passed.iter_mut().zip(check(i, *at, *expected, x % 1000)) {
+                            *sum += count;
+                        }
+                    }
+                    x += 7;
+                }
+                for (total, sum) in PASSED.iter().zip(passed) {
+                    total.fetch_add(sum, Relaxed);
+                }
+            });
+        }
+        // Also when this thread panics: the scope waits for the others.
+        let _stop = Stop;
+        let end = Instant::now() + Duration::from_secs(seconds);
+        while Instant::now() < end {
+            let mut batch = set.begin().live();
+            let mut asked = Vec::new();
+            for _ in 0..=random.below(4) {
+                let (i, what) = (random.below(samples.len()), random.below(5));
+                if asked.iter().any(|&(_, other, _)| other == i) {
+                    continue;
+                }
+                let id = match (attached[i].0[what], what) {
+                    (Some(attachment), _) => batch.remove(attachment),
+                    (None, 0) => batch.replace(samples[i].at, replacements[i]),
+                    (None, 4) => match places[i] {
+                        Some(place) => batch.probe(place, Probe::new(hit, std::ptr::null_mut())),
+                        None => continue,
+                    },
+                    (None, _) => {
+                        let mark = LISTENED[what - 1] as *mut c_void;
+                        let listener = Listener::new(mark).on_enter(enter).on_leave(leave);
+                        let listener = match what {
+                            1 => listener,
+                            2 => listener.guarded(),
+                            _ => listener.with_vectors(),
+                        };
+                        batch.listen(samples[i].at, listener)
+                    }
+                };
+                asked.push((id, i, what));
+            }
+            let prepared = batch.prepare();
+            for &(id, i, what) in
+                asked.iter().filter(|(_, i, what)| *what == 0 && attached[*i].0[0].is_none())
+            {
+                debug_assert_eq!(what, 0);
+                if let Ok(original) = prepared.original(id) {
+                    ORIGINALS[i].store(original as usize, Release);
+                }
+            }
+            // SAFETY: the threads run the functions with the trap signal unblocked; the types agree.
+            let results = unsafe { prepared.commit(Liveness::Live) };
+            for ((_, i, what), result) in asked.into_iter().zip(results) {
+                let slot = &mut attached[i].0[what];
+                match result {
+                    Ok(_) if slot.is_some() => *slot = None,
+                    Ok(attachment) => *slot = Some(attachment),
+                    // A short redirect has no island to choose, and padding that was used stays so.
+                    Err(_) if SHORT.contains(&samples[i].name) => refused += 1,
+                    Err(Error::Taken { .. }) if what == 4 => refused += 1,
+                    Err(error) => panic!("{} {what}: {error}", samples[i].name),
+                }
+            }
+            commits += 1;
+        }
+        // All out while the threads still run.
+        for attachment in attached.iter().flat_map(|one| one.0).flatten() {
+            // SAFETY: as above.
+            unsafe { set.remove(attachment, Liveness::Live) }.unwrap();
+        }
+    });
+    for (sample, before) in samples.iter().zip(&before).filter(|(s, _)| !SHORT.contains(&s.name)) {
+        assert_eq!(code::bytes(sample.at, 9), before[..9], "{}", sample.name);
+    }
+    let passed = PASSED.each_ref().map(|count| count.load(Relaxed));
+    println!(
+        "sets: {commits} commits, {refused} refused; calls passed: replacements {}, listeners {:?}, probes {}; {} missed, {} bytes",
+        passed[0],
+        &passed[1..],
+        HITS.load(Relaxed),
+        listen::missed(),
+        set.kept(),
+    );
+    assert!(commits > 20 && HITS.load(Relaxed) > 0 && passed.iter().all(|&count| count > 0));
+}
