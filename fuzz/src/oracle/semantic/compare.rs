@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use grapnel_relocator::Isa;
 
 use super::{
-    engine::{Access, Spill},
+    engine::Access,
     pair::Pair,
     run::{End, Event, Run},
 };
@@ -29,11 +29,12 @@ pub(super) fn compare(pair: &Pair<'_>, original: &Run, relocated: &Run) -> Verdi
         match run.end {
             End::TooLong => return Verdict::Unjudged("it runs too long"),
             End::Crowded => return Verdict::Unjudged("it touches too many pages"),
+            End::Overrun => return Verdict::Unjudged("the emulator does not stop in time"),
             End::Left | End::Fault => {}
         }
     }
     if original.events.iter().any(|event| goes_there(pair, event)) {
-        return Verdict::Unjudged("it goes to where the relocated code is");
+        return Verdict::Unjudged("it uses the place where the relocated code is");
     }
     if let Some(Event::Exit { target, .. } | Event::Call { target, returns_to: None, .. }) =
         relocated.events.last()
@@ -113,6 +114,11 @@ fn made_by(pair: &Pair<'_>, access: &Access) -> Option<usize> {
     pair.origin(access.by.wrapping_sub(pair.to) as usize)
 }
 
+/// The same of an access in the original.
+fn asked_by(pair: &Pair<'_>, access: &Access) -> Option<usize> {
+    pair.entry_of(access.by.wrapping_sub(pair.from) as usize).map(|(from, _)| from)
+}
+
 /// A32 and T32: where among what is still to come the same instruction makes this store. The stores of one `stm` have no
 /// order (Arm ARM, B2.2: it is not single-copy atomic, and its accesses are not ordered among each other).
 fn stored_later(pair: &Pair<'_>, event: &Event, ours: &VecDeque<&Event>) -> Option<usize> {
@@ -120,9 +126,7 @@ fn stored_later(pair: &Pair<'_>, event: &Event, ours: &VecDeque<&Event>) -> Opti
     if !matches!(pair.isa, Isa::A32 | Isa::T32) {
         return None;
     }
-    let offset = one.by.wrapping_sub(pair.from) as usize;
-    let of_the_same =
-        |event: &&&Event| matches!(event, Event::Access(access) if made_by(pair, access) == Some(offset));
+    let of_the_same = |event: &&&Event| matches!(event, Event::Access(access) if made_by(pair, access) == asked_by(pair, one));
     ours.iter().take_while(of_the_same).position(|two| same(pair, event, two).is_ok())
 }
 
@@ -130,7 +134,7 @@ fn stored_later(pair: &Pair<'_>, event: &Event, ours: &VecDeque<&Event>) -> Opti
 /// stored.
 fn is_private(pair: &Pair<'_>, event: &Event, done: &[&Event]) -> bool {
     match event {
-        Event::Access(Access { spill: Spill::Yes, .. }) => true,
+        Event::Access(Access { spill: true, .. }) => true,
         Event::Access(read @ Access { written: None, .. }) => done.iter().rev().any(|event| {
             matches!(event, Event::Access(store @ Access { written: Some(_), .. })
                 if (store.addr, store.size) == (read.addr, read.size) && made_by(pair, store) == made_by(pair, read))
@@ -141,9 +145,9 @@ fn is_private(pair: &Pair<'_>, event: &Event, done: &[&Event]) -> bool {
 
 fn goes_there(pair: &Pair<'_>, event: &Event) -> bool {
     match event {
-        Event::Call { target, .. } | Event::Exit { target, .. } => {
-            target.wrapping_sub(pair.to) < pair.relocated.len() as u64
-        }
+        Event::Call { target: addr, .. }
+        | Event::Exit { target: addr, .. }
+        | Event::Access(Access { addr, .. }) => addr.wrapping_sub(pair.to) < pair.relocated.len() as u64,
         _ => false,
     }
 }
@@ -169,6 +173,7 @@ fn same(pair: &Pair<'_>, one: &Event, two: &Event) -> Result<(), String> {
     let equal = match (one, two) {
         (Event::Access(one), Event::Access(two)) => {
             (one.addr, one.size, one.written) == (two.addr, two.size, two.written)
+                && asked_by(pair, one) == made_by(pair, two)
         }
         (
             Event::Call { target, thumb, returns_to, state },

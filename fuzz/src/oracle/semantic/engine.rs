@@ -29,18 +29,19 @@ pub(super) struct Access {
     pub(super) size: usize,
     /// What was written.
     pub(super) written: Option<u64>,
-    pub(super) spill: Spill,
+    /// It is to memory that the code has taken from the stack by moving the stack pointer.
+    pub(super) spill: bool,
+    /// The stack pointer at the time.
+    stack: u64,
     /// The instruction that made it.
     pub(super) by: u64,
 }
 
-/// Whether an access is to memory that the code has taken from the stack by moving the stack pointer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Spill {
-    No,
-    /// If its instruction moves the stack pointer as well.
-    Unsettled,
-    Yes,
+impl Access {
+    fn overlaps(&self, other: &Self, wide: bool) -> bool {
+        wrap(self.addr.wrapping_sub(other.addr), wide) < other.size as u64
+            || wrap(other.addr.wrapping_sub(self.addr), wide) < self.size as u64
+    }
 }
 
 /// Why the emulator stopped.
@@ -65,6 +66,8 @@ pub(super) struct Running {
     pub(super) relocated: bool,
     /// Offsets where the code of an instruction of the window starts, ascending.
     pub(super) starts: Vec<usize>,
+    /// The original's stack pointer at the start of each instruction, by the offset of its code here.
+    pub(super) stacks: Vec<(usize, u64)>,
     /// Literals: reading them is how the code works, not what it does.
     pub(super) literals: Range<u64>,
     pub(super) thumb: bool,
@@ -89,6 +92,8 @@ pub(super) struct World {
     pub(super) stop: Option<Stop>,
     /// Code was asked for where there is none.
     pub(super) fetched_elsewhere: bool,
+    /// More was executed after the code was to stop.
+    pub(super) overrun: bool,
     /// There was no place left for a page.
     pub(super) crowded: bool,
     /// The instruction that was last begun.
@@ -101,6 +106,12 @@ pub(super) struct World {
     pub(super) steps: usize,
     /// The stack pointer at the start of the instruction of the window that is under way.
     stack: u64,
+    /// The original's stack pointers at the start of further instructions in the same piece of code.
+    ahead: Vec<u64>,
+    /// The stack pointer at the start of each of the original's instructions, by address.
+    pub(super) stacks: Vec<(u64, u64)>,
+    /// Accesses whose instruction is over.
+    pub(super) settled: usize,
     /// What was overwritten below the stack pointer.
     spilled: Vec<(u64, u64, usize)>,
     /// What was written to.
@@ -137,6 +148,7 @@ impl Engine {
             accesses: Vec::new(),
             stop: None,
             fetched_elsewhere: false,
+            overrun: false,
             crowded: false,
             last: 0,
             begun: false,
@@ -144,6 +156,9 @@ impl Engine {
             jumps: Vec::new(),
             steps: 0,
             stack: 0,
+            ahead: Vec::new(),
+            stacks: Vec::new(),
+            settled: 0,
             spilled: Vec::new(),
             dirty: Vec::new(),
         };
@@ -161,7 +176,8 @@ impl Engine {
         })?;
         uc.add_code_hook(1, 0, |uc, addr, _| begin(uc, addr))?;
         uc.add_intr_hook(|uc, number| {
-            uc.get_data_mut().stop = Some(Stop::Interrupt(number));
+            // In an IT block the emulator does not stop at once.
+            uc.get_data_mut().stop.get_or_insert(Stop::Interrupt(number));
             // It can't fail while code runs.
             let _ = uc.emu_stop();
         })?;
@@ -260,8 +276,12 @@ impl Engine {
         world.running = running;
         world.accesses.clear();
         world.jumps.clear();
+        world.stacks.clear();
+        world.settled = 0;
+        world.ahead.clear();
         world.begun = false;
         world.crowded = false;
+        world.overrun = false;
         world.steps = 0;
         world.stack = 0;
         Ok(())
@@ -289,7 +309,7 @@ impl Engine {
         let world = self.uc.get_data();
         match (world.stop, outcome) {
             (Some(stop), _) => Ok(Some(stop)),
-            (None, Err(_)) if world.fetched_elsewhere => {
+            (None, Err(uc_error::EXCEPTION)) if world.fetched_elsewhere => {
                 let pc = self.uc.reg_read(self.layout.pc)?;
                 self.uc.get_data_mut().stopped_at = pc;
                 Ok(Some(Stop::Left))
@@ -415,7 +435,7 @@ fn access(uc: &mut Hooked<'_>, kind: MemType, place: u64, size: usize, value: i6
     if !writes && addr < literals.end && literals.start < end {
         return;
     }
-    let spill = if world.running.relocated { spill(uc, addr, size) } else { Spill::No };
+    let stack = stack(uc);
     if writes && is_below(uc, addr, size) {
         let mut old = [0; 8];
         let size = size.min(8);
@@ -429,38 +449,65 @@ fn access(uc: &mut Hooked<'_>, kind: MemType, place: u64, size: usize, value: i6
     }
     let mask = if size >= 8 { u64::MAX } else { (1 << (size * 8)) - 1 };
     let written = writes.then_some(value.cast_unsigned() & mask);
-    world.accesses.push(Access { addr, size, written, spill, by: world.last });
+    world.accesses.push(Access { addr, size, written, spill: false, stack, by: world.last });
 }
 
 /// Whether an access is below where the stack pointer was at the start of the window's instruction, and below the red
 /// zone.
 fn is_below(uc: &Hooked<'_>, addr: u64, size: usize) -> bool {
     let world = uc.get_data();
-    let below = world.stack.wrapping_sub(world.layout.red_zone).wrapping_sub(addr);
-    below >= size as u64 && below <= SPILLS
+    world.fits(addr, size, world.stack)
 }
 
-/// Whether an access is below where the stack pointer was, and not below where it is now.
-fn spill(uc: &Hooked<'_>, addr: u64, size: usize) -> Spill {
-    if !is_below(uc, addr, size) {
-        Spill::No
-    } else if stack(uc) <= addr {
-        Spill::Yes
-    } else {
-        Spill::Unsettled
+impl World {
+    /// The access ends at or below a stack's top, and not too far from it.
+    fn fits(&self, addr: u64, size: usize, top: u64) -> bool {
+        let below = wrap(top.wrapping_sub(self.layout.red_zone).wrapping_sub(addr), self.layout.wide);
+        below >= size as u64 && below <= SPILLS
+    }
+
+    /// The access is between where the stack pointer was moved to and where it was before. `push` writes, and then moves
+    /// the stack pointer; `pop` reads first.
+    fn is_spill(&self, access: &Access, now: u64) -> bool {
+        self.fits(access.addr, access.size, self.stack)
+            && [access.stack, now]
+                .into_iter()
+                .any(|low| wrap(access.addr.wrapping_sub(low), self.layout.wide) < SPILLS)
+    }
+
+    /// Several instructions of the window may be one piece of code here. The stack pointer is then at the start of the
+    /// next of them when it has the value that it had there in the original.
+    fn follow_stack(&mut self, stack: u64) {
+        let next = self.ahead.iter().position(|&ahead| ahead == stack);
+        if let Some(next) = next {
+            self.stack = stack;
+            self.ahead.drain(..=next);
+        }
     }
 }
 
-/// The instruction that made these accesses is over: `push` writes, and then moves the stack pointer.
+/// The instruction that made these accesses is over.
 fn settle(uc: &mut Hooked<'_>) {
-    if uc.get_data().accesses.last().is_none_or(|access| access.spill != Spill::Unsettled) {
+    let world = uc.get_data();
+    if !world.running.relocated || world.settled == world.accesses.len() {
         return;
     }
-    let stack = stack(uc);
-    let accesses = uc.get_data_mut().accesses.iter_mut().rev();
-    for access in accesses.take_while(|access| access.spill == Spill::Unsettled) {
-        access.spill = if stack <= access.addr { Spill::Yes } else { Spill::No };
+    let now = stack(uc);
+    for number in world.settled..world.accesses.len() {
+        let world = uc.get_data();
+        let access = world.accesses[number];
+        // One that crosses a page is read whole and then in aligned parts.
+        let part = |whole: &Access| {
+            whole.spill
+                && whole.written.is_none()
+                && access.written.is_none()
+                && whole.overlaps(&access, world.layout.wide)
+        };
+        let spill = world.is_spill(&access, now) || world.accesses[world.settled..number].iter().any(part);
+        uc.get_data_mut().accesses[number].spill = spill;
     }
+    let world = uc.get_data_mut();
+    world.settled = world.accesses.len();
 }
 
 fn stack(uc: &Hooked<'_>) -> u64 {
@@ -473,10 +520,10 @@ fn restore_spilled(uc: &mut Hooked<'_>) {
     if uc.get_data().spilled.is_empty() {
         return;
     }
-    let top = stack(uc).wrapping_sub(uc.get_data().layout.red_zone);
+    let (top, wide) = (stack(uc).wrapping_sub(uc.get_data().layout.red_zone), uc.get_data().layout.wide);
     let (gone, kept) = std::mem::take(&mut uc.get_data_mut().spilled).into_iter().partition::<Vec<_>, _>(
         |&(addr, _, size)| {
-            let below = top.wrapping_sub(addr);
+            let below = wrap(top.wrapping_sub(addr), wide);
             below >= size as u64 && below <= 2 * SPILLS
         },
     );
@@ -491,6 +538,7 @@ fn restore_spilled(uc: &mut Hooked<'_>) {
 fn begin(uc: &mut Hooked<'_>, addr: u64) {
     let world = uc.get_data_mut();
     if world.stop.is_some() {
+        world.overrun = true;
         return;
     }
     world.steps += 1;
@@ -527,8 +575,21 @@ fn begin(uc: &mut Hooked<'_>, addr: u64) {
         world.jumps.push(addr);
     }
     let offset = addr.wrapping_sub(world.running.base) as usize;
-    if !world.running.relocated || world.running.starts.binary_search(&offset).is_ok() {
+    if !world.running.relocated {
         restore_spilled(uc);
-        uc.get_data_mut().stack = stack(uc);
+        let stack = stack(uc);
+        let world = uc.get_data_mut();
+        world.stack = stack;
+        world.stacks.push((addr, stack));
+    } else if world.running.starts.binary_search(&offset).is_ok() {
+        restore_spilled(uc);
+        let stack = stack(uc);
+        let world = uc.get_data_mut();
+        world.stack = stack;
+        let stacks = world.running.stacks.iter();
+        world.ahead = stacks.filter(|&&(start, _)| start == offset).map(|&(_, stack)| stack).collect();
+    } else if world.ahead.len() > 1 {
+        let stack = stack(uc);
+        uc.get_data_mut().follow_stack(stack);
     }
 }

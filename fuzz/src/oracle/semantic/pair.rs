@@ -61,7 +61,15 @@ impl<'a> Pair<'a> {
 
     /// The offset in the window of the instruction that an offset in the other code belongs to.
     pub(super) fn origin(&self, offset: usize) -> Option<usize> {
-        self.map.iter().take_while(|&&(_, to)| to <= offset).last().map(|&(from, _)| from)
+        let &(_, start) = self.map.iter().take_while(|&&(_, to)| to <= offset).last()?;
+        // Several that share their code.
+        self.map.iter().find(|&&(_, to)| to == start).map(|&(from, _)| from)
+    }
+
+    /// The last entry of the map that is not behind an offset in the window: several instructions can be in one.
+    pub(super) fn entry_of(&self, offset: usize) -> Option<(usize, usize)> {
+        let &(_, start) = self.map.iter().take_while(|&&(from, _)| from <= offset).last()?;
+        self.map.iter().find(|&&(_, to)| to == start).copied()
     }
 
     /// The offset in the window of a return address's offset in the other code.

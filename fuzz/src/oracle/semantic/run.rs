@@ -5,7 +5,7 @@ use grapnel_relocator::Isa;
 use unicorn_engine::{RegisterX86, unicorn_const::uc_error};
 
 use super::{
-    EngineError,
+    EngineError, compare,
     engine::{Access, Engine, Running, Stop},
     inspect::{self, Kind},
     pair::Pair,
@@ -63,6 +63,7 @@ pub(super) enum End {
     Fault,
     TooLong,
     Crowded,
+    Overrun,
 }
 
 /// What one run did.
@@ -70,6 +71,8 @@ pub(super) struct Run {
     pub(super) events: Vec<Event>,
     /// Where it jumped to in its own code.
     pub(super) jumps: Vec<u64>,
+    /// The stack pointer at the start of each instruction, by the offset of its code in the other.
+    stacks: Vec<(usize, u64)>,
     pub(super) state: State,
     pub(super) end: End,
 }
@@ -100,14 +103,15 @@ struct Runner<'a> {
     vectors: bool,
 }
 
-/// Runs the window, or with `calls` the other code.
+/// Runs the window, or after it the other code.
 pub(super) fn run(
     engine: &mut Engine,
     pair: &Pair<'_>,
     start: &Start<'_>,
-    calls: Option<&[bool]>,
+    original: Option<&Run>,
 ) -> Result<Run, EngineError> {
-    let relocated = calls.is_some();
+    let relocated = original.is_some();
+    let calls = original.map(compare::calls);
     let (base, code) = if relocated { (pair.to, pair.relocated_code()) } else { (pair.from, pair.code()) };
     let literals =
         pair.to.wrapping_add(pair.relocated_len as u64)..pair.to.wrapping_add(pair.relocated.len() as u64);
@@ -117,19 +121,25 @@ pub(super) fn run(
         insts: inspect::sweep(pair.isa, base, code, &starts),
         relocated,
         starts,
+        stacks: original.map_or_else(Vec::new, |run| run.stacks.clone()),
         literals: if relocated { literals } else { 0..0 },
         thumb: pair.isa == Isa::T32,
     };
     engine.reset(running)?;
     start.state.write(engine.layout, &mut engine.uc)?;
     let vectors = start.state.vectors.is_some();
-    let mut runner = Runner { engine, pair, start, calls, base, events: Vec::new(), exits: 0, vectors };
+    let mut runner =
+        Runner { engine, pair, start, calls: calls.as_deref(), base, events: Vec::new(), exits: 0, vectors };
     let end = runner.all()?;
     let events = runner.events;
     let state = State::read(engine.layout, vectors, &engine.uc)?;
     engine.undo()?;
-    let jumps = engine.uc.get_data().jumps.clone();
-    Ok(Run { events, jumps, state, end })
+    let world = engine.uc.get_data();
+    let stacks = world.stacks.iter().filter_map(|&(at, stack)| {
+        let offset = at.wrapping_sub(pair.from) as usize;
+        Some((pair.entry_of(offset)?.1, stack))
+    });
+    Ok(Run { events, jumps: world.jumps.clone(), stacks: stacks.collect(), state, end })
 }
 
 impl Runner<'_> {
@@ -146,12 +156,17 @@ impl Runner<'_> {
             }
             let stop = self.engine.go(pc);
             let world = self.engine.uc.get_data_mut();
+            world.settled = 0;
             self.events.extend(world.accesses.drain(..).map(Event::Access));
             if world.crowded {
                 return Ok(End::Crowded);
             }
             let (last, at) = (world.last, world.stopped_at);
+            let overrun = world.overrun;
             let after = last.wrapping_add(world.running.at(last).unwrap_or_default().len.into());
+            if overrun && (self.calls.is_some() || !self.is_cut(at)) {
+                return Ok(End::Overrun);
+            }
             match stop {
                 Ok(Some(Stop::TooLong)) => return Ok(End::TooLong),
                 Ok(Some(Stop::Left)) => match self.left(at, last, after)? {
@@ -182,7 +197,11 @@ impl Runner<'_> {
 
     fn fault(&mut self, cause: Cause, at: u64) -> End {
         let offset = at.wrapping_sub(self.base) as usize;
-        let offset = if self.calls.is_some() { self.pair.origin(offset) } else { Some(offset) };
+        let offset = if self.calls.is_some() {
+            self.pair.origin(offset)
+        } else {
+            self.pair.entry_of(offset).map(|entry| entry.0)
+        };
         // What it did before the exception need not be done in the same order.
         while self.events.pop_if(|event| matches!(event, Event::Access(access) if access.by == at)).is_some()
         {
