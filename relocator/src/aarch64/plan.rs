@@ -270,7 +270,7 @@ impl Plan {
     fn near(&self, target: CodeAddr, range: u64) -> Reach {
         let lo = target.0.saturating_sub(range - INST_LEN as u64);
         let hi = target.0.saturating_add(range).saturating_sub(self.max_len as u64);
-        Reach { lo: CodeAddr(lo), hi: CodeAddr(hi) }
+        Reach { lo: CodeAddr(lo), hi: CodeAddr(hi & !(INST_LEN as u64 - 1)) }
     }
 }
 
