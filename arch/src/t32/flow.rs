@@ -125,8 +125,6 @@ pub enum Unsupported {
     PcOperand,
     /// It uses the PC and the stack pointer at once.
     PcAndStack,
-    /// The address is odd, or beyond 4 GiB.
-    Address,
 }
 
 impl Unsupported {
@@ -141,7 +139,6 @@ impl Unsupported {
             Self::System => "system",
             Self::PcOperand => "pc-operand",
             Self::PcAndStack => "pc-and-stack",
-            Self::Address => "no-code-address",
         }
     }
 }
@@ -158,7 +155,6 @@ impl fmt::Display for Unsupported {
             Self::System => "a system instruction may use the address it runs at",
             Self::PcOperand => "the PC is an operand of this instruction, with no known meaning",
             Self::PcAndStack => "it uses the PC and the stack pointer at once",
-            Self::Address => "T32 code lies at even addresses below 4 GiB",
         })
     }
 }

@@ -14,17 +14,17 @@ use grapnel_arch::{
     CodeAddr, Isa,
     a32::Cond,
     t32::{
-        Inst, Literal, LiteralField, LiteralForm, Modified, Rel6, Rel8, Rel20, Rel24, Rel24By4, Unsupported,
-        add_modified, add_narrow, add_twice, b_rel8, b_rel20, b_rel24, bl_rel24, blx_register, blx_rel24,
-        compare_zero, it_of_one, ldr_literal, load_byte_at, load_half_at, load_literal, load_through,
-        load_word, orr_modified, pop, pop_pc, push, store_word_sp,
+        Inst, Literal, LiteralField, LiteralForm, Modified, Rel6, Rel8, Rel20, Rel24, Rel24By4, add_modified,
+        add_narrow, add_twice, b_rel8, b_rel20, b_rel24, bl_rel24, blx_register, blx_rel24, compare_zero,
+        it_of_one, ldr_literal, load_byte_at, load_half_at, load_literal, load_through, load_word,
+        orr_modified, pop, pop_pc, push, store_word_sp,
     },
 };
 
 use super::{
-    MAX_INSTS, culprit,
+    MAX_INSTS,
     plan::{Copied, Dest, Guard, Item, LITERAL_ALIGN, Lowering, Plan},
-    window::is_code_address,
+    window::can_be_at,
 };
 use crate::{
     Error, PcMap, Registers, Relocated,
@@ -43,12 +43,7 @@ const MAX_LITERALS: usize = 2 * MAX_INSTS + 1;
 impl Plan {
     pub(crate) fn emit(&self, to: CodeAddr) -> Result<Relocated, Error> {
         let (len, window_len) = (self.max_len() as u64, self.window_len as u64);
-        if let Some(first) = self.items.first()
-            && !(is_code_address(to) && self.required_reach().contains(to))
-        {
-            let (culprit, reason) = (culprit(&first.inst), Unsupported::Address.into());
-            return Err(Error::Unsupported { culprit, reason });
-        }
+        can_be_at(to, self.max_len())?;
         if to.offset_within(self.from, window_len).is_some() || self.from.offset_within(to, len).is_some() {
             return Err(Error::Overlaps { from: self.from, to });
         }

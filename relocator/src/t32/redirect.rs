@@ -6,6 +6,7 @@ use grapnel_arch::{
     t32::{Rel11, Rel24, b_rel11, b_rel24, ldr_literal, nop},
 };
 
+use super::window::can_be_at;
 use crate::{
     Error,
     redirect::{Lengths, Redirect},
@@ -41,9 +42,9 @@ pub(crate) fn absolute(from: CodeAddr, to: CodeAddr) -> Result<Redirect, Error> 
     Ok(bytes(&code))
 }
 
-/// Both are addresses of T32 code.
+/// T32 code can be at both.
 fn reachable(from: CodeAddr, to: CodeAddr) -> bool {
-    [from, to].iter().all(|addr| super::window::is_code_address(*addr))
+    can_be_at(from, LENGTHS.short).is_ok() && can_be_at(to, LENGTHS.short).is_ok()
 }
 
 fn bytes(code: &[u16]) -> Redirect {

@@ -2,7 +2,7 @@
 
 use arrayvec::ArrayVec;
 use grapnel_arch::{
-    CodeAddr,
+    CodeAddr, Isa,
     t32::{DecodeError, Flow, Inst, It, Literal, PcUse, Unsupported, decode, decode_within},
 };
 
@@ -12,9 +12,13 @@ use crate::{Error, Window, WindowOptions, window::Insts as AnyInsts};
 /// Functions begin at any multiple of 4, often of 2: what looks like padding beyond that may be another function.
 const FUNCTION_ALIGNMENT: u64 = 4;
 
-/// T32 code lies at even addresses below 4 GiB.
-pub(super) const fn is_code_address(addr: CodeAddr) -> bool {
-    addr.0 <= 0xffff_ffff && addr.0.is_multiple_of(2)
+/// T32 code of this length can be at this address: an even one, and all of it below 4 GiB.
+pub(super) fn can_be_at(at: CodeAddr, len: usize) -> Result<(), Error> {
+    if !at.0.is_multiple_of(2) {
+        return Err(Error::Misaligned { at, align: 2 });
+    }
+    let below = (1_u64 << 32).checked_sub(len as u64).is_some_and(|last| at.0 <= last);
+    if below { Ok(()) } else { Err(Error::BeyondAddressSpace { at, isa: Isa::T32 }) }
 }
 
 /// An IT block is a unit: the window starts outside one, and ends outside one.
@@ -24,10 +28,7 @@ pub(crate) fn window(
     min_len: usize,
     options: WindowOptions,
 ) -> Result<Window, Error> {
-    if !is_code_address(from) || from.0 + MAX_WINDOW as u64 > 1 << 32 {
-        let culprit = culprit_at(from, bytes, It::OUTSIDE);
-        return Err(Error::Unsupported { culprit, reason: Unsupported::Address.into() });
-    }
+    can_be_at(from, MAX_WINDOW)?;
     let mut sweep =
         Sweep { from, bytes, min_len: min_len.max(1), options, code: ArrayVec::new(), len: 0, padded: None };
     sweep.run()?;
