@@ -3,7 +3,7 @@
 use grapnel_relocator::CodeAddr;
 
 /// One decoder's view of an instruction.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct View {
     /// Its length in bytes.
     pub(super) len: usize,
