@@ -13,16 +13,31 @@ use grapnel_relocator::Isa;
 
 #[test]
 fn random_x86_64_windows_do_the_same_relocated() {
-    random(Isa::X86_64);
+    random(Isa::X86_64, 2000);
+}
+
+#[test]
+fn random_aarch64_windows_do_the_same_relocated() {
+    random(Isa::Aarch64, 3000);
+}
+
+#[test]
+fn random_a32_windows_do_the_same_relocated() {
+    random(Isa::A32, 3000);
+}
+
+#[test]
+fn random_t32_windows_do_the_same_relocated() {
+    random(Isa::T32, 3000);
 }
 
 /// Runs windows of an instruction set, and asks that enough of them count.
 #[track_caller]
-fn random(isa: Isa) {
-    let mut judges = Judges::new(2).unwrap();
+fn random(isa: Isa, windows: u64) {
+    let mut judges = Judges::new(1).unwrap();
     let mut tally = Tally::default();
     let mut rng = Rng::with_seed(20);
-    for seed in 0..2000 {
+    for seed in 0..windows {
         let mut entropy = [0; generate::ENTROPY];
         rng.fill(&mut entropy);
         let case = generate::case(isa, &mut Unstructured::new(&entropy)).unwrap();
@@ -33,6 +48,23 @@ fn random(isa: Isa) {
         tally.accepted * 10 > tally.windows * 3,
         "the generator makes too few windows that count:\n{tally}"
     );
+}
+
+/// What no emulator is needed for is done for more windows.
+#[test]
+fn decoding_has_no_objection_to_many_windows() {
+    for isa in [Isa::Aarch64, Isa::A32, Isa::T32] {
+        let mut judges = Judges::new(0).unwrap();
+        let mut tally = Tally::default();
+        let mut rng = Rng::with_seed(21);
+        for seed in 0..10_000 {
+            let mut entropy = [0; generate::ENTROPY];
+            rng.fill(&mut entropy);
+            let case = generate::case(isa, &mut Unstructured::new(&entropy)).unwrap();
+            tally.add(&case, &mut judges, seed);
+        }
+        no_objection(&tally);
+    }
 }
 
 #[test]

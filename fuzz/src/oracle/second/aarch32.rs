@@ -56,13 +56,15 @@ pub(super) fn ours_a32(inst: &a32::Inst) -> Option<View> {
         Flow::Unsupported(_) => return None,
         _ => true,
     };
+    // A run of registers from the PC on is not told as an address by others.
+    let runs = inst.form() == Form::Coprocessor && inst.word() >> 24 & 1 == 0;
     // The PC may be the register that BX and its kin go to.
     let through_pc = inst.form() == Form::BranchRegister && inst.word() & 15 == 15;
     Some(View {
         len: 4,
         leaves,
         target: inst.flow().target().filter(|_| inst.form() == Form::Branch),
-        operand: inst.literal().map(|literal| literal.target),
+        operand: inst.literal().filter(|_| !runs).map(|literal| literal.target),
         reads_pc: inst.pc_reads().any() || through_pc,
     })
 }
