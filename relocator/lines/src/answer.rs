@@ -2,9 +2,9 @@
 
 use std::io::Write;
 
-use grapnel_relocator::{Error, Relocated, Window};
+use grapnel_relocator::Error;
 
-use crate::{BadRequest, Request, explain, hex};
+use crate::{BadRequest, Request, explain, hex, request::Answer};
 
 /// How answers are written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,7 +59,7 @@ impl Answerer {
         let answer = request.relocate();
         match self.form {
             Form::Json => match &answer {
-                Ok((window, relocated)) => accepted(window, relocated, out),
+                Ok(answer) => accepted(answer, out),
                 Err(error) => refused(error, out),
             },
             Form::Text { width } => explain::answer(request, &answer, width, out),
@@ -91,9 +91,9 @@ impl Answerer {
     }
 }
 
-fn accepted(window: &Window, relocated: &Relocated, out: &mut Vec<u8>) {
+fn accepted(Answer { consumed, relocated, .. }: &Answer, out: &mut Vec<u8>) {
     out.extend(br#"{"ok":true,"consumed":"#);
-    decimal(window.len() as u64, out);
+    decimal(*consumed as u64, out);
     out.extend(br#","bytes":""#);
     hex::encode(relocated.bytes(), out);
     out.extend(br#"","map":["#);

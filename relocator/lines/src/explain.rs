@@ -3,10 +3,10 @@
 use std::io::Write;
 
 use grapnel_arch::{Line, listing};
-use grapnel_relocator::{CodeAddr, Error, Isa, MAX_MIN_LEN, Relocated, Window};
+use grapnel_relocator::{CodeAddr, Error, Isa, MAX_MIN_LEN, Relocated};
 
 use crate::{
-    BadRequest, Request,
+    Answer, BadRequest, Request,
     columns::{Cell, Row, list, paragraph, table},
 };
 
@@ -14,15 +14,10 @@ use crate::{
 const MAX_INST_LEN: usize = 15;
 
 /// Appends the answer to `request`.
-pub(crate) fn answer(
-    request: &Request<'_>,
-    answer: &Result<(Window, Relocated), Error>,
-    width: usize,
-    out: &mut Vec<u8>,
-) {
+pub(crate) fn answer(request: &Request<'_>, answer: &Result<Answer, Error>, width: usize, out: &mut Vec<u8>) {
     // Writing text to memory can't fail.
     let _ = match answer {
-        Ok((window, relocated)) => accepted(request, window, relocated, width, out),
+        Ok(answer) => accepted(request, answer, width, out),
         Err(error) => refused(request, error, width, out),
     };
 }
@@ -40,22 +35,12 @@ fn harmful(c: char) -> bool {
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
-fn accepted(
-    request: &Request<'_>,
-    window: &Window,
-    relocated: &Relocated,
-    width: usize,
-    out: &mut Vec<u8>,
-) -> std::io::Result<()> {
+fn accepted(request: &Request<'_>, answer: &Answer, width: usize, out: &mut Vec<u8>) -> std::io::Result<()> {
     let Request { isa, from, to, .. } = request;
-    writeln!(
-        out,
-        "{isa}: {} bytes at {from} become {} bytes at {to}\n",
-        window.len(),
-        relocated.bytes().len()
-    )?;
-    table(&rows(request, window, relocated), width, out)?;
-    let behind = from.add(window.len() as u64);
+    let Answer { consumed, relocated, .. } = answer;
+    writeln!(out, "{isa}: {consumed} bytes at {from} become {} bytes at {to}\n", relocated.bytes().len())?;
+    table(&rows(request, answer), width, out)?;
+    let behind = from.add(*consumed as u64);
     let mut notes = vec![match relocated.resumes() {
         true => format!("resumes at {behind}"),
         false => "never resumes: nothing falls out of the window's end".to_owned(),
@@ -86,15 +71,16 @@ fn notes_below(notes: &[String], width: usize, out: &mut Vec<u8>) -> std::io::Re
 }
 
 /// Each instruction of the window beside what it became; behind them the jump back and the literals.
-fn rows<'a>(request: &'a Request<'_>, window: &Window, relocated: &'a Relocated) -> Vec<Row<'a>> {
-    let source = cells(request.isa, request.from, &request.bytes[..window.code_len()]);
+fn rows<'a>(request: &'a Request<'_>, answer: &'a Answer) -> Vec<Row<'a>> {
+    let Answer { consumed, code_len, relocated } = answer;
+    let source = cells(request.isa, request.from, &request.bytes[..*code_len]);
     let mut left: Vec<Cell<'_>> = source;
-    if window.len() > window.code_len() {
-        let padding = &request.bytes[window.code_len()..window.len()];
-        left.push(Cell { offset: window.code_len(), bytes: padding, text: "padding".to_owned() });
+    if consumed > code_len {
+        let padding = &request.bytes[*code_len..*consumed];
+        left.push(Cell { offset: *code_len, bytes: padding, text: "padding".to_owned() });
     }
     if relocated.resumes() {
-        left.push(Cell { offset: window.len(), bytes: &[], text: "(what follows)".to_owned() });
+        left.push(Cell { offset: *consumed, bytes: &[], text: "(what follows)".to_owned() });
     }
 
     let (code, _) = relocated.bytes().split_at(relocated.map().code_len());

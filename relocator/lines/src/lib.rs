@@ -25,5 +25,5 @@ mod serve;
 
 pub use answer::{Answerer, Form, Outcome};
 pub use bad::BadRequest;
-pub use request::{Request, number};
+pub use request::{Answer, Request, number};
 pub use serve::{MAX_LINE, Tally, serve};

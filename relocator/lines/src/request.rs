@@ -30,6 +30,17 @@ pub struct Request<'a> {
     pub options: WindowOptions,
 }
 
+/// What became of the window. The window itself has room for many instructions, and is not passed on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Answer {
+    /// How many bytes the window takes.
+    pub consumed: usize,
+    /// How many of them are instructions, and not padding.
+    pub code_len: usize,
+    /// The code for the other address.
+    pub relocated: Relocated,
+}
+
 impl<'a> Request<'a> {
     /// Reads a line. The bytes of the code are put into `bytes`.
     ///
@@ -86,10 +97,10 @@ impl<'a> Request<'a> {
     /// # Errors
     ///
     /// The relocator's refusal.
-    pub fn relocate(&self) -> Result<(Window, Relocated), Error> {
+    pub fn relocate(&self) -> Result<Answer, Error> {
         let window = Window::decode_with(self.isa, self.from, self.bytes, self.min_len, self.options)?;
         let relocated = RelocationPlan::new(&window)?.emit(self.to)?;
-        Ok((window, relocated))
+        Ok(Answer { consumed: window.len(), code_len: window.code_len(), relocated })
     }
 }
 
