@@ -82,11 +82,11 @@ impl fmt::Display for Comparison {
         for ((who, name), counted) in &self.findings {
             writeln!(f, "{:<60} {:>12}", format!("{who} {name}"), counted.count)?;
             if *name != "agrees" {
-                writeln!(f, "    {}", counted.example)?;
+                write!(f, "{counted}")?;
             }
         }
         for ((who, mnemonic), counted) in &self.differing {
-            writeln!(f, "\n{who}, {mnemonic}, {} times: {}", counted.count, counted.example)?;
+            write!(f, "\n{who}, {mnemonic}, {} times:\n{counted}", counted.count)?;
         }
         Ok(())
     }

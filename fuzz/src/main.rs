@@ -35,6 +35,9 @@ struct Common {
     /// How many threads.
     #[arg(long, default_value_t = 1)]
     jobs: usize,
+    /// Every refusal and everything that was not run, up to 500 of each reason, and not one example.
+    #[arg(long)]
+    list: bool,
 }
 
 impl Common {
@@ -148,7 +151,8 @@ fn run_corpus(
         }
     }
     for (Setting { name, min_len, distance }, tally) in settings.iter().zip(&all.tallies) {
-        println!("\n{isa}, {name} ({distance:+#x}), windows of at least {min_len} bytes\n{tally}");
+        println!("\n{isa}, {name} ({}), windows of at least {min_len} bytes", signed(*distance));
+        print_table(common, tally);
         print_mismatches(tally);
     }
     if !within {
@@ -186,9 +190,23 @@ fn run_random(common: &Common, seed: u64, windows: usize) -> Result<bool, Box<dy
     })?;
     let mut all = Tally::default();
     parts.into_iter().for_each(|part| all.merge(part));
-    println!("{}, random windows from seed {seed}\n{all}", common.isa);
+    println!("{}, random windows from seed {seed}", common.isa);
+    print_table(common, &all);
     print_mismatches(&all);
     Ok(all.mismatches.is_empty())
+}
+
+/// A distance in hexadecimal digits.
+fn signed(distance: i64) -> String {
+    format!("{}{:#x}", if distance < 0 { "-" } else { "+" }, distance.unsigned_abs())
+}
+
+fn print_table(common: &Common, tally: &Tally) {
+    if common.list {
+        println!("{tally:#}");
+    } else {
+        println!("{tally}");
+    }
 }
 
 fn print_mismatches(tally: &Tally) {

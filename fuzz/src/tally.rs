@@ -10,28 +10,38 @@ use crate::{
     oracle::{Subject, Verdict, decoded},
 };
 
-/// How many of something there were, and one of them.
+/// How many of something there were, and some of them.
 #[derive(Clone, Default, Debug)]
 pub struct Counted {
     /// How many.
     pub count: u64,
-    /// The first one, as text.
-    pub example: String,
+    /// The first ones, as text.
+    pub examples: Vec<String>,
 }
+
+/// How many examples are kept.
+const EXAMPLES: usize = 500;
 
 impl Counted {
     pub(crate) fn add(&mut self, example: impl FnOnce() -> String) {
-        if self.count == 0 {
-            self.example = example();
+        if self.examples.len() < EXAMPLES {
+            self.examples.push(example());
         }
         self.count += 1;
     }
 
     pub(crate) fn merge(&mut self, other: Self) {
-        if self.count == 0 {
-            self.example = other.example;
-        }
+        self.examples.extend(other.examples);
+        self.examples.truncate(EXAMPLES);
         self.count += other.count;
+    }
+}
+
+/// The first example, or with `{:#}` all that were kept, a line each.
+impl fmt::Display for Counted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = if f.alternate() { EXAMPLES } else { 1 };
+        self.examples.iter().take(shown).try_for_each(|example| writeln!(f, "    {example}"))
     }
 }
 
@@ -285,6 +295,7 @@ fn members(window: &Window, case: &Case) -> Vec<usize> {
     members
 }
 
+/// The table, with an example of each reason; with `{:#}` all that were kept.
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let row = |f: &mut fmt::Formatter<'_>, name: &str, count: u64| {
@@ -298,11 +309,11 @@ impl fmt::Display for Tally {
         row(f, "accepted", self.accepted)?;
         for (kind, counted) in &self.refused {
             row(f, &format!("refused: {kind}"), counted.count)?;
-            writeln!(f, "    {}", counted.example)?;
+            fmt::Display::fmt(counted, f)?;
         }
         for (reason, counted) in &self.unjudged {
             row(f, &format!("not run: {reason}"), counted.count)?;
-            writeln!(f, "    {}", counted.example)?;
+            fmt::Display::fmt(counted, f)?;
         }
         for (name, clobbered) in &self.clobbers {
             row(f, &format!("clobbered: {name}, dead by the code"), clobbered.by_code)?;
@@ -311,7 +322,7 @@ impl fmt::Display for Tally {
         row(f, "unknown to another decoder", self.unknown)?;
         for (on, counted) in &self.disputed {
             row(f, &format!("disputed: {on}"), counted.count)?;
-            writeln!(f, "    {}", counted.example)?;
+            write!(f, "{counted}")?;
         }
         row(f, "mismatches", self.mismatches.len() as u64)
     }
