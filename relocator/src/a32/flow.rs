@@ -54,11 +54,11 @@ struct Sweep<'a> {
     from: CodeAddr,
     window_len: usize,
     around: &'a Surroundings<'a>,
-    /// Words that are instructions that were seen.
+    /// Words that were taken for instructions.
     seen: Vec<bool>,
     /// Words that a load names, or that are entries of a table.
     data: Vec<bool>,
-    /// A word was seen as an instruction before it was known to be data.
+    /// A word was taken for an instruction before it was known to be data.
     misread: bool,
     /// The first thing that could not be seen.
     reason: Option<Reason>,
@@ -132,12 +132,12 @@ impl Sweep<'_> {
                 if self.data[word] {
                     break;
                 }
+                self.seen[word] = true;
                 let Some(inst) = self.decode(word) else {
                     self.assume(Reason::Undecodable(self.at(word)));
                     break;
                 };
                 run.push(inst);
-                self.seen[word] = true;
                 self.judge(word * INST_LEN, &inst);
                 self.indirect(&run, &mut pending);
                 if let Some(literal) = inst.literal().or_else(|| literal_through_register(&run)) {
