@@ -129,10 +129,10 @@ pub fn decode(addr: CodeAddr, bytes: &[u8]) -> Result<Inst, DecodeError> {
     let bytes = bytes.first_chunk::<INST_LEN>().ok_or(DecodeError::Truncated)?;
     let word = u32::from_le_bytes(*bytes);
     let raw = a32::decode_word(word).map_err(|_| DecodeError::Undefined)?;
-    if raw.unpredictable() {
+    let form = Form::of(word);
+    if raw.unpredictable() || form == Form::Block && stores_unknown(word) {
         return Err(DecodeError::Unpredictable);
     }
-    let form = Form::of(word);
     let exclusive = if form == Form::Other { exclusive(raw.mnemonic()) } else { None };
     Ok(Inst {
         addr,
@@ -142,6 +142,13 @@ pub fn decode(addr: CodeAddr, bytes: &[u8]) -> Result<Inst, DecodeError> {
         uses: Uses::of(form, word, &raw),
         exclusive,
     })
+}
+
+/// STM that writes its base back, and stores it, but not as the lowest register: what it stores is not known
+/// (DDI 0406, A8.8.199).
+const fn stores_unknown(word: u32) -> bool {
+    let (base, list) = (nibble(word, 16), word as u16);
+    !bit(word, 20) && bit(word, 21) && list >> base & 1 == 1 && list.trailing_zeros() != base as u32
 }
 
 const fn exclusive(mnemonic: Mnemonic) -> Option<Exclusive> {

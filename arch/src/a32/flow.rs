@@ -74,7 +74,7 @@ pub enum Unsupported {
     UsesPc,
     /// A register would have to be spilled between an exclusive load and its store, which could then fail for ever.
     Exclusive,
-    /// It stores its own base together with the PC, downwards, and not as the lowest.
+    /// It stores its own base together with the PC, downwards, and not as the lowest, or by STMDA.
     StoresBase,
 }
 
@@ -107,7 +107,7 @@ impl fmt::Display for Unsupported {
             Self::Exclusive => {
                 "it needs a register that is spilled, which is a store between an exclusive load and its store"
             }
-            Self::StoresBase => "it stores its own base register, not as the lowest, together with the program counter",
+            Self::StoresBase => "it stores its own base register together with the program counter",
         })
     }
 }
