@@ -15,11 +15,18 @@ pub(crate) use libc::{PF_R, PF_X, PT_DYNAMIC, PT_GNU_EH_FRAME, PT_LOAD, PT_PHDR}
 pub(crate) const CLASS: u8 = if size_of::<usize>() == 8 { 2 } else { 1 };
 
 pub(crate) const DT_NULL: usize = 0;
+pub(crate) const DT_PLTRELSZ: usize = 2;
 pub(crate) const DT_HASH: usize = 4;
 pub(crate) const DT_STRTAB: usize = 5;
 pub(crate) const DT_SYMTAB: usize = 6;
+pub(crate) const DT_RELA: usize = 7;
+pub(crate) const DT_RELASZ: usize = 8;
 pub(crate) const DT_STRSZ: usize = 10;
+pub(crate) const DT_PLTREL: usize = 20;
 pub(crate) const DT_DEBUG: usize = 21;
+pub(crate) const DT_JMPREL: usize = 23;
+pub(crate) const DT_RELRSZ: usize = 35;
+pub(crate) const DT_RELR: usize = 36;
 pub(crate) const DT_GNU_HASH: usize = 0x6fff_fef5;
 pub(crate) const DT_VERSYM: usize = 0x6fff_fff0;
 
@@ -40,6 +47,15 @@ pub(crate) struct Dyn {
     pub(crate) value: usize,
 }
 
+/// A relocation with its addend, which 64-bit objects have.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rela {
+    pub(crate) offset: usize,
+    pub(crate) info: usize,
+    pub(crate) addend: isize,
+}
+
 /// A type of which every bit pattern is a value, so that it can be read from any readable bytes.
 ///
 /// # Safety
@@ -54,5 +70,7 @@ unsafe impl Plain for u32 {}
 unsafe impl Plain for usize {}
 // SAFETY: as above.
 unsafe impl Plain for Dyn {}
+// SAFETY: as above.
+unsafe impl Plain for Rela {}
 // SAFETY: as above.
 unsafe impl Plain for Sym {}

@@ -38,10 +38,11 @@
 //!
 //! That is one replacement by one jump, the fastest. A [`HookSet`] does more: any number of replacements and
 //! [listeners](Listener) on one function, in a defined order, and [probes](Probe) in the middle of functions.
+//! A [`Rebinding`](rebind::Rebinding) changes no code, but the addresses by which objects call a function.
 //!
 //! # What is not here yet
-//! GOT hooks, hooks that wait for a library, names for trampolines, and giving memory back: what was made is kept, and
-//! used again where that is right. Functions are found through the dynamic symbol table only. Exceptions and backtraces
+//! Hooks that wait for a library, names for trampolines, and giving memory back: what was made is kept, and used again
+//! where that is right. Calls of a library's constructors are not rebound when it is loaded later. Functions are found through the dynamic symbol table only. Exceptions and backtraces
 //! pass through listeners, replacements and probes; but the trampolines and the few instructions of a stub have no unwind
 //! entry, so a backtrace from a signal handler that interrupts a thread just there ends there, and an exception doesn't
 //! pass a call that was relocated into a trampoline ([`grapnel_relocator::RelocationPlan::calls`]). In a process with a
@@ -57,7 +58,7 @@
 //! # Safety
 //! `unsafe` is confined to: `sys` and `native` (system calls, assembly routines), `memory::view` (writing code),
 //! `memory::place` and `arena` (mapping and writing trampolines), `module`, `elf` and `extent` (reading loaded objects),
-//! `symbol` (calling IFUNC resolvers), `live` (the trap handler), `listen` (what runs between a caller and its function),
+//! `symbol` (calling IFUNC resolvers), `rebind` (writing addresses), `live` (the trap handler), `listen` (what runs between a caller and its function),
 //! `patch`, `transaction`, `set` and `hook` (patching). Each says
 //! at its start what it relies on.
 #![cfg_attr(not(test), no_std)]
@@ -77,6 +78,7 @@ mod native;
 mod padding;
 mod patch;
 mod plan;
+pub mod rebind;
 pub mod set;
 pub mod symbol;
 mod sys;

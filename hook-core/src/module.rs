@@ -54,6 +54,12 @@ pub(crate) struct Dynamic {
     pub(crate) hash: Option<usize>,
     pub(crate) versions: Option<usize>,
     pub(crate) debug: Option<usize>,
+    /// Tables of relocations, with their lengths in bytes: the ordinary ones, those of the PLT, and the packed ones.
+    pub(crate) rela: (Option<usize>, usize),
+    pub(crate) plt: (Option<usize>, usize),
+    pub(crate) relr: (Option<usize>, usize),
+    /// The tag of the kind that the PLT's are of.
+    pub(crate) plt_kind: usize,
 }
 
 impl Module {
@@ -185,6 +191,13 @@ impl Module {
                 elf::DT_GNU_HASH => out.gnu_hash = self.pointer(value),
                 elf::DT_HASH => out.hash = self.pointer(value),
                 elf::DT_VERSYM => out.versions = self.pointer(value),
+                elf::DT_RELA => out.rela.0 = self.pointer(value),
+                elf::DT_RELASZ => out.rela.1 = value,
+                elf::DT_JMPREL => out.plt.0 = self.pointer(value),
+                elf::DT_PLTRELSZ => out.plt.1 = value,
+                elf::DT_PLTREL => out.plt_kind = value,
+                elf::DT_RELR => out.relr.0 = self.pointer(value),
+                elf::DT_RELRSZ => out.relr.1 = value,
                 elf::DT_DEBUG => out.debug = (value != 0).then_some(value),
                 _ => {}
             }

@@ -97,6 +97,11 @@ pub fn for_each(module: &Module, each: &mut dyn FnMut(&[u8], Symbol)) {
     }
 }
 
+/// The name of the symbol with this index, whether the object defines it or not.
+pub(crate) fn name_at(module: &Module, index: usize) -> Option<&[u8]> {
+    Table { module }.name(index)
+}
+
 struct Table<'a> {
     module: &'a Module,
 }

@@ -114,6 +114,22 @@ int grapnel_set_vector(grapnel_call *call, unsigned index, const uint64_t value[
  * calls under way. */
 uint64_t grapnel_missed(void);
 
+/* A function whose importers are bound to another. */
+typedef struct grapnel_rebinding grapnel_rebinding;
+
+/* Binds all importers of a function to `replacement`: every word of the loaded objects that the dynamic linker filled
+ * with the function's address is changed, and no code. Calls that don't go through such a word aren't seen. The function
+ * is stored in `original` first, and the handle in `rebinding`; either may be NULL. A word that holds something else is
+ * left alone and is an error, also if all others were changed; `rebinding` is then stored all the same. No object may be
+ * loaded or unloaded meanwhile. */
+grapnel_error *grapnel_rebind(const char *name, void *replacement, void **original, grapnel_rebinding **rebinding);
+/* The same for objects that were loaded since, to be called after dlopen. */
+grapnel_error *grapnel_rebind_again(grapnel_rebinding *rebinding);
+/* How many words hold the replacement. */
+size_t grapnel_rebound(const grapnel_rebinding *rebinding);
+/* Puts back what was in the words, but for those that hold something else by now, and frees the handle. */
+grapnel_error *grapnel_unbind(grapnel_rebinding *rebinding);
+
 /* Finds a function in a loaded object. `object` is how the object's file name begins ("libc.so"), or NULL for the first
  * object that defines the name. An indirect function (IFUNC) is resolved to what is really called. `size` may be NULL.
  * No object may be loaded or unloaded meanwhile. */

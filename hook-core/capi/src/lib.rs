@@ -9,6 +9,7 @@
 
 pub mod batch;
 pub mod call;
+pub mod rebind;
 
 use std::{
     ffi::{CStr, CString, c_char, c_int, c_void},

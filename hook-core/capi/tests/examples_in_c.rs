@@ -78,3 +78,10 @@ fn exceptions_of_c_plus_plus_pass() {
     let text = run(&compile("c++", "c++", "throw", &["-lgrapnel_hook"]));
     assert!(text.contains("20000 calls, 10000 caught, 10000 left"), "{text}");
 }
+
+#[test]
+fn imports_are_bound_to_another_function() {
+    let text = run(&compile("c", "cc", "rebind", &["-lgrapnel_hook"]));
+    assert!(text.contains("no object defines no_such_function"), "{text}");
+    assert!(text.contains("rebound and back"), "{text}");
+}

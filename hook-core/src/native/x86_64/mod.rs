@@ -13,6 +13,7 @@ use core::ops::Range;
 use grapnel_arch::x86_64::decode;
 use grapnel_relocator::{CodeAddr, Isa};
 
+use crate::rebind::RelocatedValue;
 pub(crate) use entry::{
     RETURN_POINTS, is_outer_point, is_return_point, number_of_return_point, return_point, return_points,
     return_word, routine,
@@ -148,6 +149,21 @@ unsafe extern "C" {
     /// Run by the kernel's signal frame alone.
     #[link_name = "grapnel_hook_signal_return"]
     pub(crate) fn signal_return();
+}
+
+/// What a relocation writes, if that can be a function's address (System V ABI, x86-64 psABI 4.4.1).
+pub(crate) fn relocated_value(kind: u32) -> Option<RelocatedValue> {
+    const R_X86_64_64: u32 = 1;
+    const R_X86_64_GLOB_DAT: u32 = 6;
+    const R_X86_64_JUMP_SLOT: u32 = 7;
+    const R_X86_64_RELATIVE: u32 = 8;
+    const R_X86_64_IRELATIVE: u32 = 37;
+    match kind {
+        R_X86_64_64 => Some(RelocatedValue::SymbolAndAddend),
+        R_X86_64_GLOB_DAT | R_X86_64_JUMP_SLOT => Some(RelocatedValue::Symbol),
+        R_X86_64_RELATIVE | R_X86_64_IRELATIVE => Some(RelocatedValue::Address),
+        _ => None,
+    }
 }
 
 /// What tells this thread from all others: the thread pointer, which the word that it points to holds as well (System V

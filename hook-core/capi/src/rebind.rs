@@ -1,0 +1,111 @@
+//! Functions that objects import, bound to others.
+//!
+//! # Safety
+//! A rebinding is a box that C holds until it is undone.
+
+use std::{
+    ffi::{CStr, c_char, c_void},
+    ptr,
+};
+
+use engine::{
+    module::{self, Module},
+    rebind::{Rebinding, Report},
+};
+
+use crate::grapnel_error;
+
+/// A function whose place another takes.
+#[derive(Debug)]
+#[expect(non_camel_case_types, reason = "the name in C")]
+pub struct grapnel_rebinding(Rebinding);
+
+/// # Safety
+/// No object is loaded or unloaded while the list is used.
+unsafe fn modules() -> Vec<Module> {
+    // SAFETY: the dynamic linker's own structure; the rest is the caller's promise.
+    module::r_debug_of_this_process().map_or(Vec::new(), |debug| unsafe { module::loaded_modules(debug) })
+}
+
+fn judge(report: &Report) -> *mut grapnel_error {
+    if let Some((at, errno)) = report.failed.first() {
+        return grapnel_error::raise(
+            &format!("the word at {at:#x} can't be written: {errno}"),
+            "hook the function itself",
+            *at as u64,
+        );
+    }
+    match report.foreign.first() {
+        Some(at) => grapnel_error::raise(
+            &format!("the word at {at:#x} holds neither the function nor the replacement"),
+            "the others are done; have whoever changed this one put it back first",
+            *at as u64,
+        ),
+        None => ptr::null_mut(),
+    }
+}
+
+/// Binds a function's importers to a replacement.
+///
+/// # Safety
+/// `name` is a string and `replacement` a function of its type, which stays loaded; `original` and `rebinding` are null
+/// or valid for writes. No object is loaded or unloaded meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn grapnel_rebind(
+    name: *const c_char,
+    replacement: *mut c_void,
+    original: *mut *mut c_void,
+    rebinding: *mut *mut grapnel_rebinding,
+) -> *mut grapnel_error {
+    // SAFETY: the caller's promise.
+    let (modules, name) = unsafe { (modules(), CStr::from_ptr(name)) };
+    // SAFETY: the caller's promise.
+    let found = unsafe { Rebinding::find(&modules, name.to_bytes(), replacement.cast_const().cast()) };
+    let mut found = match found {
+        Ok(found) => found,
+        Err(error) => return grapnel_error::raise(&error.to_string(), "check the name", 0),
+    };
+    if !original.is_null() {
+        // SAFETY: valid for writes (the caller's promise).
+        unsafe { original.write(found.original().cast_mut().cast()) };
+    }
+    // SAFETY: the caller's promise.
+    let report = unsafe { found.update(&modules) };
+    if !rebinding.is_null() {
+        // SAFETY: valid for writes (the caller's promise).
+        unsafe { rebinding.write(Box::into_raw(Box::new(grapnel_rebinding(found)))) };
+    }
+    judge(&report)
+}
+
+/// Binds the objects that were loaded since.
+///
+/// # Safety
+/// `rebinding` came from [`grapnel_rebind`] and wasn't undone. No object is loaded or unloaded meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn grapnel_rebind_again(rebinding: *mut grapnel_rebinding) -> *mut grapnel_error {
+    // SAFETY: the caller's promise.
+    judge(&unsafe { (*rebinding).0.update(&modules()) })
+}
+
+/// How many words hold the replacement.
+///
+/// # Safety
+/// As [`grapnel_rebind_again`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn grapnel_rebound(rebinding: *const grapnel_rebinding) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe { &(*rebinding).0 }.words()
+}
+
+/// Puts back what was there, and frees the rebinding.
+///
+/// # Safety
+/// As [`grapnel_rebind_again`]; it isn't used afterwards.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn grapnel_unbind(rebinding: *mut grapnel_rebinding) -> *mut grapnel_error {
+    // SAFETY: it came from `Box::into_raw`, and C gives it back.
+    let mut rebinding = unsafe { Box::from_raw(rebinding) };
+    // SAFETY: the caller's promise.
+    judge(&unsafe { rebinding.0.undo(&modules()) })
+}

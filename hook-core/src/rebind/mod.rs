@@ -1,0 +1,255 @@
+//! Another function in the place of one that objects import: their tables of addresses are changed, and no code.
+//!
+//! Calls from one object to another go through a word that the dynamic linker fills (in the global offset table), and so
+//! do pointers to functions in constant data. A [`Rebinding`] finds all words that hold the address of one function, in
+//! all objects that it is given, and puts a replacement there:
+//!
+//! * those of relocations that name the function, also when the dynamic linker has not bound them yet;
+//! * those that hold its address without naming it, in the object that defines it: relative relocations, packed ones
+//!   (`DT_RELR`), and those that a resolver answers (`IRELATIVE`).
+//!
+//! What this doesn't see: calls within an object that go directly, addresses that a program asked for (`dlsym`) or
+//! computed and keeps itself, and those that were copied from such a word before.
+//!
+//! ```no_run
+//! use grapnel_hook::{module, rebind::Rebinding};
+//!
+//! extern "C" fn always_7() -> i32 {
+//!     7
+//! }
+//! let debug = module::r_debug_of_this_process().expect("a dynamic linker");
+//! // SAFETY: nothing is loaded or unloaded meanwhile.
+//! let modules = unsafe { module::loaded_modules(debug) };
+//! // SAFETY: the objects are relocated, and the types agree.
+//! let mut rebinding = unsafe { Rebinding::find(&modules, b"getppid", always_7 as *const ()) }?;
+//! let _getppid = rebinding.original();
+//! // SAFETY: as above.
+//! let report = unsafe { rebinding.update(&modules) };
+//! println!("{} words changed", report.written);
+//! # Ok::<(), grapnel_hook::rebind::NotDefined>(())
+//! ```
+//!
+//! **Objects that are loaded later** are rebound by another [`Rebinding::update`] with a fresh list, when `dlopen` has
+//! returned. The dynamic linker's notice for debuggers ([`RDebug::breakpoint`](crate::module::RDebug::breakpoint)) comes
+//! too early: glibc relocates new objects after it. So constructors of such an object still call the function.
+//!
+//! # Safety
+//! Words are written where relocations say that addresses are, with one atomic store each. Memory that is write-protected
+//! after relocation (RELRO) is made writable for the store, and protected again as it was.
+
+mod relocations;
+
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicUsize, Ordering::*};
+
+use crate::{
+    memory::maps::Maps,
+    module::Module,
+    symbol,
+    sys::{self, Errno, PAGE},
+};
+
+/// What a relocation makes a word hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RelocatedValue {
+    /// The address of a symbol.
+    Symbol,
+    /// The same plus the addend.
+    SymbolAndAddend,
+    /// An address in the object itself.
+    Address,
+}
+
+/// No object defines the function.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("no object defines {}", name.escape_ascii())]
+pub struct NotDefined {
+    /// Its name.
+    pub name: Vec<u8>,
+}
+
+/// A function whose place others take.
+#[derive(Debug)]
+pub struct Rebinding {
+    name: Vec<u8>,
+    replacement: usize,
+    /// Where the function is, in each object that defines it, in the order of the objects.
+    definitions: Vec<usize>,
+    words: Vec<Word>,
+}
+
+/// A word that was changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Word {
+    at: usize,
+    old: usize,
+}
+
+/// What became of the words.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Report {
+    /// How many were changed.
+    pub written: usize,
+    /// Words that hold something else than the function or the replacement, put there by someone else; they are left
+    /// alone.
+    pub foreign: Vec<usize>,
+    /// Words that could not be written, and the kernel's answer.
+    pub failed: Vec<(usize, Errno)>,
+}
+
+impl Rebinding {
+    /// Finds the function. Nothing is changed.
+    ///
+    /// # Errors
+    /// If none of the objects defines it.
+    ///
+    /// # Safety
+    /// The objects are loaded and relocated; a resolver of the function runs code of its object. Should any of them be
+    /// unloaded, the next call gets a list without it.
+    pub unsafe fn find(modules: &[Module], name: &[u8], replacement: *const ()) -> Result<Self, NotDefined> {
+        let mut rebinding = Self {
+            name: name.into(),
+            replacement: replacement as usize,
+            definitions: Vec::new(),
+            words: Vec::new(),
+        };
+        // SAFETY: the caller's promise.
+        unsafe { rebinding.find_definitions(modules) };
+        match rebinding.definitions.is_empty() {
+            true => Err(NotDefined { name: rebinding.name }),
+            false => Ok(rebinding),
+        }
+    }
+
+    /// # Safety
+    /// As [`Self::find`].
+    unsafe fn find_definitions(&mut self, modules: &[Module]) {
+        for module in modules {
+            let definitions = &mut self.definitions;
+            symbol::for_each_version(module, &self.name, &mut |symbol| {
+                // SAFETY: the object is loaded and relocated.
+                let address = unsafe { symbol.resolve() } as usize;
+                if !definitions.contains(&address) {
+                    definitions.push(address);
+                }
+            });
+        }
+    }
+
+    /// The function that is replaced: that of the first object that defines it, as the dynamic linker chooses.
+    pub fn original(&self) -> *const () {
+        self.definitions.first().map_or(core::ptr::null(), |&at| at as *const ())
+    }
+
+    /// How many words hold the replacement.
+    pub fn words(&self) -> usize {
+        self.words.len()
+    }
+
+    /// Puts the replacement into all words of the objects that hold the function and were not changed yet. Words of
+    /// objects that are no longer in the list are forgotten.
+    ///
+    /// # Safety
+    /// As [`Self::find`]. The replacement has the function's ABI and stays loaded. No object is loaded or unloaded
+    /// meanwhile.
+    pub unsafe fn update(&mut self, modules: &[Module]) -> Report {
+        // SAFETY: the caller's promise.
+        unsafe { self.find_definitions(modules) };
+        let maps = Maps::read().unwrap_or_default();
+        self.words.retain(|word| holds(modules, word.at));
+        let mut report = Report::default();
+        for module in modules {
+            relocations::for_each(module, &mut |place| {
+                let Some(old) = module.read::<usize>(place.at) else { return };
+                if old == self.replacement {
+                    return;
+                }
+                let ours = self.definitions.contains(&old);
+                let named = place
+                    .symbol
+                    .is_some_and(|index| symbol::name_at(module, index) == Some(self.name.as_slice()));
+                match place.symbol {
+                    None if ours => {}
+                    // Or the way to the dynamic linker's resolver, in the object's own code.
+                    Some(_) if named && (ours || module.holds_code(old)) => {}
+                    // A weak reference that found nothing, which the program may test.
+                    Some(_) if named && old == 0 => return,
+                    Some(_) if named => return report.foreign.push(place.at),
+                    _ => return,
+                }
+                // SAFETY: a relocation says that the word holds a function's address; the rest is the caller's promise.
+                match unsafe { store(&maps, place.at, self.replacement) } {
+                    Ok(()) => {
+                        report.written += 1;
+                        self.words.push(Word { at: place.at, old });
+                    }
+                    Err(errno) => report.failed.push((place.at, errno)),
+                }
+            });
+        }
+        report
+    }
+
+    /// Puts back what was in the words, as far as their objects are in the list and they hold the replacement.
+    ///
+    /// # Safety
+    /// As [`Self::update`].
+    pub unsafe fn undo(&mut self, modules: &[Module]) -> Report {
+        let maps = Maps::read().unwrap_or_default();
+        let mut report = Report::default();
+        let mut left = Vec::new();
+        for word in self.words.drain(..) {
+            let found = modules.iter().find_map(|module| module.read::<usize>(word.at));
+            match found {
+                Some(found) if found == self.replacement => {
+                    // SAFETY: what was there before, in an object that is loaded.
+                    match unsafe { store(&maps, word.at, word.old) } {
+                        Ok(()) => report.written += 1,
+                        Err(errno) => {
+                            report.failed.push((word.at, errno));
+                            left.push(word);
+                        }
+                    }
+                }
+                Some(_) => report.foreign.push(word.at),
+                None => {}
+            }
+        }
+        self.words = left;
+        report
+    }
+}
+
+fn holds(modules: &[Module], at: usize) -> bool {
+    modules.iter().any(|module| module.read::<usize>(at).is_some())
+}
+
+/// Stores an address.
+///
+/// # Safety
+/// The word is one that may hold it, in memory of an object that stays mapped meanwhile.
+unsafe fn store(maps: &Maps, at: usize, value: usize) -> Result<(), Errno> {
+    let mapping = maps.find(at).ok_or(Errno(libc::EFAULT))?;
+    if !at.is_multiple_of(size_of::<usize>()) {
+        return Err(sys::EINVAL);
+    }
+    let page = at & !(PAGE - 1);
+    let rights = [(mapping.read, libc::PROT_READ), (mapping.execute, libc::PROT_EXEC)];
+    let rights = rights.iter().fold(0, |all, (has, right)| if *has { all | right } else { all });
+    if !mapping.write {
+        if mapping.execute {
+            // Such a word lies in code; no page becomes writable and executable.
+            return Err(Errno(libc::EACCES));
+        }
+        // SAFETY: a right is added to data.
+        unsafe { sys::mprotect(page, PAGE, rights | libc::PROT_WRITE) }?;
+    }
+    // SAFETY: the word is mapped, writable and aligned; others read it as a whole.
+    let word = unsafe { AtomicUsize::from_ptr(at as *mut usize) };
+    let old = word.swap(value, AcqRel);
+    if !mapping.write {
+        // SAFETY: the rights are what they were.
+        return unsafe { sys::mprotect(page, PAGE, rights) }.inspect_err(|_| word.store(old, Release));
+    }
+    Ok(())
+}

@@ -1,0 +1,71 @@
+//! The words of an object that the dynamic linker fills with addresses.
+
+use super::RelocatedValue;
+use crate::{
+    elf::{self, Rela},
+    module::Module,
+    native,
+};
+
+/// Longer tables than any object has.
+const TABLE_MAX: usize = 1 << 26;
+
+/// A word that a relocation fills.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    /// Where it is.
+    pub(super) at: usize,
+    /// The index of the symbol whose address it holds; `None` if it holds an address of the object itself.
+    pub(super) symbol: Option<usize>,
+}
+
+/// Calls `each` with every word that may hold a function's address.
+pub(super) fn for_each(module: &Module, each: &mut dyn FnMut(Place)) {
+    let dynamic = module.dynamic();
+    rela(module, dynamic.rela, each);
+    if dynamic.plt_kind == elf::DT_RELA {
+        rela(module, dynamic.plt, each);
+    }
+    relr(module, dynamic.relr, each);
+}
+
+fn rela(module: &Module, (table, len): (Option<usize>, usize), each: &mut dyn FnMut(Place)) {
+    let Some(table) = table else { return };
+    for offset in (0..len.min(TABLE_MAX)).step_by(size_of::<Rela>()) {
+        let Some(entry) = module.read::<Rela>(table.wrapping_add(offset)) else { return };
+        let at = module.bias().wrapping_add(entry.offset);
+        // The halves of `r_info` in 64-bit objects.
+        let (symbol, kind) = (entry.info >> 32, entry.info as u32);
+        match native::relocated_value(kind) {
+            Some(RelocatedValue::Address) => each(Place { at, symbol: None }),
+            Some(RelocatedValue::Symbol) => each(Place { at, symbol: Some(symbol) }),
+            // An address behind a function's start is no call's.
+            Some(RelocatedValue::SymbolAndAddend) if entry.addend == 0 => {
+                each(Place { at, symbol: Some(symbol) })
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Packed relative relocations (generic ABI, `SHT_RELR`): an even entry is the address of a word, and the bits of an odd
+/// one, from its second on, say which of the words behind the last one are relocated too.
+fn relr(module: &Module, (table, len): (Option<usize>, usize), each: &mut dyn FnMut(Place)) {
+    const WORD: usize = size_of::<usize>();
+    let Some(table) = table else { return };
+    let mut next = 0;
+    for offset in (0..len.min(TABLE_MAX)).step_by(WORD) {
+        let Some(entry) = module.read::<usize>(table.wrapping_add(offset)) else { return };
+        if entry & 1 == 0 {
+            let at = module.bias().wrapping_add(entry);
+            each(Place { at, symbol: None });
+            next = at.wrapping_add(WORD);
+            continue;
+        }
+        let bits = usize::BITS as usize - 1;
+        for i in (0..bits).filter(|i| entry >> (i + 1) & 1 != 0) {
+            each(Place { at: next.wrapping_add(i * WORD), symbol: None });
+        }
+        next = next.wrapping_add(bits * WORD);
+    }
+}
