@@ -1,4 +1,6 @@
 //! The patches that send execution from a function to its hook.
+//!
+//! Those of T32 stay in T32 state: where they go must be T32 code. Its address is given without bit 0.
 
 use arrayvec::ArrayVec;
 use grapnel_arch::{CodeAddr, Isa};

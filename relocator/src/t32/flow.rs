@@ -132,6 +132,7 @@ impl Sweep<'_> {
             let mut it = It::OUTSIDE;
             // What a load reads is no code: the call before it does not return.
             while place < self.seen.len() && !self.seen[place] && !self.data[place] {
+                self.seen[place] = true;
                 let Ok(inst) = decode_within(self.at(place), &self.bytes[place * HALFWORD..], it) else {
                     self.assume(Reason::Undecodable(self.at(place)));
                     break;
