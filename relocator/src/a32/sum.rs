@@ -88,8 +88,9 @@ impl Sum {
             });
             turn = false;
         }
-        if turn {
-            word(rsb(cond, rd, rd, Modified::ZERO));
+        // Nothing to add; but an instruction has a place of its own in the map.
+        if self.constant == 0 {
+            word(if turn { rsb(cond, rd, rd, Modified::ZERO) } else { add(cond, rd, rd, Modified::ZERO) });
         }
         if let Some(load) = self.load {
             word(load);
