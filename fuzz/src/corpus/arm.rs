@@ -78,8 +78,20 @@ pub(super) fn of_isa(file: &object::File<'_>, symbols: &Extents, marks: &Marks, 
         };
         found.entry(start).or_insert((None, of));
     }
-    found.into_iter().filter(|&(_, (_, of))| of == isa).map(|(start, (size, _))| (start, size)).collect()
+    let starts: Vec<u64> = found.keys().copied().collect();
+    let next = |start: u64| starts.get(starts.partition_point(|&other| other <= start)).copied();
+    let of_isa = found.into_iter().filter(|&(_, (_, of))| of == isa);
+    of_isa
+        .map(|(start, (size, _))| {
+            // Where the next function begins so soon, this one is no longer.
+            let room = next(start).map(|next| next - start).filter(|&room| room <= SHORT);
+            (start, size.or(room))
+        })
+        .collect()
 }
+
+/// Functions without a known length that are followed by another one within this many bytes end there at the latest.
+const SHORT: u64 = 16;
 
 /// The starts that `.ARM.exidx` lists: words relative to themselves, of 31 bits.
 fn indexed(file: &object::File<'_>) -> Vec<u64> {
