@@ -70,7 +70,7 @@ pub fn check_with(
 ) -> Verdict {
     match isa {
         Isa::X86_64 => x86_64::check(function_bytes, from, 0..window_len, around),
-        Isa::Aarch64 => aarch64::check(function_bytes, from, window_len, around),
+        Isa::Aarch64 => aarch64::check(function_bytes, from, 0..window_len, around),
         Isa::A32 => a32::check(function_bytes, from, window_len, around),
         Isa::T32 => t32::check(function_bytes, from, window_len, around),
     }
@@ -81,7 +81,7 @@ pub fn check_with(
 /// A branch to the window's start is told as [`Reason::LoopsToStart`]: it goes through the patch, as everything does that
 /// comes to this place. An instruction that begins before the window and runs into it is refused like a branch.
 ///
-/// Only x86-64 is checked; of the other sets this is an assumption about the window.
+/// Only x86-64 and AArch64 are checked; of the other sets this is an assumption about the window.
 #[must_use]
 pub fn check_inside(
     isa: Isa,
@@ -92,6 +92,7 @@ pub fn check_inside(
 ) -> Verdict {
     match isa {
         Isa::X86_64 => x86_64::check(function_bytes, from, window, around),
+        Isa::Aarch64 => aarch64::check(function_bytes, from, window, around),
         _ => Verdict::Assumed(Reason::Unreached(from.add(window.start as u64))),
     }
 }

@@ -154,3 +154,14 @@ fn an_entry_from_elsewhere_into_the_window_is_refused() {
     assert_eq!(check(8), Verdict::Proven);
     assert!(matches!(check(4), Verdict::Refused(culprit) if culprit.at == FROM.add(4)));
 }
+
+#[test]
+fn a_window_in_the_middle_of_a_function_is_checked_on_both_sides() {
+    // cbz x0, #12; mov x1, x0; mov x0, x1; mov x0, x1; cbnz x0, #-8; ret
+    let function = code(&[0xb400_0060, 0xaa00_03e1, 0xaa01_03e0, 0xaa01_03e0, 0xb5ff_ffc0, RET]);
+    let check = |window| flow::check_inside(Isa::Aarch64, &function, FROM, window, &Surroundings::default());
+    assert_eq!(check(4..8), Verdict::Proven);
+    assert!(matches!(check(4..12), Verdict::Refused(branch) if branch.at == FROM.add(16)));
+    assert!(matches!(check(8..16), Verdict::Refused(branch) if branch.at == FROM));
+    assert!(matches!(check(12..16), Verdict::Assumed(Reason::LoopsToStart(branch)) if branch.at == FROM));
+}

@@ -44,9 +44,10 @@ const LOOK_BACK: usize = 48;
 /// What a called function keeps: X19 to X29 (AAPCS64, 6.1.1).
 const KEPT: RegisterMask = 0x3ff8_0000;
 
-/// The table of the jump that `run` ends with. `run` is executed in a row, from its first instruction to its last.
+/// The table of the jump that `run` ends with. `run` is executed in a row, from its first instruction to its last; where
+/// one does not follow the one before it in memory, that one branched there.
 ///
-/// The pattern is a comparison of the index with a constant, `b.hi` out of it, and
+/// The pattern is a comparison of the index with a constant, `b.hi` out of it or `b.ls` into it, and
 ///
 /// ```text
 /// adrp table, page; add table, table, #low
@@ -210,13 +211,14 @@ pub fn added(inst: &Inst) -> Option<u64> {
 /// How many values `index` can have at the end of `run`: one more than the constant that it is compared with.
 fn bound(run: &[Inst], mut index: u8) -> Option<u64> {
     let mut above = false;
-    for inst in run.iter().rev() {
+    for (at, inst) in run.iter().enumerate().rev() {
         let word = inst.word();
+        let taken = run.get(at + 1).is_some_and(|behind| behind.addr() != inst.next());
         if above && let Some((register, last)) = comparison(word) {
             return (register == index).then_some(last + 1);
         }
-        if word & 0xff00_001f == 0x5400_0008 {
-            // b.hi, and the run goes on behind it.
+        if word & 0xff00_001f == if taken { 0x5400_0009 } else { 0x5400_0008 } {
+            // b.ls, and the run goes on where it leads; b.hi, and it goes on behind it.
             above = true;
         } else if matches!(inst.flow(), Flow::Call { .. } | Flow::CallIndirect | Flow::Syscall)
             || above && !keeps_flags(inst)
@@ -344,6 +346,22 @@ mod tests {
         assert_eq!(table_jump(&run(&changed)), None);
         // No comparison in the run.
         assert_eq!(table_jump(&run(&GCC[2..])), None);
+    }
+
+    #[test]
+    fn a_switch_that_is_branched_to() {
+        // b.ls to the rest.
+        let mut words = GCC;
+        words[1] = 0x5400_0209;
+        let mut insts = run(&words);
+        assert_eq!(table_jump(&insts), None);
+        let rest = words[2..].iter().enumerate();
+        insts.truncate(2);
+        insts.extend(
+            rest.map(|(at, word)| decode(CodeAddr(0x1044 + 4 * at as u64), &word.to_le_bytes()).unwrap()),
+        );
+        assert_eq!(table_jump(&insts).map(|jump| jump.entries), Some(6));
+        assert_eq!(insts[1].flow().target(), Some(insts[2].addr()));
     }
 
     #[test]

@@ -1,13 +1,17 @@
 //! The control flow of one function.
 
 use alloc::{vec, vec::Vec};
+use core::ops::Range;
 
 use grapnel_arch::{
     CodeAddr,
-    aarch64::{Flow, INST_LEN, Inst, PcUse, TableJump, added, address, decode, table_jump},
+    aarch64::{Flow, INST_LEN, Inst, PcUse, TableJump, decode, table_jump},
 };
 
-use super::{culprit, culprit_at, plan::uses_window};
+use super::{
+    culprit, culprit_at,
+    plan::{added_address, uses_window},
+};
 use crate::{
     Culprit,
     flow::{Reason, Surroundings, Verdict},
@@ -16,9 +20,14 @@ use crate::{
 /// A longer table is taken for a misread one.
 const MAX_ENTRIES: u64 = 4096;
 
-pub(crate) fn check(bytes: &[u8], from: CodeAddr, window_len: usize, around: &Surroundings<'_>) -> Verdict {
+pub(crate) fn check(
+    bytes: &[u8],
+    from: CodeAddr,
+    window: Range<usize>,
+    around: &Surroundings<'_>,
+) -> Verdict {
     let none = || vec![false; bytes.len()];
-    let mut sweep = Sweep { bytes, from, window_len, around, seen: none(), constants: none(), reason: None };
+    let mut sweep = Sweep { bytes, from, window, around, seen: none(), constants: none(), reason: None };
     match sweep.all() {
         Err(branch) => Verdict::Refused(branch),
         Ok(()) => match sweep.reason {
@@ -31,7 +40,8 @@ pub(crate) fn check(bytes: &[u8], from: CodeAddr, window_len: usize, around: &Su
 struct Sweep<'a> {
     bytes: &'a [u8],
     from: CodeAddr,
-    window_len: usize,
+    /// Offsets from the function's start.
+    window: Range<usize>,
     around: &'a Surroundings<'a>,
     /// Bytes that belong to an instruction that was seen.
     seen: Vec<bool>,
@@ -47,7 +57,7 @@ impl Sweep<'_> {
         self.reach(0)?;
         for &entry in self.around.entries {
             let Some(offset) = entry.offset_within(self.from, self.bytes.len() as u64) else { continue };
-            if offset > 0 && offset < self.window_len as u64 {
+            if self.is_inner(offset) {
                 return Err(culprit_at(entry, &self.bytes[offset as usize..]));
             }
             self.reach(offset as usize)?;
@@ -70,11 +80,15 @@ impl Sweep<'_> {
         self.reason.get_or_insert(reason);
     }
 
+    /// An offset at which nothing may arrive from outside the window. Its first instruction is where the patch begins.
+    fn is_inner(&self, offset: u64) -> bool {
+        (self.window.start as u64 + 1..self.window.end as u64).contains(&offset)
+    }
+
     /// Follows the code from `start` along its direct branches.
     fn reach(&mut self, start: usize) -> Result<(), Culprit> {
-        let mut pending = vec![start];
-        while let Some(mut at) = pending.pop() {
-            let mut run = Vec::new();
+        let mut pending = vec![(start, Vec::new())];
+        while let Some((mut at, mut run)) = pending.pop() {
             while at < self.bytes.len() && !self.seen[at] {
                 let Ok(inst) = decode(self.from.add(at as u64), &self.bytes[at..]) else {
                     self.assume(Reason::Undecodable(self.from.add(at as u64)));
@@ -88,7 +102,9 @@ impl Sweep<'_> {
                 if let Some(target) = inst.flow().target()
                     && let Some(offset) = target.offset_within(self.from, self.bytes.len() as u64)
                 {
-                    pending.push(offset as usize);
+                    // Where `b.ls` leads, what was compared before it counts.
+                    let into_switch = inst.word() & 0xff00_001f == 0x5400_0009;
+                    pending.push((offset as usize, if into_switch { run.clone() } else { Vec::new() }));
                 }
                 if inst.flow().is_exit() {
                     break;
@@ -101,15 +117,16 @@ impl Sweep<'_> {
 
     /// Branches of the window itself are relocated with it; all others must keep out of it. `run` ends with `inst`.
     fn judge(&mut self, at: usize, run: &[Inst], inst: &Inst) -> Result<(), Culprit> {
-        if at < self.window_len {
+        if self.window.contains(&at) {
             return Ok(());
         }
-        let uses = |operand| uses_window(self.from, self.window_len, operand);
+        let window = self.window_at();
+        let uses = |operand| uses_window(window, self.window.len(), operand);
         if inst.operand().is_some_and(uses) || self.computes_place_in_window(run, inst) {
             return Err(culprit(inst));
         }
         let Some(target) = inst.flow().target() else { return Ok(()) };
-        match target.offset_within(self.from, self.window_len as u64) {
+        match target.offset_within(window, self.window.len() as u64) {
             None => Ok(()),
             // A recursive call is a call like any other.
             Some(0) if matches!(inst.flow(), Flow::Call { .. }) => Ok(()),
@@ -121,12 +138,14 @@ impl Sweep<'_> {
         }
     }
 
+    fn window_at(&self) -> CodeAddr {
+        self.from.add(self.window.start as u64)
+    }
+
     /// It is the ADD to an ADRP, and the sum lies inside the window.
     fn computes_place_in_window(&self, run: &[Inst], inst: &Inst) -> bool {
-        let register = (inst.word() & 0x1f) as u8;
-        let place = added(inst).and_then(|_| address(run, register));
-        place
-            .and_then(|place| place.offset_within(self.from, self.window_len as u64))
+        added_address(run, inst)
+            .and_then(|place| place.offset_within(self.window_at(), self.window.len() as u64))
             .is_some_and(|offset| offset > 0)
     }
 
@@ -143,7 +162,7 @@ impl Sweep<'_> {
     }
 
     /// An indirect jump at the end of a run of instructions: follows its table, if that is one.
-    fn table(&mut self, run: &[Inst], pending: &mut Vec<usize>) -> Result<(), Culprit> {
+    fn table(&mut self, run: &[Inst], pending: &mut Vec<(usize, Vec<Inst>)>) -> Result<(), Culprit> {
         let Some(jump) = run.last().filter(|jump| jump.flow() == Flow::JumpIndirect) else { return Ok(()) };
         let Some(targets) = table_jump(run).and_then(|table| self.targets(table)) else {
             self.assume(Reason::IndirectJump(culprit(jump)));
@@ -151,9 +170,11 @@ impl Sweep<'_> {
         };
         for target in targets {
             match target.offset_within(self.from, self.bytes.len() as u64) {
-                Some(offset) if offset > 0 && offset < self.window_len as u64 => return Err(culprit(jump)),
-                Some(0) => self.assume(Reason::LoopsToStart(culprit(jump))),
-                Some(offset) => pending.push(offset as usize),
+                Some(offset) if self.is_inner(offset) => return Err(culprit(jump)),
+                Some(offset) if offset == self.window.start as u64 => {
+                    self.assume(Reason::LoopsToStart(culprit(jump)));
+                }
+                Some(offset) => pending.push((offset as usize, Vec::new())),
                 None => {}
             }
         }

@@ -216,23 +216,28 @@ impl Sight {
         let mut live: ArrayVec<Live, { SIGHT + 1 }> = self.code.iter().map(|_| Live::default()).collect();
         live.push(Live::UNSEEN);
         loop {
-            let mut changed = false;
+            // Backwards, so that only a branch backwards can have used what has changed since.
+            let (mut changed, mut backwards) = (false, false);
             for number in (0..self.code.len()).rev() {
-                let before = self.before(number, &live);
+                let before = self.before(number, &live, &mut backwards);
                 changed |= live[number] != before;
                 live[number] = before;
             }
-            if !changed {
+            if !changed || !backwards {
                 return live;
             }
         }
     }
 
-    fn before(&self, number: usize, live: &[Live]) -> Live {
+    fn before(&self, number: usize, live: &[Live], backwards: &mut bool) -> Live {
         let Some(inst) = &self.code[number] else { return Live::UNSEEN };
         let effects = inst.effects();
         let next = live[number + 1];
-        let at = |target: CodeAddr| self.index(target).map(|index| live[index]);
+        let mut at = |target: CodeAddr| {
+            let index = self.index(target)?;
+            *backwards |= index <= number;
+            Some(live[index])
+        };
         let all_but = |by_abi: RegisterMask| Live { shown: ALL, by_abi: ALL & !by_abi, used: 0 };
         match inst.flow() {
             Flow::Next => next.before(effects),

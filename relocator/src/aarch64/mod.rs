@@ -1,4 +1,15 @@
 //! Relocation of AArch64 code.
+//!
+//! What an instruction computes from its address is computed in its own destination register where it has one: ADRP, or
+//! a literal beyond 4 GiB. Only far jumps, and far literals of vectors, need a register of their own, which `liveness`
+//! finds. That rests on the AAPCS64 where a call, a return or an entry is passed. Code with a convention of its own is
+//! told by what it does with X0 to X17; a function that is so short that it does nothing with them is not. The one known
+//! is the resolver of TLS descriptors that returns a constant (`ldr x0, [x0, #8]; ret`), whose callers keep values in
+//! X16 and X17.
+//!
+//! Neither guarded pages (BTI) nor a guarded control stack (GCS) are told apart: every BL and BLR stays a call, every
+//! RET a return, and what is reached by BR instead of B is listed as a landing pad. BL to the next instruction becomes
+//! an address in X30, and pushes nothing.
 
 mod emit;
 mod flow;

@@ -5,6 +5,7 @@ use grapnel_arch::{
     CodeAddr,
     aarch64::{
         Copying, Field, Flow, INST_LEN, Inst, LINK, Literal, PcOperand, PcUse, Unsupported, ZERO_OR_SP,
+        added, address,
     },
 };
 
@@ -184,7 +185,7 @@ impl Plan {
             | Flow::Return
             | Flow::Syscall
             | Flow::Undefined => match inst.operand() {
-                None => Ok(Lowering::Copy),
+                None => copy(window, &insts.code[..=number], inst),
                 Some(operand) => self.operand(window, insts, number, operand),
             },
             Flow::Jump { target } => Ok(Lowering::Jump(dest(target)?)),
@@ -272,6 +273,23 @@ impl Plan {
         let hi = target.0.saturating_add(range).saturating_sub(self.max_len as u64);
         Reach { lo: CodeAddr(lo), hi: CodeAddr(hi & !(INST_LEN as u64 - 1)) }
     }
+}
+
+/// An instruction that stays what it is. An ADD to an ADRP may be the other half of an address inside the window.
+fn copy(window: &Window, run: &[Inst], inst: &Inst) -> Result<Lowering, Error> {
+    let inside = |target: &CodeAddr| {
+        target.offset_within(window.from, window.len as u64).is_some_and(|offset| offset > 0)
+    };
+    match added_address(run, inst).filter(inside) {
+        Some(target) => Err(Error::UsesWindow { culprit: culprit(inst), target }),
+        None => Ok(Lowering::Copy),
+    }
+}
+
+/// The address that an ADD, the last of `run`, makes out of one that ADR or ADRP made.
+pub(super) fn added_address(run: &[Inst], add: &Inst) -> Option<CodeAddr> {
+    added(add)?;
+    address(run, (add.word() & 0x1f) as u8)
 }
 
 /// The address that a call to the next instruction leaves lies under the patch, and the window may go there.
