@@ -42,6 +42,9 @@ const fn loaded_at(isa: Isa) -> u64 {
     }
 }
 
+/// How much of the code behind a window is given, for what it shows of the registers, in bytes.
+const AHEAD: usize = 512;
+
 /// The window at an offset of a function.
 #[must_use]
 pub fn case(isa: Isa, function: &Function, offset: usize, setting: Setting) -> Case {
@@ -58,7 +61,7 @@ pub fn case(isa: Isa, function: &Function, offset: usize, setting: Setting) -> C
             allow_padding: true,
             entry: offset == 0,
         },
-        source: bytes[..bytes.len().min(setting.min_len + 64)].to_vec(),
+        source: bytes[..bytes.len().min(setting.min_len + AHEAD)].to_vec(),
     }
 }
 
