@@ -295,7 +295,7 @@ mod tests {
                 flow,
                 Flow::Next
                     | Flow::Unsupported(
-                        Unsupported::Endianness | Unsupported::System | Unsupported::PcAndStack
+                        Unsupported::ByteOrder | Unsupported::System | Unsupported::PcAndStack
                     )
             ),
             BranchKind::Direct => match flow {

@@ -117,14 +117,16 @@ pub enum Unsupported {
     /// `bxj`, which may enter Jazelle state.
     Jazelle,
     /// `setend`: the literals of the relocated code are little-endian.
-    Endianness,
+    ByteOrder,
     /// An instruction whose handler may use the address it came from (`hvc`, `smc`, `hlt`, `dcps`), or one that only
     /// an exception's handler has a use for (`srs`).
     System,
     /// The PC is an operand in a way that is not known.
-    PcOperand,
+    UsesPc,
     /// It uses the PC and the stack pointer at once.
     PcAndStack,
+    /// A register would have to be spilled between an exclusive load and its store, which could then fail for ever.
+    Exclusive,
 }
 
 impl Unsupported {
@@ -135,10 +137,11 @@ impl Unsupported {
             Self::Unpredictable => "unpredictable",
             Self::ExceptionReturn => "exception-return",
             Self::Jazelle => "jazelle",
-            Self::Endianness => "endianness",
+            Self::ByteOrder => "byte-order",
             Self::System => "system",
-            Self::PcOperand => "pc-operand",
+            Self::UsesPc => "uses-pc",
             Self::PcAndStack => "pc-and-stack",
+            Self::Exclusive => "exclusive",
         }
     }
 }
@@ -151,10 +154,13 @@ impl fmt::Display for Unsupported {
             Self::Unpredictable => "the manual leaves open what the processor does here",
             Self::ExceptionReturn => "a return from an exception depends on the processor's mode",
             Self::Jazelle => "the jump may enter another state of the processor",
-            Self::Endianness => "it changes the order of bytes in memory, for literals too",
+            Self::ByteOrder => "it changes the order of bytes in memory, for literals too",
             Self::System => "a system instruction may use the address it runs at",
-            Self::PcOperand => "the PC is an operand of this instruction, with no known meaning",
+            Self::UsesPc => "the PC is an operand of this instruction, with no known meaning",
             Self::PcAndStack => "it uses the PC and the stack pointer at once",
+            Self::Exclusive => {
+                "a register would be spilled between an exclusive load and its store, which could then fail for ever"
+            }
         })
     }
 }
@@ -191,7 +197,7 @@ pub(super) fn narrow(addr: CodeAddr, h: u16) -> Flow {
         },
         // pop {.., pc}
         0xbd => Flow::Return,
-        0xb6 if h & 0xfff7 == 0xb650 => Flow::Unsupported(Unsupported::Endianness),
+        0xb6 if h & 0xfff7 == 0xb650 => Flow::Unsupported(Unsupported::ByteOrder),
         0xba if low & 0xc0 == 0x80 => Flow::Unsupported(Unsupported::System),
         0xbe => Flow::Breakpoint,
         0xb1 | 0xb3 | 0xb9 | 0xbb => Flow::CompareZero {
@@ -199,12 +205,12 @@ pub(super) fn narrow(addr: CodeAddr, h: u16) -> Flow {
             register: (h & 7) as u8,
             target: wrapped(pc.add(u64::from(h >> 9 & 1) << 6 | u64::from(h >> 3 & 0x1f) << 1)),
         },
-        // GDB's breakpoint on Linux is `udf #1` (its arm-linux-tdep.c).
-        0xde if low == 1 => Flow::Breakpoint,
+        // What GDB plants on Linux (its arm-linux-tdep.c), and what kprobes do (the kernel's asm/probes.h).
+        0xde if low == 1 || low == 0x18 => Flow::Breakpoint,
         0xde => Flow::Undefined,
         0xd0..0xde => match Cond::from_bits((high & 0xf) as u8) {
             Some(cond) => Flow::Cond { cond, target: pc.offset(i64::from((low as u8).cast_signed()) << 1) },
-            None => Flow::Unsupported(Unsupported::PcOperand),
+            None => Flow::Unsupported(Unsupported::UsesPc),
         },
         0xe0..=0xe7 => Flow::Jump { target: wrapped(pc.offset(i64::from((h << 5).cast_signed() >> 4))) },
         _ => Flow::Next,
@@ -282,7 +288,7 @@ fn control(first: u16, second: u16) -> Flow {
         // DCPS; HVC; SMC, and the permanently undefined
         0xf780 => Flow::Unsupported(Unsupported::System),
         0xf7e0 => Flow::Unsupported(Unsupported::System),
-        0xf7f0 if second >> 12 == 0xa && (first, second) == (0xf7f0, 0xa000) => Flow::Breakpoint,
+        0xf7f0 if first == 0xf7f0 && matches!(second, 0xa000 | 0xa018) => Flow::Breakpoint,
         0xf7f0 if second >> 12 == 0xa => Flow::Undefined,
         0xf7f0 => Flow::Unsupported(Unsupported::System),
         _ => Flow::Next,

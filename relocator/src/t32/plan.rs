@@ -164,7 +164,8 @@ pub(crate) fn plan(window: &Window, insts: &Insts) -> Result<Plan, Error> {
             Exclusive::Ends => exclusive = false,
             // A store between the two may make the second one fail for ever (DDI 0406, A3.4.5).
             Exclusive::None if exclusive && lowering.spills() => {
-                return Err(Error::NoScratch { culprit: culprit(inst) });
+                let reason = Unsupported::Exclusive.into();
+                return Err(Error::Unsupported { culprit: culprit(inst), reason });
             }
             Exclusive::None => {}
         }
@@ -261,7 +262,7 @@ fn use_of_pc(window: &Window, insts: &Insts, inst: &Inst) -> Result<Lowering, Er
     let refuse = |reason: Unsupported| Error::Unsupported { culprit: culprit(inst), reason: reason.into() };
     match inst.pc_use() {
         PcUse::None => Ok(Lowering::Copy),
-        PcUse::Unknown => Err(refuse(Unsupported::PcOperand)),
+        PcUse::Unknown => Err(refuse(Unsupported::UsesPc)),
         PcUse::Address { register: SP, .. } | PcUse::Add { register: SP, .. } => {
             Err(refuse(Unsupported::PcAndStack))
         }
