@@ -17,8 +17,10 @@ use super::{
 };
 use crate::oracle::state::{Layout, layout};
 
-/// A run longer than this is not compared.
-const MAX_STEPS: usize = 400;
+/// A run of the original longer than this is compared up to there.
+const MAX_STEPS: usize = 128;
+/// How many times as long the relocated code may run.
+const LONGER: usize = 8;
 /// How far below the stack pointer a spill can be.
 const SPILLS: u64 = 4096;
 
@@ -35,13 +37,6 @@ pub(super) struct Access {
     stack: u64,
     /// The instruction that made it.
     pub(super) by: u64,
-}
-
-impl Access {
-    fn overlaps(&self, other: &Self, wide: bool) -> bool {
-        wrap(self.addr.wrapping_sub(other.addr), wide) < other.size as u64
-            || wrap(other.addr.wrapping_sub(self.addr), wide) < self.size as u64
-    }
 }
 
 /// Why the emulator stopped.
@@ -110,6 +105,8 @@ pub(super) struct World {
     ahead: Vec<u64>,
     /// The stack pointer at the start of each of the original's instructions, by address.
     pub(super) stacks: Vec<(u64, u64)>,
+    /// A read that may come again in parts: the instruction, where the parts start, and their size.
+    whole: Option<(u64, u64, usize)>,
     /// Accesses whose instruction is over.
     pub(super) settled: usize,
     /// What was overwritten below the stack pointer.
@@ -158,6 +155,7 @@ impl Engine {
             stack: 0,
             ahead: Vec::new(),
             stacks: Vec::new(),
+            whole: None,
             settled: 0,
             spilled: Vec::new(),
             dirty: Vec::new(),
@@ -278,6 +276,7 @@ impl Engine {
         world.jumps.clear();
         world.stacks.clear();
         world.settled = 0;
+        world.whole = None;
         world.ahead.clear();
         world.begun = false;
         world.crowded = false;
@@ -429,8 +428,12 @@ fn access(uc: &mut Hooked<'_>, kind: MemType, place: u64, size: usize, value: i6
     let world = uc.get_data();
     let addr = world.memory.address(place);
     let writes = kind == MemType::WRITE;
+    // One that crosses a page is read whole and then in aligned parts.
+    if !writes && is_part(uc.get_data_mut(), addr, size) {
+        return;
+    }
+    let world = uc.get_data();
     let end = addr.wrapping_add(size as u64);
-    // One that crosses a page is read in aligned parts.
     let literals = &world.running.literals;
     if !writes && addr < literals.end && literals.start < end {
         return;
@@ -450,6 +453,20 @@ fn access(uc: &mut Hooked<'_>, kind: MemType, place: u64, size: usize, value: i6
     let mask = if size >= 8 { u64::MAX } else { (1 << (size * 8)) - 1 };
     let written = writes.then_some(value.cast_unsigned() & mask);
     world.accesses.push(Access { addr, size, written, spill: false, stack, by: world.last });
+}
+
+/// A read is part of the one before, which crosses a page of the smallest size that the emulator has.
+fn is_part(world: &mut World, addr: u64, size: usize) -> bool {
+    const SMALLEST: u64 = 1 << 10;
+    if let Some((by, first, whole)) = world.whole
+        && (by, size) == (world.last, whole)
+        && (addr == first || addr == wrap(first.wrapping_add(size as u64), world.layout.wide))
+    {
+        return true;
+    }
+    let crosses = addr % SMALLEST + size as u64 > SMALLEST;
+    world.whole = crosses.then(|| (world.last, addr & !(size as u64 - 1), size));
+    false
 }
 
 /// Whether an access is below where the stack pointer was at the start of the window's instruction, and below the red
@@ -496,14 +513,7 @@ fn settle(uc: &mut Hooked<'_>) {
     for number in world.settled..world.accesses.len() {
         let world = uc.get_data();
         let access = world.accesses[number];
-        // One that crosses a page is read whole and then in aligned parts.
-        let part = |whole: &Access| {
-            whole.spill
-                && whole.written.is_none()
-                && access.written.is_none()
-                && whole.overlaps(&access, world.layout.wide)
-        };
-        let spill = world.is_spill(&access, now) || world.accesses[world.settled..number].iter().any(part);
+        let spill = world.is_spill(&access, now);
         uc.get_data_mut().accesses[number].spill = spill;
     }
     let world = uc.get_data_mut();
@@ -548,11 +558,12 @@ fn begin(uc: &mut Hooked<'_>, addr: u64) {
     let found = world.running.at(addr);
     let previous = if begun { world.running.at(last) } else { None };
     let jumped = previous.is_some_and(|previous| last.wrapping_add(previous.len.into()) != addr);
+    let limit = if world.running.relocated { MAX_STEPS * LONGER } else { MAX_STEPS };
     let stop = match found {
         None => Some(Stop::Left),
         // A recursive call.
         Some(_) if jumped && previous.is_some_and(|previous| previous.kind == Kind::Call) => Some(Stop::Left),
-        Some(_) if world.steps > MAX_STEPS => Some(Stop::TooLong),
+        Some(_) if world.steps > limit => Some(Stop::TooLong),
         Some(Inst { kind: Kind::Syscall | Kind::Xbegin { .. }, .. }) => Some(Stop::Special),
         Some(_) if jumped && addr == world.running.base && !world.running.relocated => Some(Stop::Start),
         Some(_) => None,
@@ -588,7 +599,7 @@ fn begin(uc: &mut Hooked<'_>, addr: u64) {
         world.stack = stack;
         let stacks = world.running.stacks.iter();
         world.ahead = stacks.filter(|&&(start, _)| start == offset).map(|&(_, stack)| stack).collect();
-    } else if world.ahead.len() > 1 {
+    } else if !world.ahead.is_empty() {
         let stack = stack(uc);
         uc.get_data_mut().follow_stack(stack);
     }

@@ -199,6 +199,9 @@ pub(super) fn unjudged(isa: Isa, addr: u64, code: &[u8]) -> Option<&'static str>
                 if first & 0xfff0 == 0xec50 && second >> 8 & 15 == 15 {
                     return Some(CLOCK);
                 }
+                if first & 0xee00 == 0xec00 && second >> 8 & 15 == 14 {
+                    return Some("it is for a debugger");
+                }
                 at += if is_wide(first) { 4 } else { 2 };
             }
             None
