@@ -89,7 +89,9 @@ impl Form {
         }
     }
 
-    pub(super) const fn is_data(self) -> bool {
+    /// Data processing.
+    #[must_use]
+    pub const fn is_data(self) -> bool {
         matches!(self, Self::DataImmediate | Self::DataRegister | Self::DataShifted)
     }
 

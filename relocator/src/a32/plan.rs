@@ -255,6 +255,9 @@ impl Planner<'_> {
         if self.reads_table(inst) && self.is_interior(pc(inst.addr())) {
             return Err(Error::UsesWindow { culprit: culprit(inst), target: pc(inst.addr()) });
         }
+        if self.may_go_to_value(inst) && self.is_interior(pc(inst.addr())) {
+            return Err(Error::UsesWindow { culprit: culprit(inst), target: pc(inst.addr()) });
+        }
         if let Some(sum) = Sum::of(inst) {
             return Ok(Lowering::Sum(sum));
         }
@@ -296,6 +299,17 @@ impl Planner<'_> {
             return Ok(Lowering::Load { register: (inst.word() >> 12 & 15) as u8, offset });
         }
         Ok(Lowering::Replace(Base::Copy { offset }, self.scratch(number, inst)?))
+    }
+
+    /// The PC's value, or a sum with it, is left where the window may take it as an address to go to.
+    fn may_go_to_value(&self, inst: &Inst) -> bool {
+        let reads = inst.pc_reads();
+        let goes = |inst: &Inst| matches!(inst.flow(), Flow::JumpIndirect | Flow::CallIndirect);
+        if reads.rt || reads.list {
+            self.goes_indirectly()
+        } else {
+            inst.form().is_data() && self.insts.code().any(goes)
+        }
     }
 
     /// It reads, or jumps into, a table that begins at the PC. A single word at a distance in a register is none: that is

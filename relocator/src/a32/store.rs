@@ -87,16 +87,21 @@ impl StoreList {
             });
         }
         let first = if before { 4 } else { 0 };
-        let carrier = if carriers != 0 {
+        let stored = (carriers != 0).then(|| {
             let register = carriers.trailing_zeros();
             let below = i64::from((list & ((1 << register) - 1)).count_ones());
             Carrier::Stored { register: register as u8, slot: first + below * 4 }
-        } else {
-            match choose(insts, sight, number, inst, base != SP && list == 0) {
-                Ok(scratch) => Carrier::Scratch(scratch),
+        });
+        let scratch = || choose(insts, sight, number, inst, true).map(Carrier::Scratch);
+        // On the stack a slot can be read again; elsewhere, who knows what a read does.
+        let carrier = match stored {
+            Some(stored) if stores_base || base == SP || list >> SP & 1 == 1 => stored,
+            Some(stored) => scratch().unwrap_or(stored),
+            None => match scratch() {
+                Ok(carrier) => carrier,
                 Err(_) if list == 0 && base == SP && !up && writes_back && !before => return Ok(None),
                 Err(error) => return Err(error),
-            }
+            },
         };
         Ok(Some(Self {
             base,
