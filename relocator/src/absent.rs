@@ -76,11 +76,7 @@ pub(crate) use redirect as redirect_near;
 pub(crate) use redirect as redirect_page;
 pub(crate) use redirect as redirect_absolute;
 
-pub(crate) fn check(
-    _bytes: &[u8],
-    from: CodeAddr,
-    _window_len: usize,
-    _around: &Surroundings<'_>,
-) -> Verdict {
+/// The sets tell the window by its length or by its offsets.
+pub(crate) fn check<W>(_bytes: &[u8], from: CodeAddr, _window: W, _around: &Surroundings<'_>) -> Verdict {
     Verdict::Assumed(Reason::Undecodable(from))
 }
