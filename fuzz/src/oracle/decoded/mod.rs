@@ -18,6 +18,12 @@ use super::{Subject, Verdict};
 /// out of the window has its target somewhere in the code.
 #[must_use]
 pub fn judge(subject: &Subject<'_>) -> Verdict {
+    // What follows the window is then the relocated code.
+    let next = subject.case.from.add(subject.window.len() as u64);
+    let covers = next.offset_within(subject.case.to, subject.relocated.bytes().len() as u64).is_some();
+    if covers && subject.relocated.resumes() && subject.case.isa != Isa::X86_64 {
+        return Verdict::Unjudged(walk::COVERED);
+    }
     match subject.case.isa {
         Isa::X86_64 => x86_64::judge(subject),
         Isa::Aarch64 => aarch64::judge(subject),
