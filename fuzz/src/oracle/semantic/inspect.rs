@@ -186,6 +186,9 @@ pub(super) fn unjudged(isa: Isa, addr: u64, code: &[u8]) -> Option<&'static str>
             if conditional && coprocessor_move {
                 return Some(CLOCK);
             }
+            if conditional && word & 0x0e00_0f00 == 0x0c00_0e00 {
+                return Some("it is for a debugger");
+            }
             let setend = word & 0xffff_fdff == 0xf101_0000;
             setend.then_some("it changes the byte order of data")
         }),
