@@ -103,8 +103,9 @@ fn random_words_mean_what_the_decoder_says() {
         (state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32) as u32
     };
     for number in 0..1_000_000 {
-        let word = match number % 3 {
+        let word = match number % 4 {
             0 => random(),
+            3 => random() & !0x1e00_0000 | 0x0400_0000,
             // Branches and system instructions; addresses and moves.
             1 => random() & !0x1c00_0000 | 0x1400_0000,
             _ => random() & !0x1c00_0000 | 0x1000_0000,

@@ -191,7 +191,8 @@ pub const fn load_through(literal: Literal, register: u8, base: u8, low: Low12) 
     }
 }
 
-/// `str xt, [sp, #-16]!`: SP stays a multiple of 16, and nothing is written below it.
+/// `str xt, [sp, #-16]!`: SP stays a multiple of 16, and nothing is written below it. What was below it is no one's
+/// (AAPCS64, 6.4.5); Apple's platforms, where leaf functions own 128 bytes there, differ.
 #[must_use]
 pub const fn push(register: u8) -> u32 {
     0xf81f_0c00 | (ZERO_OR_SP as u32) << 5 | register as u32

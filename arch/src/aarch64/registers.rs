@@ -283,8 +283,11 @@ const fn scalable(word: u32) -> Effects {
     let fields = Fields::of(word);
     let named = match word >> 25 & 0xf {
         // PSEL: W12 to W15 by two bits.
-        0b0010 if word & 0xff20_c210 == 0x2520_4000 => fields.all() | 0xf000,
-        0b0010 => fields.all(),
+        0b0010 if word & 0xff20_c210 == 0x2520_4000 => 0xf000,
+        // Loads and stores: a base and an index.
+        0b0010 if word >> 31 == 1 => fields.n | fields.m,
+        // Where others have Ra these have a predicate.
+        0b0010 => fields.d | fields.n | fields.m,
         _ => cautious(&fields).reads | 0xff00,
     };
     Effects { reads: named, writes: 0, changes: named }
