@@ -19,8 +19,9 @@ use grapnel_arch::{
 use super::{MAX_WORDS, plan::Base};
 use crate::WindowOptions;
 
-/// How many instructions are looked at, the window's among them.
-const SIGHT: usize = 48;
+/// How many instructions are looked at, the window's among them, at first and if that does not do.
+const LOOKS: [usize; 2] = [32, SIGHT];
+const SIGHT: usize = 128;
 
 const ALL: RegisterMask = (1 << ZERO_OR_SP) - 1;
 
@@ -83,6 +84,29 @@ impl Free {
         bytes: &[u8],
         options: WindowOptions,
     ) -> Self {
+        let [near, far] = LOOKS.map(|words| &bytes[..bytes.len().min(words * INST_LEN)]);
+        let free = Self::look(code, from, len, near, options);
+        if free.is_enough(code) || near.len() == far.len() {
+            return free;
+        }
+        Self::look(code, from, len, far, options)
+    }
+
+    /// There is a register for all that may need one.
+    fn is_enough(&self, code: &[Inst]) -> bool {
+        let exits = code.last().is_some_and(|last| last.flow().is_exit());
+        let target = |number: usize| match code[number].flow() {
+            Flow::Jump { .. } | Flow::Cond { .. } => self.at_target(number).is_some(),
+            _ => true,
+        };
+        let base = |number: usize| {
+            code[number].operand().is_none_or(|operand| operand.access() == 0)
+                || self.base(number) != Base::Missing
+        };
+        (exits || self.for_resume().is_some()) && (0..code.len()).all(|number| target(number) && base(number))
+    }
+
+    fn look(code: &[Inst], from: CodeAddr, len: usize, bytes: &[u8], options: WindowOptions) -> Self {
         let sight = Sight::new(code, from, bytes, options.extent);
         let live = sight.live();
         let own_convention = live[0].used & TEMPORARY != 0 || sight.pushes_scratch();
