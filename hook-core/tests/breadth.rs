@@ -8,13 +8,16 @@ mod find;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ffi::c_void,
     io::Write,
     process::{Command, Stdio},
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::Instant,
 };
 
 use grapnel_hook::{
-    Error, Liveness, Transaction,
+    Error, HookSet, Listener, Liveness, Options, Transaction,
+    listen::{self, Entry, Exit},
     symbol::{self, SymbolKind},
 };
 
@@ -74,7 +77,7 @@ fn use_libc() -> String {
             libc::strtod(c"1.25e3".as_ptr(), std::ptr::null_mut()),
             libc::atoi(c"77".as_ptr())
         );
-        extern "C" fn compare(a: *const libc::c_void, b: *const libc::c_void) -> i32 {
+        extern "C" fn compare(a: *const c_void, b: *const c_void) -> i32 {
             // SAFETY: qsort passes elements of the array.
             unsafe { *a.cast::<i32>() - *b.cast::<i32>() }
         }
@@ -177,4 +180,63 @@ fn main() {
         );
     }
     assert!(hooks.len() * 100 > functions.len() * 95, "{short} refused");
+
+    listened(&functions, &expected);
+    assert!(code::bytes(text.start as *const (), text.len()) == before, "libc's text is not as before");
+}
+
+static ENTERED: AtomicU64 = AtomicU64::new(0);
+static LEFT: AtomicU64 = AtomicU64::new(0);
+
+unsafe extern "C" fn enter(call: &mut Entry, _: *mut c_void) {
+    ENTERED.fetch_add(1, Relaxed);
+    call.set_word(call.registers().rsp);
+}
+
+unsafe extern "C" fn leave(call: &mut Exit, _: *mut c_void) {
+    LEFT.fetch_add(1, Relaxed);
+    assert_eq!(call.word() + 8, call.registers().rsp);
+}
+
+/// The same with a listener to entry and return.
+fn listened(functions: &BTreeMap<usize, (String, usize)>, expected: &str) {
+    let left_out = |name: &str| {
+        let twice = ["setjmp", "vfork", "getcontext", "swapcontext"];
+        // They tell by the return address who calls.
+        let callers = ["dlopen", "dlmopen", "dlsym", "dlvsym"];
+        twice.iter().any(|part| name.contains(part)) || callers.contains(&name)
+    };
+    let mut set = HookSet::new();
+    let mut batch = set.begin();
+    let listener = Listener::new(std::ptr::null_mut()).on_enter(enter).on_leave(leave);
+    for (at, (_, size)) in functions.iter().filter(|(_, (name, _))| !left_out(name)) {
+        let options = Options { size: Some(*size), ..Options::default() };
+        batch.listen_with(*at as *const (), listener, options);
+    }
+    let start = Instant::now();
+    let prepared = batch.prepare();
+    let prepared_in = start.elapsed();
+    // SAFETY: one thread, and functions that return once.
+    let results = unsafe { prepared.commit(Liveness::SingleThreaded) };
+    let got = use_libc();
+    let attached: Vec<_> = results.into_iter().flatten().collect();
+    let count = attached.len();
+    let mut batch = set.begin();
+    for attachment in attached {
+        batch.remove(attachment);
+    }
+    // SAFETY: one thread.
+    for result in unsafe { batch.commit(Liveness::SingleThreaded) } {
+        result.unwrap();
+    }
+    assert_eq!(got, expected);
+    let (entered, left) = (ENTERED.load(Relaxed), LEFT.load(Relaxed));
+    println!(
+        "{count} of {} functions listened to at once, prepared in {prepared_in:?}; {entered} calls, {left} returns, {} missed",
+        functions.len(),
+        listen::missed()
+    );
+    assert!(count * 100 > functions.len() * 95 && entered > 500 && left > 500);
+    // What was called then and never returned: the ends of threads.
+    assert!(entered - left < 100 && listen::missed() == 0);
 }

@@ -1,10 +1,10 @@
 //! Listeners: functions that are told of the calls of another, and see and change its registers.
 //!
-//! A listener has a [`Link`], which its stub knows. The routines of [`crate::native`] call [`entered`] and [`probed`]
-//! from the stub, and [`take_return`] and [`returned`] when the function has returned.
+//! A listener has a link, which its stub knows. The routines of `native` call `entered` and `probed` from the stub, and
+//! `take_return` and `returned` when the function has returned.
 //!
 //! **How the return is seen.** The function's return address is replaced by that of a return point
-//! ([`returns`]). The alternative, to call the function from a frame of the stub's own, would leave the stack as
+//! (`returns`). The alternative, to call the function from a frame of the stub's own, would leave the stack as
 //! unwinders know it; but the arguments in memory would have to be copied, and nothing says how many there are: that is
 //! known for no variadic function. So the caller's stack is left where the function expects it.
 //!

@@ -22,7 +22,7 @@ use crate::{
         view::{Bytes, MemoryView},
     },
     native::{self, JUMP_STUB_LEN, LINK_STUB_LEN, NEAR_REACH, StubKind},
-    padding::{Standing, standing_in},
+    padding::standing_in,
     patch::{self, Edit, Patch},
     sys,
     transaction::{HookId, Place, Request},
@@ -142,16 +142,9 @@ impl<'a> Batch<'a> {
         let Self { set, wishes, live } = self;
         listen::prepare();
         // What was prepared and never committed.
-        for link in set.sites.values_mut().flat_map(|site| &mut site.links) {
-            match link.state {
-                State::Coming => link.state = State::Out,
-                State::Going => link.state = State::In,
-                State::In | State::Out => {}
-            }
-        }
+        set.settle();
         let view = MemoryView::open();
-        let standing = set.standing();
-        let mut bench = Bench { set, view: &view, maps: OnceCell::new(), standing, live };
+        let mut bench = Bench { set, view: &view, maps: OnceCell::new(), live };
         let mut done: Vec<Result<(CodeAddr, Attachment), Error>> = wishes
             .into_iter()
             .map(|wish| match wish {
@@ -190,8 +183,6 @@ struct Bench<'a> {
     view: &'a MemoryView,
     /// Read when the first new code is made.
     maps: OnceCell<Option<Maps>>,
-    /// What is in, and what this batch puts in.
-    standing: Standing,
     live: bool,
 }
 
@@ -202,6 +193,7 @@ impl Bench<'_> {
         let site = self.set.sites.get_mut(&target).ok_or(missing.clone())?;
         let link = site.links.iter_mut().find(|link| link.id == attachment && link.state == State::In);
         link.ok_or(missing)?.state = State::Going;
+        self.set.touched.push(target);
         Ok((target, attachment))
     }
 
@@ -223,6 +215,7 @@ impl Bench<'_> {
             }
         }
         self.site(target, place, options)?;
+        self.set.touched.push(target);
         self.set.last += 1;
         let id = Attachment(self.set.last);
         let site = self.set.sites.get_mut(&target).ok_or(Error::NotExecutable { target })?;
@@ -272,7 +265,7 @@ impl Bench<'_> {
                     if let Some(other) = edits.iter().find_map(|edit| self.overlapped(edit, &edits)) {
                         return Err(Error::Taken { target, standing: other });
                     }
-                    self.standing.extend(edits.into_iter().map(|edit| (edit.at, edit)));
+                    self.set.standing.extend(edits.into_iter().map(|edit| (edit.at, edit)));
                     return Ok(());
                 }
                 site.head
@@ -281,7 +274,7 @@ impl Bench<'_> {
         };
         let request = Request { target, replacement: CodeAddr(head.code.at as u64), options, place };
         let maps = self.maps.get_or_init(|| Maps::read().ok()).as_ref();
-        let mut workshop = Workshop::new(&mut self.set.arena, self.view, maps, self.live, &self.standing);
+        let mut workshop = Workshop::new(&mut self.set.arena, self.view, maps, self.live, &self.set.standing);
         let ready = match workshop.prepare(HookId(0), &request) {
             Ok(ready) => ready,
             Err(error) => {
@@ -296,7 +289,7 @@ impl Bench<'_> {
         let hook = Hook { removed: true, ..ready.into_hook(PatchWay::ProcMem) };
         let links = self.set.sites.remove(&target).map(|old| old.links).unwrap_or_default();
         let site = Site { kind, hook, window, live, head, links };
-        self.standing.extend(site.edits().map(|edit| (edit.at, edit)));
+        self.set.standing.extend(site.edits().map(|edit| (edit.at, edit)));
         site.publish(&[]);
         self.set.sites.insert(target, site);
         Ok(())
@@ -305,7 +298,7 @@ impl Bench<'_> {
     /// The patch of another site that has bytes of this edit.
     fn overlapped(&self, edit: &Edit, own: &[Edit]) -> Option<CodeAddr> {
         let range = edit.at.0..edit.at.0 + edit.new.as_slice().len() as u64;
-        standing_in(&self.standing, &range)
+        standing_in(&self.set.standing, &range)
             .find(|other| {
                 range.start < other.at.0 + other.new.as_slice().len() as u64 && !own.contains(other)
             })
@@ -432,6 +425,7 @@ impl PreparedBatch<'_> {
             }
             site.publish(&[State::In]);
         }
+        self.set.settle();
         results.extend(self.wishes.into_iter().map(|wish| wish.map(|(_, attachment)| attachment)));
         results
     }

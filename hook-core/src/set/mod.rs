@@ -44,7 +44,7 @@
 //! attached meanwhile, so that going in and out without end takes no memory.
 //!
 //! # Safety
-//! Stubs are written before anything leads to them. See [`site`] for the words, and [`crate::patch`] for the code.
+//! Stubs are written before anything leads to them. See `site` for the words, and `patch` for the code.
 
 mod batch;
 mod site;
@@ -85,6 +85,10 @@ pub struct HookSet {
     sites: BTreeMap<CodeAddr, Site>,
     /// Where each is that is in.
     places: BTreeMap<Attachment, CodeAddr>,
+    /// What the patches change that are in, or that a batch in preparation puts in.
+    standing: Standing,
+    /// The sites that such a batch concerns.
+    touched: Vec<CodeAddr>,
     /// Jump stubs that were made for what then could not be attached.
     spares: Vec<Stub>,
     last: u64,
@@ -152,9 +156,22 @@ impl HookSet {
         self.arena.used()
     }
 
-    /// All patches that are in.
-    fn standing(&self) -> Standing {
-        let patched = self.sites.values().filter(|site| site.is_patched());
-        patched.flat_map(Site::edits).map(|edit| (edit.at, edit)).collect()
+    /// Forgets what was prepared and not committed.
+    fn settle(&mut self) {
+        for target in core::mem::take(&mut self.touched) {
+            let Some(site) = self.sites.get_mut(&target) else { continue };
+            for link in &mut site.links {
+                link.state = match link.state {
+                    State::Coming | State::Out => State::Out,
+                    State::Going | State::In => State::In,
+                };
+            }
+            for edit in site.edits() {
+                match site.is_patched() {
+                    true => self.standing.insert(edit.at, edit),
+                    false => self.standing.remove(&edit.at),
+                };
+            }
+        }
     }
 }
