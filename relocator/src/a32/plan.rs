@@ -305,7 +305,7 @@ impl Planner<'_> {
     fn may_go_to_value(&self, inst: &Inst) -> bool {
         let reads = inst.pc_reads();
         let goes = |inst: &Inst| matches!(inst.flow(), Flow::JumpIndirect | Flow::CallIndirect);
-        if reads.rt || reads.list {
+        if reads.rt || reads.list || inst.uses().writes >> LR & 1 == 1 {
             self.goes_indirectly()
         } else {
             inst.form().is_data() && self.insts.code().any(goes)
