@@ -25,7 +25,7 @@ pub(crate) struct RelocateArgs {
     /// How many bytes a patch at --from takes [default: the ordinary redirect's: 5 on x86_64, 4 elsewhere]
     #[arg(long, value_name = "N", value_parser = parse_number, requires = "hex")]
     min_len: Option<u64>,
-    /// The length of the function at --from
+    /// The length of the function at --from [default: HEX is all its own, as far as it is needed]
     #[arg(long, value_name = "N", value_parser = parse_number, requires = "hex")]
     extent: Option<u64>,
     /// Padding behind the function may be overwritten

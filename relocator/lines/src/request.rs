@@ -98,9 +98,24 @@ impl<'a> Request<'a> {
     ///
     /// The relocator's refusal.
     pub fn relocate(&self) -> Result<Answer, Error> {
-        let window = Window::decode_with(self.isa, self.from, self.bytes, self.min_len, self.options)?;
+        let window = self.window()?;
         let relocated = RelocationPlan::new(&window)?.emit(self.to)?;
         Ok(Answer { consumed: window.len(), code_len: window.code_len(), relocated })
+    }
+}
+
+impl Request<'_> {
+    /// Where the function's length is not known, the bytes are taken for its own if a window that ends with its first
+    /// exit would be too short.
+    fn window(&self) -> Result<Window, Error> {
+        let decode = |options| Window::decode_with(self.isa, self.from, self.bytes, self.min_len, options);
+        match decode(self.options) {
+            Err(Error::EndsEarly { culprit, short_by }) if self.options.extent.is_none() => {
+                let all = WindowOptions { extent: Some(self.bytes.len()), ..self.options };
+                decode(all).map_err(|_| Error::EndsEarly { culprit, short_by })
+            }
+            decoded => decoded,
+        }
     }
 }
 

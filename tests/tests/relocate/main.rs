@@ -112,6 +112,14 @@ fn what_is_known_of_the_function_counts() {
     assert_eq!(with("")["error"]["kind"], "ends-early");
     assert_eq!(with(r#","extent":null,"padding":null,"entry":null"#)["error"]["kind"], "ends-early");
     assert_eq!(with(r#","extent":1,"padding":false"#)["error"]["kind"], "ends-early");
+    let goes_on = |more: &str| {
+        let line = format!(
+            r#"{{"isa":"x86_64","from":4096,"to":2097152,"bytes":"c34889e55dc3","min_len":5{more}}}"#
+        );
+        answers(&relocate(line)).remove(0)
+    };
+    assert_eq!(goes_on("")["consumed"], 5);
+    assert_eq!(goes_on(r#","extent":1"#)["error"]["kind"], "ends-early");
     let padded = with(r#","extent":"0x1","padding":true,"entry":false"#);
     assert_eq!((&padded["ok"], &padded["consumed"]), (&json!(true), &json!(5)), "{padded}");
     assert_eq!(padded["resumes"], false);
