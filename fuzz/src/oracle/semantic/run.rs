@@ -71,7 +71,8 @@ pub(super) struct Run {
     pub(super) events: Vec<Event>,
     /// Where it jumped to in its own code.
     pub(super) jumps: Vec<u64>,
-    /// The stack pointer at the start of each instruction, by the offset of its code in the other.
+    /// The stack pointer at the start of each instruction behind the first of an entry of the map, by the offset of the
+    /// entry's code in the other.
     stacks: Vec<(usize, u64)>,
     pub(super) state: State,
     pub(super) end: End,
@@ -137,7 +138,9 @@ pub(super) fn run(
     let world = engine.uc.get_data();
     let stacks = world.stacks.iter().filter_map(|&(at, stack)| {
         let offset = at.wrapping_sub(pair.from) as usize;
-        Some((pair.entry_of(offset)?.1, stack))
+        // The first instruction of an entry starts where its code does.
+        let (first, start) = pair.entry_of(offset)?;
+        (first != offset).then_some((start, stack))
     });
     Ok(Run { events, jumps: world.jumps.clone(), stacks: stacks.collect(), state, end })
 }
