@@ -106,7 +106,7 @@ pub(crate) struct Plan {
 
 pub(crate) fn plan(window: &Window, insts: &Insts) -> Result<Plan, Error> {
     let mut items = ArrayVec::new();
-    let mut x87_moved = false;
+    let mut x87_moved = loops(window, &insts.list) && insts.list.iter().any(Inst::sets_fip);
     for inst in &insts.list {
         if inst.stores_fip() && x87_moved {
             return Err(Error::StoresFip { culprit: culprit(inst) });
@@ -121,6 +121,13 @@ pub(crate) fn plan(window: &Window, insts: &Insts) -> Result<Plan, Error> {
             + (LITERAL_ALIGN - 1) as usize;
     let code = insts.code.clone();
     Ok(Plan { from: window.from, window_len: window.len, items, code, resume, max_len })
+}
+
+/// A branch of the window leads back in it, so an instruction can come after one that stands behind it.
+fn loops(window: &Window, insts: &[Inst]) -> bool {
+    insts
+        .iter()
+        .any(|inst| inst.flow().target().is_some_and(|target| window.from <= target && target <= inst.addr()))
 }
 
 fn lower(window: &Window, insts: &Insts, inst: &Inst) -> Result<Lowering, Error> {
