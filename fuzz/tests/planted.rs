@@ -301,6 +301,26 @@ mod a32 {
     }
 
     #[test]
+    fn a_call_to_the_end() {
+        // mov r4, pc; blx r4
+        let source = and_nops(words(&[0xe1a0_400f, 0xe12f_ff34]), &NOP.to_le_bytes());
+        let relocated = words(&[
+            0xe59f_4008, // ldr r4, literal
+            0xe12f_ff34, // blx r4
+            0xeafc_03fe, // b 0x1008
+            NOP,
+            0x1000_1008,
+        ]);
+        right(&source, &relocated, 16, &[(0, 0), (4, 4), (8, 8)])
+            .holds()
+            .word(4, 0xe12f_ff14) // no link
+            .word(4, 0xe12f_ff33) // another register
+            .word(16, 0x1000_100c) // behind the window's end
+            .fault(4, &words(&[0xe28f_e000, 0xe12f_ff14])) // LR is 4 too far
+            .fault(4, &words(&[0xe1a0_e004, 0xe12f_ff14])); // LR is not where the other code goes on
+    }
+
+    #[test]
     fn vectors_and_saturation() {
         // vadd.i32 q0, q1, q2; qadd r0, r1, r2; sadd8 r3, r4, r5
         let source = and_nops(words(&[0xf222_0844, 0xe102_0051, 0xe614_3f95]), &NOP.to_le_bytes());
@@ -464,5 +484,70 @@ mod x86_64 {
             .fault(28, &[0xc2]) // another register
             .fault(31, &[0xe7]) // a byte too far
             .fault(30, &[0xe8]); // a call for a jump
+    }
+
+    fn copied<'a>(source: &'a [u8], relocated: &'a [u8], map: &'a [(usize, usize)]) -> Right<'a> {
+        right(source, relocated, relocated.len(), map)
+    }
+
+    #[test]
+    fn flags_that_are_undefined() {
+        // bts eax, 5; nop
+        let source = and_nops(vec![0x0f, 0xba, 0xe8, 0x05, 0x90], &[0x90]);
+        let relocated = [0x0f, 0xba, 0xe8, 0x05, 0x90, 0xe9, 0xfb, 0xff, 0xef, 0xff];
+        copied(&source, &relocated, &[(0, 0), (4, 4), (5, 5)])
+            .holds()
+            .fault(4, &[0xf5]) // CF is defined: cmc
+            .fault(4, &[0xfc]) // so is DF: cld
+            .fault(3, &[0x06]) // another bit
+            .fault(2, &[0xe0]); // bt
+        // bt eax, 5; adc ecx, 1: no flag is undefined behind it
+        let source = and_nops(vec![0x0f, 0xba, 0xe0, 0x05, 0x83, 0xd1, 0x01], &[0x90]);
+        let relocated = [0x0f, 0xba, 0xe0, 0x05, 0x83, 0xd1, 0x01, 0xe9, 0xfb, 0xff, 0xef, 0xff];
+        copied(&source, &relocated, &[(0, 0), (4, 4), (7, 7)])
+            .holds()
+            .fault(5, &[0xc1]) // add
+            .fault(3, &[0x07]) // another bit
+            .fault(4, &[0x8d, 0x49, 0x01]); // lea ecx, [rcx + 1]: no flags
+    }
+
+    #[test]
+    fn what_precedes_a_guess() {
+        // mov [rsi], al; mul ecx; sete dl
+        let source = and_nops(vec![0x88, 0x06, 0xf7, 0xe1, 0x0f, 0x94, 0xc2], &[0x90]);
+        let relocated = [0x88, 0x06, 0xf7, 0xe1, 0x0f, 0x94, 0xc2, 0xe9, 0xfb, 0xff, 0xef, 0xff];
+        let right = copied(&source, &relocated, &[(0, 0), (2, 2), (4, 4), (7, 7)]);
+        let verdict = Machine::new().unwrap().judge_pair(&right.pair(&relocated), 1).unwrap();
+        assert_eq!(verdict, Verdict::Unjudged("it reads flags that are undefined"));
+        right
+            .fault(0, &[0x88, 0x26]) // mov [rsi], ah
+            .fault(0, &[0x8a]); // a load
+    }
+
+    #[test]
+    fn an_exception_in_a_loop() {
+        // start: div dword ptr [rdi]; loop start
+        let source = and_nops(vec![0xf7, 0x37, 0xe2, 0xfc], &[0x90]);
+        let relocated = [0xf7, 0x37, 0xe2, 0xfc, 0xe9, 0xfb, 0xff, 0xef, 0xff];
+        copied(&source, &relocated, &[(0, 0), (2, 2), (4, 4)])
+            .holds()
+            .fault(1, &[0x36]) // [rsi]
+            .fault(1, &[0x3f]) // idiv
+            .fault(3, &[0xfe]); // the load is not done again
+    }
+
+    #[test]
+    fn an_instruction_that_crosses_a_page() {
+        // sar r14d, cl; sar edi, cl
+        let source = and_nops(vec![0x41, 0xd3, 0xfe, 0xd3, 0xff], &[0x90]);
+        let relocated = [0x41, 0xd3, 0xfe, 0xd3, 0xff, 0xe9, 0xfb, 0xff, 0xef, 0xff];
+        let mut machine = Machine::new().unwrap();
+        // The first window ends where the second starts, at the last byte of a page.
+        for from in [FROM + 0xffa, FROM + 0xfff] {
+            let mut right = copied(&source, &relocated, &[(0, 0), (3, 3), (5, 5)]);
+            (right.from, right.to) = (from, from + 0x10_0000);
+            let verdict = machine.judge_pair(&right.pair(&relocated), 1).unwrap();
+            assert_eq!(verdict, Verdict::Same);
+        }
     }
 }

@@ -93,7 +93,13 @@ pub(super) struct World {
     pub(super) crowded: bool,
     /// The instruction that was last begun.
     pub(super) last: u64,
+    /// How many accesses there were before it.
+    pub(super) before: usize,
     begun: bool,
+    /// Flags that no one knows.
+    pub(super) undefined: u64,
+    /// How many accesses there were when an unknown flag was first read.
+    pub(super) guessed: Option<usize>,
     /// Where the code was stopped.
     pub(super) stopped_at: u64,
     /// Where the code jumped to in itself.
@@ -148,6 +154,9 @@ impl Engine {
             overrun: false,
             crowded: false,
             last: 0,
+            before: 0,
+            undefined: 0,
+            guessed: None,
             begun: false,
             stopped_at: 0,
             jumps: Vec::new(),
@@ -167,7 +176,7 @@ impl Engine {
         }
         uc.mem_map(BASE, SIZE as usize, Permission::ALL)?;
         uc.ctl_tlb_type(TlbType::VIRTUAL)?;
-        uc.add_tlb_hook(1, 0, |uc, page, kind| fill_tlb(uc, page, kind))?;
+        uc.add_tlb_hook(1, 0, fill_tlb)?;
         uc.add_mem_hook(HookType::MEM_READ | HookType::MEM_WRITE, 1, 0, |uc, kind, place, size, value| {
             access(uc, kind, place, size, value);
             true
@@ -239,7 +248,7 @@ impl Engine {
         // Writing to memory from outside does not drop what was translated from it.
         for number in 0..self.uc.get_data().code.len() {
             let (page, _) = self.uc.get_data().code[number];
-            self.uc.ctl_remove_cache(page, page + (PAGE - 1))?;
+            self.uc.ctl_remove_cache(page, page.saturating_add(PAGE))?;
         }
         Ok(())
     }
@@ -281,6 +290,8 @@ impl Engine {
         world.begun = false;
         world.crowded = false;
         world.overrun = false;
+        world.undefined = 0;
+        world.guessed = None;
         world.steps = 0;
         world.stack = 0;
         Ok(())
@@ -301,6 +312,7 @@ impl Engine {
         world.stop = None;
         world.fetched_elsewhere = false;
         world.begun = false;
+        world.before = 0;
         let thumb = u64::from(world.running.thumb);
         let outcome = self.uc.emu_start(pc | thumb, 0, 0, 0);
         settle(&mut self.uc);
@@ -569,7 +581,8 @@ fn begin(uc: &mut Hooked<'_>, addr: u64) {
         Some(_) => None,
     };
     let (isa, thumb) = (world.isa, world.running.thumb);
-    let switched = jumped && is_thumb(uc, isa).is_ok_and(|now| now != thumb);
+    // A jump to the next address can be one to the other instruction set.
+    let switched = is_thumb(uc, isa).is_ok_and(|now| now != thumb);
     let stop = if switched { Some(Stop::Left) } else { stop };
     if let Some(stop) = stop {
         let world = uc.get_data_mut();
@@ -581,7 +594,13 @@ fn begin(uc: &mut Hooked<'_>, addr: u64) {
     }
     let world = uc.get_data_mut();
     world.last = addr;
+    world.before = world.accesses.len();
     world.begun = true;
+    let flags = found.unwrap_or_default().flags;
+    if world.undefined & flags.reads != 0 {
+        world.guessed.get_or_insert(world.before);
+    }
+    world.undefined = world.undefined & !flags.defines | flags.undefines;
     if jumped || previous.is_some_and(|previous| previous.computes) {
         world.jumps.push(addr);
     }

@@ -3,7 +3,9 @@
 use std::borrow::Cow;
 
 use grapnel_relocator::Isa;
-use iced_x86::{Decoder, DecoderOptions, EncodingKind, FlowControl, Mnemonic, Register};
+use iced_x86::{
+    Decoder, DecoderOptions, EncodingKind, FlowControl, Instruction, Mnemonic, Register, RflagsBits,
+};
 
 /// What is special about an instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -18,6 +20,43 @@ pub(super) enum Kind {
     Xbegin { fallback: u64 },
 }
 
+/// What an x86-64 instruction does with the flags, as in the register. Those that the manual leaves undefined depend on
+/// how the emulator translated what precedes, as on a processor's model.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Flags {
+    pub(super) reads: u64,
+    /// It gives these a value, whatever its operands are.
+    pub(super) defines: u64,
+    pub(super) undefines: u64,
+}
+
+impl Flags {
+    fn of(inst: &Instruction) -> Self {
+        let last = inst.op_count().saturating_sub(1);
+        // By a count of 0 nothing is changed.
+        let counts = inst.op_register(last) == Register::CL && inst.rflags_undefined() != 0
+            || inst.has_rep_prefix()
+            || inst.has_repne_prefix();
+        let undefined = inst.rflags_undefined();
+        let defines = if counts { 0 } else { register(inst.rflags_modified() & !undefined) };
+        Self { reads: register(inst.rflags_read()), defines, undefines: register(undefined) }
+    }
+}
+
+/// The decoder's flags where the register has them.
+fn register(flags: u32) -> u64 {
+    const PLACES: [(u32, u64); 7] = [
+        (RflagsBits::CF, 1),
+        (RflagsBits::PF, 1 << 2),
+        (RflagsBits::AF, 1 << 4),
+        (RflagsBits::ZF, 1 << 6),
+        (RflagsBits::SF, 1 << 7),
+        (RflagsBits::DF, 1 << 10),
+        (RflagsBits::OF, 1 << 11),
+    ];
+    PLACES.iter().filter(|&&(flag, _)| flags & flag != 0).fold(0, |all, &(_, place)| all | place)
+}
+
 /// An instruction, as far as it matters here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Inst {
@@ -26,6 +65,9 @@ pub(super) struct Inst {
     /// It goes to an address that it computes from its own (T32).
     pub(super) computes: bool,
     pub(super) kind: Kind,
+    /// A call to an address in a register.
+    pub(super) indirect: bool,
+    pub(super) flags: Flags,
 }
 
 /// The instructions of code, by offset. Those at `starts` begin there, whatever precedes them.
@@ -47,27 +89,26 @@ fn inspect(isa: Isa, addr: u64, code: &[u8]) -> Inst {
         Isa::X86_64 => x86_64(addr, code),
         Isa::Aarch64 => {
             let word = word(code);
-            let call = word & 0xfc00_0000 == 0x9400_0000 || word & 0xfeff_f000 == 0xd63f_0000;
-            Inst { len: 4, kind: kind(call), computes: false }
+            let indirect = word & 0xfeff_f000 == 0xd63f_0000;
+            let call = indirect || word & 0xfc00_0000 == 0x9400_0000;
+            Inst { len: 4, kind: kind(call), indirect, ..Inst::default() }
         }
         Isa::A32 => {
             let word = word(code);
             let conditional = word >> 28 != 15;
-            let call = conditional
-                && (word & 0x0f00_0000 == 0x0b00_0000 || word & 0x0fff_fff0 == 0x012f_ff30)
-                || word & 0xfe00_0000 == 0xfa00_0000;
-            Inst { len: 4, kind: kind(call), computes: false }
+            let indirect = conditional && word & 0x0fff_fff0 == 0x012f_ff30;
+            let direct =
+                conditional && word & 0x0f00_0000 == 0x0b00_0000 || word & 0xfe00_0000 == 0xfa00_0000;
+            Inst { len: 4, kind: kind(direct || indirect), indirect, ..Inst::default() }
         }
         Isa::T32 => {
             let [first, second] = halves(code);
-            let call = if is_wide(first) {
-                first & 0xf800 == 0xf000 && second & 0xc000 == 0xc000
-            } else {
-                first & 0xff87 == 0x4780
-            };
+            let indirect = first & 0xff87 == 0x4780;
+            let call = indirect || first & 0xf800 == 0xf000 && second & 0xc000 == 0xc000;
             // TBB and TBH; ADD to the PC.
             let computes = first & 0xfff0 == 0xe8d0 && second & 0xffe0 == 0xf000 || first & 0xff87 == 0x4487;
-            Inst { len: if is_wide(first) { 4 } else { 2 }, kind: kind(call), computes }
+            let len = if is_wide(first) { 4 } else { 2 };
+            Inst { len, computes, kind: kind(call), indirect, ..Inst::default() }
         }
     }
 }
@@ -99,7 +140,7 @@ fn x86_64(addr: u64, code: &[u8]) -> Inst {
         (_, FlowControl::Call | FlowControl::IndirectCall) => Kind::Call,
         _ => Kind::Plain,
     };
-    Inst { len: inst.len() as u8, kind, computes: false }
+    Inst { len: inst.len() as u8, kind, flags: Flags::of(&inst), ..Inst::default() }
 }
 
 /// Code in which the emulator knows what it can know under another name: `BC.cond` is `B.cond` with another hint on

@@ -55,7 +55,7 @@ impl Memory {
     /// The address of what is at a place.
     pub(super) fn address(&self, place: u64) -> u64 {
         let number = place.wrapping_sub(DATA_BASE) / PAGE;
-        self.pages.get(number as usize).map_or(place, |page| page | place % PAGE)
+        self.pages.get(number as usize).map_or(place, |page| page | (place % PAGE))
     }
 
     pub(super) fn is_full(&self) -> bool {
@@ -79,7 +79,7 @@ impl Memory {
     pub(super) fn content(&self, addr: u64, out: &mut [u8]) {
         let mut word = 0;
         for (number, byte) in (0..).zip(out.iter_mut()) {
-            let at: u64 = addr.wrapping_add(number);
+            let at = self.wrap(addr.wrapping_add(number));
             if number == 0 || at & 7 == 0 {
                 word = content_word(at & !7, self.wide);
             }

@@ -76,6 +76,11 @@ pub(super) struct Run {
     stacks: Vec<(usize, u64)>,
     pub(super) state: State,
     pub(super) end: End,
+    /// What follows after so many events depends on flags that no one knows.
+    pub(super) guessed: Option<usize>,
+    /// What the link register says of the window, as an offset in it: after a call to the next instruction, and in the
+    /// relocated code always.
+    pub(super) link: Option<usize>,
 }
 
 /// Where and from what a run starts.
@@ -102,6 +107,8 @@ struct Runner<'a> {
     events: Vec<Event>,
     exits: usize,
     vectors: bool,
+    guessed: Option<usize>,
+    link: Option<usize>,
 }
 
 /// Runs the window, or after it the other code.
@@ -129,11 +136,21 @@ pub(super) fn run(
     engine.reset(running)?;
     start.state.write(engine.layout, &mut engine.uc)?;
     let vectors = start.state.vectors.is_some();
-    let mut runner =
-        Runner { engine, pair, start, calls: calls.as_deref(), base, events: Vec::new(), exits: 0, vectors };
+    let mut runner = Runner {
+        engine,
+        pair,
+        start,
+        calls: calls.as_deref(),
+        base,
+        events: Vec::new(),
+        exits: 0,
+        vectors,
+        guessed: None,
+        link: None,
+    };
     let end = runner.all()?;
-    let events = runner.events;
-    let state = State::read(engine.layout, vectors, &engine.uc)?;
+    let state = *runner.state()?;
+    let (events, guessed, link) = (runner.events, runner.guessed, runner.link);
     engine.undo()?;
     let world = engine.uc.get_data();
     let stacks = world.stacks.iter().filter_map(|&(at, stack)| {
@@ -142,7 +159,7 @@ pub(super) fn run(
         let (first, start) = pair.entry_of(offset)?;
         (first != offset).then_some((start, stack))
     });
-    Ok(Run { events, jumps: world.jumps.clone(), stacks: stacks.collect(), state, end })
+    Ok(Run { events, jumps: world.jumps.clone(), stacks: stacks.collect(), state, end, guessed, link })
 }
 
 impl Runner<'_> {
@@ -160,6 +177,10 @@ impl Runner<'_> {
             let stop = self.engine.go(pc);
             let world = self.engine.uc.get_data_mut();
             world.settled = 0;
+            let before = self.events.len() + world.before;
+            if let Some(guessed) = world.guessed {
+                self.guessed.get_or_insert(self.events.len() + guessed);
+            }
             self.events.extend(world.accesses.drain(..).map(Event::Access));
             if world.crowded {
                 return Ok(End::Crowded);
@@ -187,18 +208,23 @@ impl Runner<'_> {
                     self.events.push(Event::Syscall { state });
                     pc = after;
                 }
-                Ok(Some(Stop::Interrupt(number))) => return Ok(self.fault(Cause::Exception(number), last)),
-                Ok(None) => return Ok(self.fault(Cause::Halted, last)),
-                Err(error) => return Ok(self.fault(Cause::Error(error), last)),
+                Ok(Some(Stop::Interrupt(number))) => {
+                    return Ok(self.fault(Cause::Exception(number), last, before));
+                }
+                Ok(None) => return Ok(self.fault(Cause::Halted, last, before)),
+                Err(error) => return Ok(self.fault(Cause::Error(error), last, before)),
             }
         }
     }
 
     fn state(&self) -> Result<Box<State>, EngineError> {
-        Ok(Box::new(State::read(self.engine.layout, self.vectors, &self.engine.uc)?))
+        let mut state = State::read(self.engine.layout, self.vectors, &self.engine.uc)?;
+        state.flags &= !self.engine.uc.get_data().undefined;
+        Ok(Box::new(state))
     }
 
-    fn fault(&mut self, cause: Cause, at: u64) -> End {
+    /// An exception in the instruction at `at`, before which there were so many events.
+    fn fault(&mut self, cause: Cause, at: u64, before: usize) -> End {
         let offset = at.wrapping_sub(self.base) as usize;
         let offset = if self.calls.is_some() {
             self.pair.origin(offset)
@@ -206,9 +232,7 @@ impl Runner<'_> {
             self.pair.entry_of(offset).map(|entry| entry.0)
         };
         // What it did before the exception need not be done in the same order.
-        while self.events.pop_if(|event| matches!(event, Event::Access(access) if access.by == at)).is_some()
-        {
-        }
+        self.events.truncate(before);
         self.events.push(Event::Fault { cause, offset });
         End::Fault
     }
@@ -216,15 +240,20 @@ impl Runner<'_> {
     /// The code was left for `target`, from the instruction before `after`. The address to go on from, after a call.
     fn left(&mut self, target: u64, last: u64, after: u64) -> Result<Option<u64>, EngineError> {
         let thumb = self.engine.is_thumb()?;
+        let inst = self.engine.uc.get_data().running.at(last).unwrap_or_default();
+        let to_next = target == after && thumb == (self.pair.isa == Isa::T32);
+        let has_link = self.engine.layout.link.is_some();
         let call = match self.calls {
+            // The original may only have gone on at the window's start here.
+            Some(_) if target == self.pair.from && has_link && self.link()?.is_none() => false,
             Some(calls) => calls.get(self.exits).copied().unwrap_or(false),
-            None => {
-                let kind = self.engine.uc.get_data().running.at(last).unwrap_or_default().kind;
-                kind == Kind::Call && (target != after || thumb != (self.pair.isa == Isa::T32))
-            }
+            None => inst.kind == Kind::Call && !to_next,
         };
         self.exits += 1;
         if !call {
+            if self.calls.is_some() || to_next && inst.indirect {
+                self.link = self.link()?;
+            }
             // Whatever is jumped to is outside of all blocks.
             let in_it_block =
                 self.calls.is_none() && target == after && self.pair.isa == Isa::T32 && self.is_cut(target);
@@ -247,6 +276,18 @@ impl Runner<'_> {
         }
         self.callee()?;
         Ok(Some(returns ^ thumb_bit))
+    }
+
+    /// What the link register says of the window.
+    fn link(&self) -> Result<Option<usize>, EngineError> {
+        let Some(link) = self.engine.layout.link else { return Ok(None) };
+        let thumb_bit = u64::from(self.pair.isa == Isa::T32);
+        let offset = (self.state()?.general[link] ^ thumb_bit).wrapping_sub(self.base);
+        Ok(if self.calls.is_some() {
+            self.pair.return_to_original(offset)
+        } else {
+            usize::try_from(offset).ok()
+        })
     }
 
     /// The window ends at this address, and inside an IT block.
