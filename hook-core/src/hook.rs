@@ -24,6 +24,8 @@ pub struct Hook {
     pub(crate) aside: Option<Edit>,
     pub(crate) start: Edit,
     pub(crate) ways: Ways,
+    /// A call returns into the patch.
+    pub(crate) watched: bool,
     pub(crate) trampoline: CodeAddr,
     pub(crate) code: Range<u64>,
     pub(crate) map: PcMap,
@@ -131,7 +133,8 @@ impl Hook {
     /// The patch that puts the hook in. Padding that still holds its redirect is left as it is.
     pub(crate) fn patch_in(&self, view: &MemoryView) -> Patch {
         let there = |aside: &Edit| view.differs(aside.at.0 as usize, aside.new.as_slice()).is_none();
-        Patch::new(self.aside.filter(|aside| !there(aside)), self.start, self.ways)
+        let aside = self.aside.filter(|aside| !there(aside));
+        Patch { watched: self.watched, ..Patch::new(aside, self.start, self.ways) }
     }
 
     /// The patch that takes it out.

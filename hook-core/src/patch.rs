@@ -39,13 +39,15 @@ pub(crate) struct Patch {
     pub(crate) start: Edit,
     /// Where a thread goes on that traps in the patch.
     pub(crate) ways: Ways,
+    /// A call returns into the bytes, perhaps of a frame on the stack of who patches: traps there need their handler.
+    pub(crate) watched: bool,
     /// What became of it.
     pub(crate) state: Result<PatchWay, Error>,
 }
 
 impl Patch {
     pub(crate) fn new(aside: Option<Edit>, start: Edit, ways: Ways) -> Self {
-        Self { aside, start, ways, state: Ok(PatchWay::ProcMem) }
+        Self { aside, start, ways, watched: false, state: Ok(PatchWay::ProcMem) }
     }
 
     /// Leaves the patch out if any of its bytes isn't what it should be.
@@ -88,6 +90,17 @@ pub(crate) unsafe fn apply(view: &MemoryView, patches: &mut [Patch], liveness: L
 /// # Safety
 /// As [`apply`]; no other thread runs the code.
 unsafe fn apply_alone(view: &MemoryView, patches: &mut [Patch]) {
+    if good(patches).any(|patch| patch.watched) {
+        let right = PatchingRight::for_traps();
+        for patch in good(patches).filter(|patch| patch.watched) {
+            match &right {
+                Ok(right) => right.enter(patch.start.at.0, patch.ways),
+                Err(refusal) => {
+                    patch.state = Err(Error::NotLive { site: patch.start.at, refusal: *refusal });
+                }
+            }
+        }
+    }
     for patch in good(patches) {
         for edit in [patch.aside, Some(patch.start)].into_iter().flatten() {
             // SAFETY: the caller's promise; the bytes were looked at.

@@ -302,6 +302,13 @@ impl HookPlan {
         (self.site.0 - self.target.0) as usize
     }
 
+    /// Whether a call in the window returns into the bytes that the patch overwrites. A frame of the function may be on
+    /// some stack then, even on that of who patches.
+    pub(crate) fn returns_inside(&self) -> bool {
+        let behind = |call: usize| self.window.offsets().find(|&offset| offset > call);
+        self.relocation.calls().filter_map(behind).any(|offset| offset < self.patch_len)
+    }
+
     /// Everything that the patch overwrites.
     pub(crate) fn overwritten(&self) -> impl Iterator<Item = Range<u64>> {
         let stop = self.stop.as_ref().map(|(at, found)| at.0..at.0 + found.as_slice().len() as u64);

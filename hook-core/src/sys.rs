@@ -41,6 +41,7 @@ pub(crate) type Result<T> = core::result::Result<T, Errno>;
 pub(crate) const EINTR: Errno = Errno(libc::EINTR);
 pub(crate) const EINVAL: Errno = Errno(libc::EINVAL);
 pub(crate) const ENOMEM: Errno = Errno(libc::ENOMEM);
+pub(crate) const EFAULT: Errno = Errno(libc::EFAULT);
 pub(crate) const EEXIST: Errno = Errno(libc::EEXIST);
 
 /// The size of a page on x86-64. Where it varies, it is to come from the auxiliary vector.
@@ -173,6 +174,19 @@ pub(crate) fn pid() -> i32 {
     unsafe { syscall!(Sysno::getpid) }.unwrap_or(0) as i32
 }
 
+/// The thread's id.
+pub(crate) fn tid() -> i32 {
+    // SAFETY: gettid has no preconditions and can't fail.
+    unsafe { syscall!(Sysno::gettid) }.unwrap_or(0) as i32
+}
+
+/// Lets others run for a millisecond, or until a signal comes.
+pub(crate) fn sleep_a_millisecond() {
+    let time = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+    // SAFETY: the kernel reads one structure.
+    let _ = unsafe { syscall!(Sysno::nanosleep, &raw const time, 0) };
+}
+
 /// Copies memory of this process, stopping at the first byte that can't be read.
 pub(crate) fn copy_memory(from: usize, buf: &mut [u8]) -> Result<usize> {
     let local = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
@@ -184,10 +198,14 @@ pub(crate) fn copy_memory(from: usize, buf: &mut [u8]) -> Result<usize> {
     })
 }
 
-/// A word of this process's memory; `None` if there is none at the address.
-pub(crate) fn read_word(at: usize) -> Option<u64> {
+/// A word of this process's memory. Only [`EFAULT`] says that there is none at the address: sandboxes refuse the call with
+/// other errors.
+pub(crate) fn read_word(at: usize) -> Result<u64> {
     let mut word = [0; size_of::<u64>()];
-    (copy_memory(at, &mut word) == Ok(word.len())).then(|| u64::from_ne_bytes(word))
+    match copy_memory(at, &mut word)? {
+        n if n == word.len() => Ok(u64::from_ne_bytes(word)),
+        _ => Err(EFAULT),
+    }
 }
 
 /// The end of the heap: where `brk` stands. Nothing is changed.
@@ -251,5 +269,5 @@ pub(crate) unsafe fn set_signal_action(signal: i32, action: &SigAction) -> Resul
 /// Sends a signal to this thread alone.
 pub(crate) fn signal_this_thread(signal: i32) {
     // SAFETY: a signal to oneself; what it does was decided by its action.
-    let _ = unsafe { syscall!(Sysno::gettid).and_then(|tid| syscall!(Sysno::tgkill, pid(), tid, signal)) };
+    let _ = unsafe { syscall!(Sysno::tgkill, pid(), tid(), signal) };
 }

@@ -196,7 +196,8 @@ impl Prepared<'_> {
         let mut results = core::mem::take(&mut self.results);
         let mut patches: Vec<Patch> = Vec::with_capacity(self.hooks.len());
         for ready in self.hooks.iter().flatten() {
-            let mut patch = Patch::new(ready.aside, ready.start, ready.ways);
+            let patch = Patch::new(ready.aside, ready.start, ready.ways);
+            let mut patch = Patch { watched: ready.watched, ..patch };
             if liveness == Liveness::Live && !ready.live {
                 patch.state = Err(Error::NotLive { site: ready.start.at, refusal: Refusal::NotPrepared });
             }

@@ -28,6 +28,8 @@ pub(crate) struct Ready {
     pub(crate) ways: Ways,
     /// The redirect traps wherever a thread may still be inside the window.
     pub(crate) live: bool,
+    /// A call returns into the patch, so that its traps matter although no other thread runs.
+    pub(crate) watched: bool,
 }
 
 impl Ready {
@@ -38,6 +40,7 @@ impl Ready {
             aside: self.aside,
             start: self.start,
             ways: self.ways,
+            watched: self.watched,
             trampoline: CodeAddr(start),
             code: start..start + self.slot.len as u64,
             map: self.map,
@@ -142,7 +145,8 @@ impl<'a> Workshop<'a> {
         // The near redirect stands at the function's start, or in padding close to it.
         let near_at = plan.stop.as_ref().map_or(plan.site, |(at, _)| *at);
         let direct = redirect::near(ISA, near_at, replacement).ok();
-        let pattern = if self.live { inner_positions(&plan) } else { None };
+        let watched = plan.returns_inside();
+        let pattern = if self.live || watched { inner_positions(&plan) } else { None };
         // An island of its own serves a live patch; otherwise one that is needed goes behind the trampoline.
         let behind = direct.is_none() && pattern.is_none();
 
@@ -188,7 +192,7 @@ impl<'a> Workshop<'a> {
         for (byte, way) in new.as_slice().iter().zip(ways).skip(1) {
             live &= way == 0 || *byte == crate::native::TRAP;
         }
-        Ok(Ready { slot, map: moved.map().clone(), aside, start, ways, live, plan })
+        Ok(Ready { slot, map: moved.map().clone(), aside, start, ways, live, watched, plan })
     }
 
     /// Writes an island to the replacement, at a place where the redirect to it has its traps.

@@ -23,7 +23,8 @@ typedef struct grapnel_error grapnel_error;
 
 /* Who may be running the function while it is patched. */
 enum grapnel_liveness {
-    /* No other thread runs. Every function that can be hooked at all can be hooked so. */
+    /* No other thread runs. Nearly every function that can be hooked at all can be hooked so. Calls of the function may be
+     * under way; where one may return into the bytes that are overwritten, a trap catches it, as with GRAPNEL_LIVE. */
     GRAPNEL_SINGLE_THREADED = 0,
     /* Other threads may be running the function. A handler for SIGTRAP is installed and stays; traps of others go on to
      * the handler that was there before. No thread has SIGTRAP blocked while it runs the function. */
@@ -85,7 +86,10 @@ void grapnel_batch_probe(grapnel_batch *batch, void *at, void *function, size_t 
                          unsigned flags, grapnel_hook **hook);
 void grapnel_batch_remove(grapnel_batch *batch, grapnel_hook *hook);
 /* Does all that was asked for, and frees the batch. One request that fails doesn't keep the others out: its handle is
- * NULL, or stays valid if it was to be removed, and the first one's error is returned. */
+ * NULL, or stays valid if it was to be removed, and the first one's error is returned.
+ *
+ * Hooks work on in a child made by fork. If another thread was just changing hooks then, the child can't take out what was
+ * in before: handles from before the fork are answered with an error. */
 grapnel_error *grapnel_commit(grapnel_batch *batch, enum grapnel_liveness liveness);
 /* Frees the batch, and does nothing. NULL is allowed. */
 void grapnel_abandon(grapnel_batch *batch);
@@ -118,7 +122,8 @@ uint64_t grapnel_missed(void);
 typedef struct grapnel_rebinding grapnel_rebinding;
 
 /* Binds all importers of a function to `replacement`: every word of the loaded objects that the dynamic linker filled
- * with the function's address is changed, and no code. Calls that don't go through such a word aren't seen. The function
+ * with the function's address is changed, and no code. All objects that define the name count, also those that were loaded
+ * with RTLD_LOCAL or define a function of their own by that name; `original` is that of the first. Calls that don't go through such a word aren't seen. The function
  * is stored in `original` first, and the handle in `rebinding`; either may be NULL. A word that holds something else is
  * left alone and is an error, also if all others were changed; `rebinding` is then stored all the same. No object may be
  * loaded or unloaded meanwhile. */

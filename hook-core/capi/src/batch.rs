@@ -6,23 +6,23 @@
 use std::{
     ffi::{c_int, c_uint, c_void},
     ptr,
-    sync::{Mutex, TryLockError},
 };
 
 use engine::{
-    Attachment, BatchId, HookSet, Listener, Liveness, Options, Probe,
+    Attachment, BatchId, Listener, Liveness, Options, Probe,
     listen::{OnEnter, OnHit, OnLeave},
 };
 
-use crate::{call::grapnel_call, grapnel_error, liveness};
+use crate::{
+    call::grapnel_call,
+    grapnel_error, liveness,
+    shared::{Generation, Shared},
+};
 
-/// Everything that was attached through this interface.
-static SET: Mutex<Option<HookSet>> = Mutex::new(None);
-
-/// What was attached.
+/// What was attached, and in which set.
 #[derive(Debug)]
 #[expect(non_camel_case_types, reason = "the name in C")]
-pub struct grapnel_hook(Attachment);
+pub struct grapnel_hook(Attachment, Generation);
 
 type Function = unsafe extern "C" fn(*mut grapnel_call, *mut c_void);
 
@@ -67,15 +67,25 @@ impl grapnel_batch {
         &mut self.requests[last]
     }
 
+    /// Every handle is null until its request is met.
+    ///
+    /// # Safety
+    /// The out pointers are null or valid for writes.
+    unsafe fn clear(&self) {
+        for request in self.requests.iter().filter(|request| !request.hook.is_null()) {
+            // SAFETY: valid for writes (the caller's promise).
+            unsafe { request.hook.write(ptr::null_mut()) };
+        }
+    }
+
     /// # Safety
     /// The out pointers are null or valid for writes; the rest is as for [`engine::PreparedBatch::commit`].
     unsafe fn commit(self, live: Liveness) -> *mut grapnel_error {
-        let mut lock = match SET.try_lock() {
-            Ok(lock) => lock,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return busy(),
-        };
-        let set = lock.get_or_insert_with(HookSet::new);
+        // SAFETY: valid for writes (the caller's promise).
+        unsafe { self.clear() };
+        let Some(mut shared) = Shared::lock() else { return busy() };
+        let generation = shared.generation();
+        let set = shared.set();
         let mut batch = if live == Liveness::Live { set.begin().live() } else { set.begin() };
         let mut ids: Vec<BatchId> = Vec::new();
         for request in &self.requests {
@@ -87,8 +97,13 @@ impl grapnel_batch {
                 What::Probe(at, function, probe) => {
                     batch.probe_with(at.cast_const().cast(), function.clone(), *probe, Options::default())
                 }
-                // SAFETY: a handle that C holds (the caller's promise).
-                What::Remove(hook) => batch.remove(unsafe { (**hook).0 }),
+                What::Remove(hook) => {
+                    // SAFETY: a handle that C holds (the caller's promise).
+                    let hook = unsafe { &**hook };
+                    // A number that no set gives stands for what a set had that is no more.
+                    let lost = Attachment::from_number(u64::MAX);
+                    batch.remove(if hook.1 == generation { hook.0 } else { lost })
+                }
             });
         }
         let prepared = batch.prepare();
@@ -109,7 +124,7 @@ impl grapnel_batch {
                     continue;
                 }
                 (_, Ok(_)) if request.hook.is_null() => continue,
-                (_, Ok(attachment)) => Box::into_raw(Box::new(grapnel_hook(*attachment))),
+                (_, Ok(attachment)) => Box::into_raw(Box::new(grapnel_hook(*attachment, generation))),
                 (_, Err(error)) => {
                     if first.is_null() {
                         first = grapnel_error::of(error);
@@ -253,7 +268,11 @@ pub unsafe extern "C" fn grapnel_commit(batch: *mut grapnel_batch, live: c_int) 
     match liveness(live) {
         // SAFETY: the caller's promise.
         Ok(live) => unsafe { batch.commit(live) },
-        Err(error) => error,
+        Err(error) => {
+            // SAFETY: the out pointers are valid for writes (the caller's promise).
+            unsafe { batch.clear() };
+            error
+        }
     }
 }
 

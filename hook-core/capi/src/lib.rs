@@ -10,6 +10,7 @@
 pub mod batch;
 pub mod call;
 pub mod rebind;
+mod shared;
 
 use std::{
     ffi::{CStr, CString, c_char, c_int, c_void},

@@ -28,13 +28,13 @@ macro_rules! view {
                 &mut self.0.general
             }
 
-            /// The low 128 bits of a vector register, lowest first. `None` if it wasn't saved: without vectors, only
-            /// those that pass arguments (the first eight) or results (the first two) are, and none in probes.
+            /// The low 128 bits of a vector register, lowest first. `None` if it isn't shown: without vectors, only the
+            /// first eight are, among them those that pass arguments and results, and none in probes.
             pub fn vector(&self, index: usize) -> Option<[u64; 2]> {
                 self.0.vector(index)
             }
 
-            /// Changes the low 128 bits of a vector register. `false` if it wasn't saved.
+            /// Changes the low 128 bits of a vector register. `false` if it isn't shown.
             pub fn set_vector(&mut self, index: usize, value: [u64; 2]) -> bool {
                 self.0.set_vector(index, value)
             }

@@ -72,11 +72,12 @@ impl Entry {
     #[cold]
     fn is_live(&self, here: usize) -> bool {
         let at = self.word.load(Acquire);
-        let mut word = [0; size_of::<usize>()];
-        let read = sys::copy_memory(at, &mut word);
-        read == Ok(word.len())
-            && usize::from_ne_bytes(word) == core::ptr::from_ref(self) as usize
-            && !(at < here && here - at < NEAR)
+        let holds = match sys::read_word(at) {
+            Ok(word) => word == core::ptr::from_ref(self) as u64,
+            // What can't be looked at may still be there.
+            Err(errno) => errno != sys::EFAULT,
+        };
+        holds && !(at < here && here - at < NEAR)
     }
 }
 

@@ -36,8 +36,11 @@ pub type OnHit = unsafe extern "C" fn(hit: &mut Hit, data: *mut c_void);
 /// What wants to know of the calls of a function.
 ///
 /// The listener may change the registers that it is shown. `errno` and every register that it doesn't change are kept,
-/// with one exception: without [`Self::with_vectors`], the halves above 128 bits of the vector registers are as the
-/// listener leaves them. They matter to functions that take or return `__m256` and `__m512` by value.
+/// with one exception: without [`Self::with_vectors`], what XSAVE keeps beyond the low 128 bits of `xmm0` to `xmm15` is as
+/// the listener leaves it: the halves above, the registers from 16 on, the mask registers, the x87 stack, MXCSR. It matters
+/// to functions that take or return `__m256`, `__m512` or `long double` by value, and to those whose callers the compiler
+/// has seen together with them and left values there over the call (GCC's `-fipa-ra` does, for functions of one object that
+/// aren't exported).
 ///
 /// A listener must not unwind.
 #[derive(Debug, Clone, Copy)]

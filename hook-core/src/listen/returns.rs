@@ -132,7 +132,11 @@ fn take_back(number: usize) {
     {
         return;
     }
-    let waits = sys::read_word(slot).is_some_and(|address| leads_to(address, number));
+    let waits = match sys::read_word(slot) {
+        Ok(address) => leads_to(address, number),
+        // What can't be looked at may still wait.
+        Err(errno) => errno != sys::EFAULT,
+    };
     // If this fails, the call has returned meanwhile.
     let _ = state.compare_exchange(LOOKED_AT, if waits { slot } else { 0 }, Release, Relaxed);
 }

@@ -36,7 +36,8 @@ pub(crate) use table::{POSITIONS, Ways};
 #[non_exhaustive]
 pub enum Liveness {
     /// No other thread runs, and no signal handler of this thread runs the functions meanwhile. Every patch is one
-    /// write.
+    /// write. Calls of the functions may be under way on this thread's stack and on those of coroutines; where such a
+    /// call may return into the bytes that are overwritten, traps and their handler catch it as with [`Self::Live`].
     SingleThreaded,
     /// Other threads may be running the code. A handler for `SIGTRAP` is installed and stays; traps that are not of
     /// this crate's making go to the handler that was there before. No thread has `SIGTRAP` blocked while it runs the
@@ -81,11 +82,17 @@ impl core::fmt::Display for Refusal {
 
 impl PatchingRight {
     pub(crate) fn begin() -> Result<Self, Refusal> {
+        let right = Self::for_traps()?;
+        sys::register_core_sync().map_err(Refusal::Kernel)?;
+        Ok(right)
+    }
+
+    /// The same where nothing has to be synchronised.
+    pub(crate) fn for_traps() -> Result<Self, Refusal> {
         let pid = sys::pid();
         let free = |holder: i32| (holder != pid).then_some(pid);
         HOLDER.fetch_update(Acquire, Relaxed, free).map_err(|_| Refusal::Busy)?;
         let right = Self(());
-        sys::register_core_sync().map_err(Refusal::Kernel)?;
         handler::install().map_err(Refusal::Kernel)?;
         Ok(right)
     }

@@ -77,25 +77,41 @@ pub(crate) fn enter(site: u64, ways: Ways) {
 }
 
 /// Where a thread goes on that trapped at `pc`. Async-signal-safe.
+///
+/// Patches are of various lengths, so the places of two may lie close together; and one may have been where another is
+/// now. A patch that starts at the address comes before one that had an instruction there.
 pub(crate) fn way_on(pc: u64) -> Option<u64> {
-    for chunk in chunks() {
-        for entry in &chunk.entries {
-            let site = entry.site.load(Acquire);
-            if site == 0 {
-                return None;
-            }
-            let position = pc.wrapping_sub(site);
-            if let Some(way) = entry.ways.get(position as usize).filter(|_| position < POSITIONS as u64) {
-                return Some(way.load(Relaxed)).filter(|&way| way != 0);
-            }
+    let mut inside = None;
+    for entry in chunks().flat_map(|chunk| &chunk.entries) {
+        let site = entry.site.load(Acquire);
+        if site == 0 {
+            break;
+        }
+        let position = pc.wrapping_sub(site);
+        let way = entry.ways.get(position as usize).filter(|_| position < POSITIONS as u64);
+        match way.map(|way| way.load(Relaxed)).filter(|&way| way != 0) {
+            Some(way) if position == 0 => return Some(way),
+            way => inside = inside.or(way),
         }
     }
-    None
+    inside
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn places_may_lie_close_together() {
+        let base = 0x8010;
+        enter(base, [1, 2, 3, 0, 0]);
+        enter(base + 2, [4, 0, 5, 0, 0]);
+        enter(base + 3, [6, 0, 0, 0, 0]);
+        assert_eq!(
+            [0, 1, 2, 3, 4, 5].map(|offset| way_on(base + offset)),
+            [1, 2, 4, 6, 5, 0].map(|way| Some(way).filter(|&way| way != 0))
+        );
+    }
 
     #[test]
     fn places_are_found_and_reused() {

@@ -38,6 +38,7 @@
 //! after relocation (RELRO) is made writable for the store, and protected again as it was.
 
 mod relocations;
+mod right;
 
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering::*};
@@ -48,6 +49,7 @@ use crate::{
     symbol,
     sys::{self, Errno, PAGE},
 };
+use right::Right;
 
 /// What a relocation makes a word hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,7 +95,8 @@ pub struct Report {
     /// Words that hold something else than the function or the replacement, put there by someone else; they are left
     /// alone.
     pub foreign: Vec<usize>,
-    /// Words that could not be written, and the kernel's answer.
+    /// Words that could not be written, and why: the kernel's answer, `EBUSY` when another thread was rebinding for
+    /// seconds, or `EDEADLK` when this one was, and a signal handler came between.
     pub failed: Vec<(usize, Errno)>,
 }
 
@@ -155,6 +158,8 @@ impl Rebinding {
     pub unsafe fn update(&mut self, modules: &[Module]) -> Report {
         // SAFETY: the caller's promise.
         unsafe { self.find_definitions(modules) };
+        // Before the mappings are read, which tell the rights.
+        let right = Right::begin();
         let maps = Maps::read().unwrap_or_default();
         self.words.retain(|word| holds(modules, word.at));
         let mut report = Report::default();
@@ -178,10 +183,13 @@ impl Rebinding {
                     _ => return,
                 }
                 // SAFETY: a relocation says that the word holds a function's address; the rest is the caller's promise.
-                match unsafe { store(&maps, place.at, self.replacement) } {
+                match unsafe { store(&right, &maps, place.at, self.replacement) } {
                     Ok(()) => {
                         report.written += 1;
-                        self.words.push(Word { at: place.at, old });
+                        // Someone may have put the function back into a word that was changed before.
+                        if !self.words.iter().any(|word| word.at == place.at) {
+                            self.words.push(Word { at: place.at, old });
+                        }
                     }
                     Err(errno) => report.failed.push((place.at, errno)),
                 }
@@ -195,6 +203,7 @@ impl Rebinding {
     /// # Safety
     /// As [`Self::update`].
     pub unsafe fn undo(&mut self, modules: &[Module]) -> Report {
+        let right = Right::begin();
         let maps = Maps::read().unwrap_or_default();
         let mut report = Report::default();
         let mut left = Vec::new();
@@ -203,7 +212,7 @@ impl Rebinding {
             match found {
                 Some(found) if found == self.replacement => {
                     // SAFETY: what was there before, in an object that is loaded.
-                    match unsafe { store(&maps, word.at, word.old) } {
+                    match unsafe { store(&right, &maps, word.at, word.old) } {
                         Ok(()) => report.written += 1,
                         Err(errno) => {
                             report.failed.push((word.at, errno));
@@ -228,7 +237,8 @@ fn holds(modules: &[Module], at: usize) -> bool {
 ///
 /// # Safety
 /// The word is one that may hold it, in memory of an object that stays mapped meanwhile.
-unsafe fn store(maps: &Maps, at: usize, value: usize) -> Result<(), Errno> {
+unsafe fn store(right: &Result<Right, Errno>, maps: &Maps, at: usize, value: usize) -> Result<(), Errno> {
+    right.as_ref().map_err(|errno| *errno)?;
     let mapping = maps.find(at).ok_or(Errno(libc::EFAULT))?;
     if !at.is_multiple_of(size_of::<usize>()) {
         return Err(sys::EINVAL);

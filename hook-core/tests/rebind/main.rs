@@ -169,6 +169,40 @@ fn others(library: &Library) {
     *word = unsafe { std::mem::transmute::<*const (), extern "C" fn() -> i32>(first.original()) };
 }
 
+/// A word that was put back by someone else and changed again counts once.
+fn changed_again(library: &Library) {
+    let mut getppid = find(b"getppid", minus_1).unwrap();
+    update(&mut getppid);
+    let words = getppid.words();
+    // SAFETY: the word holds a function of this type.
+    let word = unsafe { &mut *library.symbol(c"changing").cast::<extern "C" fn() -> i32>() };
+    // SAFETY: the type is that of the word.
+    *word = unsafe { std::mem::transmute::<*const (), extern "C" fn() -> i32>(getppid.original()) };
+    assert_eq!(update(&mut getppid).written, 1);
+    assert_eq!(getppid.words(), words);
+    let report = undo(&mut getppid);
+    assert_eq!((report.written, report.foreign.len()), (words, 0));
+}
+
+/// Protected words of one page, changed by two threads at once.
+fn at_once() {
+    let names: [&[u8]; 2] = [b"getppid", b"indirect"];
+    let work = |name: &[u8]| {
+        for _ in 0..40 {
+            let mut rebinding = find(name, minus_1).unwrap();
+            let report = update(&mut rebinding);
+            assert!(report.written > 0 && report.failed.is_empty(), "{report:?}");
+            let report = undo(&mut rebinding);
+            assert!(report.failed.is_empty() && report.foreign.is_empty(), "{report:?}");
+        }
+    };
+    std::thread::scope(|scope| {
+        for name in names {
+            scope.spawn(move || work(name));
+        }
+    });
+}
+
 fn later_and_gone(path: PathBuf) {
     let mut getppid = find(b"getppid", minus_1).unwrap();
     update(&mut getppid);
@@ -191,6 +225,7 @@ fn main() {
     let lazy = Library::load(Library::build("lazy", &["-Wl,-z,lazy", "-Wl,-z,relro"]));
     every_kind(&lazy);
     others(&lazy);
+    changed_again(&lazy);
     // Bound at once and protected, and the library's own functions not named.
     let now = Library::build("now", &["-Wl,-z,now", "-Wl,-z,relro", "-Wl,-Bsymbolic"]);
     let packed = Library::build(
@@ -200,6 +235,9 @@ fn main() {
     for path in [now.clone(), packed] {
         let library = Library::load(path);
         every_kind(&library);
+        let rights = library.rights();
+        at_once();
+        assert_eq!(library.rights(), rights);
         // SAFETY: nothing of the library is used any more.
         unsafe { libc::dlclose(library.handle) };
     }

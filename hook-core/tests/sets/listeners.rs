@@ -17,9 +17,7 @@ const NOTHING: *mut c_void = std::ptr::null_mut();
 
 pub(crate) fn run() {
     arguments_in_registers_and_memory();
-    floating_point();
     all_registers_are_kept();
-    wide_vectors_are_kept_on_request();
     errno_is_kept();
     guarded();
     variadic();
@@ -56,30 +54,6 @@ fn arguments_in_registers_and_memory() {
     assert_eq!(ten(0, 1, 2, 3, 4, 5, 6, 7, 8, 0), 5);
     remove(&mut set, attached).unwrap();
     assert_eq!(ten(0, 1, 2, 3, 4, 5, 6, 7, 8, 0), 123_456_780);
-}
-
-fn floating_point() {
-    extern "C" fn weighted(a: f64, n: u64, b: f64) -> f64 {
-        std::hint::black_box(a) * n as f64 + b
-    }
-    unsafe extern "C" fn enter(call: &mut Entry, _: *mut c_void) {
-        assert_eq!(f64::from_bits(call.vector(0).unwrap()[0]), 1.5);
-        assert_eq!(f64::from_bits(call.vector(1).unwrap()[0]), 0.25);
-        assert!(call.set_vector(1, [f64::to_bits(0.5), 0]));
-    }
-    unsafe extern "C" fn leave(call: &mut Exit, _: *mut c_void) {
-        assert_eq!(f64::from_bits(call.vector(0).unwrap()[0]), 3.5);
-        assert!(call.set_vector(0, [f64::to_bits(9.0), 0]));
-    }
-    let weighted: extern "C" fn(f64, u64, f64) -> f64 = std::hint::black_box(weighted);
-    let mut set = HookSet::new();
-    let plain = Listener::new(NOTHING).on_enter(enter).on_leave(leave);
-    for listener in [plain, plain.with_vectors()] {
-        let attached = attach(&mut set, |batch| batch.listen(weighted as *const (), listener)).unwrap();
-        assert_eq!(weighted(1.5, 2, 0.25), 9.0);
-        remove(&mut set, attached).unwrap();
-        assert_eq!(weighted(1.5, 2, 0.25), 3.25);
-    }
 }
 
 // Calls a function with known values in all registers, and hands out what they are afterwards.
@@ -158,59 +132,6 @@ fn all_registers_are_kept() {
         assert_eq!(seen, expected);
         remove(&mut set, attached).unwrap();
     }
-}
-
-fn wide_vectors_are_kept_on_request() {
-    use std::arch::x86_64::{
-        __m256i, _mm256_add_epi64, _mm256_loadu_si256, _mm256_set1_epi64x, _mm256_storeu_si256,
-    };
-    if !is_x86_feature_detected!("avx2") {
-        println!("  no AVX2: wide vectors were not tried");
-        return;
-    }
-    #[target_feature(enable = "avx2")]
-    unsafe fn spoil() {
-        // SAFETY: clobbers what it says.
-        unsafe {
-            std::arch::asm!("vpcmpeqd ymm0, ymm0, ymm0", "vmovdqa ymm1, ymm0", "vmovdqa ymm2, ymm0", "vzeroupper",
-                out("ymm0") _, out("ymm1") _, out("ymm2") _);
-        }
-    }
-    unsafe extern "C" fn enter(call: &mut Entry, _: *mut c_void) {
-        // SAFETY: the processor has AVX2.
-        unsafe { spoil() };
-        assert_eq!(call.vector(0).unwrap(), [1, 2]);
-        assert!(call.vector(15).is_some());
-    }
-    unsafe extern "C" fn leave(call: &mut Exit, _: *mut c_void) {
-        // SAFETY: as above.
-        unsafe { spoil() };
-        assert_eq!(call.vector(0).unwrap(), [11, 12]);
-    }
-    #[inline(never)]
-    #[target_feature(enable = "avx2")]
-    #[expect(
-        improper_ctypes_definitions,
-        reason = "the ABI passes vectors, and the caller is compiled for it"
-    )]
-    unsafe extern "C" fn add_ten(x: __m256i) -> __m256i {
-        _mm256_add_epi64(x, _mm256_set1_epi64x(10))
-    }
-    #[target_feature(enable = "avx2")]
-    unsafe fn call() -> [u64; 4] {
-        let f: unsafe extern "C" fn(__m256i) -> __m256i = std::hint::black_box(add_ten);
-        let mut out = [0u64; 4];
-        let x = [1u64, 2, 3, 4];
-        // SAFETY: the arrays are as long as a vector.
-        unsafe { _mm256_storeu_si256(out.as_mut_ptr().cast(), f(_mm256_loadu_si256(x.as_ptr().cast()))) };
-        out
-    }
-    let mut set = HookSet::new();
-    let listener = Listener::new(NOTHING).on_enter(enter).on_leave(leave).with_vectors();
-    let attached = attach(&mut set, |batch| batch.listen(add_ten as *const (), listener)).unwrap();
-    // SAFETY: the processor has AVX2.
-    assert_eq!(unsafe { call() }, [11, 12, 13, 14]);
-    remove(&mut set, attached).unwrap();
 }
 
 fn errno_is_kept() {

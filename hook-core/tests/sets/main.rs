@@ -9,7 +9,9 @@ mod orders;
 mod probes;
 #[path = "../common/samples.rs"]
 mod samples;
+mod under_way;
 mod unwinding;
+mod vectors;
 
 use grapnel_hook::{Attachment, Batch, BatchId, Error, HookSet, Liveness};
 
@@ -43,6 +45,8 @@ fn remove(set: &mut HookSet, attachment: Attachment) -> Result<(), Error> {
 fn main() {
     orders::run();
     listeners::run();
+    vectors::run();
+    under_way::run();
     unwinding::run();
     probes::run();
     assert_eq!(code::writable_code(), Vec::<String>::new());

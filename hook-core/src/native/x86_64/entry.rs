@@ -114,7 +114,9 @@ macro_rules! load_general {
 }
 
 macro_rules! save_vectors {
-    (arguments) => {
+    // Those that pass arguments where the listener sees them, and the others below: a caller that the compiler has seen
+    // together with the function may hold values in any of them (GCC's -fipa-ra).
+    (low) => {
         "
         movups [rsp], xmm0
         movups [rsp + 16], xmm1
@@ -127,17 +129,16 @@ macro_rules! save_vectors {
         mov qword ptr [rsp + 272], 0
         mov rbp, rsp
         .cfi_def_cfa_register rbp
+        sub rsp, 128
         and rsp, -16
-        "
-    };
-    (results) => {
-        "
-        movups [rsp], xmm0
-        movups [rsp + 16], xmm1
-        mov qword ptr [rsp + 272], 0
-        mov rbp, rsp
-        .cfi_def_cfa_register rbp
-        and rsp, -16
+        movaps [rsp], xmm8
+        movaps [rsp + 16], xmm9
+        movaps [rsp + 32], xmm10
+        movaps [rsp + 48], xmm11
+        movaps [rsp + 64], xmm12
+        movaps [rsp + 80], xmm13
+        movaps [rsp + 96], xmm14
+        movaps [rsp + 112], xmm15
         "
     };
     (none) => {
@@ -174,8 +175,16 @@ macro_rules! save_vectors {
 
 // Ends with rsp at the `Saved`.
 macro_rules! load_vectors {
-    (arguments) => {
+    (low) => {
         "
+        movaps xmm8, [rsp]
+        movaps xmm9, [rsp + 16]
+        movaps xmm10, [rsp + 32]
+        movaps xmm11, [rsp + 48]
+        movaps xmm12, [rsp + 64]
+        movaps xmm13, [rsp + 80]
+        movaps xmm14, [rsp + 96]
+        movaps xmm15, [rsp + 112]
         mov rsp, rbp
         .cfi_def_cfa_register rsp
         movups xmm0, [rsp]
@@ -186,14 +195,6 @@ macro_rules! load_vectors {
         movups xmm5, [rsp + 80]
         movups xmm6, [rsp + 96]
         movups xmm7, [rsp + 112]
-        "
-    };
-    (results) => {
-        "
-        mov rsp, rbp
-        .cfi_def_cfa_register rsp
-        movups xmm0, [rsp]
-        movups xmm1, [rsp + 16]
         "
     };
     (none) => {
@@ -257,7 +258,7 @@ macro_rules! entry_routine {
     };
 }
 
-entry_routine!("grapnel_hook_entered", arguments;);
+entry_routine!("grapnel_hook_entered", low;);
 entry_routine!("grapnel_hook_entered_all", all; room = const XSAVE_ROOM, components = const COMPONENTS,);
 
 // In the middle of a function: the stub has passed the red zone. The flags are kept. What lies above is the frame of the
@@ -335,7 +336,7 @@ macro_rules! return_routine {
     };
 }
 
-return_routine!("grapnel_hook_returned", results;);
+return_routine!("grapnel_hook_returned", low;);
 return_routine!("grapnel_hook_returned_all", all; room = const XSAVE_ROOM, components = const COMPONENTS,);
 
 // The points: one half for each of the routines. An unwinder looks a return address up by the byte before it, which lies
