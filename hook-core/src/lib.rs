@@ -48,9 +48,24 @@
 //! pass a call that was relocated into a trampoline ([`grapnel_relocator::RelocationPlan::calls`]). In a process with a
 //! shadow stack the return can't be listened to.
 //!
+//! # Known weaknesses
+//! * A stub that is left for good in its few instructions, by a handler that `siglongjmp`s out of it or a thread that is
+//!   cancelled there, loses one of the places for returns ([`listen::missed`]). They are not found again.
+//! * What was attached once keeps its stub, and only an attachment of the same functions and data uses it again. A set to
+//!   which ever new data is attached grows, and takes longer at each: keep the data where it is, and attach it again.
+//! * A [`Rebinding`](rebind::Rebinding) goes by the name: each object's own function of that name is replaced, those of
+//!   objects loaded with `RTLD_LOCAL` and of other `dlmopen` namespaces among them. Pass a shorter list of objects to leave
+//!   some out. [`rebind::Rebinding::original`] is that of the first.
+//! * A place that was once patched live is remembered: an `int3` that another tool writes there later is taken for a trap of
+//!   this crate's, and the thread goes on in the kept trampoline. And a `SIGTRAP` handler that is installed after this
+//!   crate's, and passes on to it what it doesn't know, must expect such a trap to come back to it once the crate has
+//!   patched again.
+//! * [`listen::Entry::argument`] and [`set_argument`](listen::Entry::set_argument) with an index beyond the function's
+//!   arguments read and write whatever is there on the stack.
+//!
 //! The crate lives inside the process that it changes. It calls no function of libc but one (system calls are made
 //! directly, so `errno` is untouched; `__errno_location` is asked once, when the first listener is attached), waits for no
-//! lock, and allocates through `alloc` only,
+//! lock but while another thread rebinds, and allocates through `alloc` only,
 //! never while a function is half patched. It keeps nothing between calls but what patching under running threads needs,
 //! a signal handler and its table ([`Liveness::Live`]), and what listeners need, tables of the returns that are awaited and
 //! of the threads in guarded listeners. After fork the child has the same hooks, and they work: there is nothing to do.

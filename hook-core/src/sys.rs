@@ -266,6 +266,15 @@ pub(crate) unsafe fn set_signal_action(signal: i32, action: &SigAction) -> Resul
     Ok(())
 }
 
+/// This thread's stack for signal handlers, if it has one.
+pub(crate) fn signal_stack() -> Option<core::ops::Range<usize>> {
+    let mut stack = libc::stack_t { ss_sp: core::ptr::null_mut(), ss_flags: 0, ss_size: 0 };
+    // SAFETY: the kernel writes one structure; nothing is changed.
+    unsafe { syscall!(Sysno::sigaltstack, 0, &raw mut stack) }.ok()?;
+    let start = stack.ss_sp as usize;
+    (stack.ss_flags & libc::SS_DISABLE == 0).then(|| start..start.saturating_add(stack.ss_size))
+}
+
 /// Sends a signal to this thread alone.
 pub(crate) fn signal_this_thread(signal: i32) {
     // SAFETY: a signal to oneself; what it does was decided by its action.

@@ -3,7 +3,8 @@
 //! A thread has an entry while it is in one. A listener may be left without an end, by a thread that ends in it or by a
 //! `longjmp` out of it; so the entry names a word on the stack that holds the entry's address while the listener's frame
 //! is there, and is taken for left over when the word holds something else, or lies a little below the stack pointer,
-//! where that frame can't be.
+//! where that frame can't be on the same stack. The kernel says where a signal handler's stack is; coroutines whose stacks lie
+//! within 64 KiB of each other are taken for one.
 //!
 //! # Safety
 //! The word of an entry is read through the kernel, since its stack may be gone.
@@ -77,7 +78,9 @@ impl Entry {
             // What can't be looked at may still be there.
             Err(errno) => errno != sys::EFAULT,
         };
-        holds && !(at < here && here - at < NEAR)
+        // A handler on its own stack has interrupted what is on the other.
+        let beside = sys::signal_stack().is_some_and(|stack| stack.contains(&at) != stack.contains(&here));
+        holds && (beside || !(at < here && here - at < NEAR))
     }
 }
 
@@ -85,7 +88,9 @@ impl Drop for Guard<'_> {
     #[inline]
     fn drop(&mut self) {
         *self.word = 0;
-        self.entry.thread.store(0, Release);
+        let thread = native::thread_pointer();
+        // Should it have been taken for left over, it may be another thread's.
+        let _ = self.entry.thread.compare_exchange(thread, 0, Release, Relaxed);
     }
 }
 
@@ -117,5 +122,38 @@ mod tests {
         word = 1;
         core::hint::black_box(&mut word);
         assert!(may_enter());
+    }
+
+    #[test]
+    fn a_signal_handler_on_its_own_stack_close_above_is_inside() {
+        use std::sync::atomic::AtomicBool;
+        static ENTERED: AtomicBool = AtomicBool::new(true);
+        extern "C" fn handle(_: i32) {
+            ENTERED.store(may_enter(), Relaxed);
+        }
+        #[inline(never)]
+        fn interrupted() {
+            let mut word = 0;
+            let guard = Guard::enter(&mut word).unwrap();
+            // SAFETY: the handler may run anywhere.
+            unsafe { libc::raise(libc::SIGUSR2) };
+            drop(guard);
+        }
+        // In this frame, so that it lies above the next one's.
+        let mut room = [0u8; 32 << 10];
+        let stack = libc::stack_t { ss_sp: room.as_mut_ptr().cast(), ss_flags: 0, ss_size: room.len() };
+        let handler: extern "C" fn(i32) = handle;
+        // SAFETY: the stack outlives its use, and this thread has its own back afterwards.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            (action.sa_sigaction, action.sa_flags) = (handler as usize, libc::SA_ONSTACK);
+            assert_eq!(libc::sigaction(libc::SIGUSR2, &raw const action, std::ptr::null_mut()), 0);
+            let mut before: libc::stack_t = std::mem::zeroed();
+            assert_eq!(libc::sigaltstack(&raw const stack, &raw mut before), 0);
+            interrupted();
+            assert_eq!(libc::sigaltstack(&raw const before, std::ptr::null_mut()), 0);
+        }
+        std::hint::black_box(&mut room);
+        assert!(!ENTERED.load(Relaxed));
     }
 }

@@ -9,7 +9,7 @@
 //! is free and its return slot no longer holds the point's address, nor that of another listener's point which leads to
 //! it. That is proof: as long as the call may return, nobody but listeners writes to its return slot.
 //!
-//! A point's state is 0 (free), [`HELD`], [`LOOKED_AT`], or the address of the return slot. Who finds it free takes it;
+//! A point's state is 0 (free), [`HELD`], a mark of who looks at it, or the address of the return slot. Who finds it free takes it;
 //! who returns through it takes it from any state but free; who looks for lost ones takes it only while
 //! it looks, and gives it back only if nobody else has it meanwhile.
 //!
@@ -26,7 +26,11 @@ use crate::{
 };
 
 const HELD: usize = 1;
+/// The low bits of a mark. The rest is a number that no other look has: meanwhile the point may be free, be taken by
+/// another call, and be looked at by another thread.
 const LOOKED_AT: usize = 2;
+const LOW: usize = 7;
+static LOOKS: AtomicUsize = AtomicUsize::new(1);
 
 struct Point {
     state: AtomicUsize,
@@ -125,20 +129,40 @@ fn claim(slot: usize, all_vectors: bool, outer: bool) -> Option<usize> {
 /// Frees a point whose call will never return.
 #[cold]
 fn take_back(number: usize) {
-    let state = &POINTS[number].state;
-    let slot = state.load(Relaxed);
-    if matches!(slot, 0 | HELD | LOOKED_AT)
-        || state.compare_exchange(slot, LOOKED_AT, Acquire, Relaxed).is_err()
-    {
-        return;
-    }
-    let waits = match sys::read_word(slot) {
-        Ok(address) => leads_to(address, number),
+    let Some(look) = Look::begin(number) else { return };
+    let waits = match sys::read_word(look.slot) {
+        // A return from within, between the reads, changes the slot.
+        Ok(address) => leads_to(address, number) || sys::read_word(look.slot) != Ok(address),
         // What can't be looked at may still wait.
         Err(errno) => errno != sys::EFAULT,
     };
-    // If this fails, the call has returned meanwhile.
-    let _ = state.compare_exchange(LOOKED_AT, if waits { slot } else { 0 }, Release, Relaxed);
+    look.end(waits);
+}
+
+/// A look at whether a call still waits.
+struct Look {
+    number: usize,
+    slot: usize,
+    mark: usize,
+}
+
+impl Look {
+    fn begin(number: usize) -> Option<Self> {
+        let state = &POINTS[number].state;
+        let slot = state.load(Relaxed);
+        if matches!(slot, 0 | HELD) || slot & LOW == LOOKED_AT {
+            return None;
+        }
+        let mark = LOOKS.fetch_add(1, Relaxed) * (LOW + 1) | LOOKED_AT;
+        state.compare_exchange(slot, mark, Acquire, Relaxed).ok()?;
+        Some(Self { number, slot, mark })
+    }
+
+    /// Frees the point if its call doesn't wait. If the call has returned meanwhile, nothing is changed.
+    fn end(self, waits: bool) {
+        let state = if waits { self.slot } else { 0 };
+        let _ = POINTS[self.number].state.compare_exchange(self.mark, state, Release, Relaxed);
+    }
 }
 
 /// Whether a call that returns to an address comes to a point, through those of the listeners within.
@@ -158,4 +182,29 @@ fn leads_to(mut address: u64, number: usize) -> bool {
 fn point_at(address: u64) -> Option<usize> {
     let number = native::number_of_return_point(address);
     (native::return_point(number) == address && native::is_return_point(number)).then_some(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_that_is_late_takes_nothing_from_another() {
+        let number = (1..RETURN_POINTS).find(|&number| native::is_return_point(number)).unwrap();
+        let state = &POINTS[number].state;
+        state.store(0x1000, Relaxed);
+        let late = Look::begin(number).unwrap();
+        assert!(Look::begin(number).is_none());
+        // The call returns, and another takes the point.
+        take(number);
+        release(number);
+        assert_eq!(state.compare_exchange(0, HELD, Relaxed, Relaxed), Ok(0));
+        state.store(0x2000, Relaxed);
+        let other = Look::begin(number).unwrap();
+        late.end(false);
+        other.end(true);
+        assert_eq!(state.load(Relaxed), 0x2000);
+        Look::begin(number).unwrap().end(false);
+        assert_eq!(state.load(Relaxed), 0);
+    }
 }
