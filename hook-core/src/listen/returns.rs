@@ -153,7 +153,7 @@ impl Look {
         if matches!(slot, 0 | HELD) || slot & LOW == LOOKED_AT {
             return None;
         }
-        let mark = LOOKS.fetch_add(1, Relaxed) * (LOW + 1) | LOOKED_AT;
+        let mark = (LOOKS.fetch_add(1, Relaxed) * (LOW + 1)) | LOOKED_AT;
         state.compare_exchange(slot, mark, Acquire, Relaxed).ok()?;
         Some(Self { number, slot, mark })
     }
