@@ -91,13 +91,19 @@ pub struct HookPlan {
     pub(crate) site: CodeAddr,
     pub(crate) patch_len: usize,
     pub(crate) original: Bytes,
-    pub(crate) window: Window,
-    pub(crate) relocation: RelocationPlan,
     /// For a short patch, the padding that takes the near redirect, and what is there.
     pub(crate) stop: Option<(CodeAddr, Bytes)>,
     kind: PatchKind,
     proof: Proof,
 }
+
+/// The code that moves. It is large, and needed only until the trampoline is written.
+pub(crate) struct Moving {
+    pub(crate) window: Window,
+    pub(crate) relocation: RelocationPlan,
+}
+
+type Planned = Result<(HookPlan, Moving), Error>;
 
 impl HookPlan {
     /// Plans a hook on the function at `target` without changing anything.
@@ -107,7 +113,8 @@ impl HookPlan {
     pub fn new(target: CodeAddr, options: Options) -> Result<Self, Error> {
         let (view, maps) = (MemoryView::open(), Maps::read().ok());
         let standing = Standing::new();
-        Self::with(target, options, &Surroundings::unclaimed(&view, maps.as_ref(), &standing))
+        let planned = Self::with(target, options, &Surroundings::unclaimed(&view, maps.as_ref(), &standing));
+        planned.map(|(plan, _)| plan)
     }
 
     /// Plans a probe at an instruction of the function whose addresses are given, or are those of the unwind entry around
@@ -118,7 +125,8 @@ impl HookPlan {
     pub fn probe(at: CodeAddr, function: Option<Range<u64>>, options: Options) -> Result<Self, Error> {
         let (view, maps) = (MemoryView::open(), Maps::read().ok());
         let standing = Standing::new();
-        Self::inside(at, function, options, &Surroundings::unclaimed(&view, maps.as_ref(), &standing))
+        let around = Surroundings::unclaimed(&view, maps.as_ref(), &standing);
+        Self::inside(at, function, options, &around).map(|(plan, _)| plan)
     }
 
     pub(crate) fn inside(
@@ -126,7 +134,7 @@ impl HookPlan {
         function: Option<Range<u64>>,
         options: Options,
         around: &Surroundings<'_>,
-    ) -> Result<Self, Error> {
+    ) -> Planned {
         let maps = around.maps;
         if maps.is_some_and(|maps| !maps.find(target.0 as usize).is_some_and(|m| m.execute)) {
             return Err(Error::NotExecutable { target });
@@ -162,9 +170,8 @@ impl HookPlan {
         let original = Bytes::new(behind.get(..patch_len).unwrap_or(&[]));
         let proof = proof(verdict, target, Bytes::new(behind))?;
         let kind = if window.code_len() < patch_len { PatchKind::NearOverPadding } else { PatchKind::Near };
-        let plan =
-            Self { target, site: target, patch_len, original, window, relocation, stop: None, kind, proof };
-        plan.proved_as(options, Bytes::new(behind))
+        let plan = Self { target, site: target, patch_len, original, stop: None, kind, proof };
+        Ok((plan.proved_as(options, Bytes::new(behind))?, Moving { window, relocation }))
     }
 
     /// The plan, if it is proved or needn't be.
@@ -178,7 +185,7 @@ impl HookPlan {
         }
     }
 
-    pub(crate) fn with(target: CodeAddr, options: Options, around: &Surroundings<'_>) -> Result<Self, Error> {
+    pub(crate) fn with(target: CodeAddr, options: Options, around: &Surroundings<'_>) -> Planned {
         let maps = around.maps;
         let at = target.0 as usize;
         if let Some(maps) = maps
@@ -206,20 +213,14 @@ impl HookPlan {
         if pad > 0 && first.is_err() {
             first = Self::near(target, 0, &bytes, size, options).or(first);
         }
-        let plan = match first {
+        let (plan, moving) = match first {
             Err(refused) => Self::short(target, &bytes, size, options, around).ok_or(refused)?,
             Ok(plan) => plan,
         };
-        plan.proved_as(options, Bytes::new(&bytes))
+        Ok((plan.proved_as(options, Bytes::new(&bytes))?, moving))
     }
 
-    fn near(
-        target: CodeAddr,
-        pad: usize,
-        bytes: &[u8],
-        size: Option<usize>,
-        options: Options,
-    ) -> Result<Self, Error> {
+    fn near(target: CodeAddr, pad: usize, bytes: &[u8], size: Option<usize>, options: Options) -> Planned {
         Self::shaped(target, pad, bytes, size, redirect::lengths(ISA).near, options.use_padding, None)
     }
 
@@ -230,7 +231,7 @@ impl HookPlan {
         size: Option<usize>,
         options: Options,
         around: &Surroundings<'_>,
-    ) -> Option<Self> {
+    ) -> Option<(Self, Moving)> {
         let lengths = redirect::lengths(ISA);
         let stop = around.padding_near(target, lengths.near)?;
         let found = around.view.bytes(stop.0 as usize, lengths.near);
@@ -245,7 +246,7 @@ impl HookPlan {
         patch_len: usize,
         allow_padding: bool,
         stop: Option<(CodeAddr, Bytes)>,
-    ) -> Result<Self, Error> {
+    ) -> Planned {
         let site = target.add(pad as u64);
         let refused = |source| Error::Relocation { target, bytes: Bytes::new(bytes), source };
         let behind = bytes.get(pad..).unwrap_or(&[]);
@@ -265,7 +266,8 @@ impl HookPlan {
             (None, false) => PatchKind::Near,
         };
         let original = Bytes::new(behind.get(..patch_len).unwrap_or(&[]));
-        Ok(Self { target, site, patch_len, original, window, relocation, stop, kind, proof })
+        let plan = Self { target, site, patch_len, original, stop, kind, proof };
+        Ok((plan, Moving { window, relocation }))
     }
 
     /// The function.
@@ -289,8 +291,8 @@ impl HookPlan {
     }
 
     /// How long the trampoline can get, with the landing pad that it repeats.
-    pub(crate) fn trampoline_max(&self) -> usize {
-        self.pad_len() + self.relocation.max_len()
+    pub(crate) fn trampoline_max(&self, moving: &Moving) -> usize {
+        self.pad_len() + moving.relocation.max_len()
     }
 
     /// The landing pad that the trampoline repeats, so that it can be called through a pointer as the function can.
@@ -304,9 +306,9 @@ impl HookPlan {
 
     /// Whether a call in the window returns into the bytes that the patch overwrites. A frame of the function may be on
     /// some stack then, even on that of who patches.
-    pub(crate) fn returns_inside(&self) -> bool {
-        let behind = |call: usize| self.window.offsets().find(|&offset| offset > call);
-        self.relocation.calls().filter_map(behind).any(|offset| offset < self.patch_len)
+    pub(crate) fn returns_inside(&self, moving: &Moving) -> bool {
+        let behind = |call: usize| moving.window.offsets().find(|&offset| offset > call);
+        moving.relocation.calls().filter_map(behind).any(|offset| offset < self.patch_len)
     }
 
     /// Everything that the patch overwrites.

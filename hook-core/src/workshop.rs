@@ -13,6 +13,7 @@ use crate::{
     native::{ISA, NEAR_REACH},
     padding::{Standing, Surroundings, standing_in},
     patch::Edit,
+    plan::Moving,
     sys,
     transaction::{Place, Request},
 };
@@ -30,6 +31,8 @@ pub(crate) struct Ready {
     pub(crate) live: bool,
     /// A call returns into the patch, so that its traps matter although no other thread runs.
     pub(crate) watched: bool,
+    /// How many bytes the trampoline stands for.
+    pub(crate) window_len: usize,
 }
 
 impl Ready {
@@ -107,7 +110,7 @@ impl<'a> Workshop<'a> {
         let claimed = |range: &Range<u64>| self.claimed(range).is_some();
         let around =
             Surroundings { view: self.view, maps: self.maps, claimed: &claimed, standing: self.standing };
-        let plan = match &request.place {
+        let (plan, moving) = match &request.place {
             Place::Entry => HookPlan::with(target, request.options, &around)?,
             Place::Inside(function) => HookPlan::inside(target, function.clone(), request.options, &around)?,
         };
@@ -122,7 +125,7 @@ impl<'a> Workshop<'a> {
             }
         }
         let claimed: Vec<_> = plan.overwritten().collect();
-        let ready = self.write(plan, request.replacement)?;
+        let ready = self.write(plan, &moving, request.replacement)?;
         self.claims.extend(claimed.into_iter().map(|range| (range.start, (range.end, id))));
         Ok(ready)
     }
@@ -139,26 +142,26 @@ impl<'a> Workshop<'a> {
         standing_in(self.standing, range).find(overlaps).map(|edit| Claim::Standing(edit.at))
     }
 
-    fn write(&mut self, plan: HookPlan, replacement: CodeAddr) -> Result<Ready, Error> {
+    fn write(&mut self, plan: HookPlan, moving: &Moving, replacement: CodeAddr) -> Result<Ready, Error> {
         let target = plan.target;
         let refused = |source| Error::Relocation { target, bytes: plan.original, source };
         // The near redirect stands at the function's start, or in padding close to it.
         let near_at = plan.stop.as_ref().map_or(plan.site, |(at, _)| *at);
         let direct = redirect::near(ISA, near_at, replacement).ok();
-        let watched = plan.returns_inside();
-        let pattern = if self.live || watched { inner_positions(&plan) } else { None };
+        let watched = plan.returns_inside(moving);
+        let pattern = if self.live || watched { inner_positions(&plan, moving) } else { None };
         // An island of its own serves a live patch; otherwise one that is needed goes behind the trampoline.
         let behind = direct.is_none() && pattern.is_none();
 
         let island_len = redirect::lengths(ISA).absolute;
-        let len = plan.trampoline_max() + if behind { island_len } else { 0 };
-        let slot = self.allocate(&plan, near_at, behind, len)?;
+        let len = plan.trampoline_max(moving) + if behind { island_len } else { 0 };
+        let slot = self.allocate(&plan, moving, near_at, behind, len)?;
         let start = CodeAddr(slot.at as u64);
         let moved_at = start.add(plan.pad().len() as u64);
-        let moved = Faithful::of(plan.relocation.emit(moved_at).map_err(refused)?)
+        let moved = Faithful::of(moving.relocation.emit(moved_at).map_err(refused)?)
             .map_err(|clobbers| Error::Clobbers { target, bytes: plan.original, clobbers })?
             .0;
-        let ways = ways(&plan, moved_at, &moved);
+        let ways = ways(&plan, moving, moved_at, &moved);
         let mut code = Vec::with_capacity(len);
         code.extend_from_slice(plan.pad());
         code.extend_from_slice(moved.bytes());
@@ -192,7 +195,17 @@ impl<'a> Workshop<'a> {
         for (byte, way) in new.as_slice().iter().zip(ways).skip(1) {
             live &= way == 0 || *byte == crate::native::TRAP;
         }
-        Ok(Ready { slot, map: moved.map().clone(), aside, start, ways, live, watched, plan })
+        Ok(Ready {
+            slot,
+            map: moved.map().clone(),
+            aside,
+            start,
+            ways,
+            live,
+            watched,
+            window_len: moving.window.len(),
+            plan,
+        })
     }
 
     /// Writes an island to the replacement, at a place where the redirect to it has its traps.
@@ -220,6 +233,7 @@ impl<'a> Workshop<'a> {
     fn allocate(
         &mut self,
         plan: &HookPlan,
+        moving: &Moving,
         near_at: CodeAddr,
         island: bool,
         len: usize,
@@ -236,7 +250,7 @@ impl<'a> Workshop<'a> {
         };
         let near = plan.target.0 as usize;
         let mut last = sys::ENOMEM;
-        for reach in [plan.relocation.reach(), plan.relocation.required_reach()] {
+        for reach in [moving.relocation.reach(), moving.relocation.required_reach()] {
             let reach = intersection(&moved(reach), &jump);
             if reach.is_empty() {
                 continue;
@@ -252,14 +266,14 @@ impl<'a> Workshop<'a> {
 
 /// The patch's start, if a thread may be inside the bytes that it overwrites: in front of an instruction that isn't the
 /// window's first.
-fn inner_positions(plan: &HookPlan) -> Option<CodeAddr> {
-    plan.window.offsets().any(|offset| offset > 0 && offset < plan.patch_len).then_some(plan.site)
+fn inner_positions(plan: &HookPlan, moving: &Moving) -> Option<CodeAddr> {
+    moving.window.offsets().any(|offset| offset > 0 && offset < plan.patch_len).then_some(plan.site)
 }
 
 /// Where a thread goes on that traps in the patch: to the copy of the instruction that it was in front of.
-fn ways(plan: &HookPlan, moved_at: CodeAddr, moved: &Relocated) -> Ways {
+fn ways(plan: &HookPlan, moving: &Moving, moved_at: CodeAddr, moved: &Relocated) -> Ways {
     let mut ways = [0; POSITIONS];
-    for offset in plan.window.offsets().filter(|&offset| offset < plan.patch_len) {
+    for offset in moving.window.offsets().filter(|&offset| offset < plan.patch_len) {
         if let (Some(way), Some(to)) = (ways.get_mut(offset), moved.map().to_relocated(offset)) {
             *way = moved_at.add(to as u64).0;
         }

@@ -285,7 +285,7 @@ impl Bench<'_> {
             }
         };
         let live = ready.live;
-        let window = self.view.bytes(ready.plan.site.0 as usize, ready.plan.window.len());
+        let window = self.view.bytes(ready.plan.site.0 as usize, ready.window_len);
         let hook = Hook { removed: true, ..ready.into_hook(PatchWay::ProcMem) };
         let links = self.set.sites.remove(&target).map(|old| old.links).unwrap_or_default();
         let site = Site { kind, hook, window, live, head, links };
