@@ -51,6 +51,10 @@
 //! # Known weaknesses
 //! * A stub that is left for good in its few instructions, by a handler that `siglongjmp`s out of it or a thread that is
 //!   cancelled there, loses one of the places for returns ([`listen::missed`]). They are not found again.
+//! * While all places for returns are taken, as in a deep recursion, listened calls of all threads take microseconds, and
+//!   those without a place aren't told of their return.
+//! * A guarded listener takes coroutines whose stacks lie within 64 KiB of each other for one stack, and may be told of a
+//!   call that one makes while the other is in it.
 //! * What was attached once keeps its stub, and only an attachment of the same functions and data uses it again. A set to
 //!   which ever new data is attached grows, and takes longer at each: keep the data where it is, and attach it again.
 //! * A [`Rebinding`](rebind::Rebinding) goes by the name: each object's own function of that name is replaced, those of
