@@ -228,6 +228,8 @@ struct Walker<'a> {
     holds: bool,
     through: Through,
     it: It,
+    /// The unit's instructions are in an IT block, or begin one.
+    blocked: bool,
     trace: Trace,
     /// Lists of registers that are on the stack meanwhile.
     kept: Vec<u16>,
@@ -244,6 +246,7 @@ impl<'a> Walker<'a> {
             through: Through::Any,
             // A member of a block that stayed whole is under the block's IT.
             it: unit.first().map_or(It::OUTSIDE, |first| first.it()),
+            blocked: unit.iter().any(|inst| inst.begins_it() || inst.it() != It::OUTSIDE),
             trace: Trace::default(),
             kept: Vec::new(),
         }
@@ -256,11 +259,14 @@ impl<'a> Walker<'a> {
         self.trace.constant(register).filter(|_| self.through == Through::Any || !original)
     }
 
-    /// It keeps low registers on the stack, or brings the last ones back.
-    fn keeps(&mut self, first: u16) -> bool {
+    /// It keeps low registers on the stack, or brings the last ones back. What does so in place of a member of an IT block
+    /// is jumped over, and in no block itself.
+    fn keeps(&mut self, inst: &Inst) -> bool {
+        let (first, _) = inst.halfwords();
         let list = first & 0xff;
+        let in_block = inst.it() != It::OUTSIDE;
         match first >> 8 {
-            _ if self.unit.contains(&(u32::from(first) << 16)) => false,
+            _ if self.unit.contains(&(u32::from(first) << 16)) && in_block == self.blocked => false,
             0xb4 => {
                 self.kept.push(list);
                 true
@@ -311,7 +317,7 @@ impl Machine for Walker<'_> {
             self.trace.set(register, value);
             return Some(Effect::Next(len));
         }
-        if self.keeps(inst.halfwords().0) {
+        if self.keeps(&inst) {
             return Some(Effect::Next(len));
         }
         let of = access(&inst).and_then(|(form, base, offset)| {

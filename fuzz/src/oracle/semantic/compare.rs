@@ -5,9 +5,10 @@ use std::collections::VecDeque;
 use grapnel_relocator::Isa;
 
 use super::{
-    engine::Access,
+    inspect,
     pair::Pair,
     run::{End, Event, Run},
+    world::Access,
 };
 use crate::oracle::{
     Verdict,
@@ -144,6 +145,13 @@ fn asked_by(pair: &Pair<'_>, access: &Access) -> Option<usize> {
     pair.entry_of(access.by.wrapping_sub(pair.from) as usize).map(|(from, _)| from)
 }
 
+/// Two accesses are of the same IT block of the window. After a jump back the emulator does not always tell when the next
+/// instruction of a block begins.
+fn of_one_block(pair: &Pair<'_>, one: Option<usize>, two: Option<usize>) -> bool {
+    let block = |offset: Option<usize>| inspect::block_of(pair.code(), offset?);
+    pair.isa == Isa::T32 && block(one).is_some() && block(one) == block(two)
+}
+
 /// A32 and T32: where among what is still to come the same instruction makes this store. The stores of one `stm` have no
 /// order (Arm ARM, B2.2: it is not single-copy atomic, and its accesses are not ordered among each other).
 fn stored_later(pair: &Pair<'_>, event: &Event, ours: &VecDeque<&Event>) -> Option<usize> {
@@ -197,8 +205,9 @@ fn same(pair: &Pair<'_>, one: &Event, two: &Event) -> Result<(), String> {
     };
     let equal = match (one, two) {
         (Event::Access(one), Event::Access(two)) => {
+            let (asked, made) = (asked_by(pair, one), made_by(pair, two));
             (one.addr, one.size, one.written) == (two.addr, two.size, two.written)
-                && asked_by(pair, one) == made_by(pair, two)
+                && (asked == made || of_one_block(pair, asked, made))
         }
         (
             Event::Call { target, thumb, returns_to, state },

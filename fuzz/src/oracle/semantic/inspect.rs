@@ -200,6 +200,27 @@ pub(super) fn cut_by(code: &[u8]) -> Option<usize> {
     it_blocks(code).1
 }
 
+/// The offset of the IT instruction that the one at this offset is, or whose block it is in.
+pub(super) fn block_of(code: &[u8], offset: usize) -> Option<usize> {
+    let (mut left, mut at, mut block) = (0, 0, None);
+    while at <= offset && at < code.len() {
+        let [first, _] = halves(&code[at..]);
+        if left > 0 {
+            left -= 1;
+        } else if first & 0xff00 == 0xbf00 && first & 15 != 0 {
+            block = Some(at);
+            left = 4 - (first & 15).trailing_zeros();
+        } else {
+            block = None;
+        }
+        if at == offset {
+            return block;
+        }
+        at += if is_wide(first) { 4 } else { 2 };
+    }
+    None
+}
+
 fn it_blocks(code: &[u8]) -> (Vec<usize>, Option<usize>) {
     let (mut inside, mut left, mut at, mut block) = (Vec::new(), 0, 0, 0);
     while at < code.len() {

@@ -19,6 +19,11 @@ const DATA_BASE: u64 = BASE + CODE_PAGES * PAGE;
 /// With more pages than this in use, all are given back before the next window.
 const MANY: usize = 2048;
 
+/// An address as the processor has it.
+pub(super) fn wrap(addr: u64, wide: bool) -> u64 {
+    if wide { addr } else { addr & 0xffff_ffff }
+}
+
 /// The pages in use.
 #[derive(Default)]
 pub(super) struct Memory {
@@ -97,7 +102,7 @@ impl Memory {
     }
 
     fn wrap(&self, addr: u64) -> u64 {
-        if self.wide { addr } else { addr & 0xffff_ffff }
+        wrap(addr, self.wide)
     }
 }
 

@@ -15,10 +15,12 @@
 
 mod compare;
 mod engine;
+mod hooks;
 mod inspect;
 mod memory;
 mod pair;
 mod run;
+mod world;
 
 use std::collections::HashMap;
 

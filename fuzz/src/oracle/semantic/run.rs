@@ -6,9 +6,10 @@ use unicorn_engine::{RegisterX86, unicorn_const::uc_error};
 
 use super::{
     EngineError, compare,
-    engine::{Access, Engine, Running, Stop},
+    engine::Engine,
     inspect::{self, Kind},
     pair::Pair,
+    world::{Access, Running, Stop},
 };
 use crate::oracle::state::State;
 
