@@ -105,19 +105,22 @@ impl<'a> Request<'a> {
 }
 
 impl Request<'_> {
-    /// Where the function's length is not known, the bytes are taken for its own if a window that ends with its first
-    /// exit would be too short.
+    /// Where the function's length is not known, it is taken to go on if a window that ends with its first exit would be
+    /// too short: the bytes are there.
     fn window(&self) -> Result<Window, Error> {
         let decode = |options| Window::decode_with(self.isa, self.from, self.bytes, self.min_len, options);
         match decode(self.options) {
             Err(Error::EndsEarly { culprit, short_by }) if self.options.extent.is_none() => {
-                let all = WindowOptions { extent: Some(self.bytes.len()), ..self.options };
+                let all = WindowOptions { extent: Some(GOES_ON), ..self.options };
                 decode(all).map_err(|_| Error::EndsEarly { culprit, short_by })
             }
             decoded => decoded,
         }
     }
 }
+
+/// The length of a function whose end is nowhere near.
+const GOES_ON: usize = 1 << 30;
 
 /// What is longer than all memory is as long as all memory.
 fn length(value: u64) -> usize {

@@ -31,6 +31,9 @@ const VENEERS: RegisterMask = 1 << 16 | 1 << 17;
 /// X9 to X17, which hold nothing where a function is entered or left (AAPCS64, 6.1.1).
 const TEMPORARY: RegisterMask = 0x3fe00;
 
+/// X0 to X17: what no function has to keep, and nobody finds a caller by.
+const CALLER_SAVED: RegisterMask = 0x3ffff;
+
 /// What a kernel reads in a system call: X0 to X8, and X16, where Darwin has the number.
 const SYSCALL: RegisterMask = 0x1ff | 1 << 16;
 
@@ -55,10 +58,12 @@ impl Dead {
         CANDIDATES.into_iter().find(|register| mask >> register & 1 == 1)
     }
 
-    /// For the way to this place: X16 or X17 if possible, else what the code shows.
+    /// For the way to this place: what the code shows goes before what the ABI says, and X16 and X17 before others.
     fn for_branch(self) -> Option<u8> {
         let any = self.shown | self.abi;
-        Self::choose(any & VENEERS).or(Self::choose(self.shown)).or(Self::choose(any))
+        [self.shown & VENEERS, self.shown & CALLER_SAVED, any & VENEERS, any]
+            .into_iter()
+            .find_map(Self::choose)
     }
 }
 
@@ -107,7 +112,7 @@ impl Free {
     }
 
     fn look(code: &[Inst], from: CodeAddr, len: usize, bytes: &[u8], options: WindowOptions) -> Self {
-        let sight = Sight::new(code, from, bytes, options.extent);
+        let sight = Sight::new(code, from, bytes, options);
         let live = sight.live();
         let own_convention = live[0].used & TEMPORARY != 0 || sight.pushes_scratch();
         let changed = code.iter().map(|inst| inst.effects().changes).fold(0, |all, one| all | one);
@@ -198,10 +203,13 @@ struct Sight {
     /// to them.
     code: ArrayVec<Option<Inst>, SIGHT>,
     extent: Option<usize>,
+    /// The window is at the function's entry, so the function has nothing before it.
+    entry: bool,
 }
 
 impl Sight {
-    fn new(window: &[Inst], from: CodeAddr, bytes: &[u8], extent: Option<usize>) -> Self {
+    fn new(window: &[Inst], from: CodeAddr, bytes: &[u8], options: WindowOptions) -> Self {
+        let WindowOptions { extent, entry, .. } = options;
         let end = bytes.len().min(extent.unwrap_or(usize::MAX)).min(SIGHT * INST_LEN);
         let words = bytes[..end].chunks_exact(INST_LEN).enumerate();
         let code = words.map(|(number, word)| {
@@ -209,7 +217,7 @@ impl Sight {
             let known = window.get(number).filter(|inst| inst.addr() == at);
             known.copied().or_else(|| decode(at, word).ok())
         });
-        Self { from, code: code.collect(), extent }
+        Self { from, code: code.collect(), extent, entry }
     }
 
     fn index(&self, addr: CodeAddr) -> Option<usize> {
@@ -219,7 +227,9 @@ impl Sight {
 
     /// The target is in another function for sure.
     fn leaves(&self, target: CodeAddr) -> bool {
-        self.extent.is_some_and(|extent| target.offset_within(self.from, extent as u64).is_none())
+        let before = target < self.from;
+        let outside = |extent: usize| target.offset_within(self.from, extent as u64).is_none();
+        self.extent.is_some_and(|extent| if before { self.entry } else { outside(extent) })
     }
 
     fn pushes_scratch(&self) -> bool {
