@@ -179,8 +179,8 @@ pub enum Error {
         /// The instruction; the last one of the window, if it is the jump back.
         culprit: Culprit,
     },
-    /// The instruction set has 32-bit addresses, and the code would not end below 4 GiB.
-    #[error("{isa} code can't be at {at}, for it has to end below 4 GiB")]
+    /// The code would go round the end of the address space, which A32 and T32 have at 4 GiB.
+    #[error("{isa} code at {at} would go round the end of the address space")]
     BeyondAddressSpace {
         /// The address.
         at: CodeAddr,
@@ -305,7 +305,7 @@ impl Error {
             Self::NoScratch { .. } => {
                 "choose a destination inside the plan's reach, or give more of the code ahead"
             }
-            Self::BeyondAddressSpace { .. } => "choose an address below 4 GiB",
+            Self::BeyondAddressSpace { .. } => "choose an address further from the end of the address space",
             Self::NotBuilt { .. } => "build with the feature `arm`",
             Self::NoSuchRedirect { .. } => "use a redirect of another form",
             Self::Overlaps { .. } => "choose a destination outside the window",

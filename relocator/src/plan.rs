@@ -1,7 +1,7 @@
 //! What a window becomes, before a destination is known; and what it became at one.
 
 use arrayvec::ArrayVec;
-use grapnel_arch::CodeAddr;
+use grapnel_arch::{CodeAddr, Isa};
 
 use crate::{
     Error, PcMap, Reach, Registers, Window, a32, aarch64, t32,
@@ -61,6 +61,15 @@ impl RelocationPlan {
         Ok(Self { lowered })
     }
 
+    const fn isa(&self) -> Isa {
+        match self.lowered {
+            Lowered::X86_64(_) => Isa::X86_64,
+            Lowered::Aarch64(_) => Isa::Aarch64,
+            Lowered::A32(_) => Isa::A32,
+            Lowered::T32(_) => Isa::T32,
+        }
+    }
+
     /// The most bytes that [`RelocationPlan::emit`] writes, with the jump back and all literals, whatever the
     /// destination.
     #[must_use]
@@ -105,7 +114,10 @@ impl RelocationPlan {
     ///
     /// If `to` is outside [`RelocationPlan::required_reach`] or the code would overlap the window.
     pub fn emit(&self, to: CodeAddr) -> Result<Relocated, Error> {
-        of_each!(&self.lowered, plan => plan.emit(to))
+        match to.0.checked_add(self.max_len() as u64) {
+            Some(_) => of_each!(&self.lowered, plan => plan.emit(to)),
+            None => Err(Error::BeyondAddressSpace { at: to, isa: self.isa() }),
+        }
     }
 }
 

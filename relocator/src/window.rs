@@ -88,6 +88,9 @@ impl Window {
         if min_len > MAX_MIN_LEN {
             return Err(Error::WindowTooLong { at: from, min_len, max: MAX_MIN_LEN });
         }
+        if from.0.checked_add(bytes.len() as u64).is_none() {
+            return Err(Error::BeyondAddressSpace { at: from, isa });
+        }
         match isa {
             Isa::X86_64 => x86_64::window(from, bytes, min_len, options),
             Isa::Aarch64 => aarch64::window(from, bytes, min_len, options),

@@ -77,6 +77,9 @@ impl Far {
         if to_function && !insts.list.iter().any(|other| other.addr() != inst.addr() && touches_r11(other)) {
             return Self::Dead(R11);
         }
+        if bases.free == 0 {
+            return Self::None;
+        }
         match (bases.stack, inst.flow()) {
             (StackUse::None, Flow::Next) => Self::Kept,
             (StackUse::Push, Flow::Next) => Self::KeptPush,
