@@ -61,6 +61,11 @@ impl RelocationPlan {
         Ok(Self { lowered })
     }
 
+    /// The destinations behind which there is room for the code before the address space ends.
+    fn room(&self) -> Reach {
+        Reach { lo: CodeAddr(0), hi: CodeAddr(u64::MAX - self.max_len() as u64) }
+    }
+
     const fn isa(&self) -> Isa {
         match self.lowered {
             Lowered::X86_64(_) => Isa::X86_64,
@@ -77,20 +82,20 @@ impl RelocationPlan {
         of_each!(&self.lowered, plan => plan.max_len())
     }
 
-    /// The destinations for which every near form suffices, the jump back included. [`Reach::ALL`] if there is nothing
-    /// to reach.
+    /// The destinations for which every near form suffices, the jump back included. If there is nothing to
+    /// reach, all those behind which there is room for the code.
     ///
     /// Outside it branches go through literals and operands through registers, where [`RelocationPlan::required_reach`]
     /// allows. Inside it nothing is clobbered on x86-64.
     #[must_use]
     pub fn reach(&self) -> Reach {
-        of_each!(&self.lowered, plan => plan.reach())
+        of_each!(&self.lowered, plan => plan.reach()).intersection(self.room())
     }
 
     /// The destinations for which the plan can be emitted at all: those near the operands that have no far form.
     #[must_use]
     pub fn required_reach(&self) -> Reach {
-        of_each!(&self.lowered, plan => plan.required_reach())
+        of_each!(&self.lowered, plan => plan.required_reach()).intersection(self.room())
     }
 
     /// Execution can fall out of the window's end, so the relocated code ends with a jump to what follows it.
@@ -114,10 +119,10 @@ impl RelocationPlan {
     ///
     /// If `to` is outside [`RelocationPlan::required_reach`] or the code would overlap the window.
     pub fn emit(&self, to: CodeAddr) -> Result<Relocated, Error> {
-        match to.0.checked_add(self.max_len() as u64) {
-            Some(_) => of_each!(&self.lowered, plan => plan.emit(to)),
-            None => Err(Error::BeyondAddressSpace { at: to, isa: self.isa() }),
+        if !self.room().contains(to) {
+            return Err(Error::BeyondAddressSpace { at: to, isa: self.isa() });
         }
+        of_each!(&self.lowered, plan => plan.emit(to))
     }
 }
 

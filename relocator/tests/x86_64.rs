@@ -44,9 +44,12 @@ fn the_reach_is_exactly_what_emits_near_forms() {
             assert!(relocated.clobbers().is_empty() && relocated.landing_pads().is_empty());
         }
     }
-    assert_eq!(kept.required_reach(), Reach::ALL);
+    let anywhere = Reach { lo: CodeAddr(0), hi: CodeAddr(u64::MAX - kept.max_len() as u64) };
+    assert_eq!(kept.required_reach(), anywhere);
+    assert!(kept.emit(anywhere.hi).is_ok());
+    assert!(matches!(kept.emit(anywhere.hi.add(1)), Err(Error::BeyondAddressSpace { .. })));
     assert!(kept.emit(FAR).is_ok());
-    assert_ne!(stack.required_reach(), Reach::ALL);
+    assert_ne!(stack.required_reach(), anywhere);
     assert!(matches!(stack.emit(FAR), Err(Error::NoScratch { .. })));
 }
 
