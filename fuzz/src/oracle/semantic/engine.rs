@@ -178,12 +178,14 @@ impl Engine {
         world.stop = None;
         world.fetched_elsewhere = false;
         world.begun = false;
+        world.entered = None;
         world.before = 0;
         let thumb = u64::from(world.running.thumb);
         let outcome = self.uc.emu_start(pc | thumb, 0, 0, 0);
         settle(&mut self.uc);
         restore_spilled(&mut self.uc);
-        let world = self.uc.get_data();
+        let world = self.uc.get_data_mut();
+        world.untold = world.entered.is_some_and(|entered| entered != pc);
         match (world.stop, outcome) {
             (Some(stop), _) => Ok(Some(stop)),
             (None, Err(uc_error::EXCEPTION)) if world.fetched_elsewhere => {

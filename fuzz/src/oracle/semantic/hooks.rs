@@ -179,6 +179,7 @@ pub(super) fn restore_spilled(uc: &mut Hooked<'_>) {
 /// An instruction is about to be executed.
 pub(super) fn begin(uc: &mut Hooked<'_>, addr: u64) {
     let world = uc.get_data_mut();
+    world.entered.get_or_insert(addr);
     if world.stop.is_some() {
         world.overrun = true;
         return;

@@ -62,7 +62,7 @@ fn register(flags: u32) -> u64 {
 pub(super) struct Inst {
     /// Its length; 0 where none begins.
     pub(super) len: u8,
-    /// It goes to an address that it computes from its own (T32).
+    /// It goes to an address that it computes from its own (A32, T32).
     pub(super) computes: bool,
     pub(super) kind: Kind,
     /// A call to an address in a register.
@@ -99,7 +99,11 @@ fn inspect(isa: Isa, addr: u64, code: &[u8]) -> Inst {
             let indirect = conditional && word & 0x0fff_fff0 == 0x012f_ff30;
             let direct =
                 conditional && word & 0x0f00_0000 == 0x0b00_0000 || word & 0xfe00_0000 == 0xfa00_0000;
-            Inst { len: 4, kind: kind(direct || indirect), indirect, ..Inst::default() }
+            // Data processing that has the PC as result and as an operand.
+            let processes = conditional && word & 0x0c00_f000 == 0x0000_f000 && word >> 23 & 3 != 2;
+            let from_pc = word >> 16 & 15 == 15 || word & 0x0200_000f == 15;
+            let (kind, computes) = (kind(direct || indirect), processes && from_pc);
+            Inst { len: 4, kind, computes, indirect, ..Inst::default() }
         }
         Isa::T32 => {
             let [first, second] = halves(code);

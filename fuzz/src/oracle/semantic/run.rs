@@ -186,6 +186,9 @@ impl Runner<'_> {
             if world.crowded {
                 return Ok(End::Crowded);
             }
+            if world.untold && self.pair.isa == Isa::T32 {
+                return Ok(End::Overrun);
+            }
             let (last, at) = (world.last, world.stopped_at);
             let overrun = world.overrun;
             let after = last.wrapping_add(world.running.at(last).unwrap_or_default().len.into());

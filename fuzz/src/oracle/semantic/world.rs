@@ -78,6 +78,8 @@ pub(super) struct World {
     pub(super) fetched_elsewhere: bool,
     /// More was executed after the code was to stop.
     pub(super) overrun: bool,
+    /// It did not tell of the instruction that it was started at: an IT, whose block it then passes in silence.
+    pub(super) untold: bool,
     /// There was no place left for a page.
     pub(super) crowded: bool,
     /// The instruction that was last begun.
@@ -85,6 +87,8 @@ pub(super) struct World {
     /// How many accesses there were before it.
     pub(super) before: usize,
     pub(super) begun: bool,
+    /// The first instruction that the emulator told of since it was started.
+    pub(super) entered: Option<u64>,
     /// Flags that no one knows.
     pub(super) undefined: u64,
     /// How many accesses there were when an unknown flag was first read.
@@ -122,12 +126,14 @@ impl World {
             stop: None,
             fetched_elsewhere: false,
             overrun: false,
+            untold: false,
             crowded: false,
             last: 0,
             before: 0,
             undefined: 0,
             guessed: None,
             begun: false,
+            entered: None,
             stopped_at: 0,
             jumps: Vec::new(),
             steps: 0,
