@@ -128,6 +128,22 @@ fn grapnel_killed_before_an_exec() {
     assert_eq!((text(&out), text(&err)), (bare.out(), bare.err()));
 }
 
+/// The same command, which ignores no signal: these tests may run in the background of a shell, where SIGINT is ignored.
+fn with_default_signals(command: &Command) -> Command {
+    let mut env = Command::new("/usr/bin/env");
+    env.env_clear().arg("--default-signal=INT,TERM,HUP").arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => env.env(name, value),
+            None => env.env_remove(name),
+        };
+    }
+    if let Some(dir) = command.get_current_dir() {
+        env.current_dir(dir);
+    }
+    env
+}
+
 /// A signal for grapnel's process group (Ctrl-C) ends the program as it would, and the trace is whole.
 #[test]
 fn interrupted() {
@@ -135,7 +151,7 @@ fn interrupted() {
         let dir = temporary_dir();
         let out = dir.path().join("out");
         let stdout = std::fs::File::create(&out).expect("a file for stdout");
-        let mut command = Case::ours("steady").arg("600").grapnel_command(dir.path());
+        let mut command = with_default_signals(&Case::ours("steady").arg("600").grapnel_command(dir.path()));
         // A shell of its own makes a process group, as a terminal would.
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         let mut child = command.stdin(Stdio::null()).stdout(stdout).spawn().expect("grapnel starts");
