@@ -36,6 +36,9 @@ pub(super) fn compare(pair: &Pair<'_>, original: &Run, relocated: &Run) -> Verdi
     if original.events.iter().any(|event| goes_there(pair, event)) {
         return Verdict::Unjudged("it uses the place where the relocated code is");
     }
+    if [original, relocated].iter().any(|run| run.events.iter().any(|event| goes_round(pair, event))) {
+        return Verdict::Unjudged("it goes round the end of the address space");
+    }
     let in_code =
         |access: &Access| access.addr.wrapping_sub(pair.from).wrapping_add(8) < pair.source.len() as u64 + 16;
     if relocated
@@ -216,6 +219,13 @@ fn goes_there(pair: &Pair<'_>, event: &Event) -> bool {
         | Event::Access(Access { addr, .. }) => addr.wrapping_sub(pair.to) < pair.relocated.len() as u64,
         _ => false,
     }
+}
+
+/// An access to the last bytes of the address space and the first: the emulator splits it in other ways at other times.
+fn goes_round(pair: &Pair<'_>, event: &Event) -> bool {
+    let Event::Access(Access { addr, size, .. }) = event else { return false };
+    let last = if layout(pair.isa).wide { u64::MAX } else { u64::from(u32::MAX) };
+    last - (addr & last) < *size as u64 - 1
 }
 
 /// A read of the window's own bytes, or the way through its start.
