@@ -1,10 +1,10 @@
 //! What is answered.
 
-use std::io::Write;
+use data_encoding::HEXLOWER;
+use grapnel_relocator::{CodeAddr, Error, MAX_EMITTED, Relocated};
+use serde::{Serialize, Serializer, ser::Error as _};
 
-use grapnel_relocator::Error;
-
-use crate::{BadRequest, Request, explain, hex, request::Answer};
+use crate::{BadRequest, Request, explain, request::Answer};
 
 /// How answers are written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,7 +60,7 @@ impl Answerer {
         match self.form {
             Form::Json => match &answer {
                 Ok(answer) => accepted(answer, out),
-                Err(error) => refused(error, out),
+                Err(error) => refused(&error.into(), out),
             },
             Form::Text { width } => explain::answer(request, &answer, width, out),
         }
@@ -70,15 +70,17 @@ impl Answerer {
     /// Appends the answer to a line that is no request to `out`.
     pub fn bad(&self, number: u64, bad: &BadRequest, out: &mut Vec<u8>) -> Outcome {
         match self.form {
-            Form::Json => {
-                out.extend(br#"{"ok":false,"error":{"kind":"#);
-                string(BadRequest::KIND, out);
-                out.extend(br#","at":null,"instruction":null,"message":"#);
-                string(&format!("line {number}: {bad}"), out);
-                out.extend(br#","line":"#);
-                decimal(number, out);
-                out.extend(b"}}\n");
-            }
+            Form::Json => refused(
+                &Refusal {
+                    kind: BadRequest::KIND,
+                    at: None,
+                    instruction: None,
+                    message: format!("line {number}: {bad}"),
+                    remedy: None,
+                    line: Some(number),
+                },
+                out,
+            ),
             Form::Text { width } => explain::bad(number, bad, width, out),
         }
         Outcome::Bad
@@ -91,70 +93,92 @@ impl Answerer {
     }
 }
 
+// What the fields of a line mean is said in docs/relocate.md.
+
+#[derive(Serialize)]
+struct Accepted<'a> {
+    ok: bool,
+    consumed: usize,
+    #[serde(serialize_with = "hex")]
+    bytes: &'a [u8],
+    #[serde(serialize_with = "map")]
+    map: &'a Relocated,
+    #[serde(serialize_with = "clobbers")]
+    clobbers: &'a Relocated,
+    resumes: bool,
+    #[serde(serialize_with = "addresses")]
+    landing_pads: &'a [CodeAddr],
+}
+
+#[derive(Serialize)]
+struct Refused<'a> {
+    ok: bool,
+    error: &'a Refusal<'a>,
+}
+
+#[derive(Serialize)]
+struct Refusal<'a> {
+    kind: &'a str,
+    at: Option<String>,
+    instruction: Option<&'a str>,
+    message: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remedy: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    line: Option<u64>,
+}
+
+impl<'a> From<&'a Error> for Refusal<'a> {
+    fn from(error: &'a Error) -> Self {
+        Self {
+            kind: error.kind(),
+            at: Some(error.at().to_string()),
+            instruction: error.culprit().map(|culprit| culprit.text.as_str()),
+            message: error.to_string(),
+            remedy: Some(error.remedy()),
+            line: None,
+        }
+    }
+}
+
 fn accepted(Answer { consumed, relocated, .. }: &Answer, out: &mut Vec<u8>) {
-    out.extend(br#"{"ok":true,"consumed":"#);
-    decimal(*consumed as u64, out);
-    out.extend(br#","bytes":""#);
-    hex::encode(relocated.bytes(), out);
-    out.extend(br#"","map":["#);
-    list(relocated.map().iter(), out, |(from, to), out| {
-        out.push(b'[');
-        decimal(from as u64, out);
-        out.push(b',');
-        decimal(to as u64, out);
-        out.push(b']');
-    });
-    out.extend(br#"],"clobbers":["#);
-    list(relocated.clobbers().names(), out, string);
-    out.extend(br#"],"resumes":"#);
-    out.extend(if relocated.resumes() { &b"true"[..] } else { b"false" });
-    out.extend(br#","landing_pads":["#);
-    list(relocated.landing_pads(), out, |pad, out| address(pad.0, out));
-    out.extend(b"]}\n");
+    let answer = Accepted {
+        ok: true,
+        consumed: *consumed,
+        bytes: relocated.bytes(),
+        map: relocated,
+        clobbers: relocated,
+        resumes: relocated.resumes(),
+        landing_pads: relocated.landing_pads(),
+    };
+    line(&answer, out);
 }
 
-fn refused(error: &Error, out: &mut Vec<u8>) {
-    out.extend(br#"{"ok":false,"error":{"kind":"#);
-    string(error.kind(), out);
-    out.extend(br#","at":"#);
-    address(error.at().0, out);
-    out.extend(br#","instruction":"#);
-    match error.culprit() {
-        Some(culprit) => string(&culprit.text, out),
-        None => out.extend(b"null"),
-    }
-    out.extend(br#","message":"#);
-    string(&error.to_string(), out);
-    out.extend(br#","remedy":"#);
-    string(error.remedy(), out);
-    out.extend(b"}}\n");
+fn refused(error: &Refusal<'_>, out: &mut Vec<u8>) {
+    line(&Refused { ok: false, error }, out);
 }
 
-/// Appends what `write` makes of each item, with commas between.
-fn list<T>(items: impl IntoIterator<Item = T>, out: &mut Vec<u8>, write: impl Fn(T, &mut Vec<u8>)) {
-    for (number, item) in items.into_iter().enumerate() {
-        if number > 0 {
-            out.push(b',');
-        }
-        write(item, out);
-    }
+fn line(answer: &impl Serialize, out: &mut Vec<u8>) {
+    // Writing to memory can't fail, and neither can what is written here.
+    let _ = serde_json::to_writer(&mut *out, answer);
+    out.push(b'\n');
 }
 
-fn string(text: &str, out: &mut Vec<u8>) {
-    // Writing text to memory can't fail.
-    let _ = serde_json::to_writer(out, text);
+fn hex<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+    let mut text = [0; 2 * MAX_EMITTED];
+    let text =
+        text.get_mut(..2 * bytes.len()).ok_or_else(|| S::Error::custom("more code than there can be"))?;
+    serializer.serialize_str(HEXLOWER.encode_mut_str(bytes, text))
 }
 
-fn address(value: u64, out: &mut Vec<u8>) {
-    let _ = write!(out, "\"{value:#x}\"");
+fn map<S: Serializer>(relocated: &Relocated, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(relocated.map().iter())
 }
 
-fn decimal(value: u64, out: &mut Vec<u8>) {
-    match value {
-        0..10 => out.push(b'0' + value as u8),
-        10..100 => out.extend([b'0' + (value / 10) as u8, b'0' + (value % 10) as u8]),
-        _ => {
-            let _ = write!(out, "{value}");
-        }
-    }
+fn clobbers<S: Serializer>(relocated: &Relocated, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(relocated.clobbers().names())
+}
+
+fn addresses<S: Serializer>(addresses: &[CodeAddr], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(addresses.iter().map(CodeAddr::to_string))
 }

@@ -1,9 +1,12 @@
 //! Code in columns that fit the width there is.
 
 use std::{
-    fmt::Write as _,
+    borrow::Cow,
     io::{self, Write},
 };
+
+use data_encoding::HEXLOWER;
+use textwrap::{Options, WordSplitter};
 
 /// An instruction, or data.
 pub(crate) struct Cell<'a> {
@@ -130,11 +133,7 @@ impl Side {
         let Some(cell) = cell else { return Vec::new() };
         let mut first = format!("+{:<1$}  ", cell.offset, self.offset);
         if self.bytes > 0 {
-            let hex = cell.bytes.iter().fold(String::new(), |mut hex, byte| {
-                let _ = write!(hex, "{byte:02x}");
-                hex
-            });
-            let _ = write!(first, "{hex:<0$}  ", self.bytes);
+            first += &format!("{:<1$}  ", HEXLOWER.encode(cell.bytes), self.bytes);
         }
         let mut lines = Vec::new();
         for (number, piece) in broken(&cell.text, self.text).into_iter().enumerate() {
@@ -149,18 +148,8 @@ impl Side {
 }
 
 /// Text in pieces of at most `width` characters, broken at spaces where there are any.
-fn broken(text: &str, width: usize) -> Vec<&str> {
-    let mut pieces = Vec::new();
-    let mut rest = text;
-    while let Some((end, _)) = rest.char_indices().nth(width.max(1)) {
-        // A space right behind the piece ends it too.
-        let next = rest[end..].chars().next().map_or(0, char::len_utf8);
-        let cut = rest[..end + next].rfind(' ').filter(|&cut| cut > 0).unwrap_or(end);
-        pieces.push(&rest[..cut]);
-        rest = rest[cut..].trim_start();
-    }
-    pieces.push(rest);
-    pieces
+fn broken(text: &str, width: usize) -> Vec<Cow<'_, str>> {
+    textwrap::wrap(text, Options::new(width.max(1)).word_splitter(WordSplitter::NoHyphenation))
 }
 
 #[cfg(test)]

@@ -1,39 +1,19 @@
 //! Bytes as text of two digits each.
 
+use data_encoding::HEXLOWER_PERMISSIVE;
+
 use crate::BadRequest;
-
-const DIGITS: &[u8; 16] = b"0123456789abcdef";
-
-/// No digit.
-const NONE: u8 = 0xff;
-
-const VALUES: [u8; 256] = {
-    let mut values = [NONE; 256];
-    let mut digit = 0;
-    while digit < 16 {
-        values[DIGITS[digit] as usize] = digit as u8;
-        values[DIGITS[digit].to_ascii_uppercase() as usize] = digit as u8;
-        digit += 1;
-    }
-    values
-};
 
 /// Puts the bytes that `text` spells into `out`, instead of what was there.
 pub(crate) fn decode(text: &str, out: &mut Vec<u8>) -> Result<(), BadRequest> {
+    let length = HEXLOWER_PERMISSIVE.decode_len(text.len()).map_err(|_| complaint(text))?;
     out.clear();
-    out.reserve(text.len() / 2);
-    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
-    let mut all = 0;
-    out.extend(pairs.iter().map(|&[high, low]| {
-        let (high, low) = (VALUES[usize::from(high)], VALUES[usize::from(low)]);
-        all |= high | low;
-        high << 4 | low
-    }));
-    // A value is below 16, so that only NONE sets the high bits.
-    if all > 15 || !rest.is_empty() {
-        return Err(complaint(text));
+    out.resize(length, 0);
+    match HEXLOWER_PERMISSIVE.decode_mut(text.as_bytes(), out) {
+        Ok(0) => Err(BadRequest::NoBytes),
+        Ok(_) => Ok(()),
+        Err(_) => Err(complaint(text)),
     }
-    if out.is_empty() { Err(BadRequest::NoBytes) } else { Ok(()) }
 }
 
 #[cold]
@@ -44,28 +24,16 @@ fn complaint(text: &str) -> BadRequest {
     }
 }
 
-/// Appends the bytes as text.
-pub(crate) fn encode(bytes: &[u8], out: &mut Vec<u8>) {
-    out.reserve(bytes.len() * 2);
-    for &byte in bytes {
-        out.extend([DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn both_ways() {
-        let all: Vec<u8> = (0..=255).collect();
-        let mut text = Vec::new();
-        encode(&all, &mut text);
-        let text = String::from_utf8(text).unwrap();
-        let mut back = vec![1, 2, 3];
-        for text in [text.to_uppercase(), text] {
-            decode(&text, &mut back).unwrap();
-            assert_eq!(back, all);
+    fn digits_of_both_cases_are_read() {
+        let mut bytes = vec![1, 2, 3];
+        for text in ["00ff7fab", "00FF7FAB"] {
+            decode(text, &mut bytes).unwrap();
+            assert_eq!(bytes, [0x00, 0xff, 0x7f, 0xab]);
         }
     }
 
