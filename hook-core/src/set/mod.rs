@@ -47,6 +47,8 @@
 //! Stubs are written before anything leads to them. See `site` for the words, and `patch` for the code.
 
 mod batch;
+mod bench;
+mod commit;
 mod site;
 
 use alloc::{collections::BTreeMap, vec::Vec};
@@ -54,7 +56,8 @@ use core::ops::Range;
 
 use grapnel_relocator::CodeAddr;
 
-pub use batch::{Batch, BatchId, PreparedBatch};
+pub use batch::{Batch, BatchId};
+pub use commit::PreparedBatch;
 use site::{Site, State, Stub, What};
 
 use crate::{Arena, CodeWay, Error, Hook, Liveness, listen, padding::Standing};

@@ -20,6 +20,8 @@
 //! Slots are written through raw pointers. A slot's bytes belong to its holder alone, and [`Arena::write`] looks up the
 //! region of a slot before it writes.
 
+mod region;
+
 use alloc::vec::Vec;
 use core::{ops::Range, sync::atomic::AtomicU64};
 
@@ -27,18 +29,10 @@ use crate::{
     live::Pattern,
     memory::{maps::Maps, place::map_near},
     native::NEAR_REACH,
-    sys::{self, Errno, Fd, PAGE},
+    sys::{self, Errno, PAGE},
 };
-
-/// How memory for code was made without ever being writable and executable at once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum CodeWay {
-    /// An executable and a writable view of one file in memory.
-    TwoViews,
-    /// Written first, then made executable.
-    Protect,
-}
+pub use region::CodeWay;
+use region::{Region, two_views};
 
 /// The size of a region that isn't asked to be larger.
 const REGION: usize = 64 << 10;
@@ -62,18 +56,6 @@ pub struct Arena {
 struct Words {
     start: usize,
     used: usize,
-}
-
-#[derive(Debug)]
-struct Region {
-    code: Range<usize>,
-    /// The writable view; `None` once the region is sealed.
-    view: Option<usize>,
-    /// What is taken: slots one after the other from the start, and slots at chosen places.
-    used: usize,
-    pinned: Vec<Range<usize>>,
-    way: CodeWay,
-    pid: i32,
 }
 
 /// A piece of code memory.
@@ -272,63 +254,6 @@ impl Drop for Arena {
             }
         }
     }
-}
-
-impl Region {
-    fn serves(&self, pid: i32) -> bool {
-        self.view.is_some() && self.pid == pid
-    }
-
-    fn room(&self) -> usize {
-        let end = self.pinned.iter().map(|taken| taken.start).min().unwrap_or(self.code.end);
-        end.saturating_sub(self.next())
-    }
-
-    fn is_free(&self, range: &Range<usize>) -> bool {
-        self.next() <= range.start
-            && range.end <= self.code.end
-            && self.pinned.iter().all(|taken| range.end <= taken.start || taken.end <= range.start)
-    }
-
-    fn next(&self) -> usize {
-        self.code.start + self.used
-    }
-
-    fn pin(&mut self, at: usize, len: usize) -> CodeSlot {
-        self.pinned.push(at..at + len);
-        CodeSlot { at, len }
-    }
-
-    fn take(&mut self, len: usize) -> CodeSlot {
-        let slot = CodeSlot { at: self.next(), len };
-        self.used += len;
-        slot
-    }
-}
-
-fn two_views(near: usize, len: usize, reach: &Range<usize>, maps: Option<&Maps>) -> Result<Region, Errno> {
-    let file = Fd::memory(c"grapnel-code", len)?;
-    let code =
-        map_near(near, len, reach, maps, libc::PROT_READ | libc::PROT_EXEC, libc::MAP_SHARED, Some(&file))?;
-    // SAFETY: a new mapping, at a place of the kernel's choice.
-    let view =
-        unsafe { sys::mmap(0, len, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, Some(&file)) }
-            .inspect_err(|_| {
-                // SAFETY: the executable view was just made, and nothing knows it yet.
-                let _ = unsafe { sys::munmap(code, len) };
-            })?;
-    let pid = sys::pid();
-    // A child that keeps the view could only waste it: `serves` compares process ids.
-    // SAFETY: a child finds itself not served by the region and doesn't touch its view.
-    let _ = unsafe { sys::keep_from_children(view, len) };
-    Ok(Region {
-        code: code..code + len,
-        view: Some(view),
-        used: 0,
-        pinned: Vec::new(),
-        way: CodeWay::TwoViews,
-        pid,
-    })
 }
 
 #[cfg(test)]

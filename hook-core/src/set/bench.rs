@@ -1,0 +1,195 @@
+//! What a batch is prepared with: sites, stubs and links, before anything leads to them.
+
+use alloc::{boxed::Box, vec::Vec};
+use core::cell::OnceCell;
+
+use grapnel_relocator::CodeAddr;
+
+use super::{
+    Attachment, HookSet,
+    batch::Wanted,
+    site::{Entry, Site, State, Stub, What},
+};
+use crate::{
+    Error, Options, PatchWay,
+    arena::CodeSlot,
+    hook::Hook,
+    listen::Link,
+    memory::{
+        maps::Maps,
+        view::{Bytes, MemoryView},
+    },
+    native::{self, JUMP_STUB_LEN, LINK_STUB_LEN, NEAR_REACH, StubKind},
+    padding::standing_in,
+    patch::Edit,
+    sys,
+    transaction::{HookId, Place, Request},
+    workshop::Workshop,
+};
+
+/// What a batch is prepared with.
+pub(super) struct Bench<'a> {
+    set: &'a mut HookSet,
+    view: &'a MemoryView,
+    /// Read when the first new code is made.
+    maps: OnceCell<Option<Maps>>,
+    live: bool,
+}
+
+impl<'a> Bench<'a> {
+    pub(super) fn new(set: &'a mut HookSet, view: &'a MemoryView, live: bool) -> Self {
+        Self { set, view, maps: OnceCell::new(), live }
+    }
+
+    pub(super) fn take_out(&mut self, attachment: Attachment) -> Result<(CodeAddr, Attachment), Error> {
+        let missing = Error::NotAttached { number: attachment.0 };
+        let target = *self.set.places.get(&attachment).ok_or(missing.clone())?;
+        let site = self.set.sites.get_mut(&target).ok_or(missing.clone())?;
+        let link = site.links.iter_mut().find(|link| link.id == attachment && link.state == State::In);
+        link.ok_or(missing)?.state = State::Going;
+        self.set.touched.push(target);
+        Ok((target, attachment))
+    }
+
+    pub(super) fn put_in(
+        &mut self,
+        target: CodeAddr,
+        place: Place,
+        options: Options,
+        wanted: Wanted,
+    ) -> Result<(CodeAddr, Attachment), Error> {
+        if let Wanted::Tell(link) = wanted {
+            if matches!(link, Link::Listener(listener) if listener.leave.is_some())
+                && native::has_shadow_stack()
+            {
+                return Err(Error::ShadowStack { target });
+            }
+            if link.all_vectors() && !native::vectors_can_be_saved() {
+                return Err(Error::NoVectors { target });
+            }
+        }
+        self.site(target, place, options)?;
+        self.set.touched.push(target);
+        self.set.last += 1;
+        let id = Attachment(self.set.last);
+        let site = self.set.sites.get_mut(&target).ok_or(Error::NotExecutable { target })?;
+        let same = |what: &What| match (what, &wanted) {
+            (What::Replace(a), Wanted::Replace(b)) => a == b,
+            (What::Tell(a), Wanted::Tell(b)) => a.is_same(b),
+            _ => false,
+        };
+        if let Some(link) = site.reusable(same) {
+            (link.id, link.state) = (id, State::Coming);
+            return Ok((target, id));
+        }
+        let kind = site.kind;
+        let (what, stub) = match wanted {
+            Wanted::Replace(function) => (What::Replace(function), self.jump_stub(target)?),
+            Wanted::Tell(link) => {
+                let stub = self.stub(target, LINK_STUB_LEN)?;
+                let link: &'static Link = Box::leak(Box::new(link));
+                let routine = native::routine(kind, link.all_vectors());
+                let (at, word) = (stub.code.at as u64, core::ptr::from_ref(stub.word) as usize as u64);
+                let address = core::ptr::from_ref(link) as usize as u64;
+                let code = native::link_stub(kind, at, word, routine, address, target.0);
+                self.write(target, &stub.code, code.as_ref().map(|code| &code[..]))?;
+                (What::Tell(link), stub)
+            }
+        };
+        if let Some(site) = self.set.sites.get_mut(&target) {
+            site.links.push(Entry { id, what, stub, state: State::Coming });
+        }
+        Ok((target, id))
+    }
+
+    /// Sees to it that there is a site, with a trampoline that fits the code as it is.
+    fn site(&mut self, target: CodeAddr, place: Place, options: Options) -> Result<(), Error> {
+        let kind = match place {
+            Place::Entry => StubKind::Entry,
+            Place::Inside(_) => StubKind::Inside,
+        };
+        let head = match self.set.sites.get(&target) {
+            Some(site) if site.is_patched() && site.kind == kind => return Ok(()),
+            Some(site) if site.is_patched() => return Err(Error::Taken { target, standing: target }),
+            Some(site) => {
+                let same = self.view.differs(site.hook.start.at.0 as usize, site.window.as_slice()).is_none();
+                if same && site.kind == kind && (site.live || !self.live) {
+                    let edits: Vec<_> = site.edits().collect();
+                    // One that this batch has attached to already is there, too.
+                    if let Some(other) = edits.iter().find_map(|edit| self.overlapped(edit, &edits)) {
+                        return Err(Error::Taken { target, standing: other });
+                    }
+                    self.set.standing.extend(edits.into_iter().map(|edit| (edit.at, edit)));
+                    return Ok(());
+                }
+                site.head
+            }
+            None => self.jump_stub(target)?,
+        };
+        let request = Request { target, replacement: CodeAddr(head.code.at as u64), options, place };
+        let maps = self.maps.get_or_init(|| Maps::read().ok()).as_ref();
+        let mut workshop = Workshop::new(&mut self.set.arena, self.view, maps, self.live, &self.set.standing);
+        let ready = match workshop.prepare(HookId(0), &request) {
+            Ok(ready) => ready,
+            Err(error) => {
+                if !self.set.sites.contains_key(&target) {
+                    self.set.spares.push(head);
+                }
+                return Err(error);
+            }
+        };
+        let live = ready.live;
+        let window = self.view.bytes(ready.plan.site.0 as usize, ready.window_len);
+        let hook = Hook { removed: true, ..ready.into_hook(PatchWay::ProcMem) };
+        let links = self.set.sites.remove(&target).map(|old| old.links).unwrap_or_default();
+        let site = Site { kind, hook, window, live, head, links };
+        self.set.standing.extend(site.edits().map(|edit| (edit.at, edit)));
+        site.publish(&[]);
+        self.set.sites.insert(target, site);
+        Ok(())
+    }
+
+    /// The patch of another site that has bytes of this edit.
+    fn overlapped(&self, edit: &Edit, own: &[Edit]) -> Option<CodeAddr> {
+        let range = edit.at.0..edit.at.0 + edit.new.as_slice().len() as u64;
+        standing_in(&self.set.standing, &range)
+            .find(|other| {
+                range.start < other.at.0 + other.new.as_slice().len() as u64 && !own.contains(other)
+            })
+            .map(|other| other.at)
+    }
+
+    /// A stub that goes where its word says.
+    fn jump_stub(&mut self, target: CodeAddr) -> Result<Stub, Error> {
+        let near = |stub: &Stub| (stub.code.at as u64).abs_diff(target.0) < NEAR_REACH / 2;
+        if let Some(index) = self.set.spares.iter().position(near) {
+            return Ok(self.set.spares.swap_remove(index));
+        }
+        let stub = self.stub(target, JUMP_STUB_LEN)?;
+        let word = core::ptr::from_ref(stub.word) as usize as u64;
+        let code = native::jump_stub(stub.code.at as u64, word);
+        self.write(target, &stub.code, code.as_ref().map(|code| &code[..]))?;
+        Ok(stub)
+    }
+
+    /// Takes memory for code near the target, and a word that it can name.
+    fn stub(&mut self, target: CodeAddr, len: usize) -> Result<Stub, Error> {
+        let nowhere = |errno| Error::NoCodeMemory { target, errno };
+        // Within reach of the patch, so that its redirect can lead here at once.
+        let near = target.0 as usize;
+        let far = NEAR_REACH as usize - LINK_STUB_LEN - Bytes::MAX;
+        let reach = near.saturating_sub(far)..near.saturating_add(far);
+        let maps = self.maps.get_or_init(|| Maps::read().ok()).as_ref();
+        let arena = &mut self.set.arena;
+        let code = arena.allocate(near, len, &reach, maps).map_err(nowhere)?;
+        let word = arena.word(&code, maps).map_err(nowhere)?;
+        Ok(Stub { code, word })
+    }
+
+    fn write(&self, target: CodeAddr, slot: &CodeSlot, code: Option<&[u8]>) -> Result<(), Error> {
+        match code {
+            Some(code) if self.set.arena.write(slot, code) => Ok(()),
+            _ => Err(Error::NoCodeMemory { target, errno: sys::EINVAL }),
+        }
+    }
+}
