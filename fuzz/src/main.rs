@@ -1,11 +1,12 @@
 //! Relocates many windows, judges each, and prints a table.
 
-use std::{error::Error, path::PathBuf, process::ExitCode};
+use std::{error::Error, fs, path::PathBuf, process::ExitCode};
 
 use arbitrary::Unstructured;
 use clap::{Args, Parser, Subcommand};
 use fastrand::Rng;
 use grapnel_fuzz::{
+    case::Case,
     corpus::{self, Function, Library},
     generate,
     jobs::{self, Effort},
@@ -82,6 +83,17 @@ enum Command {
         /// How many windows.
         windows: usize,
     },
+    /// Cases in the format of tests/filetests, as a mismatch is printed.
+    Judge {
+        #[command(flatten)]
+        common: Common,
+        /// Where the random states start.
+        #[arg(long, default_value_t = 0)]
+        seed: u64,
+        /// The files.
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -90,6 +102,7 @@ fn main() -> ExitCode {
         #[cfg(feature = "capstone")]
         Command::Decode { common, files } => run_decode(&common, &files),
         Command::Random { common, seed, windows } => run_random(&common, seed, windows),
+        Command::Judge { common, seed, files } => run_judge(&common, seed, &files),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
@@ -191,6 +204,21 @@ fn run_random(common: &Common, seed: u64, windows: usize) -> Result<bool, Box<dy
     let mut all = Tally::default();
     parts.into_iter().for_each(|part| all.merge(part));
     println!("{}, random windows from seed {seed}", common.isa);
+    print_table(common, &all);
+    print_mismatches(&all);
+    Ok(all.mismatches.is_empty())
+}
+
+fn run_judge(common: &Common, seed: u64, files: &[PathBuf]) -> Result<bool, Box<dyn Error>> {
+    let mut cases: Vec<Case> = Vec::new();
+    for file in files {
+        cases.push(fs::read_to_string(file)?.parse()?);
+    }
+    let parts = jobs::fold(common.effort(), cases.len(), |number, judges, tally: &mut Tally| {
+        tally.add(&cases[number], judges, seed);
+    })?;
+    let mut all = Tally::default();
+    parts.into_iter().for_each(|part| all.merge(part));
     print_table(common, &all);
     print_mismatches(&all);
     Ok(all.mismatches.is_empty())

@@ -99,7 +99,7 @@ fn regressions_do_the_same_relocated() {
             let path = file.unwrap().path();
             let case: Case = fs::read_to_string(&path).unwrap().parse().unwrap();
             assert_eq!(case.isa, *isa, "{}", path.display());
-            for seed in 0..16 {
+            for seed in 0..64 {
                 target::judged(&case, seed);
             }
         }

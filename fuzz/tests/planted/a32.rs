@@ -109,3 +109,16 @@ fn vectors_and_saturation() {
         .word(4, 0xe122_0051) // a subtraction
         .word(8, 0xe654_3f95); // GE unsigned
 }
+
+#[test]
+fn a_branch_inside_the_window() {
+    // beq 0x1008; adds r0, r0, #1; adds r1, r1, #1
+    let window = words(&[0x0a00_0000, 0xe290_0001, 0xe291_1001]);
+    let source = and_nops(window.clone(), &NOP.to_le_bytes());
+    // b 0x100c
+    let relocated = [window, words(&[0xeafc_03fe])].concat();
+    right(&source, &relocated, 16, &[(0, 0), (4, 4), (8, 8), (12, 12)])
+        .holds()
+        .word(0, 0x0aff_ffff) // to the next instruction
+        .word(0, 0x0afc_0400); // to the original's place, which is patched
+}

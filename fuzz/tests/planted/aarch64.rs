@@ -120,3 +120,16 @@ fn vectors_and_control() {
         .word(0, 0x0e22_d420) // half of it
         .word(0, NOP);
 }
+
+#[test]
+fn a_branch_inside_the_window() {
+    // b.eq 0x1008; adds x0, x0, #1; adds x1, x1, #1
+    let window = words(&[0x5400_0040, 0xb100_0400, 0xb100_0421]);
+    let source = and_nops(window.clone(), &NOP.to_le_bytes());
+    // b 0x100c
+    let relocated = [window, words(&[0x17fc_0400])].concat();
+    right(&source, &relocated, 16, &[(0, 0), (4, 4), (8, 8), (12, 12)])
+        .holds()
+        .word(0, 0x5400_0020) // to the next instruction
+        .word(0, 0x5480_8040); // to the original's place, which is patched
+}

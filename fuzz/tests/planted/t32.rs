@@ -94,3 +94,15 @@ fn spills_and_flags() {
         .half(12, 0xbffd) // 2 bytes too far
         .half(16, 0x1082); // another literal
 }
+
+#[test]
+fn a_branch_inside_the_window() {
+    // beq 0x1004; adds r0, r0, #1; adds r1, r1, #1
+    let source = and_nops(halves(&[0xd000, 0x1c40, 0x1c49]), &NOP.to_le_bytes());
+    // beq.w 0x2006; adds r0, r0, #1; adds r1, r1, #1; b.w 0x1006
+    let relocated = halves(&[0xf000, 0x8001, 0x1c40, 0x1c49, 0xf7fe, 0xbffd]);
+    right(&source, &relocated, 12, &[(0, 0), (2, 4), (4, 6), (6, 8)])
+        .holds()
+        .half(2, 0x8000) // 2 bytes short
+        .fault(0, &halves(&[0xf43f, 0xa800])); // to the original's place, which is patched
+}

@@ -118,3 +118,20 @@ fn an_instruction_that_crosses_a_page() {
         assert_eq!(verdict, Verdict::Same);
     }
 }
+
+#[test]
+fn a_branch_inside_the_window() {
+    // je +3; add ecx, 1; add edx, 1
+    let source = and_nops(vec![0x74, 0x03, 0x83, 0xc1, 0x01, 0x83, 0xc2, 0x01], &[0x90]);
+    #[rustfmt::skip]
+    let relocated = [
+        0x0f, 0x84, 0x03, 0x00, 0x00, 0x00, // 0: je 9
+        0x83, 0xc1, 0x01, // 6: add ecx, 1
+        0x83, 0xc2, 0x01, // 9: add edx, 1
+        0xe9, 0xf7, 0xff, 0xef, 0xff, // 12: jmp 0x7f0000001008
+    ];
+    copied(&source, &relocated, &[(0, 0), (2, 6), (5, 9), (8, 12)])
+        .holds()
+        .fault(2, &[0x00]) // to the next instruction
+        .fault(2, &[0xff, 0xff, 0xef, 0xff]); // to the original's place, which is patched
+}

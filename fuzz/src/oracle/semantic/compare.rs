@@ -51,16 +51,9 @@ pub(super) fn compare(pair: &Pair<'_>, original: &Run, relocated: &Run) -> Verdi
     if original.events.iter().any(|event| writes_code(pair, event)) {
         return Verdict::Unjudged("it writes to its own code");
     }
-    if let Some(Event::Exit { target, .. } | Event::Call { target, returns_to: None, .. }) =
-        relocated.events.last()
-        && *target != pair.from
-        && original.jumps.contains(target)
-    {
-        return Verdict::Unjudged("it computes an address in the window and goes there");
-    }
     let endless = original.end == End::TooLong || original.guessed.is_some();
     let events = &original.events[..original.guessed.unwrap_or(original.events.len())];
-    let state = match in_step(pair, events, &relocated.events, endless) {
+    let state = match in_step(pair, (events, &original.jumps), &relocated.events, endless) {
         Ok(at_start) => at_start.unwrap_or(&original.state),
         Err(verdict) => return verdict,
     };
@@ -92,7 +85,7 @@ pub(super) fn compare(pair: &Pair<'_>, original: &Run, relocated: &Run) -> Verdi
 /// returned.
 fn in_step<'a>(
     pair: &Pair<'_>,
-    original: &'a [Event],
+    (original, jumps): (&'a [Event], &[u64]),
     relocated: &[Event],
     endless: bool,
 ) -> Result<Option<&'a State>, Verdict> {
@@ -124,7 +117,7 @@ fn in_step<'a>(
         // original makes behind the start.
         if let (Some(Event::Start { .. }), Some(two @ Event::Access(Access { spill: true, .. }))) =
             (theirs.peek(), ours.front())
-            && theirs.clone().nth(1).is_none_or(|behind| same(pair, behind, two).is_err())
+            && !does_behind(pair, theirs.clone().skip(1), two)
         {
             ours.pop_front();
             continue;
@@ -146,6 +139,12 @@ fn in_step<'a>(
                     "a spill in an IT block, where the stack pointer is not followed",
                 ));
             }
+            if let Some(Event::Exit { target, .. } | Event::Call { target, .. }) = ours.front()
+                && *target != pair.from
+                && jumps.contains(target)
+            {
+                return Err(Verdict::Unjudged("it computes an address in the window and goes there"));
+            }
             return Err(Verdict::Mismatch(match (theirs.peek(), ours.front()) {
                 (Some(one), Some(two)) => format!("{how}original {one:x?}\nrelocated {two:x?}"),
                 (Some(one), None) => format!("original {one:x?}\nrelocated nothing more"),
@@ -153,6 +152,11 @@ fn in_step<'a>(
             }));
         }
     }
+}
+
+/// The first that the original does behind its start, and that the relocated code can't leave out, is this.
+fn does_behind<'a>(pair: &Pair<'_>, mut behind: impl Iterator<Item = &'a Event>, two: &Event) -> bool {
+    behind.find(|event| !is_optional(pair, event)).is_some_and(|event| same(pair, event, two).is_ok())
 }
 
 /// The offset in the window of the instruction that made an access in the relocated code.

@@ -10,7 +10,7 @@ use unicorn_engine::{
 };
 
 use super::{
-    inspect::{Inst, Kind},
+    inspect::{self, Inst, Kind},
     memory::{PAGE, wrap},
     world::{Access, SPILLS, Stop, World},
 };
@@ -222,9 +222,14 @@ pub(super) fn begin(uc: &mut Hooked<'_>, addr: u64) {
         world.guessed.get_or_insert(world.before);
     }
     world.undefined = world.undefined & !flags.defines | flags.undefines;
-    if jumped || previous.is_some_and(|previous| previous.computes) {
-        world.jumps.push(addr);
+    if let Some(previous) = previous.filter(|previous| !previous.direct) {
+        let flags = world.layout.flags;
+        let went = jumped || uc.reg_read(flags).is_ok_and(|flags| inspect::holds(previous.cond, flags));
+        if went {
+            uc.get_data_mut().jumps.push(addr);
+        }
     }
+    let world = uc.get_data_mut();
     let offset = addr.wrapping_sub(world.running.base) as usize;
     if !world.running.relocated {
         restore_spilled(uc);

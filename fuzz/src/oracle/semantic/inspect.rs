@@ -62,8 +62,10 @@ fn register(flags: u32) -> u64 {
 pub(super) struct Inst {
     /// Its length; 0 where none begins.
     pub(super) len: u8,
-    /// It goes to an address that it computes from its own (A32, T32).
-    pub(super) computes: bool,
+    /// It goes nowhere but to the next instruction, or to an address that its bits tell.
+    pub(super) direct: bool,
+    /// Under which condition it is executed (A32, T32).
+    pub(super) cond: u8,
     pub(super) kind: Kind,
     /// A call to an address in a register.
     pub(super) indirect: bool,
@@ -81,7 +83,29 @@ pub(super) fn sweep(isa: Isa, addr: u64, code: &[u8], starts: &[usize]) -> Vec<I
             at += usize::from(insts[at].len.max(1));
         }
     }
+    if isa == Isa::T32 {
+        for (at, cond) in it_blocks(code).0 {
+            insts[at].cond = cond;
+        }
+    }
     insts
+}
+
+/// A condition holds with these flags (DDI 0487, C1.2.4; in A32 and T32 the same).
+pub(super) fn holds(cond: u8, flags: u64) -> bool {
+    let flag = |place: u32| flags >> place & 1 == 1;
+    let (n, z, c, v) = (flag(31), flag(30), flag(29), flag(28));
+    let base = match cond >> 1 {
+        0 => z,
+        1 => c,
+        2 => n,
+        3 => v,
+        4 => c && !z,
+        5 => n == v,
+        6 => n == v && !z,
+        _ => return true,
+    };
+    base != (cond & 1 == 1)
 }
 
 fn inspect(isa: Isa, addr: u64, code: &[u8]) -> Inst {
@@ -91,7 +115,9 @@ fn inspect(isa: Isa, addr: u64, code: &[u8]) -> Inst {
             let word = word(code);
             let indirect = word & 0xfeff_f000 == 0xd63f_0000;
             let call = indirect || word & 0xfc00_0000 == 0x9400_0000;
-            Inst { len: 4, kind: kind(call), indirect, ..Inst::default() }
+            // BR, BLR, RET, and their forms that authenticate.
+            let direct = word & 0xfe00_0000 != 0xd600_0000;
+            Inst { len: 4, kind: kind(call), direct, indirect, ..Inst::default() }
         }
         Isa::A32 => {
             let word = word(code);
@@ -99,23 +125,44 @@ fn inspect(isa: Isa, addr: u64, code: &[u8]) -> Inst {
             let indirect = conditional && word & 0x0fff_fff0 == 0x012f_ff30;
             let direct =
                 conditional && word & 0x0f00_0000 == 0x0b00_0000 || word & 0xfe00_0000 == 0xfa00_0000;
-            // Data processing that has the PC as result and as an operand.
-            let processes = conditional && word & 0x0c00_f000 == 0x0000_f000 && word >> 23 & 3 != 2;
-            let from_pc = word >> 16 & 15 == 15 || word & 0x0200_000f == 15;
-            let (kind, computes) = (kind(direct || indirect), processes && from_pc);
-            Inst { len: 4, kind, computes, indirect, ..Inst::default() }
+            let (kind, direct) = (kind(direct || indirect), !conditional || !writes_pc(word));
+            Inst { len: 4, kind, direct, cond: (word >> 28) as u8, indirect, ..Inst::default() }
         }
         Isa::T32 => {
             let [first, second] = halves(code);
             let indirect = first & 0xff87 == 0x4780;
             let call = indirect || first & 0xf800 == 0xf000 && second & 0xc000 == 0xc000;
-            // TBB and TBH; ADD to the PC.
-            let computes = first & 0xfff0 == 0xe8d0 && second & 0xffe0 == 0xf000 || first & 0xff87 == 0x4487;
+            let to_pc = match first {
+                // BX, BLX; ADD and MOV to the PC, but for those of the PC itself; POP.
+                0x44ff | 0x46ff => false,
+                _ if first & 0xff00 == 0x4700 || first & 0xfd87 == 0x4487 || first & 0xff00 == 0xbd00 => true,
+                // TBB and TBH; LDR and LDM with the PC among what they load.
+                _ if first & 0xfff0 == 0xe8d0 && second & 0xffe0 == 0xf000 => true,
+                _ if first & 0xff70 == 0xf850 => second >> 12 == 15,
+                _ => first & 0xfe50 == 0xe810 && second >> 15 == 1,
+            };
             let len = if is_wide(first) { 4 } else { 2 };
-            Inst { len, computes, kind: kind(call), indirect, ..Inst::default() }
+            Inst { len, direct: !to_pc, cond: ALWAYS, kind: kind(call), indirect, ..Inst::default() }
         }
     }
 }
+
+/// A conditional A32 instruction writes what it computes or loads to the PC. Sums of the PC and a constant are as good as
+/// branches.
+const fn writes_pc(word: u32) -> bool {
+    let to_pc = word >> 12 & 15 == 15;
+    let of_pc = word & 0x020f_0000 == 0x020f_0000;
+    match word >> 25 & 7 {
+        // BX, BXJ and BLX stand among comparisons, which write no register.
+        0 | 1 if word >> 23 & 3 == 2 => word & 0x0fff_ffc0 == 0x012f_ff00,
+        0 | 1 => to_pc && !of_pc,
+        2 | 3 => to_pc && word >> 20 & 1 == 1,
+        4 => word & 0x0010_8000 == 0x0010_8000,
+        _ => false,
+    }
+}
+
+const ALWAYS: u8 = 14;
 
 const fn kind(call: bool) -> Kind {
     if call { Kind::Call } else { Kind::Plain }
@@ -144,7 +191,11 @@ fn x86_64(addr: u64, code: &[u8]) -> Inst {
         (_, FlowControl::Call | FlowControl::IndirectCall) => Kind::Call,
         _ => Kind::Plain,
     };
-    Inst { len: inst.len() as u8, kind, flags: Flags::of(&inst), ..Inst::default() }
+    let direct = !matches!(
+        inst.flow_control(),
+        FlowControl::IndirectBranch | FlowControl::IndirectCall | FlowControl::Return
+    );
+    Inst { len: inst.len() as u8, direct, kind, flags: Flags::of(&inst), ..Inst::default() }
 }
 
 /// Code in which the emulator knows what it can know under another name: `BC.cond` is `B.cond` with another hint on
@@ -196,7 +247,7 @@ pub(super) fn uses_vectors(isa: Isa, code: &[u8]) -> bool {
 
 /// The offsets of T32 instructions that an IT instruction makes conditional.
 pub(super) fn conditional(code: &[u8]) -> Vec<usize> {
-    it_blocks(code).0
+    it_blocks(code).0.into_iter().map(|(at, _)| at).collect()
 }
 
 /// The offset of the IT instruction whose block the code's end cuts, if there is one.
@@ -225,20 +276,22 @@ pub(super) fn block_of(code: &[u8], offset: usize) -> Option<usize> {
     None
 }
 
-fn it_blocks(code: &[u8]) -> (Vec<usize>, Option<usize>) {
-    let (mut inside, mut left, mut at, mut block) = (Vec::new(), 0, 0, 0);
+/// The members of IT blocks with their conditions, and the IT of the block that the end cuts.
+fn it_blocks(code: &[u8]) -> (Vec<(usize, u8)>, Option<usize>) {
+    // ITSTATE, which is shifted as the block is gone through (DDI 0406, A2.5.2).
+    let (mut inside, mut state, mut at, mut block) = (Vec::new(), 0, 0, 0);
     while at < code.len() {
         let [first, _] = halves(&code[at..]);
-        if left > 0 {
-            inside.push(at);
-            left -= 1;
+        if state & 15 != 0 {
+            inside.push((at, (state >> 4) as u8));
+            state = if state & 7 == 0 { 0 } else { state & 0xe0 | state << 1 & 0x1f };
         } else if first & 0xff00 == 0xbf00 && first & 15 != 0 {
             block = at;
-            left = 4 - (first & 15).trailing_zeros();
+            state = first & 0xff;
         }
         at += if is_wide(first) { 4 } else { 2 };
     }
-    (inside, (left > 0).then_some(block))
+    (inside, (state & 15 != 0).then_some(block))
 }
 
 /// Windows whose behaviour does not follow from their state, or belongs to a kernel.

@@ -70,7 +70,7 @@ pub(super) enum End {
 /// What one run did.
 pub(super) struct Run {
     pub(super) events: Vec<Event>,
-    /// Where it jumped to in its own code.
+    /// Where it went on in its own code, by addresses that it has from a register or from memory.
     pub(super) jumps: Vec<u64>,
     /// The stack pointer at the start of each instruction behind the first of an entry of the map, by the offset of the
     /// entry's code in the other.

@@ -95,7 +95,7 @@ pub(super) struct World {
     pub(super) guessed: Option<usize>,
     /// Where the code was stopped.
     pub(super) stopped_at: u64,
-    /// Where the code jumped to in itself.
+    /// Where the code went on in itself, by addresses that it has from a register or from memory.
     pub(super) jumps: Vec<u64>,
     pub(super) steps: usize,
     /// The stack pointer at the start of the instruction of the window that is under way.
