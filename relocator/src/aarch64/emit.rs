@@ -15,6 +15,7 @@ use grapnel_arch::{
 
 use super::{
     MAX_WORDS, culprit,
+    liveness::Free,
     plan::{Base, Dest, LITERAL_ALIGN, Lowering, Plan},
 };
 use crate::{
@@ -32,14 +33,14 @@ impl Plan {
             return Err(Error::Overlaps { from: self.from, to });
         }
         let mut emitter = Emitter::new(self, to);
-        for (inst, lowering) in &self.items {
+        for (number, (inst, lowering)) in self.items.iter().enumerate() {
             emitter.starts.push(emitter.code.len());
             emitter.map.push(inst.addr().displacement_from(self.from) as usize, emitter.code.len());
-            emitter.instruction(inst, lowering).map_err(|NoScratch| no_scratch(inst))?;
+            emitter.instruction(number, inst, lowering).map_err(|NoScratch| no_scratch(inst))?;
         }
-        if let (Some((resume, scratch)), Some((last, _))) = (self.resume, self.items.last()) {
+        if let (Some(resume), Some((last, _))) = (self.resume, self.items.last()) {
             emitter.map.push(resume.displacement_from(self.from) as usize, emitter.code.len());
-            emitter.jump(Dest::Outside(resume, scratch)).map_err(|NoScratch| no_scratch(last))?;
+            emitter.jump(Place::End, Dest::Outside(resume)).map_err(|NoScratch| no_scratch(last))?;
         }
         Ok(emitter.finish())
     }
@@ -50,6 +51,15 @@ struct NoScratch;
 
 fn no_scratch(inst: &Inst) -> Error {
     Error::NoScratch { culprit: culprit(inst) }
+}
+
+/// What leaves for elsewhere.
+#[derive(Clone, Copy)]
+enum Place {
+    /// An instruction, by its number.
+    Inst(usize),
+    /// The window's end.
+    End,
 }
 
 /// What a fixup's field counts to.
@@ -81,6 +91,8 @@ struct Emitter<'a> {
     map: PcMap,
     indirect: LandingPads,
     clobbers: Registers,
+    /// The registers that hold nothing, once one was needed.
+    free: Option<Free>,
 }
 
 impl<'a> Emitter<'a> {
@@ -95,10 +107,11 @@ impl<'a> Emitter<'a> {
             map: PcMap::default(),
             indirect: LandingPads::new(),
             clobbers: Registers::none(Isa::Aarch64),
+            free: None,
         }
     }
 
-    fn instruction(&mut self, inst: &Inst, lowering: &Lowering) -> Result<(), NoScratch> {
+    fn instruction(&mut self, number: usize, inst: &Inst, lowering: &Lowering) -> Result<(), NoScratch> {
         match *lowering {
             Lowering::Copy => self.word(inst.word()),
             Lowering::Nothing => self.word(NOP),
@@ -115,8 +128,8 @@ impl<'a> Emitter<'a> {
                 self.literals.extend(self.plan.constants[number].iter().copied());
                 self.fixup(inst.word(), Field::Branch19, Label::Literal(at));
             }
-            Lowering::Jump(dest) => self.jump(dest)?,
-            Lowering::Cond(field, dest) => self.cond(inst, field, dest)?,
+            Lowering::Jump(dest) => self.jump(Place::Inst(number), dest)?,
+            Lowering::Cond(field, dest) => self.cond(number, inst, field, dest)?,
             Lowering::Call(target) => self.call(target),
         }
         Ok(())
@@ -225,14 +238,24 @@ impl<'a> Emitter<'a> {
         self.clobbers = self.clobbers.union(Registers::one(Isa::Aarch64, register));
     }
 
-    fn jump(&mut self, dest: Dest) -> Result<(), NoScratch> {
+    /// A register for the way out of a place, beyond the reach of a branch's field.
+    fn scratch(&mut self, place: Place) -> Result<u8, NoScratch> {
+        let free = self.free.get_or_insert_with(|| self.plan.free());
+        let scratch = match place {
+            Place::Inst(number) => free.at_target(number),
+            Place::End => free.for_resume(),
+        };
+        scratch.ok_or(NoScratch)
+    }
+
+    fn jump(&mut self, place: Place, dest: Dest) -> Result<(), NoScratch> {
         match dest {
             Dest::Inside(number) => self.fixup(b(), Field::Branch26, Label::Inst(number)),
-            Dest::Outside(target, scratch) => {
+            Dest::Outside(target) => {
                 if self.direct(b(), Field::Branch26, target) {
                     return Ok(());
                 }
-                let scratch = scratch.ok_or(NoScratch)?;
+                let scratch = self.scratch(place)?;
                 self.literal_address(scratch, target);
                 self.word(br(scratch));
                 self.clobber(scratch);
@@ -244,20 +267,20 @@ impl<'a> Emitter<'a> {
 
     /// Beyond the reach of its field it goes around a jump if it is not taken, or, where it can't be inverted, to one of
     /// its own if it is.
-    fn cond(&mut self, inst: &Inst, field: Field, dest: Dest) -> Result<(), NoScratch> {
+    fn cond(&mut self, number: usize, inst: &Inst, field: Field, dest: Dest) -> Result<(), NoScratch> {
         match dest {
             Dest::Inside(number) => {
                 self.fixup(inst.word(), field, Label::Inst(number));
                 return Ok(());
             }
-            Dest::Outside(target, _) if self.direct(inst.word(), field, target) => return Ok(()),
+            Dest::Outside(target) if self.direct(inst.word(), field, target) => return Ok(()),
             Dest::Outside(..) => {}
         }
         match inverted(inst.word()) {
-            Some(word) => self.around(word, field, |this| this.jump(dest)),
+            Some(word) => self.around(word, field, |this| this.jump(Place::Inst(number), dest)),
             None => {
                 self.forward(inst.word(), field, 2 * INST_LEN);
-                self.around(b(), Field::Branch26, |this| this.jump(dest))
+                self.around(b(), Field::Branch26, |this| this.jump(Place::Inst(number), dest))
             }
         }
     }

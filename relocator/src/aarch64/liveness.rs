@@ -44,6 +44,28 @@ const CANDIDATES: [u8; 29] = [
     19,
 ];
 
+/// What is kept of a function to look through once a register is needed. Decoding it takes longer than all the rest of a
+/// relocation, and code that stays nearby needs none.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Ahead {
+    /// Behind the first `len` there are zeros.
+    bytes: [u8; SIGHT * INST_LEN],
+    len: usize,
+    extent: Option<usize>,
+    entry: bool,
+}
+
+impl Ahead {
+    /// Of the function whose bytes from the window's start on are these.
+    pub(super) fn new(bytes: &[u8], options: WindowOptions) -> Self {
+        let WindowOptions { extent, entry, .. } = options;
+        let len = bytes.len().min(extent.unwrap_or(usize::MAX)).min(SIGHT * INST_LEN);
+        let mut ahead = Self { bytes: [0; _], len, extent, entry };
+        ahead.bytes[..len].copy_from_slice(&bytes[..len]);
+        ahead
+    }
+}
+
 /// The registers that hold nothing at a place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Dead {
@@ -81,20 +103,14 @@ pub(super) struct Free {
 }
 
 impl Free {
-    /// What is known at the places of a window that is `len` bytes long, from all `bytes` at its start.
-    pub(super) fn find(
-        code: &[Inst],
-        from: CodeAddr,
-        len: usize,
-        bytes: &[u8],
-        options: WindowOptions,
-    ) -> Self {
-        let [near, far] = LOOKS.map(|words| &bytes[..bytes.len().min(words * INST_LEN)]);
-        let free = Self::look(code, from, len, near, options);
-        if free.is_enough(code) || near.len() == far.len() {
+    /// What is known at the places of a window that is `len` bytes long.
+    pub(super) fn find(code: &[Inst], from: CodeAddr, len: usize, ahead: &Ahead) -> Self {
+        let [near, far] = LOOKS.map(|words| ahead.len.min(words * INST_LEN));
+        let free = Self::look(code, from, len, ahead, near);
+        if free.is_enough(code) || near == far {
             return free;
         }
-        Self::look(code, from, len, far, options)
+        Self::look(code, from, len, ahead, far)
     }
 
     /// There is a register for all that may need one.
@@ -111,12 +127,13 @@ impl Free {
         (exits || self.for_resume().is_some()) && (0..code.len()).all(|number| target(number) && base(number))
     }
 
-    fn look(code: &[Inst], from: CodeAddr, len: usize, bytes: &[u8], options: WindowOptions) -> Self {
-        let sight = Sight::new(code, from, bytes, options);
+    /// The same, from the first `seen` bytes alone.
+    fn look(code: &[Inst], from: CodeAddr, len: usize, ahead: &Ahead, seen: usize) -> Self {
+        let sight = Sight::new(code, from, &ahead.bytes[..seen], ahead);
         let live = sight.live();
         let own_convention = live[0].used & TEMPORARY != 0 || sight.pushes_scratch();
         let changed = code.iter().map(|inst| inst.effects().changes).fold(0, |all, one| all | one);
-        let entered = if options.entry && !own_convention { TEMPORARY & !changed } else { 0 };
+        let entered = if ahead.entry && !own_convention { TEMPORARY & !changed } else { 0 };
         let dead = |place: Live| Dead {
             shown: ALL & !place.shown,
             abi: entered & !place.used
@@ -208,10 +225,8 @@ struct Sight {
 }
 
 impl Sight {
-    fn new(window: &[Inst], from: CodeAddr, bytes: &[u8], options: WindowOptions) -> Self {
-        let WindowOptions { extent, entry, .. } = options;
-        let end = bytes.len().min(extent.unwrap_or(usize::MAX)).min(SIGHT * INST_LEN);
-        let words = bytes[..end].chunks_exact(INST_LEN).enumerate();
+    fn new(window: &[Inst], from: CodeAddr, bytes: &[u8], &Ahead { extent, entry, .. }: &Ahead) -> Self {
+        let words = bytes.chunks_exact(INST_LEN).enumerate();
         let code = words.map(|(number, word)| {
             let at = from.add((number * INST_LEN) as u64);
             let known = window.get(number).filter(|inst| inst.addr() == at);

@@ -9,7 +9,10 @@ use grapnel_arch::{
     },
 };
 
-use super::{Insts, MAX_WORDS, culprit};
+use super::{
+    Insts, MAX_WORDS, culprit,
+    liveness::{Ahead, Free},
+};
 use crate::{Error, Reach, Window, window::Offsets};
 
 /// Where a branch goes.
@@ -17,8 +20,8 @@ use crate::{Error, Reach, Window, window::Offsets};
 pub(super) enum Dest {
     /// To an instruction of the window, by its number.
     Inside(usize),
-    /// Elsewhere, and the register that may hold its address on the way there.
-    Outside(CodeAddr, Option<u8>),
+    /// Elsewhere.
+    Outside(CodeAddr),
 }
 
 /// What holds the address of a literal whose own register can't.
@@ -90,9 +93,9 @@ impl Lowering {
     /// The destinations from which all that it needs is near.
     fn reach(&self, plan: &Plan) -> Reach {
         match *self {
-            Self::Jump(Dest::Outside(target, _))
-            | Self::Cond(_, Dest::Outside(target, _))
-            | Self::Call(target) => plan.near(target, Field::Branch26.range()),
+            Self::Jump(Dest::Outside(target)) | Self::Cond(_, Dest::Outside(target)) | Self::Call(target) => {
+                plan.near(target, Field::Branch26.range())
+            }
             Self::Load { base: Base::Missing, target, .. } => plan.near(target, Field::Branch19.range()),
             Self::Address { target, .. } | Self::Page { target, .. } | Self::Load { target, .. } => {
                 plan.near(target, PAGES)
@@ -105,14 +108,9 @@ impl Lowering {
         }
     }
 
-    /// It has no form for a destination outside its reach.
-    fn is_near_only(&self) -> bool {
-        matches!(
-            self,
-            Self::Jump(Dest::Outside(_, None))
-                | Self::Cond(_, Dest::Outside(_, None))
-                | Self::Load { base: Base::Missing, .. }
-        )
+    /// It goes elsewhere, which takes a register if that is far.
+    fn leaves(&self) -> bool {
+        matches!(self, Self::Jump(Dest::Outside(_)) | Self::Cond(_, Dest::Outside(_)))
     }
 }
 
@@ -130,7 +128,11 @@ pub(crate) struct Plan {
     /// The constants that loads of the window read, by number.
     pub(super) constants: ArrayVec<ArrayVec<u8, 16>, MAX_WORDS>,
     /// Where the window goes on, if execution falls out of its end.
-    pub(super) resume: Option<(CodeAddr, Option<u8>)>,
+    pub(super) resume: Option<CodeAddr>,
+    ahead: Ahead,
+    /// The registers that hold nothing, if a literal had to be given one. Jumps find theirs when it is known that they
+    /// need one.
+    free: Option<Free>,
     max_len: usize,
 }
 
@@ -141,6 +143,8 @@ pub(crate) fn plan(window: &Window, insts: &Insts) -> Result<Plan, Error> {
         items: ArrayVec::new(),
         constants: ArrayVec::new(),
         resume: None,
+        ahead: insts.ahead.clone(),
+        free: None,
         max_len: 0,
     };
     for (number, inst) in insts.code.iter().enumerate() {
@@ -149,7 +153,7 @@ pub(crate) fn plan(window: &Window, insts: &Insts) -> Result<Plan, Error> {
         plan.items.push((*inst, lowering));
     }
     let last = insts.code.last().filter(|last| !last.flow().is_exit());
-    plan.resume = last.map(|last| (last.next(), insts.free.for_resume()));
+    plan.resume = last.map(Inst::next);
     plan.max_len = plan.items.iter().map(|(_, lowering)| lowering.max_len()).sum::<usize>()
         + plan.resume.map_or(0, |_| 2 * INST_LEN + ADDRESS)
         + LITERAL_ALIGN as usize
@@ -177,7 +181,7 @@ fn copying_whole(code: &[Inst], number: usize) -> Result<(), Error> {
 impl Plan {
     fn lower(&mut self, window: &Window, insts: &Insts, number: usize) -> Result<Lowering, Error> {
         let inst = &insts.code[number];
-        let dest = |target| dest(window, insts, number, target);
+        let dest = |target| dest(window, insts, inst, target);
         match inst.flow() {
             Flow::Next
             | Flow::JumpIndirect
@@ -228,7 +232,10 @@ impl Plan {
             PcUse::Literal(literal) => {
                 let base = match literal.is_general() && register != ZERO_OR_SP {
                     true => Base::Free(register),
-                    false => insts.free.base(number),
+                    false => {
+                        let find = || Free::find(&insts.code, window.from, window.len, &insts.ahead);
+                        self.free.get_or_insert_with(find).base(number)
+                    }
                 };
                 Lowering::Load { literal, register, base, target }
             }
@@ -243,19 +250,39 @@ impl Plan {
         self.resume.is_some()
     }
 
+    /// The registers that hold nothing. It takes long to find them.
+    pub(super) fn free(&self) -> Free {
+        let code: ArrayVec<Inst, MAX_WORDS> = self.items.iter().map(|&(inst, _)| inst).collect();
+        let find = || Free::find(&code, self.from, self.window_len, &self.ahead);
+        self.free.clone().unwrap_or_else(find)
+    }
+
     pub(crate) fn reach(&self) -> Reach {
-        self.reach_of(|_| true)
+        let lowerings = self.items.iter().map(|&(_, lowering)| lowering).chain(self.back());
+        lowerings.map(|lowering| lowering.reach(self)).fold(Reach::ALL, Reach::intersection)
     }
 
+    /// That of what has no form for a destination outside its reach: for want of a register.
     pub(crate) fn required_reach(&self) -> Reach {
-        self.reach_of(Lowering::is_near_only)
+        let loads = |&&(_, lowering): &&(Inst, Lowering)| {
+            matches!(lowering, Lowering::Load { base: Base::Missing, .. })
+        };
+        let loads = self.items.iter().filter(loads).map(|(_, load)| load.reach(self));
+        let loads = loads.fold(Reach::ALL, Reach::intersection);
+        if self.resume.is_none() && !self.items.iter().any(|(_, lowering)| lowering.leaves()) {
+            return loads;
+        }
+        let free = self.free();
+        let stuck = |&(number, &(_, lowering)): &(usize, &(Inst, Lowering))| {
+            lowering.leaves() && free.at_target(number).is_none()
+        };
+        let stuck = self.items.iter().enumerate().filter(stuck).map(|(_, &(_, lowering))| lowering);
+        let back = self.back().filter(|_| free.for_resume().is_none());
+        stuck.chain(back).map(|lowering| lowering.reach(self)).fold(loads, Reach::intersection)
     }
 
-    fn reach_of(&self, counts: impl Fn(&Lowering) -> bool) -> Reach {
-        let back = self.resume.map(|(target, scratch)| Lowering::Jump(Dest::Outside(target, scratch)));
-        let lowerings = self.items.iter().map(|&(_, lowering)| lowering).chain(back);
-        let reaches = lowerings.filter(counts).map(|lowering| lowering.reach(self));
-        reaches.fold(Reach::ALL, Reach::intersection)
+    fn back(&self) -> Option<Lowering> {
+        self.resume.map(|target| Lowering::Jump(Dest::Outside(target)))
     }
 
     pub(crate) fn calls(&self) -> Offsets {
@@ -298,13 +325,13 @@ fn jumps_to_link(window: &Window, insts: &Insts, link: CodeAddr) -> bool {
     link.offset_within(window.from, window.len as u64).is_some() && insts.code.iter().any(goes)
 }
 
-fn dest(window: &Window, insts: &Insts, number: usize, target: CodeAddr) -> Result<Dest, Error> {
+fn dest(window: &Window, insts: &Insts, inst: &Inst, target: CodeAddr) -> Result<Dest, Error> {
     if target.offset_within(window.from, window.len as u64).is_none() {
-        return Ok(Dest::Outside(target, insts.free.at_target(number)));
+        return Ok(Dest::Outside(target));
     }
     match insts.code.iter().position(|other| other.addr() == target) {
         Some(number) => Ok(Dest::Inside(number)),
-        None => Err(Error::TargetInsideInstruction { culprit: culprit(&insts.code[number]), target }),
+        None => Err(Error::TargetInsideInstruction { culprit: culprit(inst), target }),
     }
 }
 

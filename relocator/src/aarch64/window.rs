@@ -6,7 +6,7 @@ use grapnel_arch::{
     aarch64::{DecodeError, Flow, INST_LEN, Inst, PcOperand, decode},
 };
 
-use super::{MAX_WORDS, culprit, culprit_at, liveness::Free};
+use super::{MAX_WORDS, culprit, culprit_at, liveness::Ahead};
 use crate::{Error, Window, WindowOptions, window};
 
 /// Compilers and linkers align functions to 16 bytes: padding can't be told from a function's own `nop`s beyond that.
@@ -18,8 +18,8 @@ pub(crate) struct Insts {
     pub(super) code: ArrayVec<Inst, MAX_WORDS>,
     /// Constants that stand behind an exit and that a load of the window reads.
     pub(super) data: ArrayVec<(CodeAddr, u32), MAX_WORDS>,
-    /// The registers that hold nothing, place by place.
-    pub(super) free: Free,
+    /// The code from the window's start on, to find registers in that hold nothing.
+    pub(super) ahead: Ahead,
 }
 
 impl Insts {
@@ -77,8 +77,8 @@ pub(crate) fn window(
     {
         return Err(Error::BeyondExtent { culprit: culprit(last), extent });
     }
-    let free = Free::find(&code, from, len, bytes, options);
-    Ok(Window { from, len, code_len, insts: window::Insts::Aarch64(Insts { code, data, free }) })
+    let ahead = Ahead::new(bytes, options);
+    Ok(Window { from, len, code_len, insts: window::Insts::Aarch64(Insts { code, data, ahead }) })
 }
 
 fn word_at(bytes: &[u8], at: usize) -> Option<u32> {
