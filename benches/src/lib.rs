@@ -1,6 +1,8 @@
 //! Side-by-side runs against peers: the same work bare, under heaptrack and under grapnel, in turn, so that a
-//! noisy machine disturbs all alike. And the relocator's steps beside iced-x86's `BlockEncoder`.
+//! noisy machine disturbs all alike. And the relocator's steps beside iced-x86's `BlockEncoder`, and the hook
+//! engine beside others.
 
+pub mod hooks;
 pub mod machine;
 pub mod measure;
 pub mod peers;

@@ -3,7 +3,13 @@
 
 use clap::{Parser, Subcommand};
 use grapnel_benches::measure::{self, Failed, TOOLS};
-use grapnel_benches::{machine, relocate, table, workloads};
+use grapnel_benches::{
+    hooks::{
+        self,
+        subject::{self, Engine},
+    },
+    machine, relocate, table, workloads,
+};
 use std::path::{Path, PathBuf};
 
 /// Side-by-side runs of grapnel and its peers.
@@ -39,6 +45,25 @@ enum Command {
         #[arg(long)]
         output: Option<PathBuf>,
     },
+    /// Measures calls of hooked functions and how long putting hooks in takes, here and with other engines, and writes a
+    /// table. Frida takes part if the Python package `frida` is installed.
+    Hooks {
+        /// How many times each; many hooks at once a third of that.
+        #[arg(long, default_value_t = 21)]
+        rounds: usize,
+        /// Only this engine; may be given several times.
+        #[arg(long, value_name = "ENGINE")]
+        only: Vec<Engine>,
+        /// Where the table goes; benches/results/hooks-<date>.md if not given.
+        #[arg(long)]
+        output: Option<PathBuf>,
+    },
+    /// The process whose functions are hooked.
+    #[command(hide = true)]
+    Hooked {
+        /// By what.
+        engine: Engine,
+    },
     /// Says what the workloads are.
     List,
 }
@@ -63,8 +88,32 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Command::Relocate { rounds, lines, output } => {
             write("relocate", output, &relocate(rounds, lines)?)?;
         }
+        Command::Hooks { rounds, only, output } => {
+            let engines = if only.is_empty() { Engine::ALL.to_vec() } else { only };
+            write("hooks", output, &hooks(&engines, rounds)?)?;
+        }
+        Command::Hooked { engine } => subject::run(engine)?,
     }
     Ok(())
+}
+
+fn hooks(engines: &[Engine], rounds: usize) -> std::io::Result<String> {
+    let mut head = format!("# The hook engine, {}\n\n", machine::date());
+    for line in machine::describe("grapnel") {
+        // The commands have no part in this.
+        if !line.starts_with("heaptrack") && !line.starts_with("grapnel") {
+            head += &format!("- {line}\n");
+        }
+    }
+    head += &format!(
+        "- Load of the last minute before the runs: {}\n\n{rounds} rounds; in each, every engine's every way ran in turn, each \
+        engine in a process of its own with functions of its own. Figures are medians (least-most). Listeners do \
+        nothing. Frida's are C functions of a CModule, and its hooks are put in from JavaScript, the only way that its \
+        package has. retour is a Rust package. Measured with `cargo run --release -p grapnel-benches -- \
+        hooks`.\n",
+        machine::load()
+    );
+    hooks::page(engines, rounds, &head)
 }
 
 fn write(subject: &str, output: Option<PathBuf>, page: &str) -> std::io::Result<()> {

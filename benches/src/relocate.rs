@@ -15,7 +15,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::{
     peers,
-    table::median,
+    table::spread,
     windows::{self, Start},
 };
 
@@ -255,13 +255,4 @@ fn throughput(subjects: &[Subject], commands: &[Samples], page: &mut String) -> 
         writeln!(page, "| {} | {} |", subject.isa, spread(samples, 0))?;
     }
     Ok(())
-}
-
-fn spread(values: &[f64], digits: usize) -> String {
-    if values.is_empty() {
-        return "-".to_owned();
-    }
-    let least = values.iter().copied().fold(f64::INFINITY, f64::min);
-    let most = values.iter().copied().fold(0.0, f64::max);
-    format!("{:.digits$} ({least:.digits$}-{most:.digits$})", median(values))
 }

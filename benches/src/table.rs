@@ -27,6 +27,16 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
+/// The median, with the least and the most.
+pub fn spread(values: &[f64], digits: usize) -> String {
+    if values.is_empty() {
+        return "-".to_owned();
+    }
+    let least = values.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = values.iter().copied().fold(0.0, f64::max);
+    format!("{:.digits$} ({least:.digits$}-{most:.digits$})", median(values))
+}
+
 impl Row {
     fn of(&self, tool: Tool) -> &[Sample] {
         self.samples.iter().find(|(of, _)| *of == tool).map_or(&[], |(_, samples)| samples)
@@ -51,12 +61,6 @@ impl Row {
         let bytes: Vec<f64> = self.of(tool).iter().map(|sample| sample.trace_bytes as f64).collect();
         median(&bytes) / self.events as f64
     }
-}
-
-fn spread(values: &[f64]) -> String {
-    let least = values.iter().copied().fold(f64::INFINITY, f64::min);
-    let most = values.iter().copied().fold(0.0, f64::max);
-    format!("{:.2} ({least:.2}-{most:.2})", median(values))
 }
 
 fn wall(sample: &Sample) -> f64 {
@@ -88,8 +92,8 @@ pub fn page(date: &str, machine: &[String], rounds: usize, rows: &[Row]) -> Stri
             row.name,
             row.events,
             median(&bare),
-            spread(&row.slowdowns(Tool::Heaptrack, wall)),
-            spread(&row.slowdowns(Tool::Grapnel, wall)),
+            spread(&row.slowdowns(Tool::Heaptrack, wall), 2),
+            spread(&row.slowdowns(Tool::Grapnel, wall), 2),
             row.added_ns_per_event(Tool::Heaptrack, wall),
             row.added_ns_per_event(Tool::Grapnel, wall),
         );
