@@ -9,7 +9,7 @@ pub(crate) use libc::{Elf32_Ehdr as Ehdr, Elf32_Phdr as Phdr, Elf32_Sym as Sym};
 #[cfg(target_pointer_width = "64")]
 pub(crate) use libc::{Elf64_Ehdr as Ehdr, Elf64_Phdr as Phdr, Elf64_Sym as Sym};
 
-pub(crate) use libc::{PF_R, PF_X, PT_DYNAMIC, PT_GNU_EH_FRAME, PT_LOAD, PT_PHDR};
+pub(crate) use libc::{PF_R, PF_X, PT_DYNAMIC, PT_GNU_EH_FRAME, PT_LOAD, PT_NOTE, PT_PHDR};
 
 /// `e_ident[EI_CLASS]` of objects of this machine.
 pub(crate) const CLASS: u8 = if size_of::<usize>() == 8 { 2 } else { 1 };
@@ -22,6 +22,9 @@ pub(crate) const DT_SYMTAB: usize = 6;
 pub(crate) const DT_RELA: usize = 7;
 pub(crate) const DT_RELASZ: usize = 8;
 pub(crate) const DT_STRSZ: usize = 10;
+pub(crate) const DT_SONAME: usize = 14;
+pub(crate) const DT_REL: usize = 17;
+pub(crate) const DT_RELSZ: usize = 18;
 pub(crate) const DT_PLTREL: usize = 20;
 pub(crate) const DT_DEBUG: usize = 21;
 pub(crate) const DT_JMPREL: usize = 23;
@@ -29,6 +32,8 @@ pub(crate) const DT_RELRSZ: usize = 35;
 pub(crate) const DT_RELR: usize = 36;
 pub(crate) const DT_GNU_HASH: usize = 0x6fff_fef5;
 pub(crate) const DT_VERSYM: usize = 0x6fff_fff0;
+pub(crate) const DT_VERDEF: usize = 0x6fff_fffc;
+pub(crate) const DT_VERDEFNUM: usize = 0x6fff_fffd;
 
 pub(crate) const SHN_UNDEF: u16 = 0;
 pub(crate) const SHN_ABS: u16 = 0xfff1;
@@ -47,13 +52,43 @@ pub(crate) struct Dyn {
     pub(crate) value: usize,
 }
 
-/// A relocation with its addend, which 64-bit objects have.
+/// A relocation without an addend, which is in the word that it changes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rel {
+    pub(crate) offset: usize,
+    pub(crate) info: usize,
+}
+
+impl Rel {
+    /// The symbol's index and the relocation's kind (`ELF32_R_SYM`, `ELF64_R_SYM` and so on).
+    pub(crate) fn symbol_and_kind(self) -> (usize, u32) {
+        const KIND_BITS: u32 = if size_of::<usize>() == 8 { 32 } else { 8 };
+        (self.info >> KIND_BITS, (self.info & ((1 << KIND_BITS) - 1)) as u32)
+    }
+}
+
+/// A relocation with its addend.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rela {
-    pub(crate) offset: usize,
-    pub(crate) info: usize,
+    pub(crate) rel: Rel,
     pub(crate) addend: isize,
+}
+
+/// The definition of a version (`ElfNN_Verdef`, the same in both widths), and the first of its names (`ElfNN_Verdaux`).
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct VersionDefinition {
+    pub(crate) version: u16,
+    pub(crate) flags: u16,
+    /// What symbols name it by.
+    pub(crate) index: u16,
+    pub(crate) names: u16,
+    pub(crate) hash: u32,
+    /// From this structure to its first name, and to the next definition; 0 at the last.
+    pub(crate) to_name: u32,
+    pub(crate) to_next: u32,
 }
 
 /// A type of which every bit pattern is a value, so that it can be read from any readable bytes.
@@ -71,6 +106,10 @@ unsafe impl Plain for usize {}
 // SAFETY: as above.
 unsafe impl Plain for Dyn {}
 // SAFETY: as above.
+unsafe impl Plain for Rel {}
+// SAFETY: as above.
 unsafe impl Plain for Rela {}
+// SAFETY: as above.
+unsafe impl Plain for VersionDefinition {}
 // SAFETY: as above.
 unsafe impl Plain for Sym {}

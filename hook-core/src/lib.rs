@@ -39,10 +39,12 @@
 //! That is one replacement by one jump, the fastest. A [`HookSet`] does more: any number of replacements and
 //! [listeners](Listener) on one function, in a defined order, and [probes](Probe) in the middle of functions.
 //! A [`Rebinding`](rebind::Rebinding) changes no code, but the addresses by which objects call a function.
+//! [`symbol`] finds functions by name and by address; those that aren't exported in the files of their object, with the
+//! feature `files`, which is on by default.
 //!
 //! # What is not here yet
 //! Hooks that wait for a library, names for trampolines, and giving memory back: what was made is kept, and used again
-//! where that is right. Calls of a library's constructors are not rebound when it is loaded later. Functions are found through the dynamic symbol table only. Exceptions and backtraces
+//! where that is right. Calls of a library's constructors are not rebound when it is loaded later. Exceptions and backtraces
 //! pass through listeners, replacements and probes; but the trampolines and the few instructions of a stub have no unwind
 //! entry, so a backtrace from a signal handler that interrupts a thread just there ends there, and an exception doesn't
 //! pass a call that was relocated into a trampoline ([`grapnel_relocator::RelocationPlan::calls`]). In a process with a
@@ -77,7 +79,7 @@
 //! # Safety
 //! `unsafe` is confined to: `sys` and `native` (system calls, assembly routines), `memory::view` (writing code),
 //! `memory::place` and `arena` (mapping and writing trampolines), `module`, `elf` and `extent` (reading loaded objects),
-//! `symbol` (calling IFUNC resolvers), `rebind` (writing addresses), `live` (the trap handler), `listen` (what runs between a caller and its function),
+//! `symbol` (calling IFUNC resolvers, memory that files are read into), `rebind` (writing addresses), `live` (the trap handler), `listen` (what runs between a caller and its function),
 //! `patch`, `transaction`, `set` and `hook` (patching). Each says
 //! at its start what it relies on.
 #![cfg_attr(not(test), no_std)]

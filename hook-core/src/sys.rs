@@ -77,6 +77,12 @@ impl Fd {
         Ok(fd)
     }
 
+    /// What the file is, and how long.
+    #[cfg(feature = "files")]
+    pub(crate) fn kind_and_len(&self) -> Result<(FileKind, u64)> {
+        status(self.0, c"", libc::AT_EMPTY_PATH)
+    }
+
     /// Reads at the file's position; 0 at its end.
     pub(crate) fn read(&self, buf: &mut [u8]) -> Result<usize> {
         // SAFETY: the kernel writes at most `buf.len()` bytes at `buf`, which is borrowed for the call.
@@ -109,6 +115,47 @@ impl Drop for Fd {
         // SAFETY: the descriptor is owned by this value and not used after.
         let _ = unsafe { syscall!(Sysno::close, self.0) };
     }
+}
+
+/// What a path leads to.
+#[cfg(feature = "files")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FileKind {
+    Regular,
+    Other,
+}
+
+/// What a path leads to, and how long it is. Nothing is opened.
+#[cfg(feature = "files")]
+pub(crate) fn kind_and_len(path: &CStr) -> Result<(FileKind, u64)> {
+    status(libc::AT_FDCWD, path, 0)
+}
+
+/// `statx` has one layout on all machines.
+#[cfg(feature = "files")]
+fn status(directory: i32, path: &CStr, flags: i32) -> Result<(FileKind, u64)> {
+    const STATX_TYPE: u32 = 0x1;
+    const STATX_SIZE: u32 = 0x200;
+    let mut words = [0u64; 32];
+    let mask = STATX_TYPE | STATX_SIZE;
+    // SAFETY: `path` is a NUL-terminated string that outlives the call; the kernel writes `struct statx`, 256 bytes.
+    retry(|| unsafe { syscall!(Sysno::statx, directory, path.as_ptr(), flags, mask, words.as_mut_ptr()) })?;
+    // `stx_mode`, the 16 bits at offset 28, and `stx_size`, the word at offset 40.
+    let [_, _, _, fourth, _, len, ..] = words;
+    let [_, _, _, _, low, high, ..] = fourth.to_ne_bytes();
+    let mode = u32::from(u16::from_ne_bytes([low, high]));
+    Ok((if mode & libc::S_IFMT == libc::S_IFREG { FileKind::Regular } else { FileKind::Other }, len))
+}
+
+/// Where a symbolic link leads. A longer answer than the buffer is cut.
+#[cfg(feature = "files")]
+pub(crate) fn read_link<'a>(path: &CStr, buf: &'a mut [u8]) -> Result<&'a [u8]> {
+    // SAFETY: `path` is a NUL-terminated string, and the kernel writes at most `buf.len()` bytes at `buf`; both are
+    // borrowed for the call.
+    let len = retry(|| unsafe {
+        syscall!(Sysno::readlinkat, libc::AT_FDCWD, path.as_ptr(), buf.as_mut_ptr(), buf.len())
+    })?;
+    Ok(buf.get(..len).unwrap_or(&[]))
 }
 
 fn retry(mut call: impl FnMut() -> core::result::Result<usize, syscalls::Errno>) -> Result<usize> {

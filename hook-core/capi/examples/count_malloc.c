@@ -42,6 +42,16 @@ int main(void)
     check(grapnel_find("libc.so", "free", &free_at, NULL));
     memcpy(before, malloc_at, sizeof before);
 
+    /* By address; and what isn't exported, through the symbol table of this program's file. */
+    char name[64];
+    void *start, *own;
+    check(grapnel_find_at((char *)malloc_at + 1, name, sizeof name, &start, NULL));
+    if (start == malloc_at)
+        printf("%s begins where it was found\n", name);
+    check(grapnel_find(NULL, "counting_malloc", &own, NULL));
+    if (own != (void *)counting_malloc)
+        return 1;
+
     /* This program has one thread. */
     check(grapnel_replace(malloc_at, (void *)counting_malloc, GRAPNEL_SINGLE_THREADED, (void **)&original_malloc,
                           &malloc_hook));

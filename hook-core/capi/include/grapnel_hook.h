@@ -135,10 +135,15 @@ size_t grapnel_rebound(const grapnel_rebinding *rebinding);
 /* Puts back what was in the words, but for those that hold something else by now, and frees the handle. */
 grapnel_error *grapnel_unbind(grapnel_rebinding *rebinding);
 
-/* Finds a function in a loaded object. `object` is how the object's file name begins ("libc.so"), or NULL for the first
- * object that defines the name. An indirect function (IFUNC) is resolved to what is really called. `size` may be NULL.
- * No object may be loaded or unloaded meanwhile. */
+/* Finds a function in a loaded object. `object` is how the object's file name begins ("libc.so"), its soname or the end
+ * of its path, or NULL for the first object that defines the name. `name` may ask for a version ("memcpy@GLIBC_2.2.5"). A
+ * function that isn't exported is looked for in the symbol tables of the object's file, of its debug file and in its
+ * .gnu_debugdata, if these files belong to what is loaded. An indirect function (IFUNC) is resolved to what is really
+ * called. `size` may be NULL. No object may be loaded or unloaded meanwhile. */
 grapnel_error *grapnel_find(const char *object, const char *name, void **address, size_t *size);
+/* Finds the function around an address: its name, cut to `room` bytes with the zero at its end, or "" if no symbol table
+ * has one; where it begins, and how long it is. Each may be NULL. */
+grapnel_error *grapnel_find_at(const void *address, char *name, size_t room, void **start, size_t *size);
 
 /* What went wrong, as one sentence. Valid until the error is freed. */
 const char *grapnel_error_message(const grapnel_error *error);

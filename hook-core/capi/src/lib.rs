@@ -9,15 +9,13 @@
 
 pub mod batch;
 pub mod call;
+pub mod find;
 pub mod rebind;
 mod shared;
 
-use std::{
-    ffi::{CStr, CString, c_char, c_int, c_void},
-    ptr,
-};
+use std::ffi::{CString, c_char, c_int};
 
-use engine::{Liveness, module, symbol};
+use engine::Liveness;
 
 /// Why something failed.
 #[derive(Debug)]
@@ -49,50 +47,6 @@ fn liveness(number: c_int) -> Result<Liveness, *mut grapnel_error> {
             0,
         )),
     }
-}
-
-/// Finds a function in a loaded object.
-///
-/// # Safety
-/// `object` is null or a string, `name` is a string, `address` is valid for writes, `size` is so or null. No object is
-/// loaded or unloaded meanwhile.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn grapnel_find(
-    object: *const c_char,
-    name: *const c_char,
-    address: *mut *mut c_void,
-    size: *mut usize,
-) -> *mut grapnel_error {
-    // SAFETY: null or a string (the caller's promise).
-    let object = (!object.is_null()).then(|| unsafe { CStr::from_ptr(object) });
-    // SAFETY: a string (the caller's promise).
-    let name = unsafe { CStr::from_ptr(name) };
-    let Some(debug) = module::r_debug_of_this_process() else {
-        return grapnel_error::raise(
-            "the dynamic linker's list of objects can't be found",
-            "is the program linked statically?",
-            0,
-        );
-    };
-    // SAFETY: the dynamic linker's own structure; nothing is loaded or unloaded meanwhile (the caller's promise).
-    let modules = unsafe { module::loaded_modules(debug) };
-    let named = |m: &&module::Module| object.is_none_or(|o| m.file_name().starts_with(o.to_bytes()));
-    let Some(found) = modules.iter().filter(named).find_map(|m| symbol::find(m, name.to_bytes())) else {
-        let place = object.map_or("any object".into(), CStr::to_string_lossy);
-        return grapnel_error::raise(
-            &format!("{} isn't defined by {place}", name.to_string_lossy()),
-            "check the names; a function that isn't exported can't be found yet",
-            0,
-        );
-    };
-    // SAFETY: the object is loaded; `address` and `size` are as promised.
-    unsafe {
-        address.write(found.resolve().cast_mut().cast());
-        if !size.is_null() {
-            size.write(found.size);
-        }
-    }
-    ptr::null_mut()
 }
 
 /// What went wrong.

@@ -9,11 +9,11 @@ use std::{
 };
 
 use engine::{
-    module::{self, Module},
+    module::Module,
     rebind::{Rebinding, Report},
 };
 
-use crate::grapnel_error;
+use crate::{find, grapnel_error, grapnel_error_free};
 
 /// A function whose place another takes.
 #[derive(Debug)]
@@ -23,8 +23,12 @@ pub struct grapnel_rebinding(Rebinding);
 /// # Safety
 /// No object is loaded or unloaded while the list is used.
 unsafe fn modules() -> Vec<Module> {
-    // SAFETY: the dynamic linker's own structure; the rest is the caller's promise.
-    module::r_debug_of_this_process().map_or(Vec::new(), |debug| unsafe { module::loaded_modules(debug) })
+    // SAFETY: the caller's promise.
+    unsafe { find::modules() }.unwrap_or_else(|error| {
+        // SAFETY: it was raised just now. A program without a list has nothing to be rebound.
+        unsafe { grapnel_error_free(error) };
+        Vec::new()
+    })
 }
 
 fn judge(report: &Report) -> *mut grapnel_error {

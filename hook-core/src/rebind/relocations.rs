@@ -2,7 +2,7 @@
 
 use super::RelocatedValue;
 use crate::{
-    elf::{self, Rela},
+    elf::{self, Rel, Rela},
     module::Module,
     native,
 };
@@ -23,8 +23,11 @@ pub(super) struct Place {
 pub(super) fn for_each(module: &Module, each: &mut dyn FnMut(Place)) {
     let dynamic = module.dynamic();
     rela(module, dynamic.rela, each);
-    if dynamic.plt_kind == elf::DT_RELA {
-        rela(module, dynamic.plt, each);
+    rel(module, dynamic.rel, each);
+    match dynamic.plt_kind {
+        elf::DT_RELA => rela(module, dynamic.plt, each),
+        elf::DT_REL => rel(module, dynamic.plt, each),
+        _ => {}
     }
     relr(module, dynamic.relr, each);
 }
@@ -33,18 +36,29 @@ fn rela(module: &Module, (table, len): (Option<usize>, usize), each: &mut dyn Fn
     let Some(table) = table else { return };
     for offset in (0..len.min(TABLE_MAX)).step_by(size_of::<Rela>()) {
         let Some(entry) = module.read::<Rela>(table.wrapping_add(offset)) else { return };
-        let at = module.bias().wrapping_add(entry.offset);
-        // The halves of `r_info` in 64-bit objects.
-        let (symbol, kind) = (entry.info >> 32, entry.info as u32);
-        match native::relocated_value(kind) {
-            Some(RelocatedValue::Address) => each(Place { at, symbol: None }),
-            Some(RelocatedValue::Symbol) => each(Place { at, symbol: Some(symbol) }),
-            // An address behind a function's start is no call's.
-            Some(RelocatedValue::SymbolAndAddend) if entry.addend == 0 => {
-                each(Place { at, symbol: Some(symbol) })
-            }
-            _ => {}
-        }
+        one(module, entry.rel, entry.addend, each);
+    }
+}
+
+/// The addends are in the words, and no longer known once those are relocated: what a word holds then shows whether it is
+/// a function's address.
+fn rel(module: &Module, (table, len): (Option<usize>, usize), each: &mut dyn FnMut(Place)) {
+    let Some(table) = table else { return };
+    for offset in (0..len.min(TABLE_MAX)).step_by(size_of::<Rel>()) {
+        let Some(entry) = module.read::<Rel>(table.wrapping_add(offset)) else { return };
+        one(module, entry, 0, each);
+    }
+}
+
+fn one(module: &Module, entry: Rel, addend: isize, each: &mut dyn FnMut(Place)) {
+    let at = module.bias().wrapping_add(entry.offset);
+    let (symbol, kind) = entry.symbol_and_kind();
+    match native::relocated_value(kind) {
+        Some(RelocatedValue::Address) => each(Place { at, symbol: None }),
+        Some(RelocatedValue::Symbol) => each(Place { at, symbol: Some(symbol) }),
+        // An address behind a function's start is no call's.
+        Some(RelocatedValue::SymbolAndAddend) if addend == 0 => each(Place { at, symbol: Some(symbol) }),
+        _ => {}
     }
 }
 

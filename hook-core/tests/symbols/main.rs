@@ -1,7 +1,10 @@
 //! Loaded objects and their symbols, compared with what the dynamic linker says.
 
-#[path = "common/find.rs"]
+mod files;
+#[path = "../common/find.rs"]
 mod find;
+mod hostile;
+mod library;
 
 use grapnel_hook::symbol::{self, SymbolKind};
 

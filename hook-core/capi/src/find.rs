@@ -1,0 +1,146 @@
+//! Functions of loaded objects, by their names and by their addresses.
+//!
+//! # Safety
+//! No object is loaded or unloaded during a call, which each says; so the list of objects and what it leads to stay.
+
+use std::{
+    ffi::{CStr, c_char, c_void},
+    ptr, slice,
+};
+
+use engine::{
+    module::{self, Module},
+    symbol::{self, Lookup, LookupError, Symbol},
+};
+
+use crate::grapnel_error;
+
+/// # Safety
+/// No object is loaded or unloaded while the list is used.
+pub(crate) unsafe fn modules() -> Result<Vec<Module>, *mut grapnel_error> {
+    let unknown = || {
+        grapnel_error::raise(
+            "the dynamic linker's list of objects can't be found",
+            "is the program linked statically?",
+            0,
+        )
+    };
+    let debug = module::r_debug_of_this_process().ok_or_else(unknown)?;
+    // SAFETY: the dynamic linker's own structure; the rest is the caller's promise.
+    Ok(unsafe { module::loaded_modules(debug) })
+}
+
+fn raise(error: &LookupError) -> *mut grapnel_error {
+    grapnel_error::raise(&error.to_string(), error.remedy(), 0)
+}
+
+/// The first object that exports it, else the first whose files have it. With an object's name the reason why not.
+fn find(modules: &[Module], object: Option<&CStr>, name: &CStr) -> Result<Symbol, *mut grapnel_error> {
+    let called = |module: &&Module| {
+        let object = object.map(CStr::to_bytes);
+        object.is_none_or(|name| module.file_name().starts_with(name) || module.is_called(name))
+    };
+    let candidates = || modules.iter().filter(called);
+    let exported = |module| symbol::find(module, name.to_bytes());
+    if let Some(found) = candidates().find_map(exported) {
+        return Ok(found);
+    }
+    let mut first = None;
+    for module in candidates() {
+        match Lookup::new(module).find(name.to_bytes()) {
+            Ok(found) => return Ok(found),
+            Err(error) => first = first.or(Some(error)),
+        }
+    }
+    Err(match (object, first) {
+        (Some(_), Some(error)) => raise(&error),
+        (Some(object), None) => grapnel_error::raise(
+            &format!("no object called {} is loaded", object.to_string_lossy()),
+            "check the name; functions of objects that are loaded later can be waited for",
+            0,
+        ),
+        (None, _) => grapnel_error::raise(
+            &format!("{} isn't defined by any object", name.to_string_lossy()),
+            "check the name; what isn't exported needs its object's debug symbols",
+            0,
+        ),
+    })
+}
+
+/// Finds a function in a loaded object.
+///
+/// # Safety
+/// `object` is null or a string, `name` is a string, `address` is valid for writes, `size` is so or null. No object is
+/// loaded or unloaded meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn grapnel_find(
+    object: *const c_char,
+    name: *const c_char,
+    address: *mut *mut c_void,
+    size: *mut usize,
+) -> *mut grapnel_error {
+    // SAFETY: null or a string (the caller's promise).
+    let object = (!object.is_null()).then(|| unsafe { CStr::from_ptr(object) });
+    // SAFETY: a string (the caller's promise).
+    let name = unsafe { CStr::from_ptr(name) };
+    // SAFETY: the caller's promise.
+    let found = unsafe { modules() }.and_then(|modules| find(&modules, object, name));
+    match found {
+        // SAFETY: the object is loaded; `address` and `size` are as promised.
+        Ok(found) => unsafe {
+            address.write(found.resolve().cast_mut().cast());
+            if !size.is_null() {
+                size.write(found.size);
+            }
+            ptr::null_mut()
+        },
+        Err(error) => error,
+    }
+}
+
+/// Finds the function around an address.
+///
+/// # Safety
+/// `name` is null or valid for writes of `room` bytes; `start` and `size` are null or valid for writes. No object is
+/// loaded or unloaded meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn grapnel_find_at(
+    address: *const c_void,
+    name: *mut c_char,
+    room: usize,
+    start: *mut *mut c_void,
+    size: *mut usize,
+) -> *mut grapnel_error {
+    let at = address as usize;
+    // SAFETY: the caller's promise.
+    let modules = match unsafe { modules() } {
+        Ok(modules) => modules,
+        Err(error) => return error,
+    };
+    let module = modules.iter().find(|module| module.holds_code(at));
+    let Some(function) = module.and_then(|module| Lookup::new(module).function_at(at)) else {
+        return grapnel_error::raise(
+            &format!("no function is known at {at:#x}"),
+            "check that it is an address of a loaded object's code",
+            at as u64,
+        );
+    };
+    if !name.is_null() && room > 0 {
+        // SAFETY: valid for writes of `room` bytes (the caller's promise).
+        let name = unsafe { slice::from_raw_parts_mut(name.cast::<u8>(), room) };
+        name.fill(0);
+        let text = function.name.unwrap_or_default();
+        let len = text.len().min(room - 1);
+        name[..len].copy_from_slice(&text[..len]);
+    }
+    // SAFETY: null or valid for writes (the caller's promise).
+    unsafe {
+        if !start.is_null() {
+            start.write(function.range.start as *mut c_void);
+        }
+        if !size.is_null() {
+            size.write(function.range.len());
+        }
+    }
+    ptr::null_mut()
+}

@@ -1,0 +1,158 @@
+//! The dynamic linker's list of loaded objects.
+//!
+//! # Safety
+//! The list is the dynamic linker's own, and read without its lock: [`loaded_modules`] says when that is right.
+
+use alloc::vec::Vec;
+use core::ffi::c_char;
+
+use super::{Module, PHDR_MAX};
+use crate::{
+    elf::{self, Dyn, Phdr},
+    memory::maps::Maps,
+};
+
+/// The longest name of an object that is kept.
+const NAME_MAX: usize = 4096;
+/// More objects than any process has; a corrupt list ends here.
+const LIST_MAX: usize = 1 << 16;
+
+/// The dynamic linker's structure for debuggers (`struct r_debug` of `<link.h>`).
+#[repr(C)]
+#[derive(Debug)]
+pub struct RDebug {
+    version: i32,
+    map: *const LinkMap,
+    brk: usize,
+    state: i32,
+    base: usize,
+    /// There from version 2 on (`struct r_debug_extended`): the next namespace.
+    next: *const RDebug,
+}
+
+/// The public head of the dynamic linker's `struct link_map`.
+#[repr(C)]
+#[derive(Debug)]
+pub struct LinkMap {
+    bias: usize,
+    name: *const c_char,
+    dynamic: *const Dyn,
+    next: *const LinkMap,
+    prev: *const LinkMap,
+}
+
+impl RDebug {
+    /// The address of the function that the dynamic linker calls when its list has changed.
+    pub fn breakpoint(&self) -> *const () {
+        self.brk as *const ()
+    }
+
+    /// Whether the list is whole: no object is being added or removed.
+    pub fn is_consistent(&self) -> bool {
+        self.state == 0
+    }
+}
+
+/// Where the dynamic linker keeps its list, found through the main program: its program headers are in the auxiliary
+/// vector, and its dynamic section has a pointer that the dynamic linker fills in. A program that was started through the
+/// dynamic linker by hand works as well.
+///
+/// # Safety
+/// `phdr` points to the `count` program headers of the main program (`AT_PHDR`, `AT_PHNUM`), which is loaded.
+pub unsafe fn r_debug(phdr: *const (), count: usize) -> Option<*const RDebug> {
+    let headers = (0..count.min(PHDR_MAX))
+        // SAFETY: `phdr` points to `count` headers (the caller's promise).
+        .map(|i| unsafe { phdr.cast::<Phdr>().add(i).read_unaligned() });
+    // The header of type PT_PHDR says where the headers were linked to be; a program without it isn't relocated.
+    let linked = headers.clone().find(|p| p.p_type == elf::PT_PHDR).map(|p| p.p_vaddr as usize);
+    let bias = linked.map_or(0, |linked| (phdr as usize).wrapping_sub(linked));
+    // The ELF header lies before its program headers, in the same page in every program that linkers make.
+    // SAFETY: the page that holds the program headers is readable, and the main program is never unloaded.
+    let program = unsafe { Module::from_elf_header(b"", phdr as usize & !(crate::sys::PAGE - 1)) }
+        // SAFETY: as above; `phdr` points to `count` headers.
+        .unwrap_or_else(|| unsafe { Module::from_program_headers(b"", bias, phdr, count) });
+    // When the dynamic linker was started by hand, the vector describes it, and the structure is its own symbol.
+    let own = || crate::symbol::find(&program, b"_r_debug").map(|symbol| symbol.addr);
+    program.dynamic().debug.or_else(own).map(|at| at as *const RDebug)
+}
+
+/// The same through `/proc/self/auxv`, for who has no auxiliary vector at hand.
+pub fn r_debug_of_this_process() -> Option<*const RDebug> {
+    let file = crate::sys::Fd::open(c"/proc/self/auxv", libc::O_RDONLY).ok()?;
+    let mut buf = [0u8; 1024];
+    let n = file.read(&mut buf).ok()?;
+    let (mut phdr, mut count) = (0, 0);
+    for entry in buf.get(..n)?.chunks_exact(2 * size_of::<usize>()) {
+        let (kind, value) = entry.split_at(size_of::<usize>());
+        let value = usize::from_ne_bytes(value.try_into().ok()?);
+        match usize::from_ne_bytes(kind.try_into().ok()?) as u64 {
+            libc::AT_PHDR => phdr = value,
+            libc::AT_PHNUM => count = value,
+            _ => {}
+        }
+    }
+    // SAFETY: the kernel put these into the vector for the program that it loaded.
+    (phdr != 0).then(|| unsafe { r_debug(phdr as *const (), count) })?
+}
+
+/// Every loaded object, in every namespace, in the dynamic linker's order. The first one is the main program.
+///
+/// Objects whose ELF header can't be found in memory are left out.
+///
+/// # Safety
+/// `debug` is the dynamic linker's structure. No object is loaded or unloaded during the walk (for instance: this is
+/// called before main, or from the function at [`RDebug::breakpoint`], or with the loader known to be idle), and the
+/// objects stay loaded for as long as the values are used.
+pub unsafe fn loaded_modules(debug: *const RDebug) -> Vec<Module> {
+    let maps = Maps::read().unwrap_or_default();
+    let mut out = Vec::new();
+    let mut space = debug;
+    for _ in 0..LIST_MAX {
+        if space.is_null() {
+            break;
+        }
+        // SAFETY: the structure and those that follow it in the list belong to the dynamic linker and stay. `next` is
+        // only looked at from version 2 on; the bytes before it are there in every version.
+        let (version, mut map) = unsafe { ((*space).version, (*space).map) };
+        for _ in 0..LIST_MAX {
+            if map.is_null() {
+                break;
+            }
+            // SAFETY: the list doesn't change meanwhile (the caller's promise).
+            let entry = unsafe { map.read() };
+            // SAFETY: the entry is of an object that is loaded and stays so.
+            out.extend(unsafe { from_link_map(&entry, &maps) });
+            map = entry.next;
+        }
+        // SAFETY: as above.
+        space = if version >= 2 { unsafe { (*space).next } } else { core::ptr::null() };
+    }
+    out
+}
+
+/// # Safety
+/// The entry describes an object that is loaded and stays so.
+unsafe fn from_link_map(entry: &LinkMap, maps: &Maps) -> Option<Module> {
+    let name = read_name(entry.name as usize, maps);
+    // The header is where the bias says unless the file was linked for an address of its own.
+    let candidates = [Some(entry.bias), maps.file_start(entry.dynamic as usize)];
+    candidates.into_iter().flatten().find_map(|header| {
+        if maps.readable(header, crate::sys::PAGE) < crate::sys::PAGE {
+            return None;
+        }
+        // SAFETY: a page is readable there, and what is mapped there stays.
+        let module = unsafe { Module::from_elf_header(name, header) }?;
+        (module.bias == entry.bias
+            && module.segments.iter().any(|s| s.range.contains(&(entry.dynamic as usize))))
+        .then_some(module)
+    })
+}
+
+fn read_name(at: usize, maps: &Maps) -> &'static [u8] {
+    let len = maps.readable(at, NAME_MAX);
+    // SAFETY: the bytes are mapped and readable. The slice is copied before the walk goes on, so it needn't outlive
+    // the entry.
+    let bytes: &'static [u8] = unsafe { core::slice::from_raw_parts(at as *const u8, len) };
+    let end = bytes.iter().position(|&b| b == 0).unwrap_or(0);
+    bytes.get(..end).unwrap_or(&[])
+}

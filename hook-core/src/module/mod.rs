@@ -1,0 +1,195 @@
+//! Loaded ELF objects, found through the dynamic linker's own list and read where they are mapped.
+//!
+//! No function of the dynamic linker is called: `dl_iterate_phdr`, `dlopen` and `dlsym` take its lock.
+//!
+//! # Safety
+//! A [`Module`] reads the memory of an object. Its constructors are `unsafe`: the object must stay loaded for as long
+//! as the value is used. Every read is checked against the readable segments that the program headers name.
+
+mod build_id;
+mod dynamic;
+mod list;
+
+use alloc::vec::Vec;
+use core::ops::Range;
+
+pub use build_id::BuildId;
+pub(crate) use dynamic::Dynamic;
+pub use list::{LinkMap, RDebug, loaded_modules, r_debug, r_debug_of_this_process};
+
+use crate::elf::{self, Ehdr, Phdr};
+
+/// More program headers than any object has.
+const PHDR_MAX: usize = 1 << 12;
+
+/// A segment as it is mapped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Segment {
+    /// The addresses, as the program header gives them, moved by the load bias.
+    pub range: Range<usize>,
+    /// May be read.
+    pub read: bool,
+    /// Holds code.
+    pub execute: bool,
+}
+
+/// A loaded ELF object.
+#[derive(Debug, Clone)]
+pub struct Module {
+    name: Vec<u8>,
+    bias: usize,
+    segments: Vec<Segment>,
+    dynamic: Dynamic,
+    eh_frame_hdr: Option<Range<usize>>,
+    notes: Vec<Range<usize>>,
+}
+
+impl Module {
+    /// Describes an object by its program headers.
+    ///
+    /// # Safety
+    /// `phdr` points to `count` program headers of an object that is loaded with this bias and stays loaded for as long
+    /// as the value is used.
+    pub unsafe fn from_program_headers(name: &[u8], bias: usize, phdr: *const (), count: usize) -> Self {
+        let mut segments = Vec::new();
+        let mut dynamic = None;
+        let mut eh_frame_hdr = None;
+        let mut notes = Vec::new();
+        for i in 0..count.min(PHDR_MAX) {
+            // SAFETY: `phdr` points to `count` headers (the caller's promise).
+            let header = unsafe { phdr.cast::<Phdr>().add(i).read_unaligned() };
+            let start = bias.wrapping_add(header.p_vaddr as usize);
+            let Some(end) = start.checked_add(header.p_memsz as usize) else { continue };
+            match header.p_type {
+                elf::PT_LOAD => segments.push(Segment {
+                    range: start..end,
+                    read: header.p_flags & elf::PF_R != 0,
+                    execute: header.p_flags & elf::PF_X != 0,
+                }),
+                elf::PT_DYNAMIC => dynamic = Some(start),
+                elf::PT_GNU_EH_FRAME => eh_frame_hdr = Some(start..end),
+                elf::PT_NOTE => notes.push(start..end),
+                _ => {}
+            }
+        }
+        let mut module =
+            Self { name: Vec::from(name), bias, segments, dynamic: Dynamic::default(), eh_frame_hdr, notes };
+        if let Some(at) = dynamic {
+            module.dynamic = Dynamic::read(&module, at);
+        }
+        module
+    }
+
+    /// Describes an object by the address of its ELF header, which lies in its first segment.
+    ///
+    /// # Safety
+    /// At `header` one page is readable. If it holds an ELF header of this machine, it is that of an object that is
+    /// loaded there and stays loaded for as long as the value is used.
+    pub unsafe fn from_elf_header(name: &[u8], header: usize) -> Option<Self> {
+        // SAFETY: one page is readable there.
+        let ehdr = unsafe { (header as *const Ehdr).read_unaligned() };
+        let table = (ehdr.e_phoff as usize)
+            ..(ehdr.e_phoff as usize).checked_add(usize::from(ehdr.e_phnum) * size_of::<Phdr>())?;
+        if ehdr.e_ident.get(..4)? != b"\x7fELF"
+            || ehdr.e_ident.get(4) != Some(&elf::CLASS)
+            || usize::from(ehdr.e_phentsize) != size_of::<Phdr>()
+            || table.end > crate::sys::PAGE
+        {
+            return None;
+        }
+        let phdr = (header + table.start) as *const Phdr;
+        // The segment that holds the file's start says which address the file was linked for.
+        let first = (0..usize::from(ehdr.e_phnum))
+            // SAFETY: the table ends inside the readable page (checked above).
+            .map(|i| unsafe { phdr.add(i).read_unaligned() })
+            .find(|p| p.p_type == elf::PT_LOAD && p.p_offset == 0)?;
+        let bias = header.wrapping_sub(first.p_vaddr as usize);
+        // SAFETY: the table is readable, and the object stays loaded (the caller's promise).
+        Some(unsafe { Self::from_program_headers(name, bias, phdr.cast(), usize::from(ehdr.e_phnum)) })
+    }
+
+    /// The name that the dynamic linker has for it: a path, or empty for the main program.
+    pub fn name(&self) -> &[u8] {
+        &self.name
+    }
+
+    /// The last component of the name.
+    pub fn file_name(&self) -> &[u8] {
+        self.name.rsplit(|&b| b == b'/').next().unwrap_or(&[])
+    }
+
+    /// The name that it was linked to be known by (`DT_SONAME`), if it has one.
+    pub fn soname(&self) -> Option<&[u8]> {
+        self.string(self.dynamic.soname?)
+    }
+
+    /// Whether it goes by this name: its soname, its whole name, or the last components of that ("libz.so.1",
+    /// "lib/libz.so.1"). The empty name is that of the main program.
+    pub fn is_called(&self, name: &[u8]) -> bool {
+        let ends = || {
+            let before = self.name.strip_suffix(name)?;
+            Some(before.is_empty() || before.ends_with(b"/"))
+        };
+        match name {
+            b"" => self.name.is_empty(),
+            _ => self.soname() == Some(name) || ends() == Some(true),
+        }
+    }
+
+    /// The number that the linker gave to this very build (the note `NT_GNU_BUILD_ID`), if it did.
+    pub fn build_id(&self) -> Option<BuildId> {
+        self.notes.iter().find_map(|note| BuildId::in_notes(self.slice(note.start, Some(note.end))?))
+    }
+
+    /// What is added to the addresses in the file.
+    pub fn bias(&self) -> usize {
+        self.bias
+    }
+
+    /// The loadable segments.
+    pub fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    /// Whether an address lies in code of this object.
+    pub fn holds_code(&self, address: usize) -> bool {
+        self.segments.iter().any(|s| s.execute && s.range.contains(&address))
+    }
+
+    pub(crate) fn dynamic(&self) -> &Dynamic {
+        &self.dynamic
+    }
+
+    /// A string of the dynamic section's table.
+    pub(crate) fn string(&self, offset: usize) -> Option<&[u8]> {
+        let start = self.dynamic.strings?;
+        let bytes = self.slice(start, start.checked_add(self.dynamic.strings_len))?.get(offset..)?;
+        bytes.get(..bytes.iter().position(|&b| b == 0)?)
+    }
+
+    /// The bytes from `at` to `end`, or to the end of the segment that holds `at`.
+    pub(crate) fn slice(&self, at: usize, end: Option<usize>) -> Option<&[u8]> {
+        let segment = self.segments.iter().find(|s| s.read && s.range.contains(&at))?;
+        let end = end.map_or(segment.range.end, |end| end.min(segment.range.end));
+        let len = end.checked_sub(at)?;
+        // SAFETY: the range lies in a readable segment of an object that stays loaded (the constructors' promise).
+        // Only tables that the dynamic linker has finished relocating are read through it.
+        Some(unsafe { core::slice::from_raw_parts(at as *const u8, len) })
+    }
+
+    /// `.eh_frame_hdr`, with its address.
+    pub(crate) fn eh_frame_hdr(&self) -> Option<(usize, &[u8])> {
+        let range = self.eh_frame_hdr.clone()?;
+        Some((range.start, self.slice(range.start, Some(range.end))?))
+    }
+
+    /// Reads a value; `None` outside the readable segments.
+    pub(crate) fn read<T: elf::Plain>(&self, at: usize) -> Option<T> {
+        let end = at.checked_add(size_of::<T>())?;
+        let held = |s: &&Segment| s.read && s.range.start <= at && end <= s.range.end;
+        self.segments.iter().find(held)?;
+        // SAFETY: the bytes lie in a readable segment of an object that stays loaded (the constructors' promise), and
+        // every bit pattern is a value of a `Plain` type.
+        Some(unsafe { (at as *const T).read_unaligned() })
+    }
+}

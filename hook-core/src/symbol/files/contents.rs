@@ -1,0 +1,186 @@
+//! The bytes of a file, read when they are asked for.
+//!
+//! A file is not mapped: whoever cuts it short meanwhile would have the reader killed by SIGBUS. Its bytes are read into
+//! anonymous memory as long as the file, of which only what was read takes room.
+//!
+//! # Safety
+//! A chunk of the memory is written once, before a reference to any byte of it is given out, and not after that. The
+//! memory goes when the value goes, and references borrow the value.
+
+use alloc::{ffi::CString, vec::Vec};
+use core::{
+    cell::{Cell, OnceCell},
+    ops::Range,
+};
+
+use object::ReadRef;
+
+use super::FileError;
+use crate::sys::{self, Errno, Fd, FileKind};
+
+/// How much is read at once.
+const CHUNK: usize = 1 << 16;
+/// Longer files are refused: no object that is mapped into a process comes near it.
+const LEN_MAX: u64 = if size_of::<usize>() == 8 { 1 << 36 } else { 1 << 29 };
+
+/// Anonymous memory, zero at first.
+#[derive(Debug)]
+pub(super) struct Pages {
+    at: usize,
+    len: usize,
+}
+
+impl Pages {
+    /// Takes memory, of which only what is touched takes room.
+    pub(super) fn new(len: usize) -> Result<Self, Errno> {
+        let len = len.max(1);
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new mapping at a place that the kernel chooses disturbs none.
+        let at = unsafe { sys::mmap(0, len, libc::PROT_READ | libc::PROT_WRITE, flags, None) }?;
+        Ok(Self { at, len })
+    }
+
+    pub(super) fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: the memory is mapped for as long as the value lives, and borrowed through it alone.
+        unsafe { core::slice::from_raw_parts_mut(self.at as *mut u8, self.len) }
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this value's, and references to it borrow the value.
+        let _ = unsafe { sys::munmap(self.at, self.len) };
+    }
+}
+
+/// The bytes of a file, or of what a file held compressed.
+#[derive(Debug)]
+pub(super) struct Contents {
+    pages: Pages,
+    len: usize,
+    /// Where the bytes come from, and which chunks are there. `None` if all are.
+    source: Option<Source>,
+}
+
+#[derive(Debug)]
+struct Source {
+    file: Fd,
+    /// A bit for each chunk.
+    there: Vec<Cell<u64>>,
+    /// Why a read failed, the first time.
+    failed: OnceCell<Errno>,
+}
+
+impl Contents {
+    /// Opens a regular file.
+    pub(super) fn open(path: &[u8]) -> Result<Self, FileError> {
+        let failed = |errno| FileError::Unreadable { path: path.into(), errno };
+        let name = CString::new(path).map_err(|_| failed(sys::EINVAL))?;
+        // Opening a device may already do something, so it is looked at before; and again at what was opened.
+        let irregular = || FileError::NotRegular { path: path.into() };
+        if sys::kind_and_len(&name).map_err(failed)?.0 != FileKind::Regular {
+            return Err(irregular());
+        }
+        let flags = libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY;
+        let file = Fd::open(&name, flags).map_err(failed)?;
+        let (kind, len) = file.kind_and_len().map_err(failed)?;
+        if kind != FileKind::Regular {
+            return Err(irregular());
+        }
+        if len > LEN_MAX {
+            return Err(FileError::TooLarge { path: path.into(), len });
+        }
+        let len = len as usize;
+        let pages = Pages::new(len).map_err(failed)?;
+        let there = (0..len.div_ceil(CHUNK).div_ceil(64)).map(|_| Cell::new(0)).collect();
+        Ok(Self { pages, len, source: Some(Source { file, there, failed: OnceCell::new() }) })
+    }
+
+    /// Bytes that are all there: the first `len` of the memory.
+    pub(super) fn of(pages: Pages, len: usize) -> Self {
+        Self { len: len.min(pages.len), pages, source: None }
+    }
+
+    /// Why the file could not be read, if that was it.
+    pub(super) fn failure(&self) -> Option<Errno> {
+        self.source.as_ref()?.failed.get().copied()
+    }
+
+    /// The bytes of a range of the file.
+    pub(super) fn get(&self, range: Range<usize>) -> Option<&[u8]> {
+        let len = range.end.checked_sub(range.start)?;
+        if range.end > self.len {
+            return None;
+        }
+        if let (Some(source), false) = (&self.source, range.is_empty()) {
+            for chunk in range.start / CHUNK..=(range.end - 1) / CHUNK {
+                self.fill(source, chunk)?;
+            }
+        }
+        // SAFETY: the range lies in the memory, and its chunks are there and aren't written any more.
+        Some(unsafe { core::slice::from_raw_parts((self.pages.at + range.start) as *const u8, len) })
+    }
+
+    /// Reads a chunk unless it is there.
+    fn fill(&self, source: &Source, chunk: usize) -> Option<()> {
+        let (word, bit) = (source.there.get(chunk / 64)?, 1 << (chunk % 64));
+        if word.get() & bit != 0 {
+            return Some(());
+        }
+        let start = chunk * CHUNK;
+        let len = self.len.checked_sub(start)?.min(CHUNK);
+        // SAFETY: the bytes lie in the memory, and no reference to any byte of a chunk that isn't there exists.
+        let bytes = unsafe { core::slice::from_raw_parts_mut((self.pages.at + start) as *mut u8, len) };
+        let mut done = 0;
+        while let Some(rest) = bytes.get_mut(done..).filter(|rest| !rest.is_empty()) {
+            match source.file.read_at(rest, start + done) {
+                // The file was cut short meanwhile.
+                Ok(0) => return None,
+                Ok(n) => done += n,
+                Err(errno) => {
+                    let _ = source.failed.set(errno);
+                    return None;
+                }
+            }
+        }
+        word.set(word.get() | bit);
+        Some(())
+    }
+
+    /// The checksum that a debug link has.
+    pub(super) fn crc32(&self) -> Option<u32> {
+        let mut hasher = crc32fast::Hasher::new();
+        for start in (0..self.len).step_by(CHUNK) {
+            hasher.update(self.get(start..self.len.min(start + CHUNK))?);
+        }
+        Some(hasher.finalize())
+    }
+}
+
+impl<'a> ReadRef<'a> for &'a Contents {
+    fn len(self) -> Result<u64, ()> {
+        Ok(self.len as u64)
+    }
+
+    fn read_bytes_at(self, offset: u64, size: u64) -> Result<&'a [u8], ()> {
+        let end = offset.checked_add(size).ok_or(())?;
+        let range = usize::try_from(offset).map_err(drop)?..usize::try_from(end).map_err(drop)?;
+        self.get(range).ok_or(())
+    }
+
+    fn read_bytes_at_until(self, range: Range<u64>, delimiter: u8) -> Result<&'a [u8], ()> {
+        let start = usize::try_from(range.start).map_err(drop)?;
+        let limit = usize::try_from(range.end).map_err(drop)?.min(self.len);
+        let mut at = start;
+        while at < limit {
+            // To the end of the chunk, so that no more is read than is needed.
+            let end = limit.min((at / CHUNK + 1) * CHUNK);
+            let bytes = self.get(at..end).ok_or(())?;
+            if let Some(found) = bytes.iter().position(|&byte| byte == delimiter) {
+                return self.get(start..at + found).ok_or(());
+            }
+            at = end;
+        }
+        Err(())
+    }
+}

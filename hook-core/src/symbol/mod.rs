@@ -1,0 +1,171 @@
+//! Symbols of loaded objects.
+//!
+//! The functions here look in the tables that the dynamic linker itself uses, where they are mapped: what an object
+//! exports is there. They neither lock nor allocate. Every version of a symbol counts: one kept for old programs
+//! (`cfree@GLIBC_2.2.5`) and a private one (`GLIBC_PRIVATE`) are found as well.
+//!
+//! What an object doesn't export is in the symbol table of its file, of its separate debug file, or in what distributions
+//! leave of it (`.gnu_debugdata`). With the feature `files`, on by default, a [`Lookup`] finds functions there too.
+//!
+//! # Safety
+//! A symbol's address is taken from the object's own table; that it is a function of the right type, and that the object
+//! is still loaded, is for whoever calls [`Symbol::resolve`] to know.
+
+#[cfg(feature = "files")]
+pub mod files;
+#[cfg(feature = "files")]
+mod lookup;
+mod table;
+mod version;
+
+use core::ops::Range;
+
+#[cfg(feature = "files")]
+pub use lookup::{Function, Lookup, LookupError};
+use table::Table;
+
+use crate::{elf, module::Module};
+
+/// What a symbol stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum SymbolKind {
+    /// A function.
+    Function,
+    /// A function that returns the address of the function that is really called (`STT_GNU_IFUNC`).
+    Indirect,
+    /// Data.
+    Object,
+    /// Anything else, such as labels of hand-written assembly.
+    Other,
+}
+
+impl SymbolKind {
+    /// What a symbol's `st_info` says. A thread-local variable has no address.
+    fn of(info: u8) -> Option<Self> {
+        match info & 0xf {
+            elf::STT_FUNC => Some(Self::Function),
+            elf::STT_GNU_IFUNC => Some(Self::Indirect),
+            elf::STT_OBJECT => Some(Self::Object),
+            elf::STT_TLS => None,
+            _ => Some(Self::Other),
+        }
+    }
+
+    fn is_function(self) -> bool {
+        matches!(self, Self::Function | Self::Indirect)
+    }
+}
+
+/// A symbol that an object defines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Symbol {
+    /// Where it is.
+    pub addr: usize,
+    /// How many bytes it has; 0 when that isn't known.
+    pub size: usize,
+    /// What it stands for.
+    pub kind: SymbolKind,
+    /// A version kept for old programs: new ones are linked to another, or to none.
+    pub hidden: bool,
+}
+
+impl Symbol {
+    /// The address as a pointer.
+    pub fn pointer(&self) -> *const () {
+        self.addr as *const ()
+    }
+
+    /// The addresses that it says it has; with a size of 0 its first alone.
+    pub fn range(&self) -> Range<usize> {
+        self.addr..self.addr.saturating_add(self.size.max(1))
+    }
+
+    /// The function that is really called: the symbol's own address, or what the resolver of an indirect one returns.
+    ///
+    /// # Safety
+    /// The object is loaded and relocated. A resolver runs code of that object.
+    pub unsafe fn resolve(&self) -> *const () {
+        match self.kind {
+            SymbolKind::Indirect => {
+                // SAFETY: an indirect symbol's address is a function of this type (System V ABI, x86-64 psABI 3.5.4;
+                // the arguments that other machines pass are ignored by resolvers that don't want them).
+                let resolver: extern "C" fn() -> *const () = unsafe { core::mem::transmute(self.addr) };
+                resolver()
+            }
+            _ => self.pointer(),
+        }
+    }
+}
+
+/// Of several versions the default one, else the first hidden one.
+#[derive(Default)]
+struct Best(Option<Symbol>);
+
+impl Best {
+    fn offer(&mut self, symbol: Symbol) {
+        if self.0.is_none_or(|best| best.hidden && !symbol.hidden) {
+            self.0 = Some(symbol);
+        }
+    }
+}
+
+/// Finds a symbol by its name. Of several versions the default one is taken, else the first hidden one.
+pub fn find(module: &Module, name: &[u8]) -> Option<Symbol> {
+    let mut best = Best::default();
+    for_each_version(module, name, &mut |symbol| best.offer(symbol));
+    best.0
+}
+
+/// Finds a symbol by its name and its version, such as `memcpy` and `GLIBC_2.2.5`.
+pub fn find_version(module: &Module, name: &[u8], wanted: &[u8]) -> Option<Symbol> {
+    let table = Table { module };
+    let mut best = Best::default();
+    table.for_each_of_name(name, &mut |index| {
+        if let (Some(symbol), true) = (table.symbol(index), version::of(&table, index) == Some(wanted)) {
+            best.offer(symbol);
+        }
+    });
+    best.0
+}
+
+/// Calls `each` with every version of a name that the object defines.
+pub fn for_each_version(module: &Module, name: &[u8], each: &mut dyn FnMut(Symbol)) {
+    let table = Table { module };
+    table.for_each_of_name(name, &mut |index| {
+        if let Some(symbol) = table.symbol(index) {
+            each(symbol);
+        }
+    });
+}
+
+/// Calls `each` with every symbol that the object defines, in the order of its table.
+pub fn for_each(module: &Module, each: &mut dyn FnMut(&[u8], Symbol)) {
+    let table = Table { module };
+    for index in table.indices() {
+        if let (Some(symbol), Some(name)) = (table.symbol(index), table.name(index)) {
+            each(name, symbol);
+        }
+    }
+}
+
+/// Finds the exported function around an address: its name, and its symbol. All symbols are looked at.
+pub fn function_at(module: &Module, address: usize) -> Option<(&[u8], Symbol)> {
+    let table = Table { module };
+    let mut best: Option<(usize, Symbol)> = None;
+    for index in table.indices() {
+        let Some(symbol) = table.symbol(index) else { continue };
+        let holds = symbol.kind.is_function() && symbol.range().contains(&address);
+        // The one that begins last is the innermost.
+        if holds && best.is_none_or(|(_, best)| best.addr < symbol.addr) {
+            best = Some((index, symbol));
+        }
+    }
+    let (index, symbol) = best?;
+    Some((table.name(index)?, symbol))
+}
+
+/// The name of the symbol with this index, whether the object defines it or not.
+pub(crate) fn name_at(module: &Module, index: usize) -> Option<&[u8]> {
+    Table { module }.name(index)
+}
