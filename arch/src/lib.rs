@@ -20,8 +20,10 @@ mod isa;
 mod listing;
 #[cfg(feature = "arm")]
 pub mod t32;
+mod table;
 pub mod x86_64;
 
 pub use addr::CodeAddr;
 pub use isa::{Isa, UnknownIsa};
 pub use listing::{Line, listing};
+pub use table::{TableForm, TableJump};

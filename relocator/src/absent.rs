@@ -6,8 +6,9 @@ use grapnel_arch::CodeAddr;
 
 use crate::{
     Error, Reach, Relocated, Window, WindowOptions,
-    flow::{Reason, Surroundings, Verdict},
+    flow::{Reason, Verdict},
     redirect::{Lengths, Redirect},
+    sweep::Check,
     window::Offsets,
 };
 
@@ -76,7 +77,5 @@ pub(crate) use redirect as redirect_near;
 pub(crate) use redirect as redirect_page;
 pub(crate) use redirect as redirect_absolute;
 
-/// The sets tell the window by its length or by its offsets.
-pub(crate) fn check<W>(_bytes: &[u8], from: CodeAddr, _window: W, _around: &Surroundings<'_>) -> Verdict {
-    Verdict::Assumed(Reason::Undecodable(from))
-}
+/// What can't be decoded is assumed.
+pub(crate) const CHECK: Check = |_, from, _, _| Verdict::Assumed(Reason::Undecodable(from));

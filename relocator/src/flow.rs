@@ -68,20 +68,14 @@ pub fn check_with(
     window_len: usize,
     around: &Surroundings<'_>,
 ) -> Verdict {
-    match isa {
-        Isa::X86_64 => x86_64::check(function_bytes, from, 0..window_len, around),
-        Isa::Aarch64 => aarch64::check(function_bytes, from, 0..window_len, around),
-        Isa::A32 => a32::check(function_bytes, from, window_len, around),
-        Isa::T32 => t32::check(function_bytes, from, window_len, around),
-    }
+    check_inside(isa, function_bytes, from, 0..window_len, around)
 }
 
 /// The same for a window in the middle of the function at `from`: `window` is its offsets.
 ///
 /// A branch to the window's start is told as [`Reason::LoopsToStart`]: it goes through the patch, as everything does that
-/// comes to this place. An instruction that begins before the window and runs into it is refused like a branch.
-///
-/// Only x86-64 and AArch64 are checked; of the other sets this is an assumption about the window.
+/// comes to this place. An instruction that begins before the window and runs into it is refused like a branch, and so is
+/// an IT instruction (T32) whose block does.
 #[must_use]
 pub fn check_inside(
     isa: Isa,
@@ -90,9 +84,11 @@ pub fn check_inside(
     window: Range<usize>,
     around: &Surroundings<'_>,
 ) -> Verdict {
-    match isa {
-        Isa::X86_64 => x86_64::check(function_bytes, from, window, around),
-        Isa::Aarch64 => aarch64::check(function_bytes, from, window, around),
-        _ => Verdict::Assumed(Reason::Unreached(from.add(window.start as u64))),
-    }
+    let check = match isa {
+        Isa::X86_64 => x86_64::CHECK,
+        Isa::Aarch64 => aarch64::CHECK,
+        Isa::A32 => a32::CHECK,
+        Isa::T32 => t32::CHECK,
+    };
+    check(function_bytes, from, window, around)
 }

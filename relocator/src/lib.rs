@@ -67,6 +67,7 @@ mod plan;
 mod reach;
 pub mod redirect;
 mod registers;
+mod sweep;
 #[cfg(feature = "arm")]
 mod t32;
 mod window;

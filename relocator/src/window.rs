@@ -11,6 +11,26 @@ pub const MAX_MIN_LEN: usize = 32;
 /// As many instructions as the longest window can hold: of one byte each.
 pub(crate) const MAX_INSTS: usize = MAX_MIN_LEN;
 
+/// A place in memory that an instruction names by its distance from the PC.
+#[derive(Clone, Copy)]
+pub(crate) struct Operand {
+    pub(crate) target: CodeAddr,
+    /// How many bytes are accessed; 0 if the instruction only computes the address.
+    pub(crate) access: usize,
+}
+
+impl Operand {
+    /// The operand's bytes and the window's overlap. The address of the window's start alone is the function's, and is
+    /// what everyone else takes it for; one further in is a place to jump to or to read.
+    pub(crate) fn touches(self, window: CodeAddr, len: usize) -> bool {
+        let (into_window, len) = (self.target.displacement_from(window), len as i64);
+        match self.access as i64 {
+            0 => 0 < into_window && into_window < len,
+            access => into_window < len && into_window.saturating_add(access) > 0,
+        }
+    }
+}
+
 /// Offsets of instructions.
 pub(crate) type Offsets = ArrayVec<u16, MAX_INSTS>;
 

@@ -2,7 +2,7 @@
 
 use grapnel_relocator::{
     CodeAddr, Error, Isa, MAX_EMITTED, Origin, RelocationPlan, Window,
-    flow::{self, Reason, Verdict},
+    flow::{self, Reason, Surroundings, Verdict},
     redirect,
 };
 
@@ -153,4 +153,35 @@ fn jump_tables_are_followed() {
 fn an_old_call_through_a_register_returns() {
     // push {r4, lr}; mov lr, pc; bx r3; pop {r4, pc}
     assert_eq!(check(&[0xe92d_4010, 0xe1a0_e00f, 0xe12f_ff13, 0xe8bd_8010], 4), Verdict::Proven);
+}
+
+#[test]
+fn a_window_in_the_middle_of_a_function_is_checked_on_both_sides() {
+    let check = |words: &[u32], window| {
+        flow::check_inside(Isa::A32, &code(words), FROM, window, &Surroundings::default())
+    };
+    // cmp r0, #0; beq .+12; mov r1, r0; mov r0, r1; mov r0, r1; cmp r0, #0; bne .-12; bx lr
+    let words = [
+        0xe350_0000,
+        0x0a00_0001,
+        0xe1a0_1000,
+        0xe1a0_0001,
+        0xe1a0_0001,
+        0xe350_0000,
+        0x1aff_fffb,
+        0xe12f_ff1e,
+    ];
+    assert_eq!(check(&words, 8..12), Verdict::Proven);
+    assert!(matches!(check(&words, 8..16), Verdict::Refused(branch) if branch.at == FROM.add(24)));
+    assert!(matches!(check(&words, 12..20), Verdict::Refused(branch) if branch.at == FROM.add(4)));
+    let turn = check(&words, 16..20);
+    assert!(matches!(turn, Verdict::Assumed(Reason::LoopsToStart(branch)) if branch.at == FROM.add(4)));
+    // ldr r0, [pc, #4]; mov r1, r0; bx lr; its constant
+    let words = [0xe59f_0004, 0xe1a0_1000, 0xe12f_ff1e, 0x1234_5678];
+    assert_eq!(check(&words, 4..12), Verdict::Proven);
+    assert!(matches!(check(&words, 8..16), Verdict::Refused(load) if load.at == FROM));
+    // blx .+8; bx lr; mov r0, r0; bx lr: code of the other set can't begin with a patch of this one.
+    let words = [0xfa00_0000, 0xe12f_ff1e, 0xe1a0_0000, 0xe12f_ff1e];
+    assert!(matches!(check(&words, 8..12), Verdict::Refused(call) if call.at == FROM));
+    assert_eq!(check(&words, 4..8), Verdict::Assumed(Reason::Unreached(FROM.add(12))));
 }

@@ -168,11 +168,14 @@ fn a_table_outside_the_function_is_read_where_it_can_be() {
     let bytes = code(&[0xb510, 0x2801, 0xd805, 0xf20f, 0x2100, 0xf851, 0xf020, 0x2001, 0xbd10, 0xbd10]);
     let table = CodeAddr((FROM.0 + 10) & !3).add(0x200);
     let check = |targets: [u64; 2]| {
+        let entries = targets.map(|target| (FROM.add(target | 1).0 as u32).to_le_bytes());
         let read = |addr: CodeAddr, out: &mut [u8]| {
-            let Some(entry) = addr.offset_within(table, 8) else { return false };
-            let target = FROM.add(targets[entry as usize / 4] | 1);
-            out.copy_from_slice(&(target.0 as u32).to_le_bytes());
-            true
+            let Some(start) = addr.offset_within(table, 8) else { return false };
+            let read = entries.as_flattened().get(start as usize..start as usize + out.len());
+            read.is_some_and(|read| {
+                out.copy_from_slice(read);
+                true
+            })
         };
         let around = Surroundings { read: Some(&read), ..Surroundings::default() };
         flow::check_with(Isa::T32, &bytes, FROM, 4, &around)
@@ -194,4 +197,37 @@ fn an_entry_that_is_known_is_reached() {
     };
     assert_eq!(check(6), Verdict::Proven);
     assert!(matches!(check(2), Verdict::Refused(entry) if entry.at == FROM.add(2)));
+}
+
+fn check_inside(halfwords: &[u16], window: core::ops::Range<usize>) -> Verdict {
+    flow::check_inside(Isa::T32, &code(halfwords), FROM, window, &Surroundings::default())
+}
+
+#[test]
+fn a_window_in_the_middle_of_a_function_is_checked_on_both_sides() {
+    // cbz r0, .+8; mov r1, r0; mov r0, r1; nop; mov r0, r1; cmp r0, #0; bne .-8; bx lr
+    let halfwords = [0xb110, 0x4601, 0x4608, 0xbf00, 0x4608, 0x2800, 0xd1fa, 0x4770];
+    assert_eq!(check_inside(&halfwords, 2..4), Verdict::Proven);
+    assert!(matches!(check_inside(&halfwords, 2..6), Verdict::Refused(branch) if branch.at == FROM.add(12)));
+    assert!(matches!(check_inside(&halfwords, 6..10), Verdict::Refused(branch) if branch.at == FROM));
+    let turn = check_inside(&halfwords, 8..10);
+    assert!(matches!(turn, Verdict::Assumed(Reason::LoopsToStart(branch)) if branch.at == FROM));
+    // ldr r0, [pc, #4]; mov r1, r0; bx lr; nop; its constant
+    let halfwords = [0x4801, 0x4601, 0x4770, 0xbf00, 0x1234, 0x5678];
+    assert_eq!(check_inside(&halfwords, 2..6), Verdict::Proven);
+    assert!(matches!(check_inside(&halfwords, 4..10), Verdict::Refused(load) if load.at == FROM));
+}
+
+#[test]
+fn a_window_that_begins_in_an_instruction_or_an_it_block_is_refused() {
+    // ldr.w r1, [r0, #8]; bx lr
+    let halfwords = [0xf8d0, 0x1008, 0x4770];
+    assert!(matches!(check_inside(&halfwords, 2..6), Verdict::Refused(inst) if inst.at == FROM));
+    // cmp r0, #0; itt eq; moveq r1, #1; ldr.w r1, [r0, #8] under eq; bx lr
+    let halfwords = [0x2800, 0xbf04, 0x2101, 0xf8d0, 0x1008, 0x4770];
+    assert_eq!(check_inside(&halfwords, 0..2), Verdict::Proven);
+    assert_eq!(check_inside(&halfwords, 2..10), Verdict::Proven);
+    assert!(matches!(check_inside(&halfwords, 4..10), Verdict::Refused(it) if it.at == FROM.add(2)));
+    assert!(matches!(check_inside(&halfwords, 6..12), Verdict::Refused(it) if it.at == FROM.add(2)));
+    assert_eq!(check_inside(&halfwords, 10..12), Verdict::Proven);
 }

@@ -18,7 +18,7 @@ pub use flow::{Flow, Unsupported};
 pub use form::{Form, Opcode};
 pub use pointer::{Address, Literal, PcReads, field, modified_immediate, pc};
 pub use registers::{LR, PC, SP, Uses};
-pub use table::{TableForm, TableJump, literal_through_register, table_jump};
+pub use table::{literal_through_register, table_jump};
 pub use text::text;
 
 /// The length of every instruction in bytes.

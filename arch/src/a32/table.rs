@@ -1,34 +1,12 @@
 //! Jumps through tables, in the forms that compilers write.
 
 use super::{
-    Cond, Flow, Form, Inst, Literal, Opcode,
+    Cond, Flow, Form, INST_LEN, Inst, Literal, Opcode,
     form::{bit, nibble},
     pc,
     registers::PC,
 };
-use crate::CodeAddr;
-
-/// A jump through a table whose length is known.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct TableJump {
-    /// The table's address.
-    pub table: CodeAddr,
-    /// How many entries it has.
-    pub entries: u64,
-    /// What an entry is.
-    pub form: TableForm,
-}
-
-/// What an entry of a table is. Each has 4 bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum TableForm {
-    /// An instruction, which the jump goes to: mostly a branch.
-    Instructions,
-    /// The address of the code.
-    Address32,
-    /// A signed number, counted from the table's address.
-    Offset32,
-}
+use crate::{CodeAddr, TableForm, TableJump};
 
 /// How far back the parts of the pattern may lie.
 const LOOK_BACK: usize = 24;
@@ -57,15 +35,17 @@ pub fn table_jump(run: &[Inst]) -> Option<TableJump> {
     }
     if is_table_load(jump) {
         let table = if rn == PC { here } else { address(before, rn)? };
-        return Some(TableJump { table, entries: bound(jump, before, rm)?, form: TableForm::Address32 });
+        let entries = Some(bound(jump, before, rm)?);
+        return Some(TableJump { table, entries, form: TableForm::Address { size: INST_LEN } });
     }
     if jump.form() != Form::DataRegister || Opcode::of(word) != Opcode::ADD || bit(word, 20) {
         return None;
     }
     if rn == PC {
         let scaled = word & 0xff0 == 0x100;
-        let entries = bound(jump, before, rm)?;
-        return scaled.then_some(TableJump { table: here, entries, form: TableForm::Instructions });
+        let entries = Some(bound(jump, before, rm)?);
+        let form = TableForm::Instruction { size: INST_LEN };
+        return scaled.then_some(TableJump { table: here, entries, form });
     }
     // Either operand of the sum may be the one that was loaded.
     [(rn, rm), (rm, rn)].into_iter().filter(|_| word & 0xff0 == 0).find_map(|(base, offset)| {
@@ -75,8 +55,9 @@ pub fn table_jump(run: &[Inst]) -> Option<TableJump> {
         }
         let table = address(before, base)?;
         // The index may be the register that the offset is loaded into.
-        let entries = bound(load, earlier, nibble(load.word(), 0))?;
-        Some(TableJump { table, entries, form: TableForm::Offset32 })
+        let entries = Some(bound(load, earlier, nibble(load.word(), 0))?);
+        let form = TableForm::Offset { base: table, size: INST_LEN, signed: true, scale: 1 };
+        Some(TableJump { table, entries, form })
     })
 }
 
@@ -185,7 +166,8 @@ mod tests {
     fn branches_behind_the_jump() {
         // cmp r0, #4; addls pc, pc, r0, lsl #2
         let found = table_jump(&run(&[0xe350_0004, 0x908f_f100]));
-        let table = TableJump { table: CodeAddr(0x100c), entries: 5, form: TableForm::Instructions };
+        let form = TableForm::Instruction { size: 4 };
+        let table = TableJump { table: CodeAddr(0x100c), entries: Some(5), form };
         assert_eq!(found, Some(table));
         // The jump is made under another condition, compares another register, or the index is another by then.
         assert_eq!(table_jump(&run(&[0xe350_0004, 0x108f_f100])), None);
@@ -199,7 +181,11 @@ mod tests {
         let found = table_jump(&run(&[0xe353_0007, 0x379f_f103]));
         assert_eq!(
             found,
-            Some(TableJump { table: CodeAddr(0x100c), entries: 7, form: TableForm::Address32 })
+            Some(TableJump {
+                table: CodeAddr(0x100c),
+                entries: Some(7),
+                form: TableForm::Address { size: 4 }
+            })
         );
     }
 
@@ -208,7 +194,8 @@ mod tests {
         // cmp r0, #3; bhi .+0x40; adr r1, .+0x10; ldr r0, [r1, r0, lsl #2]; add pc, r0, r1
         let words = [0xe350_0003, 0x8a00_000e, 0xe28f_1008, 0xe791_0100, 0xe080_f001];
         let found = table_jump(&run(&words));
-        assert_eq!(found, Some(TableJump { table: CodeAddr(0x1018), entries: 4, form: TableForm::Offset32 }));
+        let form = TableForm::Offset { base: CodeAddr(0x1018), size: 4, signed: true, scale: 1 };
+        assert_eq!(found, Some(TableJump { table: CodeAddr(0x1018), entries: Some(4), form }));
         // Without the comparison.
         assert_eq!(table_jump(&run(&words[1..])), None);
     }

@@ -18,7 +18,7 @@ pub use encode::{
 pub use flow::{Flow, Unsupported};
 pub use pointer::{Literal, PcOperand, PcUse};
 pub use registers::{Effects, RegisterMask};
-pub use table::{TableForm, TableJump, added, address, table_jump};
+pub use table::{added, address, table_jump};
 pub use text::text;
 
 /// The length of every instruction in bytes.

@@ -1,42 +1,7 @@
 //! Jumps through a table, as compilers write them for `switch`.
 
 use super::{Field, Flow, INST_LEN, Inst, PcUse, RegisterMask, ZERO_OR_SP};
-use crate::CodeAddr;
-
-/// A jump through a table whose length is known.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct TableJump {
-    /// The table's address.
-    pub table: CodeAddr,
-    /// How many entries it has.
-    pub entries: u64,
-    /// What an entry is.
-    pub form: TableForm,
-    /// What entries are counted from.
-    pub base: CodeAddr,
-}
-
-/// What an entry of a table is: a distance from a base.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct TableForm {
-    /// The bytes of an entry: 1, 2 or 4.
-    pub size: usize,
-    /// Its highest bit is its sign.
-    pub signed: bool,
-    /// It counts instructions, and otherwise bytes.
-    pub words: bool,
-}
-
-impl TableForm {
-    /// Where an entry leads to, from its bytes.
-    #[must_use]
-    pub fn target(self, base: CodeAddr, entry: &[u8]) -> CodeAddr {
-        let value = entry.iter().rev().fold(0_u64, |value, &byte| value << 8 | u64::from(byte));
-        let unused = 64 - 8 * self.size as u32;
-        let value = if self.signed { (value << unused).cast_signed() >> unused } else { value.cast_signed() };
-        base.offset(if self.words { value.wrapping_mul(INST_LEN as i64) } else { value })
-    }
-}
+use crate::{CodeAddr, TableForm, TableJump};
 
 /// How far back the parts of the pattern may lie.
 const LOOK_BACK: usize = 48;
@@ -68,13 +33,13 @@ pub fn table_jump(run: &[Inst]) -> Option<TableJump> {
     let (load, before_load) = last_write(before_add, sum.entry)?;
     let load_of = Load::of(load)?;
     let table = address(before_load, load_of.table)?;
-    let entries = bound(before_load, load_of.index)?;
-    let (form, base) = (form(&load_of, &sum)?, address(before_add, sum.base)?);
-    Some(TableJump { table, entries, form, base })
+    let entries = Some(bound(before_load, load_of.index)?);
+    let form = form(&load_of, &sum, address(before_add, sum.base)?)?;
+    Some(TableJump { table, entries, form })
 }
 
 /// What the load and the extension of the sum make of an entry together.
-fn form(load: &Load, sum: &Sum) -> Option<TableForm> {
+fn form(load: &Load, sum: &Sum, base: CodeAddr) -> Option<TableForm> {
     let bits = 8 * load.size as u32;
     let signed = match (load.extended, sum.extended) {
         // The entry's bits alone count.
@@ -87,7 +52,8 @@ fn form(load: &Load, sum: &Sum) -> Option<TableForm> {
         (Some(width), Some(Extended::Sign(counted))) => (counted <= width).then_some(true)?,
         (Some(_), Some(Extended::Zero(_))) => return None,
     };
-    Some(TableForm { size: load.size, signed, words: sum.words })
+    let scale = if sum.words { INST_LEN as u8 } else { 1 };
+    Some(TableForm::Offset { base, size: load.size, signed, scale })
 }
 
 fn rn(inst: &Inst) -> u8 {
@@ -295,10 +261,10 @@ mod tests {
     #[test]
     fn a_switch_by_gcc() {
         let found = table_jump(&run(&GCC)).unwrap();
-        let form = TableForm { size: 1, signed: true, words: true };
-        let expected = TableJump { table: CodeAddr(0x2020), entries: 6, form, base: CodeAddr(0x1020) };
+        let form = TableForm::Offset { base: CodeAddr(0x1020), size: 1, signed: true, scale: 4 };
+        let expected = TableJump { table: CodeAddr(0x2020), entries: Some(6), form };
         assert_eq!(found, expected);
-        assert_eq!(form.target(found.base, &[0xff]), CodeAddr(0x101c));
+        assert_eq!(form.target(&[0xff]), Some(CodeAddr(0x101c)));
     }
 
     #[test]
@@ -316,8 +282,8 @@ mod tests {
             0x8b0b_094a,
             0xd61f_0140,
         ];
-        let form = TableForm { size: 2, signed: false, words: true };
-        let expected = TableJump { table: CodeAddr(0x2020), entries: 9, form, base: CodeAddr(0x1024) };
+        let form = TableForm::Offset { base: CodeAddr(0x1024), size: 2, signed: false, scale: 4 };
+        let expected = TableJump { table: CodeAddr(0x2020), entries: Some(9), form };
         assert_eq!(table_jump(&run(&words)), Some(expected));
     }
 
@@ -326,8 +292,8 @@ mod tests {
         // cmp w0, #3; b.hi; adrp x9, 0x2000; add x9, x9, #0; ldrsw x10, [x9, w0, uxtw #2]; add x9, x9, x10; br x9
         let words =
             [0x7100_0c1f, 0x5400_0208, 0xb000_0009, 0x9100_0129, 0xb8a0_592a, 0x8b0a_0129, 0xd61f_0120];
-        let form = TableForm { size: 4, signed: true, words: false };
-        let expected = TableJump { table: CodeAddr(0x2000), entries: 4, form, base: CodeAddr(0x2000) };
+        let form = TableForm::Offset { base: CodeAddr(0x2000), size: 4, signed: true, scale: 1 };
+        let expected = TableJump { table: CodeAddr(0x2000), entries: Some(4), form };
         assert_eq!(table_jump(&run(&words)), Some(expected));
     }
 
@@ -360,7 +326,7 @@ mod tests {
         insts.extend(
             rest.map(|(at, word)| decode(CodeAddr(0x1044 + 4 * at as u64), &word.to_le_bytes()).unwrap()),
         );
-        assert_eq!(table_jump(&insts).map(|jump| jump.entries), Some(6));
+        assert_eq!(table_jump(&insts).and_then(|jump| jump.entries), Some(6));
         assert_eq!(insts[1].flow().target(), Some(insts[2].addr()));
     }
 

@@ -19,7 +19,7 @@ pub use encode::{
 pub use flow::{Flow, Unsupported};
 pub use it::It;
 pub use pointer::{Literal, LiteralField, LiteralForm, PcUse, load_literal, load_through};
-pub use table::{TableForm, TableJump, table_jump};
+pub use table::table_jump;
 pub(crate) use text::text_within;
 pub use text::{len, text, text_in};
 

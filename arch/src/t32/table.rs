@@ -1,58 +1,7 @@
 //! Jumps through tables, in the forms that compilers write.
 
 use super::{Flow, Inst, Modified, PC_AHEAD, PcUse};
-use crate::CodeAddr;
-
-/// A jump through a table.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct TableJump {
-    /// The table's address.
-    pub table: CodeAddr,
-    /// How many entries it has, if a comparison before the jump says it.
-    pub entries: Option<u64>,
-    /// What an entry is.
-    pub form: TableForm,
-}
-
-/// What an entry of a table is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum TableForm {
-    /// A byte: halfwords forward from the table, which follows `tbb`.
-    Forward8,
-    /// Two bytes: halfwords forward from the table, which follows `tbh`.
-    Forward16,
-    /// An instruction of 4 bytes, which the jump goes to: a branch.
-    Instructions,
-    /// The address of the code, with bit 0 set.
-    Address32,
-    /// A signed number, counted from the table's address.
-    Offset32,
-}
-
-impl TableForm {
-    /// The bytes of an entry.
-    #[must_use]
-    pub const fn size(self) -> usize {
-        match self {
-            Self::Forward8 => 1,
-            Self::Forward16 => 2,
-            Self::Instructions | Self::Address32 | Self::Offset32 => 4,
-        }
-    }
-
-    /// Where an entry of the table at `table` leads; `None` for an instruction, which is where itself leads.
-    #[must_use]
-    pub fn target(self, table: CodeAddr, entry: &[u8]) -> Option<CodeAddr> {
-        let value = entry.iter().rev().fold(0, |value: u32, &byte| value << 8 | u32::from(byte));
-        let target = match self {
-            Self::Forward8 | Self::Forward16 => (table.0 as u32).wrapping_add(value << 1),
-            Self::Address32 => value,
-            Self::Offset32 => (table.0 as u32).wrapping_add(value),
-            Self::Instructions => return None,
-        };
-        Some(CodeAddr(u64::from(target & !1)))
-    }
-}
+use crate::{CodeAddr, TableForm, TableJump};
 
 /// How far back the parts of the pattern may lie.
 const LOOK_BACK: usize = 24;
@@ -78,15 +27,17 @@ pub fn table_jump(run: &[Inst]) -> Option<TableJump> {
     let (jump, before) = run[run.len().saturating_sub(LOOK_BACK)..].split_last()?;
     let (first, second) = jump.halfwords();
     if let Flow::Table { half, base: PC, index } = jump.flow() {
-        let form = if half { TableForm::Forward16 } else { TableForm::Forward8 };
-        return Some(TableJump { table: jump.addr().add(PC_AHEAD), entries: bound(before, index), form });
+        let table = jump.addr().add(PC_AHEAD);
+        let form = TableForm::Offset { base: table, size: 1 + usize::from(half), signed: false, scale: 2 };
+        return Some(TableJump { table, entries: bound(before, index), form });
     }
     if jump.flow() != Flow::JumpIndirect {
         return None;
     }
     if let Some((PC, base, index)) = scaled_load(jump) {
         let table = address(before, base)?;
-        return Some(TableJump { table, entries: Some(bound(before, index)?), form: TableForm::Address32 });
+        let entries = Some(bound(before, index)?);
+        return Some(TableJump { table, entries, form: TableForm::Address { size: 4 } });
     }
     // mov pc, rm and bx rm
     let narrow_jump = first & 0xff87 == 0x4687 || first & 0xff87 == 0x4700;
@@ -98,7 +49,7 @@ pub fn table_jump(run: &[Inst]) -> Option<TableJump> {
         let entries = Some(bound(earlier, index)?);
         let named = rd == (first >> 3 & 0xf) as u8;
         let table = address(earlier, base)?;
-        return named.then_some(TableJump { table, entries, form: TableForm::Instructions });
+        return named.then_some(TableJump { table, entries, form: TableForm::Instruction { size: 4 } });
     }
     let operands = plain_sum(sum)?;
     // Either operand of the sum may be the one that was loaded.
@@ -110,7 +61,8 @@ pub fn table_jump(run: &[Inst]) -> Option<TableJump> {
         }
         let table = address(earlier, base)?;
         let entries = Some(bound(earlier, index)?);
-        Some(TableJump { table, entries, form: TableForm::Offset32 })
+        let form = TableForm::Offset { base: table, size: 4, signed: true, scale: 1 };
+        Some(TableJump { table, entries, form })
     })
 }
 
@@ -222,12 +174,13 @@ mod tests {
     fn a_table_of_bytes_and_one_of_halfwords() {
         // cmp r3, #5; bhi +0x40; tbb [pc, r3]
         let found = table_jump(&run(&[0x2b05, 0xd81e, 0xe8df, 0xf003])).unwrap();
-        let expected = TableJump { table: CodeAddr(0x1008), entries: Some(6), form: TableForm::Forward8 };
+        let form = TableForm::Offset { base: CodeAddr(0x1008), size: 1, signed: false, scale: 2 };
+        let expected = TableJump { table: CodeAddr(0x1008), entries: Some(6), form };
         assert_eq!(found, expected);
         // cmp.w r9, #0x1000; bcs.w +0x100; tbh [pc, r9, lsl #1]
         let found = table_jump(&run(&[0xf5b9, 0x5f80, 0xf080, 0x8080, 0xe8df, 0xf019])).unwrap();
-        let expected =
-            TableJump { table: CodeAddr(0x100c), entries: Some(0x1000), form: TableForm::Forward16 };
+        let form = TableForm::Offset { base: CodeAddr(0x100c), size: 2, signed: false, scale: 2 };
+        let expected = TableJump { table: CodeAddr(0x100c), entries: Some(0x1000), form };
         assert_eq!(found, expected);
         // No comparison, of another register, or one whose register is written since: ldr r3, [r0].
         for code in [
@@ -243,15 +196,16 @@ mod tests {
     fn tables_of_addresses_offsets_and_branches() {
         // cmp r0, #3; bhi +0x40; adr r1, +8; ldr.w pc, [r1, r0, lsl #2]
         let found = table_jump(&run(&[0x2803, 0xd81e, 0xa102, 0xf851, 0xf020])).unwrap();
-        let expected = TableJump { table: CodeAddr(0x1010), entries: Some(4), form: TableForm::Address32 };
+        let table = |form| TableJump { table: CodeAddr(0x1010), entries: Some(4), form };
+        let expected = table(TableForm::Address { size: 4 });
         assert_eq!(found, expected);
         // cmp r3, #3; bhi; adr r2, +8; ldr.w r1, [r2, r3, lsl #2]; add r1, r2; bx r1
         let found = table_jump(&run(&[0x2b03, 0xd81e, 0xa202, 0xf852, 0x1023, 0x4411, 0x4708])).unwrap();
-        let expected = TableJump { table: CodeAddr(0x1010), entries: Some(4), form: TableForm::Offset32 };
+        let expected = table(TableForm::Offset { base: CodeAddr(0x1010), size: 4, signed: true, scale: 1 });
         assert_eq!(found, expected);
         // cmp r0, #3; bhi; adr r1, +8; add.w r1, r1, r0, lsl #2; mov pc, r1
         let found = table_jump(&run(&[0x2803, 0xd81e, 0xa102, 0xeb01, 0x0180, 0x468f])).unwrap();
-        let expected = TableJump { table: CodeAddr(0x1010), entries: Some(4), form: TableForm::Instructions };
+        let expected = table(TableForm::Instruction { size: 4 });
         assert_eq!(found, expected);
     }
 

@@ -19,7 +19,7 @@ pub use encode::{
 };
 pub use flow::{Counter, Flow, Unsupported};
 pub use pointer::{Bases, Pointer, StackUse, THROUGH_GROWS, mov_imm32, mov_imm64, through};
-pub use table::{TableForm, TableJump, table_jump};
+pub use table::table_jump;
 pub use text::text;
 
 /// The longest instruction in bytes (SDM 2.3.11).

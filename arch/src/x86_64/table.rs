@@ -5,38 +5,7 @@ use alloc::vec::Vec;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 
 use super::Inst;
-use crate::CodeAddr;
-
-/// A jump through a table whose length is known.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct TableJump {
-    /// The table's address.
-    pub table: CodeAddr,
-    /// How many entries it has.
-    pub entries: u64,
-    /// What an entry is.
-    pub form: TableForm,
-}
-
-/// What an entry of a table is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum TableForm {
-    /// 32 bits, signed, counted from the table's address.
-    Offset32,
-    /// 64 bits: the address of the code.
-    Address64,
-}
-
-impl TableForm {
-    /// The bytes of an entry.
-    #[must_use]
-    pub const fn size(self) -> usize {
-        match self {
-            Self::Offset32 => 4,
-            Self::Address64 => 8,
-        }
-    }
-}
+use crate::{CodeAddr, TableForm, TableJump};
 
 /// How far back the parts of the pattern may lie.
 const LOOK_BACK: usize = 24;
@@ -58,8 +27,8 @@ pub fn table_jump(run: &[Inst]) -> Option<TableJump> {
     if jump.op0_kind() == OpKind::Memory {
         let absolute = jump.memory_base() == Register::None && jump.memory_index_scale() == 8;
         let table = CodeAddr(jump.memory_displacement64());
-        let entries = bound(before, jump.memory_index())?;
-        return absolute.then_some(TableJump { table, entries, form: TableForm::Address64 });
+        let entries = Some(bound(before, jump.memory_index())?);
+        return absolute.then_some(TableJump { table, entries, form: TableForm::Address { size: 8 } });
     }
     let (add, before) = last_write(before, jump.op0_register())?;
     if add.mnemonic() != Mnemonic::Add || add.op1_kind() != OpKind::Register {
@@ -79,9 +48,10 @@ pub fn table_jump(run: &[Inst]) -> Option<TableJump> {
             }
             let (lea, _) = last_write(before, base)?;
             let points = lea.mnemonic() == Mnemonic::Lea && lea.is_ip_rel_memory_operand();
-            let entries = bound(before, load.memory_index())?;
+            let entries = Some(bound(before, load.memory_index())?);
             let table = CodeAddr(lea.ip_rel_memory_address());
-            points.then_some(TableJump { table, entries, form: TableForm::Offset32 })
+            let form = TableForm::Offset { base: table, size: 4, signed: true, scale: 1 };
+            points.then_some(TableJump { table, entries, form })
         },
     )
 }
@@ -202,7 +172,8 @@ mod tests {
     #[test]
     fn a_position_independent_switch() {
         let found = table_jump(&run(&PIC)).unwrap();
-        assert_eq!(found, TableJump { table: CodeAddr(0x110c), entries: 6, form: TableForm::Offset32 });
+        let form = TableForm::Offset { base: CodeAddr(0x110c), size: 4, signed: true, scale: 1 };
+        assert_eq!(found, TableJump { table: CodeAddr(0x110c), entries: Some(6), form });
     }
 
     #[test]
@@ -211,7 +182,8 @@ mod tests {
         let found = table_jump(&run(&[
             0x3c, 0x03, 0x77, 0x40, 0x0f, 0xb6, 0xc0, 0xff, 0x24, 0xc5, 0x00, 0x20, 0x40, 0x00,
         ]));
-        let expected = TableJump { table: CodeAddr(0x40_2000), entries: 4, form: TableForm::Address64 };
+        let expected =
+            TableJump { table: CodeAddr(0x40_2000), entries: Some(4), form: TableForm::Address { size: 8 } };
         assert_eq!(found, Some(expected));
     }
 

@@ -30,9 +30,9 @@ use grapnel_arch::{
 
 use crate::{
     Culprit,
+    sweep::{self, Check},
     window::{MAX_MIN_LEN, Offsets},
 };
-pub(crate) use flow::check;
 pub(crate) use plan::{Plan, plan};
 pub(crate) use redirect::{
     LENGTHS as REDIRECT_LENGTHS, absolute as redirect_absolute, near as redirect_near,
@@ -94,6 +94,9 @@ impl Insts {
         self.items.iter().filter_map(Item::code)
     }
 }
+
+/// Checks the flow of a function.
+pub(crate) const CHECK: Check = sweep::check::<Inst>;
 
 pub(crate) fn offsets(from: CodeAddr, insts: &Insts) -> Offsets {
     insts.code().map(|inst| inst.addr().displacement_from(from) as u16).collect()

@@ -13,7 +13,10 @@ use super::{
     store::{MAX_STORE_LIST, MAX_STORE_TO_STACK, StoreList, StoreToStack},
     sum::{MAX_SUM, Sum},
 };
-use crate::{Error, Reach, Registers, Window, window::Offsets};
+use crate::{
+    Error, Reach, Registers, Window,
+    window::{Offsets, Operand},
+};
 
 /// Where a branch goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -248,7 +251,8 @@ impl Planner<'_> {
             };
         }
         if let Some(literal) = inst.literal()
-            && overlaps(self.window.from, self.window.len, literal)
+            && literal.access > 0
+            && Operand::from(literal).touches(self.window.from, self.window.len)
         {
             return self.constant(number, inst, literal);
         }
@@ -328,11 +332,10 @@ impl Planner<'_> {
     }
 }
 
-/// The operand's bytes and the window's overlap.
-pub(super) fn overlaps(from: CodeAddr, len: usize, literal: Literal) -> bool {
-    let into_window = literal.target.displacement_from(from);
-    let access = i64::from(literal.access);
-    access > 0 && into_window < len as i64 && into_window + access > 0
+impl From<Literal> for Operand {
+    fn from(literal: Literal) -> Self {
+        Self { target: literal.target, access: usize::from(literal.access) }
+    }
 }
 
 fn sight<'s>(sight: &'s mut Option<Sight>, window: &Window, insts: &Insts) -> &'s Sight {

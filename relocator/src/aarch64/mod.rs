@@ -26,9 +26,9 @@ use grapnel_arch::{
 
 use crate::{
     Culprit,
+    sweep::{self, Check},
     window::{MAX_MIN_LEN, Offsets},
 };
-pub(crate) use flow::check;
 pub(crate) use plan::{Plan, plan};
 pub(crate) use redirect::{
     LENGTHS as REDIRECT_LENGTHS, SCRATCH as REDIRECT_SCRATCH, absolute as redirect_absolute,
@@ -38,6 +38,9 @@ pub(crate) use window::{Insts, window};
 
 /// As many words as the longest window holds.
 const MAX_WORDS: usize = MAX_MIN_LEN / INST_LEN;
+
+/// Checks the flow of a function.
+pub(crate) const CHECK: Check = sweep::check::<Inst>;
 
 pub(crate) fn offsets(from: CodeAddr, insts: &Insts) -> Offsets {
     insts.code.iter().map(|inst| inst.addr().displacement_from(from) as u16).collect()

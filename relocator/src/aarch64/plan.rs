@@ -13,7 +13,10 @@ use super::{
     Insts, MAX_WORDS, culprit,
     liveness::{Ahead, Free},
 };
-use crate::{Error, Reach, Window, window::Offsets};
+use crate::{
+    Error, Reach, Window,
+    window::{Offsets, Operand},
+};
 
 /// Where a branch goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -222,7 +225,7 @@ impl Plan {
             self.constants.push(constant);
             return Ok(Lowering::Carried(self.constants.len() - 1));
         }
-        if uses_window(window.from, window.len, operand) {
+        if Operand::from(operand).touches(window.from, window.len) {
             return Err(Error::UsesWindow { culprit: culprit(&insts.code[number]), target });
         }
         Ok(match kind {
@@ -335,12 +338,8 @@ fn dest(window: &Window, insts: &Insts, inst: &Inst, target: CodeAddr) -> Result
     }
 }
 
-/// The operand's bytes and the window's overlap. The address of the window's start alone is the function's, and is
-/// what everyone else takes it for; one further in is a place to jump to or to read.
-pub(super) fn uses_window(from: CodeAddr, len: usize, operand: PcOperand) -> bool {
-    let (into_window, len) = (operand.target.displacement_from(from), len as i64);
-    match operand.access() as i64 {
-        0 => 0 < into_window && into_window < len,
-        access => into_window < len && into_window.saturating_add(access) > 0,
+impl From<PcOperand> for Operand {
+    fn from(operand: PcOperand) -> Self {
+        Self { target: operand.target, access: operand.access() }
     }
 }

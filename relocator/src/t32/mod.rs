@@ -14,9 +14,9 @@ use grapnel_arch::{
 
 use crate::{
     Culprit,
+    sweep::{self, Check},
     window::{MAX_MIN_LEN, Offsets},
 };
-pub(crate) use flow::check;
 pub(crate) use plan::{Plan, plan};
 pub(crate) use redirect::{
     LENGTHS as REDIRECT_LENGTHS, absolute as redirect_absolute, near as redirect_near,
@@ -38,6 +38,9 @@ pub(crate) struct Insts {
     /// All bytes: literals of the window's own loads are among them.
     bytes: ArrayVec<u8, MAX_WINDOW>,
 }
+
+/// Checks the flow of a function.
+pub(crate) const CHECK: Check = sweep::check::<Inst>;
 
 pub(crate) fn offsets(from: CodeAddr, insts: &Insts) -> Offsets {
     insts.code.iter().map(|inst| inst.addr().displacement_from(from) as u16).collect()

@@ -8,7 +8,10 @@ use grapnel_arch::{
 };
 
 use super::{Insts, MAX_INSTS, culprit};
-use crate::{Error, Reach, Window, window::Offsets};
+use crate::{
+    Error, Reach, Window,
+    window::{Offsets, Operand},
+};
 
 /// Where a branch goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -273,7 +276,7 @@ fn use_of_pc(window: &Window, insts: &Insts, inst: &Inst) -> Result<Lowering, Er
         PcUse::Address { register, value } => Ok(Lowering::Address(register, value)),
         PcUse::Add { register, value } => Ok(Lowering::Add(register, value)),
         PcUse::Literal(literal) => {
-            if !overlaps(window.from, window.len, literal) {
+            if literal.access == 0 || !Operand::from(literal).touches(window.from, window.len) {
                 return match literal.form {
                     LiteralForm::Stack => Err(Error::NoScratch { culprit: culprit(inst) }),
                     _ => Ok(Lowering::Load(literal)),
@@ -288,10 +291,10 @@ fn use_of_pc(window: &Window, insts: &Insts, inst: &Inst) -> Result<Lowering, Er
     }
 }
 
-/// The bytes that are loaded and the first `len` at `from` have some in common.
-pub(super) fn overlaps(from: CodeAddr, len: usize, literal: Literal) -> bool {
-    let (at, access) = (literal.target.displacement_from(from), i64::from(literal.access));
-    access > 0 && at + access > 0 && at < len as i64
+impl From<Literal> for Operand {
+    fn from(literal: Literal) -> Self {
+        Self { target: literal.target, access: usize::from(literal.access) }
+    }
 }
 
 /// The address lies in the window, and is not its start, which is the function's address for everyone.

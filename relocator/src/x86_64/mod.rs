@@ -16,9 +16,9 @@ use grapnel_arch::{
 
 use crate::{
     Culprit,
+    sweep::{self, Check},
     window::{MAX_INSTS, MAX_MIN_LEN, Offsets},
 };
-pub(crate) use flow::check;
 pub(crate) use plan::{Plan, plan};
 pub(crate) use redirect::{
     LENGTHS as REDIRECT_LENGTHS, absolute as redirect_absolute, near as redirect_near,
@@ -40,6 +40,9 @@ pub(crate) struct Insts {
     /// The window is at a function's entry.
     entry: bool,
 }
+
+/// Checks the flow of a function.
+pub(crate) const CHECK: Check = sweep::check::<Inst>;
 
 pub(crate) fn offsets(from: CodeAddr, insts: &Insts) -> Offsets {
     insts.list.iter().map(|inst| inst.addr().displacement_from(from) as u16).collect()

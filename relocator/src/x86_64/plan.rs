@@ -9,7 +9,7 @@ use grapnel_arch::{
 use super::{Code, Insts, culprit, far::Far};
 use crate::{
     Error, Reach, Window,
-    window::{MAX_INSTS, Offsets},
+    window::{MAX_INSTS, Offsets, Operand},
 };
 
 /// Where a branch goes.
@@ -136,7 +136,7 @@ fn lower(window: &Window, insts: &Insts, inst: &Inst) -> Result<Lowering, Error>
         Flow::Next | Flow::JumpIndirect | Flow::CallIndirect | Flow::Return | Flow::Undefined => {
             match inst.rip_operand() {
                 None => Ok(Lowering::Copy),
-                Some(operand) if uses_window(window.from, window.len, operand) => {
+                Some(operand) if Operand::from(operand).touches(window.from, window.len) => {
                     Err(Error::UsesWindow { culprit: culprit(inst), target: operand.target })
                 }
                 Some(operand) => Ok(match inst.pointer() {
@@ -181,13 +181,9 @@ fn dest(window: &Window, insts: &[Inst], inst: &Inst, target: CodeAddr) -> Resul
     }
 }
 
-/// The operand's bytes and the window's overlap. The address of the window's start alone is the function's, and is
-/// what everyone else takes it for; one further in is a place to jump to or to read.
-pub(super) fn uses_window(from: CodeAddr, len: usize, operand: RipOperand) -> bool {
-    let (into_window, len) = (operand.target.displacement_from(from), len as i64);
-    match i64::from(operand.access) {
-        0 => 0 < into_window && into_window < len,
-        access => into_window < len && into_window.saturating_add(access) > 0,
+impl From<RipOperand> for Operand {
+    fn from(operand: RipOperand) -> Self {
+        Self { target: operand.target, access: usize::from(operand.access) }
     }
 }
 

@@ -1,0 +1,387 @@
+//! The sweep over a function that [`flow`](crate::flow) answers from. It is the same for every instruction set; what one
+//! instruction does is told by [`Instruction`].
+//!
+//! First everything is followed that direct branches and known tables reach from the function's entries; then what lies
+//! between, as it comes. Where data lies among the code, a sweep may take some of it for instructions before the load is
+//! seen that reads it. What those seemed to do is forgotten then, and the sweep begins anew with what is known: there are
+//! only so many bytes to learn of.
+
+use alloc::{vec, vec::Vec};
+use core::{marker::PhantomData, ops::Range};
+
+use grapnel_arch::{CodeAddr, TableForm, TableJump};
+
+use crate::{
+    Culprit,
+    flow::{Reason, Surroundings, Verdict},
+    window::Operand,
+};
+
+/// A longer table is taken for a misread one.
+const MAX_ENTRIES: u64 = 4096;
+
+/// A decoded instruction. `run` is always a run of instructions that are executed one after the other, and ends with the
+/// one that is asked about.
+pub(crate) trait Instruction: Copy {
+    /// Instructions begin at multiples of this many bytes from the function's start.
+    const UNIT: usize;
+    /// Constants lie among the code as a rule, so that what is taken for code may turn out to be one.
+    const MIXED: bool;
+    /// The bits of an entry of a table that make up the address of code.
+    const ADDRESS: u64;
+
+    /// Decodes what is executed right behind the last of `run`.
+    fn decode_behind(run: &[Self], at: CodeAddr, bytes: &[u8]) -> Option<Self>;
+
+    /// In bytes.
+    fn len(&self) -> usize;
+
+    /// How many of `bytes`, which begin with it, no patch may part: more than its own where it rules what follows.
+    fn whole_len(&self, _bytes: &[u8]) -> usize {
+        self.len()
+    }
+
+    fn culprit(&self) -> Culprit;
+
+    fn culprit_at(at: CodeAddr, bytes: &[u8]) -> Culprit;
+
+    fn is_padding(&self) -> bool;
+
+    /// No execution goes on behind it.
+    fn is_exit(&self) -> bool;
+
+    /// Its direct branch.
+    fn branch(&self) -> Option<Branch>;
+
+    /// What came before it counts where its branch leads, too: the comparison of a switch's index.
+    fn branches_into_switch(&self) -> bool {
+        false
+    }
+
+    /// A callee returns here, though the instruction is no call.
+    fn return_address(&self) -> Option<CodeAddr> {
+        None
+    }
+
+    /// The memory that it accesses at a constant place, or whose address it computes.
+    fn operand(run: &[Self]) -> Option<Operand>;
+
+    /// The constants that it reads.
+    fn constants(_run: &[Self]) -> Option<Operand> {
+        None
+    }
+
+    /// Its indirect jump.
+    fn indirect(run: &[Self]) -> Indirect;
+}
+
+/// A direct branch.
+#[derive(Clone, Copy)]
+#[cfg_attr(not(feature = "arm"), expect(dead_code, reason = "x86-64 has no other instruction set to go to"))]
+pub(crate) enum Branch {
+    Jump(CodeAddr),
+    Call(CodeAddr),
+    /// To code of another instruction set.
+    Foreign(CodeAddr),
+}
+
+impl Branch {
+    /// Where it leads, if that is code of this set.
+    const fn target(self) -> Option<CodeAddr> {
+        match self {
+            Self::Jump(target) | Self::Call(target) => Some(target),
+            Self::Foreign(_) => None,
+        }
+    }
+}
+
+/// An indirect jump.
+pub(crate) enum Indirect {
+    /// None, or one that leaves the function for sure.
+    None,
+    /// To somewhere.
+    Unknown,
+    Table(TableJump),
+}
+
+impl From<Option<TableJump>> for Indirect {
+    fn from(table: Option<TableJump>) -> Self {
+        table.map_or(Self::Unknown, Self::Table)
+    }
+}
+
+/// [`check`] of one instruction set: the function's bytes, its address, the window as offsets in it, and what is around.
+pub(crate) type Check = fn(&[u8], CodeAddr, Range<usize>, &Surroundings<'_>) -> Verdict;
+
+pub(crate) fn check<I: Instruction>(
+    bytes: &[u8],
+    from: CodeAddr,
+    window: Range<usize>,
+    around: &Surroundings<'_>,
+) -> Verdict {
+    let units = bytes.len() / I::UNIT;
+    let mut sweep = Sweep {
+        bytes: &bytes[..units * I::UNIT],
+        from,
+        window,
+        around,
+        known: vec![0; units],
+        misread: false,
+        reason: None,
+        refused: None,
+        of: PhantomData::<I>,
+    };
+    loop {
+        sweep.all();
+        if sweep.misread {
+            sweep.forget();
+            continue;
+        }
+        return match (sweep.refused, sweep.reason) {
+            (Some(culprit), _) => Verdict::Refused(culprit),
+            (None, Some(reason)) => Verdict::Assumed(reason),
+            (None, None) => Verdict::Proven,
+        };
+    }
+}
+
+/// It was taken for a part of an instruction.
+const SEEN: u8 = 1;
+
+/// A load names it, or it is part of a table.
+const DATA: u8 = 2;
+
+struct Sweep<'a, I> {
+    /// Whole units.
+    bytes: &'a [u8],
+    from: CodeAddr,
+    /// Offsets from the function's start.
+    window: Range<usize>,
+    around: &'a Surroundings<'a>,
+    /// What is known of each unit.
+    known: Vec<u8>,
+    /// Something was taken for an instruction before it was known to be data.
+    misread: bool,
+    /// The first thing that could not be seen.
+    reason: Option<Reason>,
+    /// The first thing that leads into the window.
+    refused: Option<Culprit>,
+    of: PhantomData<I>,
+}
+
+/// Where to go on, and what was executed before.
+type Pending<I> = Vec<(usize, Vec<I>)>;
+
+impl<I: Instruction> Sweep<'_, I> {
+    fn all(&mut self) {
+        self.reach(0);
+        for &entry in self.around.entries {
+            let Some(offset) = self.offset(entry) else { continue };
+            if self.is_inner(offset) {
+                self.refuse(I::culprit_at(entry, &self.bytes[offset..]));
+            }
+            self.reach(offset / I::UNIT);
+        }
+        let mut unit = 0;
+        while unit < self.known.len() && !self.is_settled() {
+            if self.known[unit] != 0 {
+                unit += 1;
+                continue;
+            }
+            match I::decode_behind(&[], self.at(unit), &self.bytes[unit * I::UNIT..]) {
+                Some(inst) if inst.is_padding() => unit += inst.len() / I::UNIT,
+                _ => {
+                    self.assume(Reason::Unreached(self.at(unit)));
+                    self.reach(unit);
+                    unit += 1;
+                }
+            }
+        }
+    }
+
+    /// Only what turned out to be data is kept.
+    fn forget(&mut self) {
+        for known in &mut self.known {
+            *known &= DATA;
+        }
+        self.misread = false;
+        self.reason = None;
+        self.refused = None;
+    }
+
+    fn at(&self, unit: usize) -> CodeAddr {
+        self.from.add((unit * I::UNIT) as u64)
+    }
+
+    /// The offset in the function.
+    fn offset(&self, addr: CodeAddr) -> Option<usize> {
+        addr.offset_within(self.from, self.bytes.len() as u64).map(|offset| offset as usize)
+    }
+
+    /// An offset at which nothing may arrive from outside the window. Its first instruction is where the patch begins.
+    fn is_inner(&self, offset: usize) -> bool {
+        self.window.start < offset && offset < self.window.end
+    }
+
+    fn assume(&mut self, reason: Reason) {
+        self.reason.get_or_insert(reason);
+    }
+
+    fn refuse(&mut self, culprit: Culprit) {
+        self.refused.get_or_insert(culprit);
+    }
+
+    /// Nothing that is still to be seen can change the verdict.
+    fn is_settled(&self) -> bool {
+        !I::MIXED && self.refused.is_some()
+    }
+
+    fn mark_data(&mut self, start: CodeAddr, len: usize) {
+        let start = start.displacement_from(self.from);
+        let within = |offset: i64| offset.clamp(0, self.bytes.len() as i64) as usize;
+        let units = within(start) / I::UNIT..within(start.saturating_add(len as i64)).div_ceil(I::UNIT);
+        for known in &mut self.known[units] {
+            self.misread |= I::MIXED && *known == SEEN;
+            *known |= DATA;
+        }
+    }
+
+    /// Follows the code from `start` along its direct branches.
+    fn reach(&mut self, start: usize) {
+        let mut pending: Pending<I> = vec![(start, Vec::new())];
+        // What a load reads is no code: the call before it does not return.
+        let ends = if I::MIXED { SEEN | DATA } else { SEEN };
+        while let Some((mut unit, mut run)) = pending.pop() {
+            while unit < self.known.len() && self.known[unit] & ends == 0 {
+                self.known[unit] |= SEEN;
+                let bytes = &self.bytes[unit * I::UNIT..];
+                let Some(inst) = I::decode_behind(&run, self.at(unit), bytes) else {
+                    self.assume(Reason::Undecodable(self.at(unit)));
+                    break;
+                };
+                run.push(inst);
+                let end = unit + inst.len() / I::UNIT;
+                for known in &mut self.known[unit..end] {
+                    *known |= SEEN;
+                }
+                self.judge(unit * I::UNIT, &run, &inst);
+                self.indirect(&run, &inst, &mut pending);
+                if self.is_settled() {
+                    return;
+                }
+                if let Some(constants) = I::constants(&run) {
+                    self.mark_data(constants.target, constants.access);
+                }
+                if let Some(offset) = inst.branch().and_then(Branch::target).and_then(|to| self.offset(to)) {
+                    let before = if inst.branches_into_switch() { run.clone() } else { Vec::new() };
+                    pending.push((offset / I::UNIT, before));
+                }
+                if let Some(offset) = inst.return_address().and_then(|to| self.offset(to)) {
+                    pending.push((offset / I::UNIT, Vec::new()));
+                }
+                if inst.is_exit() {
+                    break;
+                }
+                unit = end;
+            }
+        }
+    }
+
+    /// Branches of the window itself are relocated with it; all others must keep out of it. `run` ends with `inst`.
+    fn judge(&mut self, at: usize, run: &[I], inst: &I) {
+        if self.window.contains(&at) {
+            return;
+        }
+        let window = self.from.add(self.window.start as u64);
+        let runs_in = at < self.window.start && at + inst.whole_len(&self.bytes[at..]) > self.window.start;
+        if runs_in || I::operand(run).is_some_and(|operand| operand.touches(window, self.window.len())) {
+            return self.refuse(inst.culprit());
+        }
+        let inside = |target: CodeAddr| target.offset_within(window, self.window.len() as u64);
+        match inst.branch() {
+            Some(Branch::Foreign(target)) if inside(target).is_some() => self.refuse(inst.culprit()),
+            Some(Branch::Jump(target)) if inside(target) == Some(0) => {
+                self.assume(Reason::LoopsToStart(inst.culprit()));
+            }
+            // A recursive call is a call like any other.
+            Some(Branch::Jump(target) | Branch::Call(target)) if inside(target).is_some_and(|at| at > 0) => {
+                self.refuse(inst.culprit());
+            }
+            _ => {}
+        }
+    }
+
+    /// An indirect jump at the end of a run of instructions: follows its table, if that is one.
+    fn indirect(&mut self, run: &[I], jump: &I, pending: &mut Pending<I>) {
+        let table = match I::indirect(run) {
+            Indirect::None => return,
+            Indirect::Unknown => None,
+            Indirect::Table(table) => Some(table),
+        };
+        let Some((table, targets)) = table.and_then(|table| Some((table, self.targets(table)?))) else {
+            return self.assume(Reason::IndirectJump(jump.culprit()));
+        };
+        if table.entries.is_none() {
+            self.assume(Reason::IndirectJump(jump.culprit()));
+        }
+        if !matches!(table.form, TableForm::Instruction { .. }) {
+            self.mark_data(table.table, targets.len() * table.form.size());
+        }
+        for target in targets {
+            let Some(offset) = self.offset(target) else { continue };
+            if self.is_inner(offset) {
+                self.refuse(jump.culprit());
+                continue;
+            }
+            if offset == self.window.start {
+                self.assume(Reason::LoopsToStart(jump.culprit()));
+            }
+            pending.push((offset / I::UNIT, Vec::new()));
+        }
+    }
+
+    /// Where a table leads, if all of it can be read.
+    ///
+    /// A table behind its jump whose length is not known is taken to end where the first place begins that it leads to.
+    fn targets(&self, jump: TableJump) -> Option<Vec<CodeAddr>> {
+        let size = jump.form.size();
+        let target = |at: CodeAddr, entry: &[u8]| match jump.form.target(entry) {
+            Some(target) => CodeAddr(target.0 & I::ADDRESS),
+            None => at,
+        };
+        let mut targets = Vec::new();
+        if let Some(entries) = jump.entries {
+            let mut bytes = vec![0; usize::try_from(entries.min(MAX_ENTRIES + 1)).ok()? * size];
+            if entries > MAX_ENTRIES || !self.read(jump.table, &mut bytes) {
+                return None;
+            }
+            let places = (0..entries).map(|number| jump.table.add(number * size as u64));
+            targets.extend(places.zip(bytes.chunks_exact(size)).map(|(at, entry)| target(at, entry)));
+            return Some(targets);
+        }
+        let (mut at, mut end) = (jump.table, CodeAddr(u64::MAX));
+        while at < end {
+            let mut entry = [0; 8];
+            let entry = entry.get_mut(..size)?;
+            if targets.len() as u64 >= MAX_ENTRIES || !self.read(at, entry) {
+                return None;
+            }
+            let target = target(at, entry);
+            end = end.min(target);
+            targets.push(target);
+            at = at.add(size as u64);
+        }
+        Some(targets)
+    }
+
+    /// Reads a table: where data lies among the code, it is mostly in the function itself.
+    fn read(&self, at: CodeAddr, out: &mut [u8]) -> bool {
+        match self.offset(at).and_then(|offset| self.bytes.get(offset..offset + out.len())) {
+            Some(bytes) => {
+                out.copy_from_slice(bytes);
+                true
+            }
+            None => self.around.read.is_some_and(|read| read(at, out)),
+        }
+    }
+}
