@@ -1,0 +1,105 @@
+//! A library that listens to every function that libc exports, in any program:
+//!
+//! ```sh
+//! cargo build --release -p grapnel-hook --example listen_to_libc
+//! LISTEN_TO_LIBC=/tmp/calls LD_PRELOAD=target/release/examples/liblisten_to_libc.so jq . file.json
+//! ```
+//!
+//! The program does what it does without. At its end, the file named by `LISTEN_TO_LIBC` gets a line for the process: how
+//! many functions were listened to and how many calls there were; then one for each function that was refused, and why.
+
+use std::{
+    ffi::c_void,
+    fs::OpenOptions,
+    io::Write,
+    process,
+    sync::{
+        OnceLock,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use grapnel_hook::{
+    HookSet, Listener, Liveness, Options,
+    listen::{self, Entry, Exit},
+    module,
+    symbol::{self, SymbolKind},
+};
+
+static ENTERED: AtomicU64 = AtomicU64::new(0);
+static LEFT: AtomicU64 = AtomicU64::new(0);
+static REPORT: OnceLock<String> = OnceLock::new();
+
+unsafe extern "C" fn enter(_: &mut Entry, _: *mut c_void) {
+    ENTERED.fetch_add(1, Relaxed);
+}
+
+unsafe extern "C" fn leave(_: &mut Exit, _: *mut c_void) {
+    LEFT.fetch_add(1, Relaxed);
+}
+
+/// Functions whose return can't be listened to: they return twice, or tell by the return address who calls.
+fn enter_only(name: &str) -> bool {
+    let twice = ["setjmp", "vfork", "getcontext", "swapcontext"];
+    let by_caller = ["dlopen", "dlmopen", "dlsym", "dlvsym"];
+    twice.iter().any(|part| name.contains(part)) || by_caller.contains(&name)
+}
+
+extern "C" fn start() {
+    let Some(debug) = module::r_debug_of_this_process() else { return };
+    // SAFETY: this runs before the program, in its only thread, which loads and unloads nothing meanwhile.
+    let modules = unsafe { module::loaded_modules(debug) };
+    let Some(libc_so) = modules.iter().find(|module| module.file_name().starts_with(b"libc.so")) else {
+        return;
+    };
+    let mut functions = std::collections::BTreeMap::new();
+    symbol::for_each(libc_so, &mut |name, symbol| {
+        if symbol.kind == SymbolKind::Function {
+            let name = String::from_utf8_lossy(name).into_owned();
+            functions.entry(symbol.addr).or_insert((name, symbol.size));
+        }
+    });
+    let mut set = HookSet::new();
+    let mut batch = set.begin();
+    let entered = Listener::new(std::ptr::null_mut()).on_enter(enter);
+    for (address, (name, size)) in &functions {
+        let listener = if enter_only(name) { entered } else { entered.on_leave(leave) };
+        let options = Options { size: Some(*size), ..Options::default() };
+        batch.listen_with(*address as *const (), listener, options);
+    }
+    // SAFETY: this runs before the program, in its only thread; the listeners do nothing that the program notices.
+    let results = unsafe { batch.commit(Liveness::SingleThreaded) };
+    let hooked = results.iter().filter(|result| result.is_ok()).count();
+    let mut report = format!("{hooked} of {} functions", functions.len());
+    for (result, (name, _)) in results.iter().zip(functions.values()) {
+        if let Err(error) = result {
+            report += &format!("\nrefused {name}: {error}");
+        }
+    }
+    let _ = REPORT.set(report);
+    // For good.
+    std::mem::forget(set);
+}
+
+extern "C" fn end() {
+    let (Some(file), Some(report)) = (std::env::var_os("LISTEN_TO_LIBC"), REPORT.get()) else { return };
+    let (entered, left) = (ENTERED.load(Relaxed), LEFT.load(Relaxed));
+    let (first, refused) = report.split_once('\n').unwrap_or((report, ""));
+    let text = format!(
+        "process {}: {first}, {entered} calls, {left} returns, {} missed\n{refused}\n",
+        process::id(),
+        listen::missed()
+    );
+    if let Ok(mut file) = OpenOptions::new().append(true).create(true).open(file) {
+        // There is no one to tell.
+        let _ = file.write_all(text.as_bytes());
+    }
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static START: extern "C" fn() = start;
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: extern "C" fn() = end;

@@ -1,0 +1,135 @@
+//! Programs in which every function of libc is listened to do what they do without. The library that listens is an
+//! example, so that a user can do the same.
+
+use std::{
+    path::{Path, PathBuf},
+    process::{Command, Output},
+    sync::LazyLock,
+};
+
+/// The example as a library. Cargo builds examples for tests only sometimes, so that is asked for here.
+static LIBRARY: LazyLock<PathBuf> = LazyLock::new(|| {
+    let test = std::env::current_exe().unwrap();
+    let profile = test.parent().unwrap().parent().unwrap();
+    let release: &[&str] = if profile.ends_with("release") { &["--release"] } else { &[] };
+    let status = Command::new(env!("CARGO"))
+        .args(["build", "-q", "-p", "grapnel-hook", "--example", "listen_to_libc"])
+        .args(release)
+        .arg("--target-dir")
+        .arg(profile.parent().unwrap())
+        .status()
+        .unwrap();
+    assert!(status.success());
+    profile.join("examples/liblisten_to_libc.so")
+});
+
+/// A process, as the library reports it at its end.
+#[derive(Debug)]
+struct Process {
+    listened: usize,
+    functions: usize,
+    calls: u64,
+    returns: u64,
+    missed: u64,
+    refused: Vec<String>,
+}
+
+fn processes(report: &str) -> Vec<Process> {
+    let mut processes = Vec::new();
+    for line in report.lines().filter(|line| !line.is_empty()) {
+        if line.starts_with("process ") {
+            let numbers: Vec<u64> =
+                line.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect();
+            let [_, listened, functions, calls, returns, missed] = numbers[..] else { panic!("{line}") };
+            processes.push(Process {
+                listened: listened as usize,
+                functions: functions as usize,
+                calls,
+                returns,
+                missed,
+                refused: Vec::new(),
+            });
+        } else {
+            processes.last_mut().unwrap().refused.push(line.to_owned());
+        }
+    }
+    processes
+}
+
+/// Runs a program without the library and with it: what it prints and how it ends must be the same. Answers how it ended
+/// and what was listened to.
+fn both(program: &str, arguments: &[&str], env: &[(&str, &str)]) -> (Output, Vec<Process>) {
+    let report = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("listened-{}", arguments.len()));
+    let report = report.with_extension(Path::new(program).file_name().unwrap());
+    let _ = std::fs::remove_file(&report);
+    let run = |preload: bool| {
+        let mut command = Command::new(program);
+        command.args(arguments).env_clear().env("PATH", "/usr/bin:/bin").envs(env.iter().copied());
+        if preload {
+            command.env("LD_PRELOAD", &*LIBRARY).env("LISTEN_TO_LIBC", &report);
+        }
+        command.output().unwrap_or_else(|error| panic!("{program}: {error}"))
+    };
+    let (bare, listened) = (run(false), run(true));
+    let text = |bytes: &[u8]| timeless(&String::from_utf8_lossy(bytes));
+    assert_eq!(text(&bare.stdout), text(&listened.stdout), "{program}");
+    assert_eq!(text(&bare.stderr), text(&listened.stderr), "{program}");
+    assert_eq!(bare.status, listened.status, "{program}");
+    let processes = processes(&std::fs::read_to_string(&report).expect("the process reported"));
+    for process in &processes {
+        println!(
+            "{program}: {} of {} functions, {} calls, {} returns, {} missed",
+            process.listened, process.functions, process.calls, process.returns, process.missed
+        );
+        for line in &process.refused {
+            println!("  {line}");
+        }
+        assert!(process.listened * 100 > process.functions * 98, "{process:?}");
+        assert!(process.refused.iter().all(|line| line.contains(": ")), "each refusal has a reason");
+        assert_eq!(process.missed, 0);
+    }
+    (listened, processes)
+}
+
+/// unittest says how long it took.
+fn timeless(text: &str) -> String {
+    let line = |line: &str| match line.split_once(" tests in ") {
+        Some((count, _)) if line.starts_with("Ran ") => count.to_owned(),
+        _ => line.to_owned(),
+    };
+    text.lines().map(line).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn python_passes_its_own_tests_of_json() {
+    let env = [("PYTHONHASHSEED", "0"), ("PYTHONDONTWRITEBYTECODE", "1")];
+    let (output, processes) = both("/usr/bin/python3", &["-m", "unittest", "-v", "test.test_json"], &env);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("\nOK"), "{text}");
+    assert!(processes.iter().map(|process| process.calls).sum::<u64>() > 100_000, "{processes:?}");
+}
+
+#[test]
+fn sqlite_runs_a_script() {
+    let script = "create table t(a integer primary key, b text, c real);\
+        with recursive n(i) as (values(1) union all select i + 1 from n where i < 20000)\
+        insert into t select i, printf('row %d', i * 7919 % 10007), i / 3.0 from n;\
+        create index x on t(b); select count(*), sum(a), avg(c), max(b) from t;\
+        select b, c from t where b like 'row 99%' order by c desc limit 20; pragma integrity_check;";
+    let (output, processes) = both("/usr/bin/sqlite3", &["-batch", ":memory:", script], &[]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.ends_with("ok\n"), "{text}");
+    assert!(processes[0].calls > 100_000, "{processes:?}");
+    // What was called when the process ended never returned.
+    assert!(processes[0].calls - processes[0].returns < 1000, "{processes:?}");
+}
+
+#[test]
+fn a_shell_starts_programs_and_ends_as_they_do() {
+    let script =
+        "for i in 1 2 3; do /usr/bin/printf '%s\\n' $i | /usr/bin/sort -r | /usr/bin/wc -c; done; exit 7";
+    let (output, processes) = both("/bin/sh", &["-c", script], &[]);
+    assert_eq!(output.status.code(), Some(7));
+    // The shell itself ends by `_exit`, which runs no end of a library.
+    assert!(processes.len() >= 9, "{processes:?}");
+}
