@@ -7,10 +7,7 @@ use grapnel_relocator::{CodeAddr, redirect};
 
 use crate::{
     extent,
-    memory::{
-        maps::Maps,
-        view::{Bytes, MemoryView},
-    },
+    memory::{maps::Maps, pages::Pages, view::Bytes},
     native::{self, ISA},
     patch::Edit,
 };
@@ -23,7 +20,7 @@ pub(crate) type Standing = BTreeMap<CodeAddr, Edit>;
 
 /// What a plan may look at beyond the function itself.
 pub(crate) struct Surroundings<'a> {
-    pub(crate) view: &'a MemoryView,
+    pub(crate) view: &'a Pages<'a>,
     /// Absent without /proc.
     pub(crate) maps: Option<&'a Maps>,
     /// Whether another hook of the same transaction will overwrite any of these bytes.
@@ -34,7 +31,7 @@ pub(crate) struct Surroundings<'a> {
 
 impl<'a> Surroundings<'a> {
     /// Where no other hook is.
-    pub(crate) fn unclaimed(view: &'a MemoryView, maps: Option<&'a Maps>, standing: &'a Standing) -> Self {
+    pub(crate) fn unclaimed(view: &'a Pages<'a>, maps: Option<&'a Maps>, standing: &'a Standing) -> Self {
         Self { view, maps, claimed: &|_| false, standing }
     }
 

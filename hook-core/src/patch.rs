@@ -4,6 +4,7 @@
 //! Writes over code. Every write is preceded by a look at what is there: bytes that aren't the expected ones are left
 //! alone. Between the look and the write someone else may patch the same place; nothing on Linux can rule that out.
 
+use alloc::vec::Vec;
 use core::slice::IterMut;
 
 use grapnel_relocator::CodeAddr;
@@ -11,7 +12,11 @@ use grapnel_relocator::CodeAddr;
 use crate::{
     Error, Liveness, PatchWay, Refusal,
     live::{PatchingRight, Ways},
-    memory::view::{Bytes, MemoryView},
+    memory::{
+        pages::Pages,
+        runs::{self, Piece},
+        view::{Bytes, MemoryView},
+    },
     native::{self, TRAP},
     sys::Errno,
 };
@@ -51,9 +56,10 @@ impl Patch {
     }
 
     /// Leaves the patch out if any of its bytes isn't what it should be.
-    fn look(&mut self, view: &MemoryView) {
+    fn look(&mut self, pages: &Pages<'_>) {
         for edit in [self.aside.as_ref(), Some(&self.start)].into_iter().flatten() {
-            if let Some(found) = view.differs(edit.at.0 as usize, edit.old.as_slice()) {
+            let found = pages.bytes(edit.at.0 as usize, edit.old.as_slice().len());
+            if found != edit.old {
                 self.state = Err(Error::Changed { site: edit.at, expected: edit.old, found });
                 return;
             }
@@ -67,8 +73,9 @@ impl Patch {
 /// The bytes are code that the caller may change, every patch leaves code that does what its callers expect, and what
 /// `liveness` says of the other threads is so.
 pub(crate) unsafe fn apply(view: &MemoryView, patches: &mut [Patch], liveness: Liveness) {
+    let pages = Pages::new(view);
     for patch in patches.iter_mut() {
-        patch.look(view);
+        patch.look(&pages);
     }
     match liveness {
         // SAFETY: the caller's promise: nobody runs the code meanwhile.
@@ -101,14 +108,19 @@ unsafe fn apply_alone(view: &MemoryView, patches: &mut [Patch]) {
             }
         }
     }
-    for patch in good(patches) {
-        for edit in [patch.aside, Some(patch.start)].into_iter().flatten() {
-            // SAFETY: the caller's promise; the bytes were looked at.
-            let written = unsafe { view.write_code(edit.at.0 as usize, edit.new.as_slice()) };
-            patch.state = written.map_err(|errno| Error::Write { site: edit.at, errno });
-            if patch.state.is_err() {
-                break;
-            }
+    let mut pieces = Vec::with_capacity(patches.len());
+    for edit_of in [|patch: &Patch| patch.aside, |patch: &Patch| Some(patch.start)] {
+        pieces.clear();
+        let good = patches.iter().enumerate().filter(|(_, patch)| patch.state.is_ok());
+        let edits = good.filter_map(|(owner, patch)| Some((owner, edit_of(patch)?)));
+        pieces.extend(edits.map(|(owner, edit)| Piece { at: edit.at.0 as usize, bytes: edit.new, owner }));
+        // SAFETY: the caller's promise; the bytes were looked at.
+        unsafe {
+            runs::write(view, &mut pieces, |owner, written| {
+                let Some(patch) = patches.get_mut(owner) else { return };
+                let site = edit_of(patch).map_or(patch.start.at, |edit| edit.at);
+                patch.state = written.map_err(|errno| Error::Write { site, errno });
+            });
         }
     }
     native::synchronise_this_core();
@@ -119,6 +131,7 @@ unsafe fn apply_alone(view: &MemoryView, patches: &mut [Patch]) {
 /// # Safety
 /// As [`apply`].
 unsafe fn apply_live(view: &MemoryView, patches: &mut [Patch], right: &PatchingRight) {
+    right.expect(patches.len());
     for patch in good(patches) {
         right.enter(patch.start.at.0, patch.ways);
         if let Some(edit) = patch.aside {

@@ -1,6 +1,6 @@
 //! What hooking one function would take. A plan reads the function and changes nothing.
 
-use alloc::vec;
+use alloc::{boxed::Box, vec};
 use core::ops::Range;
 
 use grapnel_relocator::{
@@ -11,7 +11,11 @@ use grapnel_relocator::{
 
 use crate::{
     Error, extent,
-    memory::{maps::Maps, view::Bytes, view::MemoryView},
+    memory::{
+        maps::Maps,
+        pages::Pages,
+        view::{Bytes, MemoryView},
+    },
     native::{self, ISA, LANDING_PAD},
     padding::{Standing, Surroundings},
 };
@@ -98,12 +102,13 @@ pub struct HookPlan {
 }
 
 /// The code that moves. It is large, and needed only until the trampoline is written.
+#[derive(Debug)]
 pub(crate) struct Moving {
     pub(crate) window: Window,
     pub(crate) relocation: RelocationPlan,
 }
 
-type Planned = Result<(HookPlan, Moving), Error>;
+type Planned = Result<(HookPlan, Box<Moving>), Error>;
 
 impl HookPlan {
     /// Plans a hook on the function at `target` without changing anything.
@@ -111,8 +116,8 @@ impl HookPlan {
     /// # Errors
     /// If the code can't be read or hooked, with the reason and a remedy.
     pub fn new(target: CodeAddr, options: Options) -> Result<Self, Error> {
-        let (view, maps) = (MemoryView::open(), Maps::read().ok());
-        let standing = Standing::new();
+        let (view, maps, standing) = (MemoryView::open(), Maps::read().ok(), Standing::new());
+        let view = Pages::new(&view);
         let planned = Self::with(target, options, &Surroundings::unclaimed(&view, maps.as_ref(), &standing));
         planned.map(|(plan, _)| plan)
     }
@@ -123,8 +128,8 @@ impl HookPlan {
     /// # Errors
     /// If the code can't be read or probed, or the function around it isn't known, with the reason and a remedy.
     pub fn probe(at: CodeAddr, function: Option<Range<u64>>, options: Options) -> Result<Self, Error> {
-        let (view, maps) = (MemoryView::open(), Maps::read().ok());
-        let standing = Standing::new();
+        let (view, maps, standing) = (MemoryView::open(), Maps::read().ok(), Standing::new());
+        let view = Pages::new(&view);
         let around = Surroundings::unclaimed(&view, maps.as_ref(), &standing);
         Self::inside(at, function, options, &around).map(|(plan, _)| plan)
     }
@@ -171,7 +176,7 @@ impl HookPlan {
         let proof = proof(verdict, target, Bytes::new(behind))?;
         let kind = if window.code_len() < patch_len { PatchKind::NearOverPadding } else { PatchKind::Near };
         let plan = Self { target, site: target, patch_len, original, stop: None, kind, proof };
-        Ok((plan.proved_as(options, Bytes::new(behind))?, Moving { window, relocation }))
+        Ok((plan.proved_as(options, Bytes::new(behind))?, Box::new(Moving { window, relocation })))
     }
 
     /// The plan, if it is proved or needn't be.
@@ -231,7 +236,7 @@ impl HookPlan {
         size: Option<usize>,
         options: Options,
         around: &Surroundings<'_>,
-    ) -> Option<(Self, Moving)> {
+    ) -> Option<(Self, Box<Moving>)> {
         let lengths = redirect::lengths(ISA);
         let stop = around.padding_near(target, lengths.near)?;
         let found = around.view.bytes(stop.0 as usize, lengths.near);
@@ -267,7 +272,7 @@ impl HookPlan {
         };
         let original = Bytes::new(behind.get(..patch_len).unwrap_or(&[]));
         let plan = Self { target, site, patch_len, original, stop, kind, proof };
-        Ok((plan, Moving { window, relocation }))
+        Ok((plan, Box::new(Moving { window, relocation })))
     }
 
     /// The function.

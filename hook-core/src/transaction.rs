@@ -11,7 +11,7 @@ use grapnel_relocator::CodeAddr;
 
 use crate::{
     Arena, CodeWay, Error, Hook, HookPlan, Liveness, Options, Refusal,
-    memory::{maps::Maps, view::MemoryView},
+    memory::{maps::Maps, pages::Pages, view::MemoryView},
     padding::Standing,
     patch::{self, Patch},
     workshop::{Ready, Workshop},
@@ -120,7 +120,8 @@ impl<'a> Transaction<'a> {
         let maps = Maps::read().ok();
         let mut hooks: Vec<Result<Ready, Error>> = Vec::with_capacity(self.requests.len());
         let standing = Standing::new();
-        let mut workshop = Workshop::new(self.arena.get(), &view, maps.as_ref(), self.live, &standing);
+        let pages = Pages::new(&view);
+        let mut workshop = Workshop::new(self.arena.get(), &pages, maps.as_ref(), self.live, &standing);
         for (i, request) in self.requests.iter().enumerate() {
             hooks.push(workshop.prepare(HookId(i), request));
         }

@@ -9,7 +9,7 @@ use crate::{
     Arena, Bytes, Error, Hook, HookId, HookPlan, PatchWay, Refusal,
     arena::CodeSlot,
     live::{POSITIONS, Pattern, Ways},
-    memory::{maps::Maps, view::MemoryView},
+    memory::{maps::Maps, pages::Pages},
     native::{ISA, NEAR_REACH},
     padding::{Standing, Surroundings, standing_in},
     patch::Edit,
@@ -70,7 +70,7 @@ impl Faithful {
 /// What the hooks of one transaction are made with.
 pub(crate) struct Workshop<'a> {
     arena: &'a mut Arena,
-    view: &'a MemoryView,
+    view: &'a Pages<'a>,
     maps: Option<&'a Maps>,
     live: bool,
     /// The first hook on each target.
@@ -92,7 +92,7 @@ enum Claim {
 impl<'a> Workshop<'a> {
     pub(crate) fn new(
         arena: &'a mut Arena,
-        view: &'a MemoryView,
+        view: &'a Pages<'a>,
         maps: Option<&'a Maps>,
         live: bool,
         standing: &'a Standing,

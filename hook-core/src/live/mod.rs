@@ -97,6 +97,11 @@ impl PatchingRight {
         Ok(right)
     }
 
+    /// Sees to it that so many entries take no allocation.
+    pub(crate) fn expect(&self, entries: usize) {
+        table::make_room(entries);
+    }
+
     /// Says where a thread goes on that traps in a patch. Entered before the trap is written.
     pub(crate) fn enter(&self, site: u64, ways: Ways) {
         table::enter(site, ways);

@@ -8,101 +8,123 @@
 //! valid way on at all times, because trampolines are never freed.
 //!
 //! # Safety
-//! Entries are leaked and never freed, so a pointer to one that was published is good for ever.
+//! Tables are leaked and never freed, so a pointer to one that was published is good for ever. Each is twice as large as
+//! the one before, so those that were outgrown take no more than the last.
 
 use alloc::boxed::Box;
 use core::{
     ptr,
-    sync::atomic::{AtomicPtr, AtomicU64, Ordering::*},
+    sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::*},
 };
 
 /// Positions in a patch at which a thread may trap: its start, and each byte that an instruction of the window starts
 /// at.
 pub(crate) const POSITIONS: usize = 5;
 
-const CHUNK: usize = 64;
+const SMALLEST: usize = 64;
 
 /// Where to go on from each position of a patch; 0 where no instruction starts.
 pub(crate) type Ways = [u64; POSITIONS];
 
+#[derive(Default)]
 struct Entry {
     /// 0 while the entry is free.
     site: AtomicU64,
     ways: [AtomicU64; POSITIONS],
 }
 
-struct Chunk {
-    entries: [Entry; CHUNK],
-    next: AtomicPtr<Chunk>,
-}
+/// Open addressing by the site.
+struct Table(Box<[Entry]>);
 
-impl Chunk {
-    const fn new() -> Self {
-        Self {
-            entries: [const { Entry { site: AtomicU64::new(0), ways: [const { AtomicU64::new(0) }; POSITIONS] } };
-                CHUNK],
-            next: AtomicPtr::new(ptr::null_mut()),
-        }
+static TABLE: AtomicPtr<Table> = AtomicPtr::new(ptr::null_mut());
+/// How many entries of the table are taken. Only the holder of the patching right writes it.
+static TAKEN: AtomicUsize = AtomicUsize::new(0);
+
+impl Table {
+    fn with_room(entries: usize) -> Self {
+        Self((0..entries.next_power_of_two().max(SMALLEST)).map(|_| Entry::default()).collect())
     }
 
-    fn next(&self) -> Option<&'static Chunk> {
+    fn current() -> Option<&'static Self> {
         // SAFETY: the pointer is null or came from `Box::leak` and is never freed.
-        unsafe { self.next.load(Acquire).as_ref() }
+        unsafe { TABLE.load(Acquire).as_ref() }
+    }
+
+    /// The entry of a site, or the free one where it would be. There is always one: the table is never full.
+    fn place(&self, site: u64) -> Option<&Entry> {
+        let mask = self.0.len() - 1;
+        let hash = (site.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize;
+        let mut entries = (0..self.0.len()).filter_map(|i| self.0.get(hash.wrapping_add(i) & mask));
+        entries.find(|entry| matches!(entry.site.load(Acquire), found if found == site || found == 0))
+    }
+
+    fn find(&self, site: u64) -> Option<&Entry> {
+        self.place(site).filter(|entry| site != 0 && entry.site.load(Relaxed) == site)
     }
 }
 
-static FIRST: Chunk = Chunk::new();
-
-fn chunks() -> impl Iterator<Item = &'static Chunk> {
-    core::iter::successors(Some(&FIRST), |chunk| chunk.next())
-}
-
-/// Enters a place, before anything traps there. Only the holder of the patching lock calls this.
-pub(crate) fn enter(site: u64, ways: Ways) {
-    let entries = || chunks().flat_map(|chunk| &chunk.entries);
-    let found = entries()
-        .find(|e| e.site.load(Relaxed) == site)
-        .or_else(|| entries().find(|e| e.site.load(Relaxed) == 0));
-    let entry = found.unwrap_or_else(|| {
-        let chunk: &'static Chunk = Box::leak(Box::new(Chunk::new()));
-        if let Some(last) = chunks().last() {
-            last.next.store(ptr::from_ref(chunk).cast_mut(), Release);
+impl Entry {
+    fn fill(&self, site: u64, ways: Ways) {
+        for (slot, way) in self.ways.iter().zip(ways) {
+            slot.store(way, Relaxed);
         }
-        &chunk.entries[0]
-    });
-    for (slot, way) in entry.ways.iter().zip(ways) {
-        slot.store(way, Relaxed);
+        self.site.store(site, Release);
     }
-    entry.site.store(site, Release);
+}
+
+/// Sees to it that so many more places can be entered without an allocation.
+pub(crate) fn make_room(more: usize) {
+    let taken = TAKEN.load(Relaxed);
+    let old = Table::current();
+    // At most half full, so that searches stay short.
+    if old.is_some_and(|table| (taken + more) * 2 <= table.0.len()) {
+        return;
+    }
+    let table: &'static Table = Box::leak(Box::new(Table::with_room((taken + more) * 2)));
+    for entry in old.iter().flat_map(|old| &old.0) {
+        let site = entry.site.load(Relaxed);
+        if let Some(place) = table.place(site).filter(|_| site != 0) {
+            place.fill(site, core::array::from_fn(|i| entry.ways.get(i).map_or(0, |way| way.load(Relaxed))));
+        }
+    }
+    TABLE.store(ptr::from_ref(table).cast_mut(), Release);
+}
+
+/// Enters a place, before anything traps there. Only the holder of the patching right calls this.
+pub(crate) fn enter(site: u64, ways: Ways) {
+    make_room(1);
+    let Some(entry) = Table::current().and_then(|table| table.place(site)) else { return };
+    if entry.site.load(Relaxed) == 0 {
+        TAKEN.fetch_add(1, Relaxed);
+    }
+    entry.fill(site, ways);
 }
 
 /// Where a thread goes on that trapped at `pc`. Async-signal-safe.
 ///
 /// Patches are of various lengths, so the places of two may lie close together; and one may have been where another is
-/// now. A patch that starts at the address comes before one that had an instruction there.
+/// now. A patch that starts at the address comes before one that had an instruction there, and a near one before one
+/// further away.
 pub(crate) fn way_on(pc: u64) -> Option<u64> {
-    let mut inside = None;
-    for entry in chunks().flat_map(|chunk| &chunk.entries) {
-        let site = entry.site.load(Acquire);
-        if site == 0 {
-            break;
-        }
-        let position = pc.wrapping_sub(site);
-        let way = entry.ways.get(position as usize).filter(|_| position < POSITIONS as u64);
-        match way.map(|way| way.load(Relaxed)).filter(|&way| way != 0) {
-            Some(way) if position == 0 => return Some(way),
-            way => inside = inside.or(way),
-        }
-    }
-    inside
+    let table = Table::current()?;
+    (0..POSITIONS).find_map(|position| {
+        let entry = table.find(pc.wrapping_sub(position as u64))?;
+        let way = entry.ways.get(position)?.load(Relaxed);
+        (way != 0).then_some(way)
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Mutex;
+
+    /// As the patching right does.
+    static RIGHT: Mutex<()> = Mutex::new(());
 
     #[test]
     fn places_may_lie_close_together() {
+        let _right = RIGHT.lock();
         let base = 0x8010;
         enter(base, [1, 2, 3, 0, 0]);
         enter(base + 2, [4, 0, 5, 0, 0]);
@@ -115,19 +137,20 @@ mod tests {
 
     #[test]
     fn places_are_found_and_reused() {
+        let _right = RIGHT.lock();
         // Addresses that no code has, so that tests beside this one don't meet them.
         let base = 0x10;
-        for i in 0..200 {
+        for i in 0..1000 {
             enter(base + 16 * i, [i + 1, 0, i + 2, 0, 0]);
         }
         assert_eq!(way_on(base), Some(1));
-        assert_eq!(way_on(base + 16 * 199), Some(200));
-        assert_eq!(way_on(base + 16 * 199 + 2), Some(201));
-        assert_eq!(way_on(base + 16 * 199 + 1), None);
-        assert_eq!(way_on(base + 16 * 199 + 5), None);
-        let chunks_before = chunks().count();
-        enter(base + 16 * 199, [7; POSITIONS]);
-        assert_eq!(way_on(base + 16 * 199), Some(7));
-        assert_eq!(chunks().count(), chunks_before);
+        assert_eq!(way_on(base + 16 * 999), Some(1000));
+        assert_eq!(way_on(base + 16 * 999 + 2), Some(1001));
+        assert_eq!(way_on(base + 16 * 999 + 1), None);
+        assert_eq!(way_on(base + 16 * 999 + 5), None);
+        let taken = TAKEN.load(Relaxed);
+        enter(base + 16 * 999, [7; POSITIONS]);
+        assert_eq!(way_on(base + 16 * 999), Some(7));
+        assert_eq!(TAKEN.load(Relaxed), taken);
     }
 }

@@ -1,5 +1,7 @@
 //! The process's own memory, seen from outside: what is mapped, and reading and writing it without a fault.
 
 pub mod maps;
+pub(crate) mod pages;
 pub(crate) mod place;
+pub(crate) mod runs;
 pub(crate) mod view;

@@ -17,6 +17,7 @@ use crate::{
     listen::Link,
     memory::{
         maps::Maps,
+        pages::Pages,
         view::{Bytes, MemoryView},
     },
     native::{self, JUMP_STUB_LEN, LINK_STUB_LEN, NEAR_REACH, StubKind},
@@ -30,7 +31,7 @@ use crate::{
 /// What a batch is prepared with.
 pub(super) struct Bench<'a> {
     set: &'a mut HookSet,
-    view: &'a MemoryView,
+    view: Pages<'a>,
     /// Read when the first new code is made.
     maps: OnceCell<Option<Maps>>,
     live: bool,
@@ -38,7 +39,7 @@ pub(super) struct Bench<'a> {
 
 impl<'a> Bench<'a> {
     pub(super) fn new(set: &'a mut HookSet, view: &'a MemoryView, live: bool) -> Self {
-        Self { set, view, maps: OnceCell::new(), live }
+        Self { set, view: Pages::new(view), maps: OnceCell::new(), live }
     }
 
     pub(super) fn take_out(&mut self, attachment: Attachment) -> Result<(CodeAddr, Attachment), Error> {
@@ -112,7 +113,7 @@ impl<'a> Bench<'a> {
             Some(site) if site.is_patched() && site.kind == kind => return Ok(()),
             Some(site) if site.is_patched() => return Err(Error::Taken { target, standing: target }),
             Some(site) => {
-                let same = self.view.differs(site.hook.start.at.0 as usize, site.window.as_slice()).is_none();
+                let same = self.view.holds(site.hook.start.at.0 as usize, site.window.as_slice());
                 if same && site.kind == kind && (site.live || !self.live) {
                     let edits: Vec<_> = site.edits().collect();
                     // One that this batch has attached to already is there, too.
@@ -128,7 +129,8 @@ impl<'a> Bench<'a> {
         };
         let request = Request { target, replacement: CodeAddr(head.code.at as u64), options, place };
         let maps = self.maps.get_or_init(|| Maps::read().ok()).as_ref();
-        let mut workshop = Workshop::new(&mut self.set.arena, self.view, maps, self.live, &self.set.standing);
+        let mut workshop =
+            Workshop::new(&mut self.set.arena, &self.view, maps, self.live, &self.set.standing);
         let ready = match workshop.prepare(HookId(0), &request) {
             Ok(ready) => ready,
             Err(error) => {
