@@ -62,6 +62,7 @@ mod aarch64;
 mod absent;
 mod error;
 pub mod flow;
+mod instruction;
 mod map;
 mod plan;
 mod reach;

@@ -126,6 +126,16 @@ impl RelocationPlan {
     }
 }
 
+/// The window and the code for another address, each by its start and its length, have no byte in common.
+pub(crate) fn keep_apart(
+    (from, window_len): (CodeAddr, usize),
+    (to, len): (CodeAddr, usize),
+) -> Result<(), Error> {
+    let overlap =
+        to.offset_within(from, window_len as u64).is_some() || from.offset_within(to, len as u64).is_some();
+    if overlap { Err(Error::Overlaps { from, to }) } else { Ok(()) }
+}
+
 /// Code for one destination.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Relocated {

@@ -1,5 +1,6 @@
 //! The sweep over a function that [`flow`](crate::flow) answers from. It is the same for every instruction set; what one
-//! instruction does is told by [`Instruction`].
+//! instruction does is told by
+//! [`Instruction`].
 //!
 //! First everything is followed that direct branches and known tables reach from the function's entries; then what lies
 //! between, as it comes. Where data lies among the code, a sweep may take some of it for instructions before the load is
@@ -14,101 +15,11 @@ use grapnel_arch::{CodeAddr, TableForm, TableJump};
 use crate::{
     Culprit,
     flow::{Reason, Surroundings, Verdict},
-    window::Operand,
+    instruction::{Branch, Indirect, Instruction},
 };
 
 /// A longer table is taken for a misread one.
 const MAX_ENTRIES: u64 = 4096;
-
-/// A decoded instruction. `run` is always a run of instructions that are executed one after the other, and ends with the
-/// one that is asked about.
-pub(crate) trait Instruction: Copy {
-    /// Instructions begin at multiples of this many bytes from the function's start.
-    const UNIT: usize;
-    /// Constants lie among the code as a rule, so that what is taken for code may turn out to be one.
-    const MIXED: bool;
-    /// The bits of an entry of a table that make up the address of code.
-    const ADDRESS: u64;
-
-    /// Decodes what is executed right behind the last of `run`.
-    fn decode_behind(run: &[Self], at: CodeAddr, bytes: &[u8]) -> Option<Self>;
-
-    /// In bytes.
-    fn len(&self) -> usize;
-
-    /// How many of `bytes`, which begin with it, no patch may part: more than its own where it rules what follows.
-    fn whole_len(&self, _bytes: &[u8]) -> usize {
-        self.len()
-    }
-
-    fn culprit(&self) -> Culprit;
-
-    fn culprit_at(at: CodeAddr, bytes: &[u8]) -> Culprit;
-
-    fn is_padding(&self) -> bool;
-
-    /// No execution goes on behind it.
-    fn is_exit(&self) -> bool;
-
-    /// Its direct branch.
-    fn branch(&self) -> Option<Branch>;
-
-    /// What came before it counts where its branch leads, too: the comparison of a switch's index.
-    fn branches_into_switch(&self) -> bool {
-        false
-    }
-
-    /// A callee returns here, though the instruction is no call.
-    fn return_address(&self) -> Option<CodeAddr> {
-        None
-    }
-
-    /// The memory that it accesses at a constant place, or whose address it computes.
-    fn operand(run: &[Self]) -> Option<Operand>;
-
-    /// The constants that it reads.
-    fn constants(_run: &[Self]) -> Option<Operand> {
-        None
-    }
-
-    /// Its indirect jump.
-    fn indirect(run: &[Self]) -> Indirect;
-}
-
-/// A direct branch.
-#[derive(Clone, Copy)]
-#[cfg_attr(not(feature = "arm"), expect(dead_code, reason = "x86-64 has no other instruction set to go to"))]
-pub(crate) enum Branch {
-    Jump(CodeAddr),
-    Call(CodeAddr),
-    /// To code of another instruction set.
-    Foreign(CodeAddr),
-}
-
-impl Branch {
-    /// Where it leads, if that is code of this set.
-    const fn target(self) -> Option<CodeAddr> {
-        match self {
-            Self::Jump(target) | Self::Call(target) => Some(target),
-            Self::Foreign(_) => None,
-        }
-    }
-}
-
-/// An indirect jump.
-pub(crate) enum Indirect {
-    /// None, or one that leaves the function for sure.
-    None,
-    /// To somewhere.
-    Unknown,
-    Table(TableJump),
-}
-
-impl From<Option<TableJump>> for Indirect {
-    fn from(table: Option<TableJump>) -> Self {
-        table.map_or(Self::Unknown, Self::Table)
-    }
-}
 
 /// [`check`] of one instruction set: the function's bytes, its address, the window as offsets in it, and what is around.
 pub(crate) type Check = fn(&[u8], CodeAddr, Range<usize>, &Surroundings<'_>) -> Verdict;

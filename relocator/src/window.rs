@@ -3,33 +3,13 @@
 use arrayvec::ArrayVec;
 use grapnel_arch::{CodeAddr, Isa};
 
-use crate::{Error, a32, aarch64, t32, x86_64};
+use crate::{Error, a32, aarch64, instruction::Instruction, t32, x86_64};
 
 /// The longest window that can be asked for, in bytes.
 pub const MAX_MIN_LEN: usize = 32;
 
 /// As many instructions as the longest window can hold: of one byte each.
 pub(crate) const MAX_INSTS: usize = MAX_MIN_LEN;
-
-/// A place in memory that an instruction names by its distance from the PC.
-#[derive(Clone, Copy)]
-pub(crate) struct Operand {
-    pub(crate) target: CodeAddr,
-    /// How many bytes are accessed; 0 if the instruction only computes the address.
-    pub(crate) access: usize,
-}
-
-impl Operand {
-    /// The operand's bytes and the window's overlap. The address of the window's start alone is the function's, and is
-    /// what everyone else takes it for; one further in is a place to jump to or to read.
-    pub(crate) fn touches(self, window: CodeAddr, len: usize) -> bool {
-        let (into_window, len) = (self.target.displacement_from(window), len as i64);
-        match self.access as i64 {
-            0 => 0 < into_window && into_window < len,
-            access => into_window < len && into_window.saturating_add(access) > 0,
-        }
-    }
-}
 
 /// Offsets of instructions.
 pub(crate) type Offsets = ArrayVec<u16, MAX_INSTS>;
@@ -159,4 +139,49 @@ impl Window {
         };
         offsets.into_iter().map(usize::from)
     }
+}
+
+/// Nothing of the function lies behind the first `len` bytes of the window, of whose code `last` is the last.
+///
+/// With an extent that is a matter of its length. Without one, what lies behind an exit belongs to the function only
+/// if the window is in need of it: a branch of it leads there, or further on in what it still needs.
+pub(crate) fn function_ends<I: Instruction>(
+    last: &I,
+    len: usize,
+    extent: Option<usize>,
+    is_needed: impl FnOnce() -> bool,
+) -> Result<bool, Error> {
+    match extent {
+        Some(extent) if len < extent => Ok(false),
+        Some(extent) if len > extent || !last.is_exit() => {
+            Err(Error::BeyondExtent { culprit: last.culprit(), extent })
+        }
+        Some(_) => Ok(true),
+        None => Ok(last.is_exit() && !is_needed()),
+    }
+}
+
+/// The length of the window with the padding that it needs to be `min_len` long: whole instructions of it, or as
+/// many bytes of the last as are needed, for nothing executes them. The function ends after `len` bytes, with `last`.
+pub(crate) fn padding<I: Instruction>(
+    last: &I,
+    from: CodeAddr,
+    bytes: &[u8],
+    (len, min_len): (usize, usize),
+    options: WindowOptions,
+) -> Result<usize, Error> {
+    let ends_early = || Error::EndsEarly { culprit: last.culprit(), short_by: min_len - len };
+    let end = from.add(len as u64).0.next_multiple_of(I::ALIGNMENT);
+    let room = CodeAddr(end).displacement_from(from) as usize;
+    if !options.allow_padding || min_len > room {
+        return Err(ends_early());
+    }
+    let mut padded = len;
+    while padded < min_len {
+        let rest = bytes.get(padded..).unwrap_or_default();
+        let inst = I::decode_behind(&[], from.add(padded as u64), rest).filter(I::is_padding);
+        padded += inst.ok_or_else(ends_early)?.len();
+    }
+    // A `nop` that crosses the boundary is no padding of this function alone.
+    if padded > room { Err(ends_early()) } else { Ok(min_len) }
 }

@@ -27,16 +27,13 @@ use super::{
 };
 use crate::{
     Error, PcMap, Registers, Relocated,
-    plan::{LandingPads, MAX_EMITTED},
+    plan::{LandingPads, MAX_EMITTED, keep_apart},
 };
 
 impl Plan {
     pub(crate) fn emit(&self, to: CodeAddr) -> Result<Relocated, Error> {
         can_be_at(to, self.max_len())?;
-        let (len, window_len) = (self.max_len() as u64, self.window_len as u64);
-        if to.offset_within(self.from, window_len).is_some() || self.from.offset_within(to, len).is_some() {
-            return Err(Error::Overlaps { from: self.from, to });
-        }
+        keep_apart((self.from, self.window_len), (to, self.max_len()))?;
         let mut emitter = Emitter::new(self, to);
         for (item, lowering) in &self.items {
             emitter.starts.push(emitter.code.len());

@@ -1,4 +1,4 @@
-//! What a sweep over a function asks of an instruction.
+//! What an instruction does to the flow of its function.
 
 use grapnel_arch::{
     CodeAddr,
@@ -8,13 +8,14 @@ use grapnel_arch::{
 use super::{culprit, culprit_at};
 use crate::{
     Culprit,
-    sweep::{Branch, Indirect, Instruction},
-    window::Operand,
+    instruction::{Branch, Indirect, Instruction, Operand},
 };
 
 impl Instruction for Inst {
     const UNIT: usize = INST_LEN;
     const MIXED: bool = true;
+    /// Loops and functions that are aligned at all are aligned to 16 bytes or less.
+    const ALIGNMENT: u64 = 16;
     const ADDRESS: u64 = u32::MAX as u64;
 
     fn decode_behind(_run: &[Self], at: CodeAddr, bytes: &[u8]) -> Option<Self> {

@@ -13,10 +13,7 @@ use super::{
     store::{MAX_STORE_LIST, MAX_STORE_TO_STACK, StoreList, StoreToStack},
     sum::{MAX_SUM, Sum},
 };
-use crate::{
-    Error, Reach, Registers, Window,
-    window::{Offsets, Operand},
-};
+use crate::{Error, Reach, Registers, Window, instruction::Operand, window::Offsets};
 
 /// Where a branch goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

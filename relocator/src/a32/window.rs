@@ -7,11 +7,10 @@ use grapnel_arch::{
 };
 
 use super::{Insts, Item, MAX_WORDS, SIGHT, culprit, culprit_at, redirect::can_be_at};
-use crate::{Error, Window, WindowOptions, window::MAX_MIN_LEN};
-
-/// What follows a `nop` behind an exit up to the next multiple of this is taken for padding too: loops and functions that
-/// are aligned at all are aligned to 16 bytes or less.
-const ALIGNMENT: u64 = 16;
+use crate::{
+    Error, Window, WindowOptions,
+    window::{MAX_MIN_LEN, function_ends, padding},
+};
 
 pub(crate) fn window(
     from: CodeAddr,
@@ -27,10 +26,17 @@ pub(crate) fn window(
     while len < min_len {
         let at = from.add(len as u64);
         let rest = bytes.get(len..).unwrap_or_default();
+        let ahead = |target: CodeAddr| target.offset_within(at, (min_len - len) as u64).is_some();
+        let is_needed = |inst: &Inst| {
+            inst.flow().target().is_some_and(ahead)
+                || inst.literal().is_some_and(|literal| ahead(literal.target))
+        };
         if let Some(last) = items.iter().rev().find_map(Item::code)
-            && function_ends(&items, last, at, (len, min_len), options)?
+            && function_ends(last, len, options.extent, || {
+                items.iter().filter_map(Item::code).any(is_needed)
+            })?
         {
-            let padded = padding(last, from, bytes, len, min_len, options)?;
+            let padded = padding(last, from, bytes, (len, min_len), options)?;
             return Ok(finish(from, bytes, (padded, len), items, options));
         }
         let item = match rest.first_chunk::<INST_LEN>() {
@@ -119,54 +125,4 @@ fn decode_at(at: CodeAddr, bytes: &[u8]) -> Result<Inst, Error> {
         }
         _ => Error::Undefined { culprit: culprit_at(at, bytes) },
     })
-}
-
-/// Nothing of the function lies at `next`, right behind `last` and the constants that follow it.
-///
-/// With an extent that is a matter of its length. Without one, what lies behind an exit belongs to the function only
-/// if a branch of the window leads there, or further on in what the window still needs, or a load names it.
-fn function_ends(
-    items: &[Item],
-    last: &Inst,
-    next: CodeAddr,
-    (len, min_len): (usize, usize),
-    options: WindowOptions,
-) -> Result<bool, Error> {
-    match options.extent {
-        Some(extent) if len < extent => Ok(false),
-        Some(extent) if len > extent || !follows_exit(items) => {
-            Err(Error::BeyondExtent { culprit: culprit(last), extent })
-        }
-        Some(_) => Ok(true),
-        None => {
-            let missing = (min_len - len) as u64;
-            let ahead = |target: CodeAddr| target.offset_within(next, missing).is_some();
-            let needs = |inst: &Inst| {
-                inst.flow().target().is_some_and(ahead)
-                    || inst.literal().is_some_and(|literal| ahead(literal.target))
-            };
-            Ok(follows_exit(items) && !items.iter().filter_map(Item::code).any(needs))
-        }
-    }
-}
-
-/// The length of the window with the padding that it needs to be `min_len` long.
-fn padding(
-    last: &Inst,
-    from: CodeAddr,
-    bytes: &[u8],
-    len: usize,
-    min_len: usize,
-    options: WindowOptions,
-) -> Result<usize, Error> {
-    let room = CodeAddr(from.add(len as u64).0.next_multiple_of(ALIGNMENT)).displacement_from(from) as usize;
-    let is_padding = |at: usize| {
-        let inst = decode(from.add(at as u64), bytes.get(at..).unwrap_or_default());
-        inst.is_ok_and(|inst| inst.is_padding())
-    };
-    if options.allow_padding && min_len <= room && (len..min_len).step_by(INST_LEN).all(is_padding) {
-        Ok(min_len)
-    } else {
-        Err(Error::EndsEarly { culprit: culprit(last), short_by: min_len - len })
-    }
 }

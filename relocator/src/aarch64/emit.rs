@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     Error, PcMap, Registers, Relocated,
-    plan::{LandingPads, MAX_EMITTED},
+    plan::{LandingPads, MAX_EMITTED, keep_apart},
 };
 
 impl Plan {
@@ -28,10 +28,7 @@ impl Plan {
         if !to.0.is_multiple_of(INST_LEN as u64) {
             return Err(Error::Misaligned { at: to, align: INST_LEN as u64 });
         }
-        let (len, window_len) = (self.max_len() as u64, self.window_len as u64);
-        if to.offset_within(self.from, window_len).is_some() || self.from.offset_within(to, len).is_some() {
-            return Err(Error::Overlaps { from: self.from, to });
-        }
+        keep_apart((self.from, self.window_len), (to, self.max_len()))?;
         let mut emitter = Emitter::new(self, to);
         for (number, (inst, lowering)) in self.items.iter().enumerate() {
             emitter.starts.push(emitter.code.len());

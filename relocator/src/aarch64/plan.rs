@@ -13,10 +13,7 @@ use super::{
     Insts, MAX_WORDS, culprit,
     liveness::{Ahead, Free},
 };
-use crate::{
-    Error, Reach, Window,
-    window::{Offsets, Operand},
-};
+use crate::{Error, Reach, Window, instruction::Operand, window::Offsets};
 
 /// Where a branch goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -7,10 +7,10 @@ use grapnel_arch::{
 };
 
 use super::{MAX_WORDS, culprit, culprit_at, liveness::Ahead};
-use crate::{Error, Window, WindowOptions, window};
-
-/// Compilers and linkers align functions to 16 bytes: padding can't be told from a function's own `nop`s beyond that.
-const FUNCTION_ALIGNMENT: u64 = 16;
+use crate::{
+    Error, Window, WindowOptions,
+    window::{self, function_ends, padding},
+};
 
 /// The words of a window.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -59,8 +59,14 @@ pub(crate) fn window(
                 len += INST_LEN;
                 continue;
             }
-            if function_ends(&code, last, at, min_len - len, options)? {
-                len = padding(last, from, bytes, len, min_len, options)?;
+            let is_needed = |inst: &Inst| {
+                let target = inst.flow().target();
+                target.is_some_and(|target| target.offset_within(at, (min_len - len) as u64).is_some())
+            };
+            // Constants may lie behind the extent, as a pool does behind the code that an FDE describes.
+            let reached = options.extent.map_or(len, |extent| len.min(extent.max(code_len)));
+            if function_ends(last, reached, options.extent, || code.iter().any(is_needed))? {
+                len = padding(last, from, bytes, (len, min_len), options)?;
                 break;
             }
         }
@@ -96,60 +102,4 @@ fn decode_at(at: CodeAddr, bytes: &[u8]) -> Result<Inst, Error> {
         DecodeError::Truncated => Error::Truncated { at },
         _ => Error::Undefined { culprit: culprit_at(at, bytes) },
     })
-}
-
-/// Nothing of the function lies at `next`, behind `last` and its constants.
-///
-/// With an extent that is a matter of its length. Without one, what lies behind an exit belongs to the function only
-/// if a branch of the window leads there, or further on in what the window still needs.
-fn function_ends(
-    code: &[Inst],
-    last: &Inst,
-    next: CodeAddr,
-    missing: usize,
-    options: WindowOptions,
-) -> Result<bool, Error> {
-    match options.extent {
-        Some(extent) => {
-            let ended = |at: CodeAddr| {
-                code.first().is_some_and(|first| at.displacement_from(first.addr()) >= extent as i64)
-            };
-            if !ended(next) {
-                Ok(false)
-            } else if !last.flow().is_exit() {
-                Err(Error::BeyondExtent { culprit: culprit(last), extent })
-            } else {
-                Ok(true)
-            }
-        }
-        None => {
-            let ahead = |target: CodeAddr| target.offset_within(next, missing as u64).is_some();
-            Ok(last.flow().is_exit() && !code.iter().any(|inst| inst.flow().target().is_some_and(ahead)))
-        }
-    }
-}
-
-/// The length of the window with the padding that it needs to be `min_len` long.
-fn padding(
-    last: &Inst,
-    from: CodeAddr,
-    bytes: &[u8],
-    len: usize,
-    min_len: usize,
-    options: WindowOptions,
-) -> Result<usize, Error> {
-    let ends_early = || Error::EndsEarly { culprit: culprit(last), short_by: min_len - len };
-    let end = from.add(len as u64).0.next_multiple_of(FUNCTION_ALIGNMENT);
-    let room = CodeAddr(end).displacement_from(from) as usize;
-    if !options.allow_padding || min_len > room {
-        return Err(ends_early());
-    }
-    for at in (len..min_len).step_by(INST_LEN) {
-        let inst =
-            decode(from.add(at as u64), bytes.get(at..).unwrap_or_default()).map_err(|_| ends_early())?;
-        if !inst.is_padding() {
-            return Err(ends_early());
-        }
-    }
-    Ok(min_len)
 }

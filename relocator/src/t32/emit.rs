@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{
     Error, PcMap, Registers, Relocated,
-    plan::{LandingPads, MAX_EMITTED},
+    plan::{LandingPads, MAX_EMITTED, keep_apart},
 };
 
 const LR: u8 = 14;
@@ -42,11 +42,8 @@ const MAX_LITERALS: usize = 2 * MAX_INSTS + 1;
 
 impl Plan {
     pub(crate) fn emit(&self, to: CodeAddr) -> Result<Relocated, Error> {
-        let (len, window_len) = (self.max_len() as u64, self.window_len as u64);
         can_be_at(to, self.max_len())?;
-        if to.offset_within(self.from, window_len).is_some() || self.from.offset_within(to, len).is_some() {
-            return Err(Error::Overlaps { from: self.from, to });
-        }
+        keep_apart((self.from, self.window_len), (to, self.max_len()))?;
         let mut emitter = Emitter::new(self, to);
         for item in &self.items {
             emitter.starts.push(emitter.code.len());

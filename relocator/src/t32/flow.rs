@@ -1,4 +1,4 @@
-//! What a sweep over a function asks of an instruction.
+//! What an instruction does to the flow of its function.
 
 use grapnel_arch::{
     CodeAddr,
@@ -8,8 +8,7 @@ use grapnel_arch::{
 use super::{culprit, culprit_at};
 use crate::{
     Culprit,
-    sweep::{Branch, Indirect, Instruction},
-    window::Operand,
+    instruction::{Branch, Indirect, Instruction, Operand},
 };
 
 /// A halfword.
@@ -18,6 +17,8 @@ const UNIT: usize = 2;
 impl Instruction for Inst {
     const UNIT: usize = UNIT;
     const MIXED: bool = true;
+    /// Functions begin at any multiple of 4, often of 2.
+    const ALIGNMENT: u64 = 4;
     /// Bit 0 says that it is T32 code.
     const ADDRESS: u64 = 0xffff_fffe;
 

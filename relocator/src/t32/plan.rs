@@ -8,10 +8,7 @@ use grapnel_arch::{
 };
 
 use super::{Insts, MAX_INSTS, culprit};
-use crate::{
-    Error, Reach, Window,
-    window::{Offsets, Operand},
-};
+use crate::{Error, Reach, Window, instruction::Operand, window::Offsets};
 
 /// Where a branch goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

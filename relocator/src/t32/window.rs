@@ -7,10 +7,10 @@ use grapnel_arch::{
 };
 
 use super::{Insts, MAX_INSTS, MAX_WINDOW, culprit, culprit_at};
-use crate::{Error, Window, WindowOptions, window::Insts as AnyInsts};
-
-/// Functions begin at any multiple of 4, often of 2: what looks like padding beyond that may be another function.
-const FUNCTION_ALIGNMENT: u64 = 4;
+use crate::{
+    Error, Window, WindowOptions,
+    window::{Insts as AnyInsts, function_ends, padding},
+};
 
 /// T32 code of this length can be at this address: an even one, and all of it below 4 GiB.
 pub(super) fn can_be_at(at: CodeAddr, len: usize) -> Result<(), Error> {
@@ -77,7 +77,9 @@ impl Sweep<'_> {
                     continue;
                 }
                 Behind::Ends => {
-                    self.padded = Some(self.padding()?);
+                    let last = self.code.last().ok_or(Error::Truncated { at: self.from })?;
+                    let lens = (self.len, self.min_len);
+                    self.padded = Some(padding(last, self.from, self.bytes, lens, self.options)?);
                     return Ok(());
                 }
             }
@@ -118,14 +120,9 @@ impl Sweep<'_> {
     /// still needs.
     fn behind(&self) -> Result<Behind, Error> {
         let Some(last) = self.code.last() else { return Ok(Behind::Code) };
-        if let Some(extent) = self.options.extent
-            && self.len >= extent
-        {
-            return if self.len == extent && last.is_exit() {
-                Ok(Behind::Ends)
-            } else {
-                Err(Error::BeyondExtent { culprit: culprit(last), extent })
-            };
+        // Without an extent the answer is below, where data and padding are told apart.
+        if function_ends(last, self.len, self.options.extent, || true)? {
+            return Ok(Behind::Ends);
         }
         let here = self.here();
         if !last.is_exit() || self.targets().any(|target| target == here) {
@@ -171,20 +168,5 @@ impl Sweep<'_> {
             PcUse::Literal(literal) if literal.access > 0 => Some(literal),
             _ => None,
         })
-    }
-
-    /// The length of the window with the padding that it needs to be `min_len` long.
-    fn padding(&self) -> Result<usize, Error> {
-        let last = self.code.last().ok_or(Error::Truncated { at: self.from })?;
-        let ends_early = || Error::EndsEarly { culprit: culprit(last), short_by: self.min_len - self.len };
-        let end = self.here().0.next_multiple_of(FUNCTION_ALIGNMENT);
-        let room = CodeAddr(end).displacement_from(self.from) as usize;
-        if !self.options.allow_padding || self.min_len > room {
-            return Err(ends_early());
-        }
-        match decode(self.here(), self.rest()) {
-            Ok(inst) if inst.is_padding() && self.len + inst.bytes().len() <= room => Ok(self.min_len),
-            _ => Err(ends_early()),
-        }
     }
 }

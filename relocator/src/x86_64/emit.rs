@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     Error, PcMap, Registers, Relocated,
-    plan::{LandingPads, MAX_EMITTED},
+    plan::{LandingPads, MAX_EMITTED, keep_apart},
     window::MAX_INSTS,
 };
 
@@ -33,10 +33,7 @@ const ADDRESS_SIZE: u8 = 0x67;
 
 impl Plan {
     pub(crate) fn emit(&self, to: CodeAddr) -> Result<Relocated, Error> {
-        let (len, window_len) = (self.max_len() as u64, self.window_len as u64);
-        if to.offset_within(self.from, window_len).is_some() || self.from.offset_within(to, len).is_some() {
-            return Err(Error::Overlaps { from: self.from, to });
-        }
+        keep_apart((self.from, self.window_len), (to, self.max_len()))?;
         let mut emitter = Emitter::new(self, to);
         for (inst, lowering) in &self.items {
             emitter.starts.push(emitter.code.len());

@@ -9,7 +9,8 @@ use grapnel_arch::{
 use super::{Code, Insts, culprit, far::Far};
 use crate::{
     Error, Reach, Window,
-    window::{MAX_INSTS, Offsets, Operand},
+    instruction::Operand,
+    window::{MAX_INSTS, Offsets},
 };
 
 /// Where a branch goes.
