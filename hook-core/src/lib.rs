@@ -38,7 +38,8 @@
 //!
 //! That is one replacement by one jump, the fastest. A [`HookSet`] does more: any number of replacements and
 //! [listeners](Listener) on one function, in a defined order, and [probes](Probe) in the middle of functions.
-//! A [`Rebinding`](rebind::Rebinding) changes no code, but the addresses by which objects call a function.
+//! A [`Rebinding`](rebind::Rebinding) changes no code, but the addresses by which objects call a function. There is an
+//! example for each in `hook-core/examples`: `replace`, `listen`, `probe`, `rebind`.
 //! [`symbol`] finds functions by name and by address; those that aren't exported in the files of their object, with the
 //! feature `files`, which is on by default.
 //!

@@ -1,6 +1,6 @@
 /* Hooks malloc and free of libc, counts their calls, and takes the hooks out again.
  *
- *     cc -I include examples/count_malloc.c -L <where the library is> -lgrapnel_hook
+ *     cc examples/count_malloc.c $(pkg-config --cflags --libs grapnel-hook)
  */
 #include <grapnel_hook.h>
 
@@ -10,7 +10,8 @@
 
 static void *(*original_malloc)(size_t);
 static void (*original_free)(void *);
-static size_t mallocs, frees;
+/* volatile: compilers take malloc and free for functions that change no variable of the program. */
+static volatile size_t mallocs, frees;
 
 static void *counting_malloc(size_t size)
 {

@@ -1,6 +1,6 @@
 /* Listens to a function of this program, and puts a probe into its loop, both in one batch.
  *
- *     cc -I include examples/listen.c -L <where the library is> -lgrapnel_hook
+ *     cc examples/listen.c $(pkg-config --cflags --libs grapnel-hook)
  */
 #include <grapnel_hook.h>
 

@@ -1,6 +1,6 @@
 /* Binds this program's calls of getppid to a function of its own, without changing any code, and back.
  *
- *     cc -I include examples/rebind.c -L <where the library is> -lgrapnel_hook
+ *     cc examples/rebind.c $(pkg-config --cflags --libs grapnel-hook)
  */
 #include <grapnel_hook.h>
 

@@ -1,6 +1,6 @@
 // Listens to the returns of a function that throws every other time.
 //
-//     c++ -I include examples/throw.cc -L <where the library is> -lgrapnel_hook
+//     c++ examples/throw.cc $(pkg-config --cflags --libs grapnel-hook)
 #include <grapnel_hook.h>
 
 #include <cstdio>

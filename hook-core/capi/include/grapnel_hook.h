@@ -1,164 +1,579 @@
 /* Inline hooks and trampolines for live code: the C interface.
  *
  * Every function that can fail returns NULL when it succeeded, else an error that the caller frees with
- * grapnel_error_free. An error says what was found where, and what could be done instead.
+ * grapnel_error_free. An error says what was found where, and what could be done instead. Each function says below what
+ * makes it fail, what its caller answers for, and which threads may call it. What several threads do at once is put in no
+ * order: who comes second is told by an error that hooks are being changed.
  *
- * Link with -lgrapnel_hook.
+ * To compile and link: cc program.c $(pkg-config --cflags --libs grapnel-hook)
  */
+
 #ifndef GRAPNEL_HOOK_H
 #define GRAPNEL_HOOK_H
+
+/* Made from the library's sources. Change those. */
 
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+/**
+ * The most that is kept.
+ */
+#define Bytes_MAX 24
 
-/* Something that was attached: a replacement, a listener or a probe. */
-typedef struct grapnel_hook grapnel_hook;
+/**
+ * Requests that are not committed yet.
+ *
+ * A batch does many with one synchronisation of all threads: the functions are patched, and what the out pointers point
+ * to is written, by grapnel_commit.
+ */
+typedef struct grapnel_batch grapnel_batch;
 
-/* Why something failed. */
-typedef struct grapnel_error grapnel_error;
-
-/* Who may be running the function while it is patched. */
-enum grapnel_liveness {
-    /* No other thread runs. Nearly every function that can be hooked at all can be hooked so. Calls of the function may be
-     * under way; where one may return into the bytes that are overwritten, a trap catches it, as with GRAPNEL_LIVE. */
-    GRAPNEL_SINGLE_THREADED = 0,
-    /* Other threads may be running the function. A handler for SIGTRAP is installed and stays; traps of others go on to
-     * the handler that was there before. No thread has SIGTRAP blocked while it runs the function. */
-    GRAPNEL_LIVE = 1,
-};
-
-/* Replaces a function. Calls of `target` go to `replacement`, which must have the same type. What was attached last to a
- * function is the outermost, and is reached first. If `original` isn't NULL, what `replacement` replaces, callable in its
- * place, is stored there before the first call can reach the replacement: what was attached before, and within that the
- * function. It stays valid for good. If `hook` isn't NULL, the handle is stored there; otherwise the hook stays in for
- * good. */
-grapnel_error *grapnel_replace(void *target, void *replacement, enum grapnel_liveness liveness, void **original,
-                               grapnel_hook **hook);
-
-/* A call of a function, or a probed instruction, as a listener sees it. Valid until the listener returns. */
+/**
+ * A call of a function, or a probed instruction, as a listener sees it. It is valid until the listener returns, in the
+ * thread that the listener runs in.
+ */
 typedef struct grapnel_call grapnel_call;
 
-/* What is told of a call. `data` is what was given when it was attached. It may run in any thread, also in several at
- * once, must not throw, and keeps errno and the registers without doing anything for it. */
-typedef void (*grapnel_listener)(grapnel_call *call, void *data);
+/**
+ * Why something failed. Any thread may read it; it is freed with grapnel_error_free.
+ */
+typedef struct grapnel_error grapnel_error;
 
-/* How a listener or a probe is attached. */
-enum grapnel_flags {
-    /* While a guarded listener or probe runs in a thread, none is told of what that thread does. */
-    GRAPNEL_GUARDED = 1,
-    /* Listeners: all vector registers are seen and kept in full. Without it, only those that pass arguments and results
-     * are, and of them the low 128 bits. Probes always do this, unless told otherwise. */
-    GRAPNEL_VECTORS = 2,
-    /* Probes: the listener and what it calls use general registers only. Several times as fast. */
-    GRAPNEL_GENERAL_ONLY = 4,
-};
+/**
+ * Something that was attached: a replacement, a listener or a probe.
+ */
+typedef struct grapnel_hook grapnel_hook;
 
-/* Tells a listener when a function is entered and when it has returned; either may be NULL. The function must return once
- * for each call (unlike setjmp and vfork), and not look at its own return address. Exceptions and longjmp may pass it;
- * such a call has no return. `flags` are those above, or 0. */
-grapnel_error *grapnel_attach(void *target, grapnel_listener enter, grapnel_listener leave, void *data, unsigned flags,
-                              enum grapnel_liveness liveness, grapnel_hook **hook);
-
-/* Tells a listener when the instruction at `at` is about to run. The whole function around it is looked at for branches
- * into the instructions that are patched: it has `size` bytes at `function`, or, if that is NULL, is found in its
- * object's unwind table. */
-grapnel_error *grapnel_probe(void *at, void *function, size_t size, grapnel_listener hit, void *data, unsigned flags,
-                             enum grapnel_liveness liveness, grapnel_hook **hook);
-
-/* Takes a hook out and frees the handle. When it was the last on its function, that is then as it was before, byte for
- * byte. If it fails, for instance because someone else has patched the function meanwhile, nothing has changed and the
- * handle stays valid. Calls that are under way may still be in the listener or the replacement. */
-grapnel_error *grapnel_remove(grapnel_hook *hook, enum grapnel_liveness liveness);
-
-/* Many of these at once, with one synchronisation of all threads: the functions are patched, and what the out pointers
- * point to is written, by grapnel_commit. */
-typedef struct grapnel_batch grapnel_batch;
-grapnel_batch *grapnel_begin(void);
-void grapnel_batch_replace(grapnel_batch *batch, void *target, void *replacement, void **original,
-                           grapnel_hook **hook);
-void grapnel_batch_attach(grapnel_batch *batch, void *target, grapnel_listener enter, grapnel_listener leave,
-                          void *data, unsigned flags, grapnel_hook **hook);
-void grapnel_batch_probe(grapnel_batch *batch, void *at, void *function, size_t size, grapnel_listener hit, void *data,
-                         unsigned flags, grapnel_hook **hook);
-void grapnel_batch_remove(grapnel_batch *batch, grapnel_hook *hook);
-/* Does all that was asked for, and frees the batch. One request that fails doesn't keep the others out: its handle is
- * NULL, or stays valid if it was to be removed, and the first one's error is returned.
- *
- * Hooks work on in a child made by fork. If another thread was just changing hooks then, the child can't take out what was
- * in before: handles from before the fork are answered with an error. */
-grapnel_error *grapnel_commit(grapnel_batch *batch, enum grapnel_liveness liveness);
-/* Frees the batch, and does nothing. NULL is allowed. */
-void grapnel_abandon(grapnel_batch *batch);
-
-/* The general registers of x86-64. Changes of rsp and rip are ignored. rflags is 0 but in probes; rip is the entry, where
- * the call returns to, or the probed instruction. */
-typedef struct grapnel_registers {
-    uint64_t rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8, r9, r10, r11, r12, r13, r14, r15, rflags, rip;
-} grapnel_registers;
-
-/* The registers, to be read and changed. */
-grapnel_registers *grapnel_call_registers(grapnel_call *call);
-/* On entry: an integer or pointer argument by its number from 0, in registers or memory. */
-uint64_t grapnel_argument(grapnel_call *call, unsigned index);
-void grapnel_set_argument(grapnel_call *call, unsigned index, uint64_t value);
-/* On leaving: the integer or pointer result. */
-uint64_t grapnel_result(grapnel_call *call);
-void grapnel_set_result(grapnel_call *call, uint64_t value);
-/* A word that is set on entry and read when the same call leaves. */
-void grapnel_set_word(grapnel_call *call, uint64_t word);
-uint64_t grapnel_word(grapnel_call *call);
-/* The low 128 bits of a vector register, lowest first. 0 if it wasn't saved, else 1. */
-int grapnel_vector(grapnel_call *call, unsigned index, uint64_t value[2]);
-int grapnel_set_vector(grapnel_call *call, unsigned index, const uint64_t value[2]);
-/* How many calls and returns no listener was told of, in the whole process, for want of a place for what is kept about
- * calls under way. */
-uint64_t grapnel_missed(void);
-
-/* A function whose importers are bound to another. */
+/**
+ * A function whose importers are bound to another. One thread at a time uses it.
+ */
 typedef struct grapnel_rebinding grapnel_rebinding;
 
-/* Binds all importers of a function to `replacement`: every word of the loaded objects that the dynamic linker filled
- * with the function's address is changed, and no code. All objects that define the name count, also those that were loaded
- * with RTLD_LOCAL or define a function of their own by that name; `original` is that of the first. Calls that don't go through such a word aren't seen. The function
- * is stored in `original` first, and the handle in `rebinding`; either may be NULL. A word that holds something else is
- * left alone and is an error, also if all others were changed; `rebinding` is then stored all the same. No object may be
- * loaded or unloaded meanwhile. */
-grapnel_error *grapnel_rebind(const char *name, void *replacement, void **original, grapnel_rebinding **rebinding);
-/* The same for objects that were loaded since, to be called after dlopen. */
-grapnel_error *grapnel_rebind_again(grapnel_rebinding *rebinding);
-/* How many words hold the replacement. */
-size_t grapnel_rebound(const grapnel_rebinding *rebinding);
-/* Puts back what was in the words, but for those that hold something else by now, and frees the handle. */
-grapnel_error *grapnel_unbind(grapnel_rebinding *rebinding);
+/**
+ * Who may be running a function while it is patched: GRAPNEL_SINGLE_THREADED or GRAPNEL_LIVE.
+ */
+typedef unsigned int grapnel_liveness;
 
-/* Finds a function in a loaded object. `object` is how the object's file name begins ("libc.so"), its soname or the end
- * of its path, or NULL for the first object that defines the name. `name` may ask for a version ("memcpy@GLIBC_2.2.5"). A
- * function that isn't exported is looked for in the symbol tables of the object's file, of its debug file and in its
- * .gnu_debugdata, if these files belong to what is loaded. An indirect function (IFUNC) is resolved to what is really
- * called. `size` may be NULL. No object may be loaded or unloaded meanwhile. */
-grapnel_error *grapnel_find(const char *object, const char *name, void **address, size_t *size);
-/* Finds the function around an address: its name, cut to `room` bytes with the zero at its end, or "" if no symbol table
- * has one; where it begins, and how long it is. Each may be NULL. */
-grapnel_error *grapnel_find_at(const void *address, char *name, size_t room, void **start, size_t *size);
+/**
+ * What is told of a call, or of a probed instruction. `data` is what was given when it was attached.
+ *
+ * It may run in any thread, also in several at once, must not throw, and keeps errno and the registers without doing
+ * anything for it. Where it is told of a call that this library makes while it changes hooks, of malloc for instance, it
+ * can't change any: that is answered with an error.
+ */
+typedef void (*grapnel_listener)(grapnel_call *call, void *data);
 
-/* What went wrong, as one sentence. Valid until the error is freed. */
-const char *grapnel_error_message(const grapnel_error *error);
+/**
+ * How a listener or a probe is attached: GRAPNEL_GUARDED, GRAPNEL_VECTORS and GRAPNEL_GENERAL_ONLY, joined by |, or 0.
+ */
+typedef unsigned int grapnel_flags;
 
-/* What could be done instead. Valid until the error is freed. */
-const char *grapnel_error_remedy(const grapnel_error *error);
+#if defined(__x86_64__)
+/**
+ * The general registers of a call or of a probed place.
+ */
+typedef struct {
+    uint64_t rax;
+    uint64_t rcx;
+    uint64_t rdx;
+    uint64_t rbx;
+    /**
+     * Changes of it are ignored.
+     */
+    uint64_t rsp;
+    uint64_t rbp;
+    uint64_t rsi;
+    uint64_t rdi;
+    uint64_t r8;
+    uint64_t r9;
+    uint64_t r10;
+    uint64_t r11;
+    uint64_t r12;
+    uint64_t r13;
+    uint64_t r14;
+    uint64_t r15;
+    /**
+     * In probes only. At a function's entry and return the ABI gives the flags no meaning, and they read as 0.
+     */
+    uint64_t rflags;
+    /**
+     * The probed instruction, the function's entry, or where it returns to. Changes of it are ignored.
+     */
+    uint64_t rip;
+} grapnel_registers;
+#endif
 
-/* The address that the error is about: of the offending instruction, if there is one. 0 if there is none. */
-uint64_t grapnel_error_address(const grapnel_error *error);
+/**
+ * No other thread runs. Nearly every function that can be hooked at all can be hooked so. Calls of the function may be
+ * under way; where one may return into the bytes that are overwritten, a trap catches it, as with GRAPNEL_LIVE.
+ */
+#define GRAPNEL_SINGLE_THREADED 0
 
-/* Frees an error. NULL is allowed. */
-void grapnel_error_free(grapnel_error *error);
+/**
+ * Other threads may be running the function. A handler for SIGTRAP is installed and stays; traps of others go on to the
+ * handler that was there before. No thread has SIGTRAP blocked while it runs the function.
+ */
+#define GRAPNEL_LIVE 1
+
+/**
+ * While a guarded listener or probe runs in a thread, none is told of what that thread does.
+ */
+#define GRAPNEL_GUARDED 1
+
+/**
+ * Listeners: all vector registers are seen and kept in full. Without it, those that pass arguments and results are seen,
+ * and of all the low 128 bits are kept. Probes always do this, unless told otherwise.
+ */
+#define GRAPNEL_VECTORS 2
+
+/**
+ * Probes: the listener and what it calls use general registers only. Several times as fast.
+ */
+#define GRAPNEL_GENERAL_ONLY 4
 
 #ifdef __cplusplus
-}
-#endif
+extern "C" {
+#endif // __cplusplus
 
-#endif
+/**
+ * Replaces a function: calls of `target` go to `replacement`.
+ *
+ * What was attached last to a function is the outermost, and is reached first. If `original` isn't NULL, what
+ * `replacement` replaces, callable in its place, is stored there before the first call can reach the replacement: what
+ * was attached before, and within that the function. It stays valid for good, also after the hook is removed. If `hook`
+ * isn't NULL, the handle is stored there; otherwise the hook stays in for good.
+ *
+ * # Errors
+ * If the function can't be hooked, or hooks are being changed at this moment by another thread or around this call.
+ * Nothing has changed then, `hook` is NULL, and `original` is as it was.
+ *
+ * # Safety
+ * `target` is the start of a function, to whose first instructions no other function branches. `replacement` has the
+ * same type. Both stay loaded while the hook is in or a call is under way. `original` and `hook` are NULL or may be
+ * written. What `liveness` says of other threads is so. Any thread may call this, not a signal handler.
+ */
+grapnel_error *grapnel_replace(void *target,
+                               void *replacement,
+                               grapnel_liveness liveness,
+                               void **original,
+                               grapnel_hook **hook);
+
+/**
+ * Tells a listener when a function is entered and when it has returned; either of `enter` and `leave` may be NULL.
+ *
+ * Exceptions and longjmp may pass a call that is listened to; it then has no return. There is room for some thousand
+ * calls whose return is awaited (grapnel_missed).
+ *
+ * # Errors
+ * As grapnel_replace; also if the return is asked for in a process that has a hardware shadow stack, or vector
+ * registers on a processor that can't save them.
+ *
+ * # Safety
+ * As grapnel_replace. The function returns once for each call (unlike setjmp and vfork), and doesn't look at its own
+ * return address. The listener and `data` stay valid until the hook was removed and no call is under way.
+ */
+grapnel_error *grapnel_attach(void *target,
+                              grapnel_listener enter,
+                              grapnel_listener leave,
+                              void *data,
+                              grapnel_flags flags,
+                              grapnel_liveness liveness,
+                              grapnel_hook **hook);
+
+/**
+ * Tells a listener when the instruction at `at` is about to run.
+ *
+ * The whole function around it is looked at for branches into the instructions that are patched: it has `size` bytes at
+ * `function`, or, if that is NULL, is found in its object's unwind table.
+ *
+ * # Errors
+ * As grapnel_replace; also if `hit` is NULL.
+ *
+ * # Safety
+ * As grapnel_replace and grapnel_attach. An instruction begins at `at`, and no code outside the function branches to
+ * those behind it. With GRAPNEL_GENERAL_ONLY, `hit` and all that it calls leave the vector registers alone.
+ */
+grapnel_error *grapnel_probe(void *at,
+                             void *function,
+                             size_t size,
+                             grapnel_listener hit,
+                             void *data,
+                             grapnel_flags flags,
+                             grapnel_liveness liveness,
+                             grapnel_hook **hook);
+
+/**
+ * Takes a hook out and frees the handle.
+ *
+ * When it was the last on its function, that is then as it was before, byte for byte. Calls that are under way may still
+ * be in the listener or the replacement.
+ *
+ * # Errors
+ * If someone else has patched the function meanwhile, it can't be written, or hooks are being changed at this moment.
+ * Nothing has changed then, and the handle stays valid. If the handle is from before a fork during which another thread
+ * changed hooks: it stays valid too, but the hook is in for good.
+ *
+ * # Safety
+ * `hook` was stored by a function of this library and wasn't removed. What `liveness` says of other threads is so. Any
+ * thread may call this, not a signal handler.
+ */
+grapnel_error *grapnel_remove(grapnel_hook *hook,
+                              grapnel_liveness liveness);
+
+/**
+ * Begins a batch. It is freed by grapnel_commit or grapnel_abandon.
+ *
+ * # Errors
+ * None.
+ *
+ * # Safety
+ * Any thread may call this, and one thread at a time may use the batch.
+ */
+grapnel_batch *grapnel_begin(void);
+
+/**
+ * Frees a batch, and commits nothing. NULL is allowed.
+ *
+ * # Errors
+ * None.
+ *
+ * # Safety
+ * `batch` came from grapnel_begin and wasn't committed or abandoned; no other thread uses it.
+ */
+void grapnel_abandon(grapnel_batch *batch);
+
+/**
+ * Asks for what grapnel_replace does.
+ *
+ * # Errors
+ * grapnel_commit answers for it.
+ *
+ * # Safety
+ * As grapnel_replace, at the commit; until then, one thread at a time uses the batch.
+ */
+void grapnel_batch_replace(grapnel_batch *batch,
+                           void *target,
+                           void *replacement,
+                           void **original,
+                           grapnel_hook **hook);
+
+/**
+ * Asks for what grapnel_attach does.
+ *
+ * # Errors
+ * grapnel_commit answers for it.
+ *
+ * # Safety
+ * As grapnel_attach, at the commit; until then, one thread at a time uses the batch.
+ */
+void grapnel_batch_attach(grapnel_batch *batch,
+                          void *target,
+                          grapnel_listener enter,
+                          grapnel_listener leave,
+                          void *data,
+                          grapnel_flags flags,
+                          grapnel_hook **hook);
+
+/**
+ * Asks for what grapnel_probe does.
+ *
+ * # Errors
+ * grapnel_commit answers for it.
+ *
+ * # Safety
+ * As grapnel_probe, at the commit; until then, one thread at a time uses the batch.
+ */
+void grapnel_batch_probe(grapnel_batch *batch,
+                         void *at,
+                         void *function,
+                         size_t size,
+                         grapnel_listener hit,
+                         void *data,
+                         grapnel_flags flags,
+                         grapnel_hook **hook);
+
+/**
+ * Asks for what grapnel_remove does. A `hook` that is NULL is passed over.
+ *
+ * # Errors
+ * grapnel_commit answers for it.
+ *
+ * # Safety
+ * As grapnel_remove, at the commit; until then, one thread at a time uses the batch.
+ */
+void grapnel_batch_remove(grapnel_batch *batch, grapnel_hook *hook);
+
+/**
+ * Does all that a batch asks for, and frees the batch.
+ *
+ * One request that fails doesn't keep the others out.
+ *
+ * Hooks work on in a child made by fork. If another thread was just changing hooks then, the child can't take out what was
+ * in before: handles from before the fork are answered with an error.
+ *
+ * # Errors
+ * That of the first request that failed. For each that failed, its handle is NULL, or stays valid if it was to be removed,
+ * and its `original` is as it was, unless the patching itself failed; then it was stored, and is good to call. If hooks are being
+ * changed at this moment by another thread or around this call, all have failed.
+ *
+ * # Safety
+ * `batch` came from grapnel_begin and wasn't committed or abandoned. What each request says of its functions and out pointers
+ * is so, and what `liveness` says of other threads. Any thread may call this, not a signal handler.
+ */
+grapnel_error *grapnel_commit(grapnel_batch *batch,
+                              grapnel_liveness liveness);
+
+/**
+ * The registers, to be read and changed.
+ *
+ * # Errors
+ * None.
+ *
+ * # Safety
+ * `call` is what the listener was passed. The registers are valid until it returns.
+ */
+grapnel_registers *grapnel_call_registers(grapnel_call *call);
+
+/**
+ * On entry: an integer or pointer argument by its number from 0, in registers or memory.
+ *
+ * # Errors
+ * None.
+ *
+ * # Safety
+ * `call` is what the listener was passed, on entry, and the function has that many arguments.
+ */
+uint64_t grapnel_argument(grapnel_call *call, unsigned int index);
+
+/**
+ * On entry: changes an argument.
+ *
+ * # Errors
+ * None.
+ *
+ * # Safety
+ * As grapnel_argument.
+ */
+void grapnel_set_argument(grapnel_call *call, unsigned int index, uint64_t value);
+
+/**
+ * On leaving: the integer or pointer result.
+ *
+ * # Errors
+ * None.
+ *
+ * # Safety
+ * `call` is what the listener was passed, on leaving.
+ */
+uint64_t grapnel_result(grapnel_call *call);
+
+/**
+ * On leaving: changes the result.
+ *
+ * # Errors
+ * None.
+ *
+ * # Safety
+ * As grapnel_result.
+ */
+void grapnel_set_result(grapnel_call *call, uint64_t value);
+
+/**
+ * On entry: sets a word that is kept until the same call leaves.
+ *
+ * # Errors
+ * None.
+ *
+ * # Safety
+ * `call` is what the listener was passed, on entry.
+ */
+void grapnel_set_word(grapnel_call *call, uint64_t word);
+
+/**
+ * On leaving: the word that was set on entry of the same call, else 0.
+ *
+ * # Errors
+ * None.
+ *
+ * # Safety
+ * `call` is what the listener was passed, on leaving.
+ */
+uint64_t grapnel_word(grapnel_call *call);
+
+/**
+ * The low 128 bits of a vector register, as two words, the lowest first.
+ *
+ * # Errors
+ * 0 if the register wasn't saved, else 1.
+ *
+ * # Safety
+ * `call` is what the listener was passed, and two words may be written at `value`.
+ */
+int grapnel_vector(grapnel_call *call, unsigned int index, uint64_t *value);
+
+/**
+ * Changes the low 128 bits of a vector register.
+ *
+ * # Errors
+ * 0 if the register wasn't saved, else 1.
+ *
+ * # Safety
+ * `call` is what the listener was passed, and two words can be read at `value`.
+ */
+int grapnel_set_vector(grapnel_call *call, unsigned int index, const uint64_t *value);
+
+/**
+ * How many calls and returns no listener was told of, in the whole process, for want of a place for what is kept about
+ * calls under way.
+ *
+ * # Errors
+ * None.
+ *
+ * # Safety
+ * Any thread may ask, also a listener or a signal handler.
+ */
+uint64_t grapnel_missed(void);
+
+/**
+ * What went wrong, as one sentence. Valid until the error is freed. "no error" for NULL.
+ *
+ * # Errors
+ * None.
+ *
+ * # Safety
+ * `error` is NULL or came from a function of this library and wasn't freed. Any thread may ask.
+ */
+const char *grapnel_error_message(const grapnel_error *error);
+
+/**
+ * What could be done instead. Valid until the error is freed. Empty for NULL.
+ *
+ * # Errors
+ * None.
+ *
+ * # Safety
+ * As grapnel_error_message.
+ */
+const char *grapnel_error_remedy(const grapnel_error *error);
+
+/**
+ * The address that the error is about: of the offending instruction, if there is one. 0 if there is none.
+ *
+ * # Errors
+ * None.
+ *
+ * # Safety
+ * As grapnel_error_message.
+ */
+uint64_t grapnel_error_address(const grapnel_error *error);
+
+/**
+ * Frees an error. NULL is allowed.
+ *
+ * # Errors
+ * None.
+ *
+ * # Safety
+ * As grapnel_error_message; no thread uses the error afterwards.
+ */
+void grapnel_error_free(grapnel_error *error);
+
+/**
+ * Finds a function in a loaded object.
+ *
+ * `object` is how the object's file name begins ("libc.so"), its soname or the end of its path, or NULL for the first
+ * object that defines the name. `name` may ask for a version ("memcpy@GLIBC_2.2.5"). A function that isn't exported is
+ * looked for in the symbol tables of the object's file, of its debug file and in its .gnu_debugdata, if these files
+ * belong to what is loaded. An indirect function (IFUNC) is resolved to what is really called. `size` may be NULL.
+ *
+ * # Errors
+ * If no such object is loaded, or none defines the name; `address` and `size` are as they were.
+ *
+ * # Safety
+ * `object` is NULL or a string, `name` is a string, `address` may be written, and `size` may or is NULL. Any thread may
+ * call this, while no object is loaded or unloaded.
+ */
+grapnel_error *grapnel_find(const char *object,
+                            const char *name,
+                            void **address,
+                            size_t *size);
+
+/**
+ * Finds the function around an address: its name, cut to `room` bytes with the zero at its end, or "" if no symbol table
+ * has one; where it begins, and how long it is. Each may be NULL.
+ *
+ * # Errors
+ * If no function is known there; the out pointers are as they were.
+ *
+ * # Safety
+ * `name` is NULL or `room` bytes may be written there; `start` and `size` are NULL or may be written. Any thread may
+ * call this, while no object is loaded or unloaded.
+ */
+grapnel_error *grapnel_find_at(const void *address,
+                               char *name,
+                               size_t room,
+                               void **start,
+                               size_t *size);
+
+/**
+ * Binds all importers of a function to `replacement`: every word of the loaded objects that the dynamic linker filled
+ * with the function's address is changed, and no code.
+ *
+ * All objects that define the name count, also those that were loaded with RTLD_LOCAL or define a function of their own
+ * by that name; `original` is that of the first. Calls that don't go through such a word aren't seen. The function is
+ * stored in `original` first, and the handle in `rebinding`; either may be NULL.
+ *
+ * # Errors
+ * If no object defines the name: nothing has changed, and the out pointers are as they were. If a word holds something
+ * else, or can't be written, it is left alone and the others are changed; `rebinding` is then stored all the same.
+ *
+ * # Safety
+ * `name` is a string and `replacement` a function of its type, which stays loaded; `original` and `rebinding` are NULL
+ * or may be written. Any thread may call this, while no object is loaded or unloaded.
+ */
+grapnel_error *grapnel_rebind(const char *name,
+                              void *replacement,
+                              void **original,
+                              grapnel_rebinding **rebinding);
+
+/**
+ * Binds the objects that were loaded since, to be called after dlopen.
+ *
+ * # Errors
+ * If a word holds something else, or can't be written: it is left alone and the others are changed.
+ *
+ * # Safety
+ * `rebinding` came from grapnel_rebind and wasn't undone. One thread at a time uses it, while no object is loaded or
+ * unloaded.
+ */
+grapnel_error *grapnel_rebind_again(grapnel_rebinding *rebinding);
+
+/**
+ * How many words hold the replacement.
+ *
+ * # Errors
+ * None.
+ *
+ * # Safety
+ * As grapnel_rebind_again.
+ */
+size_t grapnel_rebound(const grapnel_rebinding *rebinding);
+
+/**
+ * Puts back what was in the words, and frees the handle.
+ *
+ * # Errors
+ * If a word holds something else by now, or can't be written: it is left alone and the others are put back. The handle
+ * is freed all the same.
+ *
+ * # Safety
+ * As grapnel_rebind_again; the handle isn't used afterwards.
+ */
+grapnel_error *grapnel_unbind(grapnel_rebinding *rebinding);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* GRAPNEL_HOOK_H */

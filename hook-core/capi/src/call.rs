@@ -7,12 +7,11 @@ use std::ffi::{c_int, c_uint};
 
 use engine::listen::{Entry, Exit, Hit, Registers, missed};
 
-/// A call, or a probed instruction, as a listener sees it.
+/// A call of a function, or a probed instruction, as a listener sees it. It is valid until the listener returns, in the
+/// thread that the listener runs in.
 #[derive(Debug)]
-#[repr(C)]
-pub struct grapnel_call {
-    opaque: [u8; 0],
-}
+#[expect(non_camel_case_types, reason = "the name in C")]
+pub struct grapnel_call(());
 
 // The three are views of one thing. SAFETY of all: the engine passed the call to the listener.
 macro_rules! view {
@@ -21,91 +20,111 @@ macro_rules! view {
     };
 }
 
-/// The registers.
+/// The registers, to be read and changed.
+///
+/// # Errors
+/// None.
 ///
 /// # Safety
-/// `call` is what the listener was passed.
+/// `call` is what the listener was passed. The registers are valid until it returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn grapnel_call_registers(call: *mut grapnel_call) -> *mut Registers {
     // SAFETY: the caller's promise.
     unsafe { view!(call, Hit) }.registers_mut()
 }
 
-/// An argument, on entry.
+/// On entry: an integer or pointer argument by its number from 0, in registers or memory.
+///
+/// # Errors
+/// None.
 ///
 /// # Safety
-/// As [`grapnel_call_registers`]; the function has that many.
+/// `call` is what the listener was passed, on entry, and the function has that many arguments.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn grapnel_argument(call: *mut grapnel_call, index: c_uint) -> u64 {
     // SAFETY: the caller's promise.
     unsafe { view!(call, Entry) }.argument(index as usize)
 }
 
-/// Changes an argument, on entry.
+/// On entry: changes an argument.
+///
+/// # Errors
+/// None.
 ///
 /// # Safety
-/// As [`grapnel_argument`].
+/// As grapnel_argument.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn grapnel_set_argument(call: *mut grapnel_call, index: c_uint, value: u64) {
     // SAFETY: the caller's promise.
     unsafe { view!(call, Entry) }.set_argument(index as usize, value);
 }
 
-/// The result, on leaving.
+/// On leaving: the integer or pointer result.
+///
+/// # Errors
+/// None.
 ///
 /// # Safety
-/// As [`grapnel_call_registers`].
+/// `call` is what the listener was passed, on leaving.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn grapnel_result(call: *mut grapnel_call) -> u64 {
     // SAFETY: the caller's promise.
     unsafe { view!(call, Exit) }.result()
 }
 
-/// Changes the result, on leaving.
+/// On leaving: changes the result.
+///
+/// # Errors
+/// None.
 ///
 /// # Safety
-/// As [`grapnel_call_registers`].
+/// As grapnel_result.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn grapnel_set_result(call: *mut grapnel_call, value: u64) {
     // SAFETY: the caller's promise.
     unsafe { view!(call, Exit) }.set_result(value);
 }
 
-/// Sets the call's word, on entry.
+/// On entry: sets a word that is kept until the same call leaves.
+///
+/// # Errors
+/// None.
 ///
 /// # Safety
-/// As [`grapnel_call_registers`].
+/// `call` is what the listener was passed, on entry.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn grapnel_set_word(call: *mut grapnel_call, word: u64) {
     // SAFETY: the caller's promise.
     unsafe { view!(call, Entry) }.set_word(word);
 }
 
-/// The call's word, on leaving.
+/// On leaving: the word that was set on entry of the same call, else 0.
+///
+/// # Errors
+/// None.
 ///
 /// # Safety
-/// As [`grapnel_call_registers`].
+/// `call` is what the listener was passed, on leaving.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn grapnel_word(call: *mut grapnel_call) -> u64 {
     // SAFETY: the caller's promise.
     unsafe { view!(call, Exit) }.word()
 }
 
-/// The low 128 bits of a vector register.
+/// The low 128 bits of a vector register, as two words, the lowest first.
+///
+/// # Errors
+/// 0 if the register wasn't saved, else 1.
 ///
 /// # Safety
-/// As [`grapnel_call_registers`]; `value` is valid for writes of two words.
+/// `call` is what the listener was passed, and two words may be written at `value`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn grapnel_vector(
-    call: *mut grapnel_call,
-    index: c_uint,
-    value: *mut [u64; 2],
-) -> c_int {
+pub unsafe extern "C" fn grapnel_vector(call: *mut grapnel_call, index: c_uint, value: *mut u64) -> c_int {
     // SAFETY: the caller's promise.
     match unsafe { view!(call, Hit) }.vector(index as usize) {
         Some(found) => {
             // SAFETY: as above.
-            unsafe { value.write(found) };
+            unsafe { value.cast::<[u64; 2]>().write(found) };
             1
         }
         None => 0,
@@ -114,19 +133,29 @@ pub unsafe extern "C" fn grapnel_vector(
 
 /// Changes the low 128 bits of a vector register.
 ///
+/// # Errors
+/// 0 if the register wasn't saved, else 1.
+///
 /// # Safety
-/// As [`grapnel_call_registers`]; `value` is valid for reads of two words.
+/// `call` is what the listener was passed, and two words can be read at `value`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn grapnel_set_vector(
     call: *mut grapnel_call,
     index: c_uint,
-    value: *const [u64; 2],
+    value: *const u64,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe { view!(call, Hit).set_vector(index as usize, *value) }.into()
+    unsafe { view!(call, Hit).set_vector(index as usize, value.cast::<[u64; 2]>().read()) }.into()
 }
 
-/// How many calls and returns no listener was told of.
+/// How many calls and returns no listener was told of, in the whole process, for want of a place for what is kept about
+/// calls under way.
+///
+/// # Errors
+/// None.
+///
+/// # Safety
+/// Any thread may ask, also a listener or a signal handler.
 #[unsafe(no_mangle)]
 pub extern "C" fn grapnel_missed() -> u64 {
     missed()

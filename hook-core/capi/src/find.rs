@@ -13,7 +13,7 @@ use engine::{
     symbol::{self, Lookup, LookupError, Symbol},
 };
 
-use crate::grapnel_error;
+use crate::error::grapnel_error;
 
 /// # Safety
 /// No object is loaded or unloaded while the list is used.
@@ -69,9 +69,17 @@ fn find(modules: &[Module], object: Option<&CStr>, name: &CStr) -> Result<Symbol
 
 /// Finds a function in a loaded object.
 ///
+/// `object` is how the object's file name begins ("libc.so"), its soname or the end of its path, or NULL for the first
+/// object that defines the name. `name` may ask for a version ("memcpy@GLIBC_2.2.5"). A function that isn't exported is
+/// looked for in the symbol tables of the object's file, of its debug file and in its .gnu_debugdata, if these files
+/// belong to what is loaded. An indirect function (IFUNC) is resolved to what is really called. `size` may be NULL.
+///
+/// # Errors
+/// If no such object is loaded, or none defines the name; `address` and `size` are as they were.
+///
 /// # Safety
-/// `object` is null or a string, `name` is a string, `address` is valid for writes, `size` is so or null. No object is
-/// loaded or unloaded meanwhile.
+/// `object` is NULL or a string, `name` is a string, `address` may be written, and `size` may or is NULL. Any thread may
+/// call this, while no object is loaded or unloaded.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn grapnel_find(
     object: *const c_char,
@@ -98,11 +106,15 @@ pub unsafe extern "C" fn grapnel_find(
     }
 }
 
-/// Finds the function around an address.
+/// Finds the function around an address: its name, cut to `room` bytes with the zero at its end, or "" if no symbol table
+/// has one; where it begins, and how long it is. Each may be NULL.
+///
+/// # Errors
+/// If no function is known there; the out pointers are as they were.
 ///
 /// # Safety
-/// `name` is null or valid for writes of `room` bytes; `start` and `size` are null or valid for writes. No object is
-/// loaded or unloaded meanwhile.
+/// `name` is NULL or `room` bytes may be written there; `start` and `size` are NULL or may be written. Any thread may
+/// call this, while no object is loaded or unloaded.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn grapnel_find_at(
     address: *const c_void,

@@ -13,9 +13,12 @@ use engine::{
     rebind::{Rebinding, Report},
 };
 
-use crate::{find, grapnel_error, grapnel_error_free};
+use crate::{
+    error::{grapnel_error, grapnel_error_free},
+    find,
+};
 
-/// A function whose place another takes.
+/// A function whose importers are bound to another. One thread at a time uses it.
 #[derive(Debug)]
 #[expect(non_camel_case_types, reason = "the name in C")]
 pub struct grapnel_rebinding(Rebinding);
@@ -49,11 +52,20 @@ fn judge(report: &Report) -> *mut grapnel_error {
     }
 }
 
-/// Binds a function's importers to a replacement.
+/// Binds all importers of a function to `replacement`: every word of the loaded objects that the dynamic linker filled
+/// with the function's address is changed, and no code.
+///
+/// All objects that define the name count, also those that were loaded with RTLD_LOCAL or define a function of their own
+/// by that name; `original` is that of the first. Calls that don't go through such a word aren't seen. The function is
+/// stored in `original` first, and the handle in `rebinding`; either may be NULL.
+///
+/// # Errors
+/// If no object defines the name: nothing has changed, and the out pointers are as they were. If a word holds something
+/// else, or can't be written, it is left alone and the others are changed; `rebinding` is then stored all the same.
 ///
 /// # Safety
-/// `name` is a string and `replacement` a function of its type, which stays loaded; `original` and `rebinding` are null
-/// or valid for writes. No object is loaded or unloaded meanwhile.
+/// `name` is a string and `replacement` a function of its type, which stays loaded; `original` and `rebinding` are NULL
+/// or may be written. Any thread may call this, while no object is loaded or unloaded.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn grapnel_rebind(
     name: *const c_char,
@@ -82,10 +94,14 @@ pub unsafe extern "C" fn grapnel_rebind(
     judge(&report)
 }
 
-/// Binds the objects that were loaded since.
+/// Binds the objects that were loaded since, to be called after dlopen.
+///
+/// # Errors
+/// If a word holds something else, or can't be written: it is left alone and the others are changed.
 ///
 /// # Safety
-/// `rebinding` came from [`grapnel_rebind`] and wasn't undone. No object is loaded or unloaded meanwhile.
+/// `rebinding` came from grapnel_rebind and wasn't undone. One thread at a time uses it, while no object is loaded or
+/// unloaded.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn grapnel_rebind_again(rebinding: *mut grapnel_rebinding) -> *mut grapnel_error {
     // SAFETY: the caller's promise.
@@ -94,18 +110,25 @@ pub unsafe extern "C" fn grapnel_rebind_again(rebinding: *mut grapnel_rebinding)
 
 /// How many words hold the replacement.
 ///
+/// # Errors
+/// None.
+///
 /// # Safety
-/// As [`grapnel_rebind_again`].
+/// As grapnel_rebind_again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn grapnel_rebound(rebinding: *const grapnel_rebinding) -> usize {
     // SAFETY: the caller's promise.
     unsafe { &(*rebinding).0 }.words()
 }
 
-/// Puts back what was there, and frees the rebinding.
+/// Puts back what was in the words, and frees the handle.
+///
+/// # Errors
+/// If a word holds something else by now, or can't be written: it is left alone and the others are put back. The handle
+/// is freed all the same.
 ///
 /// # Safety
-/// As [`grapnel_rebind_again`]; it isn't used afterwards.
+/// As grapnel_rebind_again; the handle isn't used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn grapnel_unbind(rebinding: *mut grapnel_rebinding) -> *mut grapnel_error {
     // SAFETY: it came from `Box::into_raw`, and C gives it back.

@@ -1,0 +1,233 @@
+//! One hook at a time, and what says how it is attached.
+//!
+//! # Safety
+//! Each function here makes a batch of one request and commits it: what is promised for the two is promised here.
+
+use std::{
+    ffi::{c_uint, c_void},
+    mem::transmute,
+};
+
+use engine::{
+    Listener, Liveness, Probe,
+    listen::{OnEnter, OnHit, OnLeave},
+};
+
+use crate::{
+    batch::{
+        grapnel_batch_attach, grapnel_batch_probe, grapnel_batch_remove, grapnel_batch_replace,
+        grapnel_begin, grapnel_commit, grapnel_hook,
+    },
+    call::grapnel_call,
+    error::grapnel_error,
+};
+
+/// Who may be running a function while it is patched: GRAPNEL_SINGLE_THREADED or GRAPNEL_LIVE.
+#[expect(non_camel_case_types, reason = "the name in C")]
+pub type grapnel_liveness = c_uint;
+
+/// No other thread runs. Nearly every function that can be hooked at all can be hooked so. Calls of the function may be
+/// under way; where one may return into the bytes that are overwritten, a trap catches it, as with GRAPNEL_LIVE.
+pub const GRAPNEL_SINGLE_THREADED: grapnel_liveness = 0;
+
+/// Other threads may be running the function. A handler for SIGTRAP is installed and stays; traps of others go on to the
+/// handler that was there before. No thread has SIGTRAP blocked while it runs the function.
+pub const GRAPNEL_LIVE: grapnel_liveness = 1;
+
+/// How a listener or a probe is attached: GRAPNEL_GUARDED, GRAPNEL_VECTORS and GRAPNEL_GENERAL_ONLY, joined by |, or 0.
+#[expect(non_camel_case_types, reason = "the name in C")]
+pub type grapnel_flags = c_uint;
+
+/// While a guarded listener or probe runs in a thread, none is told of what that thread does.
+pub const GRAPNEL_GUARDED: grapnel_flags = 1;
+
+/// Listeners: all vector registers are seen and kept in full. Without it, those that pass arguments and results are seen,
+/// and of all the low 128 bits are kept. Probes always do this, unless told otherwise.
+pub const GRAPNEL_VECTORS: grapnel_flags = 2;
+
+/// Probes: the listener and what it calls use general registers only. Several times as fast.
+pub const GRAPNEL_GENERAL_ONLY: grapnel_flags = 4;
+
+/// What is told of a call, or of a probed instruction. `data` is what was given when it was attached.
+///
+/// It may run in any thread, also in several at once, must not throw, and keeps errno and the registers without doing
+/// anything for it. Where it is told of a call that this library makes while it changes hooks, of malloc for instance, it
+/// can't change any: that is answered with an error.
+#[expect(non_camel_case_types, reason = "the name in C")]
+pub type grapnel_listener = Option<unsafe extern "C" fn(call: *mut grapnel_call, data: *mut c_void)>;
+
+/// What the engine calls a liveness.
+pub(crate) fn liveness(number: grapnel_liveness) -> Result<Liveness, *mut grapnel_error> {
+    match number {
+        GRAPNEL_SINGLE_THREADED => Ok(Liveness::SingleThreaded),
+        GRAPNEL_LIVE => Ok(Liveness::Live),
+        other => Err(grapnel_error::raise(
+            &format!("{other} is no liveness"),
+            "use GRAPNEL_SINGLE_THREADED or GRAPNEL_LIVE",
+            0,
+        )),
+    }
+}
+
+pub(crate) fn listener(
+    enter: grapnel_listener,
+    leave: grapnel_listener,
+    data: *mut c_void,
+    flags: grapnel_flags,
+) -> Listener {
+    type Function = unsafe extern "C" fn(*mut grapnel_call, *mut c_void);
+    let mut listener = Listener::new(data);
+    if let Some(enter) = enter {
+        // SAFETY: `grapnel_call` stands for what the engine passes, behind a pointer.
+        listener = listener.on_enter(unsafe { transmute::<Function, OnEnter>(enter) });
+    }
+    if let Some(leave) = leave {
+        // SAFETY: as above.
+        listener = listener.on_leave(unsafe { transmute::<Function, OnLeave>(leave) });
+    }
+    if flags & GRAPNEL_GUARDED != 0 {
+        listener = listener.guarded();
+    }
+    if flags & GRAPNEL_VECTORS != 0 {
+        listener = listener.with_vectors();
+    }
+    listener
+}
+
+/// `None` if there is nobody to tell.
+///
+/// # Safety
+/// With [`GRAPNEL_GENERAL_ONLY`], `hit` and all that it calls leave the vector registers alone.
+pub(crate) unsafe fn probe(hit: grapnel_listener, data: *mut c_void, flags: grapnel_flags) -> Option<Probe> {
+    type Function = unsafe extern "C" fn(*mut grapnel_call, *mut c_void);
+    // SAFETY: `grapnel_call` stands for what the engine passes, behind a pointer.
+    let mut probe = Probe::new(unsafe { transmute::<Function, OnHit>(hit?) }, data);
+    if flags & GRAPNEL_GUARDED != 0 {
+        probe = probe.guarded();
+    }
+    if flags & GRAPNEL_GENERAL_ONLY != 0 {
+        // SAFETY: the caller's promise.
+        probe = unsafe { probe.general_only() };
+    }
+    Some(probe)
+}
+
+/// Replaces a function: calls of `target` go to `replacement`.
+///
+/// What was attached last to a function is the outermost, and is reached first. If `original` isn't NULL, what
+/// `replacement` replaces, callable in its place, is stored there before the first call can reach the replacement: what
+/// was attached before, and within that the function. It stays valid for good, also after the hook is removed. If `hook`
+/// isn't NULL, the handle is stored there; otherwise the hook stays in for good.
+///
+/// # Errors
+/// If the function can't be hooked, or hooks are being changed at this moment by another thread or around this call.
+/// Nothing has changed then, `hook` is NULL, and `original` is as it was.
+///
+/// # Safety
+/// `target` is the start of a function, to whose first instructions no other function branches. `replacement` has the
+/// same type. Both stay loaded while the hook is in or a call is under way. `original` and `hook` are NULL or may be
+/// written. What `liveness` says of other threads is so. Any thread may call this, not a signal handler.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn grapnel_replace(
+    target: *mut c_void,
+    replacement: *mut c_void,
+    liveness: grapnel_liveness,
+    original: *mut *mut c_void,
+    hook: *mut *mut grapnel_hook,
+) -> *mut grapnel_error {
+    let batch = grapnel_begin();
+    // SAFETY: the caller's promise.
+    unsafe {
+        grapnel_batch_replace(batch, target, replacement, original, hook);
+        grapnel_commit(batch, liveness)
+    }
+}
+
+/// Tells a listener when a function is entered and when it has returned; either of `enter` and `leave` may be NULL.
+///
+/// Exceptions and longjmp may pass a call that is listened to; it then has no return. There is room for some thousand
+/// calls whose return is awaited (grapnel_missed).
+///
+/// # Errors
+/// As grapnel_replace; also if the return is asked for in a process that has a hardware shadow stack, or vector
+/// registers on a processor that can't save them.
+///
+/// # Safety
+/// As grapnel_replace. The function returns once for each call (unlike setjmp and vfork), and doesn't look at its own
+/// return address. The listener and `data` stay valid until the hook was removed and no call is under way.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn grapnel_attach(
+    target: *mut c_void,
+    enter: grapnel_listener,
+    leave: grapnel_listener,
+    data: *mut c_void,
+    flags: grapnel_flags,
+    liveness: grapnel_liveness,
+    hook: *mut *mut grapnel_hook,
+) -> *mut grapnel_error {
+    let batch = grapnel_begin();
+    // SAFETY: the caller's promise.
+    unsafe {
+        grapnel_batch_attach(batch, target, enter, leave, data, flags, hook);
+        grapnel_commit(batch, liveness)
+    }
+}
+
+/// Tells a listener when the instruction at `at` is about to run.
+///
+/// The whole function around it is looked at for branches into the instructions that are patched: it has `size` bytes at
+/// `function`, or, if that is NULL, is found in its object's unwind table.
+///
+/// # Errors
+/// As grapnel_replace; also if `hit` is NULL.
+///
+/// # Safety
+/// As grapnel_replace and grapnel_attach. An instruction begins at `at`, and no code outside the function branches to
+/// those behind it. With GRAPNEL_GENERAL_ONLY, `hit` and all that it calls leave the vector registers alone.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn grapnel_probe(
+    at: *mut c_void,
+    function: *mut c_void,
+    size: usize,
+    hit: grapnel_listener,
+    data: *mut c_void,
+    flags: grapnel_flags,
+    liveness: grapnel_liveness,
+    hook: *mut *mut grapnel_hook,
+) -> *mut grapnel_error {
+    let batch = grapnel_begin();
+    // SAFETY: the caller's promise.
+    unsafe {
+        grapnel_batch_probe(batch, at, function, size, hit, data, flags, hook);
+        grapnel_commit(batch, liveness)
+    }
+}
+
+/// Takes a hook out and frees the handle.
+///
+/// When it was the last on its function, that is then as it was before, byte for byte. Calls that are under way may still
+/// be in the listener or the replacement.
+///
+/// # Errors
+/// If someone else has patched the function meanwhile, it can't be written, or hooks are being changed at this moment.
+/// Nothing has changed then, and the handle stays valid. If the handle is from before a fork during which another thread
+/// changed hooks: it stays valid too, but the hook is in for good.
+///
+/// # Safety
+/// `hook` was stored by a function of this library and wasn't removed. What `liveness` says of other threads is so. Any
+/// thread may call this, not a signal handler.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn grapnel_remove(
+    hook: *mut grapnel_hook,
+    liveness: grapnel_liveness,
+) -> *mut grapnel_error {
+    if hook.is_null() {
+        return grapnel_error::raise("the hook is NULL", "pass what was stored when it was attached", 0);
+    }
+    let batch = grapnel_begin();
+    // SAFETY: the caller's promise.
+    unsafe {
+        grapnel_batch_remove(batch, hook);
+        grapnel_commit(batch, liveness)
+    }
+}

@@ -1,0 +1,165 @@
+//! The examples, and the programs in `programs`, are built as their readers would build them: with `pkg-config`, against
+//! what `install` has put into a prefix.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+    sync::LazyLock,
+};
+
+use tempfile::TempDir;
+
+/// A prefix with the shared library, and one with the static.
+static SHARED: LazyLock<Prefix> = LazyLock::new(|| Prefix::new("--shared"));
+static STATIC: LazyLock<Prefix> = LazyLock::new(|| Prefix::new("--static"));
+
+struct Prefix {
+    dir: TempDir,
+    pkg_config: &'static [&'static str],
+}
+
+fn package() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {:?} {text} {errors}", output.status);
+    text
+}
+
+impl Prefix {
+    fn new(kind: &str) -> Self {
+        let test = std::env::current_exe().unwrap();
+        let target = test.ancestors().nth(3).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let mut install = Command::new(package().join("install"));
+        run(install.arg(kind).arg(dir.path()).env("CARGO", env!("CARGO")).env("CARGO_TARGET_DIR", target));
+        let pkg_config = match kind {
+            "--static" => &["--static", "--cflags", "--libs", "grapnel-hook"][..],
+            _ => &["--cflags", "--libs", "grapnel-hook"],
+        };
+        Self { dir, pkg_config }
+    }
+
+    fn build(&self, source: &str) -> PathBuf {
+        let source = package().join(source);
+        let compiler = if source.extension().is_some_and(|e| e == "cc") { "c++" } else { "cc" };
+        let program = self.dir.path().join(source.file_stem().unwrap());
+        let search = self.dir.path().join("lib/pkgconfig");
+        let flags = run(Command::new("pkg-config").args(self.pkg_config).env("PKG_CONFIG_PATH", search));
+        let mut compile = Command::new(compiler);
+        compile.args(["-O2", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]).arg(source);
+        run(compile.args(flags.split_whitespace()).arg("-o").arg(&program));
+        program
+    }
+
+    fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command.env("LD_LIBRARY_PATH", self.dir.path().join("lib"));
+        command
+    }
+
+    fn run(&self, source: &str) -> String {
+        run(&mut self.command(self.build(source)))
+    }
+
+    /// Under memcheck, which fails on memory that is misused or lost.
+    fn check(&self, source: &str) -> String {
+        let program = self.build(source);
+        let mut valgrind = self.command("valgrind");
+        valgrind.args(["-q", "--smc-check=all", "--leak-check=full", "--error-exitcode=99"]);
+        let suppressions = package().join("tests/valgrind.supp");
+        run(valgrind.arg(format!("--suppressions={}", suppressions.display())).arg(program))
+    }
+}
+
+fn assert_has(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "{text}");
+    }
+}
+
+const COUNTED: [&str; 4] = [
+    "malloc begins where it was found",
+    "1000 mallocs, 1000 frees, restored",
+    "is not in executable memory",
+    "no_such_function",
+];
+const LISTENED: [&str; 1] = ["10 entered, 10 left, 30 turns, restored"];
+const THROWN: [&str; 1] = ["20000 calls, 10000 caught, 10000 left"];
+const REBOUND: [&str; 2] = ["no object defines no_such_function", "rebound and back"];
+
+#[test]
+fn the_readme_shows_the_first_examples_as_they_are() {
+    let read = |path: &str| std::fs::read_to_string(package().join(path)).unwrap();
+    let readme = read("../../README.md");
+    assert!(readme.contains(&format!("```c\n{}```", read("examples/malloc.c"))));
+    assert!(readme.contains(&format!("```rust\n{}```", read("../examples/malloc.rs"))));
+    for prefix in [&SHARED, &STATIC] {
+        let text = prefix.run("examples/malloc.c");
+        // The library's own calls, and those of printf, are among them.
+        let calls: u32 = text.split(' ').next().and_then(|calls| calls.parse().ok()).unwrap();
+        assert!((100..120).contains(&calls), "{text}");
+    }
+}
+
+#[test]
+fn malloc_and_free_are_counted() {
+    assert_has(&SHARED.run("examples/count_malloc.c"), &COUNTED);
+    assert_has(&STATIC.run("examples/count_malloc.c"), &COUNTED);
+}
+
+#[test]
+fn a_function_is_listened_to_and_probed() {
+    assert_has(&SHARED.run("examples/listen.c"), &LISTENED);
+    assert_has(&STATIC.run("examples/listen.c"), &LISTENED);
+}
+
+#[test]
+fn exceptions_of_c_plus_plus_pass() {
+    assert_has(&SHARED.run("examples/throw.cc"), &THROWN);
+    assert_has(&STATIC.run("examples/throw.cc"), &THROWN);
+}
+
+#[test]
+fn imports_are_bound_to_another_function() {
+    assert_has(&SHARED.run("examples/rebind.c"), &REBOUND);
+    assert_has(&STATIC.run("examples/rebind.c"), &REBOUND);
+}
+
+// Not the one that counts: memcheck has functions of its own in place of malloc and free.
+#[test]
+fn memcheck_has_nothing_to_say() {
+    assert_has(&SHARED.check("examples/listen.c"), &LISTENED);
+    assert_has(&SHARED.check("examples/throw.cc"), &THROWN);
+    assert_has(&SHARED.check("examples/rebind.c"), &REBOUND);
+}
+
+#[test]
+fn out_pointers_are_right_after_failures() {
+    assert_has(&SHARED.run("tests/programs/outs.c"), &["0 failures"]);
+}
+
+#[test]
+fn a_fork_in_the_middle_of_a_commit_leaves_a_child_that_can_hook() {
+    assert_has(&SHARED.run("tests/programs/fork.c"), &["the child exited with 42"]);
+}
+
+#[test]
+fn the_libraries_define_no_other_symbols() {
+    for (library, option) in [
+        (SHARED.dir.path().join("lib/libgrapnel_hook.so"), "--dynamic"),
+        (STATIC.dir.path().join("lib/libgrapnel_hook.a"), "--extern-only"),
+    ] {
+        let names = run(Command::new("nm").args(["--defined-only", "--format=posix", option]).arg(&library));
+        let names: Vec<_> = names.lines().filter_map(|l| l.split_once(' ')).map(|(name, _)| name).collect();
+        assert!(names.contains(&"grapnel_replace"), "{names:?}");
+        assert!(names.iter().all(|name| name.starts_with("grapnel_")), "{library:?}: {names:?}");
+    }
+    let dynamic =
+        run(Command::new("readelf").arg("-d").arg(SHARED.dir.path().join("lib/libgrapnel_hook.so")));
+    assert_has(&dynamic, &["Library soname: [libgrapnel_hook.so.0.1]"]);
+}
