@@ -5,7 +5,7 @@
 
 use core::ops::Range;
 
-use grapnel_relocator::{CodeAddr, PcMap};
+use grapnel_relocator::{CodeAddr, Isa, PcMap};
 
 use crate::{
     Error, Liveness, PatchKind, PatchWay, Proof,
@@ -19,6 +19,7 @@ use crate::{
 /// Dropping the value leaves the hook in. The trampoline stays mapped for good, whatever becomes of the value.
 #[derive(Debug)]
 pub struct Hook {
+    pub(crate) isa: Isa,
     pub(crate) target: CodeAddr,
     /// The near redirect in padding, for a short one at the start.
     pub(crate) aside: Option<Edit>,
@@ -26,7 +27,11 @@ pub struct Hook {
     pub(crate) ways: Ways,
     /// A call returns into the patch.
     pub(crate) watched: bool,
+    /// What the chain of a set ends in, as a pointer.
     pub(crate) trampoline: CodeAddr,
+    /// The function as it was, as a pointer. In the middle of a function it isn't what a chain ends in.
+    pub(crate) original: CodeAddr,
+    pub(crate) displaced: CodeAddr,
     pub(crate) code: Range<u64>,
     pub(crate) map: PcMap,
     pub(crate) kind: PatchKind,
@@ -51,7 +56,7 @@ pub enum RemoveOutcome {
 impl Hook {
     /// The function as it was: callable in its place, with the same ABI. It stays valid after the hook is removed.
     pub fn original(&self) -> *const () {
-        self.trampoline.0 as usize as *const ()
+        self.original.0 as usize as *const ()
     }
 
     /// The hooked function.
@@ -72,7 +77,7 @@ impl Hook {
 
     /// Where the relocated instructions start, behind the landing pad that the trampoline may have.
     pub fn displaced(&self) -> CodeAddr {
-        self.trampoline.offset(self.start.at.displacement_from(self.target))
+        self.displaced
     }
 
     /// The shape of the patch.
@@ -134,11 +139,11 @@ impl Hook {
     pub(crate) fn patch_in(&self, view: &MemoryView) -> Patch {
         let there = |aside: &Edit| view.differs(aside.at.0 as usize, aside.new.as_slice()).is_none();
         let aside = self.aside.filter(|aside| !there(aside));
-        Patch { watched: self.watched, ..Patch::new(aside, self.start, self.ways) }
+        Patch { watched: self.watched, ..Patch::new(self.isa, aside, self.start, self.ways) }
     }
 
     /// The patch that takes it out.
     pub(crate) fn patch_out(&self) -> Patch {
-        Patch::new(None, self.start.undone(), self.ways)
+        Patch::new(self.isa, None, self.start.undone(), self.ways)
     }
 }

@@ -3,12 +3,12 @@
 use alloc::collections::BTreeMap;
 use core::ops::Range;
 
-use grapnel_relocator::{CodeAddr, redirect};
+use grapnel_relocator::{CodeAddr, Isa, redirect};
 
 use crate::{
     extent,
     memory::{maps::Maps, pages::Pages, view::Bytes},
-    native::{self, ISA},
+    native,
     patch::Edit,
 };
 
@@ -51,12 +51,12 @@ impl<'a> Surroundings<'a> {
 
     /// Where `len` bytes of padding that nothing runs lie within reach of a short redirect at `target`: behind the end
     /// of some function, as its unwind entry says, and before the next multiple of 16.
-    pub(crate) fn padding_near(&self, target: CodeAddr, len: usize) -> Option<CodeAddr> {
+    pub(crate) fn padding_near(&self, isa: Isa, target: CodeAddr, len: usize) -> Option<CodeAddr> {
         let at = target.0 as usize;
         let first = at.saturating_sub(128) & !(ALIGNMENT - 1);
-        let reached = |stop: CodeAddr| redirect::short(ISA, target, stop).ok();
+        let reached = |stop: CodeAddr| redirect::short(isa, target, stop).ok();
         (first..at.saturating_add(130)).step_by(ALIGNMENT).find_map(|block| {
-            let stop = self.padding_at_end_of(block, len)?;
+            let stop = self.padding_at_end_of(isa, block, len)?;
             let patch = target.0..target.0 + reached(stop)?.len() as u64;
             let bytes = stop.0..stop.0 + len as u64;
             let overlaps = bytes.start < patch.end && patch.start < bytes.end;
@@ -65,7 +65,7 @@ impl<'a> Surroundings<'a> {
     }
 
     /// The padding that ends the 16 bytes at `block`, if it is `len` bytes long and proved to be no code.
-    fn padding_at_end_of(&self, block: usize, len: usize) -> Option<CodeAddr> {
+    fn padding_at_end_of(&self, isa: Isa, block: usize, len: usize) -> Option<CodeAddr> {
         let maps = self.maps?;
         let limit = block.checked_add(ALIGNMENT)?;
         // The last byte before the padding belongs to a function whose extent ends right behind it.
@@ -77,7 +77,7 @@ impl<'a> Surroundings<'a> {
         }
         let bytes = self.view.bytes(end, limit - end);
         let at = CodeAddr(end as u64);
-        (native::padding_len(at, bytes.as_slice()) >= len).then_some(at)
+        (native::padding_len(isa, at, bytes.as_slice()) >= len).then_some(at)
     }
 }
 

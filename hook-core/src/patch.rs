@@ -7,7 +7,7 @@
 use alloc::vec::Vec;
 use core::slice::IterMut;
 
-use grapnel_relocator::CodeAddr;
+use grapnel_relocator::{CodeAddr, Isa};
 
 use crate::{
     Error, Liveness, PatchWay, Refusal,
@@ -17,7 +17,7 @@ use crate::{
         runs::{self, Piece},
         view::{Bytes, MemoryView},
     },
-    native::{self, TRAP},
+    native,
     sys::Errno,
 };
 
@@ -39,6 +39,7 @@ impl Edit {
 /// One patch: bytes at a function's start, and perhaps others that only they lead to.
 #[derive(Debug)]
 pub(crate) struct Patch {
+    pub(crate) isa: Isa,
     /// Padding that is changed before the start.
     pub(crate) aside: Option<Edit>,
     pub(crate) start: Edit,
@@ -51,8 +52,8 @@ pub(crate) struct Patch {
 }
 
 impl Patch {
-    pub(crate) fn new(aside: Option<Edit>, start: Edit, ways: Ways) -> Self {
-        Self { aside, start, ways, watched: false, state: Ok(PatchWay::ProcMem) }
+    pub(crate) fn new(isa: Isa, aside: Option<Edit>, start: Edit, ways: Ways) -> Self {
+        Self { isa, aside, start, ways, watched: false, state: Ok(PatchWay::ProcMem) }
     }
 
     /// Leaves the patch out if any of its bytes isn't what it should be.
@@ -139,73 +140,101 @@ unsafe fn apply_live(view: &MemoryView, patches: &mut [Patch], right: &PatchingR
             let written = unsafe { view.write_running(edit.at.0 as usize, edit.new.as_slice()) };
             fail(&mut patch.state, edit.at, written);
         }
+        if patch.is_one_store() {
+            let new = patch.start.new;
+            // SAFETY: whoever runs the bytes finds the old ones or the new ones; where a thread may be inside, the new
+            // ones trap.
+            unsafe { patch.write(view, 0, Some(new.as_slice())) };
+            continue;
+        }
         for at in patch.first_traps() {
-            // SAFETY: one byte, at which an instruction starts. Whoever runs it traps, and the handler knows where to
-            // go on.
-            unsafe { patch.write(view, at, Some(&TRAP)) };
+            // SAFETY: the shortest instruction's length, where an instruction starts. Whoever runs it traps, and the
+            // handler knows where to go on.
+            unsafe { patch.write(view, at, Some(native::trap(patch.isa))) };
         }
     }
     if let Err(errno) = right.synchronise() {
         // The bytes that were there before are as good as the traps, one by one.
         for patch in good(patches) {
             let old = patch.start.old;
-            for at in patch.first_traps() {
-                // SAFETY: the byte that was there before, at which an instruction starts.
-                unsafe { patch.write(view, at, old.as_slice().get(at)) };
+            if patch.is_one_store() {
+                // SAFETY: as above, backwards.
+                unsafe { patch.write(view, 0, Some(old.as_slice())) };
+            } else {
+                for at in patch.first_traps() {
+                    // SAFETY: what was there before, where an instruction starts.
+                    unsafe { patch.write(view, at, patch.unit(&old, at)) };
+                }
             }
             patch.state = Err(Error::NotLive { site: patch.start.at, refusal: Refusal::Kernel(errno) });
         }
         return;
     }
     // From here on a failure leaves traps behind. With their handler the function does what it did before.
-    for patch in good(patches) {
+    for patch in good(patches).filter(|patch| !patch.is_one_store()) {
         let new = patch.start.new;
         for at in patch.rest() {
-            // SAFETY: the first byte traps on every core, so nobody comes here from it. A thread that was inside before
+            // SAFETY: the start traps on every core, so nobody comes here from it. A thread that was inside before
             // finds a trap at each place where an instruction started, and this is none of them.
-            unsafe { patch.write(view, at, new.as_slice().get(at)) };
+            unsafe { patch.write(view, at, patch.unit(&new, at)) };
         }
     }
     // It worked a moment ago, and has no reason to fail later; if it did, the traps would still be right.
     let _ = right.synchronise();
-    for patch in good(patches) {
+    for patch in good(patches).filter(|patch| !patch.is_one_store()) {
         let new = patch.start.new;
         for at in patch.positions() {
-            // SAFETY: one byte, behind which the rest of its instruction is complete on every core.
-            unsafe { patch.write(view, at, new.as_slice().get(at)) };
+            // SAFETY: the start of an instruction, behind which the rest of it is complete on every core.
+            unsafe { patch.write(view, at, patch.unit(&new, at)) };
         }
     }
     let _ = right.synchronise();
 }
 
 impl Patch {
+    /// Everybody sees the whole patch or nothing of it.
+    fn is_one_store(&self) -> bool {
+        native::is_one_store(self.start.at, self.start.new.as_slice().len())
+    }
+
+    /// The places of units of the patch: as many bytes as a trap has, which instructions are multiples of.
+    fn units(&self) -> impl Iterator<Item = usize> + use<> {
+        (0..self.start.new.as_slice().len()).step_by(native::trap(self.isa).len())
+    }
+
+    /// The unit at a place.
+    fn unit<'a>(&self, bytes: &'a Bytes, at: usize) -> Option<&'a [u8]> {
+        bytes.as_slice().get(at..at + native::trap(self.isa).len())
+    }
+
     /// Where instructions start, in the window or in the redirect.
     fn positions(&self) -> impl Iterator<Item = usize> + use<> {
-        let (len, ways) = (self.start.new.as_slice().len(), self.ways);
-        (0..len).filter(move |&at| at == 0 || ways.get(at).is_some_and(|&way| way != 0))
+        let ways = self.ways;
+        self.units().filter(move |&at| at == 0 || ways.get(at).is_some_and(|&way| way != 0))
     }
 
-    /// The other bytes.
+    /// The other units.
     fn rest(&self) -> impl Iterator<Item = usize> + use<> {
-        let (len, ways) = (self.start.new.as_slice().len(), self.ways);
-        (1..len).filter(move |&at| ways.get(at).is_none_or(|&way| way == 0))
+        let ways = self.ways;
+        self.units().skip(1).filter(move |&at| ways.get(at).is_none_or(|&way| way == 0))
     }
 
-    /// Which bytes become traps first: the start, and those where instructions start inside the window. When a hook is
+    /// Which units become traps first: the start, and those where instructions start inside the window. When a hook is
     /// taken out, the latter are traps since it went in, or no thread was inside at that time.
     fn first_traps(&self) -> impl Iterator<Item = usize> + use<> {
-        let new = self.start.new;
-        self.positions().filter(move |&at| at == 0 || new.as_slice().get(at) == Some(&TRAP))
+        let (isa, new) = (self.isa, self.start.new);
+        let traps = move |at| new.as_slice().get(at..).is_some_and(|bytes| native::is_trap(isa, bytes));
+        self.positions().filter(move |&at| at == 0 || traps(at))
     }
 
-    /// Writes one byte of the patch.
+    /// Writes bytes of the patch.
     ///
     /// # Safety
     /// As [`MemoryView::write_running`].
-    unsafe fn write(&mut self, view: &MemoryView, at: usize, byte: Option<&u8>) {
-        let Some(&byte) = byte else { return };
+    unsafe fn write(&mut self, view: &MemoryView, at: usize, bytes: Option<&[u8]>) {
+        let Some(bytes) = bytes else { return };
         // SAFETY: the caller's promise.
-        let written = unsafe { view.write_running(self.start.at.0 as usize + at, &[byte]) };
+        let written = unsafe { view.write_running(self.start.at.0 as usize + at, bytes) };
         fail(&mut self.state, self.start.at, written);
     }
 }

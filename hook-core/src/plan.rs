@@ -4,7 +4,7 @@ use alloc::{boxed::Box, vec};
 use core::ops::Range;
 
 use grapnel_relocator::{
-    CodeAddr, RelocationPlan, Window, WindowOptions,
+    CodeAddr, Isa, RelocationPlan, Window, WindowOptions,
     flow::{self, Reason, Verdict},
     redirect,
 };
@@ -16,7 +16,7 @@ use crate::{
         pages::Pages,
         view::{Bytes, MemoryView},
     },
-    native::{self, ISA, LANDING_PAD},
+    native::{self, Pad},
     padding::{Standing, Surroundings},
 };
 
@@ -90,11 +90,17 @@ pub enum PatchKind {
 /// How one function would be hooked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HookPlan {
+    pub(crate) isa: Isa,
     pub(crate) target: CodeAddr,
     /// Where the patch goes: behind the landing pad, if the function begins with one.
     pub(crate) site: CodeAddr,
     pub(crate) patch_len: usize,
     pub(crate) original: Bytes,
+    /// What the trampoline begins with, before the code that moves: the landing pad, so that it can be called through a
+    /// pointer as the function can; in the middle of a function, what takes back what stubs left on the stack.
+    pub(crate) preamble: &'static [u8],
+    /// What the way to the replacement begins with, which undoes the landing pad.
+    pub(crate) undo: &'static [u8],
     /// For a short patch, the padding that takes the near redirect, and what is there.
     pub(crate) stop: Option<(CodeAddr, Bytes)>,
     kind: PatchKind,
@@ -140,6 +146,7 @@ impl HookPlan {
         options: Options,
         around: &Surroundings<'_>,
     ) -> Planned {
+        let (isa, target) = native::code_at(target);
         let maps = around.maps;
         if maps.is_some_and(|maps| !maps.find(target.0 as usize).is_some_and(|m| m.execute)) {
             return Err(Error::NotExecutable { target });
@@ -149,6 +156,7 @@ impl HookPlan {
             Some(range.start as u64..range.end as u64)
         };
         let function = function
+            .map(|range| native::code_at(CodeAddr(range.start)).1.0..range.end)
             .or_else(described)
             .filter(|range| range.contains(&target.0) && range.end - range.start <= EXTENT_MAX as u64)
             .ok_or(Error::NoFunction { target })?;
@@ -161,21 +169,24 @@ impl HookPlan {
         let offset = (target.0 - function.start) as usize;
         let behind = bytes.get(offset..).unwrap_or(&[]);
         let refused = |source| Error::Relocation { target, bytes: Bytes::new(behind), source };
-        let patch_len = redirect::lengths(ISA).near;
+        let patch_len = redirect::lengths(isa).near;
         let wanted = WindowOptions {
             extent: Some(len - offset),
             allow_padding: options.use_padding,
             entry: offset == 0,
         };
-        let window = Window::decode_with(ISA, target, behind, patch_len, wanted).map_err(refused)?;
+        let window = Window::decode_with(isa, target, behind, patch_len, wanted).map_err(refused)?;
         let relocation = RelocationPlan::new(&window).map_err(refused)?;
         let range = offset..offset + window.len();
         let from = CodeAddr(function.start);
-        let verdict = flow::check_inside(ISA, code, from, range, &flow::Surroundings::default());
+        let verdict = flow::check_inside(isa, code, from, range, &flow::Surroundings::default());
         let original = Bytes::new(behind.get(..patch_len).unwrap_or(&[]));
         let proof = proof(verdict, target, Bytes::new(behind))?;
         let kind = if window.code_len() < patch_len { PatchKind::NearOverPadding } else { PatchKind::Near };
-        let plan = Self { target, site: target, patch_len, original, stop: None, kind, proof };
+        let preamble = native::AFTER_PROBE;
+        let site = target;
+        let plan =
+            Self { isa, target, site, patch_len, original, preamble, undo: &[], stop: None, kind, proof };
         Ok((plan.proved_as(options, Bytes::new(behind))?, Box::new(Moving { window, relocation })))
     }
 
@@ -191,6 +202,7 @@ impl HookPlan {
     }
 
     pub(crate) fn with(target: CodeAddr, options: Options, around: &Surroundings<'_>) -> Planned {
+        let (isa, target) = native::code_at(target);
         let maps = around.maps;
         let at = target.0 as usize;
         if let Some(maps) = maps
@@ -200,79 +212,27 @@ impl HookPlan {
         }
         let described = || maps.and_then(|maps| extent::of(maps, at));
         let size = options.size.or_else(|| described().map(|range| range.end - at)).filter(|&size| size > 0);
-        let wanted = size.unwrap_or(0).min(EXTENT_MAX).max(LANDING_PAD.len() + 2 * native::MAX_INST_LEN + 16);
+        let wanted = size.unwrap_or(0).clamp(2 * native::MAX_INST_LEN + 20, EXTENT_MAX);
         let mut bytes = vec![0; wanted];
         let n = around.read(at, &mut bytes);
         bytes.truncate(n);
         if bytes.is_empty() {
             return Err(Error::Unreadable { target });
         }
-        let pad = if bytes.starts_with(LANDING_PAD) && size.is_none_or(|s| s > LANDING_PAD.len()) {
-            LANDING_PAD.len()
-        } else {
-            0
-        };
+        let pad =
+            native::landing_pad(isa, &bytes).filter(|pad| size.is_none_or(|size| size > pad.bytes.len()));
         // A function that is too short behind its landing pad may still have room for the patch from its start on.
         // Nothing on Linux enforces landing pads in user space yet.
-        let mut first = Self::near(target, pad, &bytes, size, options);
-        if pad > 0 && first.is_err() {
-            first = Self::near(target, 0, &bytes, size, options).or(first);
+        let function = Function { isa, target, bytes: &bytes, size };
+        let mut first = function.near(pad, options);
+        if pad.is_some() && first.is_err() {
+            first = function.near(None, options).or(first);
         }
         let (plan, moving) = match first {
-            Err(refused) => Self::short(target, &bytes, size, options, around).ok_or(refused)?,
+            Err(refused) => function.short(options, around).ok_or(refused)?,
             Ok(plan) => plan,
         };
         Ok((plan.proved_as(options, Bytes::new(&bytes))?, moving))
-    }
-
-    fn near(target: CodeAddr, pad: usize, bytes: &[u8], size: Option<usize>, options: Options) -> Planned {
-        Self::shaped(target, pad, bytes, size, redirect::lengths(ISA).near, options.use_padding, None)
-    }
-
-    /// A patch of two bytes, which leads to a near redirect in padding that it reaches.
-    fn short(
-        target: CodeAddr,
-        bytes: &[u8],
-        size: Option<usize>,
-        options: Options,
-        around: &Surroundings<'_>,
-    ) -> Option<(Self, Box<Moving>)> {
-        let lengths = redirect::lengths(ISA);
-        let stop = around.padding_near(target, lengths.near)?;
-        let found = around.view.bytes(stop.0 as usize, lengths.near);
-        Self::shaped(target, 0, bytes, size, lengths.short, options.use_padding, Some((stop, found))).ok()
-    }
-
-    fn shaped(
-        target: CodeAddr,
-        pad: usize,
-        bytes: &[u8],
-        size: Option<usize>,
-        patch_len: usize,
-        allow_padding: bool,
-        stop: Option<(CodeAddr, Bytes)>,
-    ) -> Planned {
-        let site = target.add(pad as u64);
-        let refused = |source| Error::Relocation { target, bytes: Bytes::new(bytes), source };
-        let behind = bytes.get(pad..).unwrap_or(&[]);
-        let extent = size.map(|size| size.saturating_sub(pad));
-        let options = WindowOptions { extent, allow_padding, entry: true };
-        let window = Window::decode_with(ISA, site, behind, patch_len, options).map_err(refused)?;
-        let relocation = RelocationPlan::new(&window).map_err(refused)?;
-        let proof = match extent.and_then(|extent| behind.get(..extent)) {
-            None => Proof::ExtentUnknown,
-            Some(function) => {
-                proof(flow::check(ISA, function, site, window.len()), target, Bytes::new(bytes))?
-            }
-        };
-        let kind = match (&stop, window.code_len() < patch_len) {
-            (Some(_), _) => PatchKind::Short,
-            (None, true) => PatchKind::NearOverPadding,
-            (None, false) => PatchKind::Near,
-        };
-        let original = Bytes::new(behind.get(..patch_len).unwrap_or(&[]));
-        let plan = Self { target, site, patch_len, original, stop, kind, proof };
-        Ok((plan, Box::new(Moving { window, relocation })))
     }
 
     /// The function.
@@ -295,18 +255,9 @@ impl HookPlan {
         &self.proof
     }
 
-    /// How long the trampoline can get, with the landing pad that it repeats.
+    /// How long the trampoline can get, with what it begins with.
     pub(crate) fn trampoline_max(&self, moving: &Moving) -> usize {
-        self.pad_len() + moving.relocation.max_len()
-    }
-
-    /// The landing pad that the trampoline repeats, so that it can be called through a pointer as the function can.
-    pub(crate) fn pad(&self) -> &'static [u8] {
-        LANDING_PAD.get(..self.pad_len()).unwrap_or(&[])
-    }
-
-    fn pad_len(&self) -> usize {
-        (self.site.0 - self.target.0) as usize
+        self.preamble.len() + moving.relocation.max_len()
     }
 
     /// Whether a call in the window returns into the bytes that the patch overwrites. A frame of the function may be on
@@ -320,6 +271,63 @@ impl HookPlan {
     pub(crate) fn overwritten(&self) -> impl Iterator<Item = Range<u64>> {
         let stop = self.stop.as_ref().map(|(at, found)| at.0..at.0 + found.as_slice().len() as u64);
         core::iter::once(self.site.0..self.site.0 + self.patch_len as u64).chain(stop)
+    }
+}
+
+/// A function whose entry is to be patched.
+struct Function<'a> {
+    isa: Isa,
+    target: CodeAddr,
+    bytes: &'a [u8],
+    size: Option<usize>,
+}
+
+impl Function<'_> {
+    fn near(&self, pad: Option<Pad>, options: Options) -> Planned {
+        self.shaped(pad, redirect::lengths(self.isa).near, options.use_padding, None)
+    }
+
+    /// A shorter patch, which leads to a near redirect in padding that it reaches.
+    fn short(&self, options: Options, around: &Surroundings<'_>) -> Option<(HookPlan, Box<Moving>)> {
+        let lengths = redirect::lengths(self.isa);
+        if lengths.short >= lengths.near {
+            return None;
+        }
+        let stop = around.padding_near(self.isa, self.target, lengths.near)?;
+        let found = around.view.bytes(stop.0 as usize, lengths.near);
+        self.shaped(None, lengths.short, options.use_padding, Some((stop, found))).ok()
+    }
+
+    fn shaped(
+        &self,
+        pad: Option<Pad>,
+        patch_len: usize,
+        allow_padding: bool,
+        stop: Option<(CodeAddr, Bytes)>,
+    ) -> Planned {
+        let Self { isa, target, bytes, size } = *self;
+        let Pad { bytes: preamble, undo } = pad.unwrap_or(Pad { bytes: &[], undo: &[] });
+        let site = target.add(preamble.len() as u64);
+        let refused = |source| Error::Relocation { target, bytes: Bytes::new(bytes), source };
+        let behind = bytes.get(preamble.len()..).unwrap_or(&[]);
+        let extent = size.map(|size| size.saturating_sub(preamble.len()));
+        let options = WindowOptions { extent, allow_padding, entry: true };
+        let window = Window::decode_with(isa, site, behind, patch_len, options).map_err(refused)?;
+        let relocation = RelocationPlan::new(&window).map_err(refused)?;
+        let proof = match extent.and_then(|extent| behind.get(..extent)) {
+            None => Proof::ExtentUnknown,
+            Some(function) => {
+                proof(flow::check(isa, function, site, window.len()), target, Bytes::new(bytes))?
+            }
+        };
+        let kind = match (&stop, window.code_len() < patch_len) {
+            (Some(_), _) => PatchKind::Short,
+            (None, true) => PatchKind::NearOverPadding,
+            (None, false) => PatchKind::Near,
+        };
+        let original = Bytes::new(behind.get(..patch_len).unwrap_or(&[]));
+        let plan = HookPlan { isa, target, site, patch_len, original, preamble, undo, stop, kind, proof };
+        Ok((plan, Box::new(Moving { window, relocation })))
     }
 }
 

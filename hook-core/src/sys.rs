@@ -10,6 +10,8 @@ use core::ffi::CStr;
 
 use syscalls::{Sysno, syscall};
 
+use crate::native;
+
 /// An error number of the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Errno(pub i32);
@@ -92,7 +94,7 @@ impl Fd {
     /// Reads at an offset.
     pub(crate) fn read_at(&self, buf: &mut [u8], offset: usize) -> Result<usize> {
         // SAFETY: the kernel writes at most `buf.len()` bytes at `buf`, which is borrowed for the call.
-        retry(|| unsafe { syscall!(Sysno::pread64, self.0, buf.as_mut_ptr(), buf.len(), offset) })
+        retry(|| unsafe { native::pread(self.0, buf.as_mut_ptr(), buf.len(), offset) })
     }
 
     /// Writes at an offset.
@@ -101,7 +103,7 @@ impl Fd {
     /// When the file is a view of memory, the caller answers for what that memory then holds.
     pub(crate) unsafe fn write_at(&self, buf: &[u8], offset: usize) -> Result<usize> {
         // SAFETY: the kernel reads `buf`, which is borrowed for the call; the effect is the caller's promise.
-        retry(|| unsafe { syscall!(Sysno::pwrite64, self.0, buf.as_ptr(), buf.len(), offset) })
+        retry(|| unsafe { native::pwrite(self.0, buf.as_ptr(), buf.len(), offset) })
     }
 
     pub(crate) fn raw(&self) -> i32 {
@@ -173,7 +175,7 @@ fn retry(mut call: impl FnMut() -> core::result::Result<usize, syscalls::Errno>)
 /// With `MAP_FIXED` the caller owns what was mapped at that place.
 pub(crate) unsafe fn mmap(addr: usize, len: usize, prot: i32, flags: i32, fd: Option<&Fd>) -> Result<usize> {
     // SAFETY: without MAP_FIXED a new mapping disturbs none that exists; with it, the caller owns the place.
-    Ok(unsafe { syscall!(Sysno::mmap, addr, len, prot, flags, fd.map_or(-1, Fd::raw), 0) }?)
+    Ok(unsafe { native::mmap(addr, len, prot, flags, fd.map_or(-1, Fd::raw)) }?)
 }
 
 /// Unmaps memory.
@@ -236,6 +238,33 @@ pub(crate) fn sleep_a_millisecond() {
 
 /// Copies memory of this process, stopping at the first byte that can't be read.
 pub(crate) fn copy_memory(from: usize, buf: &mut [u8]) -> Result<usize> {
+    match copy_from_process(from, buf) {
+        Err(Errno(libc::ENOSYS)) => copy_through_file(from, buf),
+        other => other,
+    }
+}
+
+/// The same where the kernel has no call for it: it is asked to write the memory into a file, page by page.
+#[cold]
+fn copy_through_file(from: usize, buf: &mut [u8]) -> Result<usize> {
+    let file = Fd::memory(c"grapnel-copy", 0)?;
+    let mut done = 0;
+    while let Some(rest) = buf.get_mut(done..).filter(|rest| !rest.is_empty()) {
+        let at = from.wrapping_add(done);
+        let len = rest.len().min(PAGE - at % PAGE);
+        // SAFETY: the kernel checks the address itself and answers EFAULT for what isn't mapped; the file is ours alone.
+        let copied = retry(|| unsafe { native::pwrite(file.0, at as *const u8, len, 0) })
+            .and_then(|len| file.read_at(rest.get_mut(..len).unwrap_or(&mut []), 0));
+        match copied {
+            Ok(n) if n > 0 => done += n,
+            Err(errno) if done == 0 => return Err(errno),
+            _ => break,
+        }
+    }
+    Ok(done)
+}
+
+fn copy_from_process(from: usize, buf: &mut [u8]) -> Result<usize> {
     let local = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
     let remote = libc::iovec { iov_base: from as *mut _, iov_len: buf.len() };
     // SAFETY: the kernel checks `remote` itself and answers EFAULT for what isn't mapped; `local` describes `buf`,
@@ -282,16 +311,23 @@ pub(crate) fn sync_cores() -> Result<()> {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct SigAction {
     pub(crate) handler: usize,
-    pub(crate) flags: u64,
+    pub(crate) flags: usize,
     restorer: usize,
-    mask: u64,
+    mask: [usize; MASK_WORDS],
 }
 
+/// The kernel's set of 64 signals is made of words.
+const MASK_WORDS: usize = 8 / size_of::<usize>();
+
 impl SigAction {
-    /// An action that blocks the signals of `mask` while it runs. `restorer` is what the handler returns to.
-    pub(crate) fn new(handler: usize, flags: u64, mask: u64, restorer: usize) -> Self {
-        const SA_RESTORER: u64 = 0x0400_0000;
-        Self { handler, flags: flags | SA_RESTORER, restorer, mask }
+    /// An action that blocks the signals of `mask` while it runs.
+    pub(crate) fn new(handler: usize, flags: usize, mask: u64) -> Self {
+        const SA_RESTORER: usize = 0x0400_0000;
+        let mask = core::array::from_fn(|i| (mask >> (i as u32 * usize::BITS)) as usize);
+        match native::RESTORER {
+            Some(restorer) => Self { handler, flags: flags | SA_RESTORER, restorer: restorer as usize, mask },
+            None => Self { handler, flags, restorer: 0, mask },
+        }
     }
 }
 

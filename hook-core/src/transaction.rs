@@ -166,7 +166,7 @@ impl Prepared<'_> {
     /// [`Error::NotExecutable`] if there is none.
     pub fn original(&self, id: HookId) -> Result<*const (), Error> {
         match self.hooks.get(id.0) {
-            Some(Ok(ready)) => Ok(ready.slot.at as *const ()),
+            Some(Ok(ready)) => Ok(ready.original().0 as usize as *const ()),
             Some(Err(error)) => Err(error.clone()),
             None => Err(Error::NotExecutable { target: CodeAddr(0) }),
         }
@@ -197,7 +197,7 @@ impl Prepared<'_> {
         let mut results = core::mem::take(&mut self.results);
         let mut patches: Vec<Patch> = Vec::with_capacity(self.hooks.len());
         for ready in self.hooks.iter().flatten() {
-            let patch = Patch::new(ready.aside, ready.start, ready.ways);
+            let patch = Patch::new(ready.plan.isa, ready.aside, ready.start, ready.ways);
             let mut patch = Patch { watched: ready.watched, ..patch };
             if liveness == Liveness::Live && !ready.live {
                 patch.state = Err(Error::NotLive { site: ready.start.at, refusal: Refusal::NotPrepared });

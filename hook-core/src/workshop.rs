@@ -8,9 +8,9 @@ use grapnel_relocator::{CodeAddr, PcMap, Reach, Registers, Relocated, redirect};
 use crate::{
     Arena, Bytes, Error, Hook, HookId, HookPlan, PatchWay, Refusal,
     arena::CodeSlot,
-    live::{POSITIONS, Pattern, Ways},
+    live::{POSITIONS, Ways},
     memory::{maps::Maps, pages::Pages},
-    native::{ISA, NEAR_REACH},
+    native::{self, NEAR_REACH, Pattern},
     padding::{Standing, Surroundings, standing_in},
     patch::Edit,
     plan::Moving,
@@ -23,6 +23,8 @@ use crate::{
 pub(crate) struct Ready {
     pub(crate) plan: HookPlan,
     pub(crate) slot: CodeSlot,
+    /// Where the code that moved is.
+    displaced: CodeAddr,
     map: PcMap,
     pub(crate) aside: Option<Edit>,
     pub(crate) start: Edit,
@@ -31,20 +33,31 @@ pub(crate) struct Ready {
     pub(crate) live: bool,
     /// A call returns into the patch, so that its traps matter although no other thread runs.
     pub(crate) watched: bool,
+    inside: bool,
     /// How many bytes the trampoline stands for.
     pub(crate) window_len: usize,
 }
 
 impl Ready {
+    /// What does what the function did, as a pointer.
+    pub(crate) fn original(&self) -> CodeAddr {
+        let at = if self.inside { self.displaced } else { CodeAddr(self.slot.at as u64) };
+        native::pointer_to(self.plan.isa, at)
+    }
+
     pub(crate) fn into_hook(self, way: PatchWay) -> Hook {
         let start = self.slot.at as u64;
+        let isa = self.plan.isa;
         Hook {
+            isa,
             target: self.plan.target,
             aside: self.aside,
             start: self.start,
             ways: self.ways,
             watched: self.watched,
-            trampoline: CodeAddr(start),
+            trampoline: native::pointer_to(isa, CodeAddr(start)),
+            original: self.original(),
+            displaced: self.displaced,
             code: start..start + self.slot.len as u64,
             map: self.map,
             kind: self.plan.kind(),
@@ -125,7 +138,8 @@ impl<'a> Workshop<'a> {
             }
         }
         let claimed: Vec<_> = plan.overwritten().collect();
-        let ready = self.write(plan, &moving, request.replacement)?;
+        let inside = matches!(request.place, Place::Inside(_));
+        let ready = self.write(plan, &moving, request.replacement, inside)?;
         self.claims.extend(claimed.into_iter().map(|range| (range.start, (range.end, id))));
         Ok(ready)
     }
@@ -142,42 +156,50 @@ impl<'a> Workshop<'a> {
         standing_in(self.standing, range).find(overlaps).map(|edit| Claim::Standing(edit.at))
     }
 
-    fn write(&mut self, plan: HookPlan, moving: &Moving, replacement: CodeAddr) -> Result<Ready, Error> {
-        let target = plan.target;
+    fn write(
+        &mut self,
+        plan: HookPlan,
+        moving: &Moving,
+        replacement: CodeAddr,
+        inside: bool,
+    ) -> Result<Ready, Error> {
+        let (isa, target) = (plan.isa, plan.target);
         let refused = |source| Error::Relocation { target, bytes: plan.original, source };
         // The near redirect stands at the function's start, or in padding close to it.
         let near_at = plan.stop.as_ref().map_or(plan.site, |(at, _)| *at);
-        let direct = redirect::near(ISA, near_at, replacement).ok();
+        let direct = native::near(isa, near_at, replacement).filter(|_| plan.undo.is_empty());
         let watched = plan.returns_inside(moving);
         let pattern = if self.live || watched { inner_positions(&plan, moving) } else { None };
         // An island of its own serves a live patch; otherwise one that is needed goes behind the trampoline.
         let behind = direct.is_none() && pattern.is_none();
 
-        let island_len = redirect::lengths(ISA).absolute;
+        let island_len = plan.undo.len() + redirect::lengths(isa).absolute;
         let len = plan.trampoline_max(moving) + if behind { island_len } else { 0 };
         let slot = self.allocate(&plan, moving, near_at, behind, len)?;
         let start = CodeAddr(slot.at as u64);
-        let moved_at = start.add(plan.pad().len() as u64);
+        let moved_at = start.add(plan.preamble.len() as u64);
         let moved = Faithful::of(moving.relocation.emit(moved_at).map_err(refused)?)
             .map_err(|clobbers| Error::Clobbers { target, bytes: plan.original, clobbers })?
             .0;
         let ways = ways(&plan, moving, moved_at, &moved);
         let mut code = Vec::with_capacity(len);
-        code.extend_from_slice(plan.pad());
+        code.extend_from_slice(plan.preamble);
         code.extend_from_slice(moved.bytes());
 
         let mut live = true;
-        let pattern = pattern.and_then(|site| Pattern::of(site.0, &ways));
+        let unreached = Error::NoCodeMemory { target, errno: sys::EINVAL };
+        let pattern = pattern.and_then(|site| Pattern::of(isa, site.0, &ways));
         let jump = match (pattern, direct) {
             (Some(pattern), _) if plan.stop.is_none() => {
-                let island = self.island(&pattern, island_len, target, replacement)?;
-                redirect::near(ISA, near_at, island).map_err(refused)?
+                let island = self.island(&pattern, &plan, island_len, replacement)?;
+                redirect::near(isa, near_at, island).map_err(refused)?
             }
             (_, Some(jump)) => jump,
             (_, None) => {
                 let island = start.add(code.len() as u64);
-                code.extend_from_slice(&redirect::absolute(ISA, island, replacement).map_err(refused)?);
-                redirect::near(ISA, near_at, island).map_err(refused)?
+                let jump = island_code(&plan, island, replacement, inside).ok_or(unreached)?;
+                code.extend_from_slice(jump.as_slice());
+                redirect::near(isa, near_at, island).map_err(refused)?
             }
         };
         if !self.arena.write(&slot, &code) {
@@ -187,22 +209,24 @@ impl<'a> Workshop<'a> {
         let (aside, new) = match plan.stop {
             None => (None, jump),
             Some((stop, old)) => {
-                let short = redirect::short(ISA, plan.site, stop).map_err(refused)?;
+                let short = redirect::short(isa, plan.site, stop).map_err(refused)?;
                 (Some(Edit { at: stop, old, new: jump }), Bytes::new(&short))
             }
         };
         let start = Edit { at: plan.site, old: plan.original, new };
-        for (byte, way) in new.as_slice().iter().zip(ways).skip(1) {
-            live &= way == 0 || *byte == crate::native::TRAP;
+        for (at, way) in ways.into_iter().enumerate().skip(1) {
+            live &= way == 0 || new.as_slice().get(at..).is_none_or(|bytes| native::is_trap(isa, bytes));
         }
         Ok(Ready {
             slot,
+            displaced: moved_at,
             map: moved.map().clone(),
             aside,
             start,
             ways,
             live,
             watched,
+            inside,
             window_len: moving.window.len(),
             plan,
         })
@@ -212,18 +236,18 @@ impl<'a> Workshop<'a> {
     fn island(
         &mut self,
         pattern: &Pattern,
+        plan: &HookPlan,
         len: usize,
-        target: CodeAddr,
         replacement: CodeAddr,
     ) -> Result<CodeAddr, Error> {
         if let Some(at) = self.arena.island(pattern, replacement.0) {
             return Ok(CodeAddr(at));
         }
-        let nowhere = Error::NotLive { site: target, refusal: Refusal::NoIsland };
+        let nowhere = Error::NotLive { site: plan.target, refusal: Refusal::NoIsland };
         let slot = self.arena.allocate_matching(pattern, len, self.maps).map_err(|_| nowhere.clone())?;
         let at = CodeAddr(slot.at as u64);
-        let code = redirect::absolute(ISA, at, replacement).map_err(|_| nowhere.clone())?;
-        if !self.arena.write(&slot, &code) {
+        let code = island_code(plan, at, replacement, false).ok_or_else(|| nowhere.clone())?;
+        if !self.arena.write(&slot, code.as_slice()) {
             return Err(nowhere);
         }
         self.arena.add_island(at.0, replacement.0);
@@ -238,12 +262,12 @@ impl<'a> Workshop<'a> {
         island: bool,
         len: usize,
     ) -> Result<CodeSlot, Error> {
-        let pad = plan.pad().len() as u64;
+        let pad = plan.preamble.len() as u64;
         // Reaches are for the start of the relocated code, which lies behind the landing pad.
         let moved =
             |reach: Reach| reach.lo.0.saturating_sub(pad)..reach.hi.0.saturating_sub(pad).saturating_add(1);
         let jump = if island {
-            let end = near_at.0.saturating_add(redirect::lengths(ISA).near as u64);
+            let end = near_at.0.saturating_add(redirect::lengths(plan.isa).near as u64);
             end.saturating_sub(NEAR_REACH)..end.saturating_add(NEAR_REACH - len as u64)
         } else {
             0..u64::MAX
@@ -279,6 +303,16 @@ fn ways(plan: &HookPlan, moving: &Moving, moved_at: CodeAddr, moved: &Relocated)
         }
     }
     ways
+}
+
+/// The code of an island at `at` that goes to the replacement. In the middle of a function it may change no register.
+fn island_code(plan: &HookPlan, at: CodeAddr, replacement: CodeAddr, inside: bool) -> Option<Bytes> {
+    let behind = at.add(plan.undo.len() as u64);
+    let jump = native::near(plan.isa, behind, replacement).or_else(|| {
+        let allowed = !inside || redirect::costs(plan.isa).absolute.is_empty();
+        native::absolute(plan.isa, behind, replacement).filter(|_| allowed)
+    })?;
+    Some(plan.undo.iter().chain(&jump).copied().collect())
 }
 
 fn intersection(a: &Range<u64>, b: &Range<u64>) -> Range<u64> {

@@ -26,9 +26,8 @@ use alloc::vec::Vec;
 use core::{ops::Range, sync::atomic::AtomicU64};
 
 use crate::{
-    live::Pattern,
     memory::{maps::Maps, place::map_near},
-    native::NEAR_REACH,
+    native::{self, NEAR_REACH, Pattern},
     sys::{self, Errno, PAGE},
 };
 pub use region::CodeWay;
@@ -39,7 +38,7 @@ const REGION: usize = 64 << 10;
 /// Slots begin at multiples of this, as functions do.
 const ALIGN: usize = 16;
 /// What unused bytes hold, so that a stray jump traps at once.
-const FILL: u8 = crate::native::TRAP;
+const FILL: &[u8] = native::FILL;
 
 /// Memory for code.
 #[derive(Debug, Default)]
@@ -171,8 +170,11 @@ impl Arena {
         for i in 0..slot.len {
             // SAFETY: the slot lies in a region of this arena whose writable view is mapped (checked above). Nobody
             // else writes the slot, and no reference to its bytes exists.
-            unsafe { ((start + i) as *mut u8).write_volatile(code.get(i).copied().unwrap_or(FILL)) };
+            unsafe {
+                ((start + i) as *mut u8).write_volatile(code.get(i).copied().unwrap_or(FILL[i % FILL.len()]))
+            };
         }
+        native::flush(slot.at..slot.at + slot.len);
         true
     }
 
@@ -277,7 +279,7 @@ mod tests {
             for maps in [Some(&maps), None] {
                 let slot = arena.allocate(near, 100, &reach, maps).unwrap();
                 assert!(reach.contains(&slot.at) && slot.at % ALIGN == 0 && slot.len >= 100);
-                assert!(arena.write(&slot, &[0xb8, 5, 0, 0, 0, 0xc3])); // mov eax, 5; ret
+                assert!(arena.write(&slot, native::ANSWER_5));
                 arena.seal().unwrap();
                 // SAFETY: the code just written is a function of this type.
                 let f: extern "C" fn() -> i32 = unsafe { core::mem::transmute(slot.at) };
@@ -300,8 +302,10 @@ mod tests {
         let site = near as u64;
         for i in 1..200 {
             slots.push(arena.allocate(near, i, &reach, Some(&maps)).unwrap());
-            let pattern = Pattern::of(site + i as u64, &[1, 1, 0, (i & 1) as u64, 0]).unwrap();
-            slots.push(arena.allocate_matching(&pattern, 14, Some(&maps)).unwrap());
+            let ways = [1, 1, 0, (i & 1) as u64, 0];
+            if let Some(pattern) = Pattern::of(native::ISAS[0], site + i as u64, &ways) {
+                slots.push(arena.allocate_matching(&pattern, 14, Some(&maps)).unwrap());
+            }
         }
         slots.sort_by_key(|slot| slot.at);
         assert!(slots.windows(2).all(|pair| pair[0].at + pair[0].len <= pair[1].at));
@@ -316,7 +320,9 @@ mod tests {
     fn islands_go_on_in_further_regions() {
         let mut arena = Arena::new();
         // Two bytes fixed: eighteen islands in each 64 KiB, within 16 MiB.
-        let pattern = Pattern::of(some_code() as u64, &[1, 0, 1, 0, 1]).unwrap();
+        let Some(pattern) = Pattern::of(native::ISAS[0], some_code() as u64, &[1, 0, 1, 0, 1]) else {
+            return;
+        };
         for i in 0..100 {
             // The list goes stale with each new region.
             let maps = Maps::read().unwrap();

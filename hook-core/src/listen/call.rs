@@ -102,6 +102,6 @@ impl Exit {
 impl Hit {
     /// Where the probe is.
     pub fn address(&self) -> u64 {
-        self.0.general.rip
+        self.0.place()
     }
 }

@@ -200,8 +200,7 @@ pub(crate) unsafe extern "C" fn entered(saved: &mut Saved) {
     let link = unsafe { link_of(saved) };
     let Link::Listener(listener) = link else { return };
     // SAFETY: as above.
-    saved.general.rip = unsafe { native::site_of_stub(saved.stub) };
-    saved.general.rflags = 0;
+    saved.at_boundary(unsafe { native::site_of_stub(saved.stub) });
     saved.word = 0;
     with_care(listener.guarded, || {
         if let Some(enter) = listener.enter {
@@ -223,8 +222,7 @@ pub(crate) unsafe extern "C" fn take_return(saved: &mut Saved) -> u64 {
     let number = native::number_of_return_point(saved.return_address);
     let address = returns::take(number);
     saved.stub = number as u64;
-    saved.general.rip = address;
-    saved.general.rflags = 0;
+    saved.at_boundary(address);
     address
 }
 
@@ -252,7 +250,7 @@ pub(crate) unsafe extern "C" fn probed(saved: &mut Saved) {
     // SAFETY: the caller's promise.
     let Link::Probe(probe) = (unsafe { link_of(saved) }) else { return };
     // SAFETY: as above.
-    saved.general.rip = unsafe { native::site_of_stub(saved.stub) };
+    saved.at_probe(unsafe { native::site_of_stub(saved.stub) });
     with_care(probe.guarded, || {
         // SAFETY: who attached the probe answers for it.
         unsafe { (probe.hit)(Hit::of(saved), probe.data) };

@@ -52,9 +52,9 @@ static PATIENCE: [[AtomicUsize; 2]; 2] = [const { [const { AtomicUsize::new(0) }
 /// `saved` is of a call that enters its function.
 #[inline]
 pub(super) unsafe fn watch(link: &'static Link, saved: &mut Saved) {
-    let slot = &raw mut saved.return_address;
+    let call = saved.call();
     let outer = point_at(saved.return_address).is_none();
-    let Some(number) = claim(slot as usize, link.all_vectors(), outer) else {
+    let Some(number) = claim(call, saved.return_address, link.all_vectors(), outer) else {
         miss();
         return;
     };
@@ -62,9 +62,9 @@ pub(super) unsafe fn watch(link: &'static Link, saved: &mut Saved) {
     native::return_word(number).store(saved.return_address, Relaxed);
     point.link.store(core::ptr::from_ref(link).cast_mut(), Relaxed);
     point.word.store(saved.word, Relaxed);
-    // SAFETY: the slot is this call's, and others only look at it. Whoever sees the point in it sees its word.
-    unsafe { AtomicU64::from_ptr(slot) }.store(native::return_point(number), Release);
-    point.state.store(slot as usize, Release);
+    // Whoever sees the point sees its word.
+    saved.set_return_address(native::return_point(number));
+    point.state.store(call, Release);
 }
 
 /// A call has returned to a point: says where it really returns to. The point is the caller's until it is released.
@@ -97,7 +97,7 @@ pub(super) fn awaited(link: &'static Link) -> usize {
 
 /// Takes a point, near where other calls of this thread at this depth took theirs.
 #[inline]
-fn claim(slot: usize, all_vectors: bool, outer: bool) -> Option<usize> {
+fn claim(slot: usize, returns_to: u64, all_vectors: bool, outer: bool) -> Option<usize> {
     const FEW: usize = 32;
     let range = native::return_points(all_vectors);
     let start = (slot as u64 >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
@@ -116,7 +116,7 @@ fn claim(slot: usize, all_vectors: bool, outer: bool) -> Option<usize> {
             return None;
         }
         (0..range.len()).map(number).find(take).or_else(|| {
-            range.clone().for_each(take_back);
+            range.clone().for_each(|number| take_back(number, slot, returns_to));
             let found = (0..range.len()).map(number).find(take);
             if found.is_none() {
                 patience.store(1000, Relaxed);
@@ -128,9 +128,12 @@ fn claim(slot: usize, all_vectors: bool, outer: bool) -> Option<usize> {
 
 /// Frees a point whose call will never return.
 #[cold]
-fn take_back(number: usize) {
+fn take_back(number: usize, slot: usize, returns_to: u64) {
     let Some(look) = Look::begin(number) else { return };
     let waits = match sys::read_word(look.slot) {
+        // The stack is there. No two calls that wait have the same stack pointer, but where one ends in a jump to the
+        // other: then it leads to its point.
+        Ok(_) if !native::RETURNS_BY_MEMORY => look.slot != slot || leads_to(returns_to, number),
         // A return from within, between the reads, changes the slot.
         Ok(address) => leads_to(address, number) || sys::read_word(look.slot) != Ok(address),
         // What can't be looked at may still wait.

@@ -9,7 +9,7 @@
 
 use core::{
     ffi::c_void,
-    sync::atomic::{AtomicU64, AtomicUsize, Ordering::*},
+    sync::atomic::{AtomicUsize, Ordering::*},
 };
 
 use super::table;
@@ -20,7 +20,7 @@ use crate::{
 
 /// The action that was there before: its handler and its flags.
 static PREVIOUS: AtomicUsize = AtomicUsize::new(libc::SIG_DFL);
-static PREVIOUS_FLAGS: AtomicU64 = AtomicU64::new(0);
+static PREVIOUS_FLAGS: AtomicUsize = AtomicUsize::new(0);
 
 /// Sees to it that the handler is the one that is called.
 pub(crate) fn install() -> Result<(), Errno> {
@@ -34,10 +34,10 @@ pub(crate) fn install() -> Result<(), Errno> {
     // On the alternate stack, since the interrupted one may be small. It is small itself: another signal's frame on top
     // of this one's may be too much for it, so other signals wait. Not those that the handler that was there before may
     // cause itself, for instance by calling a hooked function: a trap while its signal is blocked kills the process.
-    let flags = (libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART | libc::SA_NODEFER) as u64;
+    let flags = (libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART | libc::SA_NODEFER) as usize;
     let synchronous = [libc::SIGTRAP, libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE];
     let mask = synchronous.iter().fold(!0, |mask, signal| mask & !(1u64 << (signal - 1)));
-    let action = SigAction::new(ours, flags, mask, native::signal_return as *const () as usize);
+    let action = SigAction::new(ours, flags, mask);
     // SAFETY: `on_trap` is a handler of the kind that SA_SIGINFO asks for, and safe in a signal (module documentation).
     unsafe { sys::set_signal_action(libc::SIGTRAP, &action) }
 }
@@ -55,12 +55,12 @@ extern "C" fn on_trap(signal: i32, info: *mut libc::siginfo_t, context: *mut c_v
         libc::SIG_IGN if !native::is_trap_code(code) => {}
         // A trap that nobody handles ends the process, as it would have without this handler.
         libc::SIG_DFL | libc::SIG_IGN => {
-            let default = SigAction::new(libc::SIG_DFL, 0, 0, native::signal_return as *const () as usize);
+            let default = SigAction::new(libc::SIG_DFL, 0, 0);
             // SAFETY: the default action needs no handler.
             let _ = unsafe { sys::set_signal_action(libc::SIGTRAP, &default) };
             sys::signal_this_thread(libc::SIGTRAP);
         }
-        handler if PREVIOUS_FLAGS.load(Relaxed) & libc::SA_SIGINFO as u64 != 0 => {
+        handler if PREVIOUS_FLAGS.load(Relaxed) & libc::SA_SIGINFO as usize != 0 => {
             // SAFETY: the action was installed with SA_SIGINFO, so its handler has this type.
             let handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut c_void) =
                 unsafe { core::mem::transmute(handler) };

@@ -21,14 +21,12 @@
 //! process. glibc blocks all signals for moments (starting and ending a thread, `posix_spawn`, `abort`).
 
 mod handler;
-mod island;
 mod table;
 
 use core::sync::atomic::{AtomicI32, Ordering::*};
 
 use crate::sys::{self, Errno};
 
-pub(crate) use island::Pattern;
 pub(crate) use table::{POSITIONS, Ways};
 
 /// What the caller knows about the other threads while code is patched.

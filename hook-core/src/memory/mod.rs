@@ -4,4 +4,5 @@ pub mod maps;
 pub(crate) mod pages;
 pub(crate) mod place;
 pub(crate) mod runs;
+mod trial;
 pub(crate) mod view;

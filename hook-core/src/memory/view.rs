@@ -6,6 +6,7 @@
 
 use core::ops::Range;
 
+use super::trial;
 use crate::{
     native,
     sys::{self, Errno, Fd, PAGE},
@@ -30,7 +31,7 @@ pub(crate) struct MemoryView {
 
 impl MemoryView {
     pub(crate) fn open() -> Self {
-        Self { file: Fd::open(c"/proc/self/mem", libc::O_RDWR) }
+        Self { file: Fd::open(c"/proc/self/mem", libc::O_RDWR).and_then(trial::passed) }
     }
 
     /// A view that has only `mprotect` to write with.
@@ -121,7 +122,10 @@ unsafe fn write_by_protection(address: usize, bytes: &[u8]) -> Result<(), Errno>
     // SAFETY: no other thread runs code in these pages meanwhile (the caller's promise), and neither does this one: all
     // that runs in between is the routine, which lies elsewhere.
     match unsafe { native::rewrite(&pages, address, bytes) } {
-        0 => Ok(()),
+        0 => {
+            native::flush(address..address + bytes.len());
+            Ok(())
+        }
         negative => Err(Errno(-negative as i32)),
     }
 }
@@ -144,17 +148,23 @@ impl Bytes {
 
     /// The first bytes of a slice, at most [`Self::MAX`].
     pub fn new(bytes: &[u8]) -> Self {
-        let mut out = Self::default();
-        for (slot, byte) in out.buf.iter_mut().zip(bytes) {
-            *slot = *byte;
-            out.len += 1;
-        }
-        out
+        bytes.iter().copied().collect()
     }
 
     /// The bytes.
     pub fn as_slice(&self) -> &[u8] {
         self.buf.get(..usize::from(self.len)).unwrap_or(&[])
+    }
+}
+
+impl FromIterator<u8> for Bytes {
+    fn from_iter<I: IntoIterator<Item = u8>>(bytes: I) -> Self {
+        let mut out = Self::default();
+        for (slot, byte) in out.buf.iter_mut().zip(bytes) {
+            *slot = byte;
+            out.len += 1;
+        }
+        out
     }
 }
 
@@ -204,12 +214,12 @@ mod tests {
                 )
             }
             .unwrap();
-            // SAFETY: `mov eax, 7; ret` into a page that nothing runs.
-            let used = unsafe { view.write_code(page, &[0xb8, 7, 0, 0, 0, 0xc3]) }.unwrap();
+            // SAFETY: a function into a page that nothing runs.
+            let used = unsafe { view.write_code(page, native::ANSWER_5) }.unwrap();
             assert_eq!(used, way);
             // SAFETY: the code just written is a function of this type.
             let f: extern "C" fn() -> i32 = unsafe { core::mem::transmute(page) };
-            assert_eq!(f(), 7);
+            assert_eq!(f(), 5);
             // SAFETY: the page is ours and unused from here on.
             unsafe { sys::munmap(page, PAGE) }.unwrap();
         }

@@ -1,8 +1,51 @@
-//! What differs between instruction sets, as one alias to a file.
+//! What differs between instruction sets, as one alias to a folder.
+//!
+//! The folders have the same files:
+//!
+//! | file | what |
+//! |---|---|
+//! | `mod.rs` | redirects, traps and their contexts, caches, what identifies a thread |
+//! | `island.rs` | where an island must be for the redirect to it to trap where a thread may still be |
+//! | `registers.rs` | what a stub saves, and how listeners see it |
+//! | `save.rs` | saving and loading it, as macros |
+//! | `entry.rs`, `returns.rs` | the routines that call listeners |
+//! | `stub.rs` | the code that is written for each thing that is attached |
+//! | `kernel.rs` | system calls and their structures, where they are not the same everywhere |
+
+mod points;
 
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 #[cfg(target_arch = "x86_64")]
-pub use x86_64::Registers;
-#[cfg(target_arch = "x86_64")]
-pub(crate) use x86_64::*;
+use x86_64 as isa;
+
+/// Where a link stub stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StubKind {
+    /// At a function's entry.
+    Entry,
+    /// In the middle of a function, where everything may be in use.
+    Inside,
+}
+
+/// The instruction at which indirect calls of a function must land, and which a patch leaves where it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Pad {
+    pub(crate) bytes: &'static [u8],
+    /// Undoes what it does beyond that, for a replacement that begins anew.
+    pub(crate) undo: &'static [u8],
+}
+
+/// A routine whose code may be changed by one aligned store from the first of the given forms to the second, which answer
+/// 1 and 2.
+pub(crate) struct Trial {
+    pub(crate) routine: unsafe extern "C" fn() -> u32,
+    pub(crate) forms: [[u8; 4]; 2],
+}
+
+pub use isa::Registers;
+pub(crate) use isa::*;
+pub(crate) use points::{
+    RETURN_POINTS, is_outer_point, is_return_point, number_of_return_point, return_point, return_points,
+    return_word,
+};

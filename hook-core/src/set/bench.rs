@@ -85,7 +85,7 @@ impl<'a> Bench<'a> {
         }
         let kind = site.kind;
         let (what, stub) = match wanted {
-            Wanted::Replace(function) => (What::Replace(function), self.jump_stub(target)?),
+            Wanted::Replace(function) => (What::Replace(function), self.jump_stub(kind, target)?),
             Wanted::Tell(link) => {
                 let stub = self.stub(target, LINK_STUB_LEN)?;
                 let link: &'static Link = Box::leak(Box::new(link));
@@ -125,7 +125,7 @@ impl<'a> Bench<'a> {
                 }
                 site.head
             }
-            None => self.jump_stub(target)?,
+            None => self.jump_stub(kind, target)?,
         };
         let request = Request { target, replacement: CodeAddr(head.code.at as u64), options, place };
         let maps = self.maps.get_or_init(|| Maps::read().ok()).as_ref();
@@ -135,7 +135,7 @@ impl<'a> Bench<'a> {
             Ok(ready) => ready,
             Err(error) => {
                 if !self.set.sites.contains_key(&target) {
-                    self.set.spares.push(head);
+                    self.set.spares.push((kind, head));
                 }
                 return Err(error);
             }
@@ -162,14 +162,16 @@ impl<'a> Bench<'a> {
     }
 
     /// A stub that goes where its word says.
-    fn jump_stub(&mut self, target: CodeAddr) -> Result<Stub, Error> {
-        let near = |stub: &Stub| (stub.code.at as u64).abs_diff(target.0) < NEAR_REACH / 2;
+    fn jump_stub(&mut self, kind: StubKind, target: CodeAddr) -> Result<Stub, Error> {
+        let near = |(of, stub): &(StubKind, Stub)| {
+            *of == kind && (stub.code.at as u64).abs_diff(target.0) < NEAR_REACH / 2
+        };
         if let Some(index) = self.set.spares.iter().position(near) {
-            return Ok(self.set.spares.swap_remove(index));
+            return Ok(self.set.spares.swap_remove(index).1);
         }
         let stub = self.stub(target, JUMP_STUB_LEN)?;
         let word = core::ptr::from_ref(stub.word) as usize as u64;
-        let code = native::jump_stub(stub.code.at as u64, word);
+        let code = native::jump_stub(kind, stub.code.at as u64, word);
         self.write(target, &stub.code, code.as_ref().map(|code| &code[..]))?;
         Ok(stub)
     }

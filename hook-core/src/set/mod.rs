@@ -60,7 +60,7 @@ pub use batch::{Batch, BatchId};
 pub use commit::PreparedBatch;
 use site::{Site, State, Stub, What};
 
-use crate::{Arena, CodeWay, Error, Hook, Liveness, listen, padding::Standing};
+use crate::{Arena, CodeWay, Error, Hook, Liveness, listen, native::StubKind, padding::Standing};
 
 /// Something that was attached, by its number in its set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -93,7 +93,7 @@ pub struct HookSet {
     /// The sites that such a batch concerns.
     touched: Vec<CodeAddr>,
     /// Jump stubs that were made for what then could not be attached.
-    spares: Vec<Stub>,
+    spares: Vec<(StubKind, Stub)>,
     last: u64,
 }
 

@@ -5,33 +5,93 @@
 //! pages that can't run meanwhile.
 
 mod entry;
+mod island;
+mod kernel;
 mod registers;
+mod returns;
+mod save;
 mod stub;
 
 use core::ops::Range;
 
 use grapnel_arch::x86_64::decode;
-use grapnel_relocator::{CodeAddr, Isa};
+use grapnel_relocator::{CodeAddr, Isa, redirect};
 
+use super::Pad;
 use crate::rebind::RelocatedValue;
-pub(crate) use entry::{
-    RETURN_POINTS, is_outer_point, is_return_point, number_of_return_point, return_point, return_points,
-    return_word, routine,
-};
+pub(crate) use entry::routine;
+pub(crate) use island::Pattern;
+pub(crate) use kernel::{RESTORER, mmap, pread, pwrite};
 pub use registers::Registers;
 pub(crate) use registers::{Saved, vectors_can_be_saved};
 pub(crate) use stub::{
-    JUMP_STUB_LEN, LINK_STUB_LEN, StubKind, jump_stub, link_of_stub, link_stub, site_of_stub,
+    AFTER_PROBE, JUMP_STUB_LEN, LINK_STUB_LEN, jump_stub, link_of_stub, link_stub, site_of_stub,
 };
 
-/// The instruction set of this process.
-pub(crate) const ISA: Isa = Isa::X86_64;
-
 /// `int3`: one byte, so it can be written over any instruction's start at once.
-pub(crate) const TRAP: u8 = 0xcc;
+const TRAP: u8 = 0xcc;
+
+/// The instruction sets of this process.
+#[cfg(test)]
+pub(crate) const ISAS: &[Isa] = &[Isa::X86_64];
+
+/// `mov eax, 5; ret`.
+#[cfg(test)]
+pub(crate) const ANSWER_5: &[u8] = &[0xb8, 5, 0, 0, 0, 0xc3];
+
+/// What unused memory for code holds: traps.
+pub(crate) const FILL: &[u8] = &[TRAP];
+
+/// The return address is in memory, in a slot that is the call's own until it returns.
+pub(crate) const RETURNS_BY_MEMORY: bool = true;
+
+/// The instruction set of the code that a pointer leads to, and where that code lies.
+pub(crate) fn code_at(pointer: CodeAddr) -> (Isa, CodeAddr) {
+    (Isa::X86_64, pointer)
+}
+
+/// The pointer that leads to code.
+pub(crate) fn pointer_to(_: Isa, code: CodeAddr) -> CodeAddr {
+    code
+}
+
+/// A redirect that needs no island, if it reaches.
+pub(crate) fn near(isa: Isa, from: CodeAddr, to: CodeAddr) -> Option<redirect::Redirect> {
+    redirect::near(isa, from, to).ok()
+}
+
+/// A redirect that leads anywhere, for an island.
+pub(crate) fn absolute(isa: Isa, from: CodeAddr, to: CodeAddr) -> Option<redirect::Redirect> {
+    redirect::absolute(isa, from, to).ok()
+}
+
+/// The trap that is written over an instruction's start. No instruction is shorter.
+pub(crate) fn trap(_: Isa) -> &'static [u8] {
+    FILL
+}
+
+/// Whether whoever runs the bytes traps at once.
+pub(crate) fn is_trap(_: Isa, bytes: &[u8]) -> bool {
+    bytes.first() == Some(&TRAP)
+}
+
+/// Whether these bytes of code change for everybody at once when they are written. Not here: `/proc/self/mem` makes no
+/// promise about the size of its stores.
+pub(crate) fn is_one_store(_: CodeAddr, _: usize) -> bool {
+    false
+}
 
 /// `endbr64`, where indirect calls must land under indirect branch tracking.
-pub(crate) const LANDING_PAD: &[u8] = &[0xf3, 0x0f, 0x1e, 0xfa];
+pub(crate) fn landing_pad(_: Isa, code: &[u8]) -> Option<Pad> {
+    const ENDBR64: &[u8] = &[0xf3, 0x0f, 0x1e, 0xfa];
+    code.starts_with(ENDBR64).then_some(Pad { bytes: ENDBR64, undo: &[] })
+}
+
+/// No cache of instructions has to be told of changed code here.
+pub(crate) fn flush(_: Range<usize>) {}
+
+/// A routine that can be changed to see whether that is noticed. Here it always is.
+pub(crate) const TRIAL: Option<super::Trial> = None;
 
 /// The longest instruction.
 pub(crate) const MAX_INST_LEN: usize = grapnel_arch::x86_64::MAX_INST_LEN;
@@ -46,7 +106,7 @@ pub(crate) fn synchronise_this_core() {
 }
 
 /// How many of the bytes are whole instructions that compilers and linkers put between functions.
-pub(crate) fn padding_len(at: CodeAddr, bytes: &[u8]) -> usize {
+pub(crate) fn padding_len(_: Isa, at: CodeAddr, bytes: &[u8]) -> usize {
     let mut len = 0;
     while let Some(rest) = bytes.get(len..).filter(|rest| !rest.is_empty()) {
         match decode(at.add(len as u64), rest) {

@@ -4,7 +4,10 @@
 //! [`Saved`] is filled by the routines of [`super::entry`] alone, which also load what it holds back into the registers.
 //! Its pointers are good for as long as the listener runs.
 
-use core::arch::x86_64::{__cpuid, __cpuid_count};
+use core::{
+    arch::x86_64::{__cpuid, __cpuid_count},
+    sync::atomic::{AtomicU64, Ordering::Release},
+};
 
 /// The general registers of a call or of a probed place.
 #[repr(C)]
@@ -73,6 +76,33 @@ const _: () = assert!(core::mem::offset_of!(Saved, return_address) == 296);
 const ARGUMENTS: usize = 6;
 
 impl Saved {
+    /// What tells this call from all others that are under way: where its return slot is.
+    pub(crate) fn call(&self) -> usize {
+        &raw const self.return_address as usize
+    }
+
+    /// Says where the function returns to, to the function and to whoever looks at its return slot meanwhile.
+    pub(crate) fn set_return_address(&mut self, address: u64) {
+        // SAFETY: the slot is this call's, and others only look at it.
+        unsafe { AtomicU64::from_ptr(&raw mut self.return_address) }.store(address, Release);
+    }
+
+    /// The listener is shown a place between instructions, where the ABI gives the flags no meaning.
+    pub(crate) fn at_boundary(&mut self, address: u64) {
+        self.general.rip = address;
+        self.general.rflags = 0;
+    }
+
+    /// The listener is shown the place of a probe.
+    pub(crate) fn at_probe(&mut self, address: u64) {
+        self.general.rip = address;
+    }
+
+    /// Where the probe is.
+    pub(crate) fn place(&self) -> u64 {
+        self.general.rip
+    }
+
     /// An integer argument at a function's entry.
     pub(crate) fn argument(&self, index: usize) -> u64 {
         let r = &self.general;

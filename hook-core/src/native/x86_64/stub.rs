@@ -9,6 +9,8 @@
 //! # Safety
 //! The literals are read relative to a return address that only a link stub's `call` pushes. Stubs are never freed.
 
+use crate::native::StubKind;
+
 /// `endbr64`, which costs nothing where it isn't enforced.
 const LANDING_PAD: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 /// `lea rsp, [rsp - 128]`: past the red zone, with the flags as they are.
@@ -26,17 +28,11 @@ const ROUTINE: usize = 40;
 const LINK: usize = 48;
 const SITE: usize = 56;
 
-/// Where a link stub stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum StubKind {
-    /// At a function's entry.
-    Entry,
-    /// In the middle of a function, where the red zone and the flags may be in use.
-    Inside,
-}
+/// What the code behind a probe begins with: nothing, since no stub leaves anything on the stack.
+pub(crate) const AFTER_PROBE: &[u8] = &[];
 
 /// A stub at `at` that goes where the word at `word` says. `None` if the word is out of reach.
-pub(crate) fn jump_stub(at: u64, word: u64) -> Option<[u8; JUMP_STUB_LEN]> {
+pub(crate) fn jump_stub(_: StubKind, at: u64, word: u64) -> Option<[u8; JUMP_STUB_LEN]> {
     let mut code = [0; JUMP_STUB_LEN];
     code[..4].copy_from_slice(&LANDING_PAD);
     code[4..].copy_from_slice(&through(0x25, at + 4, word)?);
@@ -114,7 +110,7 @@ mod tests {
 
     #[test]
     fn stubs_are_the_instructions_that_they_claim_to_be() {
-        let jump = jump_stub(0x1000, 0x2000).unwrap();
+        let jump = jump_stub(StubKind::Entry, 0x1000, 0x2000).unwrap();
         assert_eq!(listing(&jump).len(), 2);
         assert!(listing(&jump)[1].contains("2000"), "{:?}", listing(&jump));
         for (kind, end) in [(StubKind::Entry, 22), (StubKind::Inside, 30)] {
@@ -128,6 +124,6 @@ mod tests {
                 assert_eq!((link_of_stub(returned), site_of_stub(returned)), (8, 9));
             }
         }
-        assert_eq!(jump_stub(0x1000, 1 << 40), None);
+        assert_eq!(jump_stub(StubKind::Entry, 0x1000, 1 << 40), None);
     }
 }

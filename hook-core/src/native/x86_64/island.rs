@@ -3,7 +3,10 @@
 //! The redirect is an opcode and a little-endian displacement of four bytes, counted from its end. Fixing a byte of the
 //! displacement fixes one byte of the island's distance.
 
-use crate::{live::Ways, native::TRAP};
+use grapnel_relocator::Isa;
+
+use super::TRAP;
+use crate::live::Ways;
 
 /// The places from which a redirect at a site gets its traps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,7 +19,7 @@ pub(crate) struct Pattern {
 
 impl Pattern {
     /// Traps at each position behind the first at which a thread may come. `None` if there is no such position.
-    pub(crate) fn of(site: u64, ways: &Ways) -> Option<Self> {
+    pub(crate) fn of(_: Isa, site: u64, ways: &Ways) -> Option<Self> {
         let mut bytes = [None; 4];
         for (byte, way) in bytes.iter_mut().rev().zip(ways.iter().skip(1)) {
             *byte = (*way != 0).then_some(TRAP);
@@ -82,7 +85,7 @@ mod tests {
             for (i, way) in ways.iter_mut().enumerate().skip(1) {
                 *way = mask >> (i - 1) & 1;
             }
-            let pattern = Pattern::of(site, &ways).unwrap();
+            let pattern = Pattern::of(Isa::X86_64, site, &ways).unwrap();
             let mut at = site - (1 << 31);
             for _ in 0..100 {
                 let Some(next) = pattern.next_from(at) else { break };
@@ -94,12 +97,12 @@ mod tests {
             }
             assert!(at > site - (1 << 31));
         }
-        assert_eq!(Pattern::of(site, &[1, 0, 0, 0, 0]), None);
+        assert_eq!(Pattern::of(Isa::X86_64, site, &[1, 0, 0, 0, 0]), None);
     }
 
     #[test]
     fn the_next_place_is_the_lowest() {
-        let pattern = Pattern::of(0x10_0000, &[1, 1, 0, 0, 0]).unwrap();
+        let pattern = Pattern::of(Isa::X86_64, 0x10_0000, &[1, 1, 0, 0, 0]).unwrap();
         let first = pattern.next_from(0x20_0000).unwrap();
         assert_eq!(displacement(0x10_0000, first)[0], TRAP);
         assert!(first - 0x20_0000 < 256);
@@ -110,9 +113,9 @@ mod tests {
     #[test]
     fn low_addresses_have_no_place_far_below() {
         // The highest byte as a trap means 0.8 GiB below.
-        let pattern = Pattern::of(0x40_1000, &[1, 0, 0, 0, 1]).unwrap();
+        let pattern = Pattern::of(Isa::X86_64, 0x40_1000, &[1, 0, 0, 0, 1]).unwrap();
         assert_eq!(pattern.next_from(0), None);
-        let pattern = Pattern::of(0x40_1000, &[1, 1, 0, 0, 0]).unwrap();
+        let pattern = Pattern::of(Isa::X86_64, 0x40_1000, &[1, 1, 0, 0, 0]).unwrap();
         assert!(pattern.next_from(0).is_some());
     }
 }

@@ -1,0 +1,59 @@
+//! The places that functions return to whose return is listened to.
+//!
+//! Such a function returns to a *return point*: one of a fixed number of places in this library's own text, each of which
+//! has one word in memory, the real return address. Text and words come in pages; the first word of a page of text is the
+//! distance from each of its points to the point's word. So the unwind entry of the points can say where the return
+//! address is: in the word at that distance from the point. Unwinders find the entry as they find that of any function, and
+//! exceptions and backtraces pass through. Nothing is registered with them at run time, which would allocate.
+//!
+//! The text of the points is in `returns.rs` of each instruction set.
+//!
+//! # Safety
+//! A page of points holds nothing but points, so a return address in it names a point.
+
+use core::{ops::Range, sync::atomic::AtomicU64};
+
+/// The pages are of this size everywhere: they are no pages of the processor's.
+pub(super) const PAGE: usize = 4096;
+/// The length of a point, and of its word.
+pub(super) const POINT: usize = 8;
+/// The places for points of one routine, eight pages of them.
+const HALF: usize = 8 * PAGE / POINT;
+/// All numbers of points; see [`is_return_point`].
+pub(crate) const RETURN_POINTS: usize = 2 * HALF;
+
+unsafe extern "C" {
+    fn grapnel_hook_return_points();
+    safe static grapnel_hook_return_words: [AtomicU64; RETURN_POINTS];
+}
+
+/// The numbers of the return points of one of the two routines.
+pub(crate) fn return_points(all_vectors: bool) -> Range<usize> {
+    let first = if all_vectors { HALF } else { 0 };
+    first..first + HALF
+}
+
+/// Whether a number is that of a point: the first place of each page holds the page's distance.
+pub(crate) fn is_return_point(number: usize) -> bool {
+    !number.is_multiple_of(PAGE / POINT)
+}
+
+/// Whether a point is for the outermost listener of a call: one whose return address isn't that of another point.
+pub(crate) fn is_outer_point(number: usize) -> bool {
+    !number.is_multiple_of(4)
+}
+
+/// Where a function returns to when its return point has this number.
+pub(crate) fn return_point(number: usize) -> u64 {
+    (grapnel_hook_return_points as *const () as usize + number * POINT) as u64
+}
+
+/// The number of the point at an address.
+pub(crate) fn number_of_return_point(at: u64) -> usize {
+    (at as usize).wrapping_sub(grapnel_hook_return_points as *const () as usize) / POINT % RETURN_POINTS
+}
+
+/// The word in which unwinders find the real return address.
+pub(crate) fn return_word(number: usize) -> &'static AtomicU64 {
+    &grapnel_hook_return_words[number % RETURN_POINTS]
+}
