@@ -25,6 +25,10 @@ use grapnel_unwind::{Config, Walker};
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) ring: Producer<'static>,
+    /// The last clock that was written into the ring; 0 before the first.
+    pub(crate) clock: u64,
+    /// The position in the ring from which another is due.
+    pub(crate) next_clock: u64,
     /// Which ring of the segment that is.
     index: u32,
     pub(crate) walker: Walker,
@@ -138,19 +142,27 @@ fn add(contexts: &mut Vec<*mut Context>) -> Option<*mut Context> {
     let (control, words) = session::ring(index)?;
     contexts.try_reserve(1).ok()?;
     let max_frames = header.max_frames.load(Ordering::Relaxed) as usize;
+    let check = header.flags.load(Ordering::Relaxed) & session_flags::CHECK_STACKS != 0;
+    // Two walks of a stack agree in its node only as long as the tree is not emptied in between.
+    let tree_bits = if check { 28 } else { Config::default().tree_bits };
     let context = Box::new(Context {
         ring: Producer::new(control, words),
+        clock: 0,
+        next_clock: 0,
         index,
-        walker: Walker::new(Config { max_frames, ..Config::default() }).ok()?,
+        walker: Walker::new(Config { max_frames, tree_bits, ..Config::default() }).ok()?,
         modules_seen: modules::version(),
         removals_seen: modules::removals(),
-        check: header.flags.load(Ordering::Relaxed) & session_flags::CHECK_STACKS != 0,
+        check,
         owner: 0,
         busy: false,
     });
     control.capacity_log2.store(words.len().trailing_zeros(), Ordering::Release);
     segment.rings.store(index + 1, Ordering::Release);
     segment.agent_bytes.store(crate::heap::mapped(), Ordering::Relaxed);
+    if index != 0 {
+        crate::record::number_events();
+    }
     let context = Box::into_raw(context);
     contexts.push(context);
     Some(context)
@@ -226,10 +238,12 @@ fn revive_in_child() -> Option<()> {
             continue;
         }
         context.ring = Producer::new(control, words);
+        (context.clock, context.next_clock) = (0, 0);
         context.walker.reset();
         context.owner = (u64::from(sys::thread_id()) << 8) | level as u64;
         control.capacity_log2.store(words.len().trailing_zeros(), Ordering::Release);
     }
+    crate::record::number_events_if(segment.rings.load(Ordering::Relaxed) > 1);
     session::announce(segment, segment_state::READY);
     life::begin();
     Some(())

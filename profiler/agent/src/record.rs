@@ -10,15 +10,35 @@ use crate::modules::{self, LockedResolver};
 use crate::tls::{self, LEVELS};
 use crate::{life, session, sys};
 use core::ptr;
-use core::sync::atomic::{Ordering, compiler_fence};
+use core::sync::atomic::{AtomicBool, Ordering, compiler_fence};
 use grapnel_trace::Source;
 use grapnel_trace::ring::{Full, Producer};
 use grapnel_trace::shared::session_flags;
 use grapnel_trace::wire::{self, Order, kind};
 use grapnel_unwind::{Frame, NodeId};
 
-/// The most words that an event takes.
-const EVENT_WORDS: u64 = 5;
+/// The most words that an event takes: a clock, the upper part of a size, and a record of the heap.
+const EVENT_WORDS: u64 = 2 + 1 + wire::HEAP_WORDS as u64;
+/// So many words apart a clock is written, for the time of records that have none.
+const CLOCK_EVERY: u64 = 4096;
+
+/// Whether this process has, or had, more than one ring: then events are numbered.
+///
+/// It is set by a thread before it writes the first event into a second ring, and read by the thread of ring 0 after
+/// a block was given out and before one is given back. So an event that ring 0 writes without a number comes before
+/// all events of its block in other rings: what another thread did with the block before would have come to this
+/// thread together with the block, and that thread's store to this word with it.
+static NUMBERED: AtomicBool = AtomicBool::new(false);
+
+/// From here on, all events of the process are numbered.
+pub(crate) fn number_events() {
+    NUMBERED.store(true, Ordering::SeqCst);
+}
+
+/// In the child of a fork, which has begun its rings anew: whether it has others than ring 0.
+pub(crate) fn number_events_if(others: bool) {
+    NUMBERED.store(others, Ordering::SeqCst);
+}
 
 /// Nothing was written: recording is over, or the session says to drop.
 #[derive(Clone, Copy, Debug)]
@@ -107,16 +127,6 @@ fn ticks() -> u64 {
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
-/// The place in the order of an event at `address`.
-#[inline(always)]
-fn order(address: u64) -> Order {
-    let seq = match session::segment() {
-        Some(segment) => segment.shards[wire::shard(address)].fetch_add(1, Ordering::AcqRel),
-        None => 0,
-    };
-    Order { seq, ticks: ticks() }
-}
-
 impl Context {
     /// The node of the caller's stack.
     #[inline(always)]
@@ -156,7 +166,7 @@ impl Context {
 
     /// Makes room for an event, before a sequence number is taken that nobody else may wait for in vain.
     #[inline(always)]
-    pub(crate) fn reserve(&mut self) -> Result<(), NotWritten> {
+    fn reserve(&mut self) -> Result<(), NotWritten> {
         if self.ring.has_room(EVENT_WORDS) { Ok(()) } else { wait_for_room(&mut self.ring, EVENT_WORDS) }
     }
 
@@ -164,38 +174,76 @@ impl Context {
     #[inline(always)]
     pub(crate) fn alloc(&mut self, saved: &SavedRegisters, address: u64, size: u64, source: Source) {
         let node = self.stack(saved);
-        if self.reserve().is_ok() {
-            self.ring.open();
-            self.write(wire::alloc(address, order(address), node, size, source));
-        }
+        self.write::<2, 3>(address, size, wire::alloc(address, node, size, source));
     }
 
     /// A block is about to be given back, or what [`wire::plain`] else says.
     #[inline(always)]
     pub(crate) fn plain(&mut self, kind: u8, address: u64) {
-        if self.reserve().is_ok() {
-            self.ring.open();
-            self.write(wire::plain(kind, address, order(address)));
-        }
+        self.write::<1, 2>(address, 0, wire::plain(kind, address));
     }
 
     /// A `realloc` succeeded.
     #[inline(always)]
     pub(crate) fn realloc_end(&mut self, saved: &SavedRegisters, address: u64, size: u64, old: u64) {
         let node = self.stack(saved);
-        if self.reserve().is_ok() {
+        self.write::<3, 4>(address, size, wire::realloc_end(address, node, size, old));
+    }
+
+    /// Writes the record of an event at `address`, of `N` words, or of `M` with its number.
+    #[inline(always)]
+    fn write<const N: usize, const M: usize>(&mut self, address: u64, size: u64, record: [u64; N]) {
+        if self.reserve().is_err() {
+            return;
+        }
+        // There is room: `reserve` saw to it, and only this thread writes.
+        if let Some(upper) = wire::large(size) {
+            let _ = self.ring.push(upper);
+        }
+        if NUMBERED.load(Ordering::Acquire) {
             self.ring.open();
-            self.write(wire::realloc_end(address, order(address), node, size, old));
+            let order = self.order(address);
+            let _ = self.ring.push(wire::numbered::<N, M>(record, order));
+            self.ring.close();
+        } else {
+            let _ = self.ring.push(record);
+        }
+        if self.ring.position() >= self.next_clock {
+            self.mark();
         }
     }
 
+    /// The place in the order of an event at `address`.
     #[inline(always)]
-    fn write<const N: usize>(&mut self, record: [u64; N]) {
-        // There is room: `reserve` saw to it, and only this thread writes.
-        let _ = self.ring.push(record);
-        self.ring.close();
-        if self.ring.crossed_half(N as u64) {
+    fn order(&mut self, address: u64) -> Order {
+        let seq = match session::segment() {
+            Some(segment) => segment.shards[wire::shard(address)].fetch_add(1, Ordering::AcqRel),
+            None => 0,
+        };
+        let ticks = ticks();
+        if !wire::is_near(ticks, self.clock) {
+            self.write_clock(ticks);
+        }
+        Order { seq, ticks: ticks as u32 }
+    }
+
+    /// Tells the ring's reader the time. There is room.
+    #[cold]
+    fn write_clock(&mut self, ticks: u64) {
+        self.clock = ticks;
+        let _ = self.ring.push(wire::clock(ticks));
+    }
+
+    /// What is due each time that another [`CLOCK_EVERY`] words were written.
+    #[cold]
+    #[inline(never)]
+    fn mark(&mut self) {
+        self.next_clock = self.ring.position() + CLOCK_EVERY;
+        if self.ring.is_half_full() {
             session::wake_drain(false);
+        }
+        if self.ring.has_room(EVENT_WORDS) {
+            self.write_clock(ticks());
         }
     }
 }

@@ -49,6 +49,8 @@ pub(crate) struct Drain<'a> {
     session: &'a Session,
     progress: &'a Progress,
     orders: &'a Orders,
+    /// Whether the totals are shown.
+    totals: bool,
     /// PROGRAM's process, and the file that its first trace goes to.
     program: ProcessId,
     output: Option<File>,
@@ -83,11 +85,13 @@ impl<'a> Drain<'a> {
         program: u32,
         output: File,
         path: PathBuf,
+        totals: bool,
     ) -> Self {
         Self {
             session,
             progress,
             orders,
+            totals,
             program: ProcessId::ours(program),
             output: Some(output),
             path,
@@ -201,7 +205,7 @@ impl<'a> Drain<'a> {
                 (create_new(&path), path)
             }
         };
-        let recording = Recording::new(index, *image, segment, &info, file, &path);
+        let recording = Recording::new(index, *image, segment, &info, file, &path, self.totals);
         if id == self.program && refused.is_none() {
             *refused = recording.failure();
         }
@@ -212,8 +216,7 @@ impl<'a> Drain<'a> {
     /// A child that did nothing between fork and exec leaves no trace of that time.
     fn forget_idle_image(&mut self, id: ProcessId, pid: u32) {
         let Some(last) = self.finished.last() else { return };
-        let totals = &last.totals;
-        let idle = totals.allocations + totals.reallocations + totals.frees == 0 && totals.lost_events == 0;
+        let idle = last.events == 0 && last.totals.lost_events == 0;
         let image = last.image;
         if last.id == id && idle && last.path != self.path && last.problem.is_none() {
             let _ = std::fs::remove_file(&last.path);
@@ -248,16 +251,9 @@ impl<'a> Drain<'a> {
     }
 
     fn tell(&self) {
-        let (mut events, mut live) = (0, 0);
-        for totals in self.active.iter().map(|recording| recording.totals.totals()) {
-            events += totals.allocations + totals.frees + totals.reallocations;
-            live += totals.live_bytes;
-        }
-        events += self
-            .finished
-            .iter()
-            .map(|f| f.totals.allocations + f.totals.frees + f.totals.reallocations)
-            .sum::<u64>();
+        let events = self.active.iter().map(|recording| recording.events).sum::<u64>()
+            + self.finished.iter().map(|finished| finished.events).sum::<u64>();
+        let live = self.active.iter().map(|recording| recording.totals().live_bytes).sum();
         self.progress.events.store(events, Ordering::Relaxed);
         self.progress.live_bytes.store(live, Ordering::Relaxed);
     }

@@ -1,17 +1,22 @@
 //! From the rings of a process to one order of events.
 //!
-//! Each event carries the number it took in its shard of the address space, and the processor's clock. An event is
-//! due when its number is the next of its shard; of those that are due, the one with the earliest clock goes
-//! first. Events of one ring stay in the ring's order. All these orders are true, so their union has no circle,
-//! and some ring's first event is always due, unless a thread took a number and never wrote its event: it was
-//! killed, or a signal handler left it for good. Such gaps are passed over when all else is done.
+//! As long as a process has one ring, that ring's order is the order. From then on each event carries the number it
+//! took in its shard of the address space, and the processor's clock. An event is due when its number is the next of
+//! its shard; of those that are due, the one with the earliest clock goes first. Events of one ring stay in the ring's
+//! order. All these orders are true, so their union has no circle, and some ring's first event is always due, unless a
+//! thread took a number and never wrote its event: it was killed, or a signal handler left it for good. Such gaps are
+//! passed over when all else is done.
+//!
+//! An event without a number comes before all numbered ones of its block (see the agent's `record.rs`), so it is
+//! always due. It must have been read when one of those is: ring 0, which alone has such events, is read last.
 //!
 //! An event may only go out when no earlier one can still come from another ring: up to the horizon, the clock at
 //! the time when the rings were emptied, less what a store takes to be seen.
 
+use super::queue::Queue;
+use grapnel_trace::Event;
 use grapnel_trace::heap::HeapEvent;
-use grapnel_trace::wire::{self, BadRecord, HEAP_WORDS, HeapRecord, Order, Record, SHARDS, shard};
-use grapnel_trace::{Event, Source};
+use grapnel_trace::wire::{BadRecord, SHARDS, shard};
 use hashbrown::HashMap;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -24,25 +29,10 @@ pub(crate) trait Output {
     fn other(&mut self, ticks: u64, event: Event);
 }
 
-/// One ring's side of the merge.
-#[derive(Debug, Default)]
-pub(crate) struct Queue {
-    /// Words drained from the ring and not yet parsed.
-    words: Vec<u64>,
-    /// How many of them were used up.
-    used: usize,
-    /// The ring's node numbers to the trace's.
-    nodes: Vec<u32>,
-    thread: u32,
-    /// The clock of the last event that went out.
-    ticks: u64,
-    broken: bool,
-}
-
 /// The trace's nodes. Equal ones of several rings become one; while there is one ring, whose nodes differ, none is looked
 /// up or kept. Those of that time may come once more from another ring: equal stacks are found again by the analysis.
 #[derive(Debug, Default)]
-struct Nodes {
+pub(crate) struct Nodes {
     count: u32,
     several_rings: bool,
     known: HashMap<(u32, u64, u32, u8), u32>,
@@ -50,7 +40,8 @@ struct Nodes {
 
 impl Nodes {
     /// The number of a node, and whether it is new.
-    fn number(&mut self, parent: u32, pc: u64, module: u32, flags: u8) -> (u32, bool) {
+    #[inline]
+    pub(crate) fn number(&mut self, parent: u32, pc: u64, module: u32, flags: u8) -> (u32, bool) {
         let next = self.count + 1;
         let number = match self.several_rings {
             true => *self.known.entry((parent, pc, module, flags)).or_insert(next),
@@ -96,17 +87,23 @@ impl Merge {
 
     /// Whether nothing waits.
     pub(crate) fn is_empty(&self) -> bool {
-        self.queues.iter().all(|queue| queue.front().is_empty())
+        self.queues.iter().all(Queue::is_empty)
     }
 
-    /// Hands the events that are due and lie before `horizon` to `out`, with their clock, in order. Returns how many
-    /// records were used up.
-    pub(crate) fn run(&mut self, horizon: u64, out: &mut impl Output) -> Result<usize, BadRecord> {
+    /// Hands the events that are due and lie before `horizon` to `out`, with their clock, in order. Events that have no
+    /// clock of their own were written after `since`. Returns how many records were used up.
+    pub(crate) fn run(
+        &mut self,
+        since: u64,
+        horizon: u64,
+        out: &mut impl Output,
+    ) -> Result<usize, BadRecord> {
         let mut done = 0;
         let mut result = Ok(());
         let mut heap = BinaryHeap::new();
         for index in 0..self.queues.len() {
             let Self { queues, nodes, threads, .. } = self;
+            queues[index].is_later_than(since);
             match queues[index].head(nodes, threads, out, &mut done) {
                 Ok(Some(ticks)) => heap.push(Reverse((ticks, index))),
                 Ok(None) => {}
@@ -140,10 +137,9 @@ impl Merge {
     pub(crate) fn pass_gaps(&mut self) -> bool {
         // Of the fronts that wait, only the earliest waits for what can't come any more: its predecessor was earlier still,
         // and all fronts are later. Others may wait for an event that stands behind this one.
-        let fronts = self.queues.iter().filter_map(|queue| wire::place(queue.front()));
-        let waiting = fronts.filter_map(|(address, Order { seq, ticks })| {
+        let waiting = self.queues.iter().filter_map(Queue::place).filter_map(|(address, seq, ticks)| {
             let gap = seq.wrapping_sub(self.next[shard(address)]);
-            // A number from the past waits for nothing; the record may be cut off.
+            // A number from the past waits for nothing.
             ((gap as i32) > 0).then_some((ticks, address, seq, gap))
         });
         let Some((_, address, seq, gap)) = waiting.min_by_key(|&(ticks, ..)| ticks) else { return false };
@@ -153,162 +149,22 @@ impl Merge {
     }
 }
 
-impl Queue {
-    /// Where words that were drained from the ring go.
-    pub(crate) fn inlet(&mut self) -> &mut Vec<u64> {
-        self.words.drain(..self.used);
-        self.used = 0;
-        if self.broken {
-            self.words.clear();
-        }
-        &mut self.words
-    }
-
-    fn front(&self) -> &[u64] {
-        self.words.get(self.used..).unwrap_or(&[])
-    }
-
-    /// Uses up what has no place in the order at the front; the clock of the first event behind it.
-    fn head(
-        &mut self,
-        nodes: &mut Nodes,
-        threads: &mut u32,
-        out: &mut impl Output,
-        done: &mut usize,
-    ) -> Result<Option<u64>, BadRecord> {
-        loop {
-            if let Some((_, order)) = wire::place(self.front()) {
-                return Ok(Some(order.ticks));
-            }
-            match wire::parse(self.front()) {
-                Ok(Some((record, len))) => {
-                    self.used += len;
-                    *done += 1;
-                    self.take(record, nodes, threads, out);
-                }
-                Ok(None) => return Ok(None),
-                Err(error) => return Err(self.give_up(error)),
-            }
-        }
-    }
-
-    /// Hands out the first event if it is due, and those behind it up to the clock `until`. Returns the clock of the
-    /// first that stays. The first must be one with a place in the order and lie before `until`.
-    fn run(
-        &mut self,
-        until: u64,
-        next: &mut [u32; SHARDS],
-        nodes: &mut Nodes,
-        threads: &mut u32,
-        out: &mut impl Output,
-        done: &mut usize,
-    ) -> Result<Option<u64>, BadRecord> {
-        loop {
-            let rest = self.words.get(self.used..).unwrap_or(&[]);
-            // Most records have this many words behind their start, and need no further look at how many there are.
-            let mut end = [0; HEAP_WORDS];
-            let words = rest.first_chunk().unwrap_or_else(|| {
-                end[..rest.len()].copy_from_slice(rest);
-                &end
-            });
-            let Some(HeapRecord { address, order, node, size, source, old, kind, len }) =
-                wire::heap_record(words)
-            else {
-                match self.head(nodes, threads, out, done)? {
-                    Some(ticks) if ticks <= until => continue,
-                    first => return Ok(first),
-                }
-            };
-            if len > rest.len() {
-                return Ok(None);
-            }
-            if order.ticks > until {
-                return Ok(Some(order.ticks));
-            }
-            let expected = &mut next[shard(address)];
-            // A number from the past: its gap was passed over. Its event comes late, but it comes.
-            if (order.seq.wrapping_sub(*expected) as i32) > 0 {
-                return Ok(Some(order.ticks));
-            }
-            if order.seq == *expected {
-                *expected = expected.wrapping_add(1);
-            }
-            self.used += len;
-            *done += 1;
-            self.ticks = order.ticks;
-            let thread = self.thread;
-            out.heap(
-                order.ticks,
-                match kind {
-                    wire::kind::ALLOC => {
-                        let Some(source) = Source::from_u8(source) else {
-                            return Err(self.give_up(BadRecord(wire::head(address, kind))));
-                        };
-                        HeapEvent::Alloc { thread, stack: self.node(node), address, size, source }
-                    }
-                    wire::kind::FREE => HeapEvent::Free { thread, address },
-                    wire::kind::REALLOC_BEGIN => HeapEvent::ReallocBegin { thread, address },
-                    wire::kind::REALLOC_END => {
-                        HeapEvent::ReallocEnd { thread, stack: self.node(node), address, size, old }
-                    }
-                    _ => HeapEvent::ReallocFailed { thread, address },
-                },
-            );
-        }
-    }
-
-    /// Where the next record begins can't be known.
-    #[cold]
-    fn give_up(&mut self, error: BadRecord) -> BadRecord {
-        self.broken = true;
-        self.used = self.words.len();
-        error
-    }
-
-    #[inline]
-    fn node(&self, local: u32) -> u32 {
-        self.nodes.get((local as usize).wrapping_sub(1)).copied().unwrap_or(0)
-    }
-
-    /// Takes a record that has no place in the order.
-    fn take(&mut self, record: Record, nodes: &mut Nodes, threads: &mut u32, out: &mut impl Output) {
-        let event = match record {
-            Record::Node { parent, pc, module, flags } => {
-                let parent = self.node(parent);
-                let (id, is_new) = nodes.number(parent, pc, module, flags);
-                self.nodes.push(id);
-                if !is_new {
-                    return;
-                }
-                Event::Node { id, parent, pc, module, flags }
-            }
-            Record::Reset => return self.nodes.clear(),
-            Record::Thread { tid, name } => {
-                self.thread = *threads;
-                *threads += 1;
-                let len = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
-                Event::Thread { index: self.thread, tid, name: name[..len].to_vec() }
-            }
-            Record::Module(module) => Event::Module(module),
-            Record::Unload(id) => Event::Unload(id),
-            Record::Lost(count) => Event::Lost(count),
-            _ => return,
-        };
-        out.other(self.ticks, event);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use grapnel_trace::Source;
+    use grapnel_trace::wire::{self, Order};
 
-    fn at(seq: u32, ticks: u64) -> Order {
+    fn at(seq: u32, ticks: u32) -> Order {
         Order { seq, ticks }
     }
 
-    fn alloc(address: u64, order: Order, size: u64) -> [u64; 4] {
-        wire::alloc(address, order, 0, size, Source::Malloc)
+    fn alloc(address: u64, order: Order, size: u64) -> [u64; 3] {
+        wire::numbered(wire::alloc(address, 0, size, Source::Malloc), order)
+    }
+
+    fn free(address: u64, order: Order) -> [u64; 2] {
+        wire::numbered(wire::plain(wire::kind::FREE, address), order)
     }
 
     impl Output for Vec<Event> {
@@ -323,7 +179,7 @@ mod tests {
 
     fn run(merge: &mut Merge, horizon: u64) -> Vec<Event> {
         let mut events = Vec::new();
-        merge.run(horizon, &mut events).expect("good records");
+        merge.run(0, horizon, &mut events).expect("good records");
         events
     }
 
@@ -339,7 +195,7 @@ mod tests {
         // The clocks lie; the numbers do not.
         merge.queue(0).inlet().extend(alloc(address, at(2, 1), 8));
         merge.queue(1).inlet().extend(alloc(address, at(0, 5), 4));
-        merge.queue(1).inlet().extend(wire::plain(wire::kind::FREE, address, at(1, 6)));
+        merge.queue(1).inlet().extend(free(address, at(1, 6)));
         let events = run(&mut merge, 10);
         assert!(matches!(events[0], Event::Alloc { size: 4, .. }));
         assert!(matches!(events[1], Event::Free { .. }));
@@ -351,7 +207,8 @@ mod tests {
     fn blocks_that_never_meet_go_by_the_clock() {
         let mut merge = Merge::default();
         for (ring, ticks) in [(0, 10), (1, 20), (2, 30), (0, 40), (2, 50), (1, 60), (1, 70)] {
-            merge.queue(ring).inlet().extend(alloc(0x1000 * ticks, at(0, ticks), ticks));
+            let ticks_too = u64::from(ticks);
+            merge.queue(ring).inlet().extend(alloc(0x1000 * ticks_too, at(0, ticks), ticks_too));
         }
         assert_eq!(sizes(&run(&mut merge, 45)), [10, 20, 30, 40]);
         assert!(!merge.is_empty());
@@ -368,8 +225,38 @@ mod tests {
         assert_eq!(run(&mut merge, 10).len(), 1);
         assert_eq!(merge.missing, 5);
         // The one that was given up comes after all.
-        merge.queue(1).inlet().extend(wire::plain(wire::kind::FREE, address, at(4, 2)));
+        merge.queue(1).inlet().extend(free(address, at(4, 2)));
         assert_eq!(run(&mut merge, 10).len(), 1);
+    }
+
+    #[test]
+    fn what_the_only_ring_wrote_comes_before_what_is_numbered() {
+        let mut merge = Merge::default();
+        // No clock says so.
+        merge.queue(1).inlet().extend(free(0x1000, at(0, 1)));
+        let first = merge.queue(0).inlet();
+        first.extend(wire::clock(9));
+        first.extend(wire::alloc(0x1000, 0, 1, Source::Malloc));
+        first.extend(wire::large(5 << 32).expect("it is large"));
+        first.extend(wire::alloc(0x2000, 0, (5 << 32) + 2, Source::Malloc));
+        first.extend(alloc(0x3000, at(0, 3), 3));
+        let events = run(&mut merge, 2);
+        assert_eq!(sizes(&events), [1, (5 << 32) + 2]);
+        assert!(matches!(events[2], Event::Free { .. }));
+        assert_eq!(sizes(&run(&mut merge, 10)), [3]);
+    }
+
+    #[test]
+    fn half_a_clock_refers_to_the_last_whole_one() {
+        let mut merge = Merge::default();
+        let hour = 1 << 44;
+        for (ring, ticks) in [(0, hour + 3), (1, hour + 1), (2, hour - 7)] {
+            let words = merge.queue(ring).inlet();
+            words.extend(wire::clock(hour));
+            words.extend(alloc(0x1000 * (ring as u64 + 1), at(0, ticks as u32), ring as u64));
+        }
+        assert_eq!(sizes(&run(&mut merge, hour + 2)), [2, 1]);
+        assert_eq!(sizes(&run(&mut merge, u64::MAX)), [0]);
     }
 
     #[test]
@@ -385,7 +272,8 @@ mod tests {
             let leaf = 1 + index as u32;
             words.extend(wire::node(leaf, 0x20, 1, 0));
             let address = 0x4000 + index as u64 * 0x100;
-            words.extend(wire::alloc(address, at(0, 1), leaf + 1, 8, Source::Malloc));
+            let alloc = wire::alloc(address, leaf + 1, 8, Source::Malloc);
+            words.extend(wire::numbered::<2, 3>(alloc, at(0, 1)));
         }
         let events = run(&mut merge, 10);
         let stacks: Vec<u32> = events
@@ -402,7 +290,7 @@ mod tests {
         merge.queue(0).inlet().push(0xff);
         merge.queue(1).inlet().extend(alloc(0x4000, at(0, 1), 8));
         let mut events = Vec::new();
-        assert!(merge.run(10, &mut events).is_err());
+        assert!(merge.run(0, 10, &mut events).is_err());
         assert_eq!(events.len(), 1);
         assert!(merge.is_empty());
     }

@@ -8,6 +8,7 @@ mod merge;
 mod process;
 mod program;
 mod progress;
+mod queue;
 mod recording;
 mod shared;
 mod signals;
@@ -167,7 +168,7 @@ fn record(
     let program = args.command.first().cloned().unwrap_or_default().to_string_lossy().into_owned();
     std::thread::scope(|scope| {
         let (owned_send, owned) = std::sync::mpsc::channel();
-        let drain = Drain::new(session, progress, orders, pid as u32, output, path.to_owned());
+        let drain = Drain::new(session, progress, orders, pid as u32, output, path.to_owned(), !args.quiet);
         let drain = std::thread::Builder::new().name("drain".into()).spawn_scoped(scope, move || {
             let _ = owned_send.send(session.own());
             drain.run()

@@ -4,8 +4,8 @@ use super::clock::{Clock, ticks};
 use super::merge::{Merge, Output};
 use super::process::{Process, monotonic_ns, own_namespace};
 use super::shared::Segment;
-use grapnel_analysis::LiveTotals;
 use grapnel_analysis::report::words::harmless;
+use grapnel_analysis::{LiveTotals, Totals};
 use grapnel_trace::heap::HeapEvent;
 use grapnel_trace::ring::Consumer;
 use grapnel_trace::shared::{TEXT_BYTES, Text, failure};
@@ -66,7 +66,10 @@ pub(crate) struct Recording {
     image: u32,
     pub(crate) id: ProcessId,
     pub(crate) path: PathBuf,
-    pub(crate) totals: LiveTotals,
+    /// Events in the trace.
+    pub(crate) events: u64,
+    /// `None` when nobody will see them.
+    totals: Option<LiveTotals>,
     /// `None` for one of another namespace of process ids, which can't be looked up; within, `None` for one that was
     /// gone before it could be.
     process: Option<Option<Process>>,
@@ -78,6 +81,8 @@ pub(crate) struct Recording {
     /// Of CLOCK_MONOTONIC, in nanoseconds.
     started_ns: u64,
     clock: Clock,
+    /// The clock before which all that was written has gone out.
+    since: u64,
     now_ns: u64,
     flushed_ns: u64,
     last_progress_ns: u64,
@@ -88,7 +93,8 @@ pub(crate) struct Recording {
 struct Out<'a> {
     writer: Option<&'a mut Writer<File>>,
     error: Option<Error>,
-    totals: &'a mut LiveTotals,
+    events: &'a mut u64,
+    totals: Option<&'a mut LiveTotals>,
     clock: &'a mut Clock,
     /// Events that are in the file and not yet in the totals.
     batch: Vec<HeapEvent>,
@@ -109,12 +115,16 @@ impl Out<'_> {
             self.count();
             let time = Event::Time(time);
             self.write(|writer| writer.push(&time));
-            self.totals.apply(&time);
+            if let Some(totals) = &mut self.totals {
+                totals.apply(&time);
+            }
         }
     }
 
     fn count(&mut self) {
-        self.totals.apply_all(&self.batch);
+        if let Some(totals) = &mut self.totals {
+            totals.apply_all(&self.batch);
+        }
         self.batch.clear();
     }
 }
@@ -124,16 +134,21 @@ impl Output for Out<'_> {
     fn heap(&mut self, ticks: u64, event: HeapEvent) {
         self.tell(ticks);
         self.write(|writer| writer.push_heap(&event));
-        self.batch.push(event);
-        if self.batch.len() == BATCH {
-            self.count();
+        *self.events += 1;
+        if self.totals.is_some() {
+            self.batch.push(event);
+            if self.batch.len() == BATCH {
+                self.count();
+            }
         }
     }
 
     fn other(&mut self, ticks: u64, event: Event) {
         self.tell(ticks);
         self.write(|writer| writer.push(&event));
-        self.totals.apply(&event);
+        if let Some(totals) = &mut self.totals {
+            totals.apply(&event);
+        }
     }
 }
 
@@ -144,7 +159,10 @@ pub(crate) struct Finished {
     pub(crate) image: u32,
     pub(crate) path: PathBuf,
     pub(crate) bytes: u64,
-    pub(crate) totals: grapnel_analysis::Totals,
+    /// Events in the trace.
+    pub(crate) events: u64,
+    /// Of a recording whose totals nobody will see, only how many events were lost and how long it took.
+    pub(crate) totals: Totals,
     pub(crate) command: Vec<Vec<u8>>,
     /// Why the trace is not complete.
     pub(crate) problem: Option<String>,
@@ -195,7 +213,7 @@ pub(crate) fn describe(segment: &Segment) -> ProcessInfo {
 }
 
 impl Recording {
-    /// Begins a trace in `file`, which lies at `path`.
+    /// Begins a trace in `file`, which lies at `path`. `totals`: whether they are wanted.
     pub(crate) fn new(
         index: u32,
         image: u32,
@@ -203,6 +221,7 @@ impl Recording {
         info: &ProcessInfo,
         file: io::Result<File>,
         path: &Path,
+        totals: bool,
     ) -> Self {
         let writer = file.map_err(Error::from).and_then(|file| Writer::new(file, info, COMPRESSION));
         // A target can't claim to have begun in the future.
@@ -217,7 +236,8 @@ impl Recording {
             image,
             id,
             path: path.to_owned(),
-            totals: LiveTotals::new(),
+            events: 0,
+            totals: totals.then(LiveTotals::new),
             process: id.is_ours().then(|| Process::open(info.pid)),
             segment,
             merge: Merge::default(),
@@ -226,6 +246,7 @@ impl Recording {
             error,
             started_ns,
             clock: Clock::new(started_ns),
+            since: 0,
             now_ns: 0,
             flushed_ns: 0,
             last_progress_ns: 0,
@@ -263,7 +284,8 @@ impl Recording {
     /// Takes what is in the rings, and writes what is due. Returns how many words there were.
     pub(crate) fn drain(&mut self) -> usize {
         // Before the rings are looked at: what they do not show yet comes later than this.
-        let horizon = ticks().saturating_sub(VISIBLE_AFTER_TICKS);
+        let now = ticks();
+        let horizon = now.saturating_sub(VISIBLE_AFTER_TICKS);
         let open = self.any_open();
         let words = self.take_words();
         self.now_ns = monotonic_ns().saturating_sub(self.started_ns);
@@ -271,7 +293,11 @@ impl Recording {
         let stuck = self.now_ns.saturating_sub(self.last_progress_ns) > GAP_PATIENCE_NS;
         // A clock that was set back (by a long sleep of the machine) must not hold things up for ever.
         let horizon = if stuck { u64::MAX } else { horizon };
-        let done = if open && !stuck { 0 } else { self.merge_ready(horizon) };
+        let mut done = 0;
+        if !open || stuck {
+            done = self.merge_ready(horizon);
+            self.since = now.saturating_sub(VISIBLE_AFTER_TICKS);
+        }
         if done != 0 || self.merge.is_empty() {
             self.last_progress_ns = self.now_ns;
         } else if stuck {
@@ -286,6 +312,11 @@ impl Recording {
         words
     }
 
+    /// The totals so far, if they are wanted.
+    pub(crate) fn totals(&self) -> Totals {
+        self.totals.as_ref().map(LiveTotals::totals).unwrap_or_default()
+    }
+
     fn any_open(&self) -> bool {
         self.segment.rings().any(|(control, words)| Consumer::new(control, words).is_open())
     }
@@ -293,7 +324,8 @@ impl Recording {
     fn take_words(&mut self) -> usize {
         let mut words = 0;
         let mut error = self.segment.map_rings().err();
-        for (index, (control, ring)) in self.segment.rings().enumerate() {
+        // Ring 0 last: see the merge.
+        for (index, (control, ring)) in self.segment.rings().enumerate().rev() {
             let consumer = Consumer::new(control, ring);
             if !consumer.is_ready() {
                 continue;
@@ -310,11 +342,12 @@ impl Recording {
     }
 
     fn merge_ready(&mut self, horizon: u64) -> usize {
-        let Self { merge, writer, totals, clock, .. } = self;
+        let Self { merge, writer, events, totals, clock, since, .. } = self;
         clock.measure();
-        let mut out =
-            Out { writer: writer.as_mut(), error: None, totals, clock, batch: Vec::with_capacity(BATCH) };
-        let merged = merge.run(horizon, &mut out);
+        let batch = Vec::with_capacity(BATCH);
+        let (writer, totals) = (writer.as_mut(), totals.as_mut());
+        let mut out = Out { writer, error: None, events, totals, clock, batch };
+        let merged = merge.run(*since, horizon, &mut out);
         out.count();
         if let Some(error) = out.error {
             self.fail(error);
@@ -357,7 +390,7 @@ impl Recording {
                 Err(error) => self.fail(error),
             }
         }
-        let mut totals = self.totals.totals();
+        let mut totals = self.totals();
         totals.lost_events = lost;
         totals.duration_ns = duration;
         let problem = match (&self.error, self.failure()) {
@@ -378,6 +411,7 @@ impl Recording {
             image: self.image,
             path: self.path,
             bytes: self.written,
+            events: self.events,
             totals,
             command,
             problem,

@@ -144,7 +144,9 @@ impl Segment {
     }
 
     /// The rings that are mapped, in the order of their numbers.
-    pub(crate) fn rings(&self) -> impl Iterator<Item = (&RingControl, &[AtomicU64])> {
+    pub(crate) fn rings(
+        &self,
+    ) -> impl DoubleEndedIterator<Item = (&RingControl, &[AtomicU64])> + ExactSizeIterator {
         self.rings.iter().map(|(place, map)| {
             let words = (place.words - place.control) as usize;
             // SAFETY: the map holds the ring from its control to the end of its words.

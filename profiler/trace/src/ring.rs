@@ -106,11 +106,10 @@ impl<'a> Producer<'a> {
         end - self.head <= self.mask + 1
     }
 
-    /// Whether the words up to here fill a new half of the ring: the time to wake a sleeping reader.
-    #[inline]
-    pub fn crossed_half(&self, words: u64) -> bool {
-        let half = self.capacity() >> 1;
-        self.tail & !(half - 1) != (self.tail - words) & !(half - 1)
+    /// Whether half of the ring waits for the reader: the time to wake it if it sleeps.
+    pub fn is_half_full(&mut self) -> bool {
+        self.head = self.control.head.load(Ordering::Acquire);
+        self.tail - self.head >= self.capacity() / 2
     }
 
     /// Words written since the ring was made.

@@ -3,18 +3,25 @@
 //! | kind | words |
 //! |---|---|
 //! | NODE | `pc<<8 \| kind`, `parent \| (module \| flags<<24)<<32` (nodes of a ring are numbered from 1 in order) |
-//! | ALLOC | `address<<8 \| kind`, `seq \| node<<32`, ticks, `size \| source<<56` |
-//! | FREE, REALLOC_BEGIN, REALLOC_FAILED | `address<<8 \| kind`, `seq`, ticks |
+//! | ALLOC + source | `address<<8 \| kind`, `node \| size<<32` |
+//! | FREE, REALLOC_BEGIN, REALLOC_FAILED | `address<<8 \| kind` |
 //! | REALLOC_END | as ALLOC, then the old address |
+//! | LARGE | `value<<8 \| kind`: the upper part of the next record's size |
+//! | CLOCK | `kind`, ticks |
 //! | THREAD | `tid<<8 \| kind`, 16 bytes of name |
 //! | RESET | `kind`: nodes are numbered from 1 again |
 //! | MODULE | `bytes<<8 \| kind`, then [`encode_module`]'s bytes padded to words |
 //! | UNLOAD, LOST | `value<<8 \| kind` |
 //!
+//! While a process has one ring, ring 0, the records of the heap are as above: the ring's order is theirs. As soon as
+//! it has a second one, they are [numbered](NUMBERED): their kind has a bit more, and their second word is
+//! `seq | ticks<<32`, an [`Order`].
+//!
 //! Two numbers order events of different rings; both are taken before a block is given back and after it was
 //! given out. `seq` counts the events of one [`shard`] of the address space: it puts the events of each block in
 //! their true order, without fail. The ticks of the processor's clock (x86-64: the time stamp counter) put the
-//! rest in order, to within what a processor reorders; they are also the event's time.
+//! rest in order, to within what a processor reorders; they are also the event's time. A record has the lower half
+//! of its ticks: the whole is the number nearest to that of the ring's last CLOCK.
 
 use crate::event::{Module, Source};
 use alloc::vec::Vec;
@@ -23,7 +30,6 @@ use alloc::vec::Vec;
 pub mod kind {
     #![expect(missing_docs, reason = "the table above says what each is")]
     pub const NODE: u8 = 1;
-    pub const ALLOC: u8 = 2;
     pub const FREE: u8 = 3;
     pub const REALLOC_BEGIN: u8 = 4;
     pub const REALLOC_END: u8 = 5;
@@ -33,7 +39,14 @@ pub mod kind {
     pub const MODULE: u8 = 9;
     pub const UNLOAD: u8 = 10;
     pub const LOST: u8 = 11;
+    pub const LARGE: u8 = 12;
+    pub const CLOCK: u8 = 13;
+    /// The first of as many as there are sources.
+    pub const ALLOC: u8 = 16;
 }
+
+/// What is added to the kind of a record that has a place among those of other rings.
+pub const NUMBERED: u8 = 0x80;
 
 /// Number of shards, a power of two.
 pub const SHARDS: usize = 4096;
@@ -62,8 +75,32 @@ pub fn head(value: u64, kind: u8) -> u64 {
 pub struct Order {
     /// Its number in the address's shard.
     pub seq: u32,
-    /// The processor's clock.
-    pub ticks: u64,
+    /// The lower half of the processor's clock.
+    pub ticks: u32,
+}
+
+impl Order {
+    fn word(self) -> u64 {
+        u64::from(self.seq) | (u64::from(self.ticks) << 32)
+    }
+
+    fn of(word: u64) -> Self {
+        Self { seq: word as u32, ticks: (word >> 32) as u32 }
+    }
+
+    /// The whole clock, where `clock` is that of the ring's last CLOCK.
+    #[inline]
+    pub fn ticks_near(self, clock: u64) -> u64 {
+        let distance = self.ticks.wrapping_sub(clock as u32) as i32;
+        clock.wrapping_add_signed(i64::from(distance))
+    }
+}
+
+/// Whether the lower half of `ticks` is enough after a CLOCK of `clock`.
+#[inline]
+pub fn is_near(ticks: u64, clock: u64) -> bool {
+    const NEAR: u64 = 1 << 30;
+    ticks.wrapping_sub(clock).wrapping_add(NEAR) < 2 * NEAR
 }
 
 /// A stack node.
@@ -73,28 +110,46 @@ pub fn node(parent: u32, pc: u64, module: u32, flags: u8) -> [u64; 2] {
     [head(pc, kind::NODE), u64::from(parent) | (u64::from(place) << 32)]
 }
 
+/// A clock that later records refer to.
+#[inline]
+pub fn clock(ticks: u64) -> [u64; 2] {
+    [u64::from(kind::CLOCK), ticks]
+}
+
+/// What has to stand before a record with this size.
+#[inline]
+pub fn large(size: u64) -> Option<[u64; 1]> {
+    let upper = (size & SIZE_MASK) >> 32;
+    (upper != 0).then_some([head(upper, kind::LARGE)])
+}
+
 /// A block that was given out.
 #[inline]
-pub fn alloc(address: u64, order: Order, node: u32, size: u64, source: Source) -> [u64; 4] {
-    [
-        head(address, kind::ALLOC),
-        u64::from(order.seq) | (u64::from(node) << 32),
-        order.ticks,
-        (size & SIZE_MASK) | ((source as u64) << 56),
-    ]
+pub fn alloc(address: u64, node: u32, size: u64, source: Source) -> [u64; 2] {
+    [head(address, kind::ALLOC + source as u8), u64::from(node) | (size << 32)]
 }
 
 /// One of the records that say only an address: FREE, REALLOC_BEGIN, REALLOC_FAILED.
 #[inline]
-pub fn plain(kind: u8, address: u64, order: Order) -> [u64; 3] {
-    [head(address, kind), u64::from(order.seq), order.ticks]
+pub fn plain(kind: u8, address: u64) -> [u64; 1] {
+    [head(address, kind)]
 }
 
 /// The end of a successful `realloc`.
 #[inline]
-pub fn realloc_end(address: u64, order: Order, node: u32, size: u64, old: u64) -> [u64; 5] {
-    let [a, b, c, d] = alloc(address, order, node, size, Source::Realloc);
-    [(a & !0xff) | u64::from(kind::REALLOC_END), b, c, d, old]
+pub fn realloc_end(address: u64, node: u32, size: u64, old: u64) -> [u64; 3] {
+    [head(address, kind::REALLOC_END), u64::from(node) | (size << 32), old]
+}
+
+/// A record of the heap of `N` words, numbered: `M` is `N` + 1.
+#[inline]
+pub fn numbered<const N: usize, const M: usize>(record: [u64; N], order: Order) -> [u64; M] {
+    const { assert!(M == N + 1) };
+    core::array::from_fn(|at| match at {
+        0 => record[0] | u64::from(NUMBERED),
+        1 => order.word(),
+        _ => record[at - 1],
+    })
 }
 
 /// From here on the ring's events are this thread's.
@@ -149,11 +204,9 @@ pub fn decode_module(bytes: &[u8]) -> Option<Module> {
 #[expect(missing_docs, reason = "the fields are those of the constructors above")]
 pub enum Record {
     Node { parent: u32, pc: u64, module: u32, flags: u8 },
-    Alloc { address: u64, order: Order, node: u32, size: u64, source: Source },
-    Free { address: u64, order: Order },
-    ReallocBegin { address: u64, order: Order },
-    ReallocEnd { address: u64, order: Order, node: u32, size: u64, old: u64 },
-    ReallocFailed { address: u64, order: Order },
+    Heap(HeapRecord),
+    Large(u64),
+    Clock(u64),
     Thread { tid: u32, name: [u8; 16] },
     Reset,
     Module(Module),
@@ -167,106 +220,103 @@ pub enum Record {
 #[error("word {0:#x} in a ring is not the start of a record")]
 pub struct BadRecord(pub u64);
 
-/// The address and the place in the order of the record at the start of `words`, if it is of a kind that has them.
-/// Whether it is all there and good only [`parse`] tells.
-#[inline]
-pub fn place(words: &[u64]) -> Option<(u64, Order)> {
-    let &[first, second, ticks, ..] = words else { return None };
-    match first as u8 {
-        kind::ALLOC | kind::FREE | kind::REALLOC_BEGIN | kind::REALLOC_END | kind::REALLOC_FAILED => {
-            Some((first >> 8, Order { seq: second as u32, ticks }))
-        }
-        _ => None,
-    }
-}
-
 /// The most words that a record of the heap has.
-pub const HEAP_WORDS: usize = 5;
+pub const HEAP_WORDS: usize = 4;
 
-/// A record of the heap, not looked at further: what its kind does not have is rubbish.
+/// A record of the heap. What its kind does not have is rubbish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the fields are those of the constructors above")]
 pub struct HeapRecord {
+    /// Without [`NUMBERED`].
     pub kind: u8,
     /// How many words it takes.
     pub len: usize,
     pub address: u64,
-    pub order: Order,
+    /// Of one that is numbered.
+    pub order: Option<Order>,
     pub node: u32,
-    pub size: u64,
-    /// A number of [`Source`], unless the record is bad.
-    pub source: u8,
+    /// The lower 32 bits of it.
+    pub size: u32,
     pub old: u64,
+}
+
+impl HeapRecord {
+    /// Which function gave the block, of an ALLOC.
+    #[inline]
+    pub fn source(&self) -> Option<Source> {
+        Source::from_u8(self.kind.wrapping_sub(kind::ALLOC))
+    }
 }
 
 /// Reads the record of the heap at the start of `words`; `None` for another, or for none. The fast way for the many:
 /// words that are not there may be anything, and the caller looks whether `len` are.
 #[inline]
 pub fn heap_record(words: &[u64; HEAP_WORDS]) -> Option<HeapRecord> {
-    let &[first, second, ticks, fourth, old] = words;
-    let kind = first as u8;
-    let len = match kind {
-        kind::FREE | kind::REALLOC_BEGIN | kind::REALLOC_FAILED => 3,
-        kind::ALLOC => 4,
-        kind::REALLOC_END => 5,
+    let &[first, second, third, fourth] = words;
+    let kind = first as u8 & !NUMBERED;
+    let own = match kind {
+        kind::FREE | kind::REALLOC_BEGIN | kind::REALLOC_FAILED => 1,
+        kind::ALLOC..=LAST_ALLOC => 2,
+        kind::REALLOC_END => 3,
         _ => return None,
     };
+    let numbered = first as u8 & NUMBERED != 0;
+    let (order, block, old) =
+        if numbered { (Some(Order::of(second)), third, fourth) } else { (None, second, third) };
     Some(HeapRecord {
         kind,
-        len,
+        len: own + usize::from(numbered),
         address: first >> 8,
-        order: Order { seq: second as u32, ticks },
-        node: (second >> 32) as u32,
-        size: fourth & SIZE_MASK,
-        source: (fourth >> 56) as u8,
+        order,
+        node: block as u32,
+        size: (block >> 32) as u32,
         old,
     })
 }
 
-/// Reads the record at the start of `words` and says how many it takes. `Ok(None)` when it is not all there.
+const LAST_ALLOC: u8 = kind::ALLOC + Source::Aligned as u8;
+
+/// As [`heap_record`], of words that may be fewer than it has. `None` also when it is not all there.
 #[inline]
+pub fn whole_heap_record(words: &[u64]) -> Option<HeapRecord> {
+    let mut end = [0; HEAP_WORDS];
+    // Most records have this many words behind their start, and need no further look at how many there are.
+    let first = words.first_chunk().unwrap_or_else(|| {
+        end[..words.len()].copy_from_slice(words);
+        &end
+    });
+    heap_record(first).filter(|record| record.len <= words.len())
+}
+
+/// Reads the record at the start of `words` and says how many it takes. `Ok(None)` when it is not all there.
 pub fn parse(words: &[u64]) -> Result<Option<(Record, usize)>, BadRecord> {
     let Some(&first) = words.first() else { return Ok(None) };
+    if let Some(HeapRecord { len, .. }) = heap_record(&[first, 0, 0, 0]) {
+        let heap = (len <= words.len()).then(|| whole_heap_record(words)).flatten();
+        return Ok(heap.map(|heap| (Record::Heap(heap), len)));
+    }
     let value = first >> 8;
     let bad = BadRecord(first);
     let len = match first as u8 {
-        kind::RESET | kind::UNLOAD | kind::LOST => 1,
-        kind::NODE => 2,
-        kind::THREAD | kind::FREE | kind::REALLOC_BEGIN | kind::REALLOC_FAILED => 3,
-        kind::ALLOC => 4,
-        kind::REALLOC_END => 5,
+        kind::RESET | kind::UNLOAD | kind::LOST | kind::LARGE => 1,
+        kind::NODE | kind::CLOCK => 2,
+        kind::THREAD => 3,
         kind::MODULE if value <= (8 * MAX_WORDS - 8) as u64 => 1 + (value as usize).div_ceil(8),
         _ => return Err(bad),
     };
     let Some(words) = words.get(..len) else { return Ok(None) };
-    let seq = words.get(1).map_or(0, |&w| w as u32);
-    let upper = words.get(1).map_or(0, |&w| (w >> 32) as u32);
-    let order = Order { seq, ticks: words.get(2).copied().unwrap_or(0) };
-    let fourth = words.get(3).copied().unwrap_or(0);
+    let second = words.get(1).copied().unwrap_or(0);
     let record = match first as u8 {
         kind::RESET => Record::Reset,
         kind::UNLOAD => Record::Unload(value as u32),
         kind::LOST => Record::Lost(value),
+        kind::LARGE => Record::Large(value & (SIZE_MASK >> 32)),
+        kind::CLOCK => Record::Clock(second),
         kind::NODE => {
-            Record::Node { parent: seq, pc: value, module: upper & 0xff_ffff, flags: (upper >> 24) as u8 }
+            let upper = (second >> 32) as u32;
+            let (module, flags) = (upper & 0xff_ffff, (upper >> 24) as u8);
+            Record::Node { parent: second as u32, pc: value, module, flags }
         }
-        kind::FREE => Record::Free { address: value, order },
-        kind::REALLOC_BEGIN => Record::ReallocBegin { address: value, order },
-        kind::REALLOC_FAILED => Record::ReallocFailed { address: value, order },
-        kind::ALLOC => Record::Alloc {
-            address: value,
-            order,
-            node: upper,
-            size: fourth & SIZE_MASK,
-            source: Source::from_u8((fourth >> 56) as u8).ok_or(bad)?,
-        },
-        kind::REALLOC_END => Record::ReallocEnd {
-            address: value,
-            order,
-            node: upper,
-            size: fourth & SIZE_MASK,
-            old: words.get(4).copied().unwrap_or(0),
-        },
         kind::THREAD => {
             let mut name = [0; 16];
             for (to, word) in name.chunks_mut(8).zip(&words[1..]) {
@@ -291,24 +341,12 @@ mod tests {
         assert_eq!(parse(&words[..words.len() - 1]), Ok(None), "a cut record is not yet one");
         let (record, len) = parse(words).unwrap().unwrap();
         assert_eq!(len, words.len());
-        // The fast way agrees.
-        let mut padded = [u64::MAX; HEAP_WORDS];
-        padded.iter_mut().zip(words).for_each(|(to, &word)| *to = word);
-        let fast = heap_record(&padded);
-        assert_eq!(fast.map(|fast| (fast.address, fast.order)), place(words));
-        assert_eq!(fast.map_or(len, |fast| fast.len), len);
-        match record {
-            Record::Alloc { node, size, source, .. } => {
-                assert_eq!(
-                    fast.map(|fast| (fast.node, fast.size, fast.source)),
-                    Some((node, size, source as u8))
-                );
-            }
-            Record::ReallocEnd { node, size, old, .. } => {
-                assert_eq!(fast.map(|fast| (fast.node, fast.size, fast.old)), Some((node, size, old)));
-            }
-            _ => {}
-        }
+        record
+    }
+
+    fn heap_back(words: &[u64]) -> HeapRecord {
+        let Record::Heap(record) = back(words) else { panic!("not of the heap") };
+        assert_eq!(record.len, words.len());
         record
     }
 
@@ -319,16 +357,26 @@ mod tests {
             back(&node(7, pc, 0x12_3456, 3)),
             Record::Node { parent: 7, pc, module: 0x12_3456, flags: 3 }
         );
-        let order = Order { seq: u32::MAX, ticks: u64::MAX - 1 };
-        assert_eq!(
-            back(&alloc(pc, order, 9, 1 << 40, Source::Aligned)),
-            Record::Alloc { address: pc, order, node: 9, size: 1 << 40, source: Source::Aligned }
-        );
-        assert_eq!(back(&plain(kind::FREE, pc, order)), Record::Free { address: pc, order });
-        assert_eq!(
-            back(&realloc_end(pc, order, 2, 3, 4)),
-            Record::ReallocEnd { address: pc, order, node: 2, size: 3, old: 4 }
-        );
+        let order = Order { seq: u32::MAX, ticks: u32::MAX - 1 };
+        let plain = plain(kind::FREE, pc);
+        let alloc = alloc(pc, 9, 77, Source::Aligned);
+        let end = realloc_end(pc, u32::MAX, 1 << 31, 4);
+        for order in [None, Some(order)] {
+            let with =
+                |plain: &[u64], numbered: &[u64]| heap_back(if order.is_some() { numbered } else { plain });
+            let number = order.unwrap_or_default();
+            let found = with(&plain, &numbered::<1, 2>(plain, number));
+            assert_eq!((found.kind, found.address, found.order), (kind::FREE, pc, order));
+            let found = with(&alloc, &numbered::<2, 3>(alloc, number));
+            assert_eq!((found.source(), found.address, found.order), (Some(Source::Aligned), pc, order));
+            assert_eq!((found.node, found.size), (9, 77));
+            let found = with(&end, &numbered::<3, 4>(end, number));
+            assert_eq!((found.kind, found.address, found.order), (kind::REALLOC_END, pc, order));
+            assert_eq!((found.node, found.size, found.old), (u32::MAX, 1 << 31, 4));
+        }
+        assert_eq!(large(u64::from(u32::MAX)), None);
+        assert_eq!(large(5 << 32).map(|words| back(&words)), Some(Record::Large(5)));
+        assert_eq!(back(&clock(u64::MAX - 5)), Record::Clock(u64::MAX - 5));
         let name = *b"a thread's name\0";
         assert_eq!(back(&thread(42, name)), Record::Thread { tid: 42, name });
         let lib = Module {
@@ -352,9 +400,22 @@ mod tests {
 
     #[test]
     fn rubbish_is_refused() {
-        for word in [0, 0xff, head(u64::MAX >> 8, kind::MODULE)] {
+        let no_source = kind::ALLOC + Source::Aligned as u8 + 1;
+        let node = kind::NODE | NUMBERED;
+        for word in [0, 0xff, head(u64::MAX >> 8, kind::MODULE), head(16, no_source), head(16, node)] {
             assert_eq!(parse(&[word, 0, 0, 0, 0]), Err(BadRecord(word)));
         }
-        assert!(parse(&[head(16, kind::ALLOC), 0, 0, 0xff << 56]).is_err());
+    }
+
+    #[test]
+    fn half_a_clock_is_enough_as_long_as_it_is_near() {
+        for clock in [0, 1 << 31, 3 << 40, u64::MAX - 7] {
+            for ticks in [clock, clock.wrapping_add((1 << 30) - 1), clock.wrapping_sub(1 << 30)] {
+                assert!(is_near(ticks, clock));
+                assert_eq!(Order { seq: 0, ticks: ticks as u32 }.ticks_near(clock), ticks);
+            }
+            assert!(!is_near(clock.wrapping_add(1 << 30), clock));
+            assert!(!is_near(clock.wrapping_sub((1 << 30) + 1), clock));
+        }
     }
 }

@@ -15,7 +15,8 @@
 //!   fast rules. The caller takes its lock there, and only there. [`TableResolver`] is one without a lock.
 //! * [`Walker`] belongs to one thread at a time. It holds the rule cache, the readable part of the stack, the last
 //!   walk and the [`StackTree`].
-//! * [`Sink`] hears of each new node once, in the order of the ids.
+//! * [`Sink`] hears of each new node, in the order of the ids. The tree is bounded: a node that fell out of it is told
+//!   again, under another id.
 //!
 //! # What a walk does not do
 //! No lock, no allocation and no system call on the hot path, except that the tree grows by steps as new stacks
@@ -64,5 +65,5 @@ pub use module::{ModuleInfo, ModuleTable, ProgramHeader};
 pub use native::{FullState, Registers, RuleKind, UnwindRule};
 pub use resolve::{FullStep, Outcome, Resolver, RuleEntry, TableResolver};
 pub use stack::StackMemory;
-pub use tree::{Frame, FrameFlags, NodeId, Sink, StackTree, Tree};
+pub use tree::{Frame, FrameFlags, NodeId, Sink, StackTree};
 pub use walker::{Config, End, Walker};

@@ -8,7 +8,7 @@ use crate::Error;
 use crate::memory::read_word;
 use crate::native::Cursor;
 use crate::stack::{Range, StackMemory};
-use crate::tree::{Frame, FrameFlags, NodeId, Tree};
+use crate::tree::{Frame, FrameFlags, Interner, NodeId, Sink, Stack};
 use crate::zeroed::{Zeroable, zeroed};
 use alloc::vec::Vec;
 
@@ -37,9 +37,15 @@ pub(crate) struct Record {
     /// The index of the first word that was read to leave the frame.
     word: u32,
     pub(crate) fp: u64,
+    /// The hash of `node`'s stack.
+    hash: u64,
 }
 
 impl Record {
+    pub(crate) fn stack(&self) -> Stack {
+        Stack { node: self.node, hash: self.hash }
+    }
+
     fn frame(&self) -> Frame {
         Frame { pc: self.pc, module: self.module, flags: self.flags }
     }
@@ -133,25 +139,31 @@ impl Path {
     pub(crate) fn push(&mut self, at: Cursor, module: u32, flags: FrameFlags) {
         let word = self.words.0.len as u32;
         let Cursor { pc, sp, fp } = at;
-        self.records.push(Record { pc, module, flags, sp, node: NodeId::ROOT, word, fp });
+        self.records.push(Record { pc, module, flags, sp, node: NodeId::ROOT, word, fp, hash: 0 });
     }
 
     /// Interns the frames, root first, below `parent`. Words are counted from `word_base` from now on.
     ///
-    /// Returns the leaf's node.
+    /// Returns the leaf's stack.
     #[inline(always)]
-    pub(crate) fn intern(&mut self, parent: NodeId, word_base: u32, tree: &mut impl Tree) -> NodeId {
-        let mut node = parent;
+    pub(crate) fn intern(
+        &mut self,
+        parent: Stack,
+        word_base: u32,
+        tree: &mut Interner<'_, impl Sink>,
+    ) -> Stack {
+        let mut stack = parent;
         let filled = self.records.items.get_mut(..self.records.len).unwrap_or_default();
         for (index, record) in filled.iter_mut().enumerate().rev() {
             if record.flags.contains(FrameFlags::GUESS) && self.last_guess.is_none() {
                 self.last_guess = Some(index);
             }
-            node = tree.child(node, record.frame());
-            record.node = node;
+            stack = tree.child(stack, record.frame());
+            record.node = stack.node;
+            record.hash = stack.hash;
             record.word = record.word.wrapping_add(word_base);
         }
-        node
+        stack
     }
 }
 

@@ -64,15 +64,27 @@ pub struct Frame {
     pub flags: FrameFlags,
 }
 
-/// Where a walk puts its frames, from the root to the leaf.
-pub trait Tree {
-    /// The node for `frame` called from `parent`.
-    fn child(&mut self, parent: NodeId, frame: Frame) -> NodeId;
+/// A stack with what the places of its children in the table follow from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Stack {
+    pub(crate) node: NodeId,
+    pub(crate) hash: u64,
 }
 
-/// Hears of each node when it comes to be, once, in the order of the ids; a parent's id is below its child's.
+impl Stack {
+    /// The empty stack.
+    pub(crate) const ROOT: Stack = Stack { node: NodeId::ROOT, hash: 0 };
+
+    /// The hash of this stack with one frame more.
+    #[inline(always)]
+    fn hash_with(self, key: u64) -> u64 {
+        (self.hash.rotate_left(23) ^ key).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+}
+
+/// Hears of each node when it comes to be, in the order of the ids; a parent's id is below its child's.
 pub trait Sink {
-    /// A node that was not there before.
+    /// A node that the tree doesn't hold.
     fn node(&mut self, id: NodeId, parent: NodeId, frame: Frame);
 }
 
@@ -102,25 +114,34 @@ const FIRST_BITS: u32 = 10;
 /// A frame's place follows from the hash of its whole stack, so the places of all frames of a walk can be computed
 /// without waiting for the nodes before them. What is compared is the parent's id and the frame.
 ///
-/// Looking up a node that exists neither allocates nor locks. A new one allocates when the table is three quarters
-/// full: it then doubles.
-#[derive(Debug, Default)]
+/// The table has a largest size, so that it stays in the processor's caches when a program's stacks are ever new.
+/// When that is three quarters full, the table is emptied. Nodes that were given out stay good: they are what they
+/// were told to be. The same stack may get another node later, and is told again.
+///
+/// Looking up a node that exists neither allocates nor locks. A new one allocates when a smaller table is three
+/// quarters full: it then doubles.
+#[derive(Debug)]
 pub struct StackTree {
     slots: Vec<Slot>,
-    /// The hash of each node's stack; that of node 1 is first.
+    /// The hash of each stack in the table by its node, from [`StackTree::first`] on. Empty when the table won't grow
+    /// any more.
     hashes: Vec<u64>,
     shift: u32,
+    /// The binary logarithm of the most slots.
+    most_bits: u32,
+    /// The nodes in the table are those from here on.
+    first: u32,
     nodes: u32,
     lost: u64,
 }
 
 impl StackTree {
-    /// An empty tree. Does not allocate yet.
-    pub const fn new() -> Self {
-        StackTree { slots: Vec::new(), hashes: Vec::new(), shift: 0, nodes: 0, lost: 0 }
+    /// An empty tree of at most `1 << most_bits` slots of 16 bytes. Does not allocate yet.
+    pub const fn new(most_bits: u32) -> Self {
+        StackTree { slots: Vec::new(), hashes: Vec::new(), shift: 0, most_bits, first: 1, nodes: 0, lost: 0 }
     }
 
-    /// How many nodes there are besides the root; also the highest id.
+    /// How many nodes were given out besides the root; also the highest id.
     pub fn len(&self) -> u32 {
         self.nodes
     }
@@ -145,19 +166,7 @@ impl StackTree {
         self.slots.fill(Slot::default());
         self.hashes.clear();
         self.nodes = 0;
-    }
-
-    /// The node for `frame` called from `parent`; a new one is told to `sink`.
-    ///
-    /// Without memory for a new node, the answer is `parent`: the stack then lacks the frame, and
-    /// [`lost_frames`](Self::lost_frames) counts it.
-    pub fn child(&mut self, parent: NodeId, frame: Frame, sink: &mut impl Sink) -> NodeId {
-        Interner::new(self, sink).child(parent, frame)
-    }
-
-    fn hash_of(&self, node: NodeId) -> u64 {
-        let index = (node.0 as usize).wrapping_sub(1);
-        self.hashes.get(index).copied().unwrap_or(0)
+        self.first = 1;
     }
 
     /// Where the search for a hash begins. The top bits are the best mixed ones.
@@ -183,23 +192,25 @@ impl StackTree {
     }
 
     /// Makes the node, or returns `None` where there is no room for it.
-    #[cold]
     #[inline(never)]
     fn insert(&mut self, parent: NodeId, key: u64, hash: u64) -> Option<NodeId> {
-        let full = self.nodes as usize >= self.slots.len() / 4 * 3;
-        if (full && !self.grow()) || self.nodes == u32::MAX {
+        let held = self.nodes.wrapping_add(1).wrapping_sub(self.first) as usize;
+        if (held >= self.slots.len() / 4 * 3 && !self.make_room()) || self.nodes == u32::MAX {
             self.lost = self.lost.wrapping_add(1);
             return None;
         }
         self.nodes += 1;
         let node = self.nodes;
-        // Growing has made room for the hashes of all nodes that the table can hold.
-        self.hashes.push(hash);
+        if self.may_grow() {
+            // Growing has made room for the hashes of all nodes that the table can hold.
+            self.hashes.push(hash);
+        }
         self.place(Slot { key, parent: parent.0, node }, hash);
         Some(NodeId(node))
     }
 
     /// Puts a slot whose key is not in the table where it belongs. There is an empty slot.
+    #[inline(always)]
     fn place(&mut self, new: Slot, hash: u64) {
         let mask = self.slots.len().wrapping_sub(1);
         let mut index = self.first_index(hash);
@@ -212,9 +223,21 @@ impl StackTree {
         }
     }
 
-    /// Doubles the table. False where there is no memory: the table stays as it was.
-    fn grow(&mut self) -> bool {
-        let bits = if self.slots.is_empty() { FIRST_BITS } else { 64 - self.shift + 1 };
+    fn may_grow(&self) -> bool {
+        self.slots.len() >> self.most_bits == 0
+    }
+
+    /// Doubles the table, or empties it if it is as large as it may be. False where there is no memory: the table
+    /// stays as it was.
+    #[cold]
+    #[inline(never)]
+    fn make_room(&mut self) -> bool {
+        if !self.may_grow() {
+            self.slots.fill(Slot::default());
+            self.first = self.nodes.wrapping_add(1);
+            return true;
+        }
+        let bits = if self.slots.is_empty() { FIRST_BITS.min(self.most_bits) } else { 64 - self.shift + 1 };
         let Some(len) = 1usize.checked_shl(bits) else { return false };
         let hashes = (len / 4 * 3).saturating_sub(self.hashes.len());
         let Ok(bigger) = zeroed(len) else { return false };
@@ -224,9 +247,13 @@ impl StackTree {
         let old = core::mem::replace(&mut self.slots, bigger);
         self.shift = 64 - bits;
         for slot in old {
-            if slot.node != 0 {
-                self.place(slot, self.hash_of(NodeId(slot.node)));
+            let index = slot.node.wrapping_sub(self.first) as usize;
+            if let Some(&hash) = self.hashes.get(index) {
+                self.place(slot, hash);
             }
+        }
+        if !self.may_grow() {
+            self.hashes = Vec::new();
         }
         true
     }
@@ -236,32 +263,30 @@ impl StackTree {
 pub(crate) struct Interner<'a, S> {
     tree: &'a mut StackTree,
     sink: &'a mut S,
-    /// The last node, whose child is most likely asked for next, with its hash.
-    last: (NodeId, u64),
 }
 
 impl<'a, S: Sink> Interner<'a, S> {
     pub(crate) fn new(tree: &'a mut StackTree, sink: &'a mut S) -> Self {
-        Interner { tree, sink, last: (NodeId::ROOT, 0) }
+        Interner { tree, sink }
     }
-}
 
-impl<S: Sink> Tree for Interner<'_, S> {
+    /// The stack in which `frame` was called from `parent`; a new node is told to the sink.
+    ///
+    /// Without memory for a new node, the answer is `parent`: the stack then lacks the frame, and
+    /// [`StackTree::lost_frames`] counts it.
     #[inline(always)]
-    fn child(&mut self, parent: NodeId, frame: Frame) -> NodeId {
-        let parent_hash = if parent == self.last.0 { self.last.1 } else { self.tree.hash_of(parent) };
+    pub(crate) fn child(&mut self, parent: Stack, frame: Frame) -> Stack {
         let key = frame.pc ^ (u64::from(frame.flags.bits()) << FLAG_SHIFT);
-        let hash = (parent_hash.rotate_left(23) ^ key).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let node = match self.tree.find(parent, key, hash) {
+        let hash = parent.hash_with(key);
+        let node = match self.tree.find(parent.node, key, hash) {
             Some(node) => node,
             None => {
-                let Some(node) = self.tree.insert(parent, key, hash) else { return parent };
-                self.sink.node(node, parent, frame);
+                let Some(node) = self.tree.insert(parent.node, key, hash) else { return parent };
+                self.sink.node(node, parent.node, frame);
                 node
             }
         };
-        self.last = (node, hash);
-        node
+        Stack { node, hash }
     }
 }
 
@@ -270,31 +295,52 @@ mod tests {
     use super::*;
     use std::collections::HashMap;
 
-    #[test]
-    fn agrees_with_a_map() {
-        let mut tree = StackTree::new();
-        let mut model: HashMap<(NodeId, u64, u8), NodeId> = HashMap::new();
-        let mut told = Vec::new();
+    /// Asks a tree for stacks of which most share a prefix; each answer must be a node that was told to be that stack.
+    fn every_node_is_what_it_was_told_to_be(most_bits: u32) -> StackTree {
+        let mut tree = StackTree::new(most_bits);
+        let mut told = vec![(NodeId::ROOT, 0, 0)];
+        let mut known = vec![Stack::ROOT];
         let mut state = 1u64;
         for _ in 0..200_000 {
             state ^= state << 13;
             state ^= state >> 7;
             state ^= state << 17;
-            let parent = NodeId((state % (u64::from(tree.len()) + 1)) as u32);
+            let parent = known[state as usize % known.len()];
             let pc = 0x5555_0000_0000 + (state >> 32) % 7 * 4;
             let flags = FrameFlags((state >> 60) as u8 & 1);
-            let mut sink = |id, parent, frame: Frame| told.push((id, parent, frame.pc));
-            let node = tree.child(parent, Frame { pc, module: 1, flags }, &mut sink);
-            let expected = *model.entry((parent, pc, flags.bits())).or_insert(node);
-            assert_eq!(node, expected);
-            assert_eq!(tree.len() as usize, model.len());
+            let mut sink = |id: NodeId, parent, frame: Frame| {
+                assert_eq!(id.0 as usize, told.len());
+                told.push((parent, frame.pc, frame.flags.bits()));
+            };
+            let frame = Frame { pc, module: 1, flags };
+            let stack = Interner::new(&mut tree, &mut sink).child(parent, frame);
+            assert_eq!(told[stack.node.0 as usize], (parent.node, pc, flags.bits()));
+            if stack.node.0 as usize == known.len() {
+                known.push(stack);
+            }
+            assert_eq!(tree.len() as usize + 1, told.len());
         }
-        for (index, (id, parent, _)) in told.iter().enumerate() {
-            assert_eq!(id.0 as usize, index + 1);
-            assert!(parent < id);
-        }
+        assert_eq!(tree.lost_frames(), 0);
+        let distinct: HashMap<_, _> = told.iter().map(|told| (told, ())).collect();
+        let again = told.len() - distinct.len();
+        assert_eq!(again == 0, most_bits >= 20, "{again} nodes were told again");
+        tree
+    }
+
+    #[test]
+    fn a_tree_with_room_tells_each_node_once() {
+        let mut tree = every_node_is_what_it_was_told_to_be(20);
         tree.reset();
         let frame = Frame { pc: 5, module: 0, flags: FrameFlags::NONE };
-        assert_eq!(tree.child(NodeId::ROOT, frame, &mut |_, _, _| ()), NodeId(1));
+        let first = Interner::new(&mut tree, &mut |_, _, _| ()).child(Stack::ROOT, frame);
+        assert_eq!(first.node, NodeId(1));
+    }
+
+    #[test]
+    fn a_tree_without_room_begins_anew_and_takes_no_more_memory() {
+        for bits in [4, 10, 12] {
+            let tree = every_node_is_what_it_was_told_to_be(bits);
+            assert_eq!(tree.memory(), size_of::<Slot>() << bits);
+        }
     }
 }

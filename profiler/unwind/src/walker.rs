@@ -6,23 +6,25 @@ use crate::memo::{Memo, MemoEnd, Path};
 use crate::native::{Cursor, FullState, Registers, RuleKind, step, step_by_frame_pointer};
 use crate::resolve::{Outcome, Resolver, RuleEntry};
 use crate::stack::StackMemory;
-use crate::tree::{Frame, FrameFlags, Interner, NodeId, Sink, StackTree, Tree};
+use crate::tree::{Frame, FrameFlags, Interner, NodeId, Sink, Stack, StackTree};
 
 /// How much a [`Walker`] may see and hold.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// The most frames that a stack keeps; those nearest to the leaf are kept. Clamped to 1..=65536.
     ///
-    /// A walker takes 176 bytes of memory per frame of this limit; pages that no stack was deep enough for are
+    /// A walker takes 192 bytes of memory per frame of this limit; pages that no stack was deep enough for are
     /// never touched after a zeroing allocation.
     pub max_frames: usize,
     /// The binary logarithm of the number of cached rules, 24 bytes each. Clamped to 6..=20.
     pub cache_bits: u32,
+    /// The binary logarithm of the most slots of the [`StackTree`], 16 bytes each. Clamped to 10..=28.
+    pub tree_bits: u32,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Config { max_frames: 1024, cache_bits: 12 }
+        Config { max_frames: 1024, cache_bits: 12, tree_bits: 17 }
     }
 }
 
@@ -69,7 +71,7 @@ impl Walker {
             max_frames,
             last_end: End::Open,
         };
-        Ok(Walker { walk, tree: StackTree::new() })
+        Ok(Walker { walk, tree: StackTree::new(config.tree_bits.clamp(10, 28)) })
     }
 
     /// Walks from these registers to the root, reusing the last walk as far as it is proved to hold.
@@ -83,7 +85,7 @@ impl Walker {
         self.walk.memoised(registers, resolver, tree)
     }
 
-    /// Walks every frame. The answer is that of [`walk`](Self::walk); a difference is a bug.
+    /// Walks every frame. The answer is that of [`walk`](Self::walk); a difference is a bug, unless the tree was emptied in between.
     ///
     /// Neither uses nor changes the last walk. Rules come from the cache.
     pub fn walk_unmemoised(
@@ -107,19 +109,6 @@ impl Walker {
     ) -> NodeId {
         let tree = &mut Interner::new(&mut self.tree, sink);
         self.walk.by_cfi(registers, resolver, tree)
-    }
-
-    /// As [`walk`](Self::walk), with nodes from a tree of the caller's.
-    ///
-    /// A walker that is used so must only ever be used so, and with one tree, since it keeps the nodes of the last
-    /// walk. After a change of the tree, [`reset`](Self::reset).
-    pub fn walk_into(
-        &mut self,
-        registers: &Registers,
-        resolver: &mut impl Resolver,
-        tree: &mut impl Tree,
-    ) -> NodeId {
-        self.walk.memoised(registers, resolver, tree)
     }
 
     /// How the last walk ended.
@@ -179,7 +168,7 @@ impl Gatherer {
         &mut self,
         registers: &Registers,
         resolver: &mut impl Resolver,
-        tree: &mut impl Tree,
+        tree: &mut Interner<'_, impl Sink>,
     ) -> NodeId {
         match self.gather(registers, self.memo.leaf(), resolver) {
             Gathered::Full => {
@@ -189,22 +178,22 @@ impl Gatherer {
             Gathered::Done { kept, end } => {
                 self.last_end = end.into();
                 let parent = match self.memo.get(kept) {
-                    Some(record) => record.node,
+                    Some(record) => record.stack(),
                     None => root(end, tree),
                 };
                 if self.path.len() == 0 {
                     // All of it was there.
                     self.memo.cut_to(kept);
-                    return parent;
+                    return parent.node;
                 }
                 let base = self.memo.word_base(kept, &self.path);
-                let node = self.path.intern(parent, base, tree);
+                let leaf = self.path.intern(parent, base, tree);
                 match self.stack.range_of_walk() {
                     Some(range) => self.memo.store(kept, &self.path, range),
                     None => self.memo.forget(),
                 }
                 self.memo.end = end;
-                node
+                leaf.node
             }
         }
     }
@@ -213,14 +202,14 @@ impl Gatherer {
         &mut self,
         registers: &Registers,
         resolver: &mut impl Resolver,
-        tree: &mut impl Tree,
+        tree: &mut Interner<'_, impl Sink>,
     ) -> NodeId {
         match self.gather(registers, self.memo.len(), resolver) {
             Gathered::Full => self.by_cfi(registers, resolver, tree),
             Gathered::Done { end, .. } => {
                 self.last_end = end.into();
                 let parent = root(end, tree);
-                self.path.intern(parent, 0, tree)
+                self.path.intern(parent, 0, tree).node
             }
         }
     }
@@ -335,7 +324,7 @@ impl Gatherer {
         &mut self,
         registers: &Registers,
         resolver: &mut impl Resolver,
-        tree: &mut impl Tree,
+        tree: &mut Interner<'_, impl Sink>,
     ) -> NodeId {
         self.path.clear();
         self.stack.begin(registers.sp);
@@ -360,7 +349,7 @@ impl Gatherer {
         };
         self.last_end = end.into();
         let parent = root(end, tree);
-        self.path.intern(parent, 0, tree)
+        self.path.intern(parent, 0, tree).node
     }
 }
 
@@ -376,9 +365,9 @@ enum Reuse {
 
 /// What the frame nearest to the root hangs from.
 #[inline(always)]
-fn root(end: MemoEnd, tree: &mut impl Tree) -> NodeId {
+fn root(end: MemoEnd, tree: &mut Interner<'_, impl Sink>) -> Stack {
     if end != MemoEnd::Depth {
-        return NodeId::ROOT;
+        return Stack::ROOT;
     }
-    tree.child(NodeId::ROOT, Frame { pc: 0, module: 0, flags: FrameFlags::TRUNCATED })
+    tree.child(Stack::ROOT, Frame { pc: 0, module: 0, flags: FrameFlags::TRUNCATED })
 }

@@ -165,7 +165,9 @@ impl State {
     }
 
     pub(crate) fn same(&self, left: NodeId, right: NodeId, what: &str) {
-        if left != right {
+        // A stack has one node, until the tree of 1 << 17 slots was emptied for the first time.
+        let emptied = self.walker.tree().len() > 3 << 15;
+        if left != right && !(emptied && self.frames(left) == self.frames(right)) {
             panic!(
                 "probe {}: {what}: {:#x?}\ninstead of {:#x?}",
                 self.probes,

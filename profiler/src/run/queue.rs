@@ -1,0 +1,194 @@
+//! One ring's side of the merge.
+
+use super::merge::{Nodes, Output};
+use grapnel_trace::Event;
+use grapnel_trace::heap::HeapEvent;
+use grapnel_trace::wire::{self, BadRecord, HeapRecord, Record, SHARDS, kind, shard};
+
+/// The records of one ring, from where they were drained to where they go out.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    /// Words drained from the ring and not yet parsed.
+    words: Vec<u64>,
+    /// How many of them were used up.
+    used: usize,
+    /// The ring's node numbers to the trace's.
+    nodes: Vec<u32>,
+    thread: u32,
+    /// What the clocks of records are near to.
+    clock: u64,
+    /// The clock of the last event that went out.
+    ticks: u64,
+    /// The upper part of the next size.
+    large: u64,
+    broken: bool,
+}
+
+impl Queue {
+    /// Where words that were drained from the ring go.
+    pub(crate) fn inlet(&mut self) -> &mut Vec<u64> {
+        self.words.drain(..self.used);
+        self.used = 0;
+        if self.broken {
+            self.words.clear();
+        }
+        &mut self.words
+    }
+
+    fn front(&self) -> &[u64] {
+        self.words.get(self.used..).unwrap_or(&[])
+    }
+
+    /// Whether nothing waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.front().is_empty()
+    }
+
+    /// What comes from here on was written after this clock.
+    pub(crate) fn is_later_than(&mut self, ticks: u64) {
+        self.ticks = self.ticks.max(ticks);
+    }
+
+    /// The address, the number and the clock of the first event, if it is numbered.
+    pub(crate) fn place(&self) -> Option<(u64, u32, u64)> {
+        let record = wire::whole_heap_record(self.front())?;
+        let order = record.order?;
+        Some((record.address, order.seq, order.ticks_near(self.clock)))
+    }
+
+    /// Uses up what has no place in the order at the front; the clock of the first event behind it.
+    pub(crate) fn head(
+        &mut self,
+        nodes: &mut Nodes,
+        threads: &mut u32,
+        out: &mut impl Output,
+        done: &mut usize,
+    ) -> Result<Option<u64>, BadRecord> {
+        loop {
+            let front = self.front();
+            if let Some(record) = wire::whole_heap_record(front) {
+                if let Some(order) = record.order {
+                    return Ok(Some(order.ticks_near(self.clock)));
+                }
+                self.used += record.len;
+                *done += 1;
+                let event = self.event(&record);
+                out.heap(self.ticks, event);
+                continue;
+            }
+            match wire::parse(front) {
+                Ok(Some((record, len))) => {
+                    self.used += len;
+                    *done += 1;
+                    self.take(record, nodes, threads, out);
+                }
+                Ok(None) => return Ok(None),
+                Err(error) => {
+                    // Where the next record begins can't be known.
+                    self.broken = true;
+                    self.used = self.words.len();
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// Hands out the first event if it is due, and those behind it up to the clock `until`. Returns the clock of the
+    /// first that stays. The first must be one with a place in the order and lie before `until`.
+    pub(crate) fn run(
+        &mut self,
+        until: u64,
+        next: &mut [u32; SHARDS],
+        nodes: &mut Nodes,
+        threads: &mut u32,
+        out: &mut impl Output,
+        done: &mut usize,
+    ) -> Result<Option<u64>, BadRecord> {
+        loop {
+            let numbered =
+                wire::whole_heap_record(self.front()).and_then(|record| Some((record, record.order?)));
+            let Some((record, order)) = numbered else {
+                match self.head(nodes, threads, out, done)? {
+                    Some(ticks) if ticks <= until => continue,
+                    first => return Ok(first),
+                }
+            };
+            let ticks = order.ticks_near(self.clock);
+            if ticks > until {
+                return Ok(Some(ticks));
+            }
+            let expected = &mut next[shard(record.address)];
+            // A number from the past: its gap was passed over. Its event comes late, but it comes.
+            if (order.seq.wrapping_sub(*expected) as i32) > 0 {
+                return Ok(Some(ticks));
+            }
+            if order.seq == *expected {
+                *expected = expected.wrapping_add(1);
+            }
+            self.used += record.len;
+            *done += 1;
+            self.ticks = ticks;
+            let event = self.event(&record);
+            out.heap(ticks, event);
+        }
+    }
+
+    #[inline]
+    fn event(&mut self, record: &HeapRecord) -> HeapEvent {
+        let (thread, address) = (self.thread, record.address);
+        let (stack, size) = (self.node(record.node), u64::from(record.size) | self.large);
+        match record.source() {
+            Some(source) => {
+                self.large = 0;
+                HeapEvent::Alloc { thread, stack, address, size, source }
+            }
+            None => match record.kind {
+                kind::REALLOC_END => {
+                    self.large = 0;
+                    HeapEvent::ReallocEnd { thread, stack, address, size, old: record.old }
+                }
+                kind::REALLOC_BEGIN => HeapEvent::ReallocBegin { thread, address },
+                kind::REALLOC_FAILED => HeapEvent::ReallocFailed { thread, address },
+                _ => HeapEvent::Free { thread, address },
+            },
+        }
+    }
+
+    #[inline]
+    fn node(&self, local: u32) -> u32 {
+        self.nodes.get((local as usize).wrapping_sub(1)).copied().unwrap_or(0)
+    }
+
+    /// Takes a record that has no place in the order.
+    fn take(&mut self, record: Record, nodes: &mut Nodes, threads: &mut u32, out: &mut impl Output) {
+        let event = match record {
+            Record::Node { parent, pc, module, flags } => {
+                let parent = self.node(parent);
+                let (id, is_new) = nodes.number(parent, pc, module, flags);
+                self.nodes.push(id);
+                if !is_new {
+                    return;
+                }
+                Event::Node { id, parent, pc, module, flags }
+            }
+            Record::Reset => return self.nodes.clear(),
+            Record::Thread { tid, name } => {
+                self.thread = *threads;
+                *threads += 1;
+                let len = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
+                Event::Thread { index: self.thread, tid, name: name[..len].to_vec() }
+            }
+            Record::Module(module) => Event::Module(module),
+            Record::Unload(id) => Event::Unload(id),
+            Record::Lost(count) => Event::Lost(count),
+            Record::Large(upper) => return self.large = upper << 32,
+            Record::Clock(ticks) => {
+                self.clock = ticks;
+                self.ticks = self.ticks.max(ticks);
+                return;
+            }
+            Record::Heap(_) => return,
+        };
+        out.other(self.ticks, event);
+    }
+}
