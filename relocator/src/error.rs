@@ -147,8 +147,7 @@ pub enum Error {
         /// Its target.
         target: CodeAddr,
     },
-    /// A call goes into the window, so its return address has a meaning at the original place only; or it asks for its
-    /// own address, and the window may jump to that.
+    /// A call goes into the window, so its return address has a meaning at the original place only.
     #[error("it calls into the window: {culprit}")]
     CallIntoWindow {
         /// The call.

@@ -29,15 +29,18 @@
 //! # The contract
 //!
 //! For every window that is accepted, running the relocated code leaves the same registers, flags and memory, makes the
-//! same accesses, and leaves by the same exits as the original does at its own address. Three things are excepted,
+//! same accesses, and leaves by the same exits as the original does at its own address. Four things are excepted,
 //! because they are what a trampoline is:
 //!
 //! * A `call` inside the window pushes the address of the relocated code behind it, so that the callee returns into the
-//!   relocated code. `call` to the very next instruction only asks for its address, and pushes the original one.
+//!   relocated code. `call` to the very next instruction only asks for its address, and pushes the original one; in the
+//!   window, where a patch lies, that address is refused.
 //! * A recursive call to the window's own start goes to the original address, where the patch is: it is a call like any
 //!   other of the function.
 //! * The x87 unit keeps the address of its last instruction, for handlers of its exceptions. After an x87 instruction of
 //!   the window that is an address in the relocated code. A window that stores it itself is refused.
+//! * In A32 code `push` of several registers and the program counter reads one of the words back that it has just
+//!   written, still above the stack pointer. Through any other base it does not.
 //!
 //! An operand or a target that the destination does not reach may need a register. One is taken only if it is shown that
 //! nobody reads it any more, and is then listed in [`Relocated::clobbers`]; otherwise it is kept on the stack meanwhile,

@@ -165,3 +165,18 @@ fn a_window_in_the_middle_of_a_function_is_checked_on_both_sides() {
     assert!(matches!(check(8..16), Verdict::Refused(branch) if branch.at == FROM));
     assert!(matches!(check(12..16), Verdict::Assumed(Reason::LoopsToStart(branch)) if branch.at == FROM));
 }
+
+#[test]
+fn a_register_is_looked_for_as_far_as_512_words() {
+    const CMP: u32 = 0xeb01_001f;
+    const NOP: u32 = 0xd503_201f;
+    const MOV_X17: u32 = 0xd280_0011;
+    let emit = |nops| {
+        let code: Vec<u32> = [&[CMP][..], &vec![NOP; nops], &[MOV_X17]].concat();
+        plan(&code, 4, false).emit(FAR)
+    };
+    for nops in [0, 29, 31, 127, 510] {
+        assert!(emit(nops).unwrap().clobbers().contains(17), "{nops}");
+    }
+    assert_eq!(emit(511).unwrap_err().kind(), "no-scratch");
+}

@@ -217,8 +217,12 @@ impl Planner<'_> {
 
     fn call(&self, inst: &Inst, target: CodeAddr, thumb: bool) -> Result<Lowering, Error> {
         // A call to the next instruction only asks for its address, unless the window goes there by it.
-        if !thumb && target == inst.next() && !(self.is_interior(target) && self.goes_indirectly()) {
-            return Ok(Lowering::Value { register: LR, value: target });
+        // It only asks for its address. One under the patch has no use but to be read or jumped to.
+        if !thumb && target == inst.next() {
+            return match self.is_interior(target) {
+                false => Ok(Lowering::Value { register: LR, value: target }),
+                true => Err(Error::UsesWindow { culprit: culprit(inst), target }),
+            };
         }
         match self.inside(target) {
             None => Ok(Lowering::Call { target, thumb }),

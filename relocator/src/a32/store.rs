@@ -93,12 +93,15 @@ impl StoreList {
             Carrier::Stored { register: register as u8, slot: first + below * 4 }
         });
         let scratch = || choose(insts, sight, number, inst, true).map(Carrier::Scratch);
-        // On the stack a slot can be read again; elsewhere, who knows what a read does.
-        let carrier = match stored {
-            Some(stored) if stores_base || base == SP || list >> SP & 1 == 1 => stored,
-            Some(stored) => scratch().unwrap_or(stored),
+        // On the stack a slot can be read again; elsewhere, who knows what a read does. There any register is kept on the
+        // stack meanwhile, which the list may be stored from before.
+        let kept = (0..SP).find(|&register| register != base).filter(|_| base != SP);
+        let kept = kept.map(|register| Carrier::Scratch(Scratch { register, way: Way::Spill }));
+        let carrier = match stored.filter(|_| base == SP) {
+            Some(stored) => stored,
             None => match scratch() {
                 Ok(carrier) => carrier,
+                Err(Error::NoScratch { .. }) if let Some(kept) = kept => kept,
                 Err(_) if list == 0 && base == SP && !up && writes_back && !before => return Ok(None),
                 Err(error) => return Err(error),
             },

@@ -19,9 +19,9 @@ use grapnel_arch::{
 use super::{MAX_WORDS, plan::Base};
 use crate::WindowOptions;
 
-/// How many instructions are looked at, the window's among them, at first and if that does not do.
-const LOOKS: [usize; 2] = [32, SIGHT];
-const SIGHT: usize = 128;
+/// How many instructions are looked at, the window's among them: at first, and as long as that does not do.
+const LOOKS: [usize; 3] = [32, 128, SIGHT];
+const SIGHT: usize = 512;
 
 const ALL: RegisterMask = (1 << ZERO_OR_SP) - 1;
 
@@ -46,11 +46,9 @@ const CANDIDATES: [u8; 29] = [
 
 /// What is kept of a function to look through once a register is needed. Decoding it takes longer than all the rest of a
 /// relocation, and code that stays nearby needs none.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(PartialEq, Eq, Debug)]
 pub(super) struct Ahead {
-    /// Behind the first `len` there are zeros.
-    bytes: [u8; SIGHT * INST_LEN],
-    len: usize,
+    bytes: ArrayVec<u8, { SIGHT * INST_LEN }>,
     extent: Option<usize>,
     entry: bool,
 }
@@ -60,10 +58,19 @@ impl Ahead {
     pub(super) fn new(bytes: &[u8], options: WindowOptions) -> Self {
         let WindowOptions { extent, entry, .. } = options;
         let len = bytes.len().min(extent.unwrap_or(usize::MAX)).min(SIGHT * INST_LEN);
-        let mut ahead = Self { bytes: [0; _], len, extent, entry };
-        ahead.bytes[..len].copy_from_slice(&bytes[..len]);
-        ahead
+        Self { bytes: copied(&bytes[..len]), extent, entry }
     }
+}
+
+impl Clone for Ahead {
+    fn clone(&self) -> Self {
+        Self { bytes: copied(&self.bytes), ..*self }
+    }
+}
+
+/// All at once, which collecting them is not. There are no more than there is room for.
+fn copied(bytes: &[u8]) -> ArrayVec<u8, { SIGHT * INST_LEN }> {
+    ArrayVec::try_from(bytes).unwrap_or_default()
 }
 
 /// The registers that hold nothing at a place.
@@ -105,12 +112,17 @@ pub(super) struct Free {
 impl Free {
     /// What is known at the places of a window that is `len` bytes long.
     pub(super) fn find(code: &[Inst], from: CodeAddr, len: usize, ahead: &Ahead) -> Self {
-        let [near, far] = LOOKS.map(|words| ahead.len.min(words * INST_LEN));
-        let free = Self::look(code, from, len, ahead, near);
-        if free.is_enough(code) || near == far {
-            return free;
+        let [first, further @ ..] = LOOKS.map(|words| words * INST_LEN);
+        let mut free = Self::look(code, from, len, ahead, first);
+        let mut seen = first;
+        for look in further {
+            if seen >= ahead.bytes.len() || free.is_enough(code) {
+                break;
+            }
+            free = Self::look(code, from, len, ahead, look);
+            seen = look;
         }
-        Self::look(code, from, len, ahead, far)
+        free
     }
 
     /// There is a register for all that may need one.
@@ -127,17 +139,20 @@ impl Free {
         (exits || self.for_resume().is_some()) && (0..code.len()).all(|number| target(number) && base(number))
     }
 
-    /// The same, from the first `seen` bytes alone.
+    /// The same, from no more than the first `seen` bytes.
     fn look(code: &[Inst], from: CodeAddr, len: usize, ahead: &Ahead, seen: usize) -> Self {
-        let sight = Sight::new(code, from, &ahead.bytes[..seen], ahead);
+        let sight = Sight::new(code, from, seen, ahead);
         let live = sight.live();
         let own_convention = live[0].used & TEMPORARY != 0 || sight.pushes_scratch();
         let changed = code.iter().map(|inst| inst.effects().changes).fold(0, |all, one| all | one);
         let entered = if ahead.entry && !own_convention { TEMPORARY & !changed } else { 0 };
+        // Behind a function's entry there is assembly that passes values in any register to functions of its own: a
+        // register that it names is not taken on the ABI's word.
+        let passed = if ahead.entry { 0 } else { sight.named() };
         let dead = |place: Live| Dead {
             shown: ALL & !place.shown,
             abi: entered & !place.used
-                | if own_convention { ALL & !place.shown } else { ALL & !place.by_abi },
+                | if own_convention { ALL & !place.shown } else { ALL & !place.by_abi & !passed },
         };
         let at = |addr: CodeAddr| sight.index(addr).map(|index| dead(live[index]));
         let nothing_seen = Dead { shown: 0, abi: entered };
@@ -225,14 +240,14 @@ struct Sight {
 }
 
 impl Sight {
-    fn new(window: &[Inst], from: CodeAddr, bytes: &[u8], &Ahead { extent, entry, .. }: &Ahead) -> Self {
-        let words = bytes.chunks_exact(INST_LEN).enumerate();
+    fn new(window: &[Inst], from: CodeAddr, seen: usize, ahead: &Ahead) -> Self {
+        let words = ahead.bytes[..seen.min(ahead.bytes.len())].chunks_exact(INST_LEN).enumerate();
         let code = words.map(|(number, word)| {
             let at = from.add((number * INST_LEN) as u64);
             let known = window.get(number).filter(|inst| inst.addr() == at);
             known.copied().or_else(|| decode(at, word).ok())
         });
-        Self { from, code: code.collect(), extent, entry }
+        Self { from, code: code.collect(), extent: ahead.extent, entry: ahead.entry }
     }
 
     fn index(&self, addr: CodeAddr) -> Option<usize> {
@@ -245,6 +260,12 @@ impl Sight {
         let before = target < self.from;
         let outside = |extent: usize| target.offset_within(self.from, extent as u64).is_none();
         self.extent.is_some_and(|extent| if before { self.entry } else { outside(extent) })
+    }
+
+    /// The registers that some instruction in sight reads or changes.
+    fn named(&self) -> RegisterMask {
+        let effects = self.code.iter().flatten().map(Inst::effects);
+        effects.fold(0, |named, Effects { reads, changes, .. }| named | reads | changes)
     }
 
     fn pushes_scratch(&self) -> bool {

@@ -2,7 +2,10 @@
 //!
 //! What an instruction computes from its address is computed in its own destination register where it has one: ADRP, or
 //! a literal beyond 4 GiB. Only far jumps, and far literals of vectors, need a register of their own, which `liveness`
-//! finds. That rests on the AAPCS64 where a call, a return or an entry is passed. Code with a convention of its own is
+//! finds. A far jump can't keep a register on the stack meanwhile: only `br` goes that far, and the code that it goes to is
+//! the original's, which would not load the register again.
+//!
+//! What is found rests on the AAPCS64 where a call, a return or an entry is passed. Code with a convention of its own is
 //! told by what it does with X0 to X17; a function that is so short that it does nothing with them is not. The one known
 //! is the resolver of TLS descriptors that returns a constant (`ldr x0, [x0, #8]; ret`), whose callers keep values in
 //! X16 and X17.

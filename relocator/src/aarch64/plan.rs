@@ -194,9 +194,12 @@ impl Plan {
             },
             Flow::Jump { target } => Ok(Lowering::Jump(dest(target)?)),
             Flow::Cond { field, target } => Ok(Lowering::Cond(field, dest(target)?)),
-            // It only asks for its address, which stays the original one.
-            Flow::Call { target } if target == inst.next() && !jumps_to_link(window, insts, target) => {
-                Ok(Lowering::Address { register: LINK, target })
+            // It only asks for its address. One under the patch has no use but to be read or jumped to.
+            Flow::Call { target } if target == inst.next() => {
+                match target.offset_within(window.from, window.len as u64) {
+                    None => Ok(Lowering::Address { register: LINK, target }),
+                    Some(_) => Err(Error::UsesWindow { culprit: culprit(inst), target }),
+                }
             }
             Flow::Call { target } => match target.offset_within(window.from, window.len as u64) {
                 // A recursive call: it goes where every other caller's goes.
@@ -317,12 +320,6 @@ fn copy(window: &Window, run: &[Inst], inst: &Inst) -> Result<Lowering, Error> {
 pub(super) fn added_address(run: &[Inst], add: &Inst) -> Option<CodeAddr> {
     added(add)?;
     address(run, (add.word() & 0x1f) as u8)
-}
-
-/// The address that a call to the next instruction leaves lies under the patch, and the window may go there.
-fn jumps_to_link(window: &Window, insts: &Insts, link: CodeAddr) -> bool {
-    let goes = |inst: &Inst| matches!(inst.flow(), Flow::Return | Flow::JumpIndirect | Flow::CallIndirect);
-    link.offset_within(window.from, window.len as u64).is_some() && insts.code.iter().any(goes)
 }
 
 fn dest(window: &Window, insts: &Insts, inst: &Inst, target: CodeAddr) -> Result<Dest, Error> {

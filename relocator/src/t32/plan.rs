@@ -224,9 +224,11 @@ fn lower(window: &Window, insts: &Insts, inst: &Inst) -> Result<Lowering, Error>
         Flow::CompareZero { nonzero, register, target } => {
             Ok(Lowering::CompareZero(nonzero, register, dest(target)?))
         }
-        Flow::Call { target } if target == inst.next() && !jumps_to_link(window, insts, target) => {
-            Ok(Lowering::LinkNext(target))
-        }
+        // It only asks for its address. One under the patch has no use but to be read or jumped to.
+        Flow::Call { target } if target == inst.next() => match into_window(target) {
+            None => Ok(Lowering::LinkNext(target)),
+            Some(_) => Err(Error::UsesWindow { culprit: culprit(inst), target }),
+        },
         Flow::Call { target } => match into_window(target) {
             // A recursive call: it goes where every other caller's goes.
             None | Some(0) => Ok(Lowering::Call(target)),
@@ -305,12 +307,6 @@ fn copied(bytes: &[u8]) -> Copied {
         *word = bytes.iter().rev().fold(0, |word, &byte| word << 8 | u32::from(byte));
     }
     copied
-}
-
-/// The address that a call to the next instruction leaves in LR lies under the patch, and the window may go there.
-fn jumps_to_link(window: &Window, insts: &Insts, link: CodeAddr) -> bool {
-    let goes = |inst: &Inst| matches!(inst.flow(), Flow::Return | Flow::JumpIndirect | Flow::CallIndirect);
-    inside(window, link) && insts.code.iter().any(goes)
 }
 
 fn dest(window: &Window, insts: &Insts, inst: &Inst, target: CodeAddr) -> Result<Dest, Error> {

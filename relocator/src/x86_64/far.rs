@@ -6,14 +6,15 @@
 //! | register | costs |
 //! |---|---|
 //! | the one that the instruction overwrites itself | nothing |
-//! | R11, at a call or a jump through memory to another function | a clobber |
+//! | R11, at a call or a jump through memory in the window of a function's entry | a clobber |
 //! | one that the code ahead overwrites before it reads it | a clobber |
 //! | any that the instruction leaves alone, kept on the stack meanwhile | time |
 //!
 //! **R11** belongs to the linker between functions: PLT entries and the dynamic linker's resolver change it (System V
 //! ABI for AMD64, 3.2.1), so neither a callee that is called through memory nor the caller behind it counts on its
-//! value. It is not taken if the window has put something there, and for a jump only at a function's entry: elsewhere
-//! `jmp [rip]` may as well be a computed goto. For no other instruction is R11 free at an entry: a caller that
+//! value. It is not taken if the window has put something there, and only at a function's entry: elsewhere `jmp [rip]` may as
+//! well be a computed goto, and code before the window may have put an argument there for a callee with a convention of
+//! its own (GCC's `__morestack`). For no other instruction is R11 free at an entry: a caller that
 //! knows its callee's code may keep values in registers which that leaves alone (GCC's `-fipa-ra`).
 //!
 //! **The stack** is written to only beyond the 128 bytes below RSP that a leaf function may use without moving it (the
@@ -70,8 +71,7 @@ impl Far {
             return Self::Own(own);
         }
         let to_function = match inst.flow() {
-            Flow::CallIndirect => true,
-            Flow::JumpIndirect => insts.entry,
+            Flow::CallIndirect | Flow::JumpIndirect => insts.entry,
             _ => false,
         };
         if to_function && !insts.list.iter().any(|other| other.addr() != inst.addr() && touches_r11(other)) {

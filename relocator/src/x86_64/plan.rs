@@ -150,8 +150,12 @@ fn lower(window: &Window, insts: &Insts, inst: &Inst) -> Result<Lowering, Error>
         Flow::Cond { cond, target } => Ok(Lowering::Cond(cond, dest(target)?)),
         Flow::Counter { kind, target } => Ok(Lowering::Counter(kind, dest(target)?)),
         Flow::Xbegin { fallback } => Ok(Lowering::Xbegin(dest(fallback)?)),
-        Flow::Call { target } if target == inst.next() && !jumps_to_pushed(window, &insts.list, target) => {
-            Ok(Lowering::PushNext)
+        // It only asks for its address. One under the patch has no use but to be read or jumped to.
+        Flow::Call { target } if target == inst.next() => {
+            match target.offset_within(window.from, window.len as u64) {
+                None => Ok(Lowering::PushNext),
+                Some(_) => Err(Error::UsesWindow { culprit: culprit(inst), target }),
+            }
         }
         Flow::Call { target } => match target.offset_within(window.from, window.len as u64) {
             // A recursive call: it goes where every other caller's goes.
@@ -164,12 +168,6 @@ fn lower(window: &Window, insts: &Insts, inst: &Inst) -> Result<Lowering, Error>
             Err(Error::Unsupported { culprit: culprit(inst), reason: reason.into() })
         }
     }
-}
-
-/// The address that a call to the next instruction pushes lies under the patch, and the window may go there.
-fn jumps_to_pushed(window: &Window, insts: &[Inst], pushed: CodeAddr) -> bool {
-    let goes = |inst: &Inst| matches!(inst.flow(), Flow::Return | Flow::JumpIndirect | Flow::CallIndirect);
-    pushed.offset_within(window.from, window.len as u64).is_some() && insts.iter().any(goes)
 }
 
 fn dest(window: &Window, insts: &[Inst], inst: &Inst, target: CodeAddr) -> Result<Dest, Error> {
