@@ -16,6 +16,7 @@ pub mod a32;
 #[cfg(feature = "arm")]
 pub mod aarch64;
 mod addr;
+mod error;
 mod isa;
 mod listing;
 #[cfg(feature = "arm")]
@@ -24,6 +25,7 @@ mod table;
 pub mod x86_64;
 
 pub use addr::CodeAddr;
+pub use error::DecodeError;
 pub use isa::{Isa, UnknownIsa};
 pub use listing::{Line, listing};
 pub use table::{TableForm, TableJump};

@@ -2,8 +2,8 @@
 
 use exarmo_aarch32::{Instruction, ListFile, Mnemonic, Offset, Operand, Reg, a32 as exarmo};
 use grapnel_arch::{
-    CodeAddr,
-    a32::{DecodeError, Flow, Form, Inst, LR, PC, SP, Unsupported, decode},
+    CodeAddr, DecodeError,
+    a32::{Flow, Form, Inst, LR, PC, SP, Unsupported, decode},
 };
 
 const AT: CodeAddr = CodeAddr(0x1_0000);

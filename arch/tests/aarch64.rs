@@ -2,8 +2,8 @@
 
 use exarmo_aarch64::{BranchKind, DynRegSp, DynRegZr, Instruction, Offset, Operand, Reg, decode_word};
 use grapnel_arch::{
-    CodeAddr,
-    aarch64::{DecodeError, Field, Flow, Inst, PcUse, Unsupported, decode},
+    CodeAddr, DecodeError,
+    aarch64::{Field, Flow, Inst, PcUse, Unsupported, decode},
 };
 
 const AT: CodeAddr = CodeAddr(0x7f00_1234_5678);

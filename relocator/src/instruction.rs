@@ -1,8 +1,8 @@
 //! What is asked of an instruction of any set, where its function is swept and where a window ends.
 
-use grapnel_arch::{CodeAddr, TableJump};
+use grapnel_arch::{CodeAddr, DecodeError, TableJump};
 
-use crate::Culprit;
+use crate::{Culprit, Unsupported};
 
 /// A decoded instruction. `run` is always a run of instructions that are executed one after the other, and ends with the
 /// one that is asked about.
@@ -17,7 +17,15 @@ pub(crate) trait Instruction: Copy {
     const ADDRESS: u64;
 
     /// Decodes what is executed right behind the last of `run`.
-    fn decode_behind(run: &[Self], at: CodeAddr, bytes: &[u8]) -> Option<Self>;
+    fn decode_behind(run: &[Self], at: CodeAddr, bytes: &[u8]) -> Result<Self, DecodeError>;
+
+    /// Of what is no instruction.
+    fn culprit_behind(run: &[Self], at: CodeAddr, bytes: &[u8]) -> Culprit;
+
+    /// Why it is refused when [`Instruction::decode_behind`] finds it unpredictable.
+    fn unpredictable() -> Option<Unsupported> {
+        None
+    }
 
     /// In bytes.
     fn len(&self) -> usize;
@@ -29,9 +37,9 @@ pub(crate) trait Instruction: Copy {
 
     fn culprit(&self) -> Culprit;
 
-    fn culprit_at(at: CodeAddr, bytes: &[u8]) -> Culprit;
-
     fn is_padding(&self) -> bool;
+
+    fn is_breakpoint(&self) -> bool;
 
     /// No execution goes on behind it.
     fn is_exit(&self) -> bool;

@@ -1,6 +1,5 @@
 //! The sweep over a function that [`flow`](crate::flow) answers from. It is the same for every instruction set; what one
-//! instruction does is told by
-//! [`Instruction`].
+//! instruction does is told by [`Instruction`].
 //!
 //! First everything is followed that direct branches and known tables reach from the function's entries; then what lies
 //! between, as it comes. Where data lies among the code, a sweep may take some of it for instructions before the load is
@@ -89,7 +88,7 @@ impl<I: Instruction> Sweep<'_, I> {
         for &entry in self.around.entries {
             let Some(offset) = self.offset(entry) else { continue };
             if self.is_inner(offset) {
-                self.refuse(I::culprit_at(entry, &self.bytes[offset..]));
+                self.refuse(I::culprit_behind(&[], entry, &self.bytes[offset..]));
             }
             self.reach(offset / I::UNIT);
         }
@@ -100,7 +99,7 @@ impl<I: Instruction> Sweep<'_, I> {
                 continue;
             }
             match I::decode_behind(&[], self.at(unit), &self.bytes[unit * I::UNIT..]) {
-                Some(inst) if inst.is_padding() => unit += inst.len() / I::UNIT,
+                Ok(inst) if inst.is_padding() => unit += inst.len() / I::UNIT,
                 _ => {
                     self.assume(Reason::Unreached(self.at(unit)));
                     self.reach(unit);
@@ -166,7 +165,7 @@ impl<I: Instruction> Sweep<'_, I> {
             while unit < self.known.len() && self.known[unit] & ends == 0 {
                 self.known[unit] |= SEEN;
                 let bytes = &self.bytes[unit * I::UNIT..];
-                let Some(inst) = I::decode_behind(&run, self.at(unit), bytes) else {
+                let Ok(inst) = I::decode_behind(&run, self.at(unit), bytes) else {
                     self.assume(Reason::Undecodable(self.at(unit)));
                     break;
                 };

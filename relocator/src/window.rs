@@ -1,7 +1,7 @@
 //! The run of whole instructions that a patch overwrites.
 
 use arrayvec::ArrayVec;
-use grapnel_arch::{CodeAddr, Isa};
+use grapnel_arch::{CodeAddr, DecodeError, Isa};
 
 use crate::{Error, a32, aarch64, instruction::Instruction, t32, x86_64};
 
@@ -144,6 +144,17 @@ impl Window {
     }
 }
 
+/// The instruction at `at`, which is executed right behind the last of `run`. A breakpoint is none of the function's.
+pub(crate) fn next<I: Instruction>(run: &[I], at: CodeAddr, bytes: &[u8]) -> Result<I, Error> {
+    let culprit = || I::culprit_behind(run, at, bytes);
+    let inst = I::decode_behind(run, at, bytes).map_err(|error| match (error, I::unpredictable()) {
+        (DecodeError::Truncated, _) => Error::Truncated { at },
+        (DecodeError::Unpredictable, Some(reason)) => Error::Unsupported { culprit: culprit(), reason },
+        _ => Error::Undefined { culprit: culprit() },
+    })?;
+    if inst.is_breakpoint() { Err(Error::Breakpoint { culprit: inst.culprit() }) } else { Ok(inst) }
+}
+
 /// Nothing of the function lies behind the first `len` bytes of the window, of whose code `last` is the last.
 ///
 /// With an extent that is a matter of its length. Without one, what lies behind an exit belongs to the function only
@@ -182,7 +193,7 @@ pub(crate) fn padding<I: Instruction>(
     let mut padded = len;
     while padded < min_len {
         let rest = bytes.get(padded..).unwrap_or_default();
-        let inst = I::decode_behind(&[], from.add(padded as u64), rest).filter(I::is_padding);
+        let inst = I::decode_behind(&[], from.add(padded as u64), rest).ok().filter(I::is_padding);
         padded += inst.ok_or_else(ends_early)?.len();
     }
     // A `nop` that crosses the boundary is no padding of this function alone.

@@ -7,7 +7,7 @@ use super::{
     flow::flow,
     form::{bit, nibble},
 };
-use crate::CodeAddr;
+use crate::{CodeAddr, DecodeError};
 
 /// An instruction with its address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -103,21 +103,6 @@ impl Inst {
     pub const fn is_padding(&self) -> bool {
         matches!(self.word, 0xe320_f000 | 0xe1a0_0000)
     }
-}
-
-/// Why bytes are no instruction.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum DecodeError {
-    /// There are fewer than four bytes.
-    #[error("the bytes end inside an instruction")]
-    Truncated,
-    /// The manual defines no instruction with these bytes.
-    #[error("the bytes are not an instruction")]
-    Undefined,
-    /// The manual leaves open what these bytes do.
-    #[error("the manual leaves open what these bytes do")]
-    Unpredictable,
 }
 
 /// Decodes the first instruction of `bytes`, which runs at `addr`, a multiple of 4 below 4 GiB.

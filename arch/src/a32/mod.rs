@@ -13,7 +13,7 @@ mod table;
 mod text;
 
 pub use cond::Cond;
-pub use decode::{DecodeError, Exclusive, Inst, decode};
+pub use decode::{Exclusive, Inst, decode};
 pub use flow::{Flow, Unsupported};
 pub use form::{Form, Opcode};
 pub use pointer::{Address, Literal, PcReads, field, modified_immediate, pc};

@@ -1,7 +1,7 @@
 //! One instruction, and what a relocator must know of it.
 
 use super::{Flow, INST_LEN, PcOperand, flow::flow, pointer::operand};
-use crate::CodeAddr;
+use crate::{CodeAddr, DecodeError};
 
 /// An instruction with its address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -10,21 +10,6 @@ pub struct Inst {
     word: u32,
     flow: Flow,
     operand: Option<PcOperand>,
-}
-
-/// Why bytes are no instruction.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum DecodeError {
-    /// The bytes end inside the instruction.
-    #[error("the bytes end inside an instruction")]
-    Truncated,
-    /// An instruction lies at a multiple of 4 (DDI 0487, D1.6.3).
-    #[error("the address is no multiple of 4")]
-    Misaligned,
-    /// The word is not allocated to an instruction.
-    #[error("the bytes are no defined instruction")]
-    Undefined,
 }
 
 /// What an instruction has to do with exclusive accesses (DDI 0487, B2.12).

@@ -10,7 +10,7 @@ mod registers;
 mod table;
 mod text;
 
-pub use decode::{Copying, DecodeError, Exclusive, Inst, decode};
+pub use decode::{Copying, Exclusive, Inst, decode};
 pub use encode::{
     Field, Low12, NOP, Page21, Rel21, add_low12, adr, adrp, b, bl, blr, br, inverted, ldr_literal,
     load_through, pop, push,

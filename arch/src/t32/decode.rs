@@ -3,7 +3,7 @@
 use exarmo_aarch32::{DecodeError as Reason, Instruction, Offset, Operand, Reg, t32};
 
 use super::{Flow, It, Literal, LiteralForm, MAX_INST_LEN, PcUse, Unsupported, flow, len, pointer};
-use crate::{CodeAddr, a32::Cond};
+use crate::{CodeAddr, DecodeError, a32::Cond};
 
 /// The number of the PC.
 const PC: u8 = 15;
@@ -126,21 +126,6 @@ impl Inst {
     pub const fn is_padding(&self) -> bool {
         matches!(self.halfwords(), (0xbf00, 0) | (0, 0) | (0x46c0, 0) | (0xf3af, 0x8000))
     }
-}
-
-/// Why bytes are no instruction.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum DecodeError {
-    /// The bytes end inside the instruction.
-    #[error("the bytes end inside an instruction")]
-    Truncated,
-    /// The manual defines no instruction with these bytes.
-    #[error("the bytes are not an instruction")]
-    Undefined,
-    /// The manual leaves open what the processor does (CONSTRAINED UNPREDICTABLE).
-    #[error("the bytes are an unpredictable instruction")]
-    Unpredictable,
 }
 
 /// Decodes the first instruction of `bytes`, which runs at `addr` and is in no IT block.

@@ -10,7 +10,7 @@ mod pointer;
 mod table;
 mod text;
 
-pub use decode::{DecodeError, Exclusive, Inst, decode, decode_within};
+pub use decode::{Exclusive, Inst, decode, decode_within};
 pub use encode::{
     Modified, Rel, Rel6, Rel8, Rel11, Rel20, Rel24, Rel24By4, add_modified, add_narrow, add_twice, b_rel8,
     b_rel11, b_rel20, b_rel24, bl_rel24, blx_register, blx_rel24, compare_zero, it_of_one, ldr_literal,

@@ -3,7 +3,7 @@
 use iced_x86::{Decoder, DecoderError, DecoderOptions, Instruction, Mnemonic, Register};
 
 use super::{Bases, Flow, MAX_INST_LEN, Pointer, flow::flow, pointer::pointer};
-use crate::CodeAddr;
+use crate::{CodeAddr, DecodeError};
 
 /// Which legacy prefixes stand before the opcode (SDM 2.1.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -133,18 +133,6 @@ impl Inst {
     pub const fn stores_fip(&self) -> bool {
         self.stores_fip
     }
-}
-
-/// Why bytes are no instruction.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum DecodeError {
-    /// The bytes end inside the instruction.
-    #[error("the bytes end inside an instruction")]
-    Truncated,
-    /// The manual defines no instruction with these bytes.
-    #[error("the bytes are not an instruction")]
-    Undefined,
 }
 
 /// Decodes the first instruction of `bytes`, which runs at `addr`.

@@ -1,13 +1,13 @@
 //! What an instruction does to the flow of its function.
 
 use grapnel_arch::{
-    CodeAddr,
+    CodeAddr, DecodeError,
     a32::{Flow, INST_LEN, Inst, LR, decode, literal_through_register, table_jump},
 };
 
 use super::{culprit, culprit_at};
 use crate::{
-    Culprit,
+    Culprit, Unsupported,
     instruction::{Branch, Indirect, Instruction, Operand},
 };
 
@@ -18,8 +18,16 @@ impl Instruction for Inst {
     const ALIGNMENT: u64 = 16;
     const ADDRESS: u64 = u32::MAX as u64;
 
-    fn decode_behind(_run: &[Self], at: CodeAddr, bytes: &[u8]) -> Option<Self> {
-        decode(at, bytes).ok()
+    fn decode_behind(_run: &[Self], at: CodeAddr, bytes: &[u8]) -> Result<Self, DecodeError> {
+        decode(at, bytes)
+    }
+
+    fn culprit_behind(_run: &[Self], at: CodeAddr, bytes: &[u8]) -> Culprit {
+        culprit_at(at, bytes)
+    }
+
+    fn unpredictable() -> Option<Unsupported> {
+        Some(grapnel_arch::a32::Unsupported::Unpredictable.into())
     }
 
     fn len(&self) -> usize {
@@ -30,12 +38,12 @@ impl Instruction for Inst {
         culprit(self)
     }
 
-    fn culprit_at(at: CodeAddr, bytes: &[u8]) -> Culprit {
-        culprit_at(at, bytes)
-    }
-
     fn is_padding(&self) -> bool {
         Self::is_padding(self)
+    }
+
+    fn is_breakpoint(&self) -> bool {
+        self.flow() == Flow::Breakpoint
     }
 
     fn is_exit(&self) -> bool {

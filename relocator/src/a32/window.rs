@@ -3,13 +3,13 @@
 use arrayvec::ArrayVec;
 use grapnel_arch::{
     CodeAddr,
-    a32::{DecodeError, Flow, INST_LEN, Inst, Unsupported, decode},
+    a32::{INST_LEN, Inst, decode},
 };
 
-use super::{Insts, Item, MAX_WORDS, SIGHT, culprit, culprit_at, redirect::can_be_at};
+use super::{Insts, Item, MAX_WORDS, SIGHT, culprit_at, redirect::can_be_at};
 use crate::{
     Error, Window, WindowOptions,
-    window::{MAX_MIN_LEN, function_ends, padding},
+    window::{MAX_MIN_LEN, function_ends, next, padding},
 };
 
 pub(crate) fn window(
@@ -43,13 +43,8 @@ pub(crate) fn window(
             Some(word) if follows_exit(&items) && named.contains(len) && !is_target(&items, at) => {
                 Item::Data { at, word: u32::from_le_bytes(*word) }
             }
-            _ => Item::Code(decode_at(at, rest)?),
+            _ => Item::Code(next(&[], at, rest)?),
         };
-        if let Item::Code(inst) = &item
-            && inst.flow() == Flow::Breakpoint
-        {
-            return Err(Error::Breakpoint { culprit: culprit(inst) });
-        }
         len += INST_LEN;
         items.push(item);
     }
@@ -115,14 +110,4 @@ fn follows_exit(items: &[Item]) -> bool {
 /// A branch before it leads there.
 fn is_target(items: &[Item], at: CodeAddr) -> bool {
     items.iter().filter_map(Item::code).any(|inst| inst.flow().target() == Some(at))
-}
-
-fn decode_at(at: CodeAddr, bytes: &[u8]) -> Result<Inst, Error> {
-    decode(at, bytes).map_err(|error| match error {
-        DecodeError::Truncated => Error::Truncated { at },
-        DecodeError::Unpredictable => {
-            Error::Unsupported { culprit: culprit_at(at, bytes), reason: Unsupported::Unpredictable.into() }
-        }
-        _ => Error::Undefined { culprit: culprit_at(at, bytes) },
-    })
 }

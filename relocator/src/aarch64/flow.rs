@@ -1,7 +1,7 @@
 //! What an instruction does to the flow of its function.
 
 use grapnel_arch::{
-    CodeAddr,
+    CodeAddr, DecodeError,
     aarch64::{Flow, INST_LEN, Inst, PcUse, decode, table_jump},
 };
 
@@ -18,8 +18,12 @@ impl Instruction for Inst {
     const ALIGNMENT: u64 = 16;
     const ADDRESS: u64 = u64::MAX;
 
-    fn decode_behind(_run: &[Self], at: CodeAddr, bytes: &[u8]) -> Option<Self> {
-        decode(at, bytes).ok()
+    fn decode_behind(_run: &[Self], at: CodeAddr, bytes: &[u8]) -> Result<Self, DecodeError> {
+        decode(at, bytes)
+    }
+
+    fn culprit_behind(_run: &[Self], at: CodeAddr, bytes: &[u8]) -> Culprit {
+        culprit_at(at, bytes)
     }
 
     fn len(&self) -> usize {
@@ -30,12 +34,12 @@ impl Instruction for Inst {
         culprit(self)
     }
 
-    fn culprit_at(at: CodeAddr, bytes: &[u8]) -> Culprit {
-        culprit_at(at, bytes)
-    }
-
     fn is_padding(&self) -> bool {
         Self::is_padding(self)
+    }
+
+    fn is_breakpoint(&self) -> bool {
+        self.flow() == Flow::Breakpoint
     }
 
     fn is_exit(&self) -> bool {

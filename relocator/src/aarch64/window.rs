@@ -3,13 +3,13 @@
 use arrayvec::ArrayVec;
 use grapnel_arch::{
     CodeAddr,
-    aarch64::{DecodeError, Flow, INST_LEN, Inst, PcOperand, decode},
+    aarch64::{INST_LEN, Inst, PcOperand},
 };
 
-use super::{MAX_WORDS, culprit, culprit_at, liveness::Ahead};
+use super::{MAX_WORDS, culprit, liveness::Ahead};
 use crate::{
     Error, Window, WindowOptions,
-    window::{self, function_ends, padding},
+    window::{self, function_ends, next, padding},
 };
 
 /// The words of a window.
@@ -70,10 +70,7 @@ pub(crate) fn window(
                 break;
             }
         }
-        let inst = decode_at(at, bytes.get(len..).unwrap_or_default())?;
-        if inst.flow() == Flow::Breakpoint {
-            return Err(Error::Breakpoint { culprit: culprit(&inst) });
-        }
+        let inst = next(&code, at, bytes.get(len..).unwrap_or_default())?;
         len += INST_LEN;
         code_len = len;
         code.push(inst);
@@ -95,11 +92,4 @@ fn word_at(bytes: &[u8], at: usize) -> Option<u32> {
 fn is_constant(code: &[Inst], at: CodeAddr) -> bool {
     let reads = |operand: PcOperand| at.offset_within(operand.target, operand.access() as u64).is_some();
     code.iter().any(|inst| inst.operand().is_some_and(reads))
-}
-
-fn decode_at(at: CodeAddr, bytes: &[u8]) -> Result<Inst, Error> {
-    decode(at, bytes).map_err(|error| match error {
-        DecodeError::Truncated => Error::Truncated { at },
-        _ => Error::Undefined { culprit: culprit_at(at, bytes) },
-    })
 }

@@ -1,13 +1,13 @@
 //! What an instruction does to the flow of its function.
 
 use grapnel_arch::{
-    CodeAddr,
+    CodeAddr, DecodeError,
     t32::{Flow, Inst, It, PcUse, decode_within, len, table_jump},
 };
 
 use super::{culprit, culprit_at};
 use crate::{
-    Culprit,
+    Culprit, Unsupported,
     instruction::{Branch, Indirect, Instruction, Operand},
 };
 
@@ -22,8 +22,16 @@ impl Instruction for Inst {
     /// Bit 0 says that it is T32 code.
     const ADDRESS: u64 = 0xffff_fffe;
 
-    fn decode_behind(run: &[Self], at: CodeAddr, bytes: &[u8]) -> Option<Self> {
-        decode_within(at, bytes, run.last().map_or(It::OUTSIDE, Self::next_it)).ok()
+    fn decode_behind(run: &[Self], at: CodeAddr, bytes: &[u8]) -> Result<Self, DecodeError> {
+        decode_within(at, bytes, run.last().map_or(It::OUTSIDE, Self::next_it))
+    }
+
+    fn culprit_behind(run: &[Self], at: CodeAddr, bytes: &[u8]) -> Culprit {
+        culprit_at(at, bytes, run.last().map_or(It::OUTSIDE, Self::next_it))
+    }
+
+    fn unpredictable() -> Option<Unsupported> {
+        Some(grapnel_arch::t32::Unsupported::Unpredictable.into())
     }
 
     fn len(&self) -> usize {
@@ -45,12 +53,12 @@ impl Instruction for Inst {
         culprit(self)
     }
 
-    fn culprit_at(at: CodeAddr, bytes: &[u8]) -> Culprit {
-        culprit_at(at, bytes, It::OUTSIDE)
-    }
-
     fn is_padding(&self) -> bool {
         Self::is_padding(self)
+    }
+
+    fn is_breakpoint(&self) -> bool {
+        self.flow() == Flow::Breakpoint
     }
 
     fn is_exit(&self) -> bool {

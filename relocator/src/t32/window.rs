@@ -3,13 +3,13 @@
 use arrayvec::ArrayVec;
 use grapnel_arch::{
     CodeAddr, Isa,
-    t32::{DecodeError, Flow, Inst, It, Literal, PcUse, Unsupported, decode, decode_within},
+    t32::{Flow, Inst, It, Literal, PcUse, decode},
 };
 
-use super::{Insts, MAX_INSTS, MAX_WINDOW, culprit, culprit_at};
+use super::{Insts, MAX_INSTS, MAX_WINDOW, culprit};
 use crate::{
     Error, Window, WindowOptions,
-    window::{Insts as AnyInsts, function_ends, padding},
+    window::{Insts as AnyInsts, function_ends, next, padding},
 };
 
 /// T32 code of this length can be at this address: an even one, and all of it below 4 GiB.
@@ -83,28 +83,12 @@ impl Sweep<'_> {
                     return Ok(());
                 }
             }
-            let inst = self.decode(it)?;
-            if inst.flow() == Flow::Breakpoint {
-                return Err(Error::Breakpoint { culprit: culprit(&inst) });
-            }
+            let inst = next(&self.code, self.here(), self.rest())?;
             it = inst.next_it();
             self.len += inst.bytes().len();
             self.code.push(inst);
         }
         Ok(())
-    }
-
-    fn decode(&self, it: It) -> Result<Inst, Error> {
-        let at = self.here();
-        let bytes = self.rest();
-        decode_within(at, bytes, it).map_err(|error| match error {
-            DecodeError::Truncated => Error::Truncated { at },
-            DecodeError::Unpredictable => Error::Unsupported {
-                culprit: culprit_at(at, bytes, it),
-                reason: Unsupported::Unpredictable.into(),
-            },
-            _ => Error::Undefined { culprit: culprit_at(at, bytes, it) },
-        })
     }
 
     fn here(&self) -> CodeAddr {

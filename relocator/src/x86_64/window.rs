@@ -1,15 +1,12 @@
 //! Where a window ends.
 
 use arrayvec::ArrayVec;
-use grapnel_arch::{
-    CodeAddr,
-    x86_64::{DecodeError, Flow, Inst, decode},
-};
+use grapnel_arch::{CodeAddr, x86_64::Inst};
 
-use super::{CODE_KEPT, culprit, culprit_at};
+use super::{CODE_KEPT, culprit};
 use crate::{
     Error, Window, WindowOptions,
-    window::{Insts, MAX_INSTS, function_ends, padding},
+    window::{Insts, MAX_INSTS, function_ends, next, padding},
 };
 
 pub(crate) fn window(
@@ -33,10 +30,7 @@ pub(crate) fn window(
             let padded = padding(last, from, bytes, (len, min_len), options)?;
             return Ok(Window { from, len: padded, code_len: len, insts: insts_of(insts, bytes, options) });
         }
-        let inst = decode_at(at, &bytes[len.min(bytes.len())..])?;
-        if inst.flow() == Flow::Breakpoint {
-            return Err(Error::Breakpoint { culprit: culprit(&inst) });
-        }
+        let inst = next(&insts, at, &bytes[len.min(bytes.len())..])?;
         len += inst.bytes().len();
         insts.push(inst);
     }
@@ -51,11 +45,4 @@ pub(crate) fn window(
 fn insts_of(list: ArrayVec<Inst, MAX_INSTS>, bytes: &[u8], options: WindowOptions) -> Insts {
     let code = bytes.iter().copied().take(CODE_KEPT).collect();
     Insts::X86_64(super::Insts { list, code, entry: options.entry })
-}
-
-fn decode_at(at: CodeAddr, bytes: &[u8]) -> Result<Inst, Error> {
-    decode(at, bytes).map_err(|error| match error {
-        DecodeError::Truncated => Error::Truncated { at },
-        _ => Error::Undefined { culprit: culprit_at(at, bytes) },
-    })
 }

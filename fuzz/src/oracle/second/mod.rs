@@ -6,7 +6,7 @@ mod view;
 mod x86_64;
 
 use capstone::{Capstone, arch::arm::ArchMode};
-use grapnel_arch::{a32, aarch64 as a64, t32};
+use grapnel_arch::{DecodeError, a32, aarch64 as a64, t32};
 use grapnel_relocator::{CodeAddr, Isa};
 
 pub use self::view::Finding;
@@ -124,7 +124,7 @@ impl Second {
         let word = bytes.iter().rev().fold(0, |word, &byte| word << 8 | u32::from(byte));
         let ours = match a32::decode(addr, bytes) {
             Ok(inst) => aarch32::ours_a32(&inst).map_or(Ours::Refused, Ours::Known),
-            Err(a32::DecodeError::Unpredictable) => Ours::Refused,
+            Err(DecodeError::Unpredictable) => Ours::Refused,
             Err(_) => Ours::Unknown,
         };
         let mut findings = Vec::new();
@@ -151,7 +151,7 @@ impl Second {
         let word = u32::from(first) << 16 | u32::from(second);
         let ours = match t32::decode(addr, bytes) {
             Ok(inst) => aarch32::ours_t32(&inst).map_or(Ours::Refused, Ours::Known),
-            Err(t32::DecodeError::Unpredictable) => Ours::Refused,
+            Err(DecodeError::Unpredictable) => Ours::Refused,
             Err(_) => Ours::Unknown,
         };
         // More bytes than it may have, or a length that is too short would not be seen.
