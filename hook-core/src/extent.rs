@@ -8,23 +8,15 @@ use core::ops::Range;
 
 use gimli::{BaseAddresses, EhFrame, EhFrameHdr, NativeEndian, UnwindSection};
 
-use crate::{memory::maps::Maps, module::Module, sys::PAGE};
+use crate::{memory::maps::Maps, module::Module};
 
 /// The range of the frame description entry that holds `address`.
 ///
 /// It is what the compiler or the writer of the assembly said: one entry may span several functions of hand-written
 /// code, and a function whose cold part was split off has two.
 pub(crate) fn of(maps: &Maps, address: usize) -> Option<Range<usize>> {
-    let header = maps.file_start(address)?;
-    if maps.readable(header, PAGE) < PAGE {
-        return None;
-    }
-    // SAFETY: a page is readable there. If it is an ELF header, the mapping above it of the same file holds code that
-    // the caller is about to patch, and so stays.
-    let module = unsafe { Module::from_elf_header(b"", header) }?;
-    if !module.holds_code(address) {
-        return None;
-    }
+    // SAFETY: the caller is about to patch the object's code, and so it stays.
+    let module = unsafe { Module::around(maps, address) }?;
     in_module(&module, address)
 }
 

@@ -41,11 +41,12 @@
 //! A [`Rebinding`](rebind::Rebinding) changes no code, but the addresses by which objects call a function. There is an
 //! example for each in `hook-core/examples`: `replace`, `listen`, `probe`, `rebind`.
 //! [`symbol`] finds functions by name and by address; those that aren't exported in the files of their object, with the
-//! feature `files`, which is on by default.
+//! feature `files`, which is on by default. [`waiting`] hooks functions of objects that are not loaded yet.
 //!
 //! # What is not here yet
-//! Hooks that wait for a library, names for trampolines, and giving memory back: what was made is kept, and used again
-//! where that is right. Calls of a library's constructors are not rebound when it is loaded later. Exceptions and backtraces
+//! Names for trampolines, and giving memory back: what was made is kept, and used again
+//! where that is right. A [`waiting::Waiting`] waits for functions, not for
+//! places in them: probes can't wait. Exceptions and backtraces
 //! pass through listeners, replacements and probes; but the trampolines and the few instructions of a stub have no unwind
 //! entry, so a backtrace from a signal handler that interrupts a thread just there ends there, and an exception doesn't
 //! pass a call that was relocated into a trampoline ([`grapnel_relocator::RelocationPlan::calls`]). In a process with a
@@ -72,7 +73,7 @@
 //!
 //! The crate lives inside the process that it changes. It calls no function of libc but one (system calls are made
 //! directly, so `errno` is untouched; `__errno_location` is asked once, when the first listener is attached), waits for no
-//! lock but while another thread rebinds, and allocates through `alloc` only,
+//! lock but while another thread rebinds or changes hooks that wait, and for no longer than seconds, and allocates through `alloc` only,
 //! never while a function is half patched. It keeps nothing between calls but what patching under running threads needs,
 //! a signal handler and its table ([`Liveness::Live`]), and what listeners need, tables of the returns that are awaited and
 //! of the threads in guarded listeners. After fork the child has the same hooks, and they work: there is nothing to do.
@@ -80,7 +81,7 @@
 //! # Safety
 //! `unsafe` is confined to: `sys` and `native` (system calls, assembly routines), `memory::view` (writing code),
 //! `memory::place` and `arena` (mapping and writing trampolines), `module`, `elf` and `extent` (reading loaded objects),
-//! `symbol` (calling IFUNC resolvers, memory that files are read into), `rebind` (writing addresses), `live` (the trap handler), `listen` (what runs between a caller and its function),
+//! `symbol` (calling IFUNC resolvers, memory that files are read into), `rebind` (writing addresses), `live` (the trap handler), `waiting` (what runs inside the dynamic linker), `listen` (what runs between a caller and its function),
 //! `patch`, `transaction`, `set` and `hook` (patching). Each says
 //! at its start what it relies on.
 #![cfg_attr(not(test), no_std)]
@@ -94,6 +95,7 @@ mod extent;
 mod hook;
 pub mod listen;
 mod live;
+mod lock;
 mod memory;
 pub mod module;
 mod native;
@@ -105,6 +107,7 @@ pub mod set;
 pub mod symbol;
 mod sys;
 mod transaction;
+pub mod waiting;
 mod workshop;
 
 pub use arena::{Arena, CodeWay};

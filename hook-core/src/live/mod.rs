@@ -111,6 +111,11 @@ impl PatchingRight {
     }
 }
 
+/// Forgets the patches in memory that was unmapped: what is loaded there later is not theirs.
+pub(crate) fn forget(range: &core::ops::Range<u64>) {
+    table::forget(range);
+}
+
 impl Drop for PatchingRight {
     fn drop(&mut self) {
         HOLDER.store(0, Release);

@@ -100,6 +100,15 @@ pub(crate) fn enter(site: u64, ways: Ways) {
     entry.fill(site, ways);
 }
 
+/// Takes the ways from the places in memory that was unmapped. No thread can be in such a place, and none has trapped
+/// there and not run its handler: the object could not have been unloaded while its code ran.
+pub(super) fn forget(range: &core::ops::Range<u64>) {
+    let entries = Table::current().into_iter().flat_map(|table| &table.0);
+    for entry in entries.filter(|entry| range.contains(&entry.site.load(Relaxed))) {
+        entry.ways.iter().for_each(|way| way.store(0, Relaxed));
+    }
+}
+
 /// Where a thread goes on that trapped at `pc`. Async-signal-safe.
 ///
 /// Patches are of various lengths, so the places of two may lie close together; and one may have been where another is
@@ -121,6 +130,18 @@ mod tests {
 
     /// As the patching right does.
     static RIGHT: Mutex<()> = Mutex::new(());
+
+    #[test]
+    fn what_was_unmapped_is_forgotten() {
+        let _right = RIGHT.lock();
+        let base = 0x4_0010;
+        enter(base, [1, 2, 0, 0, 0]);
+        enter(base + 0x1000, [3, 0, 0, 0, 0]);
+        forget(&(0x4_0000..0x4_1000));
+        assert_eq!([0, 1, 0x1000].map(|offset| way_on(base + offset)), [None, None, Some(3)]);
+        enter(base, [4, 0, 0, 0, 0]);
+        assert_eq!(way_on(base), Some(4));
+    }
 
     #[test]
     fn places_may_lie_close_together() {

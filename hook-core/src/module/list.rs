@@ -53,6 +53,27 @@ impl RDebug {
     }
 }
 
+/// Whether no object is being added or removed in any namespace.
+///
+/// # Safety
+/// `debug` is the dynamic linker's structure.
+pub(crate) unsafe fn is_settled(debug: *const RDebug) -> bool {
+    let mut space = debug;
+    for _ in 0..LIST_MAX {
+        if space.is_null() {
+            break;
+        }
+        // SAFETY: the structures belong to the dynamic linker and stay; `next` is there from version 2 on.
+        unsafe {
+            if !(*space).is_consistent() {
+                return false;
+            }
+            space = if (*space).version >= 2 { (*space).next } else { core::ptr::null() };
+        }
+    }
+    true
+}
+
 /// Where the dynamic linker keeps its list, found through the main program: its program headers are in the auxiliary
 /// vector, and its dynamic section has a pointer that the dynamic linker fills in. A program that was started through the
 /// dynamic linker by hand works as well.

@@ -15,9 +15,13 @@ use core::ops::Range;
 
 pub use build_id::BuildId;
 pub(crate) use dynamic::Dynamic;
+pub(crate) use list::is_settled;
 pub use list::{LinkMap, RDebug, loaded_modules, r_debug, r_debug_of_this_process};
 
-use crate::elf::{self, Ehdr, Phdr};
+use crate::{
+    elf::{self, Ehdr, Phdr},
+    memory::maps::Maps,
+};
 
 /// More program headers than any object has.
 const PHDR_MAX: usize = 1 << 12;
@@ -108,6 +112,23 @@ impl Module {
         Some(unsafe { Self::from_program_headers(name, bias, phdr.cast(), usize::from(ehdr.e_phnum)) })
     }
 
+    /// Describes the object whose code an address lies in, by the ELF header at the start of the file that is mapped
+    /// there. It has no name.
+    ///
+    /// # Safety
+    /// If there is one, it stays loaded for as long as the value is used.
+    pub(crate) unsafe fn around(maps: &Maps, address: usize) -> Option<Self> {
+        let header = maps.file_start(address)?;
+        if maps.readable(header, crate::sys::PAGE) < crate::sys::PAGE {
+            return None;
+        }
+        // SAFETY: a page is readable there; the rest is the caller's promise.
+        let module = unsafe { Self::from_elf_header(b"", header) }?;
+        // A file that is mapped and not loaded may lack what its headers name.
+        let is_there = |s: &Segment| !s.read || maps.readable(s.range.start, s.range.len()) == s.range.len();
+        (module.holds_code(address) && module.segments.iter().all(is_there)).then_some(module)
+    }
+
     /// The name that the dynamic linker has for it: a path, or empty for the main program.
     pub fn name(&self) -> &[u8] {
         &self.name
@@ -149,6 +170,11 @@ impl Module {
     /// The loadable segments.
     pub fn segments(&self) -> &[Segment] {
         &self.segments
+    }
+
+    /// Whether an address lies in a segment of this object.
+    pub fn holds(&self, address: usize) -> bool {
+        self.segments.iter().any(|s| s.range.contains(&address))
     }
 
     /// Whether an address lies in code of this object.

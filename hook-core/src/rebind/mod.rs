@@ -30,8 +30,8 @@
 //! ```
 //!
 //! **Objects that are loaded later** are rebound by another [`Rebinding::update`] with a fresh list, when `dlopen` has
-//! returned. The dynamic linker's notice for debuggers ([`RDebug::breakpoint`](crate::module::RDebug::breakpoint)) comes
-//! too early: glibc relocates new objects after it. So constructors of such an object still call the function.
+//! returned. That comes too late for their constructors: [`waiting::Hooks::rebind`](crate::waiting::Hooks::rebind) carries
+//! a rebinding on to each object when it is loaded, before they run.
 //!
 //! # Safety
 //! Words are written where relocations say that addresses are, with one atomic store each. Memory that is write-protected
@@ -117,7 +117,7 @@ impl Rebinding {
             words: Vec::new(),
         };
         // SAFETY: the caller's promise.
-        unsafe { rebinding.find_definitions(modules) };
+        unsafe { rebinding.find_definitions(modules.iter()) };
         match rebinding.definitions.is_empty() {
             true => Err(NotDefined { name: rebinding.name }),
             false => Ok(rebinding),
@@ -126,7 +126,7 @@ impl Rebinding {
 
     /// # Safety
     /// As [`Self::find`].
-    unsafe fn find_definitions(&mut self, modules: &[Module]) {
+    unsafe fn find_definitions<'a>(&mut self, modules: impl Iterator<Item = &'a Module>) {
         for module in modules {
             let definitions = &mut self.definitions;
             symbol::for_each_version(module, &self.name, &mut |symbol| {
@@ -156,12 +156,26 @@ impl Rebinding {
     /// As [`Self::find`]. The replacement has the function's ABI and stays loaded. No object is loaded or unloaded
     /// meanwhile.
     pub unsafe fn update(&mut self, modules: &[Module]) -> Report {
+        self.forget_others(modules);
         // SAFETY: the caller's promise.
-        unsafe { self.find_definitions(modules) };
+        unsafe { self.add(modules.iter()) }
+    }
+
+    /// Forgets the words of objects that are not in this list, which are no longer loaded.
+    pub(crate) fn forget_others(&mut self, modules: &[Module]) {
+        self.words.retain(|word| holds(modules, word.at));
+    }
+
+    /// Puts the replacement into the words of these objects, as [`Self::update`] does, and forgets none.
+    ///
+    /// # Safety
+    /// As [`Self::update`].
+    pub(crate) unsafe fn add<'a>(&mut self, modules: impl Iterator<Item = &'a Module> + Clone) -> Report {
+        // SAFETY: the caller's promise.
+        unsafe { self.find_definitions(modules.clone()) };
         // Before the mappings are read, which tell the rights.
         let right = Right::begin();
         let maps = Maps::read().unwrap_or_default();
-        self.words.retain(|word| holds(modules, word.at));
         let mut report = Report::default();
         for module in modules {
             relocations::for_each(module, &mut |place| {
@@ -227,6 +241,22 @@ impl Rebinding {
         self.words = left;
         report
     }
+}
+
+/// The function that an object calls by this name: what a word holds whose relocation names it.
+pub(crate) fn bound(module: &Module, name: &[u8]) -> Option<usize> {
+    let mut found = None;
+    relocations::for_each(module, &mut |place| {
+        if found.is_none() && place.symbol.and_then(|index| symbol::name_at(module, index)) == Some(name) {
+            found = module.read::<usize>(place.at);
+        }
+    });
+    found
+}
+
+/// Whether the dynamic linker has relocated the object.
+pub(crate) fn is_relocated(module: &Module) -> bool {
+    relocations::are_done(module)
 }
 
 fn holds(modules: &[Module], at: usize) -> bool {

@@ -32,6 +32,21 @@ pub(super) fn for_each(module: &Module, each: &mut dyn FnMut(Place)) {
     relr(module, dynamic.relr, each);
 }
 
+/// Whether the dynamic linker has relocated the object: whether words that it makes addresses of the object hold such.
+/// `false` if there are none.
+pub(super) fn are_done(module: &Module) -> bool {
+    if module.bias() == 0 {
+        // It was linked for where it lies.
+        return true;
+    }
+    let mut done = false;
+    for_each(module, &mut |place| {
+        done |=
+            place.symbol.is_none() && module.read::<usize>(place.at).is_some_and(|word| module.holds(word));
+    });
+    done
+}
+
 fn rela(module: &Module, (table, len): (Option<usize>, usize), each: &mut dyn FnMut(Place)) {
     let Some(table) = table else { return };
     for offset in (0..len.min(TABLE_MAX)).step_by(size_of::<Rela>()) {

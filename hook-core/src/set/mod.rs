@@ -49,6 +49,7 @@
 mod batch;
 mod bench;
 mod commit;
+mod forget;
 mod site;
 
 use alloc::{collections::BTreeMap, vec::Vec};

@@ -1,16 +1,20 @@
 //! Functions of a loaded object, wherever a symbol table names them.
 
 use alloc::vec::Vec;
-use core::{cell::OnceCell, ops::Range};
+#[cfg(feature = "files")]
+use core::cell::OnceCell;
+use core::ops::Range;
 
+use super::Symbol;
+#[cfg(feature = "files")]
 use super::{
-    Best, Symbol,
+    Best,
     files::{FileError, FileSymbol, FileSymbols},
 };
 use crate::{extent, module::Module};
 
-/// Finds functions of one loaded object: first among what it exports, then in its files, which are opened when they are
-/// first needed and stay open.
+/// Finds functions of one loaded object: first among what it exports, then, with the feature `files`, in its files, which
+/// are opened when they are first needed and stay open.
 ///
 /// ```
 /// use grapnel_hook::{module, symbol::Lookup};
@@ -28,7 +32,9 @@ use crate::{extent, module::Module};
 #[derive(Debug)]
 pub struct Lookup<'a> {
     module: &'a Module,
+    #[cfg(feature = "files")]
     roots: Option<&'a [&'a [u8]]>,
+    #[cfg(feature = "files")]
     files: OnceCell<Result<FileSymbols, FileError>>,
 }
 
@@ -45,6 +51,7 @@ pub enum LookupError {
         object: Vec<u8>,
     },
     /// The object doesn't export it, and there is no other symbol table.
+    #[cfg(feature = "files")]
     #[error("{} doesn't export {}, and its other symbols aren't known: {source}", Object(object), name.escape_ascii())]
     NotExported {
         /// The name, with its version if one was asked for.
@@ -71,6 +78,7 @@ impl LookupError {
     pub fn remedy(&self) -> &'static str {
         match self {
             Self::Missing { .. } => "check the name; a function that was inlined everywhere has no symbol",
+            #[cfg(feature = "files")]
             Self::NotExported { source, .. } => source.remedy(),
             Self::Ambiguous { .. } => "pass the address of the one that is meant",
         }
@@ -86,6 +94,57 @@ pub struct Function {
     pub range: Range<usize>,
 }
 
+impl<'a> Lookup<'a> {
+    /// For the functions of this object.
+    #[cfg(not(feature = "files"))]
+    pub fn new(module: &'a Module) -> Self {
+        Self { module }
+    }
+
+    /// Finds a function by its name. `name@VERSION` asks for one version (`memcpy@GLIBC_2.2.5`).
+    ///
+    /// # Errors
+    /// If there is no such function, or there are several.
+    pub fn find(&self, name: &[u8]) -> Result<Symbol, LookupError> {
+        let at = name.iter().position(|&byte| byte == b'@').filter(|&at| at > 0);
+        let (base, version) = match at {
+            Some(at) => (&name[..at], Some(name.get(at + 1..).unwrap_or(&[]))),
+            None => (name, None),
+        };
+        let version = version.map(|version| version.strip_prefix(b"@").unwrap_or(version));
+        let exported = match version {
+            Some(version) => super::find_version(self.module, base, version),
+            None => super::find(self.module, base),
+        };
+        exported.map_or_else(|| self.find_in_files(name, base, version), Ok)
+    }
+
+    /// The function around an address of this object. `None` if neither a symbol nor the unwind table has it.
+    pub fn function_at(&self, address: usize) -> Option<Function> {
+        let named = self.named_in_files(address).or_else(|| super::function_at(self.module, address));
+        // Hand-written assembly may have one entry for several functions, so symbols go first.
+        let described = || extent::in_module(self.module, address);
+        match named {
+            Some((name, symbol)) => {
+                let range = if symbol.size == 0 { described()? } else { symbol.range() };
+                Some(Function { name: Some(name.into()), range })
+            }
+            None => Some(Function { name: None, range: described()? }),
+        }
+    }
+
+    #[cfg(not(feature = "files"))]
+    fn find_in_files(&self, name: &[u8], _: &[u8], _: Option<&[u8]>) -> Result<Symbol, LookupError> {
+        Err(LookupError::Missing { name: name.into(), object: self.module.name().into() })
+    }
+
+    #[cfg(not(feature = "files"))]
+    fn named_in_files(&self, _: usize) -> Option<(&[u8], Symbol)> {
+        None
+    }
+}
+
+#[cfg(feature = "files")]
 impl<'a> Lookup<'a> {
     /// For the functions of this object.
     pub fn new(module: &'a Module) -> Self {
@@ -109,24 +168,7 @@ impl<'a> Lookup<'a> {
         self.files.get_or_init(open).as_ref()
     }
 
-    /// Finds a function by its name. `name@VERSION` asks for one version (`memcpy@GLIBC_2.2.5`).
-    ///
-    /// # Errors
-    /// If there is no such function, or there are several.
-    pub fn find(&self, name: &[u8]) -> Result<Symbol, LookupError> {
-        let at = name.iter().position(|&byte| byte == b'@').filter(|&at| at > 0);
-        let (base, version) = match at {
-            Some(at) => (&name[..at], Some(name.get(at + 1..).unwrap_or(&[]))),
-            None => (name, None),
-        };
-        let version = version.map(|version| version.strip_prefix(b"@").unwrap_or(version));
-        let exported = match version {
-            Some(version) => super::find_version(self.module, base, version),
-            None => super::find(self.module, base),
-        };
-        if let Some(symbol) = exported {
-            return Ok(symbol);
-        }
+    fn find_in_files(&self, name: &[u8], base: &[u8], version: Option<&[u8]>) -> Result<Symbol, LookupError> {
         let object = || self.module.name().into();
         let files = self.files().map_err(|source| LookupError::NotExported {
             name: name.into(),
@@ -155,19 +197,8 @@ impl<'a> Lookup<'a> {
         }
     }
 
-    /// The function around an address of this object. `None` if neither a symbol nor the unwind table has it.
-    pub fn function_at(&self, address: usize) -> Option<Function> {
-        let from_files = || self.files().ok()?.function_at(address).map(|found| (found.name, found.symbol));
-        let named = from_files().or_else(|| super::function_at(self.module, address));
-        // Hand-written assembly may have one entry for several functions, so symbols go first.
-        let described = || extent::in_module(self.module, address);
-        match named {
-            Some((name, symbol)) => {
-                let range = if symbol.size == 0 { described()? } else { symbol.range() };
-                Some(Function { name: Some(name.into()), range })
-            }
-            None => Some(Function { name: None, range: described()? }),
-        }
+    fn named_in_files(&self, address: usize) -> Option<(&[u8], Symbol)> {
+        self.files().ok()?.function_at(address).map(|found| (found.name, found.symbol))
     }
 }
 

@@ -5,7 +5,7 @@
 //! (`cfree@GLIBC_2.2.5`) and a private one (`GLIBC_PRIVATE`) are found as well.
 //!
 //! What an object doesn't export is in the symbol table of its file, of its separate debug file, or in what distributions
-//! leave of it (`.gnu_debugdata`). With the feature `files`, on by default, a [`Lookup`] finds functions there too.
+//! leave of it (`.gnu_debugdata`). A [`Lookup`] finds functions there too, with the feature `files`, on by default.
 //!
 //! # Safety
 //! A symbol's address is taken from the object's own table; that it is a function of the right type, and that the object
@@ -13,14 +13,12 @@
 
 #[cfg(feature = "files")]
 pub mod files;
-#[cfg(feature = "files")]
 mod lookup;
 mod table;
 mod version;
 
 use core::ops::Range;
 
-#[cfg(feature = "files")]
 pub use lookup::{Function, Lookup, LookupError};
 use table::Table;
 
