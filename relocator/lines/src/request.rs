@@ -1,12 +1,13 @@
 //! What is asked for.
 
-use std::{borrow::Cow, fmt, str};
+use std::{borrow::Cow, collections::BTreeMap, fmt, str};
 
 use grapnel_relocator::{CodeAddr, Error, Isa, Relocated, RelocationPlan, Window, WindowOptions};
 use serde::{
     Deserialize, Deserializer,
     de::{self, Visitor},
 };
+use serde_json::value::RawValue;
 
 use crate::{
     bad::{BadRequest, quoted},
@@ -55,10 +56,10 @@ impl<'a> Request<'a> {
         let fields: Fields<'_> = serde_json::from_slice(line)?;
         let isa = fields.isa.text("isa")?;
         let isa = isa.parse().map_err(|_| BadRequest::UnknownIsa { found: quoted(isa) })?;
-        let from = CodeAddr(fields.from.number("from")?);
-        let to = CodeAddr(fields.to.number("to")?);
-        let min_len = length(fields.min_len.number("min_len")?);
-        let extent = fields.extent.map(|extent| extent.number("extent")).transpose()?.map(length);
+        let from = CodeAddr(fields.from.number("from", line)?);
+        let to = CodeAddr(fields.to.number("to", line)?);
+        let min_len = length(fields.min_len.number("min_len", line)?);
+        let extent = fields.extent.map(|extent| extent.number("extent", line)).transpose()?.map(length);
         let flag = |value: Option<Value<'_>>, name, default| value.map_or(Ok(default), |v| v.flag(name));
         let usual = WindowOptions::default();
         let options = WindowOptions {
@@ -181,8 +182,8 @@ enum Value<'a> {
     Null,
     Flag(bool),
     Unsigned(u64),
-    Negative(i64),
-    Float(f64),
+    /// Below 0, above 2^64-1, or with a fraction or an exponent.
+    OtherNumber,
     Text(Cow<'a, str>),
 }
 
@@ -201,29 +202,35 @@ impl Value<'_> {
         }
     }
 
-    fn number(&self, field: &'static str) -> Result<u64, BadRequest> {
+    /// `line` is where the field is from.
+    fn number(&self, field: &'static str, line: &[u8]) -> Result<u64, BadRequest> {
         let found = match self {
             Self::Unsigned(value) => return Ok(*value),
             Self::Text(text) => match number(text) {
                 Some(value) => return Ok(value),
                 None => quoted(text),
             },
-            Self::Negative(value) => value.to_string(),
-            Self::Float(value) => value.to_string(),
+            Self::OtherNumber => quoted(&written(line, field).unwrap_or_default()),
             _ => return Err(self.wrong(field, "a number")),
         };
-        Err(BadRequest::Number { field, found: quoted(&found) })
+        Err(BadRequest::Number { field, found })
     }
 
     fn wrong(&self, field: &'static str, expected: &'static str) -> BadRequest {
         let found = match self {
             Self::Null => "null",
             Self::Flag(_) => "true or false",
-            Self::Unsigned(_) | Self::Negative(_) | Self::Float(_) => "a number",
+            Self::Unsigned(_) | Self::OtherNumber => "a number",
             Self::Text(_) => "text",
         };
         BadRequest::WrongType { field, found, expected }
     }
+}
+
+/// A field's value as it is written: the parser rounds numbers.
+fn written(line: &[u8], field: &str) -> Option<String> {
+    let fields: BTreeMap<String, &RawValue> = serde_json::from_slice(line).ok()?;
+    fields.get(field).map(|value| value.get().to_owned())
 }
 
 impl<'de: 'a, 'a> Deserialize<'de> for Value<'a> {
@@ -253,12 +260,12 @@ impl<'de> Visitor<'de> for OfValue {
         Ok(Value::Unsigned(value))
     }
 
-    fn visit_i64<E: de::Error>(self, value: i64) -> Result<Value<'de>, E> {
-        Ok(Value::Negative(value))
+    fn visit_i64<E: de::Error>(self, _: i64) -> Result<Value<'de>, E> {
+        Ok(Value::OtherNumber)
     }
 
-    fn visit_f64<E: de::Error>(self, value: f64) -> Result<Value<'de>, E> {
-        Ok(Value::Float(value))
+    fn visit_f64<E: de::Error>(self, _: f64) -> Result<Value<'de>, E> {
+        Ok(Value::OtherNumber)
     }
 
     fn visit_borrowed_str<E: de::Error>(self, value: &'de str) -> Result<Value<'de>, E> {
