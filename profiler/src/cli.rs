@@ -1,5 +1,6 @@
 //! The command line: one definition for parsing, help, completions and man pages.
 
+use crate::export::ExportArgs;
 use crate::relocate::RelocateArgs;
 use crate::report::ReportArgs;
 use crate::run::RunArgs;
@@ -36,6 +37,13 @@ const REPORT_EXAMPLES: &str = "Examples:
   grapnel report python3.4711.grapnel
   grapnel report --top 3 --frames 0 t.grapnel | less
   grapnel report --format json t.grapnel | jq '.sites[0]'";
+
+const EXPORT_EXAMPLES: &str = "Examples:
+  grapnel export -o heap.svg t.grapnel
+  grapnel export --measure live -o leaks.svg t.grapnel
+  grapnel export -o t.pb.gz t.grapnel && go tool pprof -http : t.pb.gz
+  grapnel export --format collapsed t.grapnel | sort | uniq -c
+  grapnel export -o t.csv t.grapnel && duckdb -c 'from \"t.csv\" limit 10'";
 
 const RELOCATE_EXAMPLES: &str = "Examples:
   grapnel relocate --explain --isa x86_64 --from 0x401000 --to 0x7f00000000 \\
@@ -74,6 +82,9 @@ pub(crate) enum Command {
     /// Say what a trace holds: totals, peak, leaks, and who allocates most
     #[command(after_help = REPORT_EXAMPLES)]
     Report(ReportArgs),
+    /// Write what a trace holds as a file that other tools open: flame graphs, pprof, speedscope, tables
+    #[command(after_help = EXPORT_EXAMPLES)]
+    Export(ExportArgs),
     /// Move code to another address so that it does there what it did at its own
     ///
     /// Reads requests from standard input, a JSON object on a line each, and answers each with a line, in order:

@@ -1,6 +1,8 @@
 //! The command `grapnel`.
 
 mod cli;
+mod export;
+mod opened;
 mod relocate;
 mod report;
 mod run;
@@ -28,6 +30,7 @@ fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Run(args) => run::run(&args).unwrap_or_else(|error| fail(&error, error.exit_code())),
         Command::Report(args) => report::run(&args).unwrap_or_else(|error| fail(error, 1)),
+        Command::Export(args) => export::run(&args).unwrap_or_else(|error| fail(error, 1)),
         Command::Relocate(args) => relocate::run(&args).unwrap_or_else(|error| fail(error, 1)),
         Command::Completions { shell } => cli::completions(shell),
         Command::Man { directory } => {

@@ -1,17 +1,16 @@
 //! `grapnel report`: what a trace says.
 
+use crate::opened::{OpenError, analysis_of, say};
 use anstream::stream::RawStream;
 use anstream::{AutoStream, ColorChoice};
 use clap::{Args, ValueEnum};
+use grapnel_analysis::Analysis;
 use grapnel_analysis::report::text::{Palette, TextOptions};
 use grapnel_analysis::report::words::harmless;
 use grapnel_analysis::report::{json, text};
 use grapnel_analysis::symbols::{FileStore, SearchPath, Symbols};
-use grapnel_analysis::{Analysis, analyse};
-use grapnel_trace::reader::Reader;
-use std::fs::File;
-use std::io::{self, BufReader, BufWriter, IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Options of `grapnel report`.
@@ -52,34 +51,12 @@ enum Color {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum ReportError {
-    /// The trace can't be opened.
-    #[error("{path}: {error}{hint}")]
-    Open {
-        /// The trace.
-        path: String,
-        /// Why not.
-        error: io::Error,
-        /// What to do.
-        hint: &'static str,
-    },
-    /// Its beginning can't be read.
-    #[error("{path}: {error}{hint}")]
-    Trace {
-        /// The trace.
-        path: String,
-        /// What is wrong with it.
-        error: grapnel_trace::Error,
-        /// What to do.
-        hint: &'static str,
-    },
+    /// The trace can't be read.
+    #[error(transparent)]
+    Open(#[from] OpenError),
     /// The report can't be written.
     #[error("the report can't be written: {0}")]
     Write(io::Error),
-}
-
-/// A path as it can stand in a message.
-fn text_of(path: &Path) -> String {
-    harmless(&path.to_string_lossy()).into_owned()
 }
 
 /// Reports on a trace.
@@ -90,23 +67,9 @@ fn text_of(path: &Path) -> String {
 /// # Errors
 /// When the trace can't be read at all, or the report can't be written. A closed pipe is no error.
 pub(crate) fn run(args: &ReportArgs) -> Result<ExitCode, ReportError> {
-    let path = || text_of(&args.trace);
-    let file = File::open(&args.trace).map_err(|error| {
-        let hint = match error.kind() {
-            io::ErrorKind::NotFound => "; `grapnel run -- PROGRAM` records one",
-            _ => "",
-        };
-        ReportError::Open { path: path(), error, hint }
-    })?;
-    let reader = Reader::new(BufReader::with_capacity(1 << 18, file))
-        .map_err(|error| ReportError::Trace { path: path(), hint: hint(&error), error })?;
-    let analysis = analyse(reader);
+    let analysis = analysis_of(&args.trace)?;
     let store = FileStore::new();
     let mut symbols = Symbols::new(&store, SearchPath::default());
-    if let Some(note) = analysis.ending.note() {
-        let word = if analysis.ending.is_damage() { "warning" } else { "note" };
-        say(&format!("{word}: {}: {note}", path()));
-    }
     match write(args, &analysis, &mut symbols) {
         Ok(()) => {}
         // `grapnel report TRACE | head` has seen enough.
@@ -120,25 +83,6 @@ pub(crate) fn run(args: &ReportArgs) -> Result<ExitCode, ReportError> {
         }
     }
     Ok(if analysis.ending.is_damage() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
-}
-
-/// Says something beside the report. If nobody can hear it, the report is still worth writing.
-fn say(text: &str) {
-    let _ = writeln!(io::stderr(), "grapnel: {text}");
-}
-
-const GIVE_TRACE: &str = "; give a file that `grapnel run` wrote";
-
-/// What can be done about a trace that can't be read; where the error itself says it, nothing.
-fn hint(error: &grapnel_trace::Error) -> &'static str {
-    match error {
-        grapnel_trace::Error::NotATrace { .. } => GIVE_TRACE,
-        grapnel_trace::Error::Io(error) if error.kind() == io::ErrorKind::IsADirectory => GIVE_TRACE,
-        grapnel_trace::Error::Empty
-        | grapnel_trace::Error::NoInfo { .. }
-        | grapnel_trace::Error::Damaged { .. } => "; record it again",
-        _ => "",
-    }
 }
 
 fn write(args: &ReportArgs, analysis: &Analysis, symbols: &mut Symbols<'_>) -> io::Result<()> {

@@ -5,7 +5,8 @@
 //! - [`sites`]: the same changes, added up for each stack, with each site's share of the peak;
 //! - [`mod@analyse`]: one pass over a trace in bounded memory, giving an [`Analysis`];
 //! - [`symbols`]: addresses to functions, files, lines and inlined calls;
-//! - [`report`]: an analysis as text or as JSON.
+//! - [`report`]: an analysis as text or as JSON;
+//! - [`export`]: an analysis as a file that other tools open.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), grapnel_trace::Error> {
@@ -18,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 pub mod analyse;
+pub mod export;
 mod hash;
 pub mod live;
 mod merge;

@@ -1,0 +1,105 @@
+//! An analysis in the forms that other tools open.
+//!
+//! | format | what opens it |
+//! |---|---|
+//! | [`Format::Collapsed`] | flamegraph.pl, inferno, speedscope, and all that reads collapsed stacks |
+//! | [`Format::Svg`] | a browser: a flame graph that zooms and searches |
+//! | [`Format::Pprof`] | `go tool pprof`, and what keeps profiles of a fleet in that form |
+//! | [`Format::Speedscope`] | <https://www.speedscope.app>, or a copy of it |
+//! | [`Format::Csv`] | spreadsheets, DuckDB, pandas: a row for each site |
+//!
+//! pprof and speedscope hold every [`Measure`], and let their user choose; the others hold one.
+
+mod collapsed;
+mod csv;
+mod pprof;
+mod profile;
+mod speedscope;
+mod stack;
+mod svg;
+
+use crate::Analysis;
+use crate::sites::Site;
+use crate::symbols::Symbols;
+use std::io::{self, Write};
+
+/// What a file is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Format {
+    /// A line for each stack: its frames, root first, between semicolons, and after a space the figure.
+    Collapsed,
+    /// A flame graph.
+    Svg,
+    /// pprof's `profile.proto`, compressed by gzip.
+    Pprof,
+    /// speedscope's own JSON.
+    Speedscope,
+    /// Comma-separated values (RFC 4180), with a header.
+    Csv,
+}
+
+/// Which figure of the sites is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Measure {
+    /// [`Site::peak_bytes`].
+    Peak,
+    /// [`Site::live_bytes`].
+    Live,
+    /// [`Site::allocated_bytes`].
+    Allocated,
+    /// [`Site::allocations`].
+    Allocations,
+    /// [`Site::temporary_allocations`].
+    Temporary,
+}
+
+impl Measure {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Peak, Self::Live, Self::Allocated, Self::Allocations, Self::Temporary];
+
+    fn of(self, site: &Site) -> u64 {
+        match self {
+            Self::Peak => site.peak_bytes,
+            Self::Live => site.live_bytes,
+            Self::Allocated => site.allocated_bytes,
+            Self::Allocations => site.allocations,
+            Self::Temporary => site.temporary_allocations,
+        }
+    }
+
+    fn title(self) -> &'static str {
+        match self {
+            Self::Peak => "Bytes held at the peak",
+            Self::Live => "Bytes live at the end",
+            Self::Allocated => "Bytes allocated",
+            Self::Allocations => "Allocations",
+            Self::Temporary => "Temporary allocations",
+        }
+    }
+
+    fn is_bytes(self) -> bool {
+        matches!(self, Self::Peak | Self::Live | Self::Allocated)
+    }
+}
+
+/// Writes an analysis. `measure` is for the formats that hold one figure.
+///
+/// # Errors
+/// What writing gives; an SVG of nothing is refused with [`io::ErrorKind::InvalidInput`].
+pub fn write(
+    mut out: impl Write,
+    analysis: &Analysis,
+    symbols: &mut Symbols<'_>,
+    format: Format,
+    measure: Measure,
+) -> io::Result<()> {
+    match format {
+        Format::Collapsed => collapsed::write(&mut out, analysis, symbols, measure)?,
+        Format::Svg => svg::write(&mut out, analysis, symbols, measure)?,
+        Format::Pprof => pprof::write(&mut out, analysis, symbols)?,
+        Format::Speedscope => speedscope::write(&mut out, analysis, symbols, measure)?,
+        Format::Csv => csv::write(&mut out, analysis, symbols)?,
+    }
+    out.flush()
+}

@@ -1,0 +1,155 @@
+//! A profile for pprof, with the names that Go's heap profiles use for what is the same.
+
+use super::Measure;
+use super::profile::{Function, Line, Location, Mapping, Profile, Sample, ValueType};
+use super::stack::frames;
+use crate::Analysis;
+use crate::symbols::Symbols;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use prost::Message;
+use std::collections::HashMap;
+use std::io::{self, Write};
+
+/// The type and the unit of each measure, in the order of [`VALUES`].
+const TYPES: [(&str, &str); 6] = [
+    ("alloc_objects", "count"),
+    ("alloc_space", "bytes"),
+    ("inuse_objects", "count"),
+    ("inuse_space", "bytes"),
+    ("peak_space", "bytes"),
+    ("temporary_objects", "count"),
+];
+
+/// What is shown if nothing else is asked for.
+const DEFAULT: &str = "peak_space";
+
+/// More than 32 bits of anything do not happen, and what does not fit is shown as the most there can be.
+fn signed(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+#[derive(Default)]
+struct Builder {
+    profile: Profile,
+    strings: HashMap<String, i64>,
+    /// By name and file.
+    functions: HashMap<(i64, i64), u64>,
+    /// By module and address; a place without frames is there as well.
+    locations: HashMap<(u32, u64), u64>,
+    mappings: HashMap<u32, u64>,
+}
+
+impl Builder {
+    fn string(&mut self, text: &str) -> i64 {
+        if let Some(&known) = self.strings.get(text) {
+            return known;
+        }
+        let index = self.profile.string_table.len() as i64;
+        self.profile.string_table.push(text.to_owned());
+        self.strings.insert(text.to_owned(), index);
+        index
+    }
+
+    fn function(&mut self, name: &str, file: &str) -> u64 {
+        let (name, filename) = (self.string(name), self.string(file));
+        let functions = &mut self.profile.function;
+        *self.functions.entry((name, filename)).or_insert_with(|| {
+            let id = functions.len() as u64 + 1;
+            functions.push(Function { id, name, system_name: name, filename });
+            id
+        })
+    }
+
+    /// The mapping of a module; 0, which is none, for what lies in no module.
+    fn mapping(&mut self, analysis: &Analysis, module: u32) -> u64 {
+        if let Some(&known) = self.mappings.get(&module) {
+            return known;
+        }
+        let Some(found) = analysis.modules.get(module) else { return 0 };
+        let id = self.profile.mapping.len() as u64 + 1;
+        let filename = self.string(&String::from_utf8_lossy(&found.path));
+        let hex: String = found.build_id.iter().map(|byte| format!("{byte:02x}")).collect();
+        let build_id = self.string(&hex);
+        self.profile.mapping.push(Mapping {
+            id,
+            memory_start: found.range.0,
+            memory_limit: found.range.1,
+            filename,
+            build_id,
+            has_functions: true,
+            has_filenames: true,
+            has_line_numbers: true,
+            has_inline_frames: true,
+        });
+        self.mappings.insert(module, id);
+        id
+    }
+
+    /// The ids of a stack's locations, leaf first.
+    fn locations(&mut self, analysis: &Analysis, symbols: &mut Symbols<'_>, stack: u32) -> Vec<u64> {
+        let mut ids = Vec::new();
+        // Several frames of one node are one location with several lines; whether it is a new one shows at its first.
+        let mut current = None;
+        let mut is_new = false;
+        frames(analysis, symbols, stack, |node, frame| {
+            // A node's frames come together; the next node is another value, also where a function calls itself.
+            let this = std::ptr::from_ref(node);
+            if current != Some(this) {
+                current = Some(this);
+                let address = if node.is_truncation() { 0 } else { node.lookup_pc() };
+                let key =
+                    if node.pc == 0 { (u32::MAX, ids.len().min(1) as u64) } else { (node.module, address) };
+                let known = self.locations.get(&key).copied();
+                is_new = known.is_none();
+                let id = known.unwrap_or(self.profile.location.len() as u64 + 1);
+                if is_new {
+                    let mapping_id = self.mapping(analysis, node.module);
+                    self.profile.location.push(Location { id, mapping_id, address, line: Vec::new() });
+                    self.locations.insert(key, id);
+                }
+                ids.push(id);
+            }
+            if is_new {
+                let function_id = self.function(&frame.name, frame.file.unwrap_or_default());
+                let line = Line { function_id, line: i64::from(frame.line.unwrap_or_default()) };
+                if let Some(location) = self.profile.location.last_mut() {
+                    location.line.push(line);
+                }
+            }
+        });
+        ids
+    }
+}
+
+pub(super) fn write(out: &mut impl Write, analysis: &Analysis, symbols: &mut Symbols<'_>) -> io::Result<()> {
+    let mut builder = Builder::default();
+    // The first string is the empty one.
+    builder.string("");
+    for (name, unit) in TYPES {
+        let value = ValueType { r#type: builder.string(name), unit: builder.string(unit) };
+        builder.profile.sample_type.push(value);
+    }
+    for site in &analysis.sites {
+        let location_id = builder.locations(analysis, symbols, site.stack);
+        let value = [
+            Measure::Allocations.of(site),
+            Measure::Allocated.of(site),
+            site.live_allocations,
+            Measure::Live.of(site),
+            Measure::Peak.of(site),
+            Measure::Temporary.of(site),
+        ];
+        builder.profile.sample.push(Sample { location_id, value: value.map(signed).to_vec() });
+    }
+    let command: Vec<_> = analysis.process.command.iter().map(|arg| String::from_utf8_lossy(arg)).collect();
+    let comment = builder.string(&command.join(" "));
+    builder.profile.comment.push(comment);
+    builder.profile.default_sample_type = builder.string(DEFAULT);
+    builder.profile.time_nanos = signed(analysis.process.started_unix_ns);
+    builder.profile.duration_nanos = signed(analysis.totals.duration_ns);
+    let mut compressed = GzEncoder::new(out, Compression::default());
+    compressed.write_all(&builder.profile.encode_to_vec())?;
+    compressed.finish()?;
+    Ok(())
+}

@@ -1,0 +1,187 @@
+//! `grapnel export`: a trace as a file that other tools open.
+
+use crate::opened::{OpenError, analysis_of, say, text_of};
+use clap::{Args, ValueEnum};
+use grapnel_analysis::Analysis;
+use grapnel_analysis::export;
+use grapnel_analysis::report::words::harmless;
+use grapnel_analysis::symbols::{FileStore, SearchPath, Symbols};
+use std::fs::{File, Permissions};
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Options of `grapnel export`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ExportArgs {
+    /// The trace
+    trace: PathBuf,
+    /// What to write [default: what the name of FILE ends in]
+    #[arg(long, value_enum)]
+    format: Option<Format>,
+    /// The figure that is shown; pprof, speedscope and csv have them all, and this one first or not at all
+    #[arg(long, value_enum, default_value_t = Measure::Peak)]
+    measure: Measure,
+    /// The file to write [default: standard output]. It is replaced once all is written
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// A line for each stack, as flame graph tools read it (.collapsed, .folded)
+    Collapsed,
+    /// A flame graph for a browser (.svg)
+    Svg,
+    /// For `go tool pprof` (.pb.gz, .pprof)
+    Pprof,
+    /// For speedscope (.speedscope.json)
+    Speedscope,
+    /// A row for each site (.csv)
+    Csv,
+}
+
+impl Format {
+    const ENDINGS: [(&'static str, Self); 8] = [
+        (".collapsed", Self::Collapsed),
+        (".folded", Self::Collapsed),
+        (".svg", Self::Svg),
+        (".pb.gz", Self::Pprof),
+        (".pprof", Self::Pprof),
+        (".speedscope.json", Self::Speedscope),
+        (".speedscope", Self::Speedscope),
+        (".csv", Self::Csv),
+    ];
+
+    fn of_name(path: &Path) -> Option<Self> {
+        let name = path.file_name()?.to_string_lossy().to_lowercase();
+        Self::ENDINGS.iter().find(|(ending, _)| name.ends_with(ending)).map(|(_, format)| *format)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Measure {
+    /// Bytes held at the process's peak
+    Peak,
+    /// Bytes live at the end
+    Live,
+    /// All bytes that were allocated
+    Allocated,
+    /// How many blocks were allocated
+    Allocations,
+    /// How many blocks were freed before their thread allocated again
+    Temporary,
+}
+
+/// Why nothing was written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum ExportError {
+    /// The trace can't be read.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// No format was given.
+    #[error("what to write isn't said: give --format, or a FILE that ends in one of {endings}")]
+    NoFormat {
+        /// The endings that are known.
+        endings: String,
+    },
+    /// The output is a terminal, which shows no bytes.
+    #[error("this format isn't text: give a file with --output, or a pipe")]
+    Binary,
+    /// The file can't be written.
+    #[error("{path}: {error}")]
+    Write {
+        /// The file.
+        path: String,
+        /// Why not.
+        error: io::Error,
+    },
+}
+
+/// Exports a trace.
+///
+/// # Errors
+/// When the trace can't be read at all, or the file can't be written. A closed pipe is no error.
+pub(crate) fn run(args: &ExportArgs) -> Result<ExitCode, ExportError> {
+    let format = args.format.or_else(|| Format::of_name(args.output.as_deref()?)).ok_or_else(|| {
+        let endings: Vec<&str> = Format::ENDINGS.iter().map(|(ending, _)| *ending).collect();
+        ExportError::NoFormat { endings: endings.join(", ") }
+    })?;
+    if format == Format::Pprof && args.output.is_none() && io::stdout().is_terminal() {
+        return Err(ExportError::Binary);
+    }
+    let analysis = analysis_of(&args.trace)?;
+    let store = FileStore::new();
+    let mut symbols = Symbols::new(&store, SearchPath::default());
+    let mut export =
+        |out: &mut dyn Write| export::write(out, &analysis, &mut symbols, format.into(), args.measure.into());
+    match &args.output {
+        Some(path) => {
+            to_file(path, export).map_err(|error| ExportError::Write { path: text_of(path), error })?
+        }
+        None => match export(&mut BufWriter::with_capacity(1 << 16, io::stdout().lock())) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
+            result => {
+                result.map_err(|error| ExportError::Write { path: "standard output".to_owned(), error })?;
+            }
+        },
+    }
+    for note in symbols.notes() {
+        say(&format!("note: {}", harmless(&note)));
+    }
+    Ok(status(&analysis))
+}
+
+fn status(analysis: &Analysis) -> ExitCode {
+    if analysis.ending.is_damage() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// Writes a file whole or not at all; what was there before stays until then. What is no plain file, a pipe or a device, is
+/// written into.
+fn to_file(path: &Path, mut export: impl FnMut(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+    if path.metadata().is_ok_and(|facts| !facts.is_file()) {
+        return export(&mut BufWriter::new(File::options().write(true).open(path)?));
+    }
+    // A link stays one.
+    let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let directory = match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    let mut options = tempfile::Builder::new();
+    // As any file is made: the user's mask applies.
+    options.permissions(Permissions::from_mode(0o666));
+    let mut file = options.prefix(".grapnel-").tempfile_in(directory)?;
+    export(&mut BufWriter::with_capacity(1 << 16, file.as_file_mut()))?;
+    if let Ok(before) = path.metadata() {
+        file.as_file().set_permissions(before.permissions())?;
+    }
+    file.persist(&path).map_err(|error| error.error)?;
+    Ok(())
+}
+
+impl From<Format> for export::Format {
+    fn from(format: Format) -> Self {
+        match format {
+            Format::Collapsed => Self::Collapsed,
+            Format::Svg => Self::Svg,
+            Format::Pprof => Self::Pprof,
+            Format::Speedscope => Self::Speedscope,
+            Format::Csv => Self::Csv,
+        }
+    }
+}
+
+impl From<Measure> for export::Measure {
+    fn from(measure: Measure) -> Self {
+        match measure {
+            Measure::Peak => Self::Peak,
+            Measure::Live => Self::Live,
+            Measure::Allocated => Self::Allocated,
+            Measure::Allocations => Self::Allocations,
+            Measure::Temporary => Self::Temporary,
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! A trace that is to be analysed: opening it, and what there is to say about it.
+
+use grapnel_analysis::report::words::harmless;
+use grapnel_analysis::{Analysis, analyse};
+use grapnel_trace::reader::Reader;
+use std::fs::File;
+use std::io::{self, BufReader, Write};
+use std::path::Path;
+
+/// Why a trace can't be read at all.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum OpenError {
+    /// The trace can't be opened.
+    #[error("{path}: {error}{hint}")]
+    Open {
+        /// The trace.
+        path: String,
+        /// Why not.
+        error: io::Error,
+        /// What to do.
+        hint: &'static str,
+    },
+    /// Its beginning can't be read.
+    #[error("{path}: {error}{hint}")]
+    Trace {
+        /// The trace.
+        path: String,
+        /// What is wrong with it.
+        error: grapnel_trace::Error,
+        /// What to do.
+        hint: &'static str,
+    },
+}
+
+/// A path as it can stand in a message.
+pub(crate) fn text_of(path: &Path) -> String {
+    harmless(&path.to_string_lossy()).into_owned()
+}
+
+/// Says something beside the result. If nobody can hear it, the result is still worth writing.
+pub(crate) fn say(text: &str) {
+    let _ = writeln!(io::stderr(), "grapnel: {text}");
+}
+
+/// Reads a trace. One that stops early is analysed up to there, with a note on stderr.
+pub(crate) fn analysis_of(trace: &Path) -> Result<Analysis, OpenError> {
+    let path = || text_of(trace);
+    let file = File::open(trace).map_err(|error| {
+        let hint = match error.kind() {
+            io::ErrorKind::NotFound => "; `grapnel run -- PROGRAM` records one",
+            _ => "",
+        };
+        OpenError::Open { path: path(), error, hint }
+    })?;
+    let reader = Reader::new(BufReader::with_capacity(1 << 18, file)).map_err(|error| OpenError::Trace {
+        path: path(),
+        hint: hint(&error),
+        error,
+    })?;
+    let analysis = analyse(reader);
+    if let Some(note) = analysis.ending.note() {
+        let word = if analysis.ending.is_damage() { "warning" } else { "note" };
+        say(&format!("{word}: {}: {note}", path()));
+    }
+    Ok(analysis)
+}
+
+const GIVE_TRACE: &str = "; give a file that `grapnel run` wrote";
+
+/// What can be done about a trace that can't be read; where the error itself says it, nothing.
+fn hint(error: &grapnel_trace::Error) -> &'static str {
+    match error {
+        grapnel_trace::Error::NotATrace { .. } => GIVE_TRACE,
+        grapnel_trace::Error::Io(error) if error.kind() == io::ErrorKind::IsADirectory => GIVE_TRACE,
+        grapnel_trace::Error::Empty
+        | grapnel_trace::Error::NoInfo { .. }
+        | grapnel_trace::Error::Damaged { .. } => "; record it again",
+        _ => "",
+    }
+}
