@@ -71,6 +71,9 @@ pub struct Tally {
     pub clobbers: BTreeMap<&'static str, Clobbered>,
     /// Those with an instruction that another decoder does not know.
     pub unknown: u64,
+    /// Those that change a register, with an instruction ahead that another decoder does not know: nobody else shows that
+    /// the register holds nothing.
+    pub unseen: u64,
     /// Those with an instruction that another decoder sees otherwise, by decoder and instruction.
     pub disputed: BTreeMap<String, Counted>,
     /// Those that an oracle found to differ: the case as a file, and the difference.
@@ -147,7 +150,14 @@ impl Tally {
             return self.mismatches.push((case.render(), difference));
         }
         self.dispute(&window, case, judges);
-        match judges.judge(&Subject { case, window: &window, relocated: &relocated }, seed) {
+        let subject = Subject { case, window: &window, relocated: &relocated };
+        #[cfg(feature = "capstone")]
+        match judges.second.judge_changed(&subject) {
+            Verdict::Same => {}
+            Verdict::Unjudged(_) => self.unseen += 1,
+            Verdict::Mismatch(difference) => return self.mismatches.push((case.render(), difference)),
+        }
+        match judges.judge(&subject, seed) {
             Verdict::Same => {}
             Verdict::Unjudged(reason) => {
                 let example = || first_lines(case, &window);
@@ -194,6 +204,7 @@ impl Tally {
         self.windows += other.windows;
         self.accepted += other.accepted;
         self.unknown += other.unknown;
+        self.unseen += other.unseen;
         for (kind, counted) in other.refused {
             self.refused.entry(kind).or_default().merge(counted);
         }
@@ -327,6 +338,9 @@ impl fmt::Display for Tally {
         for (name, clobbered) in &self.clobbers {
             row(f, &format!("clobbered: {name}, dead by the code"), clobbered.by_code)?;
             row(f, &format!("clobbered: {name}, dead at the entry"), clobbered.by_entry)?;
+        }
+        if !self.clobbers.is_empty() {
+            row(f, "clobbered, with code ahead unknown to another", self.unseen)?;
         }
         row(f, "unknown to another decoder", self.unknown)?;
         for (on, counted) in &self.disputed {

@@ -1,7 +1,8 @@
 //! Judges of relocated code.
 //!
 //! [`decoded`] compares the two codes as text: what was copied is the same instruction, and each RIP-relative operand
-//! means the same address. `semantic` runs both. `second` is another decoder's view of the original.
+//! means the same address. `semantic` runs both. `second` is another decoder's view of the original, and
+//! of the code ahead, where registers that were changed must be read by nobody.
 
 pub mod decoded;
 #[cfg(feature = "capstone")]

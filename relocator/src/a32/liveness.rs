@@ -102,7 +102,8 @@ impl Sight {
     }
 }
 
-/// The instruction at a place of the window writes R12, so that it holds something from there on.
-pub(super) fn writes_ip(item: &Item) -> bool {
-    item.code().is_some_and(|inst| inst.uses().writes >> IP & 1 == 1)
+/// The instruction at a place of the window may write R12, so that it holds something from there on. Of what is surely
+/// overwritten `writes` tells alone: of an exclusive load, say, R12 is but an operand.
+pub(super) fn may_write_ip(item: &Item) -> bool {
+    item.code().is_some_and(|inst| inst.uses().all() >> IP & 1 == 1)
 }

@@ -7,7 +7,7 @@ use grapnel_arch::a32::{Form, Inst, LR, PC, SP, Unsupported};
 
 use super::{
     Insts, culprit,
-    liveness::{IP, Rules, Sight, writes_ip},
+    liveness::{IP, Rules, Sight, may_write_ip},
 };
 use crate::Error;
 
@@ -58,7 +58,8 @@ pub(super) fn choose(
             return Ok(Scratch { register, way: if leaves { Way::SpillAndLeave } else { Way::Spill } });
         }
     }
-    let written = insts.items[..number].iter().any(writes_ip);
+    // Also by what comes later: there may be a way back.
+    let written = insts.items.iter().any(may_write_ip);
     let rules = if insts.entry && !written { Rules::Entry } else { Rules::Boundaries };
     match free(sight, rules, number, inst, &[IP]) {
         Some(register) => Ok(Scratch { register, way: Way::Free }),

@@ -64,7 +64,8 @@ fn finish(
     options: WindowOptions,
 ) -> Window {
     let end = options.extent.unwrap_or(bytes.len()).min(bytes.len());
-    let (words, _) = bytes.get(len..end).unwrap_or_default().as_chunks::<INST_LEN>();
+    // From the last instruction on: padding is looked through, or all behind it would be taken for what stands before it.
+    let (words, _) = bytes.get(code_len..end).unwrap_or_default().as_chunks::<INST_LEN>();
     let ahead = words.iter().take(SIGHT).map(|word| u32::from_le_bytes(*word)).collect();
     let insts = Insts { items, ahead, entry: options.entry };
     Window { from, len, code_len, insts: crate::window::Insts::A32(insts) }

@@ -331,9 +331,11 @@ impl Sight {
             // The resolver of a TLS descriptor is called like this and keeps X16 and X17.
             Flow::CallIndirect => all_but(0).before(effects),
             Flow::Return => all_but(TEMPORARY).before(effects),
-            Flow::JumpIndirect | Flow::Undefined | Flow::Breakpoint | Flow::Unsupported(_) => {
-                Live::UNSEEN.before(effects)
+            // It may go on behind it.
+            Flow::Breakpoint | Flow::Unsupported(_) => {
+                Live { used: next.used, ..Live::UNSEEN }.before(effects)
             }
+            Flow::JumpIndirect | Flow::Undefined => Live::UNSEEN.before(effects),
         }
     }
 }

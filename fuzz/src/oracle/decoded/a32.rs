@@ -7,6 +7,7 @@ use grapnel_arch::a32::{Cond, Flow, Form, Inst, decode, pc};
 use grapnel_relocator::CodeAddr;
 
 use super::{
+    Changed,
     events::{Event, Expected, Trace, compare, of_other},
     walk::{COVERED, Code, Effect, Machine},
 };
@@ -48,6 +49,48 @@ pub(super) fn judge(subject: &Subject<'_>) -> Verdict {
         trace,
         kept: Vec::new(),
     })
+}
+
+/// The registers that the code of an instruction writes, and the instruction itself does not, but for those that are
+/// kept in memory meanwhile.
+pub(super) fn changed(subject: &Subject<'_>) -> Vec<Changed> {
+    let code = Code::of(subject);
+    let places: Vec<_> = code.instructions().collect();
+    let mut all = Vec::new();
+    for (number, &(from, to)) in places.iter().enumerate() {
+        let at = subject.case.from.add(from as u64);
+        let Ok(inst) = decode(at, &subject.original()[from..]) else { continue };
+        let end = places.get(number + 1).map_or(subject.relocated.map().code_len(), |&(_, end)| end);
+        let (mut written, mut kept, mut stored) = (0, 0, None);
+        for offset in (to..end).step_by(4) {
+            let there = subject.case.to.add(offset as u64);
+            let Some(Ok(step)) = code.bytes(there, 4).map(|bytes| decode(there, bytes)) else { continue };
+            written |= step.uses().writes;
+            let word = step.word() & 0x0fff_ffff;
+            let (base, register) = (word >> 16 & 15, word >> 12 & 15);
+            match word {
+                // push {rt}; stm rn, with or without a new base
+                _ if word & 0x0fff_0fff == 0x052d_0004 => kept |= 1 << register,
+                _ if word >> 16 == 0x092d => kept |= word as u16,
+                _ if word >> 20 == 0x088 => stored = Some((base, word as u16)),
+                // ldr rt, [rn]: what has just been stored there
+                _ if word & 0x0ff0_0fff == 0x0590_0000
+                    && stored.is_some_and(|(to, list)| to == base && list >> register & 1 == 1) =>
+                {
+                    kept |= 1 << register;
+                }
+                _ => {}
+            }
+        }
+        let left = written & !inst.uses().writes & !kept & !(1 << PC);
+        let leaves = inst.uses().writes >> PC & 1 == 1;
+        let next = (!leaves || !inst.cond().is_always()).then_some(Some(inst.next()));
+        let ways: Vec<_> = next.into_iter().chain(leaves.then_some(inst.flow().target())).collect();
+        for register in (0..PC).filter(|register| left >> register & 1 == 1) {
+            all.extend(ways.iter().map(|&at| Changed { register, at }));
+        }
+    }
+    all
 }
 
 /// What the original comes down to; `None` if it is not judged here. A call to the next instruction may be turned to what

@@ -3,7 +3,10 @@
 use grapnel_arch::aarch64::{Flow, Inst, Literal, PcUse, decode};
 use grapnel_relocator::CodeAddr;
 
-use super::walk::{COVERED, Code, Effect, Machine};
+use super::{
+    Changed,
+    walk::{COVERED, Code, Effect, Exit, Machine},
+};
 use crate::oracle::{Subject, Verdict};
 
 const NOP: u32 = 0xd503_201f;
@@ -27,12 +30,43 @@ pub(super) fn judge(subject: &Subject<'_>) -> Verdict {
     code.judge_resumption(&mut Walker::new(&code, NOP, false, false))
 }
 
-/// The code of one instruction does what the original does.
-fn instruction(code: &Code<'_>, subject: &Subject<'_>, inst: &Inst, to: usize) -> Result<(), String> {
-    let carries = inst.operand().is_some_and(|operand| {
+/// The registers that hold what the original has not put there, where each way leaves the code of an instruction.
+pub(super) fn changed(subject: &Subject<'_>) -> Vec<Changed> {
+    let code = Code::of(subject);
+    let from = subject.case.from;
+    let mut all = Vec::new();
+    for (offset, to) in code.places() {
+        let inst =
+            subject.original().get(offset..).and_then(|bytes| decode(from.add(offset as u64), bytes).ok());
+        let inst = inst.as_ref();
+        let carries = inst.is_some_and(|inst| carries(subject, inst));
+        for holds in [true, false] {
+            let mut walker = Walker::new(&code, inst.map_or(NOP, Inst::word), carries, holds);
+            let way = code.follow(to, &mut walker);
+            let at = match way.exit {
+                Exit::At(offset) => Some(from.add(offset as u64)),
+                Exit::Outside(there) => Some(there),
+                Exit::Away | Exit::Lost => None,
+            };
+            let own = inst.and_then(Inst::operand).map(|operand| operand.register);
+            let left = walker.left().filter(|&register| Some(register) != own);
+            all.extend(left.map(|register| Changed { register, at }));
+        }
+    }
+    all
+}
+
+/// It reads a doubleword of the window, whose bytes are copied.
+fn carries(subject: &Subject<'_>, inst: &Inst) -> bool {
+    inst.operand().is_some_and(|operand| {
         operand.kind == PcUse::Literal(Literal::X)
             && operand.target.offset_within(subject.case.from, subject.window.len() as u64).is_some()
-    });
+    })
+}
+
+/// The code of one instruction does what the original does.
+fn instruction(code: &Code<'_>, subject: &Subject<'_>, inst: &Inst, to: usize) -> Result<(), String> {
+    let carries = carries(subject, inst);
     let run = |holds| {
         let mut walker = Walker::new(code, inst.word(), carries, holds);
         let way = code.follow(to, &mut walker);
@@ -162,14 +196,18 @@ impl<'a> Walker<'a> {
         self.declared(kept)
     }
 
+    /// The registers that hold addresses in the end.
+    fn left(&self) -> impl Iterator<Item = u8> {
+        let call = self.original >> 26 == 0b100101;
+        self.written.iter().copied().filter(move |register| {
+            let restored = self.saved.contains(register) && self.restored.contains(register);
+            !(restored || call && *register == LINK)
+        })
+    }
+
     fn declared(&self, kept: &[u8]) -> Result<(), String> {
         let clobbers = self.code.clobbers();
-        let call = self.original >> 26 == 0b100101;
-        let stray = self.written.iter().find(|&&register| {
-            let restored = self.saved.contains(&register) && self.restored.contains(&register);
-            let linked = call && register == LINK;
-            !(restored || linked || kept.contains(&register) || clobbers.contains(register))
-        });
+        let stray = self.left().find(|register| !(kept.contains(register) || clobbers.contains(*register)));
         if self.saved != self.restored {
             return Err(format!("it saves {:?} and restores {:?}", self.saved, self.restored));
         }

@@ -10,9 +10,28 @@ mod t32;
 mod walk;
 mod x86_64;
 
-use grapnel_relocator::Isa;
+use grapnel_relocator::{CodeAddr, Isa};
 
 use super::{Subject, Verdict};
+
+/// A register that relocated code has changed, and the original has not, where this goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Changed {
+    /// Its number in instructions.
+    pub register: u8,
+    /// A place of the original; nothing if only its registers tell.
+    pub at: Option<CodeAddr>,
+}
+
+/// The registers that are changed, way by way. x86-64 is judged in [`judge`], and T32 changes none.
+#[must_use]
+pub fn changed(subject: &Subject<'_>) -> Vec<Changed> {
+    match subject.case.isa {
+        Isa::X86_64 | Isa::T32 => Vec::new(),
+        Isa::Aarch64 => aarch64::changed(subject),
+        Isa::A32 => a32::changed(subject),
+    }
+}
 
 /// What was copied is the same instruction, an operand relative to the PC means the same address, and every branch
 /// out of the window has its target somewhere in the code.

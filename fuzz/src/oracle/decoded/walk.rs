@@ -68,6 +68,11 @@ impl<'a> Code<'a> {
         self.places.iter().copied().filter(move |&(from, _)| from < end)
     }
 
+    /// The same, and the jump back.
+    pub(super) fn places(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.places.iter().copied()
+    }
+
     /// An address lies where the relocated code is.
     pub(super) fn covers(&self, addr: CodeAddr) -> bool {
         addr.offset_within(self.subject.case.to, self.subject.relocated.bytes().len() as u64).is_some()

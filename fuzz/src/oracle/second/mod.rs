@@ -2,6 +2,8 @@
 
 mod aarch32;
 mod aarch64;
+mod ahead;
+mod step;
 mod view;
 mod x86_64;
 

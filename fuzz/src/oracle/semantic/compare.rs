@@ -139,10 +139,7 @@ fn in_step<'a>(
                     "a spill in an IT block, where the stack pointer is not followed",
                 ));
             }
-            if let Some(Event::Exit { target, .. } | Event::Call { target, .. }) = ours.front()
-                && *target != pair.from
-                && jumps.contains(target)
-            {
+            if computes_way_in(pair, &ours, jumps) {
                 return Err(Verdict::Unjudged("it computes an address in the window and goes there"));
             }
             return Err(Verdict::Mismatch(match (theirs.peek(), ours.front()) {
@@ -204,9 +201,21 @@ fn is_private(pair: &Pair<'_>, event: &Event, done: &[&Event]) -> bool {
 /// the original's stack pointer is at each member.
 fn is_lost_spill(pair: &Pair<'_>, event: &Event) -> bool {
     let Event::Access(access) = event else { return false };
-    let at_stack = access.addr.wrapping_sub(access.stack) < 16;
     let block = made_by(pair, access).and_then(|offset| inspect::block_of(pair.code(), offset));
-    pair.isa == Isa::T32 && !access.spill && at_stack && block.is_some()
+    pair.isa == Isa::T32 && !access.spill && is_at_stack(access) && block.is_some()
+}
+
+fn is_at_stack(access: &Access) -> bool {
+    access.addr.wrapping_sub(access.stack) < 16
+}
+
+/// The relocated code leaves for a place in the window that the original came to by an address in a register or from
+/// memory. It may spill what it computes the address with, where the stack pointer is not followed: what the original
+/// goes on with there may have moved it as far.
+fn computes_way_in(pair: &Pair<'_>, ours: &VecDeque<&Event>, jumps: &[u64]) -> bool {
+    let way = ours.iter().find(|event| !matches!(event, Event::Access(access) if is_at_stack(access)));
+    let Some(Event::Exit { target, .. } | Event::Call { target, .. }) = way else { return false };
+    *target != pair.from && jumps.contains(target)
 }
 
 /// A store to the window, or to what it has for a constant in there.

@@ -151,7 +151,8 @@ fn inspect(isa: Isa, addr: u64, code: &[u8]) -> Inst {
 /// branches.
 const fn writes_pc(word: u32) -> bool {
     let to_pc = word >> 12 & 15 == 15;
-    let of_pc = word & 0x020f_0000 == 0x020f_0000;
+    // Without a carry, of which ADC, SBC and RSC add one.
+    let of_pc = word & 0x020f_0000 == 0x020f_0000 && !matches!(word >> 21 & 15, 5..=7);
     match word >> 25 & 7 {
         // BX, BXJ and BLX stand among comparisons, which write no register.
         0 | 1 if word >> 23 & 3 == 2 => word & 0x0fff_ffc0 == 0x012f_ff00,

@@ -1,0 +1,204 @@
+//! What an instruction of Arm's does to registers, and where it goes on, by Capstone's account.
+
+use capstone::{Capstone, RegId, arch::arm::ArmCC};
+use grapnel_relocator::{CodeAddr, Isa};
+
+/// General registers, as bits by number.
+pub(super) type Set = u32;
+
+/// What a kernel reads of a request: X0 to X8, or R0 to R7.
+const fn asked(isa: Isa) -> Set {
+    match isa {
+        Isa::Aarch64 => 0x1ff,
+        _ => 0xff,
+    }
+}
+
+/// Where an instruction goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Goes {
+    Next,
+    Jump(CodeAddr),
+    /// To the next one or there.
+    Branch(CodeAddr),
+    /// A call of this address, or of one that only the registers tell.
+    Call(Option<CodeAddr>),
+    Return,
+    Elsewhere,
+}
+
+/// An instruction as Capstone has it.
+pub(super) struct Step {
+    pub(super) reads: Set,
+    /// It writes these, if its condition holds.
+    pub(super) changes: Set,
+    /// It writes these whole, under no condition.
+    pub(super) writes: Set,
+    pub(super) goes: Goes,
+    /// It asks the kernel.
+    pub(super) asks: bool,
+    /// It may not be executed, and go on with the next.
+    pub(super) conditional: bool,
+}
+
+impl Step {
+    /// The instruction at an address, of these bytes; `None` if Capstone does not know it.
+    pub(super) fn of(capstone: &Capstone, isa: Isa, at: CodeAddr, bytes: &[u8]) -> Option<Self> {
+        let found = capstone.disasm_count(bytes, at.0, 1).ok()?;
+        let insn = found.first()?;
+        let detail = capstone.insn_detail(insn).ok()?;
+        let bit = |register: &RegId| bit(isa, &capstone.reg_name(*register).unwrap_or_default());
+        let set = |registers: &[RegId]| registers.iter().map(bit).fold(0, |all, bit| all | bit);
+        let (mut reads, mut writes) = (set(detail.regs_read()), set(detail.regs_write()));
+        let mnemonic = insn.mnemonic()?;
+        let target = || {
+            let text = insn.op_str()?.rsplit(['#', ' ']).next()?;
+            u64::from_str_radix(text.strip_prefix("0x").unwrap_or(text), 16).ok().map(CodeAddr)
+        };
+        if let Some(&word) = bytes.first_chunk() {
+            let word = u32::from_le_bytes(word);
+            (reads, writes) = match isa {
+                Isa::Aarch64 => mend(word, reads, writes),
+                _ => mend_a32(word, reads, writes),
+            };
+        }
+        let arch = detail.arch_detail();
+        let (goes, conditional) = match arch.arm() {
+            None => (by_name(mnemonic, target, at.add(4)), false),
+            Some(arm) => {
+                let always = matches!(arm.cc(), ArmCC::ARM_CC_AL | ArmCC::ARM_CC_INVALID);
+                (by_name_a32(mnemonic, insn.op_str()?, at.add(8), target), !always)
+            }
+        };
+        let asks = mnemonic.starts_with("svc");
+        if asks {
+            reads |= asked(isa);
+        }
+        let (changes, writes) = (writes, if conditional { 0 } else { writes });
+        Some(Self { reads, changes, writes, goes, asks, conditional })
+    }
+}
+
+/// A general register's bit.
+fn bit(isa: Isa, name: &str) -> Set {
+    let number = match (isa, name) {
+        (Isa::Aarch64, "fp") => Some(29),
+        (Isa::Aarch64, "lr") => Some(30),
+        (Isa::Aarch64, name) => name.strip_prefix(['x', 'w']).and_then(|number| number.parse().ok()),
+        (_, "sb") => Some(9),
+        (_, "sl") => Some(10),
+        (_, "fp") => Some(11),
+        (_, "ip") => Some(12),
+        (_, "sp") => Some(13),
+        (_, "lr") => Some(14),
+        (_, "pc") => Some(15),
+        (_, name) => name.strip_prefix('r').and_then(|number| number.parse().ok()),
+    };
+    number.map_or(0, |number: u32| 1 << number)
+}
+
+/// What Capstone 5 has wrong of AArch64 registers, put right by the manual (DDI 0487, C6.2).
+const fn mend(word: u32, reads: Set, writes: Set) -> (Set, Set) {
+    let (rd, rn, rs) = (1 << (word & 31), 1 << (word >> 5 & 31), 1 << (word >> 16 & 31));
+    let general = (1 << 31) - 1;
+    match word {
+        // SBFM and UBFM, and ADDS and SUBS of an immediate, overwrite Rd whole.
+        _ if word & 0x3f80_0000 == 0x1300_0000 && word >> 29 & 1 == 0 => (rn & general, rd & general),
+        _ if word & 0x3f00_0000 == 0x3100_0000 => (rn & general, rd & general),
+        // GMI, SUBP, PACGA and what else has two sources.
+        _ if word & 0x7fe0_0000 == 0x1ac0_0000 => ((rn | rs) & general, rd & general),
+        // FCVTZS and its kin, FJCVTZS and FMOV to a general register.
+        _ if word & 0x7f20_fc00 == 0x1e20_0000 && matches!(word >> 16 & 7, 0 | 1 | 4..=6) => {
+            (0, rd & general)
+        }
+        // ADDG and SUBG.
+        _ if word & 0xbfc0_c000 == 0x9180_0000 => (rn & general, rd & general),
+        // LDADD and its kin, and SWP, load Rt.
+        _ if word & 0x3b20_0c00 == 0x3820_0000 => ((rn | rs) & general, rd & general),
+        _ => (reads, writes),
+    }
+}
+
+/// The same of A32 (DDI 0406, A8.8): STM reads the registers of its list.
+const fn mend_a32(word: u32, reads: Set, writes: Set) -> (Set, Set) {
+    if word >> 28 != 15 && word & 0x0e10_0000 == 0x0800_0000 {
+        return (reads | word & 0xffff, writes);
+    }
+    (reads, writes)
+}
+
+/// Where an AArch64 instruction of this name goes on.
+fn by_name(mnemonic: &str, target: impl Fn() -> Option<CodeAddr>, next: CodeAddr) -> Goes {
+    let direct = |goes: fn(CodeAddr) -> Goes| target().map_or(Goes::Elsewhere, goes);
+    match mnemonic {
+        "b" | "b.al" | "b.nv" | "bc.al" | "bc.nv" => direct(Goes::Jump),
+        // It asks for its address.
+        "bl" if target() == Some(next) => Goes::Next,
+        "bl" => Goes::Call(target()),
+        "cbz" | "cbnz" | "tbz" | "tbnz" => direct(Goes::Branch),
+        _ if mnemonic.starts_with("b.") || mnemonic.starts_with("bc.") => direct(Goes::Branch),
+        _ if mnemonic.starts_with("blr") => Goes::Call(None),
+        _ if mnemonic.starts_with("br") => Goes::Elsewhere,
+        _ if mnemonic.starts_with("ret") => Goes::Return,
+        "udf" | "hlt" | "eret" | "eretaa" | "eretab" | "hvc" | "smc" | "drps" => Goes::Elsewhere,
+        _ if mnemonic.starts_with("dcps") => Goes::Elsewhere,
+        _ => Goes::Next,
+    }
+}
+
+/// Where an A32 instruction of this name, with these operands, goes on.
+fn by_name_a32(mnemonic: &str, operands: &str, pc: CodeAddr, target: impl Fn() -> Option<CodeAddr>) -> Goes {
+    // Behind a name stands the condition.
+    let is = |name: &str| {
+        mnemonic.strip_prefix(name).is_some_and(|cond| {
+            matches!(
+                cond,
+                "" | "eq"
+                    | "ne"
+                    | "hs"
+                    | "lo"
+                    | "mi"
+                    | "pl"
+                    | "vs"
+                    | "vc"
+                    | "hi"
+                    | "ls"
+                    | "ge"
+                    | "lt"
+                    | "gt"
+                    | "le"
+            )
+        })
+    };
+    // What a sum of the PC and a constant adds.
+    let added = || {
+        operands.strip_prefix("pc, pc, #").and_then(|text| {
+            text.strip_prefix("0x")
+                .map_or_else(|| text.parse().ok(), |text| i64::from_str_radix(text, 16).ok())
+        })
+    };
+    let listed = operands.ends_with("pc}");
+    let first = operands.starts_with("pc,")
+        && !["str", "stm", "tst", "teq", "cmp", "cmn"].iter().any(|name| mnemonic.starts_with(name));
+    let loads_pc = first || listed && (mnemonic.starts_with("ldm") || is("pop"));
+    let to = |offset: i64| Goes::Jump(CodeAddr(pc.offset(offset).0 & 0xffff_ffff));
+    match mnemonic {
+        _ if is("bl") || is("blx") => Goes::Call(None),
+        _ if is("b") => target().map_or(Goes::Elsewhere, Goes::Jump),
+        _ if is("bx") && operands == "lr" || is("pop") && listed => Goes::Return,
+        _ if is("bx") && operands == "pc" || is("mov") && operands == "pc, pc" => to(0),
+        _ if is("add") && added().is_some() => added().map_or(Goes::Elsewhere, to),
+        _ if is("sub") && added().is_some() => added().map_or(Goes::Elsewhere, |offset| to(-offset)),
+        _ if is("mov") && operands == "pc, lr" => Goes::Return,
+        _ if mnemonic.starts_with("ldm")
+            && listed
+            && (operands.starts_with("sp") || operands.contains("sp,")) =>
+        {
+            Goes::Return
+        }
+        _ if loads_pc || is("bx") || is("bxj") => Goes::Elsewhere,
+        _ if is("udf") || is("bkpt") || is("hvc") || is("smc") => Goes::Elsewhere,
+        _ if mnemonic.starts_with("rfe") || mnemonic.starts_with("srs") => Goes::Elsewhere,
+        _ => Goes::Next,
+    }
+}
