@@ -3,7 +3,7 @@
  * Every function that can fail returns NULL when it succeeded, else an error that the caller frees with
  * grapnel_error_free. An error says what was found where, and what could be done instead. Each function says below what
  * makes it fail, what its caller answers for, and which threads may call it. What several threads do at once is put in no
- * order: who comes second is told by an error that hooks are being changed.
+ * order: who comes second waits, and after some seconds is told by an error that hooks are being changed.
  *
  * To compile and link: cc program.c $(pkg-config --cflags --libs grapnel-hook)
  */
@@ -49,6 +49,11 @@ typedef struct grapnel_hook grapnel_hook;
  * A function whose importers are bound to another. One thread at a time uses it.
  */
 typedef struct grapnel_rebinding grapnel_rebinding;
+
+/**
+ * A hook that waits for its object, or is in. One thread at a time uses it.
+ */
+typedef struct grapnel_wait grapnel_wait;
 
 /**
  * Who may be running a function while it is patched: GRAPNEL_SINGLE_THREADED or GRAPNEL_LIVE.
@@ -105,6 +110,11 @@ typedef struct {
 #endif
 
 /**
+ * Where a hook that waits stands.
+ */
+typedef unsigned int grapnel_wait_state;
+
+/**
  * No other thread runs. Nearly every function that can be hooked at all can be hooked so. Calls of the function may be
  * under way; where one may return into the bytes that are overwritten, a trap catches it, as with GRAPNEL_LIVE.
  */
@@ -131,6 +141,26 @@ typedef struct {
  * Probes: the listener and what it calls use general registers only. Several times as fast.
  */
 #define GRAPNEL_GENERAL_ONLY 4
+
+/**
+ * No object of that name is loaded.
+ */
+#define GRAPNEL_WAITING 0
+
+/**
+ * The hook is in.
+ */
+#define GRAPNEL_IN 1
+
+/**
+ * The hook was in, and went when its object was unloaded. It waits for the next.
+ */
+#define GRAPNEL_UNLOADED 2
+
+/**
+ * An object of that name is loaded, and the hook can't be put in. It waits for the object to be unloaded.
+ */
+#define GRAPNEL_FAILED 3
 
 #ifdef __cplusplus
 extern "C" {
@@ -571,6 +601,79 @@ size_t grapnel_rebound(const grapnel_rebinding *rebinding);
  * As grapnel_rebind_again; the handle isn't used afterwards.
  */
 grapnel_error *grapnel_unbind(grapnel_rebinding *rebinding);
+
+/**
+ * Replaces a function as soon as its object is loaded, before the object's constructors run; now, if it is loaded.
+ *
+ * `object` is a soname ("libz.so.1") or the end of the object's path ("plugins/filter.so"). Of several such objects the
+ * first that has the function counts. `function` is found as by grapnel_find. What `replacement` replaces, callable in its
+ * place, is stored in `original` each time that the hook goes in, before the first call can reach the replacement. When the
+ * object is unloaded the hook goes with it, and waits again. Handles of grapnel_replace and the like for functions of that
+ * object are then answered as if they had been removed. If `wait` is NULL, the hook waits for good.
+ *
+ * # Errors
+ * If the dynamic linker can't be followed, or the object is loaded and its function can't be found or hooked, or hooks
+ * are being changed at this moment by another thread or around this call. Nothing waits then, and `wait` is NULL.
+ *
+ * # Safety
+ * As grapnel_replace, whenever an object of that name is loaded; `original` is NULL or may be written until the wait is
+ * ended. What `liveness` says of other threads is so if the object is loaded now, and, the first time that anything waits,
+ * for the dynamic linker's functions. Any thread may call this, not a signal handler.
+ */
+grapnel_error *grapnel_wait_replace(const char *object,
+                                    const char *function,
+                                    void *replacement,
+                                    grapnel_liveness liveness,
+                                    void **original,
+                                    grapnel_wait **wait);
+
+/**
+ * Tells a listener of the calls of a function as soon as its object is loaded, before the object's constructors run; now,
+ * if it is loaded. As grapnel_attach and grapnel_wait_replace.
+ *
+ * # Errors
+ * As grapnel_wait_replace.
+ *
+ * # Safety
+ * As grapnel_attach and grapnel_wait_replace.
+ */
+grapnel_error *grapnel_wait_attach(const char *object,
+                                   const char *function,
+                                   grapnel_listener enter,
+                                   grapnel_listener leave,
+                                   void *data,
+                                   grapnel_flags flags,
+                                   grapnel_liveness liveness,
+                                   grapnel_wait **wait);
+
+/**
+ * Says where a hook that waits stands, in `state`: GRAPNEL_WAITING, GRAPNEL_IN, GRAPNEL_UNLOADED or GRAPNEL_FAILED. With
+ * GRAPNEL_IN and GRAPNEL_UNLOADED, `function` is where its function is or was, else NULL. Either may be NULL.
+ *
+ * # Errors
+ * With GRAPNEL_FAILED, the reason. Otherwise, if hooks are being changed at this moment by another thread or around this
+ * call, or were when this process was forked: `state` and `function` are as they were.
+ *
+ * # Safety
+ * `wait` came from grapnel_wait_replace or grapnel_wait_attach and wasn't ended; `state` and `function` are NULL or may be
+ * written. Any thread may call this, not a signal handler.
+ */
+grapnel_error *grapnel_wait_status(const grapnel_wait *wait,
+                                   grapnel_wait_state *state,
+                                   void **function);
+
+/**
+ * Takes the hook out if it is in, has it wait no more, and frees the handle.
+ *
+ * # Errors
+ * If the hook can't be taken out, as with grapnel_remove: nothing has changed, and the handle stays valid.
+ *
+ * # Safety
+ * `wait` came from grapnel_wait_replace or grapnel_wait_attach and wasn't ended. What `liveness` says of other threads is
+ * so. Any thread may call this, not a signal handler.
+ */
+grapnel_error *grapnel_wait_end(grapnel_wait *wait,
+                                grapnel_liveness liveness);
 
 #ifdef __cplusplus
 }  // extern "C"

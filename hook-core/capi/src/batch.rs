@@ -10,7 +10,8 @@ use engine::{Attachment, Listener, Liveness, Options, Probe};
 use crate::{
     attach::{self, grapnel_flags, grapnel_listener, grapnel_liveness},
     error::grapnel_error,
-    shared::{Generation, Shared},
+    shared::{self, Generation},
+    wait,
 };
 
 /// Something that was attached: a replacement, a listener or a probe.
@@ -45,14 +46,6 @@ enum What {
     Remove(*mut grapnel_hook),
 }
 
-fn busy() -> *mut grapnel_error {
-    grapnel_error::raise(
-        "hooks are being changed at this moment, by another thread or around this call",
-        "try again when that is done, and not in a function that this library calls meanwhile",
-        0,
-    )
-}
-
 impl grapnel_batch {
     fn ask(&mut self, what: What) -> &mut Request {
         self.requests.push(Request { what, original: ptr::null_mut(), hook: ptr::null_mut() });
@@ -74,7 +67,10 @@ impl grapnel_batch {
     /// # Safety
     /// The out pointers are null or valid for writes; the rest is as for [`engine::PreparedBatch::commit`].
     unsafe fn commit(self, live: Liveness) -> *mut grapnel_error {
-        let Some(mut shared) = Shared::lock() else { return busy() };
+        let mut shared = match shared::lock() {
+            Ok(shared) => shared,
+            Err(error) => return wait::raise(&error),
+        };
         let generation = shared.generation();
         let set = shared.set();
         let mut batch = if live == Liveness::Live { set.begin().live() } else { set.begin() };

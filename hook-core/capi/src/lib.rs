@@ -18,3 +18,4 @@ pub mod error;
 pub mod find;
 pub mod rebind;
 mod shared;
+pub mod wait;

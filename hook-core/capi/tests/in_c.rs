@@ -90,6 +90,7 @@ const COUNTED: [&str; 4] = [
 ];
 const LISTENED: [&str; 1] = ["10 entered, 10 left, 30 turns, restored"];
 const THROWN: [&str; 1] = ["20000 calls, 10000 caught, 10000 left"];
+const WAITED: [&str; 1] = ["hooked in three loads: yes"];
 const REBOUND: [&str; 2] = ["no object defines no_such_function", "rebound and back"];
 
 #[test]
@@ -130,12 +131,19 @@ fn imports_are_bound_to_another_function() {
     assert_has(&STATIC.run("examples/rebind.c"), &REBOUND);
 }
 
+#[test]
+fn a_library_that_comes_and_goes_is_waited_for() {
+    assert_has(&SHARED.run("examples/wait.c"), &WAITED);
+    assert_has(&STATIC.run("examples/wait.c"), &WAITED);
+}
+
 // Not the one that counts: memcheck has functions of its own in place of malloc and free.
 #[test]
 fn memcheck_has_nothing_to_say() {
     assert_has(&SHARED.check("examples/listen.c"), &LISTENED);
     assert_has(&SHARED.check("examples/throw.cc"), &THROWN);
     assert_has(&SHARED.check("examples/rebind.c"), &REBOUND);
+    assert_has(&SHARED.check("examples/wait.c"), &WAITED);
 }
 
 #[test]

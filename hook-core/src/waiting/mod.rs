@@ -78,6 +78,13 @@ pub struct Waiting {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WaitId(u64);
 
+impl WaitId {
+    /// The number.
+    pub fn number(self) -> u64 {
+        self.0
+    }
+}
+
 /// A rebinding that is carried on, by its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RebindingId(u64);
