@@ -5,8 +5,8 @@
 //! of `tail`, the reader gives back with a release store of `head`; each reads the other's with acquire. A
 //! record is published whole or not at all, so a writer that dies at any instant leaves only whole records.
 
+use crate::atomic::{AtomicU32, AtomicU64, Ordering};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// The shared counters of a ring. All zeroes is a valid empty ring.
 #[repr(C, align(64))]
@@ -175,64 +175,5 @@ impl<'a> Consumer<'a> {
         }
         self.control.head.store(tail, Ordering::Release);
         Ok(len as usize)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn ring(words: usize) -> (RingControl, Vec<AtomicU64>) {
-        (RingControl::default(), (0..words).map(|_| AtomicU64::new(0)).collect())
-    }
-
-    #[test]
-    fn full_leaves_the_ring_as_it_was() {
-        let (control, words) = ring(8);
-        let mut producer = Producer::new(&control, &words);
-        let consumer = Consumer::new(&control, &words);
-        producer.push([1, 2, 3]).unwrap();
-        producer.push([4, 5, 6]).unwrap();
-        assert_eq!(producer.push([7, 8, 9]), Err(Full));
-        let mut out = Vec::new();
-        assert_eq!(consumer.drain_into(&mut out), Ok(6));
-        producer.push([7, 8, 9]).unwrap();
-        consumer.drain_into(&mut out).unwrap();
-        assert_eq!(out, (1..=9).collect::<Vec<_>>());
-    }
-
-    #[test]
-    fn two_threads_agree() {
-        let (control, words) = ring(64);
-        let total = 200_000u64;
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                let mut producer = Producer::new(&control, &words);
-                for n in 0..total {
-                    while producer.push([n, !n, n ^ 7]).is_err() {
-                        std::thread::yield_now();
-                    }
-                }
-            });
-            let consumer = Consumer::new(&control, &words);
-            let mut out = Vec::new();
-            while out.len() < 3 * total as usize {
-                if consumer.drain_into(&mut out).unwrap() == 0 {
-                    std::thread::yield_now();
-                }
-            }
-            for (n, record) in out.chunks(3).enumerate() {
-                let n = n as u64;
-                assert_eq!(record, [n, !n, n ^ 7]);
-            }
-        });
-    }
-
-    #[test]
-    fn counters_that_lie_are_noticed() {
-        let (control, words) = ring(8);
-        control.tail.store(100, Ordering::Relaxed);
-        let result = Consumer::new(&control, &words).drain_into(&mut Vec::new());
-        assert_eq!(result, Err(Corrupt { capacity: 8, tail: 100, head: 0 }));
     }
 }

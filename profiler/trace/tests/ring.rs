@@ -1,0 +1,58 @@
+//! The ring between two threads. `tests/loom` has all interleavings of short runs.
+
+use grapnel_trace::ring::{Consumer, Corrupt, Full, Producer, RingControl};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+fn ring(words: usize) -> (RingControl, Vec<AtomicU64>) {
+    (RingControl::default(), (0..words).map(|_| AtomicU64::new(0)).collect())
+}
+
+#[test]
+fn full_leaves_the_ring_as_it_was() {
+    let (control, words) = ring(8);
+    let mut producer = Producer::new(&control, &words);
+    let consumer = Consumer::new(&control, &words);
+    producer.push([1, 2, 3]).unwrap();
+    producer.push([4, 5, 6]).unwrap();
+    assert_eq!(producer.push([7, 8, 9]), Err(Full));
+    let mut out = Vec::new();
+    assert_eq!(consumer.drain_into(&mut out), Ok(6));
+    producer.push([7, 8, 9]).unwrap();
+    consumer.drain_into(&mut out).unwrap();
+    assert_eq!(out, (1..=9).collect::<Vec<_>>());
+}
+
+#[test]
+fn two_threads_agree() {
+    let (control, words) = ring(64);
+    let total = 200_000u64;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut producer = Producer::new(&control, &words);
+            for n in 0..total {
+                while producer.push([n, !n, n ^ 7]).is_err() {
+                    std::thread::yield_now();
+                }
+            }
+        });
+        let consumer = Consumer::new(&control, &words);
+        let mut out = Vec::new();
+        while out.len() < 3 * total as usize {
+            if consumer.drain_into(&mut out).unwrap() == 0 {
+                std::thread::yield_now();
+            }
+        }
+        for (n, record) in out.chunks(3).enumerate() {
+            let n = n as u64;
+            assert_eq!(record, [n, !n, n ^ 7]);
+        }
+    });
+}
+
+#[test]
+fn counters_that_lie_are_noticed() {
+    let (control, words) = ring(8);
+    control.tail.store(100, Ordering::Relaxed);
+    let result = Consumer::new(&control, &words).drain_into(&mut Vec::new());
+    assert_eq!(result, Err(Corrupt { capacity: 8, tail: 100, head: 0 }));
+}
