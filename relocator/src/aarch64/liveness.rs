@@ -19,8 +19,7 @@ use grapnel_arch::{
 use super::{MAX_WORDS, plan::Base};
 use crate::WindowOptions;
 
-/// How many instructions are looked at, the window's among them: at first, and as long as that does not do.
-const LOOKS: [usize; 3] = [32, 128, SIGHT];
+/// How many instructions are looked at at most, the window's among them.
 const SIGHT: usize = 512;
 
 const ALL: RegisterMask = (1 << ZERO_OR_SP) - 1;
@@ -59,6 +58,11 @@ impl Ahead {
         let WindowOptions { extent, entry, .. } = options;
         let len = bytes.len().min(extent.unwrap_or(usize::MAX)).min(SIGHT * INST_LEN);
         Self { bytes: copied(&bytes[..len]), extent, entry }
+    }
+
+    /// There are no more instructions than that.
+    fn is_within(&self, words: usize) -> bool {
+        self.bytes.len() <= words * INST_LEN
     }
 }
 
@@ -112,17 +116,16 @@ pub(super) struct Free {
 impl Free {
     /// What is known at the places of a window that is `len` bytes long.
     pub(super) fn find(code: &[Inst], from: CodeAddr, len: usize, ahead: &Ahead) -> Self {
-        let [first, further @ ..] = LOOKS.map(|words| words * INST_LEN);
-        let mut free = Self::look(code, from, len, ahead, first);
-        let mut seen = first;
-        for look in further {
-            if seen >= ahead.bytes.len() || free.is_enough(code) {
-                break;
-            }
-            free = Self::look(code, from, len, ahead, look);
-            seen = look;
+        // Most find one at once, and need not pay for the room that a longer look takes.
+        let near = Self::look::<32>(code, from, len, ahead);
+        if near.is_enough(code) || ahead.is_within(32) {
+            return near;
         }
-        free
+        let further = Self::look::<128>(code, from, len, ahead);
+        if further.is_enough(code) || ahead.is_within(128) {
+            return further;
+        }
+        Self::look::<SIGHT>(code, from, len, ahead)
     }
 
     /// There is a register for all that may need one.
@@ -139,11 +142,12 @@ impl Free {
         (exits || self.for_resume().is_some()) && (0..code.len()).all(|number| target(number) && base(number))
     }
 
-    /// The same, from no more than the first `seen` bytes.
-    fn look(code: &[Inst], from: CodeAddr, len: usize, ahead: &Ahead, seen: usize) -> Self {
-        let sight = Sight::new(code, from, seen, ahead);
+    /// The same, from no more than the first `WORDS` instructions.
+    fn look<const WORDS: usize>(code: &[Inst], from: CodeAddr, len: usize, ahead: &Ahead) -> Self {
+        let sight = Sight::<WORDS>::new(code, from, ahead);
         let live = sight.live();
-        let own_convention = live[0].used & TEMPORARY != 0 || sight.pushes_scratch();
+        let at_start = live.first().map_or(0, |live| live.used);
+        let own_convention = at_start & TEMPORARY != 0 || sight.pushes_scratch();
         let changed = code.iter().map(|inst| inst.effects().changes).fold(0, |all, one| all | one);
         let entered = if ahead.entry && !own_convention { TEMPORARY & !changed } else { 0 };
         // Behind a function's entry there is assembly that passes values in any register to functions of its own: a
@@ -229,19 +233,19 @@ impl Live {
 }
 
 /// The code that can be looked at: the window and what follows it.
-struct Sight {
+struct Sight<const WORDS: usize> {
     from: CodeAddr,
     /// `None` for words that are no instructions. Constants of the window are read as instructions too: nothing leads
     /// to them.
-    code: ArrayVec<Option<Inst>, SIGHT>,
+    code: ArrayVec<Option<Inst>, WORDS>,
     extent: Option<usize>,
     /// The window is at the function's entry, so the function has nothing before it.
     entry: bool,
 }
 
-impl Sight {
-    fn new(window: &[Inst], from: CodeAddr, seen: usize, ahead: &Ahead) -> Self {
-        let words = ahead.bytes[..seen.min(ahead.bytes.len())].chunks_exact(INST_LEN).enumerate();
+impl<const WORDS: usize> Sight<WORDS> {
+    fn new(window: &[Inst], from: CodeAddr, ahead: &Ahead) -> Self {
+        let words = ahead.bytes.chunks_exact(INST_LEN).take(WORDS).enumerate();
         let code = words.map(|(number, word)| {
             let at = from.add((number * INST_LEN) as u64);
             let known = window.get(number).filter(|inst| inst.addr() == at);
@@ -281,10 +285,9 @@ impl Sight {
         before != Some(Exclusive::Load) && after != Some(Exclusive::Store)
     }
 
-    /// What is live before each instruction, and behind the last.
-    fn live(&self) -> ArrayVec<Live, { SIGHT + 1 }> {
-        let mut live: ArrayVec<Live, { SIGHT + 1 }> = self.code.iter().map(|_| Live::default()).collect();
-        live.push(Live::UNSEEN);
+    /// What is live before each instruction.
+    fn live(&self) -> ArrayVec<Live, WORDS> {
+        let mut live: ArrayVec<Live, WORDS> = self.code.iter().map(|_| Live::default()).collect();
         loop {
             // Backwards, so that only a branch backwards can have used what has changed since.
             let (mut changed, mut backwards) = (false, false);
@@ -302,7 +305,7 @@ impl Sight {
     fn before(&self, number: usize, live: &[Live], backwards: &mut bool) -> Live {
         let Some(inst) = &self.code[number] else { return Live::UNSEEN };
         let effects = inst.effects();
-        let next = live[number + 1];
+        let next = live.get(number + 1).copied().unwrap_or(Live::UNSEEN);
         let mut at = |target: CodeAddr| {
             let index = self.index(target)?;
             *backwards |= index <= number;
