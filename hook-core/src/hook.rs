@@ -9,6 +9,7 @@ use grapnel_relocator::{CodeAddr, Isa, PcMap};
 
 use crate::{
     Error, Liveness, PatchKind, PatchWay, Proof,
+    arena::CodeSlot,
     live::Ways,
     memory::view::MemoryView,
     patch::{self, Edit, Patch},
@@ -25,6 +26,8 @@ pub struct Hook {
     pub(crate) aside: Option<Edit>,
     pub(crate) start: Edit,
     pub(crate) ways: Ways,
+    /// The island that it shares, and where that goes.
+    pub(crate) island: Option<(u64, CodeSlot)>,
     /// A call returns into the patch.
     pub(crate) watched: bool,
     /// What the chain of a set ends in, as a pointer.

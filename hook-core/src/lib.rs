@@ -44,8 +44,8 @@
 //! feature `files`, which is on by default. [`waiting`] hooks functions of objects that are not loaded yet.
 //!
 //! # What is not here yet
-//! Names for trampolines, and giving memory back: what was made is kept, and used again
-//! where that is right. A [`waiting::Waiting`] waits for functions, not for
+//! Names for trampolines. The code of a transaction's hooks is kept when they are removed; only a set gives back what was
+//! made for it ([`HookSet::reclaim`]). A [`waiting::Waiting`] waits for functions, not for
 //! places in them: probes can't wait. Exceptions and backtraces
 //! pass through listeners, replacements and probes; but the trampolines and the few instructions of a stub have no unwind
 //! entry, so a backtrace from a signal handler that interrupts a thread just there ends there, and an exception doesn't
@@ -59,8 +59,8 @@
 //!   those without a place aren't told of their return.
 //! * A guarded listener takes coroutines whose stacks lie within 64 KiB of each other for one stack, and may be told of a
 //!   call that one makes while the other is in it.
-//! * What was attached once keeps its stub, and only an attachment of the same functions and data uses it again. A set to
-//!   which ever new data is attached grows, and takes longer at each: keep the data where it is, and attach it again.
+//! * What was attached once keeps its stub until [`HookSet::reclaim`] is called; only an attachment of the same functions and
+//!   data uses it again. What that frees it must be told to, and coroutines that were left in a listener it doesn't see.
 //! * A [`Rebinding`](rebind::Rebinding) goes by the name: each object's own function of that name is replaced, those of
 //!   objects loaded with `RTLD_LOCAL` and of other `dlmopen` namespaces among them. Pass a shorter list of objects to leave
 //!   some out. [`rebind::Rebinding::original`] is that of the first.
@@ -75,7 +75,7 @@
 //! directly, so `errno` is untouched; `__errno_location` is asked once, when the first listener is attached), waits for no
 //! lock but while another thread rebinds or changes hooks that wait, and for no longer than seconds, and allocates through `alloc` only,
 //! never while a function is half patched. It keeps nothing between calls but what patching under running threads needs,
-//! a signal handler and its table ([`Liveness::Live`]), and what listeners need, tables of the returns that are awaited and
+//! a signal handler and its table ([`Liveness::Live`]), another to ask threads what they may reach, and what listeners need, tables of the returns that are awaited and
 //! of the threads in guarded listeners. After fork the child has the same hooks, and they work: there is nothing to do.
 //!
 //! # Safety
@@ -115,12 +115,12 @@ pub use error::Error;
 pub use grapnel_relocator::CodeAddr;
 pub use hook::{Hook, RemoveOutcome};
 pub use listen::{Listener, Probe};
-pub use live::{Liveness, Refusal};
+pub use live::{Doubt, Liveness, Refusal};
 pub use memory::{
     maps::{self, Maps},
     view::{Bytes, PatchWay},
 };
 pub use plan::{HookPlan, Options, PatchKind, Proof};
-pub use set::{Attachment, Batch, BatchId, HookSet, PreparedBatch};
+pub use set::{Attachment, Batch, BatchId, HookSet, PreparedBatch, Reclaimed};
 pub use sys::Errno;
 pub use transaction::{HookId, Prepared, Transaction};

@@ -6,6 +6,7 @@
 //!
 //! Nothing here allocates, except where a `Vec` is in the signature.
 
+use alloc::vec::Vec;
 use core::ffi::CStr;
 
 use syscalls::{Sysno, syscall};
@@ -360,6 +361,37 @@ pub(crate) fn signal_stack() -> Option<core::ops::Range<usize>> {
 
 /// Sends a signal to this thread alone.
 pub(crate) fn signal_this_thread(signal: i32) {
-    // SAFETY: a signal to oneself; what it does was decided by its action.
-    let _ = unsafe { syscall!(Sysno::tgkill, pid(), tid(), signal) };
+    let _ = signal_thread(tid(), signal);
+}
+
+/// Sends a signal to a thread of this process; signal 0 only asks whether there is such a thread.
+pub(crate) fn signal_thread(thread: i32, signal: i32) -> Result<()> {
+    // SAFETY: a signal to one's own process; what it does was decided by its action.
+    unsafe { syscall!(Sysno::tgkill, pid(), thread, signal) }?;
+    Ok(())
+}
+
+/// The threads of this process. One that is there all the time may be missing if another ends meanwhile.
+pub(crate) fn threads() -> Result<Vec<i32>> {
+    /// Where the length of an entry of the directory stands, and its name (getdents64(2)).
+    const LENGTH: usize = 16;
+    const NAME: usize = 19;
+    let directory = Fd::open(c"/proc/self/task", libc::O_RDONLY | libc::O_DIRECTORY)?;
+    let mut threads = Vec::new();
+    let mut buf = alloc::vec![0u8; 32 << 10];
+    loop {
+        // SAFETY: the kernel writes at most `buf.len()` bytes at `buf`, which is borrowed for the call.
+        let n = retry(|| unsafe { syscall!(Sysno::getdents64, directory.0, buf.as_mut_ptr(), buf.len()) })?;
+        if n == 0 {
+            return Ok(threads);
+        }
+        let mut rest = buf.get(..n).unwrap_or(&[]);
+        while let (Some(&[low, high]), Some(name)) = (rest.get(LENGTH..LENGTH + 2), rest.get(NAME..)) {
+            let digits = name.iter().take_while(|byte| byte.is_ascii_digit());
+            let id = digits.fold(0i32, |id, digit| id.wrapping_mul(10).wrapping_add(i32::from(digit - b'0')));
+            threads.extend((id > 0).then_some(id));
+            let len = usize::from(u16::from_ne_bytes([low, high]));
+            rest = rest.get(len.max(1)..).unwrap_or(&[]);
+        }
+    }
 }

@@ -29,6 +29,8 @@ pub(crate) struct Ready {
     pub(crate) aside: Option<Edit>,
     pub(crate) start: Edit,
     pub(crate) ways: Ways,
+    /// The island that it shares, and where that goes.
+    island: Option<(u64, CodeSlot)>,
     /// The redirect traps wherever a thread may still be inside the window.
     pub(crate) live: bool,
     /// A call returns into the patch, so that its traps matter although no other thread runs.
@@ -54,6 +56,7 @@ impl Ready {
             aside: self.aside,
             start: self.start,
             ways: self.ways,
+            island: self.island,
             watched: self.watched,
             trampoline: native::pointer_to(isa, CodeAddr(start)),
             original: self.original(),
@@ -186,12 +189,13 @@ impl<'a> Workshop<'a> {
         code.extend_from_slice(plan.preamble);
         code.extend_from_slice(moved.bytes());
 
-        let mut live = true;
+        let (mut live, mut own) = (true, None);
         let unreached = Error::NoCodeMemory { target, errno: sys::EINVAL };
         let pattern = pattern.and_then(|site| Pattern::of(isa, site.0, &ways));
         let jump = match (pattern, direct) {
             (Some(pattern), _) if plan.stop.is_none() => {
                 let island = self.island(&pattern, &plan, island_len, replacement)?;
+                own = Some((replacement.0, CodeSlot { at: island.0 as usize, len: island_len }));
                 redirect::near(isa, near_at, island).map_err(refused)?
             }
             (_, Some(jump)) => jump,
@@ -202,7 +206,7 @@ impl<'a> Workshop<'a> {
                 redirect::near(isa, near_at, island).map_err(refused)?
             }
         };
-        if !self.arena.write(&slot, &code) {
+        if !self.arena.write(&slot, &code, self.view.memory()) {
             return Err(Error::NoCodeMemory { target, errno: sys::EINVAL });
         }
         let jump = Bytes::new(&jump);
@@ -224,6 +228,7 @@ impl<'a> Workshop<'a> {
             aside,
             start,
             ways,
+            island: own,
             live,
             watched,
             inside,
@@ -240,14 +245,14 @@ impl<'a> Workshop<'a> {
         len: usize,
         replacement: CodeAddr,
     ) -> Result<CodeAddr, Error> {
-        if let Some(at) = self.arena.island(pattern, replacement.0) {
+        if let Some(at) = self.arena.share_island(pattern, replacement.0) {
             return Ok(CodeAddr(at));
         }
         let nowhere = Error::NotLive { site: plan.target, refusal: Refusal::NoIsland };
         let slot = self.arena.allocate_matching(pattern, len, self.maps).map_err(|_| nowhere.clone())?;
         let at = CodeAddr(slot.at as u64);
         let code = island_code(plan, at, replacement, false).ok_or_else(|| nowhere.clone())?;
-        if !self.arena.write(&slot, code.as_slice()) {
+        if !self.arena.write(&slot, code.as_slice(), self.view.memory()) {
             return Err(nowhere);
         }
         self.arena.add_island(at.0, replacement.0);

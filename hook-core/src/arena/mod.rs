@@ -1,17 +1,13 @@
 //! Memory for code near the code that jumps to it.
 //!
-//! Invariant: no mapping of the arena is writable and executable at once, at any time. A region is made in one of two
-//! ways, tried in this order:
-//!
-//! 1. Two views of one unlinked file in memory: one that is executable, one that is writable. The descriptor is closed
-//!    before the region is used. Slots can be added while code in the region runs.
-//! 2. Anonymous memory that is writable first and executable after [`Arena::seal`]; nothing is added after that.
+//! Invariant: no mapping of the arena is writable and executable at once, at any time. A region is made in one of the
+//! ways of [`CodeWay`], which are tried in that order.
 //!
 //! Words that code reads and that change while it runs lie in pages of their own, which are writable and never
 //! executable; a child made by fork has a copy of them.
 //!
-//! Regions are never unmapped: a trampoline may be on some thread's stack. An arena that goes away leaves its
-//! executable views behind, and only the writable ones go.
+//! A slot is given back only by who has proved that no thread can reach it. What was never given back stays: an arena
+//! that goes away leaves its executable views behind, and only the writable ones go.
 //!
 //! After fork the child's regions are shared with the parent's where they are views of a file. So a region serves only
 //! the process that made it; its writable view isn't even mapped in the child.
@@ -21,17 +17,19 @@
 //! region of a slot before it writes.
 
 mod region;
+mod words;
 
-use alloc::vec::Vec;
+use alloc::{collections::BTreeMap, vec::Vec};
 use core::{ops::Range, sync::atomic::AtomicU64};
 
 use crate::{
-    memory::{maps::Maps, place::map_near},
-    native::{self, NEAR_REACH, Pattern},
+    memory::{maps::Maps, view::MemoryView},
+    native::{self, Pattern},
     sys::{self, Errno, PAGE},
 };
 pub use region::CodeWay;
-use region::{Region, two_views};
+use region::Region;
+use words::Words;
 
 /// The size of a region that isn't asked to be larger.
 const REGION: usize = 64 << 10;
@@ -41,20 +39,16 @@ const ALIGN: usize = 16;
 const FILL: &[u8] = native::FILL;
 
 /// Memory for code.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Arena {
     regions: Vec<Region>,
-    /// Where islands are, and where each goes. They are never changed, so hooks can share them.
-    islands: Vec<(u64, u64)>,
-    words: Vec<Words>,
-    avoid_two_views: bool,
-}
-
-/// A page of words.
-#[derive(Debug)]
-struct Words {
-    start: usize,
-    used: usize,
+    /// Where each island goes and where it is, and how many hooks share it.
+    islands: BTreeMap<(u64, u64), usize>,
+    words: Words,
+    ways: Vec<CodeWay>,
+    given: usize,
+    /// Something was given back, and nobody has synchronised since.
+    stale: bool,
 }
 
 /// A piece of code memory.
@@ -65,17 +59,33 @@ pub(crate) struct CodeSlot {
     pub(crate) len: usize,
 }
 
+impl Default for Arena {
+    fn default() -> Self {
+        Self::with_ways(&CodeWay::ALL)
+    }
+}
+
 impl Arena {
     /// An arena with no memory yet.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// An arena that doesn't try a file in memory.
+    /// An arena that doesn't try a file in memory, nor `/proc/self/mem`.
     pub fn with_protection_only() -> Self {
-        let mut arena = Self::new();
-        arena.avoid_two_views = true;
-        arena
+        Self::with_ways(&[CodeWay::Protect])
+    }
+
+    /// An arena that tries only these ways, in this order.
+    pub fn with_ways(ways: &[CodeWay]) -> Self {
+        Self {
+            regions: Vec::new(),
+            islands: BTreeMap::new(),
+            words: Words::default(),
+            ways: ways.to_vec(),
+            given: 0,
+            stale: false,
+        }
     }
 
     /// The executable regions and how each was made.
@@ -83,14 +93,12 @@ impl Arena {
         self.regions.iter().map(|r| (r.code.clone(), r.way))
     }
 
-    /// How many bytes of code and words were given out.
-    pub(crate) fn used(&self) -> usize {
-        let code =
-            self.regions.iter().map(|r| r.used + r.pinned.iter().map(ExactSizeIterator::len).sum::<usize>());
-        code.chain(self.words.iter().map(|words| words.used)).sum()
+    /// How many bytes of code and words are in use.
+    pub fn used(&self) -> usize {
+        self.given + self.words.used()
     }
 
-    /// Takes a slot that begins in `reach`, as near to `near` as may be.
+    /// Takes a slot that begins in `reach`, in a new region as near to `near` as may be.
     pub(crate) fn allocate(
         &mut self,
         near: usize,
@@ -100,25 +108,54 @@ impl Arena {
     ) -> Result<CodeSlot, Errno> {
         let len = len.max(1).next_multiple_of(ALIGN);
         let pid = sys::pid();
-        let fits = |r: &&mut Region| r.serves(pid) && r.room() >= len && reach.contains(&r.next());
-        if let Some(region) = self.regions.iter_mut().find(fits) {
-            return Ok(region.take(len));
-        }
-        let mut region = self.new_region(near, len.max(REGION).next_multiple_of(PAGE), reach, maps)?;
-        let slot = region.take(len);
-        self.regions.push(region);
+        let mut serving = self.regions.iter_mut().filter(|r| r.serves(pid));
+        let slot = match serving.find_map(|region| region.take(len, reach)) {
+            Some(slot) => slot,
+            None => {
+                let size = len.max(REGION).next_multiple_of(PAGE);
+                let mut region = Region::new(&self.ways, near, size, reach, maps)?;
+                let slot = region.take(len, reach).ok_or(sys::ENOMEM)?;
+                self.regions.push(region);
+                slot
+            }
+        };
+        self.given += slot.len;
         Ok(slot)
     }
 
-    /// An island that was made before, at a place that a pattern has.
-    pub(crate) fn island(&self, pattern: &Pattern, to: u64) -> Option<u64> {
-        let fits = |at: u64| pattern.next_from(at) == Some(at);
-        self.islands.iter().find(|island| island.1 == to && fits(island.0)).map(|island| island.0)
+    /// An island that was made before, at a place that a pattern has. Whoever takes it shares it.
+    pub(crate) fn share_island(&mut self, pattern: &Pattern, to: u64) -> Option<u64> {
+        let mut from = 0;
+        loop {
+            let (&(_, at), _) = self.islands.range((to, from)..=(to, u64::MAX)).next()?;
+            from = pattern.next_from(at)?;
+            if from == at {
+                *self.islands.entry((to, at)).or_default() += 1;
+                return Some(at);
+            }
+        }
     }
 
     /// Notes an island that was written.
     pub(crate) fn add_island(&mut self, at: u64, to: u64) {
-        self.islands.push((at, to));
+        self.islands.insert((to, at), 1);
+    }
+
+    /// One hook less shares an island. Its slot is given back with the last.
+    ///
+    /// # Safety
+    /// As [`Self::give_back`].
+    pub(crate) unsafe fn leave_island(&mut self, to: u64, slot: &CodeSlot, memory: &MemoryView) {
+        let key = (to, slot.at as u64);
+        match self.islands.get_mut(&key) {
+            Some(users) if *users > 1 => *users -= 1,
+            Some(_) => {
+                self.islands.remove(&key);
+                // SAFETY: the caller's promise; it was the last.
+                unsafe { self.give_back(slot, memory) };
+            }
+            None => {}
+        }
     }
 
     /// Takes a slot at one of a pattern's places: in a region that there is, else in a new one.
@@ -129,19 +166,29 @@ impl Arena {
         maps: Option<&Maps>,
     ) -> Result<CodeSlot, Errno> {
         let pid = sys::pid();
-        for region in self.regions.iter_mut().filter(|r| r.serves(pid)) {
-            let mut from = region.next();
-            while let Some(at) = pattern.next_from(from as u64).map(|at| at as usize) {
-                if at + len > region.code.end {
-                    break;
-                }
-                if region.is_free(&(at..at + len)) {
-                    return Ok(region.pin(at, len));
-                }
-                from = at + 1;
+        let mut serving = self.regions.iter_mut().filter(|r| r.serves(pid));
+        let slot = match serving.find_map(|region| region.take_matching(pattern, len)) {
+            Some(slot) => slot,
+            None => {
+                let maps = maps.ok_or(sys::ENOMEM)?;
+                let (slot, region) = self.region_matching(pattern, len, maps).or_else(|_| {
+                    // The list may be older than other regions.
+                    self.region_matching(pattern, len, &Maps::read()?)
+                })?;
+                self.regions.push(region);
+                slot
             }
-        }
-        let maps = maps.ok_or(sys::ENOMEM)?;
+        };
+        self.given += slot.len;
+        Ok(slot)
+    }
+
+    fn region_matching(
+        &self,
+        pattern: &Pattern,
+        len: usize,
+        maps: &Maps,
+    ) -> Result<(CodeSlot, Region), Errno> {
         for leave_room in [true, false] {
             let mut found = None;
             maps.for_each_gap(leave_room, |gap| {
@@ -150,110 +197,102 @@ impl Arena {
                 // A region of the usual size has room for the islands of other sites.
                 let wide = pages.start..pages.start + REGION;
                 let fits = |r: &Range<usize>| gap.start <= r.start && r.end <= gap.end;
-                found = found.take().or_else(|| [wide, pages].into_iter().find(fits).map(|r| (lowest, r)));
+                found = found.take().or_else(|| [wide, pages].into_iter().find(fits));
                 Some(())
             });
-            let Some((at, range)) = found else { continue };
-            let mut region = self.new_region(range.start, range.len(), &range, Some(maps))?;
-            let slot = region.pin(at, len);
-            self.regions.push(region);
-            return Ok(slot);
+            let Some(range) = found else { continue };
+            let mut region = Region::new(&self.ways, range.start, range.len(), &range, Some(maps))?;
+            let slot = region.take_matching(pattern, len).ok_or(sys::ENOMEM)?;
+            return Ok((slot, region));
         }
         Err(sys::ENOMEM)
     }
 
     /// Writes code into a slot and fills the rest of it. `false` if the slot isn't one that can be written.
-    pub(crate) fn write(&self, slot: &CodeSlot, code: &[u8]) -> bool {
-        let Some(region) = self.region_of(slot.at).filter(|r| r.serves(sys::pid())) else { return false };
-        let Some(view) = region.view.filter(|_| code.len() <= slot.len) else { return false };
+    pub(crate) fn write(&self, slot: &CodeSlot, code: &[u8], memory: &MemoryView) -> bool {
+        let region = self.regions.iter().find(|r| r.code.contains(&slot.at));
+        let Some(region) = region.filter(|r| r.serves(sys::pid()) && code.len() <= slot.len) else {
+            return false;
+        };
+        let byte = |i: usize| code.get(i).copied().unwrap_or(FILL[i % FILL.len()]);
+        let Some(view) = region.view else {
+            let whole: Vec<u8> = (0..slot.len).map(byte).collect();
+            // SAFETY: the slot belongs to this arena, and nobody runs it before it is written.
+            let written = unsafe { memory.write_running(slot.at, &whole) }.is_ok();
+            native::flush(slot.at..slot.at + slot.len);
+            return written;
+        };
         let start = view + (slot.at - region.code.start);
         for i in 0..slot.len {
             // SAFETY: the slot lies in a region of this arena whose writable view is mapped (checked above). Nobody
             // else writes the slot, and no reference to its bytes exists.
-            unsafe {
-                ((start + i) as *mut u8).write_volatile(code.get(i).copied().unwrap_or(FILL[i % FILL.len()]))
-            };
+            unsafe { ((start + i) as *mut u8).write_volatile(byte(i)) };
         }
         native::flush(slot.at..slot.at + slot.len);
         true
     }
 
-    /// Takes a word that code at `code` can name by its distance. It is never given back.
-    pub(crate) fn word(&mut self, code: &CodeSlot, maps: Option<&Maps>) -> Result<&'static AtomicU64, Errno> {
-        const SIZE: usize = size_of::<AtomicU64>();
-        let reach = NEAR_REACH as usize - code.len - SIZE;
-        let reach = code.at.saturating_sub(reach)..code.at.saturating_add(reach);
-        let fits = |w: &Words| w.used + SIZE <= PAGE && reach.contains(&(w.start + w.used));
-        let index = match self.words.iter().position(fits) {
-            Some(index) => index,
-            None => {
-                let rights = libc::PROT_READ | libc::PROT_WRITE;
-                let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-                let start = map_near(code.at, PAGE, &reach, maps, rights, flags, None)?;
-                sys::name_mapping(start, PAGE, c"grapnel-words");
-                self.words.push(Words { start, used: 0 });
-                self.words.len() - 1
+    /// Gives a slot back. Where its region can be written it is filled with traps, and used again.
+    ///
+    /// # Safety
+    /// No thread runs the slot's code or can come to it, and nobody gives it back twice.
+    pub(crate) unsafe fn give_back(&mut self, slot: &CodeSlot, memory: &MemoryView) {
+        self.write(slot, &[], memory);
+        if let Some(region) = self.regions.iter_mut().find(|r| r.code.contains(&slot.at)) {
+            region.put_back(slot);
+            self.given -= slot.len;
+            self.stale = true;
+        }
+    }
+
+    /// Unmaps regions in which nothing is in use. One is kept, if it can still be written.
+    pub(crate) fn trim(&mut self) {
+        let pid = sys::pid();
+        let mut spare = false;
+        self.regions.retain(|region| {
+            if !region.is_empty() || region.pid != pid {
+                return true;
             }
-        };
-        let words = self.words.get_mut(index).ok_or(sys::ENOMEM)?;
-        let at = words.start + words.used;
-        words.used += SIZE;
-        // SAFETY: the word is aligned, zeroed, in a page that is never unmapped, and given out once.
-        Ok(unsafe { &*(at as *const AtomicU64) })
+            if region.serves(pid) && !core::mem::replace(&mut spare, true) {
+                return true;
+            }
+            // SAFETY: the region is this process's, and whoever had slots in it gave them back.
+            unsafe { region.unmap() };
+            false
+        });
+    }
+
+    /// Whether slots may be used again that other cores have run: they must synchronise before they come to the new code.
+    pub(crate) fn take_stale(&mut self) -> bool {
+        core::mem::take(&mut self.stale)
+    }
+
+    /// Takes a word that code at `code` can name by its distance.
+    pub(crate) fn word(&mut self, code: &CodeSlot, maps: Option<&Maps>) -> Result<&'static AtomicU64, Errno> {
+        self.words.take(code, maps)
+    }
+
+    /// Gives a word back.
+    ///
+    /// # Safety
+    /// No code that names it is run any more, and nobody uses the reference.
+    pub(crate) unsafe fn give_word_back(&mut self, word: &'static AtomicU64) {
+        self.words.put_back(word);
     }
 
     /// Makes everything that was written executable. Afterwards every slot can be run.
     pub(crate) fn seal(&mut self) -> Result<(), Errno> {
-        for region in &mut self.regions {
-            if region.way == CodeWay::Protect && region.view.take().is_some() {
-                // SAFETY: the region is ours, and nothing writes to it any more: its view was just taken away.
-                unsafe {
-                    sys::mprotect(region.code.start, region.code.len(), libc::PROT_READ | libc::PROT_EXEC)
-                }?;
-            }
-        }
-        Ok(())
-    }
-
-    fn region_of(&self, at: usize) -> Option<&Region> {
-        self.regions.iter().find(|r| r.code.contains(&at))
-    }
-
-    fn new_region(
-        &self,
-        near: usize,
-        len: usize,
-        reach: &Range<usize>,
-        maps: Option<&Maps>,
-    ) -> Result<Region, Errno> {
-        if !self.avoid_two_views
-            && let Ok(region) = two_views(near, len, reach, maps)
-        {
-            return Ok(region);
-        }
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        let at = map_near(near, len, reach, maps, libc::PROT_READ | libc::PROT_WRITE, flags, None)?;
-        sys::name_mapping(at, len, c"grapnel-code");
-        Ok(Region {
-            code: at..at + len,
-            view: Some(at),
-            used: 0,
-            pinned: Vec::new(),
-            way: CodeWay::Protect,
-            pid: sys::pid(),
-        })
+        self.regions.iter_mut().try_for_each(Region::seal)
     }
 }
 
 impl Drop for Arena {
     fn drop(&mut self) {
         let pid = sys::pid();
-        for region in &self.regions {
-            if let (Some(view), CodeWay::TwoViews, true) = (region.view, region.way, region.pid == pid) {
-                // SAFETY: the writable view is the arena's own, and goes with it. In a child made by fork it was never
-                // mapped, and something else may be at its address.
-                let _ = unsafe { sys::munmap(view, region.code.len()) };
-            }
+        for region in self.regions.iter().filter(|region| region.pid == pid) {
+            // SAFETY: the writable view is the arena's own, and goes with it. In a child made by fork it was never
+            // mapped, and something else may be at its address.
+            unsafe { region.unmap_view() };
         }
     }
 }
@@ -273,18 +312,17 @@ mod tests {
         let near = some_code();
         let reach = near - (1 << 31) + PAGE..near + (1 << 31) - PAGE;
         let maps = Maps::read().unwrap();
-        for (mut arena, way) in
-            [(Arena::new(), CodeWay::TwoViews), (Arena::with_protection_only(), CodeWay::Protect)]
-        {
+        for way in CodeWay::ALL {
+            let mut arena = Arena::with_ways(&[way]);
             for maps in [Some(&maps), None] {
                 let slot = arena.allocate(near, 100, &reach, maps).unwrap();
-                assert!(reach.contains(&slot.at) && slot.at % ALIGN == 0 && slot.len >= 100);
-                assert!(arena.write(&slot, native::ANSWER_5));
+                assert!(reach.contains(&slot.at) && slot.at.is_multiple_of(ALIGN) && slot.len >= 100);
+                assert!(arena.write(&slot, native::ANSWER_5, &MemoryView::open()));
                 arena.seal().unwrap();
                 // SAFETY: the code just written is a function of this type.
                 let f: extern "C" fn() -> i32 = unsafe { core::mem::transmute(slot.at) };
                 assert_eq!(f(), 5);
-                arena = if way == CodeWay::TwoViews { Arena::new() } else { Arena::with_protection_only() };
+                arena = Arena::with_ways(&[way]);
             }
             let slot = arena.allocate(near, 1 << 20, &reach, Some(&maps)).unwrap();
             assert!(slot.len >= 1 << 20);
@@ -298,6 +336,7 @@ mod tests {
         let reach = near - (1 << 31) + PAGE..near + (1 << 31) - PAGE;
         let maps = Maps::read().unwrap();
         let mut arena = Arena::new();
+        let view = MemoryView::open();
         let mut slots: Vec<CodeSlot> = Vec::new();
         let site = near as u64;
         for i in 1..200 {
@@ -309,11 +348,11 @@ mod tests {
         }
         slots.sort_by_key(|slot| slot.at);
         assert!(slots.windows(2).all(|pair| pair[0].at + pair[0].len <= pair[1].at));
-        assert!(slots.iter().all(|slot| arena.write(slot, &[0xc3])));
+        assert!(slots.iter().all(|slot| arena.write(slot, &[0xc3], &view)));
         let code = near..near + 16;
         assert!(arena.allocate(near, 100, &code, Some(&maps)).is_err());
         assert!(arena.allocate(near, 100, &(8..4096), Some(&maps)).is_err());
-        assert!(!arena.write(&CodeSlot { at: near, len: 16 }, &[0xc3]));
+        assert!(!arena.write(&CodeSlot { at: near, len: 16 }, &[0xc3], &view));
     }
 
     #[test]
@@ -329,5 +368,63 @@ mod tests {
             assert!(arena.allocate_matching(&pattern, 14, Some(&maps)).is_ok(), "island {i}");
         }
         assert!(arena.regions().count() > 3);
+    }
+
+    #[test]
+    fn what_comes_back_is_given_out_again() {
+        let near = some_code();
+        let reach = near - (1 << 31) + PAGE..near + (1 << 31) - PAGE;
+        let (maps, memory) = (Maps::read().unwrap(), MemoryView::open());
+        for way in CodeWay::ALL {
+            let mut arena = Arena::with_ways(&[way]);
+            let mut held: Vec<(CodeSlot, &AtomicU64)> = Vec::new();
+            let mut most = 0;
+            for round in 0..3000 {
+                let slot = arena.allocate(near, 16 + round % 200, &reach, Some(&maps)).unwrap();
+                assert!(arena.write(&slot, native::ANSWER_5, &memory));
+                held.push((slot, arena.word(&slot, Some(&maps)).unwrap()));
+                if held.len() > 50 {
+                    let (slot, word) = held.swap_remove(round * 7 % 50);
+                    // SAFETY: nobody ran it, and the word is used no more.
+                    unsafe {
+                        arena.give_back(&slot, &memory);
+                        arena.give_word_back(word);
+                    }
+                    assert_eq!(memory.bytes(slot.at, FILL.len()).as_slice(), FILL);
+                }
+                most = most.max(arena.used());
+            }
+            assert!(most < 51 * 232, "{most}");
+            assert_eq!(arena.regions().map(|(_, used)| used).collect::<Vec<_>>(), [way]);
+            for (slot, word) in held {
+                // SAFETY: as above.
+                unsafe {
+                    arena.give_back(&slot, &memory);
+                    arena.give_word_back(word);
+                }
+            }
+            assert_eq!(arena.used(), 0);
+            arena.seal().unwrap();
+            arena.trim();
+            assert_eq!(arena.regions().count(), usize::from(way != CodeWay::Protect));
+        }
+    }
+
+    #[test]
+    fn an_island_goes_with_the_last_who_shares_it() {
+        let (maps, memory) = (Maps::read().unwrap(), MemoryView::open());
+        let mut arena = Arena::new();
+        let ways = [1, 0, 1, 0, 0];
+        let Some(pattern) = Pattern::of(native::ISAS[0], some_code() as u64, &ways) else { return };
+        let slot = arena.allocate_matching(&pattern, 14, Some(&maps)).unwrap();
+        arena.add_island(slot.at as u64, 5);
+        assert_eq!(arena.share_island(&pattern, 5), Some(slot.at as u64));
+        assert_eq!(arena.share_island(&pattern, 4), None);
+        for left in [14, 0, 0] {
+            // SAFETY: nobody runs it.
+            unsafe { arena.leave_island(5, &slot, &memory) };
+            assert_eq!(arena.used(), left);
+        }
+        assert_eq!(arena.share_island(&pattern, 5), None);
     }
 }

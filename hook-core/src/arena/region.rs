@@ -3,12 +3,13 @@
 //! # Safety
 //! A region is a new mapping, and only its arena knows of it.
 
-use alloc::vec::Vec;
+use alloc::collections::BTreeMap;
 use core::ops::Range;
 
-use super::CodeSlot;
+use super::{ALIGN, CodeSlot};
 use crate::{
-    memory::{maps::Maps, place::map_near},
+    memory::{maps::Maps, place::map_near, view::MemoryView},
+    native::Pattern,
     sys::{self, Errno, Fd},
 };
 
@@ -16,83 +17,199 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CodeWay {
-    /// An executable and a writable view of one file in memory.
+    /// An executable and a writable view of one unlinked file in memory, whose descriptor is closed before the region is
+    /// used. Slots can be added while code in the region runs.
     TwoViews,
-    /// Written first, then made executable.
+    /// Executable from the start, and written through `/proc/self/mem`. Slots can be added while code in it runs.
+    ProcMem,
+    /// Anonymous memory that is written first and then made executable. Nothing is added after that.
     Protect,
 }
+
+impl CodeWay {
+    /// Every way, in the order in which they are tried.
+    pub const ALL: [Self; 3] = [Self::TwoViews, Self::ProcMem, Self::Protect];
+}
+
+const CODE: i32 = libc::PROT_READ | libc::PROT_EXEC;
+const DATA: i32 = libc::PROT_READ | libc::PROT_WRITE;
+const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
 
 #[derive(Debug)]
 pub(super) struct Region {
     pub(super) code: Range<usize>,
-    /// The writable view; `None` once the region is sealed.
+    /// Where it is written, if it is by itself: the writable view, or what isn't sealed yet.
     pub(super) view: Option<usize>,
-    /// What is taken: slots one after the other from the start, and slots at chosen places.
-    pub(super) used: usize,
-    pub(super) pinned: Vec<Range<usize>>,
+    /// Start and end of what is free, never two side by side.
+    free: BTreeMap<usize, usize>,
+    /// For lengths that were asked for: below which address nothing so long is free.
+    crowded: BTreeMap<usize, usize>,
     pub(super) way: CodeWay,
     pub(super) pid: i32,
 }
 
 impl Region {
+    /// Maps memory in the first way that works.
+    pub(super) fn new(
+        ways: &[CodeWay],
+        near: usize,
+        len: usize,
+        reach: &Range<usize>,
+        maps: Option<&Maps>,
+    ) -> Result<Self, Errno> {
+        let mut failed = sys::ENOMEM;
+        for way in ways {
+            let made = match way {
+                CodeWay::TwoViews => two_views(near, len, reach, maps),
+                CodeWay::ProcMem => through_proc(near, len, reach, maps),
+                CodeWay::Protect => {
+                    map_near(near, len, reach, maps, DATA, ANONYMOUS, None).map(|at| (at, Some(at)))
+                }
+            };
+            match made {
+                Ok((at, view)) => {
+                    if *way != CodeWay::TwoViews {
+                        sys::name_mapping(at, len, c"grapnel-code");
+                    }
+                    let (code, free) = (at..at + len, BTreeMap::from([(at, at + len)]));
+                    return Ok(Self {
+                        code,
+                        view,
+                        free,
+                        crowded: BTreeMap::new(),
+                        way: *way,
+                        pid: sys::pid(),
+                    });
+                }
+                Err(errno) => failed = errno,
+            }
+        }
+        Err(failed)
+    }
+
+    /// Whether slots of it can be written, by this process.
     pub(super) fn serves(&self, pid: i32) -> bool {
-        self.view.is_some() && self.pid == pid
+        self.pid == pid && (self.view.is_some() || self.way == CodeWay::ProcMem)
     }
 
-    pub(super) fn room(&self) -> usize {
-        let end = self.pinned.iter().map(|taken| taken.start).min().unwrap_or(self.code.end);
-        end.saturating_sub(self.next())
+    pub(super) fn is_empty(&self) -> bool {
+        self.free.get(&self.code.start) == Some(&self.code.end)
     }
 
-    pub(super) fn is_free(&self, range: &Range<usize>) -> bool {
-        self.next() <= range.start
-            && range.end <= self.code.end
-            && self.pinned.iter().all(|taken| range.end <= taken.start || taken.end <= range.start)
+    /// Takes the first slot of a length that begins in `reach`.
+    pub(super) fn take(&mut self, len: usize, reach: &Range<usize>) -> Option<CodeSlot> {
+        let crowded = self.crowded.range(..=len).map(|(_, below)| *below).max();
+        let from = crowded.unwrap_or(0).max(reach.start);
+        let first = self.free.range(..=from).next_back().map_or(from, |(start, _)| *start);
+        let at = self.free.range(first..).take_while(|(start, _)| **start < reach.end).find_map(
+            |(&start, &end)| {
+                let at = start.max(reach.start).next_multiple_of(ALIGN);
+                (at + len <= end && at < reach.end).then_some(at)
+            },
+        )?;
+        // Only a search of everything shows that nothing was free.
+        if reach.start <= self.code.start {
+            self.crowded.insert(len, at);
+        }
+        self.carve(at, len)
     }
 
-    pub(super) fn next(&self) -> usize {
-        self.code.start + self.used
+    /// Takes a slot at one of a pattern's places.
+    pub(super) fn take_matching(&mut self, pattern: &Pattern, len: usize) -> Option<CodeSlot> {
+        let mut from = self.code.start;
+        loop {
+            let at = usize::try_from(pattern.next_from(from as u64)?).ok()?;
+            let hole = self.free.range(..=at).next_back();
+            if hole.is_some_and(|(_, &end)| at + len <= end) {
+                return self.carve(at, len);
+            }
+            let next = *self.free.range(at + 1..).next()?.0;
+            // A place in a hole that is too short there may be followed by one in the same hole no more.
+            from = next;
+        }
     }
 
-    pub(super) fn pin(&mut self, at: usize, len: usize) -> CodeSlot {
-        self.pinned.push(at..at + len);
-        CodeSlot { at, len }
+    /// Takes free bytes out of the hole that they lie in.
+    fn carve(&mut self, at: usize, len: usize) -> Option<CodeSlot> {
+        let (&start, &end) = self.free.range(..=at).next_back().filter(|(_, end)| at + len <= **end)?;
+        self.free.remove(&start);
+        for (start, end) in [(start, at), (at + len, end)] {
+            if start < end {
+                self.free.insert(start, end);
+            }
+        }
+        Some(CodeSlot { at, len })
     }
 
-    pub(super) fn take(&mut self, len: usize) -> CodeSlot {
-        let slot = CodeSlot { at: self.next(), len };
-        self.used += len;
-        slot
+    pub(super) fn put_back(&mut self, slot: &CodeSlot) {
+        let (mut start, mut end) = (slot.at, slot.at + slot.len);
+        if let Some((&before, _)) = self.free.range(..start).next_back().filter(|(_, end)| **end == start) {
+            start = before;
+        }
+        if let Some(behind) = self.free.remove(&end) {
+            end = behind;
+        }
+        self.free.insert(start, end);
+        self.crowded.clear();
+    }
+
+    /// Makes it executable for good, if it isn't yet.
+    pub(super) fn seal(&mut self) -> Result<(), Errno> {
+        if self.way == CodeWay::Protect && self.view.take().is_some() {
+            // SAFETY: the region is ours, and nothing writes to it any more: its view was just taken away.
+            unsafe { sys::mprotect(self.code.start, self.code.len(), CODE) }?;
+        }
+        Ok(())
+    }
+
+    /// Unmaps what it is written through, if that is a mapping of its own.
+    ///
+    /// # Safety
+    /// This process made the region, and nothing is written to it any more.
+    pub(super) unsafe fn unmap_view(&self) {
+        if let (Some(view), CodeWay::TwoViews) = (self.view, self.way) {
+            // SAFETY: the view is the region's own.
+            let _ = unsafe { sys::munmap(view, self.code.len()) };
+        }
+    }
+
+    /// Unmaps all of it.
+    ///
+    /// # Safety
+    /// As [`Self::unmap_view`], and nothing runs its code any more.
+    pub(super) unsafe fn unmap(&self) {
+        // SAFETY: the caller's promise; the mappings are the region's own.
+        unsafe {
+            self.unmap_view();
+            let _ = sys::munmap(self.code.start, self.code.len());
+        }
     }
 }
 
-/// Memory that is executable in one view and writable in another.
-pub(super) fn two_views(
-    near: usize,
-    len: usize,
-    reach: &Range<usize>,
-    maps: Option<&Maps>,
-) -> Result<Region, Errno> {
+type Made = Result<(usize, Option<usize>), Errno>;
+
+fn two_views(near: usize, len: usize, reach: &Range<usize>, maps: Option<&Maps>) -> Made {
     let file = Fd::memory(c"grapnel-code", len)?;
-    let code =
-        map_near(near, len, reach, maps, libc::PROT_READ | libc::PROT_EXEC, libc::MAP_SHARED, Some(&file))?;
+    let code = map_near(near, len, reach, maps, CODE, libc::MAP_SHARED, Some(&file))?;
     // SAFETY: a new mapping, at a place of the kernel's choice.
-    let view =
-        unsafe { sys::mmap(0, len, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, Some(&file)) }
-            .inspect_err(|_| {
-                // SAFETY: the executable view was just made, and nothing knows it yet.
-                let _ = unsafe { sys::munmap(code, len) };
-            })?;
-    let pid = sys::pid();
+    let view = unsafe { sys::mmap(0, len, DATA, libc::MAP_SHARED, Some(&file)) }.inspect_err(|_| {
+        // SAFETY: the executable view was just made, and nothing knows it yet.
+        let _ = unsafe { sys::munmap(code, len) };
+    })?;
     // A child that keeps the view could only waste it: `serves` compares process ids.
     // SAFETY: a child finds itself not served by the region and doesn't touch its view.
     let _ = unsafe { sys::keep_from_children(view, len) };
-    Ok(Region {
-        code: code..code + len,
-        view: Some(view),
-        used: 0,
-        pinned: Vec::new(),
-        way: CodeWay::TwoViews,
-        pid,
-    })
+    Ok((code, Some(view)))
+}
+
+fn through_proc(near: usize, len: usize, reach: &Range<usize>, maps: Option<&Maps>) -> Made {
+    let memory = MemoryView::open();
+    memory.is_file()?;
+    let code = map_near(near, len, reach, maps, CODE, ANONYMOUS, None)?;
+    // SAFETY: a byte of a new mapping that nothing knows yet.
+    unsafe { memory.write_running(code, super::FILL) }.inspect_err(|_| {
+        // SAFETY: as above.
+        let _ = unsafe { sys::munmap(code, len) };
+    })?;
+    Ok((code, None))
 }

@@ -10,7 +10,8 @@
 //!
 //! # Safety
 //! The functions here run in any thread, at the entry or in the middle of any function. They use no thread-local
-//! storage, take no lock, and allocate nothing. Links are never freed.
+//! storage, take no lock, and allocate nothing. A link is freed when no thread can be in its stub, none holds its address,
+//! and no return is awaited for it.
 
 mod call;
 mod guard;
@@ -127,20 +128,21 @@ pub(crate) enum Link {
 }
 
 impl Link {
-    /// Whether both tell the same functions in the same way.
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Listener(a), Self::Listener(b)) => {
-                let functions = |l: &Listener| (l.enter.map(|f| f as usize), l.leave.map(|f| f as usize));
-                functions(a) == functions(b)
-                    && (a.data, a.guarded, a.all_vectors) == (b.data, b.guarded, b.all_vectors)
+    /// Equal for those that tell the same functions the same data in the same way.
+    pub(crate) fn key(&self) -> LinkKey {
+        let (functions, data, guarded) = match self {
+            Self::Listener(l) => {
+                ([l.enter.map(|f| f as usize), l.leave.map(|f| f as usize)], l.data, l.guarded)
             }
-            (Self::Probe(a), Self::Probe(b)) => {
-                a.hit as usize == b.hit as usize
-                    && (a.data, a.guarded, a.all_vectors) == (b.data, b.guarded, b.all_vectors)
-            }
-            _ => false,
-        }
+            Self::Probe(p) => ([Some(p.hit as usize), None], p.data, p.guarded),
+        };
+        let is_probe = matches!(self, Self::Probe(_));
+        LinkKey { functions, data: data as usize, ways: [is_probe, guarded, self.all_vectors()] }
+    }
+
+    /// Whether a return may be told to it.
+    pub(crate) fn hears_returns(&self) -> bool {
+        matches!(self, Self::Listener(listener) if listener.leave.is_some())
     }
 
     /// Whether all vector state is saved for it.
@@ -150,6 +152,14 @@ impl Link {
             Self::Probe(probe) => probe.all_vectors,
         }
     }
+}
+
+/// What a link does, in comparable form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct LinkKey {
+    functions: [Option<usize>; 2],
+    data: usize,
+    ways: [bool; 3],
 }
 
 // SAFETY: the data is for the listener to share among threads, which is part of what attaching asks of its caller.
@@ -184,10 +194,15 @@ pub(crate) fn awaited(link: &'static Link) -> usize {
     returns::awaited(link)
 }
 
+/// Counts calls no more that will never return to it.
+pub(crate) fn settle(link: &'static Link) {
+    returns::settle(link);
+}
+
 /// # Safety
 /// `saved` is what an entry routine saved for a stub.
 unsafe fn link_of(saved: &Saved) -> &'static Link {
-    // SAFETY: the stub's literal is the address of a link, and links are never freed.
+    // SAFETY: the stub's literal is the address of a link, which stays while a thread may be in the stub.
     unsafe { &*(native::link_of_stub(saved.stub) as usize as *const Link) }
 }
 
@@ -240,6 +255,8 @@ pub(crate) unsafe extern "C" fn returned(saved: &mut Saved) {
         // SAFETY: who attached the listener answers for it.
         unsafe { leave(Exit::of(saved), data) };
     });
+    // Until here the link's address is in this frame, where who asks what threads may reach finds it.
+    core::hint::black_box(core::ptr::from_ref(link));
 }
 
 /// A probed instruction is about to run.

@@ -95,6 +95,16 @@ pub(super) fn awaited(link: &'static Link) -> usize {
     POINTS.iter().filter(is).count()
 }
 
+/// Frees the points of a listener whose calls will never return.
+pub(super) fn settle(link: &'static Link) {
+    for (number, point) in POINTS.iter().enumerate() {
+        if core::ptr::eq(point.link.load(Relaxed).cast_const(), link) {
+            // No call asks for its place here.
+            take_back(number, 0, 0);
+        }
+    }
+}
+
 /// Takes a point, near where other calls of this thread at this depth took theirs.
 #[inline]
 fn claim(slot: usize, returns_to: u64, all_vectors: bool, outer: bool) -> Option<usize> {

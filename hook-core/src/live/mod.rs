@@ -21,13 +21,16 @@
 //! process. glibc blocks all signals for moments (starting and ending a thread, `posix_spawn`, `abort`).
 
 mod handler;
+mod reach;
 mod table;
 
 use core::sync::atomic::{AtomicI32, Ordering::*};
 
 use crate::sys::{self, Errno};
 
-pub(crate) use table::{POSITIONS, Ways};
+pub use reach::Doubt;
+pub(crate) use reach::Suspects;
+pub(crate) use table::{POSITIONS, Ways, forget_site};
 
 /// What the caller knows about the other threads while code is patched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -1,11 +1,12 @@
 //! Where a thread goes that meets a trap of ours.
 //!
-//! The table is the process's, because the signal handler is. An entry stays for good: a thread may have trapped long
-//! ago and get to run its handler only now. Entries are reused when the same place is patched again, so the table grows
-//! with the number of places and not with the number of patches.
+//! The table is the process's, because the signal handler is. An entry stays when its patch is gone: a thread may have
+//! trapped long ago and get to run its handler only now. It goes when it is proved that no thread does, with the
+//! trampoline that it leads to. Entries are reused when the same place is patched again, so the table grows with the number of
+//! places and not with the number of patches.
 //!
 //! Looking up neither locks nor allocates, and may interrupt an update of the same entry: each address in it is a
-//! valid way on at all times, because trampolines are never freed.
+//! valid way on at all times.
 //!
 //! # Safety
 //! Tables are leaked and never freed, so a pointer to one that was published is good for ever. Each is twice as large as
@@ -109,6 +110,13 @@ pub(super) fn forget(range: &core::ops::Range<u64>) {
     }
 }
 
+/// Takes a place out. No thread has trapped there and is yet to look it up, and none will trap there.
+pub(crate) fn forget_site(site: u64) {
+    if let Some(entry) = Table::current().and_then(|table| table.find(site)) {
+        entry.ways.iter().for_each(|way| way.store(0, Relaxed));
+    }
+}
+
 /// Where a thread goes on that trapped at `pc`. Async-signal-safe.
 ///
 /// Patches are of various lengths, so the places of two may lie close together; and one may have been where another is
@@ -173,5 +181,9 @@ mod tests {
         enter(base + 16 * 999, [7; POSITIONS]);
         assert_eq!(way_on(base + 16 * 999), Some(7));
         assert_eq!(TAKEN.load(Relaxed), taken);
+        forget_site(base + 16 * 999);
+        assert_eq!(way_on(base + 16 * 999), None);
+        enter(base + 16 * 999, [8; POSITIONS]);
+        assert_eq!((way_on(base + 16 * 999), TAKEN.load(Relaxed)), (Some(8), taken));
     }
 }

@@ -24,6 +24,11 @@ impl<'a> Pages<'a> {
         Self { view, pages: RefCell::default() }
     }
 
+    /// Where they are read, and what can be written.
+    pub(crate) fn memory(&self) -> &'a MemoryView {
+        self.view
+    }
+
     /// Reads what can be read of `buf.len()` bytes at `address`, and says how much that is.
     pub(crate) fn read(&self, address: usize, buf: &mut [u8]) -> usize {
         let mut pages = self.pages.borrow_mut();

@@ -1,6 +1,6 @@
 //! What a batch is prepared with: sites, stubs and links, before anything leads to them.
 
-use alloc::{boxed::Box, vec::Vec};
+use alloc::{boxed::Box, collections::BTreeMap, vec::Vec};
 use core::cell::OnceCell;
 
 use grapnel_relocator::CodeAddr;
@@ -8,7 +8,7 @@ use grapnel_relocator::CodeAddr;
 use super::{
     Attachment, HookSet,
     batch::Wanted,
-    site::{Entry, Site, State, Stub, What},
+    site::{Key, Site, State, Stub, What},
 };
 use crate::{
     Error, Options, PatchWay,
@@ -74,13 +74,12 @@ impl<'a> Bench<'a> {
         self.set.last += 1;
         let id = Attachment(self.set.last);
         let site = self.set.sites.get_mut(&target).ok_or(Error::NotExecutable { target })?;
-        let same = |what: &What| match (what, &wanted) {
-            (What::Replace(a), Wanted::Replace(b)) => a == b,
-            (What::Tell(a), Wanted::Tell(b)) => a.is_same(b),
-            _ => false,
+        let key = match &wanted {
+            Wanted::Replace(function) => Key::Replace(*function),
+            Wanted::Tell(link) => Key::Tell(link.key()),
         };
-        if let Some(link) = site.reusable(same) {
-            (link.id, link.state) = (id, State::Coming);
+        if site.use_again(key, id) {
+            site.publish(&[State::In, State::Going]);
             return Ok((target, id));
         }
         let kind = site.kind;
@@ -98,7 +97,9 @@ impl<'a> Bench<'a> {
             }
         };
         if let Some(site) = self.set.sites.get_mut(&target) {
-            site.links.push(Entry { id, what, stub, state: State::Coming });
+            site.add(id, what, stub);
+            // Its original can be called from now on.
+            site.publish(&[State::In, State::Going]);
         }
         Ok((target, id))
     }
@@ -143,8 +144,23 @@ impl<'a> Bench<'a> {
         let live = ready.live;
         let window = self.view.bytes(ready.plan.site.0 as usize, ready.window_len);
         let hook = Hook { removed: true, ..ready.into_hook(PatchWay::ProcMem) };
-        let links = self.set.sites.remove(&target).map(|old| old.links).unwrap_or_default();
-        let site = Site { kind, hook, window, live, head, links };
+        let site = match self.set.sites.remove(&target) {
+            Some(mut old) => {
+                old.outdated.push(core::mem::replace(&mut old.hook, hook));
+                Site { kind, window, live, ..old }
+            }
+            None => Site {
+                kind,
+                hook,
+                window,
+                live,
+                head,
+                links: Vec::new(),
+                retired: BTreeMap::new(),
+                last: 0,
+                outdated: Vec::new(),
+            },
+        };
         self.set.standing.extend(site.edits().map(|edit| (edit.at, edit)));
         site.publish(&[]);
         self.set.sites.insert(target, site);
@@ -192,7 +208,7 @@ impl<'a> Bench<'a> {
 
     fn write(&self, target: CodeAddr, slot: &CodeSlot, code: Option<&[u8]>) -> Result<(), Error> {
         match code {
-            Some(code) if self.set.arena.write(slot, code) => Ok(()),
+            Some(code) if self.set.arena.write(slot, code, self.view.memory()) => Ok(()),
             _ => Err(Error::NoCodeMemory { target, errno: sys::EINVAL }),
         }
     }

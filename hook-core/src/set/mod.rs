@@ -41,7 +41,8 @@
 //! What was removed may still be under way in other threads, so its code is kept, and its listener's data must be good
 //! for as long as a call may be in it. [`HookSet::awaited`] says how many calls a listener has seen enter and not
 //! return. The code is used again when the same is attached again to the same function and nothing that is in was
-//! attached meanwhile, so that going in and out without end takes no memory.
+//! attached meanwhile. [`HookSet::reclaim`] asks all threads what they may still come to, and frees the rest. So going in and
+//! out without end takes no memory: with the same data by itself, with ever new data if that is called now and then.
 //!
 //! # Safety
 //! Stubs are written before anything leads to them. See `site` for the words, and `patch` for the code.
@@ -50,6 +51,7 @@ mod batch;
 mod bench;
 mod commit;
 mod forget;
+mod reclaim;
 mod site;
 
 use alloc::{collections::BTreeMap, vec::Vec};
@@ -59,9 +61,15 @@ use grapnel_relocator::CodeAddr;
 
 pub use batch::{Batch, BatchId};
 pub use commit::PreparedBatch;
+pub use reclaim::Reclaimed;
 use site::{Site, State, Stub, What};
 
-use crate::{Arena, CodeWay, Error, Hook, Liveness, listen, native::StubKind, padding::Standing};
+use crate::{
+    Arena, CodeWay, Error, Hook, Liveness,
+    listen::{self, Link},
+    native::StubKind,
+    padding::Standing,
+};
 
 /// Something that was attached, by its number in its set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -95,6 +103,8 @@ pub struct HookSet {
     touched: Vec<CodeAddr>,
     /// Jump stubs that were made for what then could not be attached.
     spares: Vec<(StubKind, Stub)>,
+    /// Links whose stubs are gone, and whose address a thread may still hold.
+    orphans: Vec<(Attachment, &'static Link)>,
     last: u64,
 }
 
@@ -138,8 +148,12 @@ impl HookSet {
     /// How many calls a listener has seen enter and not yet return, also after it was removed. Calls that were left by
     /// an exception or `longjmp` are among them until their places are needed.
     pub fn awaited(&self, attachment: Attachment) -> usize {
-        let mut links = self.sites.values().flat_map(|site| &site.links);
-        match links.find(|link| link.id == attachment).map(|link| link.what) {
+        let mut links =
+            self.sites.values().flat_map(|site| site.links.iter().chain(site.retired.values().flatten()));
+        let what = links.find(|link| link.id == attachment).map(|link| link.what);
+        let orphan =
+            || self.orphans.iter().find(|(id, _)| *id == attachment).map(|(_, link)| What::Tell(link));
+        match what.or_else(orphan) {
             Some(What::Tell(link)) => listen::awaited(link),
             _ => 0,
         }
@@ -155,7 +169,7 @@ impl HookSet {
         self.arena.regions()
     }
 
-    /// How much code and data was made for the set, in bytes. All of it is kept for good.
+    /// How much code and data was made for the set and not freed, in bytes.
     pub fn kept(&self) -> usize {
         self.arena.used()
     }
@@ -170,6 +184,7 @@ impl HookSet {
                     State::Going | State::In => State::In,
                 };
             }
+            site.retire();
             for edit in site.edits() {
                 match site.is_patched() {
                     true => self.standing.insert(edit.at, edit),

@@ -10,19 +10,25 @@
 //! the chain meanwhile goes on along words that lead to the function at all times.
 //!
 //! A link that was removed keeps its place in the order and its word is kept up to date: a thread that is still in it
-//! goes on to what is attached within.
+//! goes on to what is attached within. Where nothing is, that is the function, and will be.
 //!
 //! # Safety
 //! Words are stores that threads run by. What they hold is always the address of code that may be run in place of the
 //! function: a link's entry, or the trampoline.
 
-use alloc::vec::Vec;
+use alloc::{collections::BTreeMap, vec::Vec};
 use core::sync::atomic::{AtomicU64, Ordering::*};
 
 use grapnel_relocator::CodeAddr;
 
 use super::Attachment;
-use crate::{Bytes, Hook, arena::CodeSlot, listen::Link, native::StubKind, patch::Edit};
+use crate::{
+    Bytes, Hook,
+    arena::CodeSlot,
+    listen::{Link, LinkKey},
+    native::StubKind,
+    patch::Edit,
+};
 
 /// A hooked place.
 #[derive(Debug)]
@@ -36,8 +42,21 @@ pub(super) struct Site {
     pub(super) live: bool,
     /// What the patch leads to, and its word.
     pub(super) head: Stub,
-    /// From the innermost to the outermost, removed ones among them.
+    /// From the innermost to the outermost, removed ones among them that have others within.
     pub(super) links: Vec<Entry>,
+    /// Those that were removed and have none within: their words lead to the function for good.
+    pub(super) retired: BTreeMap<Key, Vec<Entry>>,
+    /// The outermost place that was given.
+    pub(super) last: u64,
+    /// Trampolines of code that has changed since.
+    pub(super) outdated: Vec<Hook>,
+}
+
+/// What a link does, in comparable form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Key {
+    Replace(CodeAddr),
+    Tell(LinkKey),
 }
 
 /// Code that goes on where its word says.
@@ -53,6 +72,8 @@ pub(super) struct Entry {
     pub(super) id: Attachment,
     pub(super) what: What,
     pub(super) stub: Stub,
+    /// Its place in the order, which it keeps: higher further out.
+    place: u64,
     pub(super) state: State,
 }
 
@@ -76,6 +97,13 @@ pub(super) enum State {
 }
 
 impl Entry {
+    fn key(&self) -> Key {
+        match self.what {
+            What::Replace(function) => Key::Replace(function),
+            What::Tell(link) => Key::Tell(link.key()),
+        }
+    }
+
     /// The code that the link before leads to.
     fn entry(&self) -> u64 {
         match self.what {
@@ -111,9 +139,49 @@ impl Site {
         self.head.word.store(next, Release);
     }
 
-    /// A link that was removed and does the same, if it may be put in as the outermost: nothing that was attached after it
-    /// is in.
-    pub(super) fn reusable(&mut self, same: impl Fn(&What) -> bool) -> Option<&mut Entry> {
-        self.links.iter_mut().rev().take_while(|link| link.state == State::Out).find(|link| same(&link.what))
+    /// Puts a link that was removed and does the same in again as the outermost, if it may be: nothing is in whose place is
+    /// further out. A thread that is still in the link has passed that already.
+    pub(super) fn use_again(&mut self, key: Key, id: Attachment) -> bool {
+        let standing = self.links.iter().rev().find(|link| link.state != State::Out).map(|link| link.place);
+        let fits = |link: &Entry| link.state == State::Out && standing.is_none_or(|place| place < link.place);
+        // The outermost of those that do the same, so that a thread that is in one between them isn't told by both.
+        if let Some(link) = self.links.iter_mut().rev().find(|link| fits(link) && link.key() == key) {
+            (link.id, link.state) = (id, State::Coming);
+            return true;
+        }
+        let Some(same) = self.retired.get_mut(&key) else { return false };
+        if !same.last().is_some_and(fits) {
+            return false;
+        }
+        let found = same.pop().map(|link| Entry { id, state: State::Coming, ..link });
+        if same.is_empty() {
+            self.retired.remove(&key);
+        }
+        if let Some(link) = found {
+            let at = self.links.partition_point(|other| other.place < link.place);
+            self.links.insert(at, link);
+        }
+        true
+    }
+
+    /// Puts a new link in as the outermost.
+    pub(super) fn add(&mut self, id: Attachment, what: What, stub: Stub) {
+        self.last += 1;
+        self.links.push(Entry { id, what, stub, place: self.last, state: State::Coming });
+    }
+
+    /// Sets those aside that nothing changes for any more, so that attaching takes no longer for their number.
+    pub(super) fn retire(&mut self) {
+        let inner = self.links.iter().position(|link| link.state != State::Out).unwrap_or(self.links.len());
+        for link in self.links.drain(..inner) {
+            let same = self.retired.entry(link.key()).or_default();
+            same.insert(same.partition_point(|other| other.place < link.place), link);
+        }
+    }
+
+    /// What was removed.
+    pub(super) fn gone(&self) -> impl Iterator<Item = &Entry> {
+        let out = self.links.iter().filter(|link| link.state == State::Out);
+        self.retired.values().flatten().chain(out)
     }
 }

@@ -7,6 +7,7 @@ mod find;
 mod listeners;
 mod orders;
 mod probes;
+mod reclaim;
 #[path = "../common/samples.rs"]
 mod samples;
 mod under_way;
@@ -49,6 +50,7 @@ fn main() {
     under_way::run();
     unwinding::run();
     probes::run();
+    reclaim::run();
     assert_eq!(code::writable_code(), Vec::<String>::new());
     println!("ok");
 }

@@ -8,6 +8,7 @@ mod code;
 #[path = "../common/find.rs"]
 mod find;
 mod heap;
+mod reclaim;
 #[path = "../common/samples.rs"]
 mod samples;
 mod sets;
@@ -184,4 +185,5 @@ fn main() {
     assert!(rounds > 10 && HOOKED_CALLS.load(Relaxed) > 0);
     heap::run(seconds);
     sets::run(seconds + 1);
+    reclaim::run(seconds);
 }

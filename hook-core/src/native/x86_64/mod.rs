@@ -129,6 +129,11 @@ pub(crate) fn trap_address(context: &libc::ucontext_t) -> u64 {
     pc.cast_unsigned().wrapping_sub(1)
 }
 
+/// Where the stack of an interrupted thread stands.
+pub(crate) fn stack_pointer(context: &libc::ucontext_t) -> usize {
+    context.uc_mcontext.gregs[libc::REG_RSP as usize] as usize
+}
+
 /// Has the thread go on elsewhere.
 pub(crate) fn set_pc(context: &mut libc::ucontext_t, pc: u64) {
     context.uc_mcontext.gregs[libc::REG_RIP as usize] = pc.cast_signed();

@@ -7,7 +7,8 @@
 //! routine knows which stub called it by the return address, behind which the stub has its literals.
 //!
 //! # Safety
-//! The literals are read relative to a return address that only a link stub's `call` pushes. Stubs are never freed.
+//! The literals are read relative to a return address that only a link stub's `call` pushes. A stub is
+//! freed when no such address is left.
 
 use crate::native::StubKind;
 
@@ -79,7 +80,7 @@ fn through(modrm: u8, at: u64, place: u64) -> Option<[u8; 6]> {
 /// # Safety
 /// `at` was pushed by a link stub's call.
 pub(crate) unsafe fn link_of_stub(at: u64) -> u64 {
-    // SAFETY: the stub's literals lie behind its call, and stubs are never freed.
+    // SAFETY: the stub's literals lie behind its call, and the stub stays while a thread may return to it.
     unsafe { (at as usize as *const u64).byte_add(LINK - RETURN).read() }
 }
 
