@@ -222,10 +222,9 @@ impl HookPlan {
         let pad =
             native::landing_pad(isa, &bytes).filter(|pad| size.is_none_or(|size| size > pad.bytes.len()));
         // A function that is too short behind its landing pad may still have room for the patch from its start on.
-        // Nothing on Linux enforces landing pads in user space yet.
         let function = Function { isa, target, bytes: &bytes, size };
         let mut first = function.near(pad, options);
-        if pad.is_some() && first.is_err() {
+        if pad.is_some() && first.is_err() && native::PADS_MAY_GO {
             first = function.near(None, options).or(first);
         }
         let (plan, moving) = match first {

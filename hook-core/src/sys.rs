@@ -285,6 +285,17 @@ pub(crate) fn read_word(at: usize) -> Result<u64> {
     }
 }
 
+/// A value that the kernel gave the program at its start, by its kind (`AT_`).
+pub(crate) fn auxiliary(kind: usize) -> Option<usize> {
+    let file = Fd::open(c"/proc/self/auxv", libc::O_RDONLY).ok()?;
+    let mut buf = [0u8; 1024];
+    let n = file.read(&mut buf).ok()?;
+    let (words, _) = buf.get(..n)?.as_chunks::<{ size_of::<usize>() }>();
+    let (pairs, _) = words.as_chunks::<2>();
+    let mut pairs = pairs.iter().map(|pair| pair.map(usize::from_ne_bytes));
+    pairs.find(|[key, _]| *key == kind).map(|[_, value]| value)
+}
+
 /// The end of the heap: where `brk` stands. Nothing is changed.
 pub(crate) fn brk() -> usize {
     // SAFETY: 0 is below every valid end, so the kernel only answers where it is.

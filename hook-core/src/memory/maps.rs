@@ -11,8 +11,7 @@ use crate::sys::{self, Fd};
 
 /// The lowest address that is tried: the kernel's usual `vm.mmap_min_addr`.
 pub(crate) const LOWEST: usize = 0x1_0000;
-/// The end of the addresses that a process gets without asking for more.
-pub(crate) const HIGHEST: usize = 0x7fff_ffff_f000;
+pub(crate) use crate::native::HIGHEST;
 /// The heap is left this much room to grow, and the main thread's stack as well, if there is another place.
 const ROOM: usize = 1 << 30;
 

@@ -99,19 +99,8 @@ pub unsafe fn r_debug(phdr: *const (), count: usize) -> Option<*const RDebug> {
 
 /// The same through `/proc/self/auxv`, for who has no auxiliary vector at hand.
 pub fn r_debug_of_this_process() -> Option<*const RDebug> {
-    let file = crate::sys::Fd::open(c"/proc/self/auxv", libc::O_RDONLY).ok()?;
-    let mut buf = [0u8; 1024];
-    let n = file.read(&mut buf).ok()?;
-    let (mut phdr, mut count) = (0, 0);
-    for entry in buf.get(..n)?.chunks_exact(2 * size_of::<usize>()) {
-        let (kind, value) = entry.split_at(size_of::<usize>());
-        let value = usize::from_ne_bytes(value.try_into().ok()?);
-        match usize::from_ne_bytes(kind.try_into().ok()?) as u64 {
-            libc::AT_PHDR => phdr = value,
-            libc::AT_PHNUM => count = value,
-            _ => {}
-        }
-    }
+    let of_program = |kind| crate::sys::auxiliary(kind as usize);
+    let (phdr, count) = (of_program(libc::AT_PHDR)?, of_program(libc::AT_PHNUM)?);
     // SAFETY: the kernel put these into the vector for the program that it loaded.
     (phdr != 0).then(|| unsafe { r_debug(phdr as *const (), count) })?
 }

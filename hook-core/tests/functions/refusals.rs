@@ -17,14 +17,9 @@ fn refusal(name: &str, options: Options) -> Error {
 pub(crate) fn run() {
     println!("refusals:");
     let plain = Options::default();
-    let error = refusal("breakpoint", plain);
-    assert_eq!(error.bytes().unwrap().as_slice(), [0xcc]);
-    assert!(error.instruction().unwrap().contains("int3"));
     assert!(matches!(refusal("undefined", plain), Error::Relocation { .. }));
-    assert!(matches!(refusal("inbound", plain), Error::InboundBranch { .. }));
-    // The unwind table may say more than the caller wants to believe.
-    let error = refusal("just_ret", Options { use_padding: false, ..plain });
-    assert!(matches!(error, Error::Relocation { source: grapnel_relocator::Error::EndsEarly { .. }, .. }));
+    #[cfg(target_arch = "x86_64")]
+    of_x86_64(plain);
 
     let data = 7u64;
     for address in [0, 8, u64::MAX, &raw const data as u64] {
@@ -36,4 +31,15 @@ pub(crate) fn run() {
     let frame = samples::all().into_iter().find(|s| s.name == "frame").unwrap();
     let plan = HookPlan::new(CodeAddr(frame.at as u64), Options { require_proof: true, ..plain }).unwrap();
     assert_eq!(*plan.proof(), Proof::Proven);
+}
+
+#[cfg(target_arch = "x86_64")]
+fn of_x86_64(plain: Options) {
+    let error = refusal("breakpoint", plain);
+    assert_eq!(error.bytes().unwrap().as_slice(), [0xcc]);
+    assert!(error.instruction().unwrap().contains("int3"));
+    assert!(matches!(refusal("inbound", plain), Error::InboundBranch { .. }));
+    // The unwind table may say more than the caller wants to believe.
+    let error = refusal("just_ret", Options { use_padding: false, ..plain });
+    assert!(matches!(error, Error::Relocation { source: grapnel_relocator::Error::EndsEarly { .. }, .. }));
 }

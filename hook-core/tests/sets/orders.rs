@@ -72,7 +72,7 @@ fn permutations(items: &[u64]) -> Vec<Vec<u64>> {
 }
 
 fn in_every_order() {
-    let target = at("rip_load");
+    let target = at("literal");
     let before = code::bytes(target, 32);
     let mut set = HookSet::new();
     let digits = [1, 2, 4, 5];
@@ -222,7 +222,7 @@ fn one_batch_for_all() {
 
 fn written_and_then_protected() {
     let mut set = HookSet::with_arena(Arena::with_protection_only());
-    let target = at("call_first");
+    let target = at("call");
     let first = put(&mut set, target, 1);
     let second = put(&mut set, target, 4);
     assert_eq!(function(target)(1), 1214);

@@ -99,6 +99,12 @@ pub(crate) const MAX_INST_LEN: usize = grapnel_arch::x86_64::MAX_INST_LEN;
 /// How far a near redirect reaches from its end, either way.
 pub(crate) const NEAR_REACH: u64 = 1 << 31;
 
+/// The end of the addresses that a process gets without asking for more.
+pub(crate) const HIGHEST: usize = 0x7fff_ffff_f000;
+
+/// A patch may go over a landing pad: nothing on Linux enforces them in user space yet.
+pub(crate) const PADS_MAY_GO: bool = true;
+
 /// Makes this core drop what it has decoded of code that has changed (Intel SDM volume 3, 9.1.3: a serialising
 /// instruction).
 pub(crate) fn synchronise_this_core() {

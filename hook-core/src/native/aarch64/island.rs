@@ -1,0 +1,19 @@
+//! Places for islands. A redirect is one instruction here, so no thread can be inside, and an island may be anywhere.
+
+use grapnel_relocator::Isa;
+
+use crate::live::Ways;
+
+/// There is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pattern {}
+
+impl Pattern {
+    pub(crate) fn of(_: Isa, _: u64, _: &Ways) -> Option<Self> {
+        None
+    }
+
+    pub(crate) fn next_from(&self, _: u64) -> Option<u64> {
+        match *self {}
+    }
+}
