@@ -262,7 +262,7 @@ impl Error {
             Self::InboundBranch { .. } => "hook the function's callers instead, or a function that it calls",
             Self::Unproved { .. } => "give the function's size, or accept the assumption",
             Self::NoCodeMemory { .. } | Self::Clobbers { .. } => {
-                "choose a target with free address space within 2 GiB, or allow executable memory in the security policy"
+                "choose a target with free address space within 2 GiB, allow executable memory in the security policy, or rebind the GOT entries instead"
             }
             Self::NotSealed { .. } => {
                 "allow executable memory in the security policy, or rebind the GOT entries instead"

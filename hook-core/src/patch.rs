@@ -147,11 +147,11 @@ unsafe fn apply_live(view: &MemoryView, patches: &mut [Patch], right: &PatchingR
             unsafe { patch.write(view, 0, Some(new.as_slice())) };
             continue;
         }
-        for at in patch.first_traps() {
-            // SAFETY: the shortest instruction's length, where an instruction starts. Whoever runs it traps, and the
-            // handler knows where to go on.
-            unsafe { patch.write(view, at, Some(native::trap(patch.isa))) };
-        }
+        let traps = native::trap(patch.isa).iter().copied().cycle();
+        let traps: Bytes = traps.take(patch.start.new.as_slice().len()).collect();
+        // SAFETY: units of the shortest instruction's length, where instructions start. Whoever runs one traps, and the
+        // handler knows where to go on.
+        unsafe { patch.write_units(view, patch.first_traps(), &traps) };
     }
     if let Err(errno) = right.synchronise() {
         // The bytes that were there before are as good as the traps, one by one.
@@ -161,10 +161,8 @@ unsafe fn apply_live(view: &MemoryView, patches: &mut [Patch], right: &PatchingR
                 // SAFETY: as above, backwards.
                 unsafe { patch.write(view, 0, Some(old.as_slice())) };
             } else {
-                for at in patch.first_traps() {
-                    // SAFETY: what was there before, where an instruction starts.
-                    unsafe { patch.write(view, at, patch.unit(&old, at)) };
-                }
+                // SAFETY: what was there before, where instructions start.
+                unsafe { patch.write_units(view, patch.first_traps(), &old) };
             }
             patch.state = Err(Error::NotLive { site: patch.start.at, refusal: Refusal::Kernel(errno) });
         }
@@ -173,20 +171,21 @@ unsafe fn apply_live(view: &MemoryView, patches: &mut [Patch], right: &PatchingR
     // From here on a failure leaves traps behind. With their handler the function does what it did before.
     for patch in good(patches).filter(|patch| !patch.is_one_store()) {
         let new = patch.start.new;
-        for at in patch.rest() {
-            // SAFETY: the start traps on every core, so nobody comes here from it. A thread that was inside before
-            // finds a trap at each place where an instruction started, and this is none of them.
-            unsafe { patch.write(view, at, patch.unit(&new, at)) };
-        }
+        // SAFETY: the start traps on every core, so nobody comes here from it. A thread that was inside before finds a
+        // trap at each place where an instruction started, and these are none of them.
+        unsafe { patch.write_units(view, patch.rest(), &new) };
     }
     // It worked a moment ago, and has no reason to fail later; if it did, the traps would still be right.
     let _ = right.synchronise();
     for patch in good(patches).filter(|patch| !patch.is_one_store()) {
         let new = patch.start.new;
-        for at in patch.positions() {
-            // SAFETY: the start of an instruction, behind which the rest of it is complete on every core.
-            unsafe { patch.write(view, at, patch.unit(&new, at)) };
-        }
+        let (isa, code) = (patch.isa, new);
+        let is_there = move |at: &usize| {
+            code.as_slice().get(*at..).is_some_and(|code| code.starts_with(native::trap(isa)))
+        };
+        // SAFETY: starts of instructions, behind which the rest is complete on every core; or the instruction behind
+        // begins with the next unit, and that is as good before as after.
+        unsafe { patch.write_units(view, patch.positions().filter(|at| !is_there(at)), &new) };
     }
     let _ = right.synchronise();
 }
@@ -200,11 +199,6 @@ impl Patch {
     /// The places of units of the patch: as many bytes as a trap has, which instructions are multiples of.
     fn units(&self) -> impl Iterator<Item = usize> + use<> {
         (0..self.start.new.as_slice().len()).step_by(native::trap(self.isa).len())
-    }
-
-    /// The unit at a place.
-    fn unit<'a>(&self, bytes: &'a Bytes, at: usize) -> Option<&'a [u8]> {
-        bytes.as_slice().get(at..at + native::trap(self.isa).len())
     }
 
     /// Where instructions start, in the window or in the redirect.
@@ -225,6 +219,30 @@ impl Patch {
         let (isa, new) = (self.isa, self.start.new);
         let traps = move |at| new.as_slice().get(at..).is_some_and(|bytes| native::is_trap(isa, bytes));
         self.positions().filter(move |&at| at == 0 || traps(at))
+    }
+
+    /// Writes units, those side by side at once.
+    ///
+    /// # Safety
+    /// As [`MemoryView::write_running`], for each unit by itself.
+    unsafe fn write_units(
+        &mut self,
+        view: &MemoryView,
+        mut units: impl Iterator<Item = usize>,
+        code: &Bytes,
+    ) {
+        let unit = native::trap(self.isa).len();
+        let mut next = units.next();
+        while let Some(start) = next {
+            let mut end = start + unit;
+            next = units.next();
+            while next == Some(end) {
+                end += unit;
+                next = units.next();
+            }
+            // SAFETY: the caller's promise.
+            unsafe { self.write(view, start, code.as_slice().get(start..end.min(code.as_slice().len()))) };
+        }
     }
 
     /// Writes bytes of the patch.

@@ -166,7 +166,8 @@ impl Arena {
         maps: Option<&Maps>,
     ) -> Result<CodeSlot, Errno> {
         let pid = sys::pid();
-        let mut serving = self.regions.iter_mut().filter(|r| r.serves(pid));
+        // The last has the most room.
+        let mut serving = self.regions.iter_mut().rev().filter(|r| r.serves(pid));
         let slot = match serving.find_map(|region| region.take_matching(pattern, len)) {
             Some(slot) => slot,
             None => {

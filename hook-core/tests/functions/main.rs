@@ -5,6 +5,7 @@ mod code;
 mod refusals;
 #[path = "../common/samples.rs"]
 mod samples;
+mod security;
 mod sharing;
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -108,12 +109,16 @@ fn open_files() -> usize {
 
 fn main() {
     let files = open_files();
-    println!("two views:");
+    for way in CodeWay::ALL {
+        println!("{way:?}:");
+        every_prologue(Arena::with_ways(&[way]), way);
+    }
     every_prologue(Arena::new(), CodeWay::TwoViews);
     println!("one transaction");
     one_transaction();
     refusals::run();
     sharing::run();
+    security::run();
     assert_eq!(open_files(), files, "no descriptor is left open");
     println!("ok");
 }

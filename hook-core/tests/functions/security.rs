@@ -1,0 +1,135 @@
+//! Processes that may not make memory executable, or not in every way.
+
+use grapnel_hook::{Arena, CodeWay, Error, Hook, Liveness, PatchWay, Transaction, module, rebind::Rebinding};
+
+use crate::{code, function, samples};
+
+extern "C" fn plus_100(x: u64) -> u64 {
+    x + 100
+}
+
+extern "C" fn always_7() -> libc::pid_t {
+    7
+}
+
+fn at(name: &str) -> *const () {
+    samples::all().into_iter().find(|s| s.name == name).unwrap().at
+}
+
+fn put(arena: &mut Arena, target: *const ()) -> Result<Hook, Error> {
+    let mut transaction = Transaction::with_arena(arena);
+    transaction.replace(target, plus_100 as *const ());
+    // SAFETY: one thread, and the types agree.
+    unsafe { transaction.commit(Liveness::SingleThreaded) }.remove(0)
+}
+
+/// Runs it in a child, and passes on what it says. `None` if the kernel doesn't know what the test needs.
+fn in_child(test: impl FnOnce() -> Option<bool>) -> Option<bool> {
+    // SAFETY: this process has one thread.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let code = test().map_or(9, |works| if works { 7 } else { 8 });
+        // SAFETY: leaves the child at once.
+        unsafe { libc::_exit(code) };
+    }
+    let mut status = 0;
+    // SAFETY: `status` is valid for writes.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert!(libc::WIFEXITED(status), "{status:#x}");
+    match libc::WEXITSTATUS(status) {
+        7 => Some(true),
+        9 => None,
+        _ => Some(false),
+    }
+}
+
+/// What may not be written any more may not become executable (`PR_SET_MDWE`, Linux 6.3).
+fn nothing_gains_the_right_to_run() {
+    const PR_SET_MDWE: i32 = 65;
+    const PR_MDWE_REFUSE_EXEC_GAIN: usize = 1;
+    let works = in_child(|| {
+        // SAFETY: changes this child alone.
+        if unsafe { libc::prctl(PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN, 0, 0, 0) } != 0 {
+            return None;
+        }
+        let mut works = true;
+        for way in [CodeWay::TwoViews, CodeWay::ProcMem] {
+            let mut arena = Arena::with_ways(&[way]);
+            let mut hook = put(&mut arena, at("frame")).unwrap();
+            works &= function(at("frame"))(1) == 101
+                && function(hook.original())(1) == 2
+                && hook.way() == PatchWay::ProcMem
+                && arena.regions().all(|(_, used)| used == way)
+                && code::writable_code().is_empty();
+            // SAFETY: one thread.
+            works &= unsafe { hook.remove(Liveness::SingleThreaded) }.is_ok();
+        }
+        let error = put(&mut Arena::with_protection_only(), at("frame")).unwrap_err();
+        works &= matches!(error, Error::NotSealed { .. }) && error.remedy().contains("GOT");
+        Some(works && function(at("frame"))(1) == 2)
+    });
+    match works {
+        Some(works) => assert!(works),
+        None => println!("  the kernel has no PR_SET_MDWE"),
+    }
+}
+
+/// Has the kernel refuse `mmap` and `mprotect` with the right to execute, as SELinux does without `execmem` and
+/// `execmod`.
+fn refuse_executable_memory() -> bool {
+    let statement = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
+    let load = |offset: u32| statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, offset);
+    let answer = |value: u32| statement(libc::BPF_RET | libc::BPF_K, 0, 0, value);
+    let is = |value: libc::c_long, jt: u8, jf: u8| {
+        statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, jt, jf, value as u32)
+    };
+    let has = |bits: i32| statement(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, 0, 1, bits as u32);
+    // `struct seccomp_data`: the number is the first word, the third argument is at 32.
+    let mut filter = [
+        load(0),
+        is(libc::SYS_mmap, 1, 0),
+        is(libc::SYS_mprotect, 0, 3),
+        load(32),
+        has(libc::PROT_EXEC),
+        answer(libc::SECCOMP_RET_ERRNO | libc::EACCES as u32),
+        answer(libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: changes this child alone; the program outlives the call.
+    unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+            && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0
+    }
+}
+
+fn nothing_new_may_run_and_words_can_be_rebound() {
+    let works = in_child(|| {
+        let before = code::bytes(at("frame"), 32);
+        if !refuse_executable_memory() {
+            return None;
+        }
+        let error = put(&mut Arena::new(), at("frame")).unwrap_err();
+        let mut works = matches!(error, Error::NoCodeMemory { .. } | Error::NotSealed { .. })
+            && error.remedy().contains("GOT")
+            && code::bytes(at("frame"), 32) == before;
+        let debug = module::r_debug_of_this_process().unwrap();
+        // SAFETY: nothing is loaded or unloaded meanwhile.
+        let modules = unsafe { module::loaded_modules(debug) };
+        // SAFETY: the objects are relocated, and the types agree.
+        let mut rebinding = unsafe { Rebinding::find(&modules, b"getppid", always_7 as *const ()) }.unwrap();
+        // SAFETY: as above.
+        let report = unsafe { rebinding.update(&modules) };
+        // SAFETY: it has no preconditions.
+        works &= report.written > 0 && unsafe { libc::getppid() } == 7;
+        Some(works)
+    });
+    match works {
+        Some(works) => assert!(works),
+        None => println!("  the kernel has no seccomp"),
+    }
+}
+
+pub(crate) fn run() {
+    nothing_gains_the_right_to_run();
+    nothing_new_may_run_and_words_can_be_rebound();
+}
