@@ -152,13 +152,21 @@ impl Path {
         word_base: u32,
         tree: &mut Interner<'_, impl Sink>,
     ) -> Stack {
-        let mut stack = parent;
         let filled = self.records.items.get_mut(..self.records.len).unwrap_or_default();
+        // All hashes first, so that the processor waits for many slots of the tree at the same time.
+        let (mut hash, mut seen) = (parent.hash, 0);
+        for record in filled.iter_mut().rev() {
+            hash = record.frame().hash_after(hash);
+            record.hash = hash;
+            seen |= tree.peek(hash);
+        }
+        core::hint::black_box(seen);
+        let mut stack = parent;
         for (index, record) in filled.iter_mut().enumerate().rev() {
             if record.flags.contains(FrameFlags::GUESS) && self.last_guess.is_none() {
                 self.last_guess = Some(index);
             }
-            stack = tree.child(stack, record.frame());
+            stack = tree.child(stack, record.frame(), record.hash);
             record.node = stack.node;
             record.hash = stack.hash;
             record.word = record.word.wrapping_add(word_base);

@@ -74,11 +74,19 @@ pub(crate) struct Stack {
 impl Stack {
     /// The empty stack.
     pub(crate) const ROOT: Stack = Stack { node: NodeId::ROOT, hash: 0 };
+}
 
-    /// The hash of this stack with one frame more.
+impl Frame {
+    /// The pc with the flags in the bits above any user address.
     #[inline(always)]
-    fn hash_with(self, key: u64) -> u64 {
-        (self.hash.rotate_left(23) ^ key).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    fn key(&self) -> u64 {
+        self.pc ^ (u64::from(self.flags.bits()) << FLAG_SHIFT)
+    }
+
+    /// The hash of a stack of this frame, called from a stack of the hash `parent`.
+    #[inline(always)]
+    pub(crate) fn hash_after(&self, parent: u64) -> u64 {
+        (parent.rotate_left(23) ^ self.key()).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 }
 
@@ -270,14 +278,19 @@ impl<'a, S: Sink> Interner<'a, S> {
         Interner { tree, sink }
     }
 
-    /// The stack in which `frame` was called from `parent`; a new node is told to the sink.
+    /// Loads something of where a stack with this hash would be: to be done ahead of its use. Of no meaning otherwise.
+    #[inline(always)]
+    pub(crate) fn peek(&self, hash: u64) -> u32 {
+        self.tree.slots.get(self.tree.first_index(hash)).map_or(0, |slot| slot.node)
+    }
+
+    /// The stack in which `frame` was called from `parent`, of this hash; a new node is told to the sink.
     ///
     /// Without memory for a new node, the answer is `parent`: the stack then lacks the frame, and
     /// [`StackTree::lost_frames`] counts it.
     #[inline(always)]
-    pub(crate) fn child(&mut self, parent: Stack, frame: Frame) -> Stack {
-        let key = frame.pc ^ (u64::from(frame.flags.bits()) << FLAG_SHIFT);
-        let hash = parent.hash_with(key);
+    pub(crate) fn child(&mut self, parent: Stack, frame: Frame, hash: u64) -> Stack {
+        let key = frame.key();
         let node = match self.tree.find(parent.node, key, hash) {
             Some(node) => node,
             None => {
@@ -313,7 +326,8 @@ mod tests {
                 told.push((parent, frame.pc, frame.flags.bits()));
             };
             let frame = Frame { pc, module: 1, flags };
-            let stack = Interner::new(&mut tree, &mut sink).child(parent, frame);
+            let stack =
+                Interner::new(&mut tree, &mut sink).child(parent, frame, frame.hash_after(parent.hash));
             assert_eq!(told[stack.node.0 as usize], (parent.node, pc, flags.bits()));
             if stack.node.0 as usize == known.len() {
                 known.push(stack);
@@ -332,7 +346,8 @@ mod tests {
         let mut tree = every_node_is_what_it_was_told_to_be(20);
         tree.reset();
         let frame = Frame { pc: 5, module: 0, flags: FrameFlags::NONE };
-        let first = Interner::new(&mut tree, &mut |_, _, _| ()).child(Stack::ROOT, frame);
+        let first =
+            Interner::new(&mut tree, &mut |_, _, _| ()).child(Stack::ROOT, frame, frame.hash_after(0));
         assert_eq!(first.node, NodeId(1));
     }
 

@@ -369,5 +369,6 @@ fn root(end: MemoEnd, tree: &mut Interner<'_, impl Sink>) -> Stack {
     if end != MemoEnd::Depth {
         return Stack::ROOT;
     }
-    tree.child(Stack::ROOT, Frame { pc: 0, module: 0, flags: FrameFlags::TRUNCATED })
+    let cut = Frame { pc: 0, module: 0, flags: FrameFlags::TRUNCATED };
+    tree.child(Stack::ROOT, cut, cut.hash_after(Stack::ROOT.hash))
 }
