@@ -11,13 +11,13 @@
 /// First bytes of a trace file.
 pub const FILE_MAGIC: [u8; 8] = *b"GRAPNEL\0";
 /// The format's version.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// Bytes before the first block.
 pub const FILE_HEADER: usize = 16;
 /// Bytes of a block before its content.
 pub const BLOCK_HEADER: usize = 32;
 /// The most that a block may hold, decompressed or stored. A reader needs no more than this at a time.
-pub const MAX_BLOCK: usize = 4 << 20;
+pub const MAX_BLOCK: usize = 8 << 20;
 /// First bytes of a block.
 pub const BLOCK_MAGIC: [u8; 4] = *b"GBLK";
 

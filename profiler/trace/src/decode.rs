@@ -1,38 +1,43 @@
 //! Bytes to events: the inverse of [`crate::encode`].
 
-use crate::encode::{Deltas, tag};
+use crate::columns::{Column, Cursors};
+use crate::encode::tag;
 use crate::error::Error;
 use crate::event::{Event, Source};
 use crate::heap::HeapEvent;
-use crate::varint::{get, get_delta};
+use crate::model::{Given, Model};
+use crate::varint::unzigzag;
 use crate::wire;
 use alloc::vec::Vec;
 
 /// Decodes an events block.
 #[derive(Debug, Default)]
 pub struct BlockDecoder {
-    deltas: Deltas,
-    at: usize,
+    model: Model,
+    cursors: Cursors,
 }
 
 impl BlockDecoder {
-    /// Begins a block whose header has this time.
-    pub fn begin(&mut self, time: u64) {
-        self.deltas.reset(time);
-        self.at = 0;
+    /// Begins a block with this content, whose header has this time.
+    pub fn begin(&mut self, time: u64, content: &[u8]) -> Result<(), Error> {
+        self.model.reset(time);
+        self.cursors = Cursors::default();
+        let what = "the columns are longer than the block";
+        self.cursors = Cursors::begin(content).ok_or(Error::Record { at: 0, what })?;
+        Ok(())
     }
 
-    /// The next event of the block `bytes`, the same on each call; `None` at its end.
-    pub fn next(&mut self, bytes: &[u8]) -> Result<Option<Event>, Error> {
+    /// The next event of the block, the same `content` on each call; `None` at its end.
+    pub fn next(&mut self, content: &[u8]) -> Result<Option<Event>, Error> {
         loop {
-            let start = self.at;
-            let Some(&tag) = bytes.get(self.at) else { return Ok(None) };
-            self.at += 1;
-            if tag == tag::SWITCH {
-                self.switch(start, bytes)?;
+            let start = self.cursors.tag_at();
+            let Some(tag) = self.cursors.tag(content) else { return Ok(None) };
+            self.cursors.pass_tag();
+            if is_switch(tag) {
+                self.switch(start, tag, content)?;
                 continue;
             }
-            return match self.record(tag, bytes) {
+            return match self.record(tag, content) {
                 Some(event) => Ok(Some(event)),
                 None => Err(bad_record(start)),
             };
@@ -42,31 +47,36 @@ impl BlockDecoder {
     /// Appends the next events to `batch` as long as they are of the heap, until it has `most`.
     pub fn next_of_heap(
         &mut self,
-        bytes: &[u8],
+        content: &[u8],
         batch: &mut Vec<HeapEvent>,
         most: usize,
     ) -> Result<(), Error> {
         while batch.len() < most {
-            let start = self.at;
-            let Some(&tag) = bytes.get(start) else { break };
-            if tag == tag::SWITCH {
-                self.at += 1;
-                self.switch(start, bytes)?;
+            let start = self.cursors.tag_at();
+            let Some(tag) = self.cursors.tag(content) else { break };
+            if is_switch(tag) {
+                self.cursors.pass_tag();
+                self.switch(start, tag, content)?;
                 continue;
             }
             if !is_heap(tag) {
                 break;
             }
-            self.at += 1;
-            batch.push(self.heap(tag, bytes).ok_or_else(|| bad_record(start))?);
+            self.cursors.pass_tag();
+            batch.push(self.heap(tag, content).ok_or_else(|| bad_record(start))?);
         }
         Ok(())
     }
 
-    fn switch(&mut self, start: usize, bytes: &[u8]) -> Result<(), Error> {
-        match get(bytes, &mut self.at).and_then(|n| u32::try_from(n).ok()) {
-            Some(thread) if thread < Deltas::MAX_THREADS => {
-                self.deltas.thread = thread;
+    fn switch(&mut self, start: usize, tag: u8, content: &[u8]) -> Result<(), Error> {
+        let thread = if tag == tag::SWITCH {
+            self.cursors.number(content).and_then(|n| u32::try_from(n).ok())
+        } else {
+            Some(u32::from(tag - tag::SWITCH_TO))
+        };
+        match thread {
+            Some(thread) if thread < Model::MAX_THREADS => {
+                self.model.thread = thread;
                 Ok(())
             }
             _ => Err(Error::Record { at: start, what: "no such thread" }),
@@ -74,86 +84,137 @@ impl BlockDecoder {
     }
 
     #[inline]
-    fn heap(&mut self, tag: u8, bytes: &[u8]) -> Option<HeapEvent> {
-        let at = &mut self.at;
-        let thread = self.deltas.thread;
-        let deltas = self.deltas.current();
-        if matches!(tag, tag::FREE | tag::REALLOC_BEGIN | tag::REALLOC_FAILED) {
-            let address = get_delta(bytes, at, deltas.address)?;
-            deltas.address = address;
-            return Some(match tag {
-                tag::FREE => HeapEvent::Free { thread, address },
-                tag::REALLOC_BEGIN => HeapEvent::ReallocBegin { thread, address },
-                _ => HeapEvent::ReallocFailed { thread, address },
-            });
-        }
-        let stack = u32::try_from(get_delta(bytes, at, u64::from(deltas.stack))?).ok()?;
-        let size = get(bytes, at)?;
-        let address = get_delta(bytes, at, deltas.address)?;
-        (deltas.stack, deltas.address) = (stack, address);
-        if tag == tag::REALLOC_END {
-            let old = get_delta(bytes, at, address)?;
-            return Some(HeapEvent::ReallocEnd { thread, stack, address, size, old });
-        }
-        let source = Source::from_u8(tag.wrapping_sub(tag::ALLOC))?;
-        Some(HeapEvent::Alloc { thread, stack, address, size, source })
+    fn heap(&mut self, tag: u8, content: &[u8]) -> Option<HeapEvent> {
+        let thread = self.model.thread;
+        Some(match tag & tag::KIND {
+            tag::FREE => {
+                let (address, block) = self.recent(tag, content)?;
+                if let Some(block) = block {
+                    self.model.take_back(block);
+                }
+                HeapEvent::Free { thread, address }
+            }
+            tag::REALLOC_BEGIN => HeapEvent::ReallocBegin { thread, address: self.recent(tag, content)?.0 },
+            tag::REALLOC_FAILED => HeapEvent::ReallocFailed { thread, address: self.place(content)? },
+            tag::REALLOC_END => {
+                let old = self.place(content)?;
+                let (stack, address, size) = self.block(tag, content)?;
+                HeapEvent::ReallocEnd { thread, stack, address, size, old }
+            }
+            kind => {
+                let source = Source::from_u8(kind.wrapping_sub(tag::ALLOC))?;
+                let (stack, address, size) = self.block(tag, content)?;
+                HeapEvent::Alloc { thread, stack, address, size, source }
+            }
+        })
     }
 
-    fn record(&mut self, tag: u8, bytes: &[u8]) -> Option<Event> {
-        if is_heap(tag) {
-            return self.heap(tag, bytes).map(Event::from);
+    #[inline]
+    fn place(&mut self, content: &[u8]) -> Option<u64> {
+        let delta = match self.cursors.get(content, Column::Places)? {
+            0 => unzigzag(self.cursors.get(content, Column::Places)?),
+            sixteenth => unzigzag(sixteenth - 1) << 4,
+        };
+        let last = &mut self.model.current().address;
+        *last = last.wrapping_add(delta);
+        Some(*last)
+    }
+
+    #[inline]
+    fn recent(&mut self, tag: u8, content: &[u8]) -> Option<(u64, Option<Given>)> {
+        if tag & tag::KNOWN == 0 {
+            return Some((self.place(content)?, None));
         }
-        let at = &mut self.at;
-        let mut number = || get(bytes, at);
+        let since = usize::try_from(self.cursors.get(content, Column::Places)?).ok()?;
+        let index = self.model.given.len().checked_sub(1)?.checked_sub(since)?;
+        let block = *self.model.given.get(index)?;
+        self.model.current().address = block.address;
+        Some((block.address, Some(block)))
+    }
+
+    /// Stack, address and size of a block that was given out.
+    #[inline]
+    fn block(&mut self, tag: u8, content: &[u8]) -> Option<(u32, u64, u64)> {
+        if tag & tag::SAME_STACK == 0 {
+            let delta = unzigzag(self.cursors.get(content, Column::Stacks)?);
+            let deltas = self.model.current();
+            deltas.stack = u32::try_from(u64::from(deltas.stack).wrapping_add(delta)).ok()?;
+        }
+        let size = self.cursors.get(content, Column::Sizes)?;
+        let expected = self.model.expect(size);
+        let address = if tag & tag::KNOWN == 0 {
+            self.place(content)?
+        } else {
+            self.model.current().address = expected;
+            expected
+        };
+        self.model.give(address, size);
+        Some((self.model.current().stack, address, size))
+    }
+
+    fn node(&mut self, tag: u8, content: &[u8]) -> Option<Event> {
+        let id = if tag & tag::KIND == tag::NODE {
+            self.model.node.checked_add(1)?
+        } else {
+            u32::try_from(self.cursors.number(content)?).ok()?
+        };
+        let back = if tag & tag::KNOWN == 0 { self.cursors.get(content, Column::Nodes)? } else { 1 };
+        let parent = id.checked_sub(u32::try_from(back).ok()?)?;
+        if id == 0 || back == 0 {
+            return None;
+        }
+        self.model.node = id;
+        let number = usize::try_from(self.cursors.get(content, Column::Nodes)?).ok()?;
+        if number == self.model.frames.len() {
+            let delta = unzigzag(self.cursors.get(content, Column::Nodes)?);
+            let module = u32::try_from(self.cursors.get(content, Column::Nodes)?).ok()?;
+            let flags = u8::try_from(self.cursors.get(content, Column::Nodes)?).ok()?;
+            self.model.pc = self.model.pc.wrapping_add(delta);
+            self.model.frames.push((self.model.pc, module, flags));
+        }
+        let &(pc, module, flags) = self.model.frames.get(number)?;
+        Some(Event::Node { id, parent, pc, module, flags })
+    }
+
+    fn record(&mut self, tag: u8, content: &[u8]) -> Option<Event> {
+        if is_heap(tag) {
+            return self.heap(tag, content).map(Event::from);
+        }
+        if matches!(tag & !tag::KNOWN, tag::NODE | tag::NODE_FIRST) {
+            return self.node(tag, content);
+        }
+        let cursors = &mut self.cursors;
         Some(match tag {
             tag::TIME => {
-                self.deltas.time = self.deltas.time.checked_add(number()?)?;
-                Event::Time(self.deltas.time)
+                self.model.time = self.model.time.checked_add(cursors.number(content)?)?;
+                Event::Time(self.model.time)
             }
             tag::THREAD => {
-                let index = u32::try_from(number()?).ok()?;
-                let tid = u32::try_from(number()?).ok()?;
-                if index >= Deltas::MAX_THREADS {
+                let index = u32::try_from(cursors.number(content)?).ok()?;
+                let tid = u32::try_from(cursors.number(content)?).ok()?;
+                if index >= Model::MAX_THREADS {
                     return None;
                 }
-                let len = usize::try_from(number()?).ok()?;
-                let name = bytes.get(*at..)?.get(..len)?.to_vec();
-                *at += len;
-                Event::Thread { index, tid, name }
-            }
-            tag::NODE | tag::NODE_FIRST => {
-                let id = if tag == tag::NODE {
-                    self.deltas.node.checked_add(1)?
-                } else {
-                    u32::try_from(number()?).ok()?
-                };
-                let back = u32::try_from(number()?).ok()?;
-                let pc = get_delta(bytes, at, self.deltas.pc)?;
-                let module = u32::try_from(get(bytes, at)?).ok()?;
-                let flags = *bytes.get(*at)?;
-                *at += 1;
-                let parent = id.checked_sub(back)?;
-                if id == 0 || back == 0 {
-                    return None;
-                }
-                (self.deltas.node, self.deltas.pc) = (id, pc);
-                Event::Node { id, parent, pc, module, flags }
+                let len = usize::try_from(cursors.number(content)?).ok()?;
+                Event::Thread { index, tid, name: cursors.bytes(content, len)?.to_vec() }
             }
             tag::MODULE => {
-                let len = usize::try_from(number()?).ok()?;
-                let encoded = bytes.get(*at..)?.get(..len)?;
-                *at += len;
-                Event::Module(wire::decode_module(encoded)?)
+                let len = usize::try_from(cursors.number(content)?).ok()?;
+                Event::Module(wire::decode_module(cursors.bytes(content, len)?)?)
             }
-            tag::UNLOAD => Event::Unload(u32::try_from(number()?).ok()?),
-            tag::LOST => Event::Lost(number()?),
+            tag::UNLOAD => Event::Unload(u32::try_from(cursors.number(content)?).ok()?),
+            tag::LOST => Event::Lost(cursors.number(content)?),
             _ => return None,
         })
     }
 }
 
+fn is_switch(tag: u8) -> bool {
+    tag == tag::SWITCH || tag >= tag::SWITCH_TO
+}
+
 fn is_heap(tag: u8) -> bool {
-    matches!(tag, tag::ALLOC..=11 | tag::FREE..=tag::REALLOC_FAILED)
+    tag < tag::SWITCH_TO && matches!(tag & tag::KIND, tag::ALLOC..=11 | tag::FREE..=tag::REALLOC_FAILED)
 }
 
 #[cold]
@@ -184,8 +245,18 @@ mod tests {
             Event::ReallocBegin { thread: 0, address: 0x6000 },
             Event::ReallocFailed { thread: 0, address: 0x6000 },
             Event::Node { id: 3, parent: 2, pc: 0x20, module: 0, flags: 0 },
+            Event::Node { id: 4, parent: 1, pc: 0x10, module: 0, flags: 5 },
             Event::Unload(1),
             Event::Lost(17),
+            // Known by how many were given out since, and got again.
+            Event::Free { thread: 0, address: 0x5000 },
+            Event::Free { thread: 0, address: 0x6000 },
+            Event::Alloc { thread: 0, stack: 1, address: 0x5000, size: 100, source: Source::Calloc },
+            Event::Alloc { thread: 0, stack: 1, address: 0x5001, size: 90, source: Source::Realloc },
+            Event::Free { thread: 200, address: 0x5001 },
+            Event::Alloc { thread: 200, stack: u32::MAX, address: 0x5001, size: 90, source: Source::Malloc },
+            Event::ReallocBegin { thread: 127, address: u64::MAX },
+            Event::ReallocEnd { thread: 127, stack: 1, address: 1, size: u64::MAX, old: u64::MAX },
         ]
     }
 
@@ -195,22 +266,23 @@ mod tests {
         let mut decoder = BlockDecoder::default();
         for _ in 0..2 {
             all_kinds().iter().for_each(|event| encoder.push(event));
-            decoder.begin(encoder.start());
+            let mut content = Vec::new();
+            encoder.write_content(&mut content);
+            decoder.begin(encoder.start(), &content).unwrap();
             let mut back = Vec::new();
-            while let Some(event) = decoder.next(encoder.bytes()).unwrap() {
+            while let Some(event) = decoder.next(&content).unwrap() {
                 back.push(event);
             }
             assert_eq!(back, all_kinds());
             // The same by batches.
             for most in 1..5 {
-                decoder.begin(encoder.start());
+                decoder.begin(encoder.start(), &content).unwrap();
                 let mut back: Vec<Event> = Vec::new();
                 loop {
                     let mut batch = Vec::new();
-                    decoder.next_of_heap(encoder.bytes(), &mut batch, most).unwrap();
+                    decoder.next_of_heap(&content, &mut batch, most).unwrap();
                     assert!(batch.len() <= most);
-                    let other =
-                        if batch.len() < most { decoder.next(encoder.bytes()).unwrap() } else { None };
+                    let other = if batch.len() < most { decoder.next(&content).unwrap() } else { None };
                     if batch.is_empty() && other.is_none() {
                         break;
                     }
@@ -227,23 +299,26 @@ mod tests {
     fn hostile_bytes_end_in_an_error_or_an_end() {
         let mut encoder = BlockEncoder::default();
         all_kinds().iter().for_each(|event| encoder.push(event));
-        let good = encoder.bytes().to_vec();
+        let mut good = Vec::new();
+        encoder.write_content(&mut good);
         let mut decoder = BlockDecoder::default();
         for at in 0..good.len() {
             for bit in 0..8 {
                 let mut bad = good.clone();
                 bad[at] ^= 1 << bit;
-                decoder.begin(0);
+                if decoder.begin(0, &bad).is_err() {
+                    continue;
+                }
                 for _ in 0..=bad.len() {
                     if !matches!(decoder.next(&bad), Ok(Some(_))) {
                         break;
                     }
                 }
-                decoder.begin(0);
+                decoder.begin(0, &bad).unwrap();
                 let _ = decoder.next_of_heap(&bad, &mut Vec::new(), bad.len());
             }
-            decoder.begin(0);
-            while let Ok(Some(_)) = decoder.next(&good[..at]) {}
+            assert!(decoder.begin(0, &good[..at]).is_err());
+            assert_eq!(decoder.next(&good[..at]).unwrap(), None);
         }
     }
 }

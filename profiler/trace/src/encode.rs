@@ -1,29 +1,39 @@
-//! Events to bytes: the content of an events block.
+//! Events to bytes: the content of an events block, [`crate::columns`].
 //!
-//! A record is a tag byte and LEB128 numbers; `~x` is a zigzag delta from the last value of its kind in this
-//! block (an address: from the thread's last address).
+//! A record is a tag and numbers, each in the column of its kind. `~x` is a zigzag delta from the last value of its
+//! kind in this block. A *place* says an address: 0 and `~address` from the thread's last one, or, as most are
+//! multiples of 16 apart, 1 + a sixteenth of that delta.
 //!
 //! | tag | record | numbers |
 //! |---|---|---|
 //! | 1 | Time | nanoseconds since the block's last time |
 //! | 2 | Thread | index, tid, name length, name |
-//! | 3 | Node | id, id - parent, ~pc, module, flags |
+//! | 3 | Node | id, then as 5 |
 //! | 4 | Switch | thread of the events that follow |
-//! | 8 + source | Alloc | ~stack, size, ~address |
-//! | 16 | Free | ~address |
-//! | 17 | ReallocBegin | ~address |
-//! | 18 | ReallocEnd | ~stack, size, ~address, ~old |
-//! | 19 | ReallocFailed | ~address |
+//! | 5 | Node | id - parent; the frame's number in this block, or the next number and then ~pc, module, flags |
+//! | 8 + source | Alloc | ~stack, size, place |
+//! | 16 | Free | place |
+//! | 17 | ReallocBegin | place |
+//! | 18 | ReallocEnd | place of the old block, then as Alloc |
+//! | 19 | ReallocFailed | place |
 //! | 24 | Module | length, bytes of [`crate::wire::encode_module`] |
 //! | 25 | Unload | id |
 //! | 26 | Lost | count |
+//! | 128 + n | Switch | thread n |
 //!
-//! The first Node of a block states its id as a number, the others leave it out: their tag is 5.
+//! The first Node of a block states its id, the others leave it out. Tags of heap records and of nodes have two more bits:
+//! - 32: the place is known otherwise. Of Free and ReallocBegin: there stands how many blocks were given out since this
+//!   one. Of Alloc and ReallocEnd: it is the block that came back last in this thread among those of about the same
+//!   size ([`crate::model`]). Of Node: the parent is the node before, and left out.
+//! - 64: the stack is that of the thread's last Alloc or ReallocEnd, and left out.
 
+use crate::columns::{Column, Columns};
 use crate::event::Event;
 use crate::heap::HeapEvent;
-use crate::varint::{put, put_delta};
+use crate::model::{Given, Model, NodeFrame};
+use crate::varint::{put, zigzag};
 use crate::wire;
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 pub(crate) mod tag {
@@ -40,58 +50,60 @@ pub(crate) mod tag {
     pub(crate) const MODULE: u8 = 24;
     pub(crate) const UNLOAD: u8 = 25;
     pub(crate) const LOST: u8 = 26;
+    /// The bits that say which record it is.
+    pub(crate) const KIND: u8 = 0x1f;
+    pub(crate) const KNOWN: u8 = 0x20;
+    pub(crate) const SAME_STACK: u8 = 0x40;
+    pub(crate) const SWITCH_TO: u8 = 0x80;
 }
 
-/// What deltas refer to; begins anew in each block.
-#[derive(Debug, Default)]
-pub(crate) struct Deltas {
-    pub(crate) time: u64,
-    pub(crate) pc: u64,
-    pub(crate) node: u32,
-    pub(crate) thread: u32,
-    pub(crate) threads: Vec<ThreadDeltas>,
-}
+/// Finds items of a list by their hashes. What falls out is not found, which costs a few bytes.
+#[derive(Debug)]
+struct Index<const N: usize>(Box<[u32; N]>);
 
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct ThreadDeltas {
-    pub(crate) stack: u32,
-    pub(crate) address: u64,
-}
-
-impl Deltas {
-    /// The most threads a trace may number; above it a reader refuses instead of growing without bound.
-    pub(crate) const MAX_THREADS: u32 = 1 << 24;
-
-    pub(crate) fn current(&mut self) -> &mut ThreadDeltas {
-        let index = self.thread as usize;
-        if self.threads.len() <= index {
-            self.threads.resize(index + 1, ThreadDeltas::default());
-        }
-        &mut self.threads[index]
+impl<const N: usize> Default for Index<N> {
+    fn default() -> Self {
+        Self(Box::new([0; N]))
     }
+}
 
-    pub(crate) fn reset(&mut self, time: u64) {
-        self.threads.clear();
-        (self.time, self.pc, self.node, self.thread) = (time, 0, 0, 0);
+impl<const N: usize> Index<N> {
+    #[inline]
+    fn slot(&mut self, key: u64) -> &mut u32 {
+        const { assert!(N.is_power_of_two()) };
+        &mut self.0[(key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize & (N - 1)]
     }
 }
 
 /// Gathers events until a block is full.
 #[derive(Debug, Default)]
 pub struct BlockEncoder {
-    deltas: Deltas,
-    bytes: Vec<u8>,
+    columns: Columns,
+    model: Model,
+    /// Where a block with this address is among those given out; as all in here, one more than its index.
+    given: Index<{ 1 << 14 }>,
+    frames: Index<{ 1 << 12 }>,
     start: u64,
     now: u64,
 }
 
 impl BlockEncoder {
-    /// The most bytes that one record takes: a module with the longest path.
-    pub const MAX_RECORD: usize = 8 * wire::MAX_WORDS;
+    /// How long a block may get, by [`BlockEncoder::len`]: no record takes more bytes than 45 for each byte of that.
+    pub const FULL: usize = 128 << 10;
 
-    /// The content so far.
-    pub fn bytes(&self) -> &[u8] {
-        &self.bytes
+    /// How long the block is: the bytes of its tags, and of all records that are rare.
+    pub fn len(&self) -> usize {
+        self.columns.len()
+    }
+
+    /// Whether nothing is in it.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Appends the content so far to `out`.
+    pub fn write_content(&self, out: &mut Vec<u8>) {
+        self.columns.write(out);
     }
 
     /// Time of the block's start, in nanoseconds since the recording began.
@@ -101,9 +113,11 @@ impl BlockEncoder {
 
     /// Empties the block; the next begins at the time of the last event.
     pub fn clear(&mut self) {
-        self.bytes.clear();
+        self.columns.clear();
         self.start = self.now;
-        self.deltas.reset(self.now);
+        self.model.reset(self.now);
+        self.given.0.fill(0);
+        self.frames.0.fill(0);
     }
 
     /// Appends an event.
@@ -111,56 +125,75 @@ impl BlockEncoder {
         if let Some(event) = HeapEvent::of(event) {
             return self.push_heap(&event);
         }
+        if let Event::Node { id, parent, pc, module, flags } = *event {
+            return self.push_node(id, parent, (pc, module, flags));
+        }
+        let (start, is_first) = (self.model.time, self.is_empty());
+        let tags = self.columns.tags();
         match *event {
             Event::Time(now) => {
                 self.now = now;
-                if self.bytes.is_empty() {
+                if is_first {
                     self.start = now;
                 } else {
-                    self.bytes.push(tag::TIME);
-                    put(&mut self.bytes, now.saturating_sub(self.deltas.time));
+                    tags.push(tag::TIME);
+                    put(tags, now.saturating_sub(start));
                 }
-                self.deltas.time = now;
+                self.model.time = now;
             }
             Event::Thread { index, tid, ref name } => {
-                self.bytes.push(tag::THREAD);
-                put(&mut self.bytes, u64::from(index));
-                put(&mut self.bytes, u64::from(tid));
+                tags.push(tag::THREAD);
+                put(tags, u64::from(index));
+                put(tags, u64::from(tid));
                 let name = &name[..name.len().min(64)];
-                put(&mut self.bytes, name.len() as u64);
-                self.bytes.extend_from_slice(name);
-            }
-            Event::Node { id, parent, pc, module, flags } => {
-                if self.deltas.node != 0 && id == self.deltas.node.wrapping_add(1) {
-                    self.bytes.push(tag::NODE);
-                } else {
-                    self.bytes.push(tag::NODE_FIRST);
-                    put(&mut self.bytes, u64::from(id));
-                }
-                self.deltas.node = id;
-                put(&mut self.bytes, u64::from(id.wrapping_sub(parent)));
-                put_delta(&mut self.bytes, pc, self.deltas.pc);
-                self.deltas.pc = pc;
-                put(&mut self.bytes, u64::from(module));
-                self.bytes.push(flags);
+                put(tags, name.len() as u64);
+                tags.extend_from_slice(name);
             }
             Event::Module(ref module) => {
                 let mut bytes = Vec::new();
                 wire::encode_module(module, &mut bytes);
-                self.bytes.push(tag::MODULE);
-                put(&mut self.bytes, bytes.len() as u64);
-                self.bytes.extend_from_slice(&bytes);
+                tags.push(tag::MODULE);
+                put(tags, bytes.len() as u64);
+                tags.extend_from_slice(&bytes);
             }
             Event::Unload(id) => {
-                self.bytes.push(tag::UNLOAD);
-                put(&mut self.bytes, u64::from(id));
+                tags.push(tag::UNLOAD);
+                put(tags, u64::from(id));
             }
             Event::Lost(count) => {
-                self.bytes.push(tag::LOST);
-                put(&mut self.bytes, count);
+                tags.push(tag::LOST);
+                put(tags, count);
             }
             _ => {}
         }
+    }
+
+    /// Appends a stack node.
+    fn push_node(&mut self, id: u32, parent: u32, frame: NodeFrame) {
+        let Self { columns, model, frames, .. } = self;
+        let known = if id == parent.wrapping_add(1) { tag::KNOWN } else { 0 };
+        if model.node != 0 && id == model.node.wrapping_add(1) {
+            columns.tags().push(tag::NODE | known);
+        } else {
+            columns.tags().push(tag::NODE_FIRST | known);
+            put(columns.tags(), u64::from(id));
+        }
+        model.node = id;
+        if known == 0 {
+            columns.put(Column::Nodes, u64::from(id.wrapping_sub(parent)));
+        }
+        let (pc, module, flags) = frame;
+        let slot = frames.slot(pc);
+        if model.frames.get((*slot as usize).wrapping_sub(1)) == Some(&frame) {
+            return columns.put(Column::Nodes, u64::from(*slot) - 1);
+        }
+        columns.put(Column::Nodes, model.frames.len() as u64);
+        model.frames.push(frame);
+        *slot = model.frames.len() as u32;
+        columns.put(Column::Nodes, zigzag(pc.wrapping_sub(model.pc)));
+        columns.put(Column::Nodes, u64::from(module));
+        columns.put(Column::Nodes, u64::from(flags));
+        model.pc = pc;
     }
 
     /// Appends an event of the heap.
@@ -168,42 +201,90 @@ impl BlockEncoder {
     pub fn push_heap(&mut self, event: &HeapEvent) {
         match *event {
             HeapEvent::Alloc { thread, stack, address, size, source } => {
-                self.block(thread, tag::ALLOC + source as u8, stack, size, address);
+                self.switch(thread);
+                self.block(tag::ALLOC + source as u8, stack, size, address);
             }
             HeapEvent::ReallocEnd { thread, stack, address, size, old } => {
-                self.block(thread, tag::REALLOC_END, stack, size, address);
-                put_delta(&mut self.bytes, old, address);
+                self.switch(thread);
+                self.place(old);
+                self.block(tag::REALLOC_END, stack, size, address);
             }
-            HeapEvent::Free { thread, address } => self.plain(thread, tag::FREE, address),
-            HeapEvent::ReallocBegin { thread, address } => self.plain(thread, tag::REALLOC_BEGIN, address),
-            HeapEvent::ReallocFailed { thread, address } => self.plain(thread, tag::REALLOC_FAILED, address),
+            HeapEvent::Free { thread, address } => {
+                self.switch(thread);
+                if let Some(block) = self.recent(tag::FREE, address) {
+                    self.model.take_back(block);
+                }
+            }
+            HeapEvent::ReallocBegin { thread, address } => {
+                self.switch(thread);
+                let _ = self.recent(tag::REALLOC_BEGIN, address);
+            }
+            HeapEvent::ReallocFailed { thread, address } => {
+                self.switch(thread);
+                self.columns.tags().push(tag::REALLOC_FAILED);
+                self.place(address);
+            }
         }
     }
 
+    #[inline]
     fn switch(&mut self, thread: u32) {
-        if self.deltas.thread != thread {
-            self.deltas.thread = thread;
-            self.bytes.push(tag::SWITCH);
-            put(&mut self.bytes, u64::from(thread));
+        if self.model.thread != thread {
+            self.model.thread = thread;
+            let tags = self.columns.tags();
+            match u8::try_from(thread) {
+                Ok(near) if near < tag::SWITCH_TO => tags.push(tag::SWITCH_TO + near),
+                _ => {
+                    tags.push(tag::SWITCH);
+                    put(tags, u64::from(thread));
+                }
+            }
         }
     }
 
-    fn plain(&mut self, thread: u32, tag: u8, address: u64) {
-        self.switch(thread);
-        self.bytes.push(tag);
-        let deltas = self.deltas.current();
-        let base = core::mem::replace(&mut deltas.address, address);
-        put_delta(&mut self.bytes, address, base);
+    #[inline]
+    fn place(&mut self, address: u64) {
+        let delta = address.wrapping_sub(core::mem::replace(&mut self.model.current().address, address));
+        if delta.is_multiple_of(16) {
+            self.columns.put(Column::Places, 1 + zigzag(((delta as i64) >> 4) as u64));
+        } else {
+            self.columns.put(Column::Places, 0);
+            self.columns.put(Column::Places, zigzag(delta));
+        }
     }
 
-    fn block(&mut self, thread: u32, tag: u8, stack: u32, size: u64, address: u64) {
-        self.switch(thread);
-        self.bytes.push(tag);
-        let deltas = self.deltas.current();
-        let last_stack = core::mem::replace(&mut deltas.stack, stack);
-        let last_address = core::mem::replace(&mut deltas.address, address);
-        put_delta(&mut self.bytes, u64::from(stack), u64::from(last_stack));
-        put(&mut self.bytes, size);
-        put_delta(&mut self.bytes, address, last_address);
+    /// A record of a block that was given out before, perhaps in this block of the trace: then it is returned.
+    #[inline]
+    fn recent(&mut self, tag: u8, address: u64) -> Option<Given> {
+        let index = (*self.given.slot(address) as usize).wrapping_sub(1);
+        let block = self.model.given.get(index).copied().filter(|given| given.address == address);
+        if block.is_some() {
+            self.columns.tags().push(tag | tag::KNOWN);
+            self.columns.put(Column::Places, (self.model.given.len() - 1 - index) as u64);
+            self.model.current().address = address;
+        } else {
+            self.columns.tags().push(tag);
+            self.place(address);
+        }
+        block
+    }
+
+    #[inline]
+    fn block(&mut self, tag: u8, stack: u32, size: u64, address: u64) {
+        let known = self.model.expect(size) == address;
+        let last = core::mem::replace(&mut self.model.current().stack, stack);
+        let bits = if known { tag::KNOWN } else { 0 } | if last == stack { tag::SAME_STACK } else { 0 };
+        self.columns.tags().push(tag | bits);
+        if last != stack {
+            self.columns.put(Column::Stacks, zigzag(u64::from(stack).wrapping_sub(u64::from(last))));
+        }
+        self.columns.put(Column::Sizes, size);
+        if known {
+            self.model.current().address = address;
+        } else {
+            self.place(address);
+        }
+        self.model.give(address, size);
+        *self.given.slot(address) = self.model.given.len() as u32;
     }
 }

@@ -17,11 +17,13 @@ mod atomic {
     pub(crate) use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 }
 pub mod block;
+mod columns;
 pub mod decode;
 pub mod encode;
 pub mod error;
 pub mod event;
 pub mod heap;
+mod model;
 #[cfg(feature = "file")]
 pub mod reader;
 pub mod ring;

@@ -89,7 +89,6 @@ impl<R: Read> Reader<R> {
         let info = decode_info(&reader.block);
         reader.info = info.ok_or_else(|| reader.damaged("the process's description can't be read"))?;
         reader.block.clear();
-        reader.decoder.begin(0);
         Ok(reader)
     }
 
@@ -148,7 +147,10 @@ impl<R: Read> Reader<R> {
             }
             let Some(header) = self.next_block()? else { return Ok(None) };
             if header.kind == BlockKind::Events as u8 {
-                self.decoder.begin(header.time_ns);
+                if let Err(error) = self.decoder.begin(header.time_ns, &self.block) {
+                    self.block.clear();
+                    return Err(error);
+                }
                 self.pending_time = (header.time_ns != self.time).then_some(header.time_ns);
             } else {
                 if header.kind == BlockKind::End as u8 {

@@ -1,7 +1,8 @@
-//! LEB128 integers and zigzag deltas.
+//! LEB128 integers, and zigzag for deltas.
 
 use alloc::vec::Vec;
 
+#[inline]
 pub(crate) fn put(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
@@ -10,10 +11,16 @@ pub(crate) fn put(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// The difference `value - base` (modulo 2^64), small when the two are near on either side.
-pub(crate) fn put_delta(out: &mut Vec<u8>, value: u64, base: u64) {
-    let delta = value.wrapping_sub(base) as i64;
-    put(out, ((delta << 1) ^ (delta >> 63)) as u64);
+/// A difference (modulo 2^64) as a number that is small when it is near to 0 on either side.
+#[inline]
+pub(crate) fn zigzag(delta: u64) -> u64 {
+    (delta << 1) ^ (((delta as i64) >> 63) as u64)
+}
+
+/// The inverse of [`zigzag`].
+#[inline]
+pub(crate) fn unzigzag(zigzag: u64) -> u64 {
+    (zigzag >> 1) ^ (zigzag & 1).wrapping_neg()
 }
 
 /// Reads at `*at` and moves it on. `None` when the bytes end or the number has more than 64 bits.
@@ -38,12 +45,6 @@ pub(crate) fn get(bytes: &[u8], at: &mut usize) -> Option<u64> {
     }
 }
 
-pub(crate) fn get_delta(bytes: &[u8], at: &mut usize, base: u64) -> Option<u64> {
-    let zigzag = get(bytes, at)?;
-    let delta = (zigzag >> 1) as i64 ^ -((zigzag & 1) as i64);
-    Some(base.wrapping_add(delta as u64))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -53,13 +54,11 @@ mod tests {
         for value in [0, 1, 0x7f, 0x80, 0x3fff, 0x4000, u64::from(u32::MAX), u64::MAX - 1, u64::MAX] {
             let mut out = Vec::new();
             put(&mut out, value);
-            put_delta(&mut out, value, 77);
-            put_delta(&mut out, 77, value);
             let mut at = 0;
             assert_eq!(get(&out, &mut at), Some(value));
-            assert_eq!(get_delta(&out, &mut at, 77), Some(value));
-            assert_eq!(get_delta(&out, &mut at, value), Some(77));
             assert_eq!(at, out.len());
+            assert_eq!(unzigzag(zigzag(value)), value);
+            assert_eq!(zigzag(unzigzag(value)), value);
         }
     }
 

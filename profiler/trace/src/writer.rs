@@ -1,6 +1,6 @@
 //! Writes a trace file.
 
-use crate::block::{BlockHeader, BlockKind, FILE_MAGIC, VERSION};
+use crate::block::{BLOCK_HEADER, BlockHeader, BlockKind, FILE_MAGIC, VERSION};
 use crate::encode::BlockEncoder;
 use crate::error::Error;
 use crate::event::{Event, Exit, ProcessInfo};
@@ -9,14 +9,14 @@ use crate::varint::put;
 use std::io::Write;
 use xxhash_rust::xxh64::Xxh64;
 
-/// A block is closed when it holds this many bytes, or when [`Writer::flush`] is called.
-const BLOCK_BYTES: usize = 512 << 10;
-
 /// Writes events to a trace, a block at a time.
 pub struct Writer<W: Write> {
     out: W,
     encoder: BlockEncoder,
     compressor: zstd::bulk::Compressor<'static>,
+    /// Kept from block to block: the content, and what goes into the file.
+    content: Vec<u8>,
+    stored: Vec<u8>,
     written: u64,
 }
 
@@ -30,7 +30,9 @@ impl<W: Write> Writer<W> {
     /// Begins a trace. `level` is zstd's compression level.
     pub fn new(out: W, info: &ProcessInfo, level: i32) -> Result<Self, Error> {
         let compressor = zstd::bulk::Compressor::new(level)?;
-        let mut writer = Self { out, encoder: BlockEncoder::default(), compressor, written: 0 };
+        let encoder = BlockEncoder::default();
+        let (content, stored) = (Vec::new(), Vec::new());
+        let mut writer = Self { out, encoder, compressor, content, stored, written: 0 };
         let mut header = FILE_MAGIC.to_vec();
         header.extend_from_slice(&VERSION.to_le_bytes());
         header.extend_from_slice(&[0; 6]);
@@ -46,7 +48,7 @@ impl<W: Write> Writer<W> {
     /// When the file can't be written. The block is then lost, those before it are whole in the file.
     pub fn push(&mut self, event: &Event) -> Result<(), Error> {
         self.encoder.push(event);
-        if self.encoder.bytes().len() >= BLOCK_BYTES { self.flush() } else { Ok(()) }
+        if self.encoder.len() >= BlockEncoder::FULL { self.flush() } else { Ok(()) }
     }
 
     /// As [`Writer::push`], for an event of the heap.
@@ -56,17 +58,19 @@ impl<W: Write> Writer<W> {
     #[inline]
     pub fn push_heap(&mut self, event: &HeapEvent) -> Result<(), Error> {
         self.encoder.push_heap(event);
-        if self.encoder.bytes().len() >= BLOCK_BYTES { self.flush() } else { Ok(()) }
+        if self.encoder.len() >= BlockEncoder::FULL { self.flush() } else { Ok(()) }
     }
 
     /// Writes out what was gathered, so that a reader sees it.
     pub fn flush(&mut self) -> Result<(), Error> {
-        if self.encoder.bytes().is_empty() {
+        if self.encoder.is_empty() {
             return Ok(());
         }
-        let encoder = core::mem::take(&mut self.encoder);
-        let result = self.block(BlockKind::Events, encoder.start(), encoder.bytes());
-        self.encoder = encoder;
+        let mut content = core::mem::take(&mut self.content);
+        content.clear();
+        self.encoder.write_content(&mut content);
+        let result = self.block(BlockKind::Events, self.encoder.start(), &content);
+        self.content = content;
         self.encoder.clear();
         result
     }
@@ -95,22 +99,26 @@ impl<W: Write> Writer<W> {
     }
 
     fn block(&mut self, kind: BlockKind, time_ns: u64, raw: &[u8]) -> Result<(), Error> {
-        let compressed = self.compressor.compress(raw)?;
-        let (codec, stored) =
-            if compressed.len() < raw.len() { (1, compressed.as_slice()) } else { (0, raw) };
+        self.stored.resize(BLOCK_HEADER + zstd::zstd_safe::compress_bound(raw.len()), 0);
+        let len = self.compressor.compress_to_buffer(raw, &mut self.stored[BLOCK_HEADER..])?;
+        let codec = u8::from(len < raw.len());
+        if codec == 0 {
+            self.stored[BLOCK_HEADER..][..raw.len()].copy_from_slice(raw);
+        }
+        let stored_len = len.min(raw.len());
+        self.stored.truncate(BLOCK_HEADER + stored_len);
         let mut header = BlockHeader {
             kind: kind as u8,
             codec,
             raw_len: raw.len() as u32,
-            stored_len: stored.len() as u32,
+            stored_len: stored_len as u32,
             time_ns,
             checksum: 0,
         };
-        header.checksum = checksum(&header, stored);
-        let mut bytes = header.encode().to_vec();
-        bytes.extend_from_slice(stored);
-        self.out.write_all(&bytes)?;
-        self.written += bytes.len() as u64;
+        header.checksum = checksum(&header, &self.stored[BLOCK_HEADER..]);
+        self.stored[..BLOCK_HEADER].copy_from_slice(&header.encode());
+        self.out.write_all(&self.stored)?;
+        self.written += self.stored.len() as u64;
         Ok(())
     }
 }

@@ -25,7 +25,9 @@
 //!
 //! # Exactness
 //! A fast rule is a function of (pc, sp, frame pointer) and of the words it reads. A frame that equals one of the
-//! last walk in these three, with all words read from there to the root unchanged, has the same frames above it.
+//! last walk in these three, with all words read from there to the root unchanged, has the same frames above it. The
+//! commonest rule doesn't read the frame pointer (`CFA = sp + n`, the caller's is saved in the frame): the register
+//! holds anything there, and is not compared.
 //! All words are read again: return addresses, saved frame pointers and saved CFAs.
 //!
 //! # What it can't know

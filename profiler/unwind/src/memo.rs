@@ -32,6 +32,8 @@ pub(crate) struct Record {
     pub(crate) pc: u64,
     module: u32,
     flags: FrameFlags,
+    /// No step from here reads `fp`.
+    fp_is_dead: bool,
     pub(crate) sp: u64,
     pub(crate) node: NodeId,
     /// The index of the first word that was read to leave the frame.
@@ -50,6 +52,13 @@ impl Record {
         Frame { pc: self.pc, module: self.module, flags: self.flags }
     }
 
+    /// Whether a frame has the same caller as this one, if the words that were read to leave this one are unchanged.
+    #[inline(always)]
+    pub(crate) fn is(&self, at: Cursor) -> bool {
+        self.sp == at.sp && self.pc == at.pc && (self.fp == at.fp || self.fp_is_dead)
+    }
+
+    /// Where `fp` is dead, it need not be what it was in the last walk.
     pub(crate) fn cursor(&self) -> Cursor {
         Cursor { pc: self.pc, sp: self.sp, fp: self.fp }
     }
@@ -136,10 +145,20 @@ impl Path {
     }
 
     #[inline(always)]
-    pub(crate) fn push(&mut self, at: Cursor, module: u32, flags: FrameFlags) {
+    pub(crate) fn push(&mut self, at: Cursor, module: u32, flags: FrameFlags, fp_is_dead: bool) {
         let word = self.words.0.len as u32;
         let Cursor { pc, sp, fp } = at;
-        self.records.push(Record { pc, module, flags, sp, node: NodeId::ROOT, word, fp, hash: 0 });
+        self.records.push(Record {
+            pc,
+            module,
+            flags,
+            fp_is_dead,
+            sp,
+            node: NodeId::ROOT,
+            word,
+            fp,
+            hash: 0,
+        });
     }
 
     /// Interns the frames, root first, below `parent`. Words are counted from `word_base` from now on.

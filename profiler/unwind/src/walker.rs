@@ -235,7 +235,7 @@ impl Gatherer {
                     memo_at += 1;
                     continue;
                 }
-                if old.sp == sp && old.pc == pc && old.fp == fp {
+                if old.is(Cursor { pc, sp, fp }) {
                     match self.reuse(memo_at) {
                         Reuse::Rest(end) => return Gathered::Done { kept: memo_at, end },
                         Reuse::Cut => return ended(MemoEnd::Depth),
@@ -263,7 +263,7 @@ impl Gatherer {
             }
             let at = Cursor { pc, sp, fp };
             if kind == RuleKind::FramePointer {
-                self.path.push(at, entry.module_id, FrameFlags::GUESS);
+                self.path.push(at, entry.module_id, FrameFlags::GUESS, false);
                 match step_by_frame_pointer(at, &mut self.stack, &mut self.path.words) {
                     Some(caller) if caller.pc != 0 => Cursor { pc, sp, fp } = caller,
                     Some(_) => return ended(MemoEnd::Root),
@@ -271,7 +271,7 @@ impl Gatherer {
                 }
                 continue;
             }
-            self.path.push(at, entry.module_id, FrameFlags::NONE);
+            self.path.push(at, entry.module_id, FrameFlags::NONE, entry.rule.ignores_bp());
             match kind {
                 RuleKind::Root => return ended(MemoEnd::Root),
                 RuleKind::Full => return Gathered::Full,
@@ -339,7 +339,7 @@ impl Gatherer {
             }
             let stepped = resolver.step(&mut state, &mut self.stack);
             if stepped.outcome != Outcome::NotCode || before == 0 {
-                self.path.push(at, stepped.module_id, stepped.flags);
+                self.path.push(at, stepped.module_id, stepped.flags, false);
             }
             match stepped.outcome {
                 Outcome::Next => {}

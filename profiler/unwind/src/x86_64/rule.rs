@@ -56,6 +56,12 @@ impl UnwindRule {
     /// Not a frame.
     pub const NOT_CODE: UnwindRule = Self::bare(RuleKind::NotCode);
 
+    /// Whether the caller follows from pc, sp and the stack alone: bp is no part of the step.
+    #[inline(always)]
+    pub(crate) fn ignores_bp(self) -> bool {
+        matches!((self.kind, self.bp), (RuleKind::Sp, FrameRegister::AtCfa))
+    }
+
     const fn bare(kind: RuleKind) -> Self {
         UnwindRule { kind, bp: FrameRegister::Same, bp_offset: 0, cfa_offset: 0 }
     }

@@ -1,0 +1,178 @@
+//! The content of an events block: columns of numbers, each of one kind, so that like stands by like.
+//!
+//! ```text
+//! content = length:LEB128 (of each column) bytes (of each column)
+//! ```
+//! Of most numbers the first byte and the others stand in columns of their own.
+
+use crate::varint::{get, put};
+use alloc::vec::Vec;
+use core::ops::Range;
+
+/// What a column holds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Column {
+    /// Tags, and all numbers of records that are rare.
+    Tags = 0,
+    /// Stacks.
+    Stacks = 1,
+    /// Sizes.
+    Sizes = 3,
+    /// Which block.
+    Places = 5,
+    /// Frames and parents of nodes.
+    Nodes = 7,
+}
+
+/// All but the tags have a second one for what follows a number's first byte.
+const COLUMNS: usize = 9;
+
+#[derive(Debug, Default)]
+pub(crate) struct Columns {
+    columns: [Vec<u8>; COLUMNS],
+}
+
+impl Columns {
+    #[inline]
+    pub(crate) fn tags(&mut self) -> &mut Vec<u8> {
+        &mut self.columns[Column::Tags as usize]
+    }
+
+    /// Bytes of tags and rare records so far.
+    pub(crate) fn len(&self) -> usize {
+        self.columns[Column::Tags as usize].len()
+    }
+
+    #[inline]
+    pub(crate) fn put(&mut self, column: Column, value: u64) {
+        let at = column as usize;
+        if value < 0x80 {
+            self.columns[at].push(value as u8);
+        } else {
+            self.columns[at].push(value as u8 | 0x80);
+            put(&mut self.columns[at + 1], value >> 7);
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.columns.iter_mut().for_each(Vec::clear);
+    }
+
+    /// Appends the content to `out`.
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        for column in &self.columns {
+            put(out, column.len() as u64);
+        }
+        for column in &self.columns {
+            out.extend_from_slice(column);
+        }
+    }
+}
+
+/// Where a reader is in each column.
+#[derive(Debug, Default)]
+pub(crate) struct Cursors {
+    rest: [Range<usize>; COLUMNS],
+}
+
+impl Cursors {
+    /// The starts of the columns of a content; `None` if that is not what it is.
+    pub(crate) fn begin(content: &[u8]) -> Option<Self> {
+        let mut at = 0;
+        let mut lens = [0; COLUMNS];
+        for len in &mut lens {
+            *len = usize::try_from(get(content, &mut at)?).ok()?;
+        }
+        let mut cursors = Self::default();
+        for (rest, len) in cursors.rest.iter_mut().zip(lens) {
+            let end = at.checked_add(len).filter(|&end| end <= content.len())?;
+            *rest = at..end;
+            at = end;
+        }
+        Some(cursors)
+    }
+
+    /// Bytes from the content's start to the next tag.
+    pub(crate) fn tag_at(&self) -> usize {
+        self.rest[Column::Tags as usize].start
+    }
+
+    /// The next tag, which stays.
+    #[inline]
+    pub(crate) fn tag(&self, content: &[u8]) -> Option<u8> {
+        self.tags(content).first().copied()
+    }
+
+    /// Passes over the next tag.
+    #[inline]
+    pub(crate) fn pass_tag(&mut self) {
+        self.rest[Column::Tags as usize].start += 1;
+    }
+
+    #[inline]
+    fn tags<'c>(&self, content: &'c [u8]) -> &'c [u8] {
+        content.get(self.rest[Column::Tags as usize].clone()).unwrap_or(&[])
+    }
+
+    /// A number among the tags.
+    pub(crate) fn number(&mut self, content: &[u8]) -> Option<u64> {
+        let mut at = 0;
+        let number = get(self.tags(content), &mut at)?;
+        self.rest[Column::Tags as usize].start += at;
+        Some(number)
+    }
+
+    /// Bytes among the tags.
+    pub(crate) fn bytes<'c>(&mut self, content: &'c [u8], len: usize) -> Option<&'c [u8]> {
+        let bytes = self.tags(content).get(..len)?;
+        self.rest[Column::Tags as usize].start += len;
+        Some(bytes)
+    }
+
+    /// The next number of a column.
+    #[inline]
+    pub(crate) fn get(&mut self, content: &[u8], column: Column) -> Option<u64> {
+        let at = column as usize;
+        let first = *content.get(self.rest[at].clone())?.first()?;
+        self.rest[at].start += 1;
+        if first < 0x80 {
+            return Some(u64::from(first));
+        }
+        let rest = content.get(self.rest[at + 1].clone())?;
+        let mut len = 0;
+        let upper = get(rest, &mut len)?;
+        self.rest[at + 1].start += len;
+        (upper >> 57 == 0).then_some((upper << 7) | u64::from(first & 0x7f))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_come_back() {
+        let mut columns = Columns::default();
+        let numbers = [0, 1, 0x7f, 0x80, 0x3fff, 0x4000, u64::from(u32::MAX), u64::MAX - 1, u64::MAX];
+        columns.tags().extend([7, 9]);
+        for number in numbers {
+            columns.put(Column::Sizes, number);
+            columns.put(Column::Nodes, !number);
+        }
+        let mut content = Vec::new();
+        columns.write(&mut content);
+        let mut cursors = Cursors::begin(&content).unwrap();
+        assert_eq!(cursors.tag(&content), Some(7));
+        cursors.pass_tag();
+        assert_eq!(cursors.number(&content), Some(9));
+        assert_eq!(cursors.tag(&content), None);
+        for number in numbers {
+            assert_eq!(cursors.get(&content, Column::Sizes), Some(number));
+            assert_eq!(cursors.get(&content, Column::Nodes), Some(!number));
+        }
+        assert_eq!(cursors.get(&content, Column::Sizes), None);
+        for len in 0..content.len() {
+            assert!(Cursors::begin(&content[..len]).is_none());
+        }
+    }
+}
