@@ -39,7 +39,7 @@
 //! That is one replacement by one jump, the fastest. A [`HookSet`] does more: any number of replacements and
 //! [listeners](Listener) on one function, in a defined order, and [probes](Probe) in the middle of functions.
 //! A [`Rebinding`](rebind::Rebinding) changes no code, but the addresses by which objects call a function. There is an
-//! example for each in `hook-core/examples`: `replace`, `listen`, `probe`, `rebind`.
+//! example for each in `hook-core/examples`: `replace`, `listen`, `probe`, `rebind`, `wait`.
 //! [`symbol`] finds functions by name and by address; those that aren't exported in the files of their object, with the
 //! feature `files`, which is on by default. [`waiting`] hooks functions of objects that are not loaded yet.
 //!
@@ -61,9 +61,10 @@
 //!   call that one makes while the other is in it.
 //! * What was attached once keeps its stub until [`HookSet::reclaim`] is called; only an attachment of the same functions and
 //!   data uses it again. What that frees it must be told to, and coroutines that were left in a listener it doesn't see.
-//! * A [`Rebinding`](rebind::Rebinding) goes by the name: each object's own function of that name is replaced, those of
-//!   objects loaded with `RTLD_LOCAL` and of other `dlmopen` namespaces among them. Pass a shorter list of objects to leave
-//!   some out. [`rebind::Rebinding::original`] is that of the first.
+//! * A [`Rebinding`](rebind::Rebinding) by name replaces each object's own function of that name, those of objects loaded
+//!   with `RTLD_LOCAL` and of other `dlmopen` namespaces among them; [`rebind::Rebinding::original`] is that of the first.
+//!   [`rebind::Rebinding::of`] is for one of them. A word that is bound in the very moment that it is changed may end up with
+//!   the function: `update` again, or load with `RTLD_NOW`.
 //! * A place that was once patched live is remembered: an `int3` that another tool writes there later is taken for a trap of
 //!   this crate's, and the thread goes on in the kept trampoline. And a `SIGTRAP` handler that is installed after this
 //!   crate's, and passes on to it what it doesn't know, must expect such a trap to come back to it once the crate has

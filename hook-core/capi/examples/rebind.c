@@ -31,8 +31,17 @@ int main(void)
     check(grapnel_rebind("getppid", (void *)negative, (void **)&original, &rebinding));
     size_t words = grapnel_rebound(rebinding);
     pid_t rebound = getppid();
-    /* What was loaded since, if anything was. */
+    /* What was loaded since, if anything was; and what is loaded from now on, before its constructors run. */
     check(grapnel_rebind_again(rebinding));
+    check(grapnel_rebind_later(rebinding, GRAPNEL_SINGLE_THREADED));
+    if (grapnel_rebound(rebinding) != words)
+        return 1;
+    check(grapnel_unbind(rebinding));
+
+    /* The same by the function's address. */
+    check(grapnel_rebind_function((void *)original, (void *)negative, &rebinding));
+    if (getppid() != -parent)
+        return 1;
     check(grapnel_unbind(rebinding));
 
     grapnel_error *error = grapnel_rebind("no_such_function", (void *)negative, NULL, NULL);

@@ -568,7 +568,38 @@ grapnel_error *grapnel_rebind(const char *name,
                               grapnel_rebinding **rebinding);
 
 /**
- * Binds the objects that were loaded since, to be called after dlopen.
+ * Binds the importers of the function at an address to `replacement`, whatever else is called so. As grapnel_rebind.
+ *
+ * # Errors
+ * If the address is in no object's code: nothing has changed, and `rebinding` is as it was. Otherwise as grapnel_rebind;
+ * also if a word isn't bound yet and may be bound to another function of the name: it is left alone.
+ *
+ * # Safety
+ * `function` is the start of a function, `replacement` one of its type, which stays loaded; `rebinding` is NULL or may be
+ * written. Any thread may call this, while no object is loaded or unloaded.
+ */
+grapnel_error *grapnel_rebind_function(void *function,
+                                       void *replacement,
+                                       grapnel_rebinding **rebinding);
+
+/**
+ * Carries a rebinding on to the objects that were loaded since, and to every object that is loaded from now on, before
+ * its constructors run. With glibc that is so from version 2.31 on, and with musl; with others an object is rebound when
+ * another is loaded or unloaded after it. What is found wrong with words of objects that are loaded later isn't told.
+ *
+ * # Errors
+ * If the dynamic linker can't be followed, or hooks are being changed at this moment by another thread or around this
+ * call: the rebinding stays as it was. If a word holds something else, or can't be written, it is left alone.
+ *
+ * # Safety
+ * As grapnel_rebind_again. What `liveness` says of other threads is so, the first time that anything waits, for the
+ * dynamic linker's functions.
+ */
+grapnel_error *grapnel_rebind_later(grapnel_rebinding *rebinding,
+                                    grapnel_liveness liveness);
+
+/**
+ * Binds the objects that were loaded since, to be called after dlopen. With grapnel_rebind_later there is nothing to do.
  *
  * # Errors
  * If a word holds something else, or can't be written: it is left alone and the others are changed.
@@ -583,7 +614,7 @@ grapnel_error *grapnel_rebind_again(grapnel_rebinding *rebinding);
  * How many words hold the replacement.
  *
  * # Errors
- * None.
+ * None. With grapnel_rebind_later, 0 if hooks are being changed at this moment by another thread or around this call.
  *
  * # Safety
  * As grapnel_rebind_again.
@@ -595,7 +626,8 @@ size_t grapnel_rebound(const grapnel_rebinding *rebinding);
  *
  * # Errors
  * If a word holds something else by now, or can't be written: it is left alone and the others are put back. The handle
- * is freed all the same.
+ * is freed all the same. With grapnel_rebind_later also if hooks are being changed at this moment by another thread or
+ * around this call: nothing has changed then, and the handle stays valid.
  *
  * # Safety
  * As grapnel_rebind_again; the handle isn't used afterwards.

@@ -37,6 +37,7 @@
 //! Words are written where relocations say that addresses are, with one atomic store each. Memory that is write-protected
 //! after relocation (RELRO) is made writable for the store, and protected again as it was.
 
+mod meant;
 mod relocations;
 mod right;
 
@@ -49,6 +50,7 @@ use crate::{
     symbol,
     sys::{self, Errno, PAGE},
 };
+use meant::{Meant, Verdict};
 use right::Right;
 
 /// What a relocation makes a word hold.
@@ -70,13 +72,19 @@ pub struct NotDefined {
     pub name: Vec<u8>,
 }
 
+/// The address is in no object's code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("no object has code at {address:#x}")]
+pub struct NotInAnObject {
+    /// The address.
+    pub address: usize,
+}
+
 /// A function whose place others take.
 #[derive(Debug)]
 pub struct Rebinding {
-    name: Vec<u8>,
+    meant: Meant,
     replacement: usize,
-    /// Where the function is, in each object that defines it, in the order of the objects.
-    definitions: Vec<usize>,
     words: Vec<Word>,
 }
 
@@ -95,6 +103,9 @@ pub struct Report {
     /// Words that hold something else than the function or the replacement, put there by someone else; they are left
     /// alone.
     pub foreign: Vec<usize>,
+    /// Words of [`Rebinding::of`] that the dynamic linker has not bound yet, and that it may bind to another function of
+    /// the name; they are left alone. They can be decided once they have been used.
+    pub undecided: Vec<usize>,
     /// Words that could not be written, and why: the kernel's answer, `EBUSY` when another thread was rebinding for
     /// seconds, or `EDEADLK` when this one was, and a signal handler came between.
     pub failed: Vec<(usize, Errno)>,
@@ -110,38 +121,39 @@ impl Rebinding {
     /// The objects are loaded and relocated; a resolver of the function runs code of its object. Should any of them be
     /// unloaded, the next call gets a list without it.
     pub unsafe fn find(modules: &[Module], name: &[u8], replacement: *const ()) -> Result<Self, NotDefined> {
-        let mut rebinding = Self {
-            name: name.into(),
-            replacement: replacement as usize,
-            definitions: Vec::new(),
-            words: Vec::new(),
-        };
+        let mut meant = Meant::by_name(name);
         // SAFETY: the caller's promise.
-        unsafe { rebinding.find_definitions(modules.iter()) };
-        match rebinding.definitions.is_empty() {
-            true => Err(NotDefined { name: rebinding.name }),
-            false => Ok(rebinding),
+        unsafe { meant.learn(modules.iter()) };
+        match meant.definitions.is_empty() {
+            true => Err(NotDefined { name: meant.into_name() }),
+            false => Ok(Self { meant, replacement: replacement as usize, words: Vec::new() }),
         }
     }
 
+    /// For the function at an address alone, whatever else is called so: words that hold its address, and those that the
+    /// dynamic linker has not bound yet, if it can bind them to nothing else. Nothing is changed.
+    ///
+    /// # Errors
+    /// If the address is in none of the objects.
+    ///
     /// # Safety
     /// As [`Self::find`].
-    unsafe fn find_definitions<'a>(&mut self, modules: impl Iterator<Item = &'a Module>) {
-        for module in modules {
-            let definitions = &mut self.definitions;
-            symbol::for_each_version(module, &self.name, &mut |symbol| {
-                // SAFETY: the object is loaded and relocated.
-                let address = unsafe { symbol.resolve() } as usize;
-                if !definitions.contains(&address) {
-                    definitions.push(address);
-                }
-            });
-        }
+    pub unsafe fn of(
+        modules: &[Module],
+        function: *const (),
+        replacement: *const (),
+    ) -> Result<Self, NotInAnObject> {
+        let address = function as usize;
+        let home =
+            modules.iter().find(|module| module.holds_code(address)).ok_or(NotInAnObject { address })?;
+        // SAFETY: the caller's promise.
+        let meant = unsafe { Meant::by_address(home, address) };
+        Ok(Self { meant, replacement: replacement as usize, words: Vec::new() })
     }
 
-    /// The function that is replaced: that of the first object that defines it, as the dynamic linker chooses.
+    /// The function that is replaced; by name, that of the first object that defines it, as the dynamic linker chooses.
     pub fn original(&self) -> *const () {
-        self.definitions.first().map_or(core::ptr::null(), |&at| at as *const ())
+        self.meant.definitions.first().map_or(core::ptr::null(), |&at| at as *const ())
     }
 
     /// How many words hold the replacement.
@@ -172,7 +184,7 @@ impl Rebinding {
     /// As [`Self::update`].
     pub(crate) unsafe fn add<'a>(&mut self, modules: impl Iterator<Item = &'a Module> + Clone) -> Report {
         // SAFETY: the caller's promise.
-        unsafe { self.find_definitions(modules.clone()) };
+        unsafe { self.meant.learn(modules.clone()) };
         // Before the mappings are read, which tell the rights.
         let right = Right::begin();
         let maps = Maps::read().unwrap_or_default();
@@ -183,18 +195,11 @@ impl Rebinding {
                 if old == self.replacement {
                     return;
                 }
-                let ours = self.definitions.contains(&old);
-                let named = place
-                    .symbol
-                    .is_some_and(|index| symbol::name_at(module, index) == Some(self.name.as_slice()));
-                match place.symbol {
-                    None if ours => {}
-                    // Or the way to the dynamic linker's resolver, in the object's own code.
-                    Some(_) if named && (ours || module.holds_code(old)) => {}
-                    // A weak reference that found nothing, which the program may test.
-                    Some(_) if named && old == 0 => return,
-                    Some(_) if named => return report.foreign.push(place.at),
-                    _ => return,
+                match self.meant.judge(module, &place, old) {
+                    Verdict::Change => {}
+                    Verdict::Leave => return,
+                    Verdict::Foreign => return report.foreign.push(place.at),
+                    Verdict::Undecided => return report.undecided.push(place.at),
                 }
                 // SAFETY: a relocation says that the word holds a function's address; the rest is the caller's promise.
                 match unsafe { store(&right, &maps, place.at, self.replacement) } {

@@ -74,6 +74,11 @@ impl Symbol {
         self.addr as *const ()
     }
 
+    /// Whether it is a function's, directly or not.
+    pub(crate) fn is_function(&self) -> bool {
+        self.kind.is_function()
+    }
+
     /// The addresses that it says it has; with a size of 0 its first alone.
     pub fn range(&self) -> Range<usize> {
         self.addr..self.addr.saturating_add(self.size.max(1))

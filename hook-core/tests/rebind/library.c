@@ -1,7 +1,8 @@
 /* Every kind of word that holds a function's address. */
 #include <unistd.h>
 
-int own(void)
+/* The compiler sees no more of it than a caller in another library. */
+__attribute__((noinline, noclone)) int own(void)
 {
     return 5;
 }
@@ -46,6 +47,12 @@ int call_changing(void)
 int call_own(int i)
 {
     return owned[i]();
+}
+
+/* By a call that is bound when it is first made, unless the library is linked otherwise. */
+int call_own_by_name(void)
+{
+    return own();
 }
 
 int call_indirect(void)

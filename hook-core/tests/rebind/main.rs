@@ -203,6 +203,46 @@ fn at_once() {
     });
 }
 
+/// Two libraries have a function of one name, and that of the one is meant.
+fn one_of_two() {
+    let [first, second] =
+        ["first", "second"].map(|name| Library::load(Library::build(name, &["-Wl,-z,lazy", "-Wl,-z,relro"])));
+    let modules = find::modules();
+    // SAFETY: the objects are relocated, and the types agree.
+    let of = |function| unsafe { Rebinding::of(&modules, function, minus_2 as *const ()) };
+    let mut own = of(second.symbol(c"own").cast_const().cast()).unwrap();
+    let report = update(&mut own);
+    // The calls by name are not bound yet, and can't be told apart.
+    assert!(
+        report.undecided.len() >= 2 && report.foreign.is_empty() && report.failed.is_empty(),
+        "{report:?}"
+    );
+    assert!(report.written >= 3, "{report:?}");
+    assert_eq!([first.own(), second.own()], [[5; 3], [-2; 3]]);
+    // Bound now, each library's to its own.
+    assert_eq!([&first, &second].map(|library| library.call(c"call_own_by_name", 0)), [5, 5]);
+    let report = update(&mut own);
+    assert_eq!(report.written, 1, "{report:?}");
+    assert_eq!([&first, &second].map(|library| library.call(c"call_own_by_name", 0)), [5, -2]);
+    let words = own.words();
+    assert_eq!(undo(&mut own).written, words);
+    assert_eq!([first.own(), second.own()], [[5; 3]; 2]);
+    // A function that nobody else defines is found by its address as by its name, indirect ones too.
+    // SAFETY: the default handle and a valid name.
+    let getppid = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"getppid".as_ptr()) };
+    let mut getppid = of(getppid.cast_const().cast()).unwrap();
+    let report = update(&mut getppid);
+    assert!(report.undecided.is_empty() && report.failed.is_empty(), "{report:?}");
+    assert_eq!([first.imported(), second.imported()], [vec![-2; 5], vec![-2; 5]]);
+    undo(&mut getppid);
+    let data = 0;
+    assert!(of((&raw const data).cast()).is_err());
+    for library in [first, second] {
+        // SAFETY: nothing of the library is used any more.
+        unsafe { libc::dlclose(library.handle) };
+    }
+}
+
 fn later_and_gone(path: PathBuf) {
     let mut getppid = find(b"getppid", minus_1).unwrap();
     update(&mut getppid);
@@ -242,5 +282,6 @@ fn main() {
         unsafe { libc::dlclose(library.handle) };
     }
     later_and_gone(now);
+    one_of_two();
     println!("ok");
 }
