@@ -7,7 +7,8 @@ use crate::live;
 
 impl HookSet {
     /// Forgets what is attached to functions in these addresses, whose memory was unmapped: all of it counts as removed,
-    /// and nothing is written. The same code loaded there again can be hooked again with what was made for it.
+    /// and nothing is written. The same code loaded there again can be hooked again with what was made for it, and
+    /// [`Self::reclaim`] frees that.
     pub fn forget(&mut self, ranges: &[Range<u64>]) {
         self.settle();
         for range in ranges {
@@ -25,6 +26,7 @@ impl HookSet {
                     self.standing.remove(&edit.at);
                 }
                 site.publish(&[]);
+                site.retire();
             }
         }
     }
