@@ -44,9 +44,9 @@ enum Carrier {
     Scratch(Scratch),
 }
 
-/// The most instructions that it takes: one for each end of the base, two stores, two for the base among them, and two for
-/// the carrier.
-pub(super) const MAX_STORE_LIST: usize = 8;
+/// The most instructions that it takes: one for each end of the base, two stores, two for the base among them, and three
+/// for the carrier, which is kept on the stack.
+pub(super) const MAX_STORE_LIST: usize = 9;
 
 /// STR of the PC to the stack, with another register kept below it meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -55,19 +55,17 @@ impl Step {
             let text = insn.op_str()?.rsplit(['#', ' ']).next()?;
             u64::from_str_radix(text.strip_prefix("0x").unwrap_or(text), 16).ok().map(CodeAddr)
         };
-        if let Some(&word) = bytes.first_chunk() {
-            let word = u32::from_le_bytes(word);
-            (reads, writes) = match isa {
-                Isa::Aarch64 => mend(word, reads, writes),
-                _ => mend_a32(word, reads, writes),
-            };
-        }
+        let word = u32::from_le_bytes(*bytes.first_chunk()?);
+        (reads, writes) = match isa {
+            Isa::Aarch64 => mend(word, reads, writes),
+            _ => mend_a32(word, reads, writes),
+        };
         let arch = detail.arch_detail();
         let (goes, conditional) = match arch.arm() {
             None => (by_name(mnemonic, target, at.add(4)), false),
             Some(arm) => {
                 let always = matches!(arm.cc(), ArmCC::ARM_CC_AL | ArmCC::ARM_CC_INVALID);
-                (by_name_a32(mnemonic, insn.op_str()?, at.add(8), target), !always)
+                (by_name_a32(word, mnemonic, insn.op_str()?, at.add(8), target), !always)
             }
         };
         let asks = mnemonic.starts_with("svc");
@@ -107,10 +105,11 @@ const fn mend(word: u32, reads: Set, writes: Set) -> (Set, Set) {
         _ if word & 0x3f00_0000 == 0x3100_0000 => (rn & general, rd & general),
         // GMI, SUBP, PACGA and what else has two sources.
         _ if word & 0x7fe0_0000 == 0x1ac0_0000 => ((rn | rs) & general, rd & general),
-        // FCVTZS and its kin, FJCVTZS and FMOV to a general register.
+        // FCVTZS and FCVTZU to a fixed point, the same without one and their kin, FJCVTZS and FMOV to a general register.
         _ if word & 0x7f20_fc00 == 0x1e20_0000 && matches!(word >> 16 & 7, 0 | 1 | 4..=6) => {
             (0, rd & general)
         }
+        _ if word & 0x7f3e_0000 == 0x1e18_0000 => (0, rd & general),
         // ADDG and SUBG.
         _ if word & 0xbfc0_c000 == 0x9180_0000 => (rn & general, rd & general),
         // LDADD and its kin, and SWP, load Rt.
@@ -146,8 +145,19 @@ fn by_name(mnemonic: &str, target: impl Fn() -> Option<CodeAddr>, next: CodeAddr
     }
 }
 
+/// The constant in the lowest 12 bits: 8 of them, rotated (DDI 0406, A5.2.4).
+const fn modified_immediate(word: u32) -> i64 {
+    (word & 0xff).rotate_right(word >> 7 & 30) as i64
+}
+
 /// Where an A32 instruction of this name, with these operands, goes on.
-fn by_name_a32(mnemonic: &str, operands: &str, pc: CodeAddr, target: impl Fn() -> Option<CodeAddr>) -> Goes {
+fn by_name_a32(
+    word: u32,
+    mnemonic: &str,
+    operands: &str,
+    pc: CodeAddr,
+    target: impl Fn() -> Option<CodeAddr>,
+) -> Goes {
     // Behind a name stands the condition.
     let is = |name: &str| {
         mnemonic.strip_prefix(name).is_some_and(|cond| {
@@ -170,13 +180,6 @@ fn by_name_a32(mnemonic: &str, operands: &str, pc: CodeAddr, target: impl Fn() -
             )
         })
     };
-    // What a sum of the PC and a constant adds.
-    let added = || {
-        operands.strip_prefix("pc, pc, #").and_then(|text| {
-            text.strip_prefix("0x")
-                .map_or_else(|| text.parse().ok(), |text| i64::from_str_radix(text, 16).ok())
-        })
-    };
     let listed = operands.ends_with("pc}");
     let first = operands.starts_with("pc,")
         && !["str", "stm", "tst", "teq", "cmp", "cmn"].iter().any(|name| mnemonic.starts_with(name));
@@ -187,8 +190,10 @@ fn by_name_a32(mnemonic: &str, operands: &str, pc: CodeAddr, target: impl Fn() -
         _ if is("b") => target().map_or(Goes::Elsewhere, Goes::Jump),
         _ if is("bx") && operands == "lr" || is("pop") && listed => Goes::Return,
         _ if is("bx") && operands == "pc" || is("mov") && operands == "pc, pc" => to(0),
-        _ if is("add") && added().is_some() => added().map_or(Goes::Elsewhere, to),
-        _ if is("sub") && added().is_some() => added().map_or(Goes::Elsewhere, |offset| to(-offset)),
+        // ADR too, of which it tells no address.
+        _ if word & 0x0fff_f000 == 0x028f_f000 => to(modified_immediate(word)),
+        _ if word & 0x0fff_f000 == 0x024f_f000 => to(-modified_immediate(word)),
+        _ if is("ldr") && operands.starts_with("pc, [sp], #") => Goes::Return,
         _ if is("mov") && operands == "pc, lr" => Goes::Return,
         _ if mnemonic.starts_with("ldm")
             && listed
