@@ -28,9 +28,11 @@ unsafe extern "C" fn enter(call: &mut Entry, data: *mut c_void) {
     // SAFETY: what was given to `Listener::new`.
     let seen = unsafe { &*data.cast::<Seen>() };
     seen.calls.fetch_add(1, Relaxed);
-    let exponent = call.argument(1);
+    // SAFETY: the function has two arguments.
+    let exponent = unsafe { call.argument(1) };
     call.set_word(exponent);
-    call.set_argument(1, exponent.min(3));
+    // SAFETY: as above; any exponent will do.
+    unsafe { call.set_argument(1, exponent.min(3)) };
 }
 
 /// Marks results of calls whose exponent was limited.

@@ -147,6 +147,6 @@ impl Hook {
 
     /// The patch that takes it out.
     pub(crate) fn patch_out(&self) -> Patch {
-        Patch::new(self.isa, None, self.start.undone(), self.ways)
+        Patch { leaves: true, ..Patch::new(self.isa, None, self.start.undone(), self.ways) }
     }
 }

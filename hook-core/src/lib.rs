@@ -65,12 +65,8 @@
 //!   with `RTLD_LOCAL` and of other `dlmopen` namespaces among them; [`rebind::Rebinding::original`] is that of the first.
 //!   [`rebind::Rebinding::of`] is for one of them. A word that is bound in the very moment that it is changed may end up with
 //!   the function: `update` again, or load with `RTLD_NOW`.
-//! * A place that was once patched live is remembered: an `int3` that another tool writes there later is taken for a trap of
-//!   this crate's, and the thread goes on in the kept trampoline. And a `SIGTRAP` handler that is installed after this
-//!   crate's, and passes on to it what it doesn't know, must expect such a trap to come back to it once the crate has
-//!   patched again.
-//! * [`listen::Entry::argument`] and [`set_argument`](listen::Entry::set_argument) with an index beyond the function's
-//!   arguments read and write whatever is there on the stack.
+//! * A trap that another tool writes over a patch that is in, or over its place while a thread that has trapped there
+//!   before is on its way to the handler, is not told apart from this crate's own.
 //!
 //! The crate lives inside the process that it changes. It calls no function of libc but one (system calls are made
 //! directly, so `errno` is untouched; `__errno_location` is asked once, when the first listener is attached), waits for no

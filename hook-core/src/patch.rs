@@ -11,7 +11,7 @@ use grapnel_relocator::{CodeAddr, Isa};
 
 use crate::{
     Error, Liveness, PatchWay, Refusal,
-    live::{PatchingRight, Ways},
+    live::{self, PatchingRight, Ways},
     memory::{
         pages::Pages,
         runs::{self, Piece},
@@ -47,13 +47,15 @@ pub(crate) struct Patch {
     pub(crate) ways: Ways,
     /// A call returns into the bytes, perhaps of a frame on the stack of who patches: traps there need their handler.
     pub(crate) watched: bool,
+    /// It takes a hook out.
+    pub(crate) leaves: bool,
     /// What became of it.
     pub(crate) state: Result<PatchWay, Error>,
 }
 
 impl Patch {
     pub(crate) fn new(isa: Isa, aside: Option<Edit>, start: Edit, ways: Ways) -> Self {
-        Self { isa, aside, start, ways, watched: false, state: Ok(PatchWay::ProcMem) }
+        Self { isa, aside, start, ways, watched: false, leaves: false, state: Ok(PatchWay::ProcMem) }
     }
 
     /// Leaves the patch out if any of its bytes isn't what it should be.
@@ -85,13 +87,24 @@ pub(crate) unsafe fn apply(view: &MemoryView, patches: &mut [Patch], liveness: L
             let refusal = match (view.is_file(), PatchingRight::begin()) {
                 (Err(errno), _) => Refusal::NoProcMem(errno),
                 (_, Err(refusal)) => refusal,
-                // SAFETY: the caller's promise.
-                (Ok(()), Ok(right)) => return unsafe { apply_live(view, patches, &right) },
+                (Ok(()), Ok(right)) => {
+                    // SAFETY: the caller's promise.
+                    unsafe { apply_live(view, patches, &right) };
+                    return settle(patches);
+                }
             };
-            for patch in patches {
+            for patch in patches.iter_mut() {
                 patch.state = Err(Error::NotLive { site: patch.start.at, refusal });
             }
         }
+    }
+    settle(patches);
+}
+
+/// From now on a trap where a patch was is another's.
+fn settle(patches: &mut [Patch]) {
+    for patch in good(patches) {
+        live::leave(patch.start.at.0, patch.leaves);
     }
 }
 

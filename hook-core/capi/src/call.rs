@@ -43,7 +43,9 @@ pub unsafe extern "C" fn grapnel_call_registers(call: *mut grapnel_call) -> *mut
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn grapnel_argument(call: *mut grapnel_call, index: c_uint) -> u64 {
     // SAFETY: the caller's promise.
-    unsafe { view!(call, Entry) }.argument(index as usize)
+    let call = unsafe { view!(call, Entry) };
+    // SAFETY: as above.
+    unsafe { call.argument(index as usize) }
 }
 
 /// On entry: changes an argument.
@@ -56,7 +58,7 @@ pub unsafe extern "C" fn grapnel_argument(call: *mut grapnel_call, index: c_uint
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn grapnel_set_argument(call: *mut grapnel_call, index: c_uint, value: u64) {
     // SAFETY: the caller's promise.
-    unsafe { view!(call, Entry) }.set_argument(index as usize, value);
+    unsafe { view!(call, Entry).set_argument(index as usize, value) };
 }
 
 /// On leaving: the integer or pointer result.

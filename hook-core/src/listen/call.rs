@@ -60,13 +60,19 @@ view! {
 impl Entry {
     /// An integer or pointer argument by its number, from 0.
     ///
-    /// Arguments in memory are read from the stack: asking for more than the function has reads what else is there.
-    pub fn argument(&self, index: usize) -> u64 {
+    /// Arguments in memory are read from the stack.
+    ///
+    /// # Safety
+    /// The caller of the function passed that many.
+    pub unsafe fn argument(&self, index: usize) -> u64 {
         self.0.argument(index)
     }
 
-    /// Changes an integer or pointer argument. One that the function doesn't have must not be changed.
-    pub fn set_argument(&mut self, index: usize, value: u64) {
+    /// Changes an integer or pointer argument.
+    ///
+    /// # Safety
+    /// As [`Self::argument`], and the function takes what it is changed to.
+    pub unsafe fn set_argument(&mut self, index: usize, value: u64) {
         self.0.set_argument(index, value);
     }
 

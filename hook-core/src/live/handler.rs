@@ -9,8 +9,10 @@
 
 use core::{
     ffi::c_void,
-    sync::atomic::{AtomicUsize, Ordering::*},
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering::*},
 };
+
+use grapnel_relocator::CodeAddr;
 
 use super::table;
 use crate::{
@@ -22,12 +24,68 @@ use crate::{
 static PREVIOUS: AtomicUsize = AtomicUsize::new(libc::SIG_DFL);
 static PREVIOUS_FLAGS: AtomicUsize = AtomicUsize::new(0);
 
+/// The one before the first time, which nobody passes on to but this handler.
+static FIRST: AtomicUsize = AtomicUsize::new(libc::SIG_DFL);
+static FIRST_FLAGS: AtomicUsize = AtomicUsize::new(0);
+static KNOWN: AtomicBool = AtomicBool::new(false);
+
+/// Traps that are being passed on: the context, and where the handler's frame is.
+static PASSING: [(AtomicUsize, AtomicUsize); 16] = [const { (AtomicUsize::new(0), AtomicUsize::new(0)) }; 16];
+
+/// This trap is being passed on.
+struct Passing(Option<&'static AtomicUsize>);
+
+impl Passing {
+    /// `None` if the trap comes from who it was passed on to: by a call, so further down on the same stack. An entry that was
+    /// left behind by a jump out of that handler isn't taken for it.
+    fn begin(context: usize, here: usize) -> Option<Self> {
+        let of_this = |entry: &&(AtomicUsize, AtomicUsize)| entry.0.load(Acquire) == context;
+        if let Some((_, frame)) = PASSING.iter().find(of_this) {
+            if here < frame.load(Relaxed) {
+                return None;
+            }
+            frame.store(here, Relaxed);
+            return Some(Self(None));
+        }
+        let take = |entry: &&(AtomicUsize, AtomicUsize)| {
+            entry.0.compare_exchange(0, context, AcqRel, Relaxed).is_ok()
+        };
+        // With no room left it goes on as if it were not noted.
+        let entry = PASSING.iter().find(take);
+        if let Some((_, frame)) = entry {
+            frame.store(here, Relaxed);
+        }
+        Some(Self(entry.map(|entry| &entry.0)))
+    }
+}
+
+impl Drop for Passing {
+    fn drop(&mut self) {
+        if let Some(context) = self.0 {
+            context.store(0, Release);
+        }
+    }
+}
+
+fn way_on(pc: u64) -> Option<u64> {
+    table::way_on(pc, || {
+        let mut code = [0; 4];
+        let found = sys::copy_memory(pc as usize, &mut code).ok().and_then(|n| code.get(..n));
+        // Where the pointer doesn't tell the instruction set, a trap may go unseen, and counts as ours.
+        found.is_some_and(|code| native::is_trap(native::code_at(CodeAddr(pc)).0, code))
+    })
+}
+
 /// Sees to it that the handler is the one that is called.
 pub(crate) fn install() -> Result<(), Errno> {
     let ours = on_trap as *const () as usize;
     let old = sys::signal_action(libc::SIGTRAP)?;
     if old.handler == ours {
         return Ok(());
+    }
+    if !KNOWN.swap(true, AcqRel) {
+        FIRST_FLAGS.store(old.flags, Relaxed);
+        FIRST.store(old.handler, Release);
     }
     PREVIOUS_FLAGS.store(old.flags, Relaxed);
     PREVIOUS.store(old.handler, Release);
@@ -46,12 +104,18 @@ extern "C" fn on_trap(signal: i32, info: *mut libc::siginfo_t, context: *mut c_v
     // SAFETY: the kernel passes valid structures, which are this handler's alone until it returns.
     let (code, context_ref) = unsafe { ((*info).si_code, &mut *context.cast::<libc::ucontext_t>()) };
     if native::is_trap_code(code)
-        && let Some(way) = table::way_on(native::trap_address(context_ref))
+        && let Some(way) = way_on(native::trap_address(context_ref))
     {
         native::set_pc(context_ref, way);
         return;
     }
-    match PREVIOUS.load(Acquire) {
+    let mut local = 0usize;
+    let here = core::hint::black_box(core::ptr::from_mut(&mut local)) as usize;
+    let passing = Passing::begin(context as usize, here);
+    // Who passes on what came from here to the handler that was there before has it come here again.
+    let comes_back = passing.is_none();
+    let (previous, flags) = if comes_back { (&FIRST, &FIRST_FLAGS) } else { (&PREVIOUS, &PREVIOUS_FLAGS) };
+    match previous.load(Acquire) {
         libc::SIG_IGN if !native::is_trap_code(code) => {}
         // A trap that nobody handles ends the process, as it would have without this handler.
         libc::SIG_DFL | libc::SIG_IGN => {
@@ -60,7 +124,7 @@ extern "C" fn on_trap(signal: i32, info: *mut libc::siginfo_t, context: *mut c_v
             let _ = unsafe { sys::set_signal_action(libc::SIGTRAP, &default) };
             sys::signal_this_thread(libc::SIGTRAP);
         }
-        handler if PREVIOUS_FLAGS.load(Relaxed) & libc::SA_SIGINFO as usize != 0 => {
+        handler if flags.load(Relaxed) & libc::SA_SIGINFO as usize != 0 => {
             // SAFETY: the action was installed with SA_SIGINFO, so its handler has this type.
             let handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut c_void) =
                 unsafe { core::mem::transmute(handler) };

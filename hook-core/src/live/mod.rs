@@ -30,7 +30,7 @@ use crate::sys::{self, Errno};
 
 pub use reach::Doubt;
 pub(crate) use reach::Suspects;
-pub(crate) use table::{POSITIONS, Ways, forget_site};
+pub(crate) use table::{POSITIONS, Ways, forget_site, leave};
 
 /// What the caller knows about the other threads while code is patched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -15,7 +15,7 @@
 use alloc::boxed::Box;
 use core::{
     ptr,
-    sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::*},
+    sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*},
 };
 
 /// Positions in a patch at which a thread may trap: its start, and each byte that an instruction of the window starts
@@ -32,6 +32,8 @@ struct Entry {
     /// 0 while the entry is free.
     site: AtomicU64,
     ways: [AtomicU64; POSITIONS],
+    /// The patch was taken out since. Who traps here now and finds a trap still there has met another's.
+    left: AtomicBool,
 }
 
 /// Open addressing by the site.
@@ -69,6 +71,7 @@ impl Entry {
         for (slot, way) in self.ways.iter().zip(ways) {
             slot.store(way, Relaxed);
         }
+        self.left.store(false, Relaxed);
         self.site.store(site, Release);
     }
 }
@@ -86,6 +89,7 @@ pub(crate) fn make_room(more: usize) {
         let site = entry.site.load(Relaxed);
         if let Some(place) = table.place(site).filter(|_| site != 0) {
             place.fill(site, core::array::from_fn(|i| entry.ways.get(i).map_or(0, |way| way.load(Relaxed))));
+            place.left.store(entry.left.load(Relaxed), Relaxed);
         }
     }
     TABLE.store(ptr::from_ref(table).cast_mut(), Release);
@@ -110,6 +114,13 @@ pub(super) fn forget(range: &core::ops::Range<u64>) {
     }
 }
 
+/// Notes whether the patch at a place is out. Threads that have trapped there may yet look it up.
+pub(crate) fn leave(site: u64, left: bool) {
+    if let Some(entry) = Table::current().and_then(|table| table.find(site)) {
+        entry.left.store(left, Release);
+    }
+}
+
 /// Takes a place out. No thread has trapped there and is yet to look it up, and none will trap there.
 pub(crate) fn forget_site(site: u64) {
     if let Some(entry) = Table::current().and_then(|table| table.find(site)) {
@@ -121,13 +132,13 @@ pub(crate) fn forget_site(site: u64) {
 ///
 /// Patches are of various lengths, so the places of two may lie close together; and one may have been where another is
 /// now. A patch that starts at the address comes before one that had an instruction there, and a near one before one
-/// further away.
-pub(crate) fn way_on(pc: u64) -> Option<u64> {
+/// further away. Where the patch was taken out, `is_trap` is asked whether there is another trap now.
+pub(crate) fn way_on(pc: u64, is_trap: impl Fn() -> bool) -> Option<u64> {
     let table = Table::current()?;
     (0..POSITIONS).find_map(|position| {
         let entry = table.find(pc.wrapping_sub(position as u64))?;
         let way = entry.ways.get(position)?.load(Relaxed);
-        (way != 0).then_some(way)
+        (way != 0 && !(entry.left.load(Acquire) && is_trap())).then_some(way)
     })
 }
 
@@ -135,6 +146,10 @@ pub(crate) fn way_on(pc: u64) -> Option<u64> {
 mod tests {
     use super::*;
     use std::sync::Mutex;
+
+    fn way_on(pc: u64) -> Option<u64> {
+        super::way_on(pc, || true)
+    }
 
     /// As the patching right does.
     static RIGHT: Mutex<()> = Mutex::new(());
@@ -149,6 +164,19 @@ mod tests {
         assert_eq!([0, 1, 0x1000].map(|offset| way_on(base + offset)), [None, None, Some(3)]);
         enter(base, [4, 0, 0, 0, 0]);
         assert_eq!(way_on(base), Some(4));
+    }
+
+    #[test]
+    fn a_trap_where_a_patch_was_is_another_s() {
+        let _right = RIGHT.lock();
+        let site = 0x8_0010;
+        enter(site, [1, 2, 0, 0, 0]);
+        assert_eq!(way_on(site + 1), Some(2));
+        leave(site, true);
+        assert_eq!([0, 1].map(|offset| way_on(site + offset)), [None; 2]);
+        assert_eq!([0, 1].map(|offset| super::way_on(site + offset, || false)), [Some(1), Some(2)]);
+        enter(site, [3, 0, 0, 0, 0]);
+        assert_eq!(way_on(site), Some(3));
     }
 
     #[test]

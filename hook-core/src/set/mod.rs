@@ -16,8 +16,8 @@
 //!     core::hint::black_box(x) * 2
 //! }
 //! unsafe extern "C" fn enter(call: &mut Entry, _: *mut c_void) {
-//!     let x = call.argument(0);
-//!     call.set_argument(0, x + 1);
+//!     // SAFETY: the function has one argument, of any value.
+//!     unsafe { call.set_argument(0, call.argument(0) + 1) };
 //! }
 //! unsafe extern "C" fn leave(call: &mut Exit, _: *mut c_void) {
 //!     let result = call.result();

@@ -90,7 +90,8 @@ unsafe extern "C" fn on_change(_: &mut Entry, data: *mut c_void) {
 
 /// Something is called under glibc's care. With null in place of a description of errors: constructors, or destructors.
 unsafe extern "C" fn on_call(call: &mut Entry, data: *mut c_void) {
-    if call.argument(0) != 0 {
+    // SAFETY: all functions that this listens to take it.
+    if unsafe { call.argument(0) } != 0 {
         return;
     }
     // SAFETY: what was attached with it, which is never freed.

@@ -7,6 +7,7 @@ mod refusals;
 mod samples;
 mod security;
 mod sharing;
+mod traps;
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -119,6 +120,7 @@ fn main() {
     refusals::run();
     sharing::run();
     security::run();
+    traps::run();
     assert_eq!(open_files(), files, "no descriptor is left open");
     println!("ok");
 }

@@ -34,12 +34,16 @@ fn arguments_in_registers_and_memory() {
     unsafe extern "C" fn enter(call: &mut Entry, data: *mut c_void) {
         assert_eq!(data as usize, 77);
         for i in 0..10 {
-            assert_eq!(call.argument(i), i as u64 % 9);
+            // SAFETY: the function has ten arguments.
+            assert_eq!(unsafe { call.argument(i) }, i as u64 % 9);
         }
         assert_eq!(call.registers().rip, ten as *const () as u64);
-        call.set_argument(1, 7);
-        call.set_argument(8, 6);
-        call.set_word(call.argument(9) + 1000);
+        // SAFETY: as above; each is a digit.
+        unsafe {
+            call.set_argument(1, 7);
+            call.set_argument(8, 6);
+            call.set_word(call.argument(9) + 1000);
+        }
     }
     unsafe extern "C" fn leave(call: &mut Exit, _: *mut c_void) {
         assert_eq!(call.word(), 1000);
@@ -311,7 +315,8 @@ fn other_stacks() {
 fn in_threads() {
     static BALANCE: AtomicU64 = AtomicU64::new(0);
     unsafe extern "C" fn enter(call: &mut Entry, _: *mut c_void) {
-        call.set_word(call.argument(0) * 3);
+        // SAFETY: the function has an argument.
+        call.set_word(unsafe { call.argument(0) } * 3);
     }
     unsafe extern "C" fn leave(call: &mut Exit, _: *mut c_void) {
         assert_eq!(call.word(), (call.result() - 1) * 3);
