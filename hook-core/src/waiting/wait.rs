@@ -27,20 +27,21 @@ pub(super) struct Wait {
     pub(super) state: State,
 }
 
-/// An object, as the list has it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// An object, by where it lies. The dynamic linker itself is in the list of each namespace, by other names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Identity {
     bias: usize,
-    name: Vec<u8>,
+    start: usize,
 }
 
 impl Identity {
     pub(super) fn of(module: &Module) -> Self {
-        Self { bias: module.bias(), name: module.name().into() }
+        let start = module.segments().first().map_or(0, |segment| segment.range.start);
+        Self { bias: module.bias(), start }
     }
 
-    pub(super) fn is(&self, module: &Module) -> bool {
-        self.bias == module.bias() && self.name == module.name()
+    pub(super) fn is(self, module: &Module) -> bool {
+        self == Self::of(module)
     }
 }
 

@@ -39,6 +39,15 @@ impl Library {
         (!handle.is_null()).then_some(Self(handle))
     }
 
+    /// In a namespace of its own, with a libc of its own.
+    pub(crate) fn load_apart(path: &Path) -> Self {
+        let name = CString::new(path.to_str().unwrap()).unwrap();
+        // SAFETY: as above.
+        let handle = unsafe { libc::dlmopen(libc::LM_ID_NEWLM, name.as_ptr(), libc::RTLD_NOW) };
+        assert!(!handle.is_null(), "{}", path.display());
+        Self(handle)
+    }
+
     pub(crate) fn at(&self, name: &CStr) -> usize {
         // SAFETY: the library is loaded.
         let at = unsafe { libc::dlsym(self.0, name.as_ptr()) };

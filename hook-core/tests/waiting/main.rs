@@ -151,6 +151,27 @@ impl Page {
     }
 }
 
+/// Objects of other namespaces are seen as well.
+fn namespaces(waiting: Waiting, path: &Path) {
+    let single = Liveness::SingleThreaded;
+    let mut hooks = waiting.lock().unwrap();
+    let ids = ["number", "indirect"]
+        .map(|function| replace(&mut hooks, "libapart.so.1", function, minus_1, None, single).unwrap());
+    drop(hooks);
+    for _ in 0..3 {
+        let library = Library::load_apart(path);
+        let saw = library.constructor_saw();
+        assert_eq!([saw[0], saw[2]], [-1, -1]);
+        library.unload();
+        let hooks = waiting.lock().unwrap();
+        assert!(ids.iter().all(|&id| matches!(hooks.status(id), Ok(Status::Unloaded { .. }))));
+    }
+    for id in ids {
+        // SAFETY: one thread runs.
+        unsafe { waiting.lock().unwrap().remove(id, single) }.unwrap();
+    }
+}
+
 /// What can't be found or hooked is said at once, or when the object is loaded.
 fn failures(waiting: Waiting, path: &Path) {
     let single = Liveness::SingleThreaded;
@@ -230,6 +251,7 @@ fn main() {
     comes_and_goes(waiting, &comes, Liveness::SingleThreaded);
     comes_and_goes(waiting, &comes, Liveness::Live);
     println!("comes and goes");
+    namespaces(waiting, &build("apart", 1, &[]));
     failures(waiting, &build("fails", 1, &[]));
     load_that_fails(waiting);
     println!("failures");

@@ -22,6 +22,31 @@ extern "C" fn minus_5(_: i32) -> i32 {
 /// How long all run.
 const TIME: Duration = Duration::from_secs(4);
 
+/// A child in which hooks are taken, while other threads of the parent's change them and load objects.
+fn fork(waiting: Waiting) -> libc::pid_t {
+    let generation = waiting.lock().unwrap().generation();
+    // SAFETY: the child calls nothing that a thread of the parent's may have left locked but the allocator, which libc
+    // sees to, and ends without running any destructor.
+    unsafe {
+        let child = libc::fork();
+        assert!(child >= 0);
+        if child == 0 {
+            libc::alarm(20);
+            let result = waiting.lock().map_or(2, |hooks| i32::from(hooks.generation() != generation));
+            libc::_exit(result);
+        }
+        child
+    }
+}
+
+fn result(child: libc::pid_t) -> i32 {
+    let mut status = 0;
+    // SAFETY: a child of this process, and a word for its status.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert!(libc::WIFEXITED(status), "{status:#x}");
+    libc::WEXITSTATUS(status)
+}
+
 pub(crate) fn several(waiting: Waiting) {
     let libraries = [1, 2, 3].map(|number| (number, build(&format!("thread{number}"), number, &[])));
     let live = Liveness::Live;
@@ -33,6 +58,7 @@ pub(crate) fn several(waiting: Waiting) {
         replace(&mut hooks, &format!("libthread{number}.so.1"), "inside", minus_5, None, live).unwrap()
     });
     drop(hooks);
+    let mut children = Vec::new();
     std::thread::scope(|scope| {
         for (number, path) in &libraries {
             let (over, loads, hooked) = (&over, &loads, &hooked);
@@ -71,6 +97,7 @@ pub(crate) fn several(waiting: Waiting) {
         let start = Instant::now();
         while start.elapsed() < TIME {
             std::thread::sleep(Duration::from_millis(10));
+            children.push(fork(waiting));
         }
         over.store(true, Relaxed);
     });
@@ -78,6 +105,13 @@ pub(crate) fn several(waiting: Waiting) {
     println!("  {} loads, {} changes, {} calls hooked", counts[0], counts[1], counts[2]);
     assert!(counts.iter().all(|&count| count > 10), "{counts:?}");
     assert_eq!(waiting.missed(), 0);
+    // Whether the hooks were held in the moment of the fork, is chance.
+    let mut results = [0; 3];
+    for child in children {
+        results[result(child) as usize] += 1;
+    }
+    println!("  children: {} had the hooks, {} began anew", results[0], results[1]);
+    assert!(results[0] > 10 && results[2] == 0, "{results:?}");
     let mut hooks = waiting.lock().unwrap();
     for id in fixed {
         assert!(matches!(hooks.status(id), Ok(Status::Unloaded { .. })));
