@@ -44,13 +44,13 @@
 //! feature `files`, which is on by default. [`waiting`] hooks functions of objects that are not loaded yet.
 //!
 //! # What is not here yet
-//! Names for trampolines. The code of a transaction's hooks is kept when they are removed; only a set gives back what was
+//! The code of a transaction's hooks is kept when they are removed; only a set gives back what was
 //! made for it ([`HookSet::reclaim`]). A [`waiting::Waiting`] waits for functions, not for
-//! places in them: probes can't wait. Exceptions and backtraces
-//! pass through listeners, replacements and probes; but the trampolines and the few instructions of a stub have no unwind
-//! entry, so a backtrace from a signal handler that interrupts a thread just there ends there, and an exception doesn't
-//! pass a call that was relocated into a trampoline ([`grapnel_relocator::RelocationPlan::calls`]). In a process with a
-//! shadow stack the return can't be listened to.
+//! places in them: probes can't wait. In a process with a shadow stack the return can't be listened to.
+//!
+//! Exceptions and backtraces pass through listeners, replacements and probes. They pass through every trampoline and stub if
+//! [`HookSet::announce_to`] was asked for that: see [`seen`], where names for debuggers and perf are, too. One jump in the
+//! padding between functions, which a short patch takes, has no unwind entry.
 //!
 //! # Known weaknesses
 //! * A stub that is left for good in its few instructions, by a handler that `siglongjmp`s out of it or a thread that is
@@ -78,7 +78,7 @@
 //! # Safety
 //! `unsafe` is confined to: `sys` and `native` (system calls, assembly routines), `memory::view` (writing code),
 //! `memory::place` and `arena` (mapping and writing trampolines), `module`, `elf` and `extent` (reading loaded objects),
-//! `symbol` (calling IFUNC resolvers, memory that files are read into), `rebind` (writing addresses), `live` (the trap handler), `waiting` (what runs inside the dynamic linker), `listen` (what runs between a caller and its function),
+//! `symbol` (calling IFUNC resolvers, memory that files are read into), `rebind` (writing addresses), `live` (the trap handler), `waiting` (what runs inside the dynamic linker), `seen` (what unwinders and debuggers read), `listen` (what runs between a caller and its function),
 //! `patch`, `transaction`, `set` and `hook` (patching). Each says
 //! at its start what it relies on.
 #![cfg_attr(not(test), no_std)]
@@ -100,6 +100,7 @@ mod padding;
 mod patch;
 mod plan;
 pub mod rebind;
+pub mod seen;
 pub mod set;
 pub mod symbol;
 mod sys;

@@ -80,6 +80,20 @@ impl Fd {
         Ok(fd)
     }
 
+    /// Opens a file to write at its end, or makes it, for this user alone; not through a symbolic link.
+    pub(crate) fn append(path: &CStr) -> Result<Self> {
+        let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+        // SAFETY: `path` is a NUL-terminated string that outlives the call; opening touches no memory of ours.
+        let fd = retry(|| unsafe { syscall!(Sysno::openat, libc::AT_FDCWD, path.as_ptr(), flags, 0o600) })?;
+        Ok(Self(fd as i32))
+    }
+
+    /// Writes at the file's position.
+    pub(crate) fn write(&self, buf: &[u8]) -> Result<usize> {
+        // SAFETY: the kernel reads `buf`, which is borrowed for the call, and the file is no view of memory.
+        retry(|| unsafe { syscall!(Sysno::write, self.0, buf.as_ptr(), buf.len()) })
+    }
+
     /// What the file is, and how long.
     #[cfg(feature = "files")]
     pub(crate) fn kind_and_len(&self) -> Result<(FileKind, u64)> {

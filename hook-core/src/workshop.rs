@@ -14,6 +14,7 @@ use crate::{
     padding::{Standing, Surroundings, standing_in},
     patch::Edit,
     plan::Moving,
+    seen::piece::{Kind, Piece},
     sys,
     transaction::{Place, Request},
 };
@@ -209,6 +210,8 @@ impl<'a> Workshop<'a> {
         if !self.arena.write(&slot, &code, self.view.memory()) {
             return Err(Error::NoCodeMemory { target, errno: sys::EINVAL });
         }
+        let pad = plan.preamble.len();
+        self.arena.note(|| Piece::trampoline(slot, target, plan.site, pad, &moved));
         let jump = Bytes::new(&jump);
         let (aside, new) = match plan.stop {
             None => (None, jump),
@@ -245,7 +248,10 @@ impl<'a> Workshop<'a> {
         len: usize,
         replacement: CodeAddr,
     ) -> Result<CodeAddr, Error> {
-        if let Some(at) = self.arena.share_island(pattern, replacement.0) {
+        // One that others were told of stands for the function that it was made for.
+        let announced = self.arena.is_announced();
+        let shared = if announced { None } else { self.arena.share_island(pattern, replacement.0) };
+        if let Some(at) = shared {
             return Ok(CodeAddr(at));
         }
         let nowhere = Error::NotLive { site: plan.target, refusal: Refusal::NoIsland };
@@ -255,6 +261,7 @@ impl<'a> Workshop<'a> {
         if !self.arena.write(&slot, code.as_slice(), self.view.memory()) {
             return Err(nowhere);
         }
+        self.arena.note(|| Piece::jump(slot, Kind::Island, plan.target));
         self.arena.add_island(at.0, replacement.0);
         Ok(at)
     }

@@ -22,6 +22,16 @@
 #define Bytes_MAX 24
 
 /**
+ * Who is told of code that is made.
+ */
+typedef struct Audience Audience;
+
+/**
+ * How memory for code was made without ever being writable and executable at once.
+ */
+typedef struct CodeWay CodeWay;
+
+/**
  * Requests that are not committed yet.
  *
  * A batch does many with one synchronisation of all threads: the functions are patched, and what the out pointers point
@@ -54,6 +64,11 @@ typedef struct grapnel_rebinding grapnel_rebinding;
  * A hook that waits for its object, or is in. One thread at a time uses it.
  */
 typedef struct grapnel_wait grapnel_wait;
+
+/**
+ * Who is told: GRAPNEL_TO_UNWINDERS, GRAPNEL_TO_DEBUGGERS and GRAPNEL_TO_PERF, joined by |, or 0 for nobody.
+ */
+typedef unsigned int grapnel_audience;
 
 /**
  * Who may be running a function while it is patched: GRAPNEL_SINGLE_THREADED or GRAPNEL_LIVE.
@@ -115,6 +130,23 @@ typedef struct {
 typedef unsigned int grapnel_wait_state;
 
 /**
+ * Unwind entries, for the unwinders that are loaded: exceptions pass a call that was relocated, and a backtrace from a
+ * signal handler passes every instruction of a stub or a trampoline. libgcc's unwinder takes a lock in each step from then
+ * on (until GCC 13), so don't use it where a handler may interrupt its own thread's unwinding and ask for a backtrace.
+ */
+#define GRAPNEL_TO_UNWINDERS 1
+
+/**
+ * Names and unwind entries for debuggers, by the interface for code that is made at run time.
+ */
+#define GRAPNEL_TO_DEBUGGERS 2
+
+/**
+ * Names for perf, in /tmp/perf-PID.map, which is left there.
+ */
+#define GRAPNEL_TO_PERF 4
+
+/**
  * No other thread runs. Nearly every function that can be hooked at all can be hooked so. Calls of the function may be
  * under way; where one may return into the bytes that are overwritten, a trap catches it, as with GRAPNEL_LIVE.
  */
@@ -162,9 +194,28 @@ typedef unsigned int grapnel_wait_state;
  */
 #define GRAPNEL_FAILED 3
 
+
+
+
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
+
+/**
+ * Tells others of the code that hooks are made of, from the next commit on. Nobody is told if it isn't called.
+ *
+ * The code that others were told of is kept for good.
+ *
+ * # Errors
+ * If somebody can't be told, for instance because no unwinder is loaded, or hooks are being changed at this moment. Nobody
+ * is told then.
+ *
+ * # Safety
+ * Any thread may call this, not a signal handler, while no object is loaded or unloaded. Objects with unwinders stay
+ * loaded.
+ */
+grapnel_error *grapnel_announce(grapnel_audience audience);
 
 /**
  * Replaces a function: calls of `target` go to `replacement`.

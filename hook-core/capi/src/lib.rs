@@ -11,6 +11,7 @@
 //! Pointers come from C: each function says what it takes them for. Handles and errors are boxes that C holds and gives
 //! back once.
 
+pub mod announce;
 pub mod attach;
 pub mod batch;
 pub mod call;

@@ -157,6 +157,32 @@ fn a_fork_in_the_middle_of_a_commit_leaves_a_child_that_can_hook() {
 }
 
 #[test]
+fn exceptions_pass_relocated_calls() {
+    let told = "4000 replaced, 1000 caught inside, 1000 outside, 2000 cleaned";
+    assert_has(&SHARED.run("tests/programs/relocated_call.cc"), &[told]);
+    assert_has(&STATIC.run("tests/programs/relocated_call.cc"), &[told]);
+    // Else nothing would be shown by that.
+    let untold = SHARED.command(SHARED.dir.path().join("relocated_call")).arg("untold").output().unwrap();
+    assert!(!untold.status.success() && untold.stdout.is_empty(), "{untold:?}");
+}
+
+#[test]
+fn debuggers_and_perf_know_names() {
+    let names = SHARED.run("tests/programs/debugged.c");
+    assert_has(&names, &["outer [grapnel trampoline]\n", "outer [grapnel stub], the original\n"]);
+    let mut gdb = SHARED.command("gdb");
+    gdb.args(["-nx", "-batch", "-ex", "set debuginfod enabled off", "-ex", "break inner", "-ex", "run"]);
+    let text = run(gdb.args(["-ex", "bt"]).arg(SHARED.dir.path().join("debugged")));
+    let frames: Vec<_> = text.lines().filter(|line| line.starts_with('#')).collect();
+    let expected =
+        ["inner ()", "in outer [grapnel trampoline] ()", "in outer ()", "in replacement ()", "in main ()"];
+    assert_eq!(frames.len(), expected.len(), "{text}");
+    for (frame, expected) in frames.iter().zip(expected) {
+        assert!(frame.contains(expected), "{text}");
+    }
+}
+
+#[test]
 fn the_libraries_define_no_other_symbols() {
     for (library, option) in [
         (SHARED.dir.path().join("lib/libgrapnel_hook.so"), "--dynamic"),

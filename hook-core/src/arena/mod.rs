@@ -25,6 +25,7 @@ use core::{ops::Range, sync::atomic::AtomicU64};
 use crate::{
     memory::{maps::Maps, view::MemoryView},
     native::{self, Pattern},
+    seen::{Audience, Notices, SeenError, piece::Piece},
     sys::{self, Errno, PAGE},
 };
 pub use region::CodeWay;
@@ -49,6 +50,7 @@ pub struct Arena {
     given: usize,
     /// Something was given back, and nobody has synchronised since.
     stale: bool,
+    notices: Notices,
 }
 
 /// A piece of code memory.
@@ -85,7 +87,30 @@ impl Arena {
             ways: ways.to_vec(),
             given: 0,
             stale: false,
+            notices: Notices::default(),
         }
+    }
+
+    /// Tells others of the code that is made from now on: see [`seen`](crate::seen).
+    ///
+    /// # Errors
+    /// If somebody can't be told; then nobody is.
+    ///
+    /// # Safety
+    /// No object is loaded or unloaded meanwhile. Those with unwinders stay loaded, if these are to be told.
+    pub unsafe fn announce_to(&mut self, audience: Audience) -> Result<(), SeenError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.notices.begin(audience) }
+    }
+
+    /// Whether others are told of what is made, and so each piece of code serves one function for good.
+    pub(crate) fn is_announced(&self) -> bool {
+        self.notices.are_given()
+    }
+
+    /// Notes a piece of code that was written, for who is to be told when it is sealed.
+    pub(crate) fn note(&mut self, piece: impl FnOnce() -> Piece) {
+        self.notices.note(piece);
     }
 
     /// The executable regions and how each was made.
@@ -233,11 +258,15 @@ impl Arena {
         true
     }
 
-    /// Gives a slot back. Where its region can be written it is filled with traps, and used again.
+    /// Gives a slot back. Where its region can be written it is filled with traps, and used again. One that others were
+    /// told of is kept: to them it is what it was.
     ///
     /// # Safety
     /// No thread runs the slot's code or can come to it, and nobody gives it back twice.
     pub(crate) unsafe fn give_back(&mut self, slot: &CodeSlot, memory: &MemoryView) {
+        if self.notices.are_about(slot) {
+            return;
+        }
         self.write(slot, &[], memory);
         if let Some(region) = self.regions.iter_mut().find(|r| r.code.contains(&slot.at)) {
             region.put_back(slot);
@@ -281,9 +310,11 @@ impl Arena {
         self.words.put_back(word);
     }
 
-    /// Makes everything that was written executable. Afterwards every slot can be run.
+    /// Makes everything that was written executable, and tells of it who is to be told. Afterwards every slot can be run.
     pub(crate) fn seal(&mut self) -> Result<(), Errno> {
-        self.regions.iter_mut().try_for_each(Region::seal)
+        self.regions.iter_mut().try_for_each(Region::seal)?;
+        self.notices.give();
+        Ok(())
     }
 }
 

@@ -9,6 +9,7 @@
 //! | `registers.rs` | what a stub saves, and how listeners see it |
 //! | `save.rs` | saving and loading it, as macros |
 //! | `entry.rs`, `returns.rs` | the routines that call listeners |
+//! | `seen.rs` | what unwinders and debuggers are told of stubs and relocated code |
 //! | `stub.rs` | the code that is written for each thing that is attached |
 //! | `kernel.rs` | system calls and their structures, where they are not the same everywhere |
 
@@ -38,6 +39,17 @@ pub(crate) struct Pad {
     pub(crate) bytes: &'static [u8],
     /// Undoes what it does beyond that, for a replacement that begins anew.
     pub(crate) undo: &'static [u8],
+}
+
+/// What is in unwind tables and in objects, as far as it differs between instruction sets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Layout {
+    /// The column of the stack pointer.
+    pub(crate) stack_pointer: u8,
+    /// The column of the return address.
+    pub(crate) return_address: u8,
+    /// `e_machine`.
+    pub(crate) machine: u16,
 }
 
 /// A routine whose code may be changed by one aligned store from the first of the given forms to the second, which answer

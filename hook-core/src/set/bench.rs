@@ -23,6 +23,7 @@ use crate::{
     native::{self, JUMP_STUB_LEN, LINK_STUB_LEN, NEAR_REACH, StubKind},
     padding::standing_in,
     patch::Edit,
+    seen::piece::{Kind, Piece},
     sys,
     transaction::{HookId, Place, Request},
     workshop::Workshop,
@@ -93,6 +94,7 @@ impl<'a> Bench<'a> {
                 let address = core::ptr::from_ref(link) as usize as u64;
                 let code = native::link_stub(kind, at, word, routine, address, target.0);
                 self.write(target, &stub.code, code.as_ref().map(|code| &code[..]))?;
+                self.set.arena.note(|| Piece::link(stub.code, kind, target));
                 (What::Tell(link), stub)
             }
         };
@@ -182,13 +184,16 @@ impl<'a> Bench<'a> {
         let near = |(of, stub): &(StubKind, Stub)| {
             *of == kind && (stub.code.at as u64).abs_diff(target.0) < NEAR_REACH / 2
         };
-        if let Some(index) = self.set.spares.iter().position(near) {
+        // One that others were told of stands for the function that it was made for.
+        let spare = (!self.set.arena.is_announced()).then(|| self.set.spares.iter().position(near));
+        if let Some(index) = spare.flatten() {
             return Ok(self.set.spares.swap_remove(index).1);
         }
         let stub = self.stub(target, JUMP_STUB_LEN)?;
         let word = core::ptr::from_ref(stub.word) as usize as u64;
         let code = native::jump_stub(kind, stub.code.at as u64, word);
         self.write(target, &stub.code, code.as_ref().map(|code| &code[..]))?;
+        self.set.arena.note(|| Piece::jump(stub.code, Kind::Stub, target));
         Ok(stub)
     }
 

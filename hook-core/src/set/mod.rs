@@ -69,6 +69,7 @@ use crate::{
     listen::{self, Link},
     native::StubKind,
     padding::Standing,
+    seen::{Audience, SeenError},
 };
 
 /// Something that was attached, by its number in its set.
@@ -117,6 +118,18 @@ impl HookSet {
     /// A set whose code goes into this memory.
     pub fn with_arena(arena: Arena) -> Self {
         Self { arena, ..Self::default() }
+    }
+
+    /// Tells others of the code that is made from now on: see [`seen`](crate::seen).
+    ///
+    /// # Errors
+    /// As [`Arena::announce_to`].
+    ///
+    /// # Safety
+    /// As [`Arena::announce_to`].
+    pub unsafe fn announce_to(&mut self, audience: Audience) -> Result<(), SeenError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.arena.announce_to(audience) }
     }
 
     /// Begins to collect what is to be attached and removed. Nothing is read or changed yet.

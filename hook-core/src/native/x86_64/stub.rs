@@ -15,16 +15,16 @@ use crate::native::StubKind;
 /// `endbr64`, which costs nothing where it isn't enforced.
 const LANDING_PAD: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 /// `lea rsp, [rsp - 128]`: past the red zone, with the flags as they are.
-const PASS_RED_ZONE: [u8; 5] = [0x48, 0x8d, 0x64, 0x24, 0x80];
+pub(super) const PASS_RED_ZONE: [u8; 5] = [0x48, 0x8d, 0x64, 0x24, 0x80];
 /// `lea rsp, [rsp + 128]`.
-const RETURN_TO_RED_ZONE: [u8; 8] = [0x48, 0x8d, 0xa4, 0x24, 0x80, 0, 0, 0];
+pub(super) const RETURN_TO_RED_ZONE: [u8; 8] = [0x48, 0x8d, 0xa4, 0x24, 0x80, 0, 0, 0];
 
 /// `endbr64; jmp [rip + word]`.
 pub(crate) const JUMP_STUB_LEN: usize = 10;
 pub(crate) const LINK_STUB_LEN: usize = 64;
 
 /// Where the call of a link stub returns to, and its literals, counted from its start.
-const RETURN: usize = 16;
+pub(super) const RETURN: usize = 16;
 const ROUTINE: usize = 40;
 const LINK: usize = 48;
 const SITE: usize = 56;

@@ -1,0 +1,145 @@
+//! What unwinders and debuggers are told, as far as it depends on the instruction set.
+//!
+//! # Safety
+//! The two symbols that debuggers look for are data and a function of the form that their interface asks for.
+
+use grapnel_arch::{CodeAddr, x86_64::decode};
+
+use super::stub::{PASS_RED_ZONE, RETURN, RETURN_TO_RED_ZONE};
+use crate::{
+    native::{Layout, StubKind},
+    seen::{Descriptor, piece::Stack},
+};
+
+/// The columns of RSP and of the return address (System V ABI, 3.6.2), and `EM_X86_64`. `None` where unwinders and debuggers
+/// can't be told of anything.
+pub(crate) const LAYOUT: Option<Layout> = Some(Layout { stack_pointer: 7, return_address: 16, machine: 62 });
+
+/// The registers' columns, by their numbers in instructions.
+const COLUMN: [u8; 16] = [0, 2, 1, 3, 7, 6, 4, 5, 8, 9, 10, 11, 12, 13, 14, 15];
+
+/// What the relocated code of one instruction does to the stack before it is done, as the relocator's `far` says: it begins
+/// with a step over the red zone if it keeps a register there, and else leaves the stack to its one instruction.
+pub(crate) fn stack_within(code: &[u8], each: &mut dyn FnMut(usize, Stack)) {
+    let mut stack = Stack::default();
+    each(0, stack);
+    if !code.starts_with(&PASS_RED_ZONE) {
+        return;
+    }
+    let mut at = 0;
+    while let Ok(inst) = decode(CodeAddr(at as u64), code.get(at..).unwrap_or(&[])) {
+        let bytes = inst.bytes();
+        let (extended, plain) = match bytes {
+            [rex @ 0x40..=0x4f, rest @ ..] => (usize::from(rex & 1) * 8, rest),
+            bytes => (0, bytes),
+        };
+        let register = |opcode: u8| COLUMN[extended + usize::from(opcode & 7)];
+        match *plain {
+            // lea rsp, [rsp + disp]
+            [0x8d, 0x64, 0x24, disp] => {
+                stack.below = stack.below.wrapping_add_signed(-i32::from(disp.cast_signed()));
+            }
+            [0x8d, 0xa4, 0x24, a, b, c, d] => {
+                stack.below = stack.below.wrapping_add_signed(-i32::from_le_bytes([a, b, c, d]));
+            }
+            [opcode @ 0x50..=0x57] => {
+                stack.below += 8;
+                stack.kept = Some((register(opcode), stack.below));
+            }
+            [0x58..=0x5f] => {
+                stack.below = stack.below.wrapping_sub(8);
+                stack.kept = None;
+            }
+            // push and pop of memory
+            [0xff, modrm, ..] if modrm >> 3 & 7 == 6 => stack.below += 8,
+            [0x8f, modrm, ..] if modrm >> 3 & 7 == 0 => stack.below = stack.below.wrapping_sub(8),
+            _ => {}
+        }
+        at += bytes.len();
+        if at >= code.len() {
+            return;
+        }
+        each(at, stack);
+    }
+}
+
+/// The same for the stub of a listener or a probe.
+pub(crate) fn stack_of_link_stub(kind: StubKind, each: &mut dyn FnMut(usize, Stack)) {
+    each(0, Stack::default());
+    if kind == StubKind::Inside {
+        each(PASS_RED_ZONE.len(), Stack { below: 128, kept: None });
+        each(RETURN + RETURN_TO_RED_ZONE.len(), Stack::default());
+    }
+}
+
+core::arch::global_asm!(
+    ".pushsection .data.grapnel_hook_debug, \"aw\", @progbits",
+    ".p2align 3",
+    ".globl grapnel_hook_debug_descriptor",
+    ".hidden grapnel_hook_debug_descriptor",
+    "grapnel_hook_debug_descriptor:",
+    ".type __jit_debug_descriptor, @object",
+    "__jit_debug_descriptor: .long 1, 0",
+    ".quad 0, 0",
+    ".size __jit_debug_descriptor, 24",
+    ".popsection",
+    ".pushsection .text.grapnel_hook_debug, \"ax\", @progbits",
+    ".p2align 4",
+    ".globl grapnel_hook_debug_register",
+    ".hidden grapnel_hook_debug_register",
+    "grapnel_hook_debug_register:",
+    ".type __jit_debug_register_code, @function",
+    "__jit_debug_register_code:",
+    ".cfi_startproc",
+    "ret",
+    ".cfi_endproc",
+    ".size __jit_debug_register_code, . - __jit_debug_register_code",
+    ".popsection",
+);
+
+unsafe extern "C" {
+    static mut grapnel_hook_debug_descriptor: Descriptor;
+    safe fn grapnel_hook_debug_register();
+}
+
+/// The list for debuggers.
+pub(crate) fn debug_descriptor() -> *mut Descriptor {
+    &raw mut grapnel_hook_debug_descriptor
+}
+
+/// Where a debugger has its breakpoint.
+pub(crate) fn debug_register() {
+    grapnel_hook_debug_register();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use grapnel_relocator::{Isa, RelocationPlan, Window, WindowOptions};
+
+    /// The stack at each instruction of what becomes of one, too far away for its operand.
+    fn stacks(code: &[u8]) -> Vec<(u32, Option<(u8, u32)>)> {
+        let from = CodeAddr(0x7000_0000_0000);
+        let options = WindowOptions { entry: false, ..WindowOptions::default() };
+        let window = Window::decode_with(Isa::X86_64, from, code, 1, options).unwrap();
+        let moved = RelocationPlan::new(&window).unwrap().emit(CodeAddr(0x1000_0000)).unwrap();
+        assert!(moved.clobbers().is_empty());
+        let end = moved.map().to_relocated(code.len()).unwrap();
+        let mut stacks = Vec::new();
+        stack_within(&moved.bytes()[..end], &mut |_, stack| stacks.push((stack.below, stack.kept)));
+        stacks
+    }
+
+    #[test]
+    fn a_kept_register_is_found_on_the_stack() {
+        // cmp [rip + 8], rbx: with rax kept.
+        let rax = Some((0, 136));
+        let kept = [(0, None), (128, None), (136, rax), (136, rax), (136, rax), (128, None)];
+        assert_eq!(stacks(&[0x48, 0x39, 0x1d, 8, 0, 0, 0]), kept);
+        // push [rip + 8]
+        let kept = [(0, None), (128, None), (136, rax), (136, rax), (144, rax), (136, rax), (128, None)];
+        assert_eq!(stacks(&[0xff, 0x35, 8, 0, 0, 0]), kept);
+        // mov rax, [rip + 8]: rax is its own.
+        assert_eq!(stacks(&[0x48, 0x8b, 0x05, 8, 0, 0, 0]), [(0, None)]);
+    }
+}
