@@ -303,9 +303,10 @@ impl<const WORDS: usize> Sight<WORDS> {
     }
 
     fn before(&self, number: usize, live: &[Live], backwards: &mut bool) -> Live {
-        let Some(inst) = &self.code[number] else { return Live::UNSEEN };
-        let effects = inst.effects();
         let next = live.get(number + 1).copied().unwrap_or(Live::UNSEEN);
+        // It may be an instruction of a newer processor, and go on behind it.
+        let Some(inst) = &self.code[number] else { return Live { used: next.used, ..Live::UNSEEN } };
+        let effects = inst.effects();
         let mut at = |target: CodeAddr| {
             let index = self.index(target)?;
             *backwards |= index <= number;

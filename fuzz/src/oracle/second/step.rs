@@ -182,9 +182,15 @@ fn by_name_a32(
     };
     let listed = operands.ends_with("pc}");
     let first = operands.starts_with("pc,")
-        && !["str", "stm", "tst", "teq", "cmp", "cmn"].iter().any(|name| mnemonic.starts_with(name));
+        && !["str", "stm", "tst", "teq", "cmp", "cmn", "vldm", "vstm"]
+            .iter()
+            .any(|name| mnemonic.starts_with(name));
     let loads_pc = first || listed && (mnemonic.starts_with("ldm") || is("pop"));
-    let to = |offset: i64| Goes::Jump(CodeAddr(pc.offset(offset).0 & 0xffff_ffff));
+    // With bit 0 set it goes to T32 (DDI 0406, A2.3.1: ALUWritePC).
+    let to = |offset: i64| match CodeAddr(pc.offset(offset).0 & 0xffff_ffff) {
+        target if target.0 % 4 == 0 => Goes::Jump(target),
+        _ => Goes::Elsewhere,
+    };
     match mnemonic {
         _ if is("bl") || is("blx") => Goes::Call(None),
         _ if is("b") => target().map_or(Goes::Elsewhere, Goes::Jump),

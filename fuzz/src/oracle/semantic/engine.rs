@@ -158,6 +158,7 @@ impl Engine {
         world.overrun = false;
         world.undefined = 0;
         world.guessed = None;
+        world.strayed = false;
         world.steps = 0;
         world.stack = 0;
         Ok(())

@@ -224,12 +224,15 @@ pub(super) fn begin(uc: &mut Hooked<'_>, addr: u64) {
     world.undefined = world.undefined & !flags.defines | flags.undefines;
     if let Some(previous) = previous.filter(|previous| !previous.direct) {
         let flags = world.layout.flags;
-        let went = jumped || uc.reg_read(flags).is_ok_and(|flags| inspect::holds(previous.cond, flags));
+        let cond = if world.strayed { inspect::ALWAYS } else { previous.cond };
+        let went = jumped || uc.reg_read(flags).is_ok_and(|flags| inspect::holds(cond, flags));
         if went {
             uc.get_data_mut().jumps.push(addr);
         }
     }
     let world = uc.get_data_mut();
+    let member = isa == Isa::T32 && found.is_some_and(|inst| inst.cond != inspect::ALWAYS);
+    world.strayed = member && (jumped || world.strayed);
     let offset = addr.wrapping_sub(world.running.base) as usize;
     if !world.running.relocated {
         restore_spilled(uc);

@@ -163,7 +163,8 @@ const fn writes_pc(word: u32) -> bool {
     }
 }
 
-const ALWAYS: u8 = 14;
+/// The condition of what is always executed.
+pub(super) const ALWAYS: u8 = 14;
 
 const fn kind(call: bool) -> Kind {
     if call { Kind::Call } else { Kind::Plain }

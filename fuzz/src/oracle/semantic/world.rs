@@ -97,6 +97,8 @@ pub(super) struct World {
     pub(super) stopped_at: u64,
     /// Where the code went on in itself, by addresses that it has from a register or from memory.
     pub(super) jumps: Vec<u64>,
+    /// T32: a jump led into an IT block, past its IT, so that its members are under no condition.
+    pub(super) strayed: bool,
     pub(super) steps: usize,
     /// The stack pointer at the start of the instruction of the window that is under way.
     pub(super) stack: u64,
@@ -136,6 +138,7 @@ impl World {
             entered: None,
             stopped_at: 0,
             jumps: Vec::new(),
+            strayed: false,
             steps: 0,
             stack: 0,
             ahead: Vec::new(),
