@@ -22,7 +22,7 @@ use core::ops::Range;
 pub use lookup::{Function, Lookup, LookupError};
 use table::Table;
 
-use crate::{elf, module::Module};
+use crate::{elf, module::Module, native, sys};
 
 /// What a symbol stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -91,12 +91,34 @@ impl Symbol {
     pub unsafe fn resolve(&self) -> *const () {
         match self.kind {
             SymbolKind::Indirect => {
-                // SAFETY: an indirect symbol's address is a function of this type (System V ABI, x86-64 psABI 3.5.4;
-                // the arguments that other machines pass are ignored by resolvers that don't want them).
-                let resolver: extern "C" fn() -> *const () = unsafe { core::mem::transmute(self.addr) };
-                resolver()
+                // SAFETY: an indirect symbol's address is a function of this type; what it doesn't want of the arguments
+                // it ignores, as the caller's registers.
+                let resolver: extern "C" fn(usize, &Capabilities) -> *const () =
+                    unsafe { core::mem::transmute(self.addr) };
+                let capabilities = Capabilities::read();
+                resolver(capabilities.hwcap | native::RESOLVER_FLAG, &capabilities)
             }
             _ => self.pointer(),
+        }
+    }
+}
+
+/// What a resolver is told of the processor: nothing on x86-64, `AT_HWCAP` on ARM, and on AArch64 both arguments (its
+/// System V ABI, "GNU Indirect Functions").
+#[repr(C)]
+struct Capabilities {
+    size: usize,
+    hwcap: usize,
+    hwcap2: usize,
+}
+
+impl Capabilities {
+    fn read() -> Self {
+        let value = |kind| sys::auxiliary(kind).unwrap_or(0);
+        Self {
+            size: size_of::<Self>(),
+            hwcap: value(libc::AT_HWCAP as usize),
+            hwcap2: value(libc::AT_HWCAP2 as usize),
         }
     }
 }

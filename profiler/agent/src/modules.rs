@@ -18,7 +18,10 @@ use alloc::vec::Vec;
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use grapnel_hook::{module, symbol};
+use grapnel_hook::{
+    module::{self, BuildId},
+    symbol,
+};
 use grapnel_trace::event::Module;
 use grapnel_trace::ring::Producer;
 use grapnel_trace::wire::{self, kind};
@@ -256,7 +259,6 @@ fn full_path(name: &[u8], is_program: bool) -> Vec<u8> {
 
 /// The descriptor of the note of type NT_GNU_BUILD_ID (3) and owner `GNU`, as it is mapped.
 fn build_id(listed: &Listed) -> Option<Vec<u8>> {
-    const NT_GNU_BUILD_ID: u32 = 3;
     let within = |start: u64, len: u64| {
         listed.headers.iter().any(|load| {
             load.p_type == libc::PT_LOAD
@@ -266,28 +268,18 @@ fn build_id(listed: &Listed) -> Option<Vec<u8>> {
         })
     };
     let notes = listed.headers.iter().filter(|header| header.p_type == libc::PT_NOTE);
-    for note in notes.filter(|note| within(note.p_vaddr, note.p_memsz)) {
+    let mut notes = notes.filter(|note| within(note.p_vaddr, note.p_memsz));
+    notes.find_map(|note| {
         let address = listed.bias.wrapping_add(note.p_vaddr) as usize;
         // SAFETY: the note lies in a readable segment of a loaded object, file-backed for its whole length.
-        let mut bytes = unsafe {
+        let bytes = unsafe {
             core::slice::from_raw_parts(
                 core::ptr::with_exposed_provenance::<u8>(address),
                 note.p_memsz as usize,
             )
         };
-        while let Some(header) = bytes.first_chunk::<12>() {
-            let word =
-                |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
-            let (name, len, r#type) = (word(0) as usize, word(4) as usize, word(8));
-            let start = 12usize.checked_add(name.checked_next_multiple_of(4)?)?;
-            let descriptor = bytes.get(start..start.checked_add(len)?)?;
-            if r#type == NT_GNU_BUILD_ID && bytes.get(12..16) == Some(b"GNU\0") {
-                return Some(descriptor.to_vec());
-            }
-            bytes = bytes.get(start.checked_add(len.checked_next_multiple_of(4)?)?..).unwrap_or(&[]);
-        }
-    }
-    None
+        BuildId::in_notes(bytes).map(|id| id.as_bytes().to_vec())
+    })
 }
 
 /// Resolves with the current table, under the lock.

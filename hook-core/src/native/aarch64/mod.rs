@@ -253,6 +253,9 @@ pub(crate) fn rewrite_range() -> Range<usize> {
     grapnel_hook_rewrite as *const () as usize..&raw const grapnel_hook_rewrite_end as usize
 }
 
+/// What is added to the first argument of an IFUNC's resolver: that there is a second one (System V ABI for AArch64).
+pub(crate) const RESOLVER_FLAG: usize = 1 << 62;
+
 /// What a relocation writes, if that can be a function's address (ELF for the Arm 64-bit Architecture, 5.7).
 pub(crate) fn relocated_value(kind: u32) -> Option<RelocatedValue> {
     const R_AARCH64_ABS64: u32 = 257;

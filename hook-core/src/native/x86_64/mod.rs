@@ -224,6 +224,9 @@ unsafe extern "C" {
     pub(crate) fn signal_return();
 }
 
+/// What is added to the first argument of an IFUNC's resolver, which has none here.
+pub(crate) const RESOLVER_FLAG: usize = 0;
+
 /// What a relocation writes, if that can be a function's address (System V ABI, x86-64 psABI 4.4.1).
 pub(crate) fn relocated_value(kind: u32) -> Option<RelocatedValue> {
     const R_X86_64_64: u32 = 1;

@@ -48,8 +48,8 @@ fn wide(field: impl Into<u64>) -> u64 {
 
 /// Where distributions keep debug files.
 const DEBUG_ROOT: &[u8] = b"/usr/lib/debug";
-/// The main program, whatever its path leads to by now.
-const PROGRAM: &[u8] = b"/proc/self/exe";
+/// The main program, whatever its path leads to by now. Of the process it would be lost once the main thread has ended.
+const PROGRAM: &[u8] = b"/proc/thread-self/exe";
 
 /// Which kind of file symbols came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
