@@ -89,6 +89,33 @@ typedef void (*grapnel_listener)(grapnel_call *call, void *data);
  */
 typedef unsigned int grapnel_flags;
 
+#if defined(__aarch64__)
+/**
+ * The general registers of a call or of a probed place.
+ *
+ * At a function's entry `x16` and `x17` are what the way to the listener left in them (AAPCS64, 6.1.1), and `x30` is the
+ * return address; changes of the three are ignored there, and of `x16` and `x30` where it has returned.
+ */
+typedef struct {
+    /**
+     * X0 to X30.
+     */
+    uint64_t x[31];
+    /**
+     * Changes of it are ignored.
+     */
+    uint64_t sp;
+    /**
+     * The probed instruction, the function's entry, or where it returns to. Changes of it are ignored.
+     */
+    uint64_t pc;
+    /**
+     * NZCV, in probes only. At a function's entry and return the ABI gives the flags no meaning, and they read as 0.
+     */
+    uint64_t pstate;
+} grapnel_registers;
+#endif
+
 #if defined(__x86_64__)
 /**
  * The general registers of a call or of a probed place.

@@ -8,7 +8,7 @@ use std::{
 
 use grapnel_hook::HookSet;
 
-use crate::{
+use super::{
     backtrace::{self, Seen},
     samples,
     steps::{handle, regions},

@@ -76,7 +76,7 @@ pub(crate) fn take(pc: usize) {
     if regions.iter().any(|region| region.contains(&pc)) {
         INSIDE.fetch_add(1, Relaxed);
         let behind = frames.iter().skip_while(|at| **at != pc).nth(1);
-        reached &= behind.is_some_and(|at| crate::samples::around(*at));
+        reached &= behind.is_some_and(|at| super::samples::around(*at));
     }
     ALL.fetch_add(1, Relaxed);
     if !reached {

@@ -4,7 +4,7 @@ use std::{arch::global_asm, ffi::c_void, ops::Range};
 
 use grapnel_hook::HookSet;
 
-use crate::{
+use super::{
     backtrace::{self, Seen},
     samples::{self, Function},
 };
