@@ -27,11 +27,6 @@
 typedef struct Audience Audience;
 
 /**
- * How memory for code was made without ever being writable and executable at once.
- */
-typedef struct CodeWay CodeWay;
-
-/**
  * Requests that are not committed yet.
  *
  * A batch does many with one synchronisation of all threads: the functions are patched, and what the out pointers point
@@ -152,6 +147,34 @@ typedef struct {
 #endif
 
 /**
+ * Ways of making memory for code and of writing code, joined by |. None ever makes memory that is writable and executable
+ * at once.
+ */
+typedef unsigned int grapnel_ways;
+
+/**
+ * What became of what was removed.
+ */
+typedef struct {
+    /**
+     * How many bytes were freed.
+     */
+    size_t freed;
+    /**
+     * How many were kept, because a thread is in them or may come to them.
+     */
+    size_t kept;
+    /**
+     * How many removed listeners still wait for calls to leave, or may just be told of one.
+     */
+    size_t awaited;
+    /**
+     * The thread that didn't answer, or that was not on its own stack. All was kept then; 0 if there is none.
+     */
+    int unknown;
+} grapnel_reclaimed;
+
+/**
  * Where a hook that waits stands.
  */
 typedef unsigned int grapnel_wait_state;
@@ -202,6 +225,21 @@ typedef unsigned int grapnel_wait_state;
 #define GRAPNEL_GENERAL_ONLY 4
 
 /**
+ * Memory for code is one file in memory, mapped once to be executed and once to be written.
+ */
+#define GRAPNEL_TWO_VIEWS 1
+
+/**
+ * It is written through /proc/self/mem, and its protection never changes.
+ */
+#define GRAPNEL_PROC_MEM 2
+
+/**
+ * It is made writable and not executable, written, and made executable.
+ */
+#define GRAPNEL_PROTECT 4
+
+/**
  * No object of that name is loaded.
  */
 #define GRAPNEL_WAITING 0
@@ -249,8 +287,8 @@ grapnel_error *grapnel_announce(grapnel_audience audience);
  *
  * What was attached last to a function is the outermost, and is reached first. If `original` isn't NULL, what
  * `replacement` replaces, callable in its place, is stored there before the first call can reach the replacement: what
- * was attached before, and within that the function. It stays valid for good, also after the hook is removed. If `hook`
- * isn't NULL, the handle is stored there; otherwise the hook stays in for good.
+ * was attached before, and within that the function. It stays valid when the hook is removed, until grapnel_reclaim is
+ * called. If `hook` isn't NULL, the handle is stored there; otherwise the hook stays in for good.
  *
  * # Errors
  * If the function can't be hooked, or hooks are being changed at this moment by another thread or around this call.
@@ -623,6 +661,49 @@ grapnel_error *grapnel_find_at(const void *address,
                                size_t room,
                                void **start,
                                size_t *size);
+
+/**
+ * The ways in which memory for code was made so far: by default the first of GRAPNEL_TWO_VIEWS, GRAPNEL_PROC_MEM and
+ * GRAPNEL_PROTECT that the system allows. 0 if none was made, or while hooks are being changed.
+ *
+ * # Errors
+ * None.
+ *
+ * # Safety
+ * Any thread may call this, not a signal handler.
+ */
+grapnel_ways grapnel_code_ways(void);
+
+/**
+ * How the patch of a hooked function, or of a probed instruction, was written: GRAPNEL_PROC_MEM or GRAPNEL_PROTECT. 0 if
+ * there is none, or while hooks are being changed.
+ *
+ * # Errors
+ * None.
+ *
+ * # Safety
+ * `target` is only compared. Any thread may call this, not a signal handler.
+ */
+grapnel_ways grapnel_patch_way(const void *target);
+
+/**
+ * Frees what was removed and what no thread can reach any more. The rest is kept, and can be asked for again. If
+ * `reclaimed` isn't NULL, what became of it is stored there.
+ *
+ * With GRAPNEL_LIVE every other thread is interrupted once by a signal that the program has no handler for; a system call
+ * that the kernel doesn't begin anew by itself may answer EINTR then. No thread waits for another.
+ *
+ * # Errors
+ * If hooks are being changed at this moment, by another thread or around this call. Nothing was freed then.
+ *
+ * # Safety
+ * `reclaimed` is NULL or may be written. No original of a removed replacement is called any more, and no thread is in a
+ * replacement that will. No coroutine that isn't running was left in a listener or in a function's first instructions.
+ * With GRAPNEL_SINGLE_THREADED no other thread is in a call that something removed had to do with. Any thread may call
+ * this, not a signal handler.
+ */
+grapnel_error *grapnel_reclaim(grapnel_liveness liveness,
+                               grapnel_reclaimed *reclaimed);
 
 /**
  * Binds all importers of a function to `replacement`: every word of the loaded objects that the dynamic linker filled

@@ -116,8 +116,8 @@ pub(crate) unsafe fn probe(hit: grapnel_listener, data: *mut c_void, flags: grap
 ///
 /// What was attached last to a function is the outermost, and is reached first. If `original` isn't NULL, what
 /// `replacement` replaces, callable in its place, is stored there before the first call can reach the replacement: what
-/// was attached before, and within that the function. It stays valid for good, also after the hook is removed. If `hook`
-/// isn't NULL, the handle is stored there; otherwise the hook stays in for good.
+/// was attached before, and within that the function. It stays valid when the hook is removed, until grapnel_reclaim is
+/// called. If `hook` isn't NULL, the handle is stored there; otherwise the hook stays in for good.
 ///
 /// # Errors
 /// If the function can't be hooked, or hooks are being changed at this moment by another thread or around this call.

@@ -17,6 +17,7 @@ pub mod batch;
 pub mod call;
 pub mod error;
 pub mod find;
+pub mod memory;
 pub mod rebind;
 mod shared;
 pub mod wait;

@@ -137,6 +137,11 @@ fn a_library_that_comes_and_goes_is_waited_for() {
     assert_has(&STATIC.run("examples/wait.c"), &WAITED);
 }
 
+#[test]
+fn what_was_removed_is_given_back() {
+    assert_has(&SHARED.run("tests/programs/reclaim.c"), &["given back"]);
+}
+
 // Not the one that counts: memcheck has functions of its own in place of malloc and free.
 #[test]
 fn memcheck_has_nothing_to_say() {
