@@ -112,12 +112,15 @@ impl<'a> Drain<'a> {
             let over = self.orders.over.load(Ordering::Acquire);
             let wake = header.wake.load(Ordering::Acquire);
             self.discover(&mut refused);
-            let words: usize = self.active.iter_mut().map(Recording::drain).sum();
-            if words != 0 {
+            // Whoever waits for room goes on while what was taken is merged and written.
+            let made_room = || {
                 if header.waiting.load(Ordering::Acquire) != 0 {
                     header.room.fetch_add(1, Ordering::AcqRel);
                     futex_wake(&header.room);
                 }
+            };
+            let words: usize = self.active.iter_mut().map(|recording| recording.drain(&made_room)).sum();
+            if words != 0 {
                 self.tell();
             }
             if over {

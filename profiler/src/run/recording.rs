@@ -281,13 +281,17 @@ impl Recording {
         harmless(&String::from_utf8_lossy(message.strip_suffix(b"\0").unwrap_or(&message))).into_owned()
     }
 
-    /// Takes what is in the rings, and writes what is due. Returns how many words there were.
-    pub(crate) fn drain(&mut self) -> usize {
+    /// Takes what is in the rings, says so to `taken` if there was something, and writes what is due. Returns how many
+    /// words there were.
+    pub(crate) fn drain(&mut self, taken: &impl Fn()) -> usize {
         // Before the rings are looked at: what they do not show yet comes later than this.
         let now = ticks();
         let horizon = now.saturating_sub(VISIBLE_AFTER_TICKS);
         let open = self.any_open();
         let words = self.take_words();
+        if words != 0 {
+            taken();
+        }
         self.now_ns = monotonic_ns().saturating_sub(self.started_ns);
         // Somebody has a place before the horizon, perhaps, and is not done: look again soon.
         let stuck = self.now_ns.saturating_sub(self.last_progress_ns) > GAP_PATIENCE_NS;
