@@ -179,6 +179,11 @@ pub(crate) fn trap_address(context: &libc::ucontext_t) -> u64 {
     context.uc_mcontext.pc
 }
 
+/// Where the stack of an interrupted thread stands.
+pub(crate) fn stack_pointer(context: &libc::ucontext_t) -> usize {
+    context.uc_mcontext.sp as usize
+}
+
 /// Has the thread go on elsewhere.
 pub(crate) fn set_pc(context: &mut libc::ucontext_t, pc: u64) {
     context.uc_mcontext.pc = pc;
