@@ -10,7 +10,7 @@ use std::{
 
 use engine::{
     module::{self, Module},
-    symbol::{self, Lookup, LookupError, Symbol},
+    symbol::{self, Lookup, LookupError, Symbol, SymbolKind},
 };
 
 use crate::error::grapnel_error;
@@ -41,7 +41,8 @@ fn find(modules: &[Module], object: Option<&CStr>, name: &CStr) -> Result<Symbol
         object.is_none_or(|name| module.file_name().starts_with(name) || module.is_called(name))
     };
     let candidates = || modules.iter().filter(called);
-    let exported = |module| symbol::find(module, name.to_bytes());
+    let function = |symbol: &Symbol| symbol.kind != SymbolKind::Object;
+    let exported = |module| symbol::find(module, name.to_bytes()).filter(function);
     if let Some(found) = candidates().find_map(exported) {
         return Ok(found);
     }

@@ -5,12 +5,12 @@ use alloc::vec::Vec;
 use core::cell::OnceCell;
 use core::ops::Range;
 
-use super::Symbol;
 #[cfg(feature = "files")]
 use super::{
     Best,
     files::{FileError, FileSymbol, FileSymbols},
 };
+use super::{Symbol, SymbolKind};
 use crate::{extent, module::Module};
 
 /// Finds functions of one loaded object: first among what it exports, then, with the feature `files`, in its files, which
@@ -116,6 +116,8 @@ impl<'a> Lookup<'a> {
             Some(version) => super::find_version(self.module, base, version),
             None => super::find(self.module, base),
         };
+        // Data of the name is no function.
+        let exported = exported.filter(|symbol| symbol.kind != SymbolKind::Object);
         exported.map_or_else(|| self.find_in_files(name, base, version), Ok)
     }
 
@@ -177,7 +179,7 @@ impl<'a> Lookup<'a> {
         })?;
         let (mut best, mut local) = (Best::default(), Vec::<Symbol>::new());
         files.for_each_of_name(base, &mut |found: FileSymbol<'_>| {
-            if version.is_some() && found.version != version {
+            if found.symbol.kind == SymbolKind::Object || version.is_some() && found.version != version {
                 return;
             }
             match found.local {

@@ -152,7 +152,7 @@ impl Waiting {
     }
 
     /// The hooks, for this thread alone. While they are held, no object is loaded or unloaded: other threads wait in
-    /// `dlopen`.
+    /// `dlopen`, for five seconds at most.
     ///
     /// # Errors
     /// [`WaitError::Busy`] if another thread holds them or loads objects for seconds, or this one does around this call.
@@ -199,7 +199,6 @@ impl State {
     fn in_notice(&self, work: impl FnOnce(&mut Kept)) {
         let Ok(held) = self.hold() else {
             self.missed.fetch_add(1, Relaxed);
-            self.changing.store(0, SeqCst);
             return;
         };
         // SAFETY: this thread holds the lock.

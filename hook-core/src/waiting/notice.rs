@@ -81,6 +81,8 @@ unsafe extern "C" fn on_change(_: &mut Entry, data: *mut c_void) {
             // Before the lock is given back: until here, what is kept isn't true.
             state.changing.store(0, SeqCst);
         });
+        // Also if nothing could be done about it.
+        state.changing.store(0, SeqCst);
     } else {
         // Who reads the list has seen to it that it doesn't change, or sees now that it does; the former is waited for.
         state.changing.store(lock::this_thread(), SeqCst);

@@ -160,6 +160,9 @@ fn versions_are_told_apart() {
         [&b"memcpy@GLIBC_2.2.5"[..], b"memcpy@GLIBC_2.14"].map(|name| Lookup::new(&libc).find(name));
     let [old, new] = versions.map(Result::unwrap);
     assert!(old.hidden && !new.hidden);
+    // Data of the name is no function.
+    assert!(grapnel_hook::symbol::find(&libc, b"environ").is_some());
+    assert!(Lookup::new(&libc).find(b"environ").is_err());
 }
 
 #[test]

@@ -28,6 +28,7 @@ use object::{
 };
 
 use crate::{
+    Errno,
     module::{BuildId, Module},
     sys,
 };
@@ -133,6 +134,10 @@ impl FileSymbols {
 
     /// Looks into the object's own file.
     fn own(module: &Module, path: &[u8]) -> Result<Own, FileError> {
+        if !path.contains(&b'/') {
+            // No file's: the vDSO, for one. The current folder has nothing to do with it.
+            return Err(FileError::Unreadable { path: path.into(), errno: Errno(libc::ENOENT) });
+        }
         let contents = Contents::open(path)?;
         let opened = Opened::new(path, &contents)?;
         opened.check(module)?;

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use core::{cell::OnceCell, ops::Range};
 
 use object::{
-    NativeEndian, ReadRef, StringTable,
+    NativeEndian, ReadRef,
     elf::{SHN_ABS, SHN_UNDEF, STB_LOCAL},
     read::elf::{SectionHeader, SectionTable, Sym as _},
 };
@@ -14,6 +14,8 @@ use crate::symbol::{Symbol, SymbolKind};
 
 /// More symbols than any object has.
 const COUNT_MAX: usize = 1 << 23;
+/// Longer names are none: many symbols may share one, and each costs its length.
+const NAME_MAX: u64 = 4096;
 /// How many labels inside a function are passed by on the way to its beginning.
 const LABELS_WITHIN: usize = 64;
 
@@ -96,8 +98,9 @@ impl Table {
     }
 
     fn full_name(&self, raw: &Sym) -> Option<&[u8]> {
-        let strings = StringTable::new(&self.contents, self.names.start, self.names.end);
-        raw.name(NativeEndian, strings).ok()
+        let start = self.names.start.checked_add(u64::from(raw.st_name(NativeEndian)))?;
+        let end = self.names.end.min(start.saturating_add(NAME_MAX));
+        (&self.contents).read_bytes_at_until(start..end, 0).ok()
     }
 
     /// The symbol with this index, if it has a name and an address.
