@@ -342,7 +342,8 @@ mod tests {
     #[test]
     fn places_are_found_near_with_and_without_a_list_of_mappings() {
         let near = some_code();
-        let reach = near - (1 << 31) + PAGE..near + (1 << 31) - PAGE;
+        let reach = near.saturating_sub(native::NEAR_REACH as usize) + PAGE
+            ..near + native::NEAR_REACH as usize - PAGE;
         let maps = Maps::read().unwrap();
         for way in CodeWay::ALL {
             let mut arena = Arena::with_ways(&[way]);
@@ -365,7 +366,8 @@ mod tests {
     #[test]
     fn slots_do_not_overlap_and_a_full_reach_is_an_error() {
         let near = some_code();
-        let reach = near - (1 << 31) + PAGE..near + (1 << 31) - PAGE;
+        let reach = near.saturating_sub(native::NEAR_REACH as usize) + PAGE
+            ..near + native::NEAR_REACH as usize - PAGE;
         let maps = Maps::read().unwrap();
         let mut arena = Arena::new();
         let view = MemoryView::open();
@@ -405,7 +407,8 @@ mod tests {
     #[test]
     fn what_comes_back_is_given_out_again() {
         let near = some_code();
-        let reach = near - (1 << 31) + PAGE..near + (1 << 31) - PAGE;
+        let reach = near.saturating_sub(native::NEAR_REACH as usize) + PAGE
+            ..near + native::NEAR_REACH as usize - PAGE;
         let (maps, memory) = (Maps::read().unwrap(), MemoryView::open());
         for way in CodeWay::ALL {
             let mut arena = Arena::with_ways(&[way]);

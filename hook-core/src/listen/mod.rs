@@ -290,7 +290,8 @@ fn with_care(guarded: bool, listener: impl FnOnce()) {
 static ERRNO: AtomicIsize = AtomicIsize::new(0);
 
 unsafe extern "C" {
-    /// libc's, in glibc and musl.
+    /// libc's, which Android calls otherwise.
+    #[cfg_attr(target_os = "android", link_name = "__errno")]
     fn __errno_location() -> *mut i32;
 }
 

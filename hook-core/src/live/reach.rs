@@ -312,7 +312,7 @@ mod tests {
 
     /// An address that is on no stack but where a test puts it.
     fn base() -> u64 {
-        !core::hint::black_box(!0x4242_4242_0000u64)
+        !core::hint::black_box(!0x4242_4242_0000u64) & usize::MAX as u64
     }
 
     #[inline(never)]

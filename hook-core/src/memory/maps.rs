@@ -13,7 +13,7 @@ use crate::sys::{self, Fd};
 pub(crate) const LOWEST: usize = 0x1_0000;
 pub(crate) use crate::native::HIGHEST;
 /// The heap is left this much room to grow, and the main thread's stack as well, if there is another place.
-const ROOM: usize = 1 << 30;
+const ROOM: usize = if usize::BITS == 64 { 1 << 30 } else { 8 << 20 };
 
 /// What a mapping is, as far as placement cares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,6 +2,8 @@
 
 #[path = "../common/code.rs"]
 mod code;
+#[path = "../common/poke.rs"]
+mod poke;
 mod refusals;
 #[path = "../common/samples.rs"]
 mod samples;

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use grapnel_hook::{Arena, CodeWay, Error, Hook, HookId, Liveness, PatchWay, Transaction};
 
-use crate::{code, function, samples};
+use crate::{code, function, poke::poke, samples};
 
 extern "C" fn plus_100(x: u64) -> u64 {
     x + 100
@@ -265,17 +265,5 @@ fn without_proc() {
         7 => {}
         9 => println!("  not root: a process without /proc/self/mem was not tried"),
         other => panic!("{other}"),
-    }
-}
-
-/// What another patcher would do.
-fn poke(at: *const (), bytes: &[u8]) {
-    let page = at as usize & !4095;
-    let rights = libc::PROT_READ | libc::PROT_EXEC;
-    // SAFETY: the test's own code, which nothing runs meanwhile; it may run and be written at once for a moment.
-    unsafe {
-        assert_eq!(libc::mprotect(page as *mut _, 8192, rights | libc::PROT_WRITE), 0);
-        std::ptr::copy_nonoverlapping(bytes.as_ptr(), code::start(at).cast_mut().cast(), bytes.len());
-        assert_eq!(libc::mprotect(page as *mut _, 8192, rights), 0);
     }
 }

@@ -11,13 +11,13 @@ use grapnel_hook::{
     listen::{self, Entry, Exit},
 };
 
-use crate::{at, attach, find, function, remove};
+use crate::{at, attach, code, find, function, isa, remove};
 
 const NOTHING: *mut c_void = std::ptr::null_mut();
 
 pub(crate) fn run() {
     arguments_in_registers_and_memory();
-    all_registers_are_kept();
+    floating_point();
     errno_is_kept();
     guarded();
     variadic();
@@ -37,7 +37,7 @@ fn arguments_in_registers_and_memory() {
             // SAFETY: the function has ten arguments.
             assert_eq!(unsafe { call.argument(i) }, i as u64 % 9);
         }
-        assert_eq!(call.registers().rip, ten as *const () as u64);
+        assert_eq!(isa::pc(call.registers()), code::start(ten as *const ()) as u64);
         // SAFETY: as above; each is a digit.
         unsafe {
             call.set_argument(1, 7);
@@ -60,81 +60,27 @@ fn arguments_in_registers_and_memory() {
     assert_eq!(ten(0, 1, 2, 3, 4, 5, 6, 7, 8, 0), 123_456_780);
 }
 
-// Calls a function with known values in all registers, and hands out what they are afterwards.
-std::arch::global_asm!(
-    ".pushsection .text.with_registers, \"ax\", @progbits",
-    "with_registers:", // (function, values: [u64; 15], seen: [u64; 15])
-    ".cfi_startproc",
-    "push rbx; push rbp; push r12; push r13; push r14; push r15; push rdx; push rdi",
-    ".cfi_adjust_cfa_offset 64",
-    "sub rsp, 8",
-    ".cfi_adjust_cfa_offset 8",
-    "mov rax, [rsi]; mov rcx, [rsi + 8]; mov rdx, [rsi + 16]; mov rbx, [rsi + 24]; mov rbp, [rsi + 32]",
-    "mov rdi, [rsi + 48]; mov r8, [rsi + 56]; mov r9, [rsi + 64]; mov r10, [rsi + 72]; mov r11, [rsi + 80]",
-    "mov r12, [rsi + 88]; mov r13, [rsi + 96]; mov r14, [rsi + 104]; mov r15, [rsi + 112]; mov rsi, [rsi + 40]",
-    "call [rsp + 8]",
-    "xchg rax, [rsp + 16]",
-    "mov [rax + 8], rcx; mov [rax + 16], rdx; mov [rax + 24], rbx; mov [rax + 32], rbp; mov [rax + 40], rsi",
-    "mov [rax + 48], rdi; mov [rax + 56], r8; mov [rax + 64], r9; mov [rax + 72], r10; mov [rax + 80], r11",
-    "mov [rax + 88], r12; mov [rax + 96], r13; mov [rax + 104], r14; mov [rax + 112], r15",
-    "mov rcx, [rsp + 16]; mov [rax], rcx",
-    "add rsp, 24; pop r15; pop r14; pop r13; pop r12; pop rbp; pop rbx",
-    "ret",
-    ".cfi_endproc",
-    // Leaves all as it is.
-    ".p2align 4",
-    ".globl plain_return",
-    ".type plain_return, @function",
-    "plain_return:",
-    ".cfi_startproc",
-    "nop; nop; nop; nop; nop; nop; ret",
-    ".cfi_endproc",
-    ".size plain_return, . - plain_return",
-    ".globl with_registers",
-    ".popsection",
-);
-
-unsafe extern "C" {
-    fn with_registers(function: *const (), values: &[u64; 15], seen: &mut [u64; 15]);
-    fn plain_return();
-}
-
-/// Uses many registers, and the stack above and below.
-fn clobber() {
-    std::hint::black_box((0..50).map(|i| format!("{i}").len() as f64 * 1.5).sum::<f64>());
-}
-
-fn all_registers_are_kept() {
+fn floating_point() {
+    extern "C" fn weighted(a: f64, n: u64, b: f64) -> f64 {
+        std::hint::black_box(a) * n as f64 + b
+    }
     unsafe extern "C" fn enter(call: &mut Entry, _: *mut c_void) {
-        clobber();
-        let r = *call.registers();
-        let values = [
-            r.rax, r.rcx, r.rdx, r.rbx, r.rbp, r.rsi, r.rdi, r.r8, r.r9, r.r10, r.r11, r.r12, r.r13, r.r14,
-            r.r15,
-        ];
-        assert_eq!(values, std::array::from_fn(|i| 1000 + i as u64));
-        // SAFETY: the stack pointer points to the return address.
-        assert_eq!(unsafe { *(r.rsp as *const u64) }, call.return_address());
-        call.registers_mut().r10 += 5;
+        assert_eq!(f64::from_bits(call.vector(0).unwrap()[0]), 1.5);
+        assert_eq!(f64::from_bits(call.vector(1).unwrap()[0]), 0.25);
+        assert!(call.set_vector(1, [f64::to_bits(0.5), 0]));
     }
     unsafe extern "C" fn leave(call: &mut Exit, _: *mut c_void) {
-        clobber();
-        assert_eq!(call.registers().r10, 1014);
-        call.registers_mut().r11 += 7;
+        assert_eq!(f64::from_bits(call.vector(0).unwrap()[0]), 3.5);
+        assert!(call.set_vector(0, [f64::to_bits(9.0), 0]));
     }
-    let values: [u64; 15] = std::array::from_fn(|i| 1000 + i as u64);
+    let weighted: extern "C" fn(f64, u64, f64) -> f64 = std::hint::black_box(weighted);
     let mut set = HookSet::new();
     let plain = Listener::new(NOTHING).on_enter(enter).on_leave(leave);
-    for listener in [plain, plain.with_vectors(), plain.guarded()] {
-        let attached = attach(&mut set, |batch| batch.listen(plain_return as *const (), listener)).unwrap();
-        let mut seen = [0; 15];
-        // SAFETY: the function keeps all registers.
-        unsafe { with_registers(plain_return as *const (), &values, &mut seen) };
-        let mut expected = values;
-        expected[9] += 5;
-        expected[10] += 7;
-        assert_eq!(seen, expected);
+    for listener in [plain, plain.with_vectors()] {
+        let attached = attach(&mut set, |batch| batch.listen(weighted as *const (), listener)).unwrap();
+        assert_eq!(weighted(1.5, 2, 0.25), 9.0);
         remove(&mut set, attached).unwrap();
+        assert_eq!(weighted(1.5, 2, 0.25), 3.25);
     }
 }
 

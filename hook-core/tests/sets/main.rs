@@ -4,15 +4,19 @@
 mod code;
 #[path = "../common/find.rs"]
 mod find;
+#[cfg_attr(target_arch = "aarch64", path = "aarch64/mod.rs")]
+#[cfg_attr(target_arch = "x86_64", path = "x86_64/mod.rs")]
+mod isa;
 mod listeners;
 mod orders;
+#[path = "../common/poke.rs"]
+mod poke;
 mod probes;
+#[cfg(target_arch = "x86_64")]
 mod reclaim;
 #[path = "../common/samples.rs"]
 mod samples;
-mod under_way;
 mod unwinding;
-mod vectors;
 
 use grapnel_hook::{Attachment, Batch, BatchId, Error, HookSet, Liveness};
 
@@ -46,10 +50,10 @@ fn remove(set: &mut HookSet, attachment: Attachment) -> Result<(), Error> {
 fn main() {
     orders::run();
     listeners::run();
-    vectors::run();
-    under_way::run();
+    isa::run();
     unwinding::run();
     probes::run();
+    #[cfg(target_arch = "x86_64")]
     reclaim::run();
     assert_eq!(code::writable_code(), Vec::<String>::new());
     println!("ok");

@@ -10,7 +10,7 @@ use grapnel_hook::{
     listen::{Entry, Exit},
 };
 
-use crate::{at, attach, code, function, remove, samples};
+use crate::{at, attach, code, function, poke::poke, remove, samples};
 
 static ORIGINALS: [AtomicUsize; 3] = [const { AtomicUsize::new(0) }; 3];
 
@@ -136,17 +136,15 @@ fn in_and_out_takes_no_memory() {
 }
 
 fn a_failed_removal_changes_nothing() {
-    use std::os::unix::fs::FileExt;
-    let memory = std::fs::OpenOptions::new().write(true).open("/proc/self/mem").unwrap();
     let target = at("frame");
     let before = code::bytes(target, 32);
     let mut set = HookSet::new();
     let attachment = put(&mut set, target, 1);
     let patched = code::bytes(target, 5);
-    memory.write_all_at(&[0xcc], target as u64).unwrap();
+    poke(target, &[0xcc]);
     assert!(matches!(remove(&mut set, attachment), Err(Error::ForeignPatch { .. })));
     assert_eq!(code::bytes(target, 1), [0xcc]);
-    memory.write_all_at(&patched[..1], target as u64).unwrap();
+    poke(target, &patched[..1]);
     assert_eq!(function(target)(1), 21);
     assert_eq!(set.attached(CodeAddr(target as u64)).collect::<Vec<_>>(), [attachment]);
     remove(&mut set, attachment).unwrap();
@@ -157,7 +155,8 @@ fn what_can_not_be_attached() {
     unsafe extern "C" fn enter(_: &mut Entry, _: *mut c_void) {}
     let mut set = HookSet::new();
     let listener = Listener::new(std::ptr::null_mut()).on_enter(enter);
-    for name in ["breakpoint", "undefined", "inbound"] {
+    let there = |name: &&str| samples::all().iter().any(|sample| sample.name == *name);
+    for name in ["breakpoint", "undefined", "inbound"].into_iter().filter(there) {
         for _ in 0..3 {
             let error = attach(&mut set, |batch| batch.listen(at(name), listener)).unwrap_err();
             assert!(matches!(error, Error::Relocation { .. } | Error::InboundBranch { .. }), "{error}");
@@ -165,6 +164,9 @@ fn what_can_not_be_attached() {
     }
     // What was made for the first was there for the others.
     assert!(set.kept() < 64, "{}", set.kept());
+    if cfg!(not(target_arch = "x86_64")) {
+        return;
+    }
     let inside = (at("frame") as usize + 1) as *const ();
     attach(&mut set, |batch| batch.listen(at("frame"), listener)).unwrap();
     let error = attach(&mut set, |batch| batch.listen(inside, listener)).unwrap_err();
@@ -175,7 +177,7 @@ fn what_can_not_be_attached() {
 
 fn one_batch_for_all() {
     let mut set = HookSet::new();
-    let names = ["frame", "red_zone", "rip_lea", "compact"];
+    let names = ["frame", "early_branch", "literal", "compact"];
     let mut batch = set.begin();
     for name in names {
         batch.listen(at(name), Listener::new(4 as *mut c_void).on_leave(leave));

@@ -9,7 +9,8 @@
 //! routine goes on through the stub's word.
 //!
 //! # Safety
-//! The literals are read at an address that only a link stub gives. Stubs are never freed.
+//! The literals are read at an address that only a link stub gives. A stub is freed when no
+//! thread has such an address.
 
 use crate::native::StubKind;
 
@@ -86,7 +87,7 @@ fn bytes<const N: usize>(words: &[u32]) -> [u8; N] {
 /// # Safety
 /// `at` was given by a link stub.
 pub(crate) unsafe fn link_of_stub(at: u64) -> u64 {
-    // SAFETY: the stub's literals are there, and stubs are never freed.
+    // SAFETY: the stub's literals are there, and the stub stays while a thread has their address.
     unsafe { (at as usize as *const u64).byte_add(LINK).read() }
 }
 

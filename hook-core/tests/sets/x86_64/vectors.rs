@@ -12,33 +12,8 @@ use crate::{attach, remove};
 const NOTHING: *mut c_void = std::ptr::null_mut();
 
 pub(crate) fn run() {
-    floating_point();
     all_low_halves_are_kept();
     wide_vectors_are_kept_on_request();
-}
-
-fn floating_point() {
-    extern "C" fn weighted(a: f64, n: u64, b: f64) -> f64 {
-        std::hint::black_box(a) * n as f64 + b
-    }
-    unsafe extern "C" fn enter(call: &mut Entry, _: *mut c_void) {
-        assert_eq!(f64::from_bits(call.vector(0).unwrap()[0]), 1.5);
-        assert_eq!(f64::from_bits(call.vector(1).unwrap()[0]), 0.25);
-        assert!(call.set_vector(1, [f64::to_bits(0.5), 0]));
-    }
-    unsafe extern "C" fn leave(call: &mut Exit, _: *mut c_void) {
-        assert_eq!(f64::from_bits(call.vector(0).unwrap()[0]), 3.5);
-        assert!(call.set_vector(0, [f64::to_bits(9.0), 0]));
-    }
-    let weighted: extern "C" fn(f64, u64, f64) -> f64 = std::hint::black_box(weighted);
-    let mut set = HookSet::new();
-    let plain = Listener::new(NOTHING).on_enter(enter).on_leave(leave);
-    for listener in [plain, plain.with_vectors()] {
-        let attached = attach(&mut set, |batch| batch.listen(weighted as *const (), listener)).unwrap();
-        assert_eq!(weighted(1.5, 2, 0.25), 9.0);
-        remove(&mut set, attached).unwrap();
-        assert_eq!(weighted(1.5, 2, 0.25), 3.25);
-    }
 }
 
 // Calls a function with known values in the vector registers, and hands out what they are afterwards.
