@@ -18,6 +18,12 @@
 //! handler that interrupts its own thread in the middle of an unwinding and then asks for a backtrace may wait for that
 //! lock for ever. So don't ask for it where handlers take backtraces of threads that throw.
 //!
+//! libgcc allocates under that lock when hooks are prepared. A listener on `malloc` that takes a backtrace then waits for ever:
+//! don't have unwinders told where there is one.
+//!
+//! `/tmp/perf-PID.map` is added to, also where an earlier process of that number left one. Functions of libraries that
+//! aren't exported go by their addresses.
+//!
 //! What was announced is kept for good: its memory isn't used for other code.
 //!
 //! # Safety
