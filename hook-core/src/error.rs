@@ -57,7 +57,9 @@ pub enum Error {
         target: CodeAddr,
     },
     /// All vector state is to be kept, and the system doesn't let programs save it.
-    #[error("the vector registers can't be kept at {target}: the system has not switched XSAVE on")]
+    #[error(
+        "not all vector registers can be kept at {target}: the system or the processor lacks what it takes"
+    )]
     NoVectors {
         /// The function or the probed place.
         target: CodeAddr,

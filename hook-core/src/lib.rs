@@ -52,6 +52,25 @@
 //! [`HookSet::announce_to`] was asked for that: see [`seen`], where names for debuggers and perf are, too. One jump in the
 //! padding between functions, which a short patch takes, has no unwind entry.
 //!
+//! # On 32-bit Arm
+//! A32 and T32 code live in one process, and either may be hooked from either. Bit 0 of a function's address says which it
+//! is, in every address that goes in and out: that of a function, an original, or a place for a probe. Under QEMU 32-bit
+//! processes are tested in both sets, with Debian's libc, which is T32.
+//! * Nothing in an object says how long its functions are but their symbols. Without [`Options::size`] no code behind the
+//!   first instructions is looked at ([`Proof::ExtentUnknown`]), and a probe wants its function's addresses
+//!   ([`Error::NoFunction`]). No padding is used.
+//! * A call whose return is listened to ends backtraces, and an exception that would pass it ends the program: the unwind
+//!   tables (EHABI32) can't say where the real return address is. Listeners of entries alone and replacements are passed.
+//! * At a function's entry R12 isn't kept in a set (AAPCS32, 6.1.1). The functions within functions of GNU C get their frame
+//!   in it: replace these by a [`Transaction`], whose originals keep all registers.
+//! * Arguments and results are words: one of 64 bits takes two, of which the first has an even number.
+//! * Without [`Listener::with_vectors`], D16 to D31 and FPSCR are as the listener leaves them. With it the processor must
+//!   have all 32 ([`Error::NoVectors`]).
+//! * A patch of T32 code that is no aligned word is refused while threads run ([`Refusal::Unaligned`]).
+//! * Patches reach 16 MiB, where code for them must find room.
+//! * Emulators may not run what is written through `/proc/self/mem`, which is tried once. Code is then written through its own
+//!   pages, and not while other threads run it ([`Refusal::NoProcMem`]).
+//!
 //! # Known weaknesses
 //! * A stub that is left for good in its few instructions, by a handler that `siglongjmp`s out of it or a thread that is
 //!   cancelled there, loses one of the places for returns ([`listen::missed`]). They are not found again.

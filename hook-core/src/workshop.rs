@@ -168,6 +168,11 @@ impl<'a> Workshop<'a> {
         inside: bool,
     ) -> Result<Ready, Error> {
         let (isa, target) = (plan.isa, plan.target);
+        // Of pieces that are longer than a byte and no aligned word, half may be seen.
+        let mut live = native::trap(isa).len() == 1 || native::is_one_store(plan.site, plan.patch_len);
+        if self.live && !live {
+            return Err(Error::NotLive { site: target, refusal: Refusal::Unaligned });
+        }
         let refused = |source| Error::Relocation { target, bytes: plan.original, source };
         // The near redirect stands at the function's start, or in padding close to it.
         let near_at = plan.stop.as_ref().map_or(plan.site, |(at, _)| *at);
@@ -190,7 +195,7 @@ impl<'a> Workshop<'a> {
         code.extend_from_slice(plan.preamble);
         code.extend_from_slice(moved.bytes());
 
-        let (mut live, mut own) = (true, None);
+        let mut own = None;
         let unreached = Error::NoCodeMemory { target, errno: sys::EINVAL };
         let pattern = pattern.and_then(|site| Pattern::of(isa, site.0, &ways));
         let jump = match (pattern, direct) {

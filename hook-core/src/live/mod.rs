@@ -65,6 +65,8 @@ pub enum Refusal {
     NoProcMem(Errno),
     /// The hook wasn't prepared for it ([`Transaction::live`](crate::Transaction::live)).
     NotPrepared,
+    /// In T32, where instructions are of halfwords: the patch is no aligned word, and could be seen half written.
+    Unaligned,
     /// No place could be had for the island whose address makes traps of the bytes at which a thread may still be.
     NoIsland,
 }
@@ -76,6 +78,7 @@ impl core::fmt::Display for Refusal {
             Self::Kernel(errno) => write!(f, "the kernel refuses core synchronisation: {errno}"),
             Self::NoProcMem(errno) => write!(f, "/proc/self/mem can't be opened: {errno}"),
             Self::NotPrepared => f.write_str("the hook was not prepared for it"),
+            Self::Unaligned => f.write_str("the patch is no aligned word"),
             Self::NoIsland => f.write_str("no place for its island is free"),
         }
     }

@@ -21,11 +21,16 @@ pub(crate) fn map_near(
 ) -> Result<usize, Errno> {
     let mut fresh;
     let mut maps = maps;
-    // Another thread may take the place between the look and the mapping; then the look is repeated.
+    let mut tried = None;
+    // Another thread may take the place between the look and the mapping; then the look is repeated. The list of an emulator
+    // lacks what is its own.
     for _ in 0..8 {
         let Some(list) = maps else { break };
         let place = place(list, near, len, reach, true).or_else(|| place(list, near, len, reach, false));
         let Some(place) = place else { return Err(Errno(libc::ENOMEM)) };
+        if tried.replace(place) == Some(place) {
+            break;
+        }
         match map_exactly(place, len, prot, flags, file) {
             Err(EEXIST) => {
                 fresh = Maps::read()?;
@@ -35,10 +40,11 @@ pub(crate) fn map_near(
         }
     }
     // Without /proc: knock at addresses further and further away.
-    const STEP: usize = 16 << 20;
+    const KNOCKS: usize = 256;
+    let step = (reach.len() / KNOCKS).clamp(PAGE, 16 << 20) & !(PAGE - 1);
     let mut last = EEXIST;
-    for step in 1..=(i32::MAX as usize / STEP) {
-        for at in [near.checked_sub(step * STEP), near.checked_add(step * STEP)].into_iter().flatten() {
+    for distance in (1..=KNOCKS).map(|i| i * step) {
+        for at in [near.checked_sub(distance), near.checked_add(distance)].into_iter().flatten() {
             let at = at & !(PAGE - 1);
             if at < LOWEST || at < reach.start || at.saturating_add(len) > reach.end.min(HIGHEST) {
                 continue;

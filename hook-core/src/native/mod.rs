@@ -17,10 +17,14 @@ mod points;
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
+#[cfg(target_arch = "arm")]
+mod arm;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 #[cfg(target_arch = "aarch64")]
 use aarch64 as isa;
+#[cfg(target_arch = "arm")]
+use arm as isa;
 #[cfg(target_arch = "x86_64")]
 use x86_64 as isa;
 

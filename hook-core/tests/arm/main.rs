@@ -1,0 +1,21 @@
+//! Hooks in a 32-bit Arm process, where A32 and T32 code live side by side. One thread runs.
+
+#[cfg(target_arch = "arm")]
+mod compiled;
+#[cfg(target_arch = "arm")]
+mod heap;
+#[cfg(target_arch = "arm")]
+mod listeners;
+#[cfg(target_arch = "arm")]
+mod probes;
+
+fn main() {
+    #[cfg(target_arch = "arm")]
+    {
+        compiled::run();
+        heap::run();
+        listeners::run();
+        probes::run();
+    }
+    println!("ok");
+}
