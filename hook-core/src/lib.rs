@@ -71,6 +71,16 @@
 //! * Emulators may not run what is written through `/proc/self/mem`, which is tried once. Code is then written through its own
 //!   pages, and not while other threads run it ([`Refusal::NoProcMem`]).
 //!
+//! # On AArch64
+//! * A call that was listened to and never returns keeps its place until another call has the same stack pointer, or its
+//!   stack is gone.
+//! * Landing pads (BTI) are kept, and so is what signs a return address (PAC). Memory for code isn't guarded by landing
+//!   pads; pages that are written by `mprotect` lose that guard. What SVE keeps beyond 128 bits of a vector register, a
+//!   listener loses.
+//! * Pages of another size than 4 KiB are refused by the kernel, so there is no memory for code.
+//! * `/proc/self/mem` is tried once before it is relied on: emulators may not run what it changes. Code is then written
+//!   through its own pages, and not while other threads run it.
+//!
 //! # Known weaknesses
 //! * A stub that is left for good in its few instructions, by a handler that `siglongjmp`s out of it or a thread that is
 //!   cancelled there, loses one of the places for returns ([`listen::missed`]). They are not found again.
