@@ -80,9 +80,11 @@ impl Fd {
         Ok(fd)
     }
 
-    /// Opens a file to write at its end, or makes it, for this user alone; not through a symbolic link.
+    /// Opens a file to write at its end, or makes it, for this user alone; not through a symbolic link, and without waiting
+    /// for the reader of a pipe.
     pub(crate) fn append(path: &CStr) -> Result<Self> {
-        let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+        let to_what_is_there = libc::O_APPEND | libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
+        let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_CLOEXEC | to_what_is_there;
         // SAFETY: `path` is a NUL-terminated string that outlives the call; opening touches no memory of ours.
         let fd = retry(|| unsafe { syscall!(Sysno::openat, libc::AT_FDCWD, path.as_ptr(), flags, 0o600) })?;
         Ok(Self(fd as i32))

@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 __attribute__((noinline, noclone)) void inner(void)
@@ -37,6 +38,11 @@ int main(void)
     int (*volatile call)(void) = outer;
     char path[64];
     snprintf(path, sizeof path, "/tmp/perf-%d.map", getpid());
+    /* Somebody's pipe in the map's place, which nobody reads. */
+    grapnel_error *error = mkfifo(path, 0600) ? NULL : grapnel_announce(GRAPNEL_TO_PERF);
+    if (!error || remove(path))
+        return 1;
+    grapnel_error_free(error);
     check(grapnel_announce(GRAPNEL_TO_DEBUGGERS | GRAPNEL_TO_PERF));
     check(grapnel_replace((void *)outer, (void *)replacement, GRAPNEL_SINGLE_THREADED, (void **)&original, NULL));
     if (call() != 42)
