@@ -96,34 +96,60 @@ fn bit(isa: Isa, name: &str) -> Set {
 }
 
 /// What Capstone 5 has wrong of AArch64 registers, put right by the manual (DDI 0487, C6.2).
-const fn mend(word: u32, reads: Set, writes: Set) -> (Set, Set) {
-    let (rd, rn, rs) = (1 << (word & 31), 1 << (word >> 5 & 31), 1 << (word >> 16 & 31));
-    let general = (1 << 31) - 1;
+fn mend(word: u32, reads: Set, writes: Set) -> (Set, Set) {
+    const GENERAL: Set = (1 << 31) - 1;
+    /// Instructions by mask and value of which it misses that they read registers, and in which fields these are.
+    const MISSED: [(u32, u32, &[u32]); 4] = [
+        (0x1f00_0000, 0x0b00_0000, &[5, 16]), // CMP and CMN
+        (0xbe80_0000, 0x0c80_0000, &[5, 16]), // LD1 and its kin, with a register added
+        (0x7f26_0000, 0x1e02_0000, &[5]),     // SCVTF and UCVTF of a fixed point
+        (0x7f26_fc00, 0x1e22_0000, &[5]),     // the same without
+    ];
+    let field = |place: u32| 1 << (word >> place & 31) & GENERAL;
+    let (rd, rn, rs) = (field(0), field(5), field(16));
     match word {
         // SBFM and UBFM, and ADDS and SUBS of an immediate, overwrite Rd whole.
-        _ if word & 0x3f80_0000 == 0x1300_0000 && word >> 29 & 1 == 0 => (rn & general, rd & general),
-        _ if word & 0x3f00_0000 == 0x3100_0000 => (rn & general, rd & general),
-        // GMI, SUBP, PACGA and what else has two sources.
-        _ if word & 0x7fe0_0000 == 0x1ac0_0000 => ((rn | rs) & general, rd & general),
+        _ if word & 0x3f80_0000 == 0x1300_0000 && word >> 29 & 1 == 0 => (rn, rd),
+        _ if word & 0x3f00_0000 == 0x3100_0000 => (rn, rd),
+        // GMI, SUBP, SUBPS, PACGA and what else has two sources.
+        _ if word & 0x5fe0_0000 == 0x1ac0_0000 => (rn | rs, rd),
         // FCVTZS and FCVTZU to a fixed point, the same without one and their kin, FJCVTZS and FMOV to a general register.
-        _ if word & 0x7f20_fc00 == 0x1e20_0000 && matches!(word >> 16 & 7, 0 | 1 | 4..=6) => {
-            (0, rd & general)
-        }
-        _ if word & 0x7f3e_0000 == 0x1e18_0000 => (0, rd & general),
+        _ if word & 0x7f20_fc00 == 0x1e20_0000 && matches!(word >> 16 & 7, 0 | 1 | 4..=6) => (0, rd),
+        _ if word & 0x7f3e_0000 == 0x1e18_0000 => (0, rd),
+        // SMOV and UMOV.
+        _ if word & 0xbfe0_ec00 == 0x0e00_2c00 => (0, rd),
         // ADDG and SUBG.
-        _ if word & 0xbfc0_c000 == 0x9180_0000 => (rn & general, rd & general),
+        _ if word & 0xbfc0_c000 == 0x9180_0000 => (rn, rd),
+        // LDAR and LDLAR.
+        _ if word & 0x3fe0_0000 == 0x08c0_0000 => (rn, rd),
         // LDADD and its kin, and SWP, load Rt.
-        _ if word & 0x3b20_0c00 == 0x3820_0000 => ((rn | rs) & general, rd & general),
-        _ => (reads, writes),
+        _ if word & 0x3b20_0c00 == 0x3820_0000 => (rn | rs, rd),
+        _ => {
+            let missed = MISSED.iter().filter(|&&(mask, value, _)| word & mask == value);
+            let fields = missed.flat_map(|&(_, _, fields)| fields);
+            (reads | fields.fold(0, |all, &place| all | field(place)), writes)
+        }
     }
 }
 
-/// The same of A32 (DDI 0406, A8.8): STM reads the registers of its list.
+/// The same of A32 (DDI 0406, A8.8): STM reads the registers of its list, and a base that moves is written.
 const fn mend_a32(word: u32, reads: Set, writes: Set) -> (Set, Set) {
-    if word >> 28 != 15 && word & 0x0e10_0000 == 0x0800_0000 {
-        return (reads | word & 0xffff, writes);
+    if word >> 28 == 15 {
+        return (reads, writes);
     }
-    (reads, writes)
+    let base = 1 << (word >> 16 & 15);
+    let (before, moves) = (word >> 24 & 1 == 1, word >> 21 & 1 == 1);
+    let list = if word >> 20 & 1 == 0 { word & 0xffff } else { 0 };
+    match word >> 25 & 7 {
+        4 => (reads | list, if moves { writes | base } else { writes }),
+        6 if moves => (reads, writes | base),
+        2 | 3 if (word >> 25 & 1 == 0 || word >> 4 & 1 == 0) && (!before || moves) => (reads, writes | base),
+        // Shifts by a register; MLA and MLS.
+        0 if word & 0x90 == 0x10 => (reads | 1 << (word >> 8 & 15), writes),
+        0 if word & 0x0fa0_00f0 == 0x0020_0090 => (reads | 1 << (word >> 12 & 15), writes),
+        0 if word & 0x90 == 0x90 && word & 0x60 != 0 && (!before || moves) => (reads, writes | base),
+        _ => (reads, writes),
+    }
 }
 
 /// Where an AArch64 instruction of this name goes on.
