@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use grapnel_relocator::Isa;
 use iced_x86::{
-    Decoder, DecoderOptions, EncodingKind, FlowControl, Instruction, Mnemonic, Register, RflagsBits,
+    Decoder, DecoderOptions, EncodingKind, FlowControl, Instruction, Mnemonic, OpKind, Register, RflagsBits,
 };
 
 /// What is special about an instruction.
@@ -382,6 +382,12 @@ fn unjudged_x86_64(addr: u64, code: &[u8]) -> Option<&'static str> {
         | Mnemonic::Rdpid => Some(CLOCK),
         Mnemonic::Popfq | Mnemonic::Popf => Some("it may set the trap flag"),
         Mnemonic::Swapgs | Mnemonic::Wrfsbase | Mnemonic::Wrgsbase => Some("it changes segments"),
+        // It counts from one byte too early: the immediate lies between the displacement and the next instruction.
+        Mnemonic::Shld | Mnemonic::Shrd
+            if inst.is_ip_rel_memory_operand() && inst.op2_kind() == OpKind::Immediate8 =>
+        {
+            Some("the emulator has the operand of shld and shrd a byte too low")
+        }
         _ if inst.is_privileged() => Some("it is privileged"),
         _ if inst.encoding() == EncodingKind::XOP => Some("the emulator takes XOP for pop"),
         _ if inst.op0_register().is_segment_register() => Some("it changes segments"),
