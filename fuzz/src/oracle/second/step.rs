@@ -99,8 +99,7 @@ fn bit(isa: Isa, name: &str) -> Set {
 fn mend(word: u32, reads: Set, writes: Set) -> (Set, Set) {
     const GENERAL: Set = (1 << 31) - 1;
     /// Instructions by mask and value of which it misses that they read registers, and in which fields these are.
-    const MISSED: [(u32, u32, &[u32]); 4] = [
-        (0x1f00_0000, 0x0b00_0000, &[5, 16]), // CMP and CMN
+    const MISSED: [(u32, u32, &[u32]); 3] = [
         (0xbe80_0000, 0x0c80_0000, &[5, 16]), // LD1 and its kin, with a register added
         (0x7f26_0000, 0x1e02_0000, &[5]),     // SCVTF and UCVTF of a fixed point
         (0x7f26_fc00, 0x1e22_0000, &[5]),     // the same without
@@ -116,6 +115,8 @@ fn mend(word: u32, reads: Set, writes: Set) -> (Set, Set) {
         // FCVTZS and FCVTZU to a fixed point, the same without one and their kin, FJCVTZS and FMOV to a general register.
         _ if word & 0x7f20_fc00 == 0x1e20_0000 && matches!(word >> 16 & 7, 0 | 1 | 4..=6) => (0, rd),
         _ if word & 0x7f3e_0000 == 0x1e18_0000 => (0, rd),
+        // CMP and CMN of a register write none.
+        _ if word & 0x3f00_001f == 0x2b00_001f => (rn | rs, 0),
         // SMOV and UMOV.
         _ if word & 0xbfe0_ec00 == 0x0e00_2c00 => (0, rd),
         // ADDG and SUBG.
