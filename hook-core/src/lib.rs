@@ -90,6 +90,8 @@
 //!   call that one makes while the other is in it.
 //! * What was attached once keeps its stub until [`HookSet::reclaim`] is called; only an attachment of the same functions and
 //!   data uses it again. What that frees it must be told to, and coroutines that were left in a listener it doesn't see.
+//! * [`HookSet::reclaim`] doesn't see who else moved a patch of the set: its Safety section asks for that. A thread that has the
+//!   signal blocked by which it is asked keeps it pending, also across `execve`.
 //! * A [`Rebinding`](rebind::Rebinding) by name replaces each object's own function of that name, those of objects loaded
 //!   with `RTLD_LOCAL` and of other `dlmopen` namespaces among them; [`rebind::Rebinding::original`] is that of the first.
 //!   [`rebind::Rebinding::of`] is for one of them. A word that is bound in the very moment that it is changed may end up with

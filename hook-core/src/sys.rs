@@ -398,6 +398,23 @@ pub(crate) fn signal_thread(thread: i32, signal: i32) -> Result<()> {
     Ok(())
 }
 
+/// Whether a thread of this process is one of the kernel's (of io_uring, say), which runs no code of the program.
+pub(crate) fn is_kernel_worker(thread: i32) -> bool {
+    /// `PF_IO_WORKER` and `PF_USER_WORKER` (include/linux/sched.h).
+    const WORKER: u32 = 0x10 | 0x4000;
+    /// The place of the flags behind the name, which is in parentheses (proc_pid_stat(5), field 9).
+    const FLAGS: usize = 6;
+    let path = alloc::format!("/proc/self/task/{thread}/stat\0");
+    let mut buf = [0; 256];
+    let Ok(path) = CStr::from_bytes_with_nul(path.as_bytes()) else { return false };
+    let len = Fd::open(path, libc::O_RDONLY).and_then(|file| file.read(&mut buf)).unwrap_or(0);
+    let text = buf.get(..len).unwrap_or(&[]);
+    let behind = text.iter().rposition(|byte| *byte == b')').and_then(|at| text.get(at + 2..));
+    let flags = behind.and_then(|rest| rest.split(|byte| *byte == b' ').nth(FLAGS));
+    let flags = flags.and_then(|digits| core::str::from_utf8(digits).ok()?.parse::<u32>().ok());
+    flags.is_some_and(|flags| flags & WORKER != 0)
+}
+
 /// The threads of this process. One that is there all the time may be missing if another ends meanwhile.
 pub(crate) fn threads() -> Result<Vec<i32>> {
     /// Where the length of an entry of the directory stands, and its name (getdents64(2)).

@@ -41,7 +41,7 @@ pub struct grapnel_reclaimed {
     pub unknown: c_int,
 }
 
-/// The ways in which memory for code was made so far: by default the first of GRAPNEL_TWO_VIEWS, GRAPNEL_PROC_MEM and
+/// The ways in which memory for code was made so far: by default the first of GRAPNEL_PROC_MEM, GRAPNEL_TWO_VIEWS and
 /// GRAPNEL_PROTECT that the system allows. 0 if none was made, or while hooks are being changed.
 ///
 /// # Errors

@@ -10,7 +10,8 @@
 //! that goes away leaves its executable views behind, and only the writable ones go.
 //!
 //! After fork the child's regions are shared with the parent's where they are views of a file. So a region serves only
-//! the process that made it; its writable view isn't even mapped in the child.
+//! the process that made it; its writable view isn't even mapped in the child. And nothing in such a region is ever
+//! overwritten: the child may run what its parent has given back. It is unmapped as a whole.
 //!
 //! # Safety
 //! Slots are written through raw pointers. A slot's bytes belong to its holder alone, and [`Arena::write`] looks up the
@@ -76,6 +77,12 @@ impl Arena {
     /// An arena that doesn't try a file in memory, nor `/proc/self/mem`.
     pub fn with_protection_only() -> Self {
         Self::with_ways(&[CodeWay::Protect])
+    }
+
+    /// An arena that tries `/proc/self/mem` first, so that what is given back can be used again: a child made by fork has a
+    /// copy of its memory.
+    pub(crate) fn for_reuse() -> Self {
+        Self::with_ways(&[CodeWay::ProcMem, CodeWay::TwoViews, CodeWay::Protect])
     }
 
     /// An arena that tries only these ways, in this order.
@@ -258,8 +265,8 @@ impl Arena {
         true
     }
 
-    /// Gives a slot back. Where its region can be written it is filled with traps, and used again. One that others were
-    /// told of is kept: to them it is what it was.
+    /// Gives a slot back. Where its region can be written and isn't shared with children it is filled with traps, and used
+    /// again. One that others were told of is kept: to them it is what it was.
     ///
     /// # Safety
     /// No thread runs the slot's code or can come to it, and nobody gives it back twice.
@@ -267,27 +274,38 @@ impl Arena {
         if self.notices.are_about(slot) {
             return;
         }
-        self.write(slot, &[], memory);
-        if let Some(region) = self.regions.iter_mut().find(|r| r.code.contains(&slot.at)) {
+        let Some(index) = self.regions.iter().position(|r| r.code.contains(&slot.at)) else { return };
+        let shared = self.regions.get(index).is_some_and(Region::is_shared);
+        if !shared {
+            self.write(slot, &[], memory);
+        }
+        if let Some(region) = self.regions.get_mut(index) {
+            if shared {
+                region.idle += slot.len;
+                return;
+            }
             region.put_back(slot);
             self.given -= slot.len;
             self.stale = true;
         }
     }
 
-    /// Unmaps regions in which nothing is in use. One is kept, if it can still be written.
+    /// Unmaps regions in which nothing is in use. One is kept, if it can still be written everywhere.
     pub(crate) fn trim(&mut self) {
         let pid = sys::pid();
         let mut spare = false;
-        self.regions.retain(|region| {
+        let Self { regions, given, stale, .. } = self;
+        regions.retain(|region| {
             if !region.is_empty() || region.pid != pid {
                 return true;
             }
-            if region.serves(pid) && !core::mem::replace(&mut spare, true) {
+            if region.serves(pid) && region.idle == 0 && !core::mem::replace(&mut spare, true) {
                 return true;
             }
             // SAFETY: the region is this process's, and whoever had slots in it gave them back.
             unsafe { region.unmap() };
+            *given -= region.idle;
+            *stale = true;
             false
         });
     }
@@ -410,7 +428,7 @@ mod tests {
         let reach = near.saturating_sub(native::NEAR_REACH as usize) + PAGE
             ..near + native::NEAR_REACH as usize - PAGE;
         let (maps, memory) = (Maps::read().unwrap(), MemoryView::open());
-        for way in CodeWay::ALL {
+        for way in [CodeWay::ProcMem, CodeWay::Protect] {
             let mut arena = Arena::with_ways(&[way]);
             let mut held: Vec<(CodeSlot, &AtomicU64)> = Vec::new();
             let mut most = 0;
@@ -446,9 +464,34 @@ mod tests {
     }
 
     #[test]
+    fn what_children_share_stays_as_it_is_until_all_of_it_goes() {
+        let near = some_code();
+        let reach = near.saturating_sub(native::NEAR_REACH as usize) + PAGE
+            ..near + native::NEAR_REACH as usize - PAGE;
+        let memory = MemoryView::open();
+        let mut arena = Arena::with_ways(&[CodeWay::TwoViews]);
+        let slots = [0; 2].map(|_| arena.allocate(near, 16, &reach, None).unwrap());
+        for slot in &slots {
+            assert!(arena.write(slot, native::ANSWER_5, &memory));
+        }
+        for (slot, left) in slots.iter().zip([32, 0]) {
+            // SAFETY: nobody ran it.
+            unsafe { arena.give_back(slot, &memory) };
+            assert_eq!(
+                memory.bytes(slot.at, native::ANSWER_5.len()).as_slice(),
+                native::ANSWER_5,
+                "a child may run it"
+            );
+            arena.trim();
+            assert_eq!(arena.used(), left);
+        }
+        assert_eq!(arena.regions().count(), 0);
+    }
+
+    #[test]
     fn an_island_goes_with_the_last_who_shares_it() {
         let (maps, memory) = (Maps::read().unwrap(), MemoryView::open());
-        let mut arena = Arena::new();
+        let mut arena = Arena::for_reuse();
         let ways = [1, 0, 1, 0, 0];
         let Some(pattern) = Pattern::of(native::ISAS[0], some_code() as u64, &ways) else { return };
         let slot = arena.allocate_matching(&pattern, 14, Some(&maps)).unwrap();

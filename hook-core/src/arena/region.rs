@@ -18,7 +18,8 @@ use crate::{
 #[non_exhaustive]
 pub enum CodeWay {
     /// An executable and a writable view of one unlinked file in memory, whose descriptor is closed before the region is
-    /// used. Slots can be added while code in the region runs.
+    /// used. Slots can be added while code in the region runs. None is used twice, as children made by fork run the same
+    /// memory; it is freed when no slot of the region is in use.
     TwoViews,
     /// Executable from the start, and written through `/proc/self/mem`. Slots can be added while code in it runs.
     ProcMem,
@@ -42,6 +43,8 @@ pub(super) struct Region {
     pub(super) view: Option<usize>,
     /// Start and end of what is free, never two side by side.
     free: BTreeMap<usize, usize>,
+    /// How many bytes were given back and stay as they are, until all of the region was given back.
+    pub(super) idle: usize,
     /// For lengths that were asked for: below which address nothing so long is free.
     crowded: BTreeMap<usize, usize>,
     pub(super) way: CodeWay,
@@ -76,6 +79,7 @@ impl Region {
                         code,
                         view,
                         free,
+                        idle: 0,
                         crowded: BTreeMap::new(),
                         way: *way,
                         pid: sys::pid(),
@@ -92,8 +96,14 @@ impl Region {
         self.pid == pid && (self.view.is_some() || self.way == CodeWay::ProcMem)
     }
 
+    /// Nothing in it is in use.
     pub(super) fn is_empty(&self) -> bool {
-        self.free.get(&self.code.start) == Some(&self.code.end)
+        self.free.iter().map(|(start, end)| end - start).sum::<usize>() + self.idle == self.code.len()
+    }
+
+    /// Whether a child made by fork would run what is written over a slot: it has the hooks that this process had.
+    pub(super) fn is_shared(&self) -> bool {
+        self.way == CodeWay::TwoViews
     }
 
     /// Takes the first slot of a length that begins in `reach`.

@@ -17,6 +17,8 @@ mod call;
 mod guard;
 mod returns;
 
+pub(crate) use returns::each_return;
+
 use core::{
     ffi::c_void,
     sync::atomic::{AtomicIsize, AtomicU64, Ordering::*},

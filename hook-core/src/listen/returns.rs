@@ -87,6 +87,18 @@ pub(super) fn release(number: usize) -> (*const Link, u64) {
     taken
 }
 
+/// Where the calls that are under way will really return to, and some that never will.
+///
+/// A thread that looks finds the returns of its own calls among them: each point is taken before the address leaves the
+/// stack, and is free only after its thread has read it.
+pub(crate) fn each_return(mut told: impl FnMut(u64)) {
+    for (number, point) in POINTS.iter().enumerate() {
+        if point.state.load(Acquire) != 0 {
+            told(native::return_word(number).load(Relaxed));
+        }
+    }
+}
+
 /// How many calls have yet to return to this listener, those among them that never will.
 pub(super) fn awaited(link: &'static Link) -> usize {
     let is = |point: &&Point| {

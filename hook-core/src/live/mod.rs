@@ -30,7 +30,7 @@ use crate::sys::{self, Errno};
 
 pub use reach::Doubt;
 pub(crate) use reach::Suspects;
-pub(crate) use table::{POSITIONS, Ways, forget_site, leave};
+pub(crate) use table::{POSITIONS, Ways, leave};
 
 /// What the caller knows about the other threads while code is patched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -93,12 +93,22 @@ impl PatchingRight {
 
     /// The same where nothing has to be synchronised.
     pub(crate) fn for_traps() -> Result<Self, Refusal> {
+        let right = Self::for_the_table()?;
+        handler::install().map_err(Refusal::Kernel)?;
+        Ok(right)
+    }
+
+    /// The same where no code is patched.
+    pub(crate) fn for_the_table() -> Result<Self, Refusal> {
         let pid = sys::pid();
         let free = |holder: i32| (holder != pid).then_some(pid);
         HOLDER.fetch_update(Acquire, Relaxed, free).map_err(|_| Refusal::Busy)?;
-        let right = Self(());
-        handler::install().map_err(Refusal::Kernel)?;
-        Ok(right)
+        Ok(Self(()))
+    }
+
+    /// Forgets the ways from a patch that lead into this code, which is about to be freed.
+    pub(crate) fn forget_ways(&self, site: u64, into: &core::ops::Range<u64>) {
+        table::forget_ways(site, into);
     }
 
     /// Sees to it that so many entries take no allocation.

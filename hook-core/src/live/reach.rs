@@ -1,7 +1,8 @@
 //! Which code threads may still come to: by their registers, and by what is on their stacks.
 //!
 //! Code that nothing leads to any more is reached by who is in it, or by who returns to it. Each thread is asked by a
-//! signal, and looks at its own registers and through its own stack for words that are addresses in the code. So each
+//! signal, and looks at its own registers and through its own stack for words that are addresses in the code, and at the
+//! return addresses that listeners have taken from stacks. So each
 //! answer is about one moment of one thread; and it holds from then on, because a thread that is outside doesn't come
 //! back. No thread waits for another, and a thread that begins meanwhile begins outside.
 //!
@@ -23,7 +24,7 @@ use core::{
 
 use super::PatchingRight;
 use crate::{
-    Liveness, Refusal,
+    Liveness, Refusal, listen,
     memory::maps::{Kind, Maps},
     native,
     sys::{self, Errno, SigAction},
@@ -84,20 +85,29 @@ impl Suspects {
     /// # Safety
     /// The range is mapped and readable.
     unsafe fn look_at(&self, stack: Range<usize>) {
-        // Return addresses may be signed in the bits that addresses don't use.
-        const ADDRESS: u64 = (1 << 48) - 1;
-        let (Some(first), Some(last)) = (self.ranges.first(), self.ranges.last()) else { return };
-        let (lowest, highest) = (!first.0, !last.1);
         let start = stack.start.next_multiple_of(size_of::<usize>());
         for at in (start..stack.end).step_by(size_of::<usize>()) {
             // SAFETY: the caller's promise. Others may write the word meanwhile, hence volatile.
-            let word = unsafe { (at as *const usize).read_volatile() } as u64 & ADDRESS;
-            if lowest <= word
-                && word < highest
-                && let Some(reached) = self.index(word).and_then(|index| self.reached.get(index))
-            {
-                reached.store(true, Relaxed);
-            }
+            self.look_at_word(unsafe { (at as *const usize).read_volatile() } as u64);
+        }
+    }
+
+    /// Looks at where calls return to whose return address a listener has taken from the stack. Whoever calls this finds
+    /// those of its own thread's calls.
+    fn look_at_returns(&self) {
+        listen::each_return(|word| self.look_at_word(word));
+    }
+
+    fn look_at_word(&self, word: u64) {
+        // Return addresses may be signed in the bits that addresses don't use.
+        const ADDRESS: u64 = (1 << 48) - 1;
+        let (Some(first), Some(last)) = (self.ranges.first(), self.ranges.last()) else { return };
+        let word = word & ADDRESS;
+        if !first.0 <= word
+            && word < !last.1
+            && let Some(reached) = self.index(word).and_then(|index| self.reached.get(index))
+        {
+            reached.store(true, Relaxed);
         }
     }
 
@@ -109,6 +119,7 @@ impl Suspects {
         let stack = own_stack(&maps, here).ok_or(Doubt::OtherStack(sys::tid()))?;
         // SAFETY: this thread's own stack.
         unsafe { self.look_at(stack) };
+        self.look_at_returns();
         match liveness {
             Liveness::SingleThreaded => Ok(()),
             Liveness::Live => {
@@ -127,7 +138,8 @@ impl Suspects {
         // A list may lack a thread, if another ends while it is read.
         for _ in 0..ROUNDS {
             let threads = sys::threads().map_err(refused)?;
-            let new: Vec<i32> = threads.into_iter().filter(|thread| !asked.contains(thread)).collect();
+            let mut new: Vec<i32> = threads.into_iter().filter(|thread| !asked.contains(thread)).collect();
+            new.retain(|thread| !sys::is_kernel_worker(*thread));
             if new.is_empty() {
                 return Ok(());
             }
@@ -179,16 +191,20 @@ impl Question {
         let asked = unsafe { &*question };
         QUESTION.store(question, SeqCst);
         let signal = SIGNAL.load(Relaxed);
+        let mut refused = None;
         for (thread, answer) in &asked.answers {
-            if sys::signal_thread(*thread, signal).is_err() {
-                answer.store(ENDED, Relaxed);
+            match sys::signal_thread(*thread, signal) {
+                Ok(()) => {}
+                Err(Errno(libc::ESRCH)) => answer.store(ENDED, Relaxed),
+                // There may be no room for one more signal that waits (RLIMIT_SIGPENDING).
+                Err(errno) => refused = Some(Doubt::NotAsked(Refusal::Kernel(errno))),
             }
         }
         let missing = |(thread, answer): &(i32, AtomicU8)| {
-            let gone = || sys::signal_thread(*thread, 0).is_err();
+            let gone = || sys::signal_thread(*thread, 0) == Err(Errno(libc::ESRCH));
             answer.load(Acquire) == NONE && !gone()
         };
-        let mut patience = PATIENCE;
+        let mut patience = if refused.is_none() { PATIENCE } else { 0 };
         while patience > 0 && asked.answers.iter().any(missing) {
             sys::sleep_a_millisecond();
             patience -= 1;
@@ -198,7 +214,7 @@ impl Question {
             ELSEWHERE => Some(Doubt::OtherStack(entry.0)),
             _ => None,
         });
-        let doubt = doubts.into_iter().next();
+        let doubt = refused.or(doubts.into_iter().next());
         QUESTION.store(ptr::null_mut(), SeqCst);
         for _ in 0..PATIENCE {
             if BUSY.load(SeqCst) == 0 {
@@ -229,6 +245,7 @@ impl Question {
                 unsafe {
                     (*self.suspects).look_at(registers);
                     (*self.suspects).look_at(stack);
+                    (*self.suspects).look_at_returns();
                 }
                 ANSWERED
             }
@@ -247,17 +264,12 @@ fn own_stack(maps: &Maps, here: usize) -> Option<Range<usize>> {
     if mapping.kind == Kind::Stack {
         return Some(here..mapping.range.end);
     }
-    // The control block lies above the stack in the same memory (glibc, musl and bionic put it there).
+    // The control block lies above the stack in the same memory (glibc, musl and bionic put it there). The first thread's is
+    // elsewhere, and what lies below that is another stack: perhaps one for signals, which the kernel doesn't name while
+    // a handler is on it, if SS_AUTODISARM was asked for.
     let block = native::thread_pointer();
-    let above = |at: usize| maps.find(at).filter(|m| m.read && m.write).map(|m| m.range.end);
-    let mut end = here;
-    while let Some(next) = above(end) {
-        end = next;
-        if (here..end).contains(&block) {
-            return Some(here..block);
-        }
-    }
-    None
+    let own = sys::tid() != sys::pid() && mapping.read && mapping.write && here <= block;
+    (own && mapping.range.contains(&block)).then_some(here..block)
 }
 
 /// Chooses a signal that nobody else uses, and installs its handler, which stays: a thread may answer late.

@@ -121,10 +121,12 @@ pub(crate) fn leave(site: u64, left: bool) {
     }
 }
 
-/// Takes a place out. No thread has trapped there and is yet to look it up, and none will trap there.
-pub(crate) fn forget_site(site: u64) {
+/// Takes the ways from a place that lead into this code: no thread has trapped there and is yet to be sent to it, and none
+/// will. Another owner's ways stay. Only the holder of the patching right calls this.
+pub(super) fn forget_ways(site: u64, into: &core::ops::Range<u64>) {
     if let Some(entry) = Table::current().and_then(|table| table.find(site)) {
-        entry.ways.iter().for_each(|way| way.store(0, Relaxed));
+        let own = entry.ways.iter().filter(|way| into.contains(&way.load(Relaxed)));
+        own.for_each(|way| way.store(0, Relaxed));
     }
 }
 
@@ -209,7 +211,9 @@ mod tests {
         enter(base + 16 * 999, [7; POSITIONS]);
         assert_eq!(way_on(base + 16 * 999), Some(7));
         assert_eq!(TAKEN.load(Relaxed), taken);
-        forget_site(base + 16 * 999);
+        forget_ways(base + 16 * 999, &(8..20));
+        assert_eq!(way_on(base + 16 * 999), Some(7));
+        forget_ways(base + 16 * 999, &(7..8));
         assert_eq!(way_on(base + 16 * 999), None);
         enter(base + 16 * 999, [8; POSITIONS]);
         assert_eq!((way_on(base + 16 * 999), TAKEN.load(Relaxed)), (Some(8), taken));

@@ -91,7 +91,7 @@ impl Attachment {
 /// Everything that one owner attached.
 ///
 /// Dropping the value leaves it all in.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct HookSet {
     arena: Arena,
     /// By the function's or the probed instruction's address. One that was hooked once stays here.
@@ -109,15 +109,31 @@ pub struct HookSet {
     last: u64,
 }
 
+impl Default for HookSet {
+    fn default() -> Self {
+        Self::with_arena(Arena::for_reuse())
+    }
+}
+
 impl HookSet {
     /// A set with nothing attached.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A set whose code goes into this memory.
+    /// A set whose code goes into this memory. By itself a set makes memory by [`CodeWay::ProcMem`] first, in which what was
+    /// removed makes room at once.
     pub fn with_arena(arena: Arena) -> Self {
-        Self { arena, ..Self::default() }
+        Self {
+            arena,
+            sites: BTreeMap::new(),
+            places: BTreeMap::new(),
+            standing: Standing::default(),
+            touched: Vec::new(),
+            spares: Vec::new(),
+            orphans: Vec::new(),
+            last: 0,
+        }
     }
 
     /// Tells others of the code that is made from now on: see [`seen`](crate::seen).

@@ -15,7 +15,7 @@ use crate::{
     Arena, Doubt, Hook, Liveness,
     arena::CodeSlot,
     listen::{self, Link},
-    live::{self, Suspects},
+    live::{PatchingRight, Suspects},
     memory::view::MemoryView,
 };
 
@@ -46,6 +46,8 @@ impl HookSet {
     ///   had to do with.
     /// * Nobody calls an [`original`](super::PreparedBatch::original) any more of what was removed, and no thread is in a
     ///   replacement that will.
+    /// * Nobody else, another set or transaction among them, hooked one of the functions while it was patched by this set: the
+    ///   code that was moved for that leads to the code that is freed here, also when both hooks are out.
     /// * No coroutine that isn't running now was left in a listener, in a probe, or in the first instructions of a hooked
     ///   function.
     pub unsafe fn reclaim(&mut self, liveness: Liveness) -> Reclaimed {
@@ -64,11 +66,13 @@ impl HookSet {
         let before = self.arena.used();
         let memory = MemoryView::open();
         let suspects = Suspects::new(self.sites.values().flat_map(Site::suspects));
-        let doubt = suspects.ask(here, liveness).err();
-        if doubt.is_none() {
+        let asked = suspects.ask(here, liveness).and_then(|()| {
+            let right = PatchingRight::for_the_table().map_err(Doubt::NotAsked)?;
             // SAFETY: the caller's promise, and what the threads answered.
-            unsafe { self.free(&suspects, &memory) };
-        }
+            unsafe { self.free(&suspects, &memory, &right) };
+            Ok(())
+        });
+        let doubt = asked.err();
         let doubt = doubt.or(self.free_orphans(here, liveness).err());
         self.arena.trim();
         let kept =
@@ -78,7 +82,7 @@ impl HookSet {
 
     /// # Safety
     /// Nobody reaches what the suspects say isn't reached, or will come to it.
-    unsafe fn free(&mut self, suspects: &Suspects, memory: &MemoryView) {
+    unsafe fn free(&mut self, suspects: &Suspects, memory: &MemoryView, right: &PatchingRight) {
         let Self { arena, sites, orphans, .. } = self;
         sites.retain(|_, site| {
             let entire = site.is_idle() && site.suspects().all(|range| !suspects.is_reached(range.start));
@@ -97,8 +101,8 @@ impl HookSet {
                 }
             }
             if entire {
-                live::forget_site(site.hook.start.at.0);
                 for hook in site.outdated.iter().chain([&site.hook]) {
+                    right.forget_ways(hook.start.at.0, &hook.code);
                     // SAFETY: as above.
                     unsafe { free_hook(arena, hook, memory) };
                 }

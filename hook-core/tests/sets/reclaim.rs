@@ -12,7 +12,7 @@ use std::{
 };
 
 use grapnel_hook::{
-    Doubt, HookSet, Listener, Liveness, Options, Probe, Reclaimed,
+    Arena, CodeWay, Doubt, HookSet, Listener, Liveness, Options, Probe, Reclaimed,
     listen::{Entry, Exit, Hit},
 };
 
@@ -320,7 +320,142 @@ fn what_is_in_stays() {
     assert_eq!(set.kept(), 0);
 }
 
+/// A child made by fork keeps the hooks that its parent gives back.
+fn a_child_keeps_what_its_parent_frees() {
+    let target = at("frame");
+    let call = function(target);
+    for arena in [None, Some(Arena::with_ways(&[CodeWay::TwoViews]))] {
+        let mut set = arena.map_or_else(HookSet::new, HookSet::with_arena);
+        let attached = attach(&mut set, |b| b.replace(target, seven as *const ())).unwrap();
+        // Another function keeps the memory mapped.
+        let other = attach(&mut set, |b| b.replace(blocking_later as *const (), seven as *const ())).unwrap();
+        let mut pipe = [0; 2];
+        // SAFETY: two descriptors are written.
+        assert_eq!(unsafe { libc::pipe(pipe.as_mut_ptr()) }, 0);
+        // SAFETY: the child only reads, calls the function and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let mut byte = 0u8;
+            // SAFETY: as above.
+            unsafe {
+                libc::read(pipe[0], (&raw mut byte).cast(), 1);
+                libc::_exit(call(1) as i32);
+            }
+        }
+        remove(&mut set, attached).unwrap();
+        assert_eq!(reclaim(&mut set, Liveness::SingleThreaded).doubt, None);
+        let mut status = 0;
+        // SAFETY: the descriptors and the child are this test's.
+        unsafe {
+            libc::write(pipe[1], (&raw const status).cast(), 1);
+            assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+            libc::close(pipe[0]);
+            libc::close(pipe[1]);
+        }
+        remove(&mut set, other).unwrap();
+        assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 7, "{status:#x}");
+    }
+}
+
+/// A call in a trampoline may be one whose return address a listener has taken from the stack.
+fn return_addresses_that_listeners_took_are_looked_at() {
+    let target = blocking_first as *const ();
+    let set = Mutex::new(HookSet::new());
+    let attached = attach(&mut set.lock().unwrap(), |b| {
+        b.listen(target, Listener::new(core::ptr::null_mut()).on_enter(enter))
+    });
+    let attached = attached.unwrap();
+    let mut other = HookSet::new();
+    let within = attach(&mut other, |b| {
+        b.listen(blocking_call as *const (), Listener::new(core::ptr::null_mut()).on_leave(leave))
+    });
+    while_blocked(
+        function(target),
+        || {
+            let mut set = set.lock().unwrap();
+            // SAFETY: the other thread is behind the first instructions.
+            unsafe { set.remove(attached, Liveness::SingleThreaded) }.unwrap();
+            let reclaimed = reclaim(&mut set, Liveness::Live);
+            assert_eq!(reclaimed.doubt, None);
+            assert!(reclaimed.kept > 0, "{reclaimed:?}");
+        },
+        || {
+            let mut set = set.lock().unwrap();
+            assert_eq!(reclaim(&mut set, Liveness::Live).doubt, None);
+            assert_eq!(set.kept(), 0);
+        },
+    );
+    remove(&mut other, within.unwrap()).unwrap();
+}
+
+/// A thread that can't be asked hasn't ended. In a child, whose limit it is.
+fn who_can_not_be_asked_is_a_doubt() {
+    // SAFETY: no other thread runs, so the child can go on as this process.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let target = blocking_later as *const ();
+        let mut set = HookSet::new();
+        let listener = Listener::new(core::ptr::null_mut()).on_enter(blocking_enter);
+        let attached = attach(&mut set, |b| b.listen(target, listener)).unwrap();
+        let mut doubt = None;
+        while_blocked(
+            function(target),
+            || {
+                // SAFETY: the other thread is behind the first instructions; the limit is this process's.
+                unsafe {
+                    set.remove(attached, Liveness::SingleThreaded).unwrap();
+                    let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+                    assert_eq!(libc::setrlimit(libc::RLIMIT_SIGPENDING, &raw const none), 0);
+                }
+                doubt = reclaim(&mut set, Liveness::Live).doubt;
+            },
+            || {},
+        );
+        // SAFETY: the test ends here.
+        unsafe { libc::_exit(i32::from(!matches!(doubt, Some(Doubt::NotAsked(_))))) };
+    }
+    let mut status = 0;
+    // SAFETY: the child is this test's.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0, "{status:#x}");
+}
+
+/// A thread may yet trap in what another set has put in since.
+fn the_ways_of_other_sets_stay() {
+    extern "C" fn none(_: u64) -> u64 {
+        0
+    }
+    let target = blocking_first as *const ();
+    let live = |set: &mut HookSet| {
+        let mut batch = set.begin().live();
+        batch.replace(target, none as *const ());
+        // SAFETY: the function may be running, and is replaced by one of its type.
+        unsafe { batch.commit(Liveness::Live) }.remove(0)
+    };
+    let (mut set, mut other) = (HookSet::new(), HookSet::new());
+    let attached = live(&mut set).unwrap();
+    // SAFETY: as above.
+    unsafe { set.remove(attached, Liveness::Live) }.unwrap();
+    let mut later = None;
+    while_blocked(
+        function(target),
+        || {
+            // The call returns into this patch.
+            later = live(&mut other).ok();
+            assert_eq!(reclaim(&mut set, Liveness::Live).doubt, None);
+            assert_eq!(set.kept(), 0);
+        },
+        || {},
+    );
+    // SAFETY: as above.
+    unsafe { other.remove(later.unwrap(), Liveness::Live) }.unwrap();
+}
+
 pub(crate) fn run() {
+    a_child_keeps_what_its_parent_frees();
+    return_addresses_that_listeners_took_are_looked_at();
+    who_can_not_be_asked_is_a_doubt();
+    the_ways_of_other_sets_stay();
     ever_new_data_leaks_nothing();
     code_is_kept_while_a_thread_is_in_it();
     who_does_not_answer_is_named();
