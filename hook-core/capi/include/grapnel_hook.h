@@ -111,6 +111,26 @@ typedef struct {
 } grapnel_registers;
 #endif
 
+#if defined(__arm__)
+/**
+ * The general registers of a call or of a probed place.
+ *
+ * At a function's entry `r12` is what the way to the listener left in it (AAPCS32, 6.1.1), and `r14` is the return address;
+ * changes of the two are ignored there and where it has returned.
+ */
+typedef struct {
+    /**
+     * R0 to R12, SP, LR and PC. Changes of SP and PC are ignored. PC is the probed instruction, the function's entry, or
+     * where it returns to.
+     */
+    uint32_t r[16];
+    /**
+     * The flags, in probes only. At a function's entry and return the ABI gives them no meaning, and they read as 0.
+     */
+    uint32_t cpsr;
+} grapnel_registers;
+#endif
+
 #if defined(__x86_64__)
 /**
  * The general registers of a call or of a probed place.
