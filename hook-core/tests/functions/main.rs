@@ -9,6 +9,7 @@ mod refusals;
 mod samples;
 mod security;
 mod sharing;
+#[cfg(target_arch = "x86_64")]
 mod traps;
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -122,6 +123,7 @@ fn main() {
     refusals::run();
     sharing::run();
     security::run();
+    #[cfg(target_arch = "x86_64")]
     traps::run();
     assert_eq!(open_files(), files, "no descriptor is left open");
     println!("ok");

@@ -1,4 +1,4 @@
-//! Events to bytes: the content of an events block, [`crate::columns`].
+//! Events to bytes: the content of an events block, in columns (`columns.rs`).
 //!
 //! A record is a tag and numbers, each in the column of its kind. `~x` is a zigzag delta from the last value of its
 //! kind in this block. A *place* says an address: 0 and `~address` from the thread's last one, or, as most are
@@ -24,7 +24,7 @@
 //! The first Node of a block states its id, the others leave it out. Tags of heap records and of nodes have two more bits:
 //! - 32: the place is known otherwise. Of Free and ReallocBegin: there stands how many blocks were given out since this
 //!   one. Of Alloc and ReallocEnd: it is the block that came back last in this thread among those of about the same
-//!   size ([`crate::model`]). Of Node: the parent is the node before, and left out.
+//!   size (`model.rs`). Of Node: the parent is the node before, and left out.
 //! - 64: the stack is that of the thread's last Alloc or ReallocEnd, and left out.
 
 use crate::columns::{Column, Columns};
