@@ -91,7 +91,11 @@
 //! * What was attached once keeps its stub until [`HookSet::reclaim`] is called; only an attachment of the same functions and
 //!   data uses it again. What that frees it must be told to, and coroutines that were left in a listener it doesn't see.
 //! * [`HookSet::reclaim`] doesn't see who else moved a patch of the set: its Safety section asks for that. A thread that has the
-//!   signal blocked by which it is asked keeps it pending, also across `execve`.
+//!   signal blocked by which it is asked keeps it pending, also across `execve`. In a child that another thread than the
+//!   first one forked, and where many threads begin and end meanwhile, it may free nothing and say why.
+//! * A hook that is refused after its trampoline was made ([`Refusal::NoIsland`], [`Error::Clobbers`]) keeps that memory.
+//! * Once a process's first thread has ended by itself while others go on, `/proc/self` shows no memory: hooking, finding
+//!   and giving back fail.
 //! * A [`Rebinding`](rebind::Rebinding) by name replaces each object's own function of that name, those of objects loaded
 //!   with `RTLD_LOCAL` and of other `dlmopen` namespaces among them; [`rebind::Rebinding::original`] is that of the first.
 //!   [`rebind::Rebinding::of`] is for one of them. A word that is bound in the very moment that it is changed may end up with
