@@ -15,7 +15,7 @@
 use alloc::boxed::Box;
 use core::{
     ptr,
-    sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*},
+    sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::*},
 };
 
 /// Positions in a patch at which a thread may trap: its start, and each byte that an instruction of the window starts
@@ -32,8 +32,9 @@ struct Entry {
     /// 0 while the entry is free.
     site: AtomicU64,
     ways: [AtomicU64; POSITIONS],
-    /// The patch was taken out since. Who traps here now and finds a trap still there has met another's.
-    left: AtomicBool,
+    /// How often a patch was put in here or taken out. If odd, it is out: who traps here then, and finds a trap still there, has
+    /// met another's.
+    turns: AtomicU64,
 }
 
 /// Open addressing by the site.
@@ -66,13 +67,31 @@ impl Table {
     }
 }
 
+fn is_out(turns: u64) -> bool {
+    turns % 2 == 1
+}
+
 impl Entry {
     fn fill(&self, site: u64, ways: Ways) {
         for (slot, way) in self.ways.iter().zip(ways) {
             slot.store(way, Relaxed);
         }
-        self.left.store(false, Relaxed);
+        self.turn(false);
         self.site.store(site, Release);
+    }
+
+    /// Notes whether the patch is out.
+    fn turn(&self, out: bool) {
+        let turns = self.turns.load(Relaxed);
+        if is_out(turns) != out {
+            self.turns.store(turns + 1, Release);
+        }
+    }
+
+    /// The patch is out, and there is a trap all the same. Not if it came back meanwhile: then the trap may be its own.
+    fn is_another_s(&self, is_trap: impl Fn() -> bool) -> bool {
+        let turns = self.turns.load(Acquire);
+        is_out(turns) && is_trap() && self.turns.load(Acquire) == turns
     }
 }
 
@@ -89,7 +108,7 @@ pub(crate) fn make_room(more: usize) {
         let site = entry.site.load(Relaxed);
         if let Some(place) = table.place(site).filter(|_| site != 0) {
             place.fill(site, core::array::from_fn(|i| entry.ways.get(i).map_or(0, |way| way.load(Relaxed))));
-            place.left.store(entry.left.load(Relaxed), Relaxed);
+            place.turns.store(entry.turns.load(Relaxed), Relaxed);
         }
     }
     TABLE.store(ptr::from_ref(table).cast_mut(), Release);
@@ -117,7 +136,7 @@ pub(super) fn forget(range: &core::ops::Range<u64>) {
 /// Notes whether the patch at a place is out. Threads that have trapped there may yet look it up.
 pub(crate) fn leave(site: u64, left: bool) {
     if let Some(entry) = Table::current().and_then(|table| table.find(site)) {
-        entry.left.store(left, Release);
+        entry.turn(left);
     }
 }
 
@@ -136,12 +155,18 @@ pub(super) fn forget_ways(site: u64, into: &core::ops::Range<u64>) {
 /// now. A patch that starts at the address comes before one that had an instruction there, and a near one before one
 /// further away. Where the patch was taken out, `is_trap` is asked whether there is another trap now.
 pub(crate) fn way_on(pc: u64, is_trap: impl Fn() -> bool) -> Option<u64> {
-    let table = Table::current()?;
-    (0..POSITIONS).find_map(|position| {
-        let entry = table.find(pc.wrapping_sub(position as u64))?;
-        let way = entry.ways.get(position)?.load(Relaxed);
-        (way != 0 && !(entry.left.load(Acquire) && is_trap())).then_some(way)
-    })
+    loop {
+        let table = Table::current()?;
+        let way = (0..POSITIONS).find_map(|position| {
+            let entry = table.find(pc.wrapping_sub(position as u64))?;
+            let way = entry.ways.get(position)?.load(Relaxed);
+            (way != 0 && !entry.is_another_s(&is_trap)).then_some(way)
+        });
+        // An outgrown table isn't told of what is patched now.
+        if way.is_some() || ptr::eq(table, TABLE.load(Acquire)) {
+            return way;
+        }
+    }
 }
 
 #[cfg(test)]
@@ -179,6 +204,28 @@ mod tests {
         assert_eq!([0, 1].map(|offset| super::way_on(site + offset, || false)), [Some(1), Some(2)]);
         enter(site, [3, 0, 0, 0, 0]);
         assert_eq!(way_on(site), Some(3));
+    }
+
+    #[test]
+    fn a_patch_that_comes_back_in_the_meantime_owns_the_trap() {
+        let _right = RIGHT.lock();
+        let site = 0x8_1010;
+        enter(site, [1, 0, 0, 0, 0]);
+        leave(site, true);
+        let comes_back = || {
+            enter(site, [1, 0, 0, 0, 0]);
+            true
+        };
+        assert_eq!(super::way_on(site, comes_back), Some(1));
+        leave(site, true);
+        // Even if it is out again by then.
+        let comes_and_goes = || {
+            enter(site, [1, 0, 0, 0, 0]);
+            leave(site, true);
+            true
+        };
+        assert_eq!(super::way_on(site, comes_and_goes), Some(1));
+        assert_eq!(way_on(site), None);
     }
 
     #[test]
