@@ -65,6 +65,18 @@ fn a_jump_of_aarch64_through_a_register() {
     );
 }
 
+/// BRKA of SVE begins like a branch's name, and goes on.
+#[test]
+fn a_name_that_begins_like_a_branch() {
+    // add x1, x1, #1; ahead brka p10.b, p1/m, p14.b
+    told_apart(
+        Isa::Aarch64,
+        &[0x9100_0421],
+        &[0x2510_45da, 0xd280_0031, A64_RET],
+        &[&[0x2510_45da, 0xaa11_03e0, 0xd280_0031, A64_RET]],
+    );
+}
+
 #[test]
 fn a_literal_of_aarch64_through_a_register() {
     // ldr d0, 0x1100; ret; ahead of it x3 alone is dead: mov x3, #1 on the way, and all others are passed on
@@ -101,6 +113,19 @@ fn a_store_of_a32_through_a_register() {
             &[passes_on],                           // bx r3
             &[0xe320_f000],                         // nop, and nothing more is seen
         ],
+    );
+}
+
+/// QADD and its kin have no register in the field that holds the amount of a shift.
+#[test]
+fn a_saturating_sum_of_a32_has_two_operands() {
+    let passes_on = 0xe12f_ff13;
+    // str r1, [pc, #0x942]; ahead qdsub r11, r6, r4, of which the field is 0, and eor r11, r6, r4, lsl r0
+    told_apart(
+        Isa::A32,
+        &[0xe58f_1942],
+        &[0xe164_b056, 0xe3a0_0001, 0xe3a0_c001, passes_on],
+        &[&[0xe164_bc56, passes_on], &[0xe026_bc14, 0xe3a0_c001, passes_on]],
     );
 }
 

@@ -203,6 +203,12 @@ impl Free {
     }
 }
 
+/// The registers in the four places where instructions have their numbers: Rd or Rt, Rn, Ra or Rt2, and Rm (DDI 0487,
+/// C4.1).
+fn named_by(word: u32) -> RegisterMask {
+    [0, 5, 10, 16].iter().fold(0, |named, place| named | 1 << (word >> place & 31)) & ALL
+}
+
 /// What is live at a place, under three views of the paths that leave the code in sight.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 struct Live {
@@ -235,9 +241,9 @@ impl Live {
 /// The code that can be looked at: the window and what follows it.
 struct Sight<const WORDS: usize> {
     from: CodeAddr,
-    /// `None` for words that are no instructions. Constants of the window are read as instructions too: nothing leads
-    /// to them.
-    code: ArrayVec<Option<Inst>, WORDS>,
+    /// Words that are no instructions stay words. Constants of the window are read as instructions too: nothing leads to
+    /// them.
+    code: ArrayVec<Result<Inst, u32>, WORDS>,
     extent: Option<usize>,
     /// The window is at the function's entry, so the function has nothing before it.
     entry: bool,
@@ -249,7 +255,8 @@ impl<const WORDS: usize> Sight<WORDS> {
         let code = words.map(|(number, word)| {
             let at = from.add((number * INST_LEN) as u64);
             let known = window.get(number).filter(|inst| inst.addr() == at);
-            known.copied().or_else(|| decode(at, word).ok())
+            let unknown = |_| word.first_chunk().map_or(0, |&word| u32::from_le_bytes(word));
+            known.map_or_else(|| decode(at, word).map_err(unknown), |&inst| Ok(inst))
         });
         Self { from, code: code.collect(), extent: ahead.extent, entry: ahead.entry }
     }
@@ -278,7 +285,7 @@ impl<const WORDS: usize> Sight<WORDS> {
 
     /// A store between an exclusive load and its store may end the sequence (DDI 0487, B2.12.5).
     fn may_store(&self, number: usize) -> bool {
-        let part = |inst: &Option<Inst>| inst.as_ref().and_then(Inst::exclusive);
+        let part = |inst: &Result<Inst, u32>| inst.as_ref().ok().and_then(Inst::exclusive);
         let number = number.min(self.code.len());
         let before = self.code[..number].iter().rev().find_map(part);
         let after = self.code[number..].iter().find_map(part);
@@ -304,8 +311,11 @@ impl<const WORDS: usize> Sight<WORDS> {
 
     fn before(&self, number: usize, live: &[Live], backwards: &mut bool) -> Live {
         let next = live.get(number + 1).copied().unwrap_or(Live::UNSEEN);
-        // It may be an instruction of a newer processor, and go on behind it.
-        let Some(inst) = &self.code[number] else { return Live { used: next.used, ..Live::UNSEEN } };
+        let inst = match &self.code[number] {
+            Ok(inst) => inst,
+            // It may be an instruction of a newer processor, and go on behind it.
+            &Err(word) => return Live { used: next.used | named_by(word), ..Live::UNSEEN },
+        };
         let effects = inst.effects();
         let mut at = |target: CodeAddr| {
             let index = self.index(target)?;

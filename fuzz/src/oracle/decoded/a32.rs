@@ -51,8 +51,19 @@ pub(super) fn judge(subject: &Subject<'_>) -> Verdict {
     })
 }
 
+/// What ADD or SUB of an immediate adds to a register, if that is its operand too (DDI 0406, A8.8.5 and A8.8.222).
+const fn moved(word: u32) -> Option<(u8, i64)> {
+    let (register, operand) = (word >> 12 & 15, word >> 16 & 15);
+    let by = (word & 0xff).rotate_right(word >> 7 & 30) as i64;
+    match word & 0x0ff0_0000 {
+        0x0280_0000 if register == operand => Some((register as u8, by)),
+        0x0240_0000 if register == operand => Some((register as u8, -by)),
+        _ => None,
+    }
+}
+
 /// The registers that the code of an instruction writes, and the instruction itself does not, but for those that are
-/// kept in memory meanwhile.
+/// kept in memory meanwhile, and those that are moved and moved back.
 pub(super) fn changed(subject: &Subject<'_>) -> Vec<Changed> {
     let code = Code::of(subject);
     let places: Vec<_> = code.instructions().collect();
@@ -61,11 +72,14 @@ pub(super) fn changed(subject: &Subject<'_>) -> Vec<Changed> {
         let at = subject.case.from.add(from as u64);
         let Ok(inst) = decode(at, &subject.original()[from..]) else { continue };
         let end = places.get(number + 1).map_or(subject.relocated.map().code_len(), |&(_, end)| end);
-        let (mut written, mut kept, mut stored) = (0, 0, None);
+        let (mut written, mut kept, mut stored, mut moves) = (0, 0, None, [0; 16]);
         for offset in (to..end).step_by(4) {
             let there = subject.case.to.add(offset as u64);
             let Some(Ok(step)) = code.bytes(there, 4).map(|bytes| decode(there, bytes)) else { continue };
-            written |= step.uses().writes;
+            match moved(step.word()) {
+                Some((register, by)) => moves[usize::from(register)] += by,
+                None => written |= step.uses().writes,
+            }
             let word = step.word() & 0x0fff_ffff;
             let (base, register) = (word >> 16 & 15, word >> 12 & 15);
             match word {
@@ -82,6 +96,8 @@ pub(super) fn changed(subject: &Subject<'_>) -> Vec<Changed> {
                 _ => {}
             }
         }
+        let away = (0..PC).filter(|&register| moves[usize::from(register)] != 0);
+        written = away.fold(written, |written, register| written | 1 << register);
         let left = written & !inst.uses().writes & !kept & !(1 << PC);
         let leaves = inst.uses().writes >> PC & 1 == 1;
         let next = (!leaves || !inst.cond().is_always()).then_some(Some(inst.next()));

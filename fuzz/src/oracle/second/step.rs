@@ -145,8 +145,10 @@ const fn mend_a32(word: u32, reads: Set, writes: Set) -> (Set, Set) {
         4 => (reads | list, if moves { writes | base } else { writes }),
         6 if moves => (reads, writes | base),
         2 | 3 if (word >> 25 & 1 == 0 || word >> 4 & 1 == 0) && (!before || moves) => (reads, writes | base),
-        // Shifts by a register; MLA and MLS.
-        0 if word & 0x90 == 0x10 => (reads | 1 << (word >> 8 & 15), writes),
+        // Shifts by a register, where BX, CLZ, QADD and their kin have no such field; MLA and MLS.
+        0 if word & 0x90 == 0x10 && word & 0x0190_0000 != 0x0100_0000 => {
+            (reads | 1 << (word >> 8 & 15), writes)
+        }
         0 if word & 0x0fa0_00f0 == 0x0020_0090 => (reads | 1 << (word >> 12 & 15), writes),
         0 if word & 0x90 == 0x90 && word & 0x60 != 0 && (!before || moves) => (reads, writes | base),
         _ => (reads, writes),
@@ -163,11 +165,12 @@ fn by_name(mnemonic: &str, target: impl Fn() -> Option<CodeAddr>, next: CodeAddr
         "bl" => Goes::Call(target()),
         "cbz" | "cbnz" | "tbz" | "tbnz" => direct(Goes::Branch),
         _ if mnemonic.starts_with("b.") || mnemonic.starts_with("bc.") => direct(Goes::Branch),
-        _ if mnemonic.starts_with("blr") => Goes::Call(None),
-        _ if mnemonic.starts_with("br") => Goes::Elsewhere,
-        _ if mnemonic.starts_with("ret") => Goes::Return,
+        "blr" | "blraa" | "blraaz" | "blrab" | "blrabz" => Goes::Call(None),
+        // Whole names: BRKA and BRKB of SVE go on.
+        "br" | "braa" | "braaz" | "brab" | "brabz" => Goes::Elsewhere,
+        "ret" | "retaa" | "retab" => Goes::Return,
         "udf" | "hlt" | "eret" | "eretaa" | "eretab" | "hvc" | "smc" | "drps" => Goes::Elsewhere,
-        _ if mnemonic.starts_with("dcps") => Goes::Elsewhere,
+        "dcps1" | "dcps2" | "dcps3" => Goes::Elsewhere,
         _ => Goes::Next,
     }
 }

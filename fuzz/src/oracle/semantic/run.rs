@@ -65,6 +65,9 @@ pub(super) enum End {
     TooLong,
     Crowded,
     Overrun,
+    /// It goes into its own window, in A32 state, at an address that no A32 instruction has (DDI 0406, A2.3.1:
+    /// BXWritePC() is UNPREDICTABLE).
+    Misaligned,
 }
 
 /// What one run did.
@@ -197,6 +200,7 @@ impl Runner<'_> {
             }
             match stop {
                 Ok(Some(Stop::TooLong)) => return Ok(End::TooLong),
+                Ok(Some(Stop::Left)) if self.is_misaligned(at)? => return Ok(End::Misaligned),
                 Ok(Some(Stop::Left)) => match self.left(at, last, after)? {
                     Some(next) => pc = next,
                     None => return Ok(End::Left),
@@ -280,6 +284,13 @@ impl Runner<'_> {
         }
         self.callee()?;
         Ok(Some(returns ^ thumb_bit))
+    }
+
+    /// The original goes into its window where the manual leaves open what then happens.
+    fn is_misaligned(&self, target: u64) -> Result<bool, EngineError> {
+        let inside = target.wrapping_sub(self.pair.from) < self.pair.code_len as u64;
+        let original = self.calls.is_none() && matches!(self.pair.isa, Isa::A32 | Isa::T32);
+        Ok(original && inside && target & 2 != 0 && !self.engine.is_thumb()?)
     }
 
     /// What the link register says of the window.
