@@ -8,7 +8,7 @@ use grapnel_analysis::report::words::harmless;
 use grapnel_analysis::symbols::{FileStore, SearchPath, Symbols};
 use std::fs::{File, Permissions};
 use std::io::{self, BufWriter, IsTerminal, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -87,6 +87,12 @@ pub(crate) enum ExportError {
         /// The endings that are known.
         endings: String,
     },
+    /// The file to write is the trace, which would be lost.
+    #[error("{path} is the trace itself: give another file to write")]
+    Trace {
+        /// The trace.
+        path: String,
+    },
     /// The output is a terminal, which shows no bytes.
     #[error("this format isn't text: give a file with --output, or a pipe")]
     Binary,
@@ -112,6 +118,9 @@ pub(crate) fn run(args: &ExportArgs) -> Result<ExitCode, ExportError> {
     if format == Format::Pprof && args.output.is_none() && io::stdout().is_terminal() {
         return Err(ExportError::Binary);
     }
+    if let Some(path) = args.output.as_deref().filter(|path| is_same_file(path, &args.trace)) {
+        return Err(ExportError::Trace { path: text_of(path) });
+    }
     let analysis = analysis_of(&args.trace)?;
     let store = FileStore::new();
     let mut symbols = Symbols::new(&store, SearchPath::default());
@@ -132,6 +141,12 @@ pub(crate) fn run(args: &ExportArgs) -> Result<ExitCode, ExportError> {
         say(&format!("note: {}", harmless(&note)));
     }
     Ok(status(&analysis))
+}
+
+/// By any names: a link leads to the same.
+fn is_same_file(one: &Path, two: &Path) -> bool {
+    let identity = |path: &Path| path.metadata().ok().map(|facts| (facts.dev(), facts.ino()));
+    identity(one).is_some_and(|one| Some(one) == identity(two))
 }
 
 fn status(analysis: &Analysis) -> ExitCode {

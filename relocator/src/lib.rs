@@ -44,8 +44,9 @@
 //!
 //! An operand or a target that the destination does not reach may need a register. One is taken only if it is shown that
 //! nobody reads it any more, and is then listed in [`Relocated::clobbers`]; otherwise it is kept on the stack meanwhile,
-//! where no signal handler and no red zone is. What a path ahead reads is seen in the bytes behind the window, so it is
-//! worth giving more of them.
+//! where no signal handler and no red zone is. Memory below the stack pointer, and below the red zone where there is one,
+//! is nobody's: an instruction that writes there itself may overwrite what is kept for it. What a path ahead reads is
+//! seen in the bytes behind the window, so it is worth giving more of them.
 //!
 //! What lies between two instructions of the original is seen by no one but a signal handler or a debugger: there an
 //! instruction may be under way in several steps, and [`PcMap::to_original`] says so.

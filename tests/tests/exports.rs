@@ -181,6 +181,20 @@ fn what_was_there_stays_if_nothing_can_be_written() {
 }
 
 #[test]
+fn the_trace_is_not_overwritten() {
+    let dir = temporary_dir();
+    let link = dir.path().join("link.csv");
+    std::os::unix::fs::symlink(RECORDED.trace(), &link).unwrap();
+    let before = std::fs::read(RECORDED.trace()).unwrap();
+    for output in [RECORDED.trace(), link] {
+        let outcome = export(&[&"--format", &"csv", &"-o", &output]);
+        assert_eq!(outcome.status.code(), Some(1), "{}", outcome.err());
+        assert!(outcome.err().contains("is the trace itself"), "{}", outcome.err());
+    }
+    assert_eq!(std::fs::read(RECORDED.trace()).unwrap(), before);
+}
+
+#[test]
 fn links_modes_and_pipes_are_kept() {
     use std::os::unix::fs::PermissionsExt;
     let dir = temporary_dir();

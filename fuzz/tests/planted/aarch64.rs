@@ -5,17 +5,7 @@ use super::*;
 const NOP: u32 = 0xd503_201f;
 
 fn right<'a>(source: &'a [u8], relocated: &'a [u8], len: usize, map: &'a [(usize, usize)]) -> Right<'a> {
-    Right {
-        isa: Isa::Aarch64,
-        from: 0x5500_0000_1000,
-        to: 0x5500_0010_0000,
-        source,
-        code_len: map.last().map_or(0, |&(from, _)| from),
-        relocated,
-        relocated_len: len,
-        map,
-        clobbers: 0,
-    }
+    Right::new(Isa::Aarch64, (0x5500_0000_1000, 0x5500_0010_0000), source, (relocated, len), map)
 }
 
 #[test]

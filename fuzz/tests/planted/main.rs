@@ -21,6 +21,20 @@ struct Right<'a> {
     clobbers: u32,
 }
 
+impl<'a> Right<'a> {
+    /// Code whose relocated form is `len` bytes long without its literals. The map ends with the windows' ends.
+    fn new(
+        isa: Isa,
+        (from, to): (u64, u64),
+        source: &'a [u8],
+        (relocated, relocated_len): (&'a [u8], usize),
+        map: &'a [(usize, usize)],
+    ) -> Self {
+        let code_len = map.last().map_or(0, |&(from, _)| from);
+        Self { isa, from, to, source, code_len, relocated, relocated_len, map, clobbers: 0 }
+    }
+}
+
 impl Right<'_> {
     fn pair<'a>(&'a self, relocated: &'a [u8]) -> Pair<'a> {
         Pair {

@@ -5,17 +5,7 @@ use super::*;
 const NOP: u16 = 0xbf00;
 
 fn right<'a>(source: &'a [u8], relocated: &'a [u8], len: usize, map: &'a [(usize, usize)]) -> Right<'a> {
-    Right {
-        isa: Isa::T32,
-        from: 0x1000_1000,
-        to: 0x1000_2000,
-        source,
-        code_len: map.last().map_or(0, |&(from, _)| from),
-        relocated,
-        relocated_len: len,
-        map,
-        clobbers: 0,
-    }
+    Right::new(Isa::T32, (0x1000_1000, 0x1000_2000), source, (relocated, len), map)
 }
 
 #[test]

@@ -5,17 +5,7 @@ use super::*;
 const FROM: u64 = 0x7f00_0000_1000;
 
 fn right<'a>(source: &'a [u8], relocated: &'a [u8], len: usize, map: &'a [(usize, usize)]) -> Right<'a> {
-    Right {
-        isa: Isa::X86_64,
-        from: FROM,
-        to: FROM + 0x10_0000,
-        source,
-        code_len: map.last().map_or(0, |&(from, _)| from),
-        relocated,
-        relocated_len: len,
-        map,
-        clobbers: 0,
-    }
+    Right::new(Isa::X86_64, (FROM, FROM + 0x10_0000), source, (relocated, len), map)
 }
 
 #[test]

@@ -180,6 +180,8 @@ pub(super) fn restore_spilled(uc: &mut Hooked<'_>) {
 pub(super) fn begin(uc: &mut Hooked<'_>, addr: u64) {
     let world = uc.get_data_mut();
     world.entered.get_or_insert(addr);
+    // The next round of a loop reads anew what the one before read across the end of a page.
+    world.whole = None;
     if world.stop.is_some() {
         world.overrun = true;
         return;

@@ -3,7 +3,6 @@
 use super::Measure;
 use super::stack::frames;
 use crate::Analysis;
-use crate::sites::Site;
 use crate::symbols::Symbols;
 use std::io::{self, Write};
 
@@ -13,17 +12,24 @@ pub(super) fn write(
     symbols: &mut Symbols<'_>,
     measure: Measure,
 ) -> io::Result<()> {
-    for site in analysis.sites.iter().filter(|site| measure.of(site) > 0) {
-        writeln!(out, "{}", line(analysis, symbols, site, measure))?;
+    for line in lines(analysis, symbols, measure) {
+        writeln!(out, "{line}")?;
     }
     Ok(())
 }
 
-/// A site's line.
-pub(super) fn line(analysis: &Analysis, symbols: &mut Symbols<'_>, site: &Site, measure: Measure) -> String {
-    let mut names = Vec::new();
-    // A semicolon ends a frame.
-    frames(analysis, symbols, site.stack, |_, frame| names.push(frame.name.replace(';', ":")));
-    names.reverse();
-    format!("{} {}", names.join(";"), measure.of(site))
+/// A line for each site that has any of the measure.
+pub(super) fn lines(
+    analysis: &Analysis,
+    symbols: &mut Symbols<'_>,
+    measure: Measure,
+) -> impl Iterator<Item = String> {
+    let sites = analysis.sites.iter().filter(move |site| measure.of(site) > 0);
+    sites.map(move |site| {
+        let mut names = Vec::new();
+        // A semicolon ends a frame.
+        frames(analysis, symbols, site.stack, |_, frame| names.push(frame.name.replace(';', ":")));
+        names.reverse();
+        format!("{} {}", names.join(";"), measure.of(site))
+    })
 }

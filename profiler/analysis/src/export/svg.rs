@@ -13,10 +13,7 @@ pub(super) fn write(
     symbols: &mut Symbols<'_>,
     measure: Measure,
 ) -> io::Result<()> {
-    let mut lines: Vec<String> = Vec::new();
-    for site in analysis.sites.iter().filter(|site| measure.of(site) > 0) {
-        lines.push(collapsed::line(analysis, symbols, site, measure));
-    }
+    let lines: Vec<String> = collapsed::lines(analysis, symbols, measure).collect();
     if lines.is_empty() {
         let what = measure.title().to_lowercase();
         let message = format!("there is nothing to draw: no site has any {what}");
