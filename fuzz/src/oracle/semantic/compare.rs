@@ -26,6 +26,15 @@ pub(super) fn calls(run: &Run) -> Vec<bool> {
 }
 
 pub(super) fn compare(pair: &Pair<'_>, original: &Run, relocated: &Run) -> Verdict {
+    match outcome(pair, original, relocated) {
+        Verdict::Mismatch(_) if overwrites_spill(pair, &original.events, &relocated.events) => {
+            Verdict::Unjudged("it writes below the stack pointer, where a register is kept meanwhile")
+        }
+        verdict => verdict,
+    }
+}
+
+fn outcome(pair: &Pair<'_>, original: &Run, relocated: &Run) -> Verdict {
     for run in [original, relocated] {
         match run.end {
             End::Crowded => return Verdict::Unjudged("it touches too many pages"),
@@ -76,9 +85,6 @@ pub(super) fn compare(pair: &Pair<'_>, original: &Run, relocated: &Run) -> Verdi
     let link = layout(pair.isa).link.filter(|_| original.link.is_some() && original.link == relocated.link);
     let except = pair.clobbers | link.map_or(0, |link| 1 << link);
     match state.difference(&relocated.state, pair.isa, except) {
-        Some(_) if overwrites_spill(pair, &original.events, &relocated.events) => {
-            Verdict::Unjudged("it writes below the stack pointer, where a register is kept meanwhile")
-        }
         Some((register, one, two)) => {
             Verdict::Mismatch(format!("{register} is {one:#x} in the original and {two:#x} relocated"))
         }
