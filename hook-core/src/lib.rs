@@ -82,10 +82,11 @@
 //!   through its own pages, and not while other threads run it.
 //!
 //! # Known weaknesses
-//! * A stub that is left for good in its few instructions, by a handler that `siglongjmp`s out of it or a thread that is
-//!   cancelled there, loses one of the places for returns ([`listen::missed`]). They are not found again.
-//! * While all places for returns are taken, as in a deep recursion, listened calls of all threads take microseconds, and
-//!   those without a place aren't told of their return.
+//! * A stub that is left for good in the two instructions in which it claims a place for a return, by a handler that
+//!   `siglongjmp`s out of it or a thread that is cancelled there, loses that place ([`listen::missed`]). It is not found
+//!   again; on AArch64 and Arm that holds for all of the stub that has to do with the return.
+//! * While all places for returns are taken, as in a deep recursion, calls without a place aren't told of their return. Each
+//!   thousandth to 32,000th of them takes milliseconds, in which places are looked for whose calls will never return.
 //! * A guarded listener takes coroutines whose stacks lie within 64 KiB of each other for one stack, and may be told of a
 //!   call that one makes while the other is in it.
 //! * What was attached once keeps its stub until [`HookSet::reclaim`] is called; only an attachment of the same functions and

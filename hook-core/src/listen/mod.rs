@@ -25,7 +25,7 @@ use core::{
 };
 
 pub use crate::native::Registers;
-use crate::native::{self, Saved};
+use crate::native::{self, LinkKind, Saved, StubKind};
 pub use call::{Entry, Exit, Hit};
 use guard::Guard;
 
@@ -142,6 +142,11 @@ impl Link {
         LinkKey { functions, data: data as usize, ways: [is_probe, guarded, self.all_vectors()] }
     }
 
+    /// What the stub that tells it has to do.
+    pub(crate) fn kind(&self, stub: StubKind) -> LinkKind {
+        LinkKind { stub, all_vectors: self.all_vectors(), returns: self.hears_returns() }
+    }
+
     /// Whether a return may be told to it.
     pub(crate) fn hears_returns(&self) -> bool {
         matches!(self, Self::Listener(listener) if listener.leave.is_some())
@@ -181,7 +186,7 @@ unsafe impl Sync for Probe {}
 static MISSED: AtomicU64 = AtomicU64::new(0);
 
 /// How many calls and returns listeners were not told of, in the whole process, for want of a place. There is room for
-/// 3072 returns at once, for 1016 more of further listeners of the same calls, and for as many each of listeners with
+/// 3072 returns at once, for a thousand more of further listeners of the same calls, and for as many each of listeners with
 /// vectors; and for some hundred threads in guarded listeners.
 pub fn missed() -> u64 {
     MISSED.load(Relaxed)
@@ -237,7 +242,7 @@ pub(crate) unsafe extern "C" fn entered(saved: &mut Saved) {
 /// Called by a return routine, with what it saved.
 pub(crate) unsafe extern "C" fn take_return(saved: &mut Saved) -> u64 {
     let number = native::number_of_return_point(saved.return_address);
-    let address = returns::take(number);
+    let address = returns::take(number, saved.call());
     saved.stub = number as u64;
     saved.at_boundary(address);
     address

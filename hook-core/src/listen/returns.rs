@@ -9,15 +9,20 @@
 //! is free and its return slot no longer holds the point's address, nor that of another listener's point which leads to
 //! it. That is proof: as long as the call may return, nobody but listeners writes to its return slot.
 //!
-//! A point's state is 0 (free), [`HELD`], a mark of who looks at it, or the address of the return slot. Who finds it free takes it;
-//! who returns through it takes it from any state but free; who looks for lost ones takes it only while
-//! it looks, and gives it back only if nobody else has it meanwhile.
+//! A point's state is 0 (free), [`CLAIMED`] (its fields are being written), the address of the return slot, that with
+//! [`PASSING`] (a thread is about to lay the return there, or has just returned through it), or a mark of who looks at it.
+//! Who finds it free takes it; who returns through it takes it by a store, in whatever state it is, since it can't be free.
+//! Who looks for lost ones takes it only while it looks, and gives it back only if nobody else has it meanwhile.
+//!
+//! A thread may be taken out of its stub while a point is passing, by a handler that leaves by `siglongjmp` or by
+//! cancellation. As long as it is there, the slot is its own and holds either address; once other calls have used that
+//! place on the stack, it doesn't, and the point is taken back as well.
 //!
 //! # Safety
 //! The return slot is written at the function's entry, where it belongs to the callee (System V ABI, 3.2.2). Other
 //! slots are only looked at, through the kernel, because their stacks may be gone.
 
-use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
 
 use super::{Link, miss};
 use crate::{
@@ -25,7 +30,8 @@ use crate::{
     sys,
 };
 
-const HELD: usize = 1;
+const CLAIMED: usize = 1;
+const PASSING: usize = 4;
 /// The low bits of a mark. The rest is a number that no other look has: meanwhile the point may be free, be taken by
 /// another call, and be looked at by another thread.
 const LOOKED_AT: usize = 2;
@@ -42,9 +48,27 @@ static POINTS: [Point; RETURN_POINTS] = [const {
     Point { state: AtomicUsize::new(0), link: AtomicPtr::new(core::ptr::null_mut()), word: AtomicU64::new(0) }
 }; RETURN_POINTS];
 
-/// How many more calls of each kind go without a point before all are looked through again: the last time there was none.
-/// Returns shorten that.
-static PATIENCE: [[AtomicUsize; 2]; 2] = [const { [const { AtomicUsize::new(0) }; 2] }; 2];
+/// What is known of the points of one kind.
+struct Kind {
+    /// How many more calls go without a point before all are looked through again: the last time there was none. Returns
+    /// shorten that.
+    patience: AtomicUsize,
+    /// How long it was the last time; it doubles as long as none is found.
+    last: AtomicUsize,
+    /// The point that a call has returned to last, while they are scarce.
+    returned: AtomicUsize,
+}
+
+const LEAST_PATIENCE: usize = 1000;
+const MOST_PATIENCE: usize = 32 * LEAST_PATIENCE;
+
+static KINDS: [[Kind; 2]; 2] = [const {
+    [const { Kind { patience: AtomicUsize::new(0), last: AtomicUsize::new(0), returned: AtomicUsize::new(0) } };
+        2]
+}; 2];
+
+/// Points of some kind were scarce once, so returns have something to say.
+static SCARCE: AtomicBool = AtomicBool::new(false);
 
 /// Has the call that is saved return to a point. If there is none, its return isn't told.
 ///
@@ -54,12 +78,17 @@ static PATIENCE: [[AtomicUsize; 2]; 2] = [const { [const { AtomicUsize::new(0) }
 pub(super) unsafe fn watch(link: &'static Link, saved: &mut Saved) {
     let call = saved.call();
     let outer = point_at(saved.return_address).is_none();
-    let Some(number) = claim(call, saved.return_address, link.all_vectors(), outer) else {
+    // No ABI allows a stack pointer that isn't aligned to words. The low bits are spoken for.
+    let aligned = call & LOW == 0;
+    let claimed = aligned.then(|| claim(call, saved.return_address, link.all_vectors(), outer));
+    let Some(number) = claimed.flatten() else {
         miss();
         return;
     };
     let point = &POINTS[number];
     native::return_word(number).store(saved.return_address, Relaxed);
+    // Whoever sees that sees the word.
+    point.state.store(call | PASSING, Release);
     point.link.store(core::ptr::from_ref(link).cast_mut(), Relaxed);
     point.word.store(saved.word, Relaxed);
     // Whoever sees the point sees its word.
@@ -68,23 +97,52 @@ pub(super) unsafe fn watch(link: &'static Link, saved: &mut Saved) {
 }
 
 /// A call has returned to a point: says where it really returns to. The point is the caller's until it is released.
-pub(super) fn take(number: usize) -> u64 {
-    POINTS[number].state.swap(HELD, Acquire);
+pub(super) fn take(number: usize, call: usize) -> u64 {
+    // A store is enough. Whoever looks takes the point back only if the slot has changed, and the routine changes it after
+    // this: who sees that change doesn't find its mark any more. Where slots aren't in memory, only calls on the same stack
+    // look, and these come later.
+    POINTS[number].state.store(call | PASSING, Release);
     native::return_word(number).load(Relaxed)
 }
 
 /// What listens, and its word. The return slot no longer holds the point's address, and the point is free for others.
+#[inline]
 pub(super) fn release(number: usize) -> (*const Link, u64) {
     let point = &POINTS[number % RETURN_POINTS];
     let taken = (point.link.load(Relaxed).cast_const(), point.word.load(Relaxed));
-    for patience in PATIENCE.as_flattened() {
-        let left = patience.load(Relaxed);
+    point.state.store(0, Release);
+    if SCARCE.load(Relaxed) {
+        kind_of(number).gets_back(number);
+    }
+    taken
+}
+
+fn kind_of(number: usize) -> &'static Kind {
+    let all_vectors = native::return_points(true).contains(&number);
+    &KINDS[usize::from(all_vectors)][usize::from(native::is_outer_point(number))]
+}
+
+impl Kind {
+    #[cold]
+    fn gets_back(&self, number: usize) {
+        self.returned.store(number, Relaxed);
+        let left = self.patience.load(Relaxed);
         if left != 0 {
-            patience.store(left / 2, Relaxed);
+            self.patience.store(left / 2, Relaxed);
         }
     }
-    point.state.store(0, Release);
-    taken
+
+    /// Whether to go without a point rather than to look through all.
+    fn is_patient(&self) -> bool {
+        self.patience.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok()
+    }
+
+    /// None was found.
+    fn be_patient(&self) {
+        let long = (2 * self.last.load(Relaxed)).clamp(LEAST_PATIENCE, MOST_PATIENCE);
+        self.last.store(long, Relaxed);
+        self.patience.store(long, Relaxed);
+    }
 }
 
 /// Where the calls that are under way will really return to, and some that never will.
@@ -129,21 +187,25 @@ fn claim(slot: usize, returns_to: u64, all_vectors: bool, outer: bool) -> Option
         native::is_return_point(number)
             && native::is_outer_point(number) == outer
             && state.load(Relaxed) == 0
-            && state.compare_exchange(0, HELD, Acquire, Relaxed).is_ok()
+            && state.compare_exchange(0, CLAIMED, Acquire, Relaxed).is_ok()
     };
     (0..FEW).map(number).find(take).or_else(|| {
-        let patience = &PATIENCE[usize::from(all_vectors)][usize::from(outer)];
-        // A deep recursion meets this at each call.
-        if patience.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok() {
-            return None;
-        }
-        (0..range.len()).map(number).find(take).or_else(|| {
-            range.clone().for_each(|number| take_back(number, slot, returns_to));
-            let found = (0..range.len()).map(number).find(take);
-            if found.is_none() {
-                patience.store(1000, Relaxed);
+        SCARCE.store(true, Relaxed);
+        let kind = &KINDS[usize::from(all_vectors)][usize::from(outer)];
+        // A deep recursion meets this at each call, and so do others meanwhile.
+        Some(kind.returned.load(Relaxed)).filter(|number| range.contains(number)).filter(take).or_else(|| {
+            if kind.is_patient() {
+                return None;
             }
-            found
+            (0..range.len()).map(number).find(take).or_else(|| {
+                range.clone().for_each(|number| take_back(number, slot, returns_to));
+                let found = (0..range.len()).map(number).find(take);
+                match found {
+                    None => kind.be_patient(),
+                    Some(_) => kind.last.store(0, Relaxed),
+                }
+                found
+            })
         })
     })
 }
@@ -156,6 +218,9 @@ fn take_back(number: usize, slot: usize, returns_to: u64) {
         // The stack is there. No two calls that wait have the same stack pointer, but where one ends in a jump to the
         // other: then it leads to its point.
         Ok(_) if !native::RETURNS_BY_MEMORY => look.slot != slot || leads_to(returns_to, number),
+        Ok(address) if look.passing => {
+            address == native::return_point(number) || address == native::return_word(number).load(Acquire)
+        }
         // A return from within, between the reads, changes the slot.
         Ok(address) => leads_to(address, number) || sys::read_word(look.slot) != Ok(address),
         // What can't be looked at may still wait.
@@ -167,25 +232,28 @@ fn take_back(number: usize, slot: usize, returns_to: u64) {
 /// A look at whether a call still waits.
 struct Look {
     number: usize,
+    state: usize,
     slot: usize,
+    passing: bool,
     mark: usize,
 }
 
 impl Look {
     fn begin(number: usize) -> Option<Self> {
-        let state = &POINTS[number].state;
-        let slot = state.load(Relaxed);
-        if matches!(slot, 0 | HELD) || slot & LOW == LOOKED_AT {
+        let place = &POINTS[number].state;
+        let state = place.load(Relaxed);
+        let passing = state & LOW == PASSING;
+        if state == 0 || (state & LOW != 0 && !(passing && native::RETURNS_BY_MEMORY)) {
             return None;
         }
         let mark = (LOOKS.fetch_add(1, Relaxed) * (LOW + 1)) | LOOKED_AT;
-        state.compare_exchange(slot, mark, Acquire, Relaxed).ok()?;
-        Some(Self { number, slot, mark })
+        place.compare_exchange(state, mark, Acquire, Relaxed).ok()?;
+        Some(Self { number, state, slot: state & !LOW, passing, mark })
     }
 
     /// Frees the point if its call doesn't wait. If the call has returned meanwhile, nothing is changed.
     fn end(self, waits: bool) {
-        let state = if waits { self.slot } else { 0 };
+        let state = if waits { self.state } else { 0 };
         let _ = POINTS[self.number].state.compare_exchange(self.mark, state, Release, Relaxed);
     }
 }
@@ -221,15 +289,38 @@ mod tests {
         let late = Look::begin(number).unwrap();
         assert!(Look::begin(number).is_none());
         // The call returns, and another takes the point.
-        take(number);
+        take(number, 0x1000);
         release(number);
-        assert_eq!(state.compare_exchange(0, HELD, Relaxed, Relaxed), Ok(0));
+        assert_eq!(state.compare_exchange(0, CLAIMED, Relaxed, Relaxed), Ok(0));
         state.store(0x2000, Relaxed);
         let other = Look::begin(number).unwrap();
         late.end(false);
         other.end(true);
         assert_eq!(state.load(Relaxed), 0x2000);
         Look::begin(number).unwrap().end(false);
+        assert_eq!(state.load(Relaxed), 0);
+    }
+
+    /// The stub was left for good while it was about to watch a return, or to tell of one.
+    #[test]
+    fn a_point_is_found_again_when_its_place_on_the_stack_is_used_for_something_else() {
+        if !native::RETURNS_BY_MEMORY {
+            return;
+        }
+        let number =
+            native::return_points(true).rev().find(|&number| native::is_return_point(number)).unwrap();
+        let slot = AtomicU64::new(0);
+        let state = &POINTS[number].state;
+        let passing = core::ptr::from_ref(&slot) as usize | PASSING;
+        native::return_word(number).store(0x1234, Relaxed);
+        state.store(passing, Relaxed);
+        for there in [0x1234, native::return_point(number)] {
+            slot.store(there, Relaxed);
+            take_back(number, 0, 0);
+            assert_eq!(state.load(Relaxed), passing);
+        }
+        slot.store(0x1235, Relaxed);
+        take_back(number, 0, 0);
         assert_eq!(state.load(Relaxed), 0);
     }
 }

@@ -37,6 +37,23 @@ pub(crate) enum StubKind {
     Inside,
 }
 
+/// What a link stub and its routine have to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LinkKind {
+    pub(crate) stub: StubKind,
+    /// All vector state is saved.
+    pub(crate) all_vectors: bool,
+    /// The call's return may be awaited.
+    pub(crate) returns: bool,
+}
+
+impl LinkKind {
+    #[cfg(test)]
+    pub(crate) fn plain(stub: StubKind) -> Self {
+        Self { stub, all_vectors: false, returns: false }
+    }
+}
+
 /// The instruction at which indirect calls of a function must land, and which a patch leaves where it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pad {

@@ -6,26 +6,29 @@
 //! address is: in the word at that distance from the point. Unwinders find the entry as they find that of any function, and
 //! exceptions and backtraces pass through. Nothing is registered with them at run time, which would allocate.
 //!
-//! The text of the points is in `returns.rs` of each instruction set.
+//! The text of the points is in `returns.rs` of each instruction set. A point and its word have places of one size, at whose
+//! start the word is; so the distance is that between the places.
 //!
 //! # Safety
 //! A page of points holds nothing but points, so a return address in it names a point.
 
 use core::{ops::Range, sync::atomic::AtomicU64};
 
+use super::isa::{POINT, POINT_OFFSET};
+
 /// The pages are of this size everywhere: they are no pages of the processor's.
 pub(super) const PAGE: usize = 4096;
-/// The length of a point, and of its word.
-pub(super) const POINT: usize = 8;
-/// The places for points of one routine, eight pages of them.
-const HALF: usize = 8 * PAGE / POINT;
+/// The places for points of one routine.
+const HALF: usize = 4096;
 /// All numbers of points; see [`is_return_point`].
 pub(crate) const RETURN_POINTS: usize = 2 * HALF;
 
 unsafe extern "C" {
     fn grapnel_hook_return_points();
-    safe static grapnel_hook_return_words: [AtomicU64; RETURN_POINTS];
+    safe static grapnel_hook_return_words: [AtomicU64; RETURN_POINTS * POINT / WORD];
 }
+
+const WORD: usize = size_of::<AtomicU64>();
 
 /// The numbers of the return points of one of the two routines.
 pub(crate) fn return_points(all_vectors: bool) -> Range<usize> {
@@ -45,7 +48,7 @@ pub(crate) fn is_outer_point(number: usize) -> bool {
 
 /// Where a function returns to when its return point has this number.
 pub(crate) fn return_point(number: usize) -> u64 {
-    (grapnel_hook_return_points as *const () as usize + number * POINT) as u64
+    (grapnel_hook_return_points as *const () as usize + number * POINT + POINT_OFFSET) as u64
 }
 
 /// The number of the point at an address.
@@ -55,5 +58,5 @@ pub(crate) fn number_of_return_point(at: u64) -> usize {
 
 /// The word in which unwinders find the real return address.
 pub(crate) fn return_word(number: usize) -> &'static AtomicU64 {
-    &grapnel_hook_return_words[number % RETURN_POINTS]
+    &grapnel_hook_return_words[number % RETURN_POINTS * POINT / WORD]
 }

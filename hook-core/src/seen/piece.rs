@@ -6,7 +6,7 @@ use grapnel_relocator::{CodeAddr, Relocated};
 
 use crate::{
     arena::CodeSlot,
-    native::{self, StubKind},
+    native::{self, LinkKind},
 };
 
 /// What a piece of code is.
@@ -41,10 +41,10 @@ pub(crate) struct Frame {
 /// How the registers differ from what they are in front of the instruction that the code stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Stack {
-    /// How many bytes lower the stack pointer is.
-    pub(crate) below: u32,
+    /// How many bytes lower the stack pointer is; for an instruction or two it may be higher.
+    pub(crate) below: i32,
     /// A register, by its number in DWARF, whose value is kept on the stack, this many bytes below the real stack pointer.
-    pub(crate) kept: Option<(u8, u32)>,
+    pub(crate) kept: Option<(u8, i32)>,
 }
 
 /// Code that was written.
@@ -95,7 +95,7 @@ impl Piece {
     }
 
     /// The stub of a listener or a probe.
-    pub(crate) fn link(slot: CodeSlot, kind: StubKind, target: CodeAddr) -> Self {
+    pub(crate) fn link(slot: CodeSlot, kind: LinkKind, target: CodeAddr) -> Self {
         let mut frames = Vec::new();
         native::stack_of_link_stub(kind, &mut |offset, stack| {
             frames.push(Frame { offset, of: target, stack });

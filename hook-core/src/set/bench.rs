@@ -89,12 +89,13 @@ impl<'a> Bench<'a> {
             Wanted::Tell(link) => {
                 let stub = self.stub(target, LINK_STUB_LEN)?;
                 let link: &'static Link = Box::leak(Box::new(link));
-                let routine = native::routine(kind, link.all_vectors());
+                let calls = link.kind(kind);
+                let routine = native::routine(calls);
                 let (at, word) = (stub.code.at as u64, core::ptr::from_ref(stub.word) as usize as u64);
                 let address = core::ptr::from_ref(link) as usize as u64;
-                let code = native::link_stub(kind, at, word, routine, address, target.0);
+                let code = native::link_stub(calls, at, word, routine, address, target.0);
                 self.write(target, &stub.code, code.as_ref().map(|code| &code[..]))?;
-                self.set.arena.note(|| Piece::link(stub.code, kind, target));
+                self.set.arena.note(|| Piece::link(stub.code, calls, target));
                 (What::Tell(link), stub)
             }
         };

@@ -27,6 +27,7 @@ pub(crate) use island::Pattern;
 pub(crate) use kernel::{RESTORER, mmap, pread, pwrite};
 pub use registers::Registers;
 pub(crate) use registers::{Saved, vectors_can_be_saved};
+pub(super) use returns::{POINT, POINT_OFFSET};
 pub(crate) use seen::{LAYOUT, debug_descriptor, debug_register, stack_of_link_stub, stack_within};
 pub(crate) use stub::{
     AFTER_PROBE, JUMP_STUB_LEN, LINK_STUB_LEN, jump_stub, link_of_stub, link_stub, site_of_stub,

@@ -4,7 +4,7 @@
 //! # Safety
 //! The routines keep every register but those that the listener changes, and X16, X17 and X30, which no call keeps.
 
-use crate::native::points::{PAGE, POINT, RETURN_POINTS};
+use crate::native::points::{PAGE, RETURN_POINTS};
 
 use super::save::{load_general, load_vectors, routine, save_general, save_vectors};
 
@@ -77,6 +77,11 @@ return_routine!("grapnel_hook_returned_all", all);
 
 // The points: one half for each of the routines. An unwinder looks a return address up by the byte before it, which lies
 // in the point before or in the page's first word.
+/// The size of a place for a point, and of its word.
+pub(in crate::native) const POINT: usize = 8;
+/// How far into its place a point is.
+pub(in crate::native) const POINT_OFFSET: usize = 0;
+
 macro_rules! return_points {
     ($($routine:literal),*) => {
         core::arch::global_asm!(

@@ -2,7 +2,7 @@
 //! column (30), since the function may not have saved it yet.
 
 use crate::{
-    native::{Layout, StubKind},
+    native::{Layout, LinkKind},
     seen::{Descriptor, piece::Stack},
 };
 
@@ -15,7 +15,7 @@ pub(crate) fn stack_within(_: &[u8], each: &mut dyn FnMut(usize, Stack)) {
 }
 
 /// The same for stubs.
-pub(crate) fn stack_of_link_stub(_: StubKind, each: &mut dyn FnMut(usize, Stack)) {
+pub(crate) fn stack_of_link_stub(_: LinkKind, each: &mut dyn FnMut(usize, Stack)) {
     each(0, Stack::default());
 }
 

@@ -12,7 +12,7 @@
 //! The literals are read at an address that only a link stub gives. A stub is freed when no
 //! thread has such an address.
 
-use crate::native::StubKind;
+use crate::native::{LinkKind, StubKind};
 
 /// `bti c`, which costs nothing where it isn't enforced, and which `br x16` and `br x17` may land on.
 const LANDING_PAD: u32 = 0xd503_245f;
@@ -33,7 +33,7 @@ pub(super) const SITE: usize = 24;
 
 /// A stub that goes where the word at `word` says.
 pub(crate) fn jump_stub(kind: StubKind, _: u64, word: u64) -> Option<[u8; JUMP_STUB_LEN]> {
-    let first = match kind {
+    let first = match kind.stub {
         StubKind::Entry => LANDING_PAD,
         StubKind::Inside => PUSH,
     };
@@ -50,7 +50,7 @@ pub(crate) fn jump_stub(kind: StubKind, _: u64, word: u64) -> Option<[u8; JUMP_S
 
 /// A stub that has `routine` tell `link`, and go on where the word at `word` says.
 pub(crate) fn link_stub(
-    kind: StubKind,
+    kind: LinkKind,
     _: u64,
     word: u64,
     routine: u64,
@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(&jump_stub(StubKind::Entry, 0, 7).unwrap()[16..], 7u64.to_le_bytes());
         assert!(listing(AFTER_PROBE)[0].starts_with("ldp x16, x17, [sp], #"), "{:?}", listing(AFTER_PROBE));
         for (kind, first) in [(StubKind::Entry, "bti c"), (StubKind::Inside, "nop")] {
-            let code = link_stub(kind, 0x1000, 6, 7, 8, 9).unwrap();
+            let code = link_stub(LinkKind::plain(kind), 0x1000, 6, 7, 8, 9).unwrap();
             let text = listing(&code[..16]);
             assert!(text[0].starts_with(first), "{text:?}");
             assert!(text[1].contains("1010") && text[2].contains("1010") && text[3] == "br x17", "{text:?}");

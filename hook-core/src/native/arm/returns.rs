@@ -7,7 +7,7 @@
 //! # Safety
 //! The routines keep every register but those that the listener changes, and R12 and LR, which no call keeps.
 
-use crate::native::points::{PAGE, POINT, RETURN_POINTS};
+use crate::native::points::{PAGE, RETURN_POINTS};
 
 use super::save::{call, load_vectors, routine, save_vectors};
 
@@ -41,6 +41,11 @@ macro_rules! return_routine {
 
 return_routine!("grapnel_hook_returned", low);
 return_routine!("grapnel_hook_returned_all", all);
+
+/// The size of a place for a point, and of its word.
+pub(in crate::native) const POINT: usize = 8;
+/// How far into its place a point is.
+pub(in crate::native) const POINT_OFFSET: usize = 0;
 
 macro_rules! return_points {
     ($($routine:literal),*) => {

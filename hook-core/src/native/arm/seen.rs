@@ -5,7 +5,7 @@
 //! The symbol that debuggers look for is data of the form that their interface asks for.
 
 use crate::{
-    native::{Layout, StubKind},
+    native::{Layout, LinkKind},
     seen::{Descriptor, piece::Stack},
 };
 
@@ -18,7 +18,7 @@ pub(crate) fn stack_within(_: &[u8], each: &mut dyn FnMut(usize, Stack)) {
 }
 
 /// The same for the stub of a listener or a probe.
-pub(crate) fn stack_of_link_stub(_: StubKind, each: &mut dyn FnMut(usize, Stack)) {
+pub(crate) fn stack_of_link_stub(_: LinkKind, each: &mut dyn FnMut(usize, Stack)) {
     each(0, Stack::default());
 }
 

@@ -11,7 +11,7 @@
 //! # Safety
 //! The literals are read at an address that only a link stub gives. A stub is freed when no such address is left.
 
-use crate::native::StubKind;
+use crate::native::{LinkKind, StubKind};
 
 /// What the code behind a probe begins with: nothing, since no stub leaves anything on the stack.
 pub(crate) const AFTER_PROBE: &[u8] = &[];
@@ -27,7 +27,7 @@ const SITE: usize = 12;
 /// A stub that goes where the word at `word` says.
 pub(crate) fn jump_stub(kind: StubKind, _: u64, word: u64) -> Option<[u8; JUMP_STUB_LEN]> {
     let word = u32::try_from(word).ok()?;
-    Some(match kind {
+    Some(match kind.stub {
         StubKind::Entry => bytes(&[
             0xe59f_c000, // ldr ip, the literal
             0xe59c_f000, // ldr pc, [ip]
@@ -46,7 +46,7 @@ pub(crate) fn jump_stub(kind: StubKind, _: u64, word: u64) -> Option<[u8; JUMP_S
 
 /// A stub that has `routine` tell `link`, and go on where the word at `word` says.
 pub(crate) fn link_stub(
-    kind: StubKind,
+    kind: LinkKind,
     _: u64,
     word: u64,
     routine: u64,
@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn literals_are_where_the_routines_look_for_them() {
         for (kind, literals) in [(StubKind::Entry, 8), (StubKind::Inside, 16)] {
-            let code = link_stub(kind, 0x1000, 6, 7, 8, 9).unwrap();
+            let code = link_stub(LinkKind::plain(kind), 0x1000, 6, 7, 8, 9).unwrap();
             let at = code[literals..].as_ptr() as u64;
             // SAFETY: the code lies here as in a stub.
             unsafe {

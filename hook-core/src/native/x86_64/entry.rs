@@ -7,33 +7,36 @@
 //! The routines keep every register but those that the listener changes.
 
 use super::{
-    registers::{COMPONENTS, XSAVE_ROOM},
+    registers::{COMPONENTS, Saved, XSAVE_ROOM},
     save::{load_general, load_vectors, routine, save_general, save_vectors},
+    stub::{RETURN, WATCHED},
 };
-use crate::native::StubKind;
+use crate::native::{LinkKind, StubKind};
 
 // What is said to unwinders about the return address of a probe, as a DWARF expression: it is the site literal of the
-// stub, 40 bytes behind where its call returns to, at CFA - 136.
+// stub, 45 bytes behind where its call returns to, at CFA - 136.
 //   10 10 06        DW_CFA_expression, column 16, 6 bytes
 //   08 88 1c 06     const1u 136, minus, deref
-//   23 28           plus_uconst 40
+//   23 2d           plus_uconst 45
 // At a function's entry: the stub's return address is on the stack, and above it the function's.
 macro_rules! entry_routine {
-    ($name:literal, $vectors:ident; $($operands:tt)*) => {
+    ($name:literal, $vectors:ident, $before:expr, $behind:expr; $($operands:tt)*) => {
         routine!(
             $name,
             ".cfi_def_cfa rsp, 16",
-            "lea rsp, [rsp - 288]",
-            ".cfi_def_cfa_offset 304",
+            "lea rsp, [rsp - 296]",
+            ".cfi_def_cfa_offset 312",
             save_general!(),
-            "lea rax, [rsp + 296]",
+            "lea rax, [rsp + 304]",
             "mov [rsp + 160], rax",
+            $before,
             save_vectors!($vectors),
             "mov rdi, rbp",
             "call {entered}",
             load_vectors!($vectors),
+            $behind,
             load_general!(),
-            "lea rsp, [rsp + 288]",
+            "lea rsp, [rsp + 296]",
             ".cfi_def_cfa_offset 16",
             "ret";
             entered = sym crate::listen::entered,
@@ -42,8 +45,29 @@ macro_rules! entry_routine {
     };
 }
 
-entry_routine!("grapnel_hook_entered", low;);
-entry_routine!("grapnel_hook_entered_all", all; room = const XSAVE_ROOM, components = const COMPONENTS,);
+// The same where the return may be watched. Unless it is, the stub goes straight on. Where it goes on afterwards is put in
+// the place of the listener's word, at `RESUME`.
+macro_rules! watching_routine {
+    ($name:literal, $vectors:ident; $($operands:tt)*) => {
+        entry_routine!(
+            $name,
+            $vectors,
+            "lea rax, [rip + grapnel_hook_unwatched]
+             mov [rsp + {way_in}], rax",
+            "mov rax, [rsp + 296]
+             add rax, {rest}
+             mov [rsp + 288], rax";
+            way_in = const Saved::WAY_IN,
+            rest = const WATCHED - RETURN,
+            $($operands)*
+        );
+    };
+}
+
+entry_routine!("grapnel_hook_entered", low, "", "";);
+entry_routine!("grapnel_hook_entered_all", all, "", ""; room = const XSAVE_ROOM, components = const COMPONENTS,);
+watching_routine!("grapnel_hook_watched", low;);
+watching_routine!("grapnel_hook_watched_all", all; room = const XSAVE_ROOM, components = const COMPONENTS,);
 
 // In the middle of a function: the stub has passed the red zone. The flags are kept. What lies above is the frame of the
 // probed function, as an interrupted one: its address is that of an instruction that has yet to run.
@@ -53,17 +77,17 @@ macro_rules! probe_routine {
             $name,
             ".cfi_signal_frame",
             ".cfi_def_cfa rsp, 136",
-            ".cfi_escape 0x10, 0x10, 0x06, 0x08, 0x88, 0x1c, 0x06, 0x23, 0x28",
+            ".cfi_escape 0x10, 0x10, 0x06, 0x08, 0x88, 0x1c, 0x06, 0x23, 0x2d",
             // First and last, since what lies far below the stack pointer isn't safe from signals.
-            "lea rsp, [rsp - 24]",
-            ".cfi_def_cfa_offset 160",
-            "pushfq",
+            "lea rsp, [rsp - 32]",
             ".cfi_def_cfa_offset 168",
+            "pushfq",
+            ".cfi_def_cfa_offset 176",
             "lea rsp, [rsp - 256]",
-            ".cfi_def_cfa_offset 424",
+            ".cfi_def_cfa_offset 432",
             save_general!(),
             "cld",
-            "lea rax, [rsp + 424]",
+            "lea rax, [rsp + 432]",
             "mov [rsp + 160], rax",
             save_vectors!($vectors),
             "mov rdi, rbp",
@@ -71,10 +95,10 @@ macro_rules! probe_routine {
             load_vectors!($vectors),
             load_general!(),
             "lea rsp, [rsp + 256]",
-            ".cfi_def_cfa_offset 168",
+            ".cfi_def_cfa_offset 176",
             "popfq",
-            ".cfi_def_cfa_offset 160",
-            "lea rsp, [rsp + 24]",
+            ".cfi_def_cfa_offset 168",
+            "lea rsp, [rsp + 32]",
             ".cfi_def_cfa_offset 136",
             "ret";
             probed = sym crate::listen::probed,
@@ -88,17 +112,21 @@ probe_routine!("grapnel_hook_probed_all", all; room = const XSAVE_ROOM, componen
 unsafe extern "C" {
     fn grapnel_hook_entered();
     fn grapnel_hook_entered_all();
+    fn grapnel_hook_watched();
+    fn grapnel_hook_watched_all();
     fn grapnel_hook_probed();
     fn grapnel_hook_probed_all();
 }
 
-/// The routine that a link stub calls, by where it stands and whether all vector state is saved.
-pub(crate) fn routine(kind: StubKind, all_vectors: bool) -> u64 {
-    let routine: unsafe extern "C" fn() = match (kind, all_vectors) {
-        (StubKind::Entry, false) => grapnel_hook_entered,
-        (StubKind::Entry, true) => grapnel_hook_entered_all,
-        (StubKind::Inside, false) => grapnel_hook_probed,
-        (StubKind::Inside, true) => grapnel_hook_probed_all,
+/// The routine that a link stub calls.
+pub(crate) fn routine(kind: LinkKind) -> u64 {
+    let routine: unsafe extern "C" fn() = match (kind.stub, kind.returns, kind.all_vectors) {
+        (StubKind::Entry, false, false) => grapnel_hook_entered,
+        (StubKind::Entry, false, true) => grapnel_hook_entered_all,
+        (StubKind::Entry, true, false) => grapnel_hook_watched,
+        (StubKind::Entry, true, true) => grapnel_hook_watched_all,
+        (StubKind::Inside, _, false) => grapnel_hook_probed,
+        (StubKind::Inside, _, true) => grapnel_hook_probed_all,
     };
     routine as usize as u64
 }

@@ -4,6 +4,7 @@
 //! [`Saved`] is filled by the routines of [`super::entry`] alone, which also load what it holds back into the registers.
 //! Its pointers are good for as long as the listener runs.
 
+use super::returns::CALL_LEN;
 use core::{
     arch::x86_64::{__cpuid, __cpuid_count},
     sync::atomic::{AtomicU64, Ordering::Release},
@@ -46,6 +47,9 @@ pub(crate) struct Saved {
     pub(crate) general: Registers,
     /// Everything that XSAVE saves, if that was asked for.
     vectors: *mut XsaveArea,
+    /// Where a stub goes that has the return watched. It and the next two lie near enough below the return address to be
+    /// read when the stack pointer has passed them.
+    way_in: u64,
     /// The listener's own word of this call.
     pub(crate) word: u64,
     /// Where the stub's call returns to.
@@ -70,19 +74,23 @@ struct XsaveArea {
 }
 
 const _: () = assert!(core::mem::offset_of!(XsaveArea, in_use) == 512);
-const _: () = assert!(core::mem::offset_of!(Saved, return_address) == 296);
+const _: () = assert!(core::mem::offset_of!(Saved, return_address) == 304);
 
 /// The registers of the first six integer arguments, in order.
 const ARGUMENTS: usize = 6;
 
 impl Saved {
+    /// The offset of what a stub goes by when the stack pointer is above the return address.
+    pub(super) const WAY_IN: usize = core::mem::offset_of!(Saved, way_in);
+
     /// What tells this call from all others that are under way: where its return slot is.
     pub(crate) fn call(&self) -> usize {
         &raw const self.return_address as usize
     }
 
-    /// Says where the function returns to, to the function and to whoever looks at its return slot meanwhile.
+    /// Says at which point the function returns, to the function and to whoever looks at its return slot meanwhile.
     pub(crate) fn set_return_address(&mut self, address: u64) {
+        self.way_in = address - CALL_LEN;
         // SAFETY: the slot is this call's, and others only look at it.
         unsafe { AtomicU64::from_ptr(&raw mut self.return_address) }.store(address, Release);
     }

@@ -4,19 +4,30 @@
 //! # Safety
 //! The routines keep every register but those that the listener changes.
 
-use crate::native::points::{PAGE, POINT, RETURN_POINTS};
+use crate::native::points::{PAGE, RETURN_POINTS};
 
 use super::{
     registers::{COMPONENTS, XSAVE_ROOM},
     save::{load_general, load_vectors, routine, save_general, save_vectors},
 };
 
+/// The size of a place for a point, and of its word. Ahead of each point there is a call, of this length, by which the stub
+/// goes into the function. So a processor that keeps a list of the calls under way finds the point at its top when the
+/// function returns, and below that the caller, when the routine behind the point does. A return that isn't foreseen costs
+/// more than all that.
+pub(in crate::native) const POINT: usize = 16;
+pub(super) const CALL_LEN: u64 = 5;
+/// How far into its place a point is.
+pub(in crate::native) const POINT_OFFSET: usize = CALL_LEN as usize;
+
 // What is said to unwinders about the return address, as DWARF expressions.
 //
-// Of a return point: the point's address, which is the frame's own program counter, and to that the distance that the
-// first word of its page holds. Not what is in the return slot: where several listen, it holds the innermost's point.
-//   10 10 09        DW_CFA_expression, column 16 (the return address), 9 bytes
+// Of a return point and the call ahead of it: the place of the point, where the frame's own program counter is, and to that
+// the distance that the first word of its page holds. Not what is in the return slot: where several listen, it holds the
+// innermost's point.
+//   10 10 0c        DW_CFA_expression, column 16 (the return address), 12 bytes
 //   80 00           breg16 (the program counter)
+//   3f 20 1a        lit15, not, and
 //   12              dup
 //   0b 00 f0 1a     const2s -4096, and
 //   06 22           deref, plus
@@ -26,7 +37,7 @@ use super::{
 // has another distance than those of the listeners within, which their numbers say (`is_outer_point`).
 //   0f 0b           DW_CFA_def_cfa_expression, 11 bytes
 //   77 00 80 00     breg7 (rsp), breg16
-//   33 25 33 1a 22  lit3, shr, lit3, and, plus
+//   34 25 33 1a 22  lit4, shr, lit3, and, plus
 //   23 01           plus_uconst 1
 //   16 07 02        DW_CFA_val_expression, column 7 (rsp), 2 bytes
 //   77 00           breg7
@@ -35,36 +46,34 @@ use super::{
 // is on the stack of expressions.
 //   10 10 0d        13 bytes
 //   38 1c 06        lit8, minus, deref
-//   09 f8 1a        const1s -8, and
+//   09 f0 1a        const1s -16, and
 //   12 0b 00 f0 1a 06 22
 
 // Behind a return point. The slot below the stack pointer still holds the point's address: it is in the red zone, which
 // signals keep. It gets the real return address, and from there on this is an ordinary frame.
-//
-// It ends with a jump, not a return: the processor's prediction of returns has used up the caller's already.
 macro_rules! return_routine {
     ($name:literal, $vectors:ident; $($operands:tt)*) => {
         routine!(
             $name,
             ".cfi_def_cfa rsp, 0",
-            ".cfi_escape 0x10, 0x10, 0x0d, 0x38, 0x1c, 0x06, 0x09, 0xf8, 0x1a, 0x12, 0x0b, 0x00, 0xf0, 0x1a, 0x06, 0x22",
-            "lea rsp, [rsp - 304]",
-            ".cfi_def_cfa_offset 304",
+            ".cfi_escape 0x10, 0x10, 0x0d, 0x38, 0x1c, 0x06, 0x09, 0xf0, 0x1a, 0x12, 0x0b, 0x00, 0xf0, 0x1a, 0x06, 0x22",
+            "lea rsp, [rsp - 312]",
+            ".cfi_def_cfa_offset 312",
             save_general!(),
-            "lea rax, [rsp + 304]",
+            "lea rax, [rsp + 312]",
             "mov [rsp + 160], rax",
             save_vectors!($vectors),
             "mov rdi, rbp",
             "call {take}",
-            "mov [rbp + 296], rax",
+            "mov [rbp + 304], rax",
             ".cfi_offset rip, -8",
             "mov rdi, rbp",
             "call {returned}",
             load_vectors!($vectors),
             load_general!(),
             "lea rsp, [rsp + 304]",
-            ".cfi_def_cfa_offset 0",
-            "jmp qword ptr [rsp - 8]";
+            ".cfi_def_cfa_offset 8",
+            "ret";
             take = sym crate::listen::take_return,
             returned = sym crate::listen::returned,
             $($operands)*
@@ -75,8 +84,20 @@ macro_rules! return_routine {
 return_routine!("grapnel_hook_returned", low;);
 return_routine!("grapnel_hook_returned_all", all; room = const XSAVE_ROOM, components = const COMPONENTS,);
 
-// The points: one half for each of the routines. An unwinder looks a return address up by the byte before it, which lies
-// in the point before or in the page's first word.
+// What the call ahead of a point leads to: back to the stub, by what its routine has left below the stack pointer. Without a
+// point the stub comes here at once, with the stack pointer above the return slot.
+routine!(
+    "grapnel_hook_unwatched",
+    ".cfi_def_cfa rsp, 0",
+    "lea rsp, [rsp - 8]",
+    ".cfi_def_cfa_offset 8",
+    ".globl grapnel_hook_go_in",
+    ".hidden grapnel_hook_go_in",
+    "grapnel_hook_go_in:",
+    "notrack jmp qword ptr [rsp - 16]";
+);
+
+// The points: one half for each of the routines.
 macro_rules! return_points {
     ($($routine:literal),*) => {
         core::arch::global_asm!(
@@ -95,17 +116,21 @@ macro_rules! return_points {
             ".type grapnel_hook_return_points, @function",
             "grapnel_hook_return_points:",
             ".cfi_startproc",
-            ".cfi_escape 0x0f, 0x0b, 0x77, 0x00, 0x80, 0x00, 0x33, 0x25, 0x33, 0x1a, 0x22, 0x23, 0x01",
+            ".cfi_escape 0x0f, 0x0b, 0x77, 0x00, 0x80, 0x00, 0x34, 0x25, 0x33, 0x1a, 0x22, 0x23, 0x01",
             ".cfi_escape 0x16, 0x07, 0x02, 0x77, 0x00",
-            ".cfi_escape 0x10, 0x10, 0x09, 0x80, 0x00, 0x12, 0x0b, 0x00, 0xf0, 0x1a, 0x06, 0x22",
+            ".cfi_escape 0x10, 0x10, 0x0c, 0x80, 0x00, 0x3f, 0x20, 0x1a, 0x12, 0x0b, 0x00, 0xf0, 0x1a, 0x06, 0x22",
             ".set grapnel_hook_page, 0",
             $(
                 ".rept {pages}",
                 ".quad grapnel_hook_return_words + grapnel_hook_page - .",
+                ".quad 0",
                 ".rept {points}",
+                // As bytes, since an assembler chooses their lengths otherwise.
+                ".byte 0xe8",
+                ".long grapnel_hook_go_in - . - 4",
                 ".byte 0xe9",
                 concat!(".long ", $routine, " - . - 4"),
-                ".byte 0xcc, 0xcc, 0xcc",
+                ".byte 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc",
                 ".endr",
                 ".set grapnel_hook_page, grapnel_hook_page + 4096",
                 ".endr",

@@ -10,7 +10,7 @@
 //! The literals are read relative to a return address that only a link stub's `call` pushes. A stub is
 //! freed when no such address is left.
 
-use crate::native::StubKind;
+use crate::native::{LinkKind, StubKind};
 
 /// `endbr64`, which costs nothing where it isn't enforced.
 const LANDING_PAD: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
@@ -19,12 +19,19 @@ pub(super) const PASS_RED_ZONE: [u8; 5] = [0x48, 0x8d, 0x64, 0x24, 0x80];
 /// `lea rsp, [rsp + 128]`.
 pub(super) const RETURN_TO_RED_ZONE: [u8; 8] = [0x48, 0x8d, 0xa4, 0x24, 0x80, 0, 0, 0];
 
+/// `lea rsp, [rsp + 8]`: as if the function had returned.
+pub(super) const PASS_RETURN_SLOT: [u8; 5] = [0x48, 0x8d, 0x64, 0x24, 8];
+/// `notrack jmp [rsp - 32]`: to where the routine has said, [`WAY_IN`](super::registers::Saved::WAY_IN).
+const GO_IN: [u8; 5] = [0x3e, 0xff, 0x64, 0x24, 0xe0];
+
 /// `endbr64; jmp [rip + word]`.
 pub(crate) const JUMP_STUB_LEN: usize = 10;
 pub(crate) const LINK_STUB_LEN: usize = 64;
 
 /// Where the call of a link stub returns to, and its literals, counted from its start.
-pub(super) const RETURN: usize = 16;
+pub(super) const RETURN: usize = 11;
+/// Where a stub that has the return watched goes on, with a return point's address in the return slot.
+pub(super) const WATCHED: usize = RETURN + PASS_RETURN_SLOT.len() + GO_IN.len();
 const ROUTINE: usize = 40;
 const LINK: usize = 48;
 const SITE: usize = 56;
@@ -41,8 +48,11 @@ pub(crate) fn jump_stub(_: StubKind, at: u64, word: u64) -> Option<[u8; JUMP_STU
 }
 
 /// A stub at `at` that calls `routine` for `link`, and goes on where the word at `word` says.
+///
+/// Where the return is watched, it goes by the call ahead of the return point (see [`super::returns`]), which leads back to
+/// it.
 pub(crate) fn link_stub(
-    kind: StubKind,
+    kind: LinkKind,
     at: u64,
     word: u64,
     routine: u64,
@@ -50,16 +60,21 @@ pub(crate) fn link_stub(
     site: u64,
 ) -> Option<[u8; LINK_STUB_LEN]> {
     let mut code = [0x90; LINK_STUB_LEN];
-    match kind {
+    match kind.stub {
         StubKind::Entry => code[..4].copy_from_slice(&LANDING_PAD),
         StubKind::Inside => code[..5].copy_from_slice(&PASS_RED_ZONE),
     }
     let call = RETURN - 6;
     code[call..RETURN].copy_from_slice(&through(0x15, at + call as u64, at + ROUTINE as u64)?);
     let mut end = RETURN;
-    if kind == StubKind::Inside {
-        end += RETURN_TO_RED_ZONE.len();
-        code[RETURN..end].copy_from_slice(&RETURN_TO_RED_ZONE);
+    let steps: [&[u8]; 2] = match (kind.stub, kind.returns) {
+        (StubKind::Inside, _) => [&RETURN_TO_RED_ZONE, &[]],
+        (StubKind::Entry, true) => [&PASS_RETURN_SLOT, &GO_IN],
+        (StubKind::Entry, false) => [&[], &[]],
+    };
+    for step in steps {
+        code[end..end + step.len()].copy_from_slice(step);
+        end += step.len();
     }
     code[end..end + 6].copy_from_slice(&through(0x25, at + end as u64, word)?);
     for (offset, literal) in [(ROUTINE, routine), (LINK, link), (SITE, site)] {
@@ -114,7 +129,9 @@ mod tests {
         let jump = jump_stub(StubKind::Entry, 0x1000, 0x2000).unwrap();
         assert_eq!(listing(&jump).len(), 2);
         assert!(listing(&jump)[1].contains("2000"), "{:?}", listing(&jump));
-        for (kind, end) in [(StubKind::Entry, 22), (StubKind::Inside, 30)] {
+        let (entry, inside) = (LinkKind::plain(StubKind::Entry), LinkKind::plain(StubKind::Inside));
+        let watching = LinkKind { returns: true, ..entry };
+        for (kind, end) in [(entry, RETURN + 6), (watching, WATCHED + 6), (inside, RETURN + 14)] {
             let code = link_stub(kind, 0x1000, 0x2000, 7, 8, 9).unwrap();
             let text = listing(&code[..end]);
             assert!(text.last().unwrap().contains("2000"), "{text:?}");
