@@ -1,7 +1,8 @@
 //! `grapnel export`: a trace as a file that other tools open.
 
-use crate::opened::{OpenError, analysis_of, say, text_of};
+use crate::opened::{OpenError, analysis_of, reader_of, say, text_of};
 use clap::{Args, ValueEnum};
+use flate2::write::GzEncoder;
 use grapnel_analysis::Analysis;
 use grapnel_analysis::export;
 use grapnel_analysis::report::words::harmless;
@@ -20,7 +21,7 @@ pub(crate) struct ExportArgs {
     /// What to write [default: what the name of FILE ends in]
     #[arg(long, value_enum)]
     format: Option<Format>,
-    /// The figure that is shown; pprof, speedscope and csv have them all, and this one first or not at all
+    /// The figure that is shown; only collapsed and svg have no other, and speedscope begins with it
     #[arg(long, value_enum, default_value_t = Measure::Peak)]
     measure: Measure,
     /// The file to write [default: standard output]. It is replaced once all is written
@@ -40,10 +41,14 @@ enum Format {
     Speedscope,
     /// A row for each site (.csv)
     Csv,
+    /// For heaptrack and `heaptrack_print` (.heaptrack, .heaptrack.gz, .heaptrack.zst)
+    Heaptrack,
+    /// For `ms_print` and massif-visualizer (.massif, massif.out.*)
+    Massif,
 }
 
 impl Format {
-    const ENDINGS: [(&'static str, Self); 8] = [
+    const ENDINGS: [(&'static str, Self); 12] = [
         (".collapsed", Self::Collapsed),
         (".folded", Self::Collapsed),
         (".svg", Self::Svg),
@@ -52,11 +57,17 @@ impl Format {
         (".speedscope.json", Self::Speedscope),
         (".speedscope", Self::Speedscope),
         (".csv", Self::Csv),
+        (".heaptrack", Self::Heaptrack),
+        (".heaptrack.gz", Self::Heaptrack),
+        (".heaptrack.zst", Self::Heaptrack),
+        (".massif", Self::Massif),
     ];
 
     fn of_name(path: &Path) -> Option<Self> {
         let name = path.file_name()?.to_string_lossy().to_lowercase();
-        Self::ENDINGS.iter().find(|(ending, _)| name.ends_with(ending)).map(|(_, format)| *format)
+        let ending = Self::ENDINGS.iter().find(|(ending, _)| name.ends_with(ending));
+        // As Valgrind calls it.
+        ending.map(|(_, format)| *format).or_else(|| name.starts_with("massif.out").then_some(Self::Massif))
     }
 }
 
@@ -124,8 +135,13 @@ pub(crate) fn run(args: &ExportArgs) -> Result<ExitCode, ExportError> {
     let analysis = analysis_of(&args.trace)?;
     let store = FileStore::new();
     let mut symbols = Symbols::new(&store, SearchPath::default());
-    let mut export =
-        |out: &mut dyn Write| export::write(out, &analysis, &mut symbols, format.into(), args.measure.into());
+    let what = (format.into(), args.measure.into());
+    // The file was opened before; it may be gone since.
+    let again = || reader_of(&args.trace).map_err(io::Error::other);
+    let packing = Packing::of(format, args.output.as_deref());
+    let mut export = |out: &mut dyn Write| {
+        packing.write(out, |out| export::write(out, &analysis, &mut symbols, what, again))
+    };
     match &args.output {
         Some(path) => {
             to_file(path, export).map_err(|error| ExportError::Write { path: text_of(path), error })?
@@ -147,6 +163,44 @@ pub(crate) fn run(args: &ExportArgs) -> Result<ExitCode, ExportError> {
 fn is_same_file(one: &Path, two: &Path) -> bool {
     let identity = |path: &Path| path.metadata().ok().map(|facts| (facts.dev(), facts.ino()));
     identity(one).is_some_and(|one| Some(one) == identity(two))
+}
+
+/// heaptrack takes files that are compressed, and knows them by their names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Packing {
+    None,
+    Gzip,
+    Zstd,
+}
+
+impl Packing {
+    fn of(format: Format, path: Option<&Path>) -> Self {
+        match path.and_then(Path::extension).filter(|_| format == Format::Heaptrack) {
+            Some(ending) if ending.eq_ignore_ascii_case("gz") => Self::Gzip,
+            Some(ending) if ending.eq_ignore_ascii_case("zst") => Self::Zstd,
+            _ => Self::None,
+        }
+    }
+
+    fn write(
+        self,
+        out: &mut dyn Write,
+        content: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    ) -> io::Result<()> {
+        match self {
+            Self::None => content(out),
+            Self::Gzip => {
+                let mut packed = BufWriter::new(GzEncoder::new(out, flate2::Compression::default()));
+                content(&mut packed)?;
+                packed.into_inner()?.finish().map(drop)
+            }
+            Self::Zstd => {
+                let mut packed = BufWriter::new(zstd::Encoder::new(out, 0)?);
+                content(&mut packed)?;
+                packed.into_inner()?.finish().map(drop)
+            }
+        }
+    }
 }
 
 fn status(analysis: &Analysis) -> ExitCode {
@@ -185,6 +239,8 @@ impl From<Format> for export::Format {
             Format::Pprof => Self::Pprof,
             Format::Speedscope => Self::Speedscope,
             Format::Csv => Self::Csv,
+            Format::Heaptrack => Self::Heaptrack,
+            Format::Massif => Self::Massif,
         }
     }
 }

@@ -43,8 +43,8 @@ pub(crate) fn say(text: &str) {
     let _ = writeln!(io::stderr(), "grapnel: {text}");
 }
 
-/// Reads a trace. One that stops early is analysed up to there, with a note on stderr.
-pub(crate) fn analysis_of(trace: &Path) -> Result<Analysis, OpenError> {
+/// Opens a trace.
+pub(crate) fn reader_of(trace: &Path) -> Result<Reader<BufReader<File>>, OpenError> {
     let path = || text_of(trace);
     let file = File::open(trace).map_err(|error| {
         let hint = match error.kind() {
@@ -53,15 +53,19 @@ pub(crate) fn analysis_of(trace: &Path) -> Result<Analysis, OpenError> {
         };
         OpenError::Open { path: path(), error, hint }
     })?;
-    let reader = Reader::new(BufReader::with_capacity(1 << 18, file)).map_err(|error| OpenError::Trace {
+    Reader::new(BufReader::with_capacity(1 << 18, file)).map_err(|error| OpenError::Trace {
         path: path(),
         hint: hint(&error),
         error,
-    })?;
-    let analysis = analyse(reader);
+    })
+}
+
+/// Reads a trace. One that stops early is analysed up to there, with a note on stderr.
+pub(crate) fn analysis_of(trace: &Path) -> Result<Analysis, OpenError> {
+    let analysis = analyse(reader_of(trace)?);
     if let Some(note) = analysis.ending.note() {
         let word = if analysis.ending.is_damage() { "warning" } else { "note" };
-        say(&format!("{word}: {}: {note}", path()));
+        say(&format!("{word}: {}: {note}", text_of(trace)));
     }
     Ok(analysis)
 }

@@ -153,6 +153,64 @@ fn a_table_can_be_imported() {
     assert_ne!(text.trim(), "0");
 }
 
+/// The figures of collapsed stacks, added up.
+fn sum_of(stacks: &Path) -> u64 {
+    let text = std::fs::read_to_string(stacks).unwrap();
+    text.lines().map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum()
+}
+
+#[test]
+fn heaptrack_sees_the_same_totals() {
+    let dir = temporary_dir();
+    let totals = &REPORT.totals;
+    let figures = [
+        ("allocations", totals.allocations + totals.reallocations),
+        ("peak", totals.peak_bytes),
+        ("leaked", totals.live_bytes),
+    ];
+    for name in ["plain.heaptrack", "app.heaptrack.gz", "app.heaptrack.zst"] {
+        let file = exported(dir.path(), name, &[]);
+        for (cost, figure) in figures {
+            let stacks = dir.path().join("stacks.txt");
+            // Some of its own suppressions hide what the dynamic linker keeps.
+            let options = ["--disable-builtin-suppressions", "--flamegraph-cost-type", cost, "-F"];
+            let arguments = options.map(OsStr::new);
+            let all = [&arguments[..], &[stacks.as_os_str(), "-f".as_ref(), file.as_os_str()]].concat();
+            let said = said_by("heaptrack_print", &all);
+            assert!(said.contains("leak_library"), "the command: {said}");
+            assert_eq!(sum_of(&stacks), figure, "{name}, {cost}");
+            if cost == "leaked" {
+                let stacks = std::fs::read_to_string(stacks).unwrap();
+                assert!(
+                    stacks.lines().any(|line| line.contains("main") && line.contains("leak")),
+                    "{stacks}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn ms_print_sees_peak_and_end() {
+    let dir = temporary_dir();
+    for name in ["app.massif", "massif.out.7"] {
+        let file = exported(dir.path(), name, &[]);
+        let said = said_by("ms_print", &["--threshold=0".as_ref(), file.as_os_str()]);
+        let wholes: Vec<u64> = said
+            .lines()
+            .filter_map(|line| {
+                line.strip_suffix("(heap allocation functions) malloc/new/new[], --alloc-fns, etc.")
+            })
+            .map(|line| {
+                let bytes = line.trim().trim_end_matches("B)").rsplit('(').next().unwrap();
+                bytes.replace(',', "").parse().unwrap()
+            })
+            .collect();
+        assert_eq!(wholes, [REPORT.totals.peak_bytes, REPORT.totals.live_bytes], "{said}");
+        assert!(said.contains(": main (leaks.c:"), "{said}");
+    }
+}
+
 #[test]
 fn what_was_there_stays_if_nothing_can_be_written() {
     let dir = temporary_dir();

@@ -25,6 +25,7 @@ pub mod live;
 mod merge;
 pub mod modules;
 mod peak;
+mod replay;
 pub mod report;
 pub mod sites;
 pub mod stacks;

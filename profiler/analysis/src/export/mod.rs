@@ -7,11 +7,16 @@
 //! | [`Format::Pprof`] | `go tool pprof`, and what keeps profiles of a fleet in that form |
 //! | [`Format::Speedscope`] | <https://www.speedscope.app>, or a copy of it |
 //! | [`Format::Csv`] | spreadsheets, DuckDB, pandas: a row for each site |
+//! | [`Format::Heaptrack`] | heaptrack's own window, and `heaptrack_print` |
+//! | [`Format::Massif`] | `ms_print`, massif-visualizer |
 //!
-//! pprof and speedscope hold every [`Measure`], and let their user choose; the others hold one.
+//! pprof and speedscope hold every [`Measure`], and let their user choose; collapsed stacks and flame graphs hold one.
+//! heaptrack and Massif show how memory came and went, for which the trace is read a second time.
 
 mod collapsed;
 mod csv;
+mod heaptrack;
+mod massif;
 mod pprof;
 mod profile;
 mod speedscope;
@@ -21,7 +26,8 @@ mod svg;
 use crate::Analysis;
 use crate::sites::Site;
 use crate::symbols::Symbols;
-use std::io::{self, Write};
+use grapnel_trace::reader::Reader;
+use std::io::{self, Read, Write};
 
 /// What a file is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +43,10 @@ pub enum Format {
     Speedscope,
     /// Comma-separated values (RFC 4180), with a header.
     Csv,
+    /// heaptrack's interpreted format, not compressed.
+    Heaptrack,
+    /// Massif's `massif.out`.
+    Massif,
 }
 
 /// Which figure of the sites is shown.
@@ -83,16 +93,17 @@ impl Measure {
     }
 }
 
-/// Writes an analysis. `measure` is for the formats that hold one figure.
+/// Writes an analysis. `measure` is for the formats that hold one figure, `again` opens the trace anew for those that need
+/// its events.
 ///
 /// # Errors
-/// What writing gives; an SVG of nothing is refused with [`io::ErrorKind::InvalidInput`].
-pub fn write(
+/// What writing, opening and reading give; an SVG of nothing is refused with [`io::ErrorKind::InvalidInput`].
+pub fn write<R: Read>(
     mut out: impl Write,
     analysis: &Analysis,
     symbols: &mut Symbols<'_>,
-    format: Format,
-    measure: Measure,
+    (format, measure): (Format, Measure),
+    again: impl FnOnce() -> io::Result<Reader<R>>,
 ) -> io::Result<()> {
     match format {
         Format::Collapsed => collapsed::write(&mut out, analysis, symbols, measure)?,
@@ -100,6 +111,8 @@ pub fn write(
         Format::Pprof => pprof::write(&mut out, analysis, symbols)?,
         Format::Speedscope => speedscope::write(&mut out, analysis, symbols, measure)?,
         Format::Csv => csv::write(&mut out, analysis, symbols)?,
+        Format::Heaptrack => heaptrack::write(&mut out, analysis, symbols, again()?)?,
+        Format::Massif => massif::write(&mut out, analysis, symbols, again()?)?,
     }
     out.flush()
 }

@@ -7,9 +7,9 @@ use crate::symbols::{Frame, Symbols};
 use std::borrow::Cow;
 
 /// What stands for the frames beyond the depth limit.
-const CUT: &str = "[deeper frames cut]";
+pub(super) const CUT: &str = "[deeper frames cut]";
 /// What stands for a stack that is not known.
-const NO_STACK: &str = "[no stack]";
+pub(super) const NO_STACK: &str = "[no stack]";
 
 /// A frame as it is shown.
 #[derive(Debug)]

@@ -1,0 +1,204 @@
+//! What heaptrack's interpreter writes (its file format 3): `heaptrack_print` and heaptrack's window open it.
+//!
+//! A line for each thing; numbers are hexadecimal, and indices start at 1, with 0 for none, but for those of allocations.
+//!
+//! | line | what it is |
+//! |---|---|
+//! | `v VERSION FORMAT`, `X COMMAND`, `I PAGE_SIZE PAGES` | the head |
+//! | `s LENGTH BYTES` | a string |
+//! | `i PC MODULE [FUNCTION FILE LINE]...` | a place, the innermost inlined function first |
+//! | `t PLACE CALLER` | a frame with the stack that called it |
+//! | `a SIZE STACK` | what allocations of a size by a stack have in common |
+//! | `+ A`, `- A`, `c MS` | one more, one less; the time |
+
+use super::stack::{CUT, NO_STACK, name};
+use crate::Analysis;
+use crate::hash::FoldHash;
+use crate::live::{Block, Totals, Watcher};
+use crate::replay::{Player, replay};
+use crate::report::words::harmless;
+use crate::stacks::Node;
+use crate::symbols::Symbols;
+use grapnel_trace::reader::Reader;
+use std::collections::HashMap;
+use std::io::{self, Read, Write};
+
+/// What is said of the writer: heaptrack 1.4, the first with format 3.
+const VERSION: &str = "v 10400 3";
+
+pub(super) fn write<R: Read>(
+    out: &mut impl Write,
+    analysis: &Analysis,
+    symbols: &mut Symbols<'_>,
+    reader: Reader<R>,
+) -> io::Result<()> {
+    writeln!(out, "{VERSION}")?;
+    let words: Vec<_> = analysis.process.command.iter().map(|word| String::from_utf8_lossy(word)).collect();
+    writeln!(out, "X {}", harmless(&words.join(" ")))?;
+    // The trace doesn't have the machine's memory.
+    writeln!(out, "I 1000 0")?;
+    let mut player = Writer { out, analysis, symbols, known: Known::default(), ms: 0, result: Ok(()) };
+    replay(reader, analysis, &mut player)?;
+    player.tell_time(analysis.totals.duration_ns);
+    player.result
+}
+
+/// The index of what was written before.
+#[derive(Default)]
+struct Known {
+    strings: HashMap<String, u32>,
+    /// By module, address and flags.
+    places: HashMap<(u32, u64, u8), u32>,
+    place_count: u32,
+    /// Of the stack of each node; 0 as long as there is none.
+    stacks: Vec<u32>,
+    stack_count: u32,
+    no_stack: u32,
+    /// By size and node.
+    allocations: HashMap<(u64, u32), u32, FoldHash>,
+}
+
+struct Writer<'w, 's, W> {
+    out: &'w mut W,
+    analysis: &'w Analysis,
+    symbols: &'w mut Symbols<'s>,
+    known: Known,
+    /// The last time that was told.
+    ms: u64,
+    /// The first error.
+    result: io::Result<()>,
+}
+
+impl<W: Write> Writer<'_, '_, W> {
+    /// Writes a line, unless one before could not be written.
+    fn line(&mut self, text: std::fmt::Arguments<'_>) {
+        if self.result.is_ok() {
+            self.result = self.out.write_fmt(text).and_then(|()| self.out.write_all(b"\n"));
+        }
+    }
+
+    fn string(&mut self, text: &str) -> u32 {
+        if let Some(&known) = self.known.strings.get(text) {
+            return known;
+        }
+        let index = self.known.strings.len() as u32 + 1;
+        self.known.strings.insert(text.to_owned(), index);
+        self.line(format_args!("s {:x} {text}", text.len()));
+        index
+    }
+
+    /// A place that is only a name.
+    fn named(&mut self, name: &str) -> u32 {
+        let function = self.string(name);
+        self.known.place_count += 1;
+        self.line(format_args!("i 0 0 {function:x}"));
+        self.known.place_count
+    }
+
+    fn place(&mut self, node: &Node) -> u32 {
+        let key = (node.module, node.pc, node.flags);
+        if let Some(&known) = self.known.places.get(&key) {
+            return known;
+        }
+        let index = if node.is_truncation() { self.named(CUT) } else { self.found(node) };
+        self.known.places.insert(key, index);
+        index
+    }
+
+    /// A place with what symbols say of it.
+    fn found(&mut self, node: &Node) -> u32 {
+        let analysis = self.analysis;
+        let module = analysis.modules.get(node.module);
+        let module =
+            module.map_or(0, |module| self.string(&harmless(&String::from_utf8_lossy(&module.path))));
+        let frames: Vec<_> = self.symbols.frames(&analysis.modules, node).to_vec();
+        let mut text = format!("i {:x} {module:x}", node.lookup_pc());
+        // heaptrack names what has no function by its module.
+        if frames.iter().any(|frame| frame.function().is_some()) {
+            for frame in &frames {
+                let function = self.string(&name(analysis, node, frame));
+                let file = frame.file().map_or(0, |file| self.string(&harmless(file)));
+                text.push_str(&format!(" {function:x} {file:x} {:x}", frame.line().unwrap_or(0)));
+            }
+        }
+        self.line(format_args!("{text}"));
+        self.known.place_count += 1;
+        self.known.place_count
+    }
+
+    fn frame(&mut self, place: u32, caller: u32) -> u32 {
+        self.line(format_args!("t {place:x} {caller:x}"));
+        self.known.stack_count += 1;
+        self.known.stack_count
+    }
+
+    fn stack(&mut self, stack: u32) -> u32 {
+        let analysis = self.analysis;
+        if analysis.stacks.node(stack).is_none() {
+            if self.known.no_stack == 0 {
+                let place = self.named(NO_STACK);
+                self.known.no_stack = self.frame(place, 0);
+            }
+            return self.known.no_stack;
+        }
+        self.known.stacks.resize(analysis.stacks.len() + 1, 0);
+        let mut new = Vec::new();
+        let mut at = stack;
+        while let Some(node) = analysis.stacks.node(at).filter(|_| self.known.stacks[at as usize] == 0) {
+            new.push((at, node));
+            at = node.parent;
+        }
+        for (id, node) in new.into_iter().rev() {
+            let place = self.place(node);
+            self.known.stacks[id as usize] = self.frame(place, self.known.stacks[node.parent as usize]);
+        }
+        self.known.stacks[stack as usize]
+    }
+
+    fn allocation(&mut self, block: Block) -> u32 {
+        let key = (block.size, block.stack);
+        if let Some(&known) = self.known.allocations.get(&key) {
+            return known;
+        }
+        let stack = self.stack(block.stack);
+        let index = self.known.allocations.len() as u32;
+        self.known.allocations.insert(key, index);
+        self.line(format_args!("a {:x} {stack:x}", block.size));
+        index
+    }
+
+    fn tell_time(&mut self, ns: u64) {
+        let ms = ns / 1_000_000;
+        if ms > self.ms {
+            self.ms = ms;
+            self.line(format_args!("c {ms:x}"));
+        }
+    }
+}
+
+impl<W: Write> Watcher for Writer<'_, '_, W> {
+    fn added(&mut self, _: u64, block: Block, _: bool) {
+        let index = self.allocation(block);
+        self.line(format_args!("+ {index:x}"));
+    }
+
+    fn removed(&mut self, _: u64, block: Block, _: bool) {
+        let index = self.allocation(block);
+        self.line(format_args!("- {index:x}"));
+    }
+
+    /// There is no line for a reallocation that failed: the block is given out again.
+    fn restored(&mut self, address: u64, block: Block, peak: bool) {
+        self.added(address, block, peak);
+    }
+}
+
+impl<W: Write> Player for Writer<'_, '_, W> {
+    fn moment(&mut self, ns: u64, _: &Totals) {
+        self.tell_time(ns);
+    }
+
+    fn goes_on(&self) -> bool {
+        self.result.is_ok()
+    }
+}
