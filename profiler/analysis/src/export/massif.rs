@@ -108,6 +108,20 @@ struct Held {
     bytes: u64,
 }
 
+/// A frame with what the stacks through it held.
+struct Caller {
+    label: u32,
+    bytes: u64,
+    stacks: Vec<Held>,
+}
+
+/// Frames that are told together.
+#[derive(Default)]
+struct Below {
+    places: usize,
+    bytes: u64,
+}
+
 struct Trees<'a, 's> {
     analysis: &'a Analysis,
     symbols: &'a mut Symbols<'s>,
@@ -120,51 +134,45 @@ impl Trees<'_, '_> {
         let held: Vec<Held> =
             sites.map(|site| Held { node: site.stack, done: 0, bytes: measure.of(site) }).collect();
         let whole: u64 = held.iter().map(|held| held.bytes).sum();
+        let text = "(heap allocation functions) malloc/new/new[], --alloc-fns, etc.".to_owned();
         // A frame, what it held, and what is still to be said of its callers. A stack of our own, as stacks are deep.
-        let mut pending = vec![(
-            0,
-            "(heap allocation functions) malloc/new/new[], --alloc-fns, etc.".to_owned(),
-            whole,
-            held,
-        )];
+        let mut pending = vec![(0, text, whole, held)];
         while let Some((depth, text, bytes, held)) = pending.pop() {
             let (callers, below) = self.callers(held, whole);
-            let few = below.iter().map(|&(_, bytes)| bytes).sum::<u64>();
-            let children = callers.len() + usize::from(!below.is_empty());
+            let children = callers.len() + usize::from(below.places > 0);
             writeln!(out, "{:depth$}n{children}: {bytes} {text}", "")?;
-            if !below.is_empty() {
-                let text = match below.len() {
+            if below.places > 0 {
+                let text = match below.places {
                     1 => "in 1 place, below massif's threshold (1.00%)".to_owned(),
                     places => format!("in {places} places, all below massif's threshold (1.00%)"),
                 };
-                pending.push((depth + 1, text, few, Vec::new()));
+                pending.push((depth + 1, text, below.bytes, Vec::new()));
             }
-            for (label, bytes, held) in callers.into_iter().rev() {
-                pending.push((depth + 1, self.labels.texts[label as usize].clone(), bytes, held));
+            for Caller { label, bytes, stacks } in callers.into_iter().rev() {
+                pending.push((depth + 1, self.labels.texts[label as usize].clone(), bytes, stacks));
             }
         }
         Ok(())
     }
 
-    /// The frames that come next, those that held most first; and, by label, those that held too little.
-    fn callers(&mut self, held: Vec<Held>, whole: u64) -> (Vec<(u32, u64, Vec<Held>)>, Vec<(u32, u64)>) {
-        let mut groups: HashMap<u32, (u64, Vec<Held>)> = HashMap::new();
+    /// The frames that come next, those that held most first.
+    fn callers(&mut self, held: Vec<Held>, whole: u64) -> (Vec<Caller>, Below) {
+        let mut groups: HashMap<u32, Caller> = HashMap::new();
         for held in held {
             if let Some((label, next)) = self.next(held) {
-                let group = groups.entry(label).or_default();
-                group.0 += held.bytes;
-                group.1.push(next);
+                let caller =
+                    groups.entry(label).or_insert_with(|| Caller { label, bytes: 0, stacks: Vec::new() });
+                caller.bytes += held.bytes;
+                caller.stacks.push(next);
             }
         }
-        let (mut callers, mut below) = (Vec::new(), Vec::new());
-        for (label, (bytes, held)) in groups {
-            if bytes < whole / THRESHOLD {
-                below.push((label, bytes));
-            } else {
-                callers.push((label, bytes, held));
-            }
-        }
-        callers.sort_by_key(|&(label, bytes, _)| (std::cmp::Reverse(bytes), label));
+        let (mut callers, few): (Vec<Caller>, Vec<Caller>) =
+            groups.into_values().partition(|caller| caller.bytes >= whole / THRESHOLD);
+        callers.sort_by_key(|caller| (std::cmp::Reverse(caller.bytes), caller.label));
+        let below = few.iter().fold(Below::default(), |below, caller| Below {
+            places: below.places + 1,
+            bytes: below.bytes + caller.bytes,
+        });
         (callers, below)
     }
 
