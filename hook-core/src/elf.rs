@@ -4,12 +4,13 @@
 //! # Safety
 //! `Plain` is only implemented for types of plain integers without padding, for which any bytes are a value.
 
-#[cfg(target_pointer_width = "32")]
-pub(crate) use libc::{Elf32_Ehdr as Ehdr, Elf32_Phdr as Phdr, Elf32_Sym as Sym};
-#[cfg(target_pointer_width = "64")]
-pub(crate) use libc::{Elf64_Ehdr as Ehdr, Elf64_Phdr as Phdr, Elf64_Sym as Sym};
-
-pub(crate) use libc::{PF_R, PF_X, PT_DYNAMIC, PT_GNU_EH_FRAME, PT_LOAD, PT_NOTE, PT_PHDR};
+pub(crate) const PT_LOAD: u32 = 1;
+pub(crate) const PT_DYNAMIC: u32 = 2;
+pub(crate) const PT_NOTE: u32 = 4;
+pub(crate) const PT_PHDR: u32 = 6;
+pub(crate) const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
+pub(crate) const PF_X: u32 = 1;
+pub(crate) const PF_R: u32 = 4;
 
 /// `e_ident[EI_CLASS]` of objects of this machine.
 pub(crate) const CLASS: u8 = if size_of::<usize>() == 8 { 2 } else { 1 };
@@ -43,6 +44,65 @@ pub(crate) const STT_TLS: u8 = 6;
 pub(crate) const STT_GNU_IFUNC: u8 = 10;
 /// Set in a version index: a version kept for old programs, not chosen by the linker.
 pub(crate) const VERSION_HIDDEN: u16 = 0x8000;
+
+/// The header of an object. Not all that libc knows of ELF is known of every C library, so the structures are here.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ehdr {
+    pub(crate) e_ident: [u8; 16],
+    pub(crate) e_type: u16,
+    pub(crate) e_machine: u16,
+    pub(crate) e_version: u32,
+    pub(crate) e_entry: usize,
+    pub(crate) e_phoff: usize,
+    pub(crate) e_shoff: usize,
+    pub(crate) e_flags: u32,
+    pub(crate) e_ehsize: u16,
+    pub(crate) e_phentsize: u16,
+    pub(crate) e_phnum: u16,
+    pub(crate) e_shentsize: u16,
+    pub(crate) e_shnum: u16,
+    pub(crate) e_shstrndx: u16,
+}
+
+/// A program header.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Phdr {
+    pub(crate) p_type: u32,
+    #[cfg(target_pointer_width = "64")]
+    pub(crate) p_flags: u32,
+    pub(crate) p_offset: usize,
+    pub(crate) p_vaddr: usize,
+    pub(crate) p_paddr: usize,
+    pub(crate) p_filesz: usize,
+    pub(crate) p_memsz: usize,
+    #[cfg(target_pointer_width = "32")]
+    pub(crate) p_flags: u32,
+    pub(crate) p_align: usize,
+}
+
+/// A symbol.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sym {
+    pub(crate) st_name: u32,
+    #[cfg(target_pointer_width = "32")]
+    pub(crate) st_value: usize,
+    #[cfg(target_pointer_width = "32")]
+    pub(crate) st_size: usize,
+    pub(crate) st_info: u8,
+    pub(crate) st_other: u8,
+    pub(crate) st_shndx: u16,
+    #[cfg(target_pointer_width = "64")]
+    pub(crate) st_value: usize,
+    #[cfg(target_pointer_width = "64")]
+    pub(crate) st_size: usize,
+}
+
+const _: () = assert!(size_of::<Ehdr>() == if size_of::<usize>() == 8 { 64 } else { 52 });
+const _: () = assert!(size_of::<Phdr>() == if size_of::<usize>() == 8 { 56 } else { 32 });
+const _: () = assert!(size_of::<Sym>() == if size_of::<usize>() == 8 { 24 } else { 16 });
 
 /// An entry of the dynamic section.
 #[repr(C)]

@@ -68,8 +68,6 @@
 //!   have all 32 ([`Error::NoVectors`]).
 //! * A patch of T32 code that is no aligned word is refused while threads run ([`Refusal::Unaligned`]).
 //! * Patches reach 16 MiB, where code for them must find room.
-//! * Emulators may not run what is written through `/proc/self/mem`, which is tried once. Code is then written through its own
-//!   pages, and not while other threads run it ([`Refusal::NoProcMem`]).
 //!
 //! # On AArch64
 //! * A call that was listened to and never returns keeps its place until another call has the same stack pointer, or its
@@ -78,8 +76,15 @@
 //!   pads; pages that are written by `mprotect` lose that guard. What SVE keeps beyond 128 bits of a vector register, a
 //!   listener loses.
 //! * Pages of another size than 4 KiB are refused by the kernel, so there is no memory for code.
-//! * `/proc/self/mem` is tried once before it is relied on: emulators may not run what it changes. Code is then written
-//!   through its own pages, and not while other threads run it.
+//!
+//! # Where `/proc/self/mem` can't be written
+//! That is so for processes that are not dumpable, on kernels that forbid it, and under emulators, which may not run what is
+//! written there; on AArch64 and Arm it is tried once. Code that no other thread runs is then written through its own pages
+//! ([`PatchWay::Protect`]). While threads run it, a changed copy of the pages takes their place ([`PatchWay::Exchange`]). From
+//! then on the pages are memory of no file, and on AArch64 they aren't guarded by landing pads. A change that another tool
+//! makes to the same pages in that moment is lost. Pages that may be written are not exchanged, but refused.
+//! Under QEMU threads can't be asked what they may reach, since its own never answer: [`HookSet::reclaim`] frees nothing there
+//! with [`Liveness::Live`].
 //!
 //! # Known weaknesses
 //! * A stub that is left for good in the two instructions in which it claims a place for a return, by a handler that

@@ -84,8 +84,8 @@ pub(crate) unsafe fn apply(view: &MemoryView, patches: &mut [Patch], liveness: L
         // SAFETY: the caller's promise: nobody runs the code meanwhile.
         Liveness::SingleThreaded => unsafe { apply_alone(view, patches) },
         Liveness::Live => {
-            let refusal = match (view.is_file(), PatchingRight::begin()) {
-                (Err(errno), _) => Refusal::NoProcMem(errno),
+            let refusal = match (view.writes_running(), PatchingRight::begin()) {
+                (Err(errno), _) => Refusal::NoProc(errno),
                 (_, Err(refusal)) => refusal,
                 (Ok(()), Ok(right)) => {
                     // SAFETY: the caller's promise.
@@ -151,7 +151,10 @@ unsafe fn apply_live(view: &MemoryView, patches: &mut [Patch], right: &PatchingR
         if let Some(edit) = patch.aside {
             // SAFETY: padding, which nobody runs (the plan's proof).
             let written = unsafe { view.write_running(edit.at.0 as usize, edit.new.as_slice()) };
-            fail(&mut patch.state, edit.at, written);
+            note(&mut patch.state, edit.at, written);
+            if patch.state.is_err() {
+                continue;
+            }
         }
         if patch.is_one_store() {
             let new = patch.start.new;
@@ -266,7 +269,7 @@ impl Patch {
         let Some(bytes) = bytes else { return };
         // SAFETY: the caller's promise.
         let written = unsafe { view.write_running(self.start.at.0 as usize + at, bytes) };
-        fail(&mut self.state, self.start.at, written);
+        note(&mut self.state, self.start.at, written);
     }
 }
 
@@ -275,8 +278,9 @@ fn good(patches: &mut [Patch]) -> impl Iterator<Item = &mut Patch> {
     all.filter(|patch| patch.state.is_ok())
 }
 
-fn fail(state: &mut Result<PatchWay, Error>, site: CodeAddr, written: Result<(), Errno>) {
-    if let Err(errno) = written {
-        *state = Err(Error::Write { site, errno });
+/// What was written last says how; a failure stays.
+fn note(state: &mut Result<PatchWay, Error>, site: CodeAddr, written: Result<PatchWay, Errno>) {
+    if state.is_ok() {
+        *state = written.map_err(|errno| Error::Write { site, errno });
     }
 }

@@ -215,6 +215,19 @@ pub(crate) unsafe fn mprotect(addr: usize, len: usize, prot: i32) -> Result<()> 
     Ok(())
 }
 
+/// Has pages take the place of what is mapped elsewhere, at once.
+///
+/// # Safety
+/// The caller owns the pages, nothing uses them where they are, and what uses those in whose place they come finds the same
+/// there, as far as it cares.
+pub(crate) unsafe fn move_mapping(from: usize, len: usize, to: usize) -> Result<()> {
+    const MREMAP_MAYMOVE: usize = 1;
+    const MREMAP_FIXED: usize = 2;
+    // SAFETY: the caller's promise.
+    unsafe { syscall!(Sysno::mremap, from, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, to) }?;
+    Ok(())
+}
+
 /// Keeps a mapping out of children made by fork.
 ///
 /// # Safety

@@ -14,7 +14,7 @@ use grapnel_arch::{CodeAddr, TableForm, TableJump};
 use crate::{
     Culprit,
     flow::{Reason, Surroundings, Verdict},
-    instruction::{Branch, Indirect, Instruction},
+    instruction::{Branch, Indirect, Instruction, Operand},
 };
 
 /// A longer table is taken for a misread one.
@@ -235,7 +235,11 @@ impl<I: Instruction> Sweep<'_, I> {
             self.assume(Reason::IndirectJump(jump.culprit()));
         }
         if !matches!(table.form, TableForm::Instruction { .. }) {
-            self.mark_data(table.table, targets.len() * table.form.size());
+            let operand = Operand { target: table.table, access: targets.len() * table.form.size() };
+            if operand.touches(self.from.add(self.window.start as u64), self.window.len()) {
+                self.refuse(jump.culprit());
+            }
+            self.mark_data(operand.target, operand.access);
         }
         for target in targets {
             let Some(offset) = self.offset(target) else { continue };

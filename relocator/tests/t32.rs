@@ -219,6 +219,18 @@ fn a_window_in_the_middle_of_a_function_is_checked_on_both_sides() {
 }
 
 #[test]
+fn a_window_in_a_table_is_refused() {
+    // cmp r0, #1; bhi .+12; tbb [pc, r0]; its table; bx lr; bx lr; bx lr
+    let halfwords = [0x2801, 0xd804, 0xe8df, 0xf000, 0x0201, 0x4770, 0x4770, 0x4770];
+    assert_eq!(check_inside(&halfwords, 0..4), Verdict::Proven);
+    assert!(matches!(check_inside(&halfwords, 8..10), Verdict::Refused(jump) if jump.at == FROM.add(4)));
+    assert!(matches!(check_inside(&halfwords, 8..12), Verdict::Refused(jump) if jump.at == FROM.add(4)));
+    assert!(matches!(check_inside(&halfwords, 4..10), Verdict::Refused(jump) if jump.at == FROM.add(4)));
+    let of_the_table = check_inside(&halfwords, 10..12);
+    assert!(matches!(of_the_table, Verdict::Assumed(Reason::LoopsToStart(jump)) if jump.at == FROM.add(4)));
+}
+
+#[test]
 fn a_window_that_begins_in_an_instruction_or_an_it_block_is_refused() {
     // ldr.w r1, [r0, #8]; bx lr
     let halfwords = [0xf8d0, 0x1008, 0x4770];

@@ -260,6 +260,11 @@ typedef unsigned int grapnel_wait_state;
 #define GRAPNEL_PROTECT 4
 
 /**
+ * A changed copy of its pages takes their place. Memory for code is never made so.
+ */
+#define GRAPNEL_EXCHANGE 8
+
+/**
  * No object of that name is loaded.
  */
 #define GRAPNEL_WAITING 0
@@ -695,8 +700,8 @@ grapnel_error *grapnel_find_at(const void *address,
 grapnel_ways grapnel_code_ways(void);
 
 /**
- * How the patch of a hooked function, or of a probed instruction, was written: GRAPNEL_PROC_MEM or GRAPNEL_PROTECT. 0 if
- * there is none, or while hooks are being changed.
+ * How the patch of a hooked function, or of a probed instruction, was written: GRAPNEL_PROC_MEM, GRAPNEL_PROTECT or
+ * GRAPNEL_EXCHANGE. 0 if there is none, or while hooks are being changed.
  *
  * # Errors
  * None.

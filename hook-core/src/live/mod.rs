@@ -13,9 +13,11 @@
 //! island that it jumps to is put at an address whose displacement has these bytes. The late thread traps there, and
 //! the handler sends it to the copy of that instruction.
 //!
-//! Code is written through `/proc/self/mem` alone. A store of our own, which on x86-64 could replace the whole redirect
+//! Code is written through `/proc/self/mem`. A store of our own, which on x86-64 could replace the whole redirect
 //! at once where it fits an aligned word, would need a mapping of the text that is writable; the kernel's copy makes no
 //! promise about the size of its stores, and `mprotect` would take the right to execute away from the other threads.
+//! Where that file can't be had, or an emulator doesn't notice what is written there, whole pages are exchanged for changed
+//! copies, by the same steps (`memory/exchange.rs`).
 //!
 //! What remains: a thread that has the trap signal blocked when it meets a trap is killed by the kernel, with the
 //! process. glibc blocks all signals for moments (starting and ending a thread, `posix_spawn`, `abort`).
@@ -61,8 +63,8 @@ pub enum Refusal {
     Busy,
     /// The kernel doesn't offer what it takes: core synchronisation by `membarrier` (Linux 4.16), or a signal handler.
     Kernel(Errno),
-    /// `/proc/self/mem` can't be opened, and code can't be written in any other way while it runs.
-    NoProcMem(Errno),
+    /// Neither `/proc/self/mem` nor `/proc/self/maps` can be opened; without both, code can't be written while it runs.
+    NoProc(Errno),
     /// The hook wasn't prepared for it ([`Transaction::live`](crate::Transaction::live)).
     NotPrepared,
     /// In T32, where instructions are of halfwords: the patch is no aligned word, and could be seen half written.
@@ -76,7 +78,7 @@ impl core::fmt::Display for Refusal {
         match self {
             Self::Busy => f.write_str("another thread is patching code"),
             Self::Kernel(errno) => write!(f, "the kernel refuses core synchronisation: {errno}"),
-            Self::NoProcMem(errno) => write!(f, "/proc/self/mem can't be opened: {errno}"),
+            Self::NoProc(errno) => write!(f, "/proc/self can't be opened: {errno}"),
             Self::NotPrepared => f.write_str("the hook was not prepared for it"),
             Self::Unaligned => f.write_str("the patch is no aligned word"),
             Self::NoIsland => f.write_str("no place for its island is free"),

@@ -57,17 +57,8 @@ pub struct Maps {
 impl Maps {
     /// Reads the mappings as they are now.
     pub fn read() -> Result<Self, sys::Errno> {
-        let file = Fd::open(c"/proc/self/maps", libc::O_RDONLY)?;
         let mut list = Vec::with_capacity(64);
-        let mut lines = Lines::default();
-        let mut buf = [0u8; 2048];
-        loop {
-            let n = file.read(&mut buf)?;
-            if n == 0 {
-                break;
-            }
-            lines.feed(buf.get(..n).unwrap_or(&[]), |line| list.extend(parse(line)));
-        }
+        visit(|mapping| list.push(mapping))?;
         Ok(Self { list })
     }
 
@@ -129,6 +120,24 @@ impl Maps {
         let below = self.list.partition_point(|m| m.range.start <= address);
         let first = self.list.get(..below)?.iter().rev().find(|m| m.inode == here.inode && m.offset == 0)?;
         Some(first.range.start)
+    }
+}
+
+/// Calls `each` with every mapping as it is now, ascending. Allocates nothing.
+pub(super) fn visit(mut each: impl FnMut(Mapping)) -> Result<(), sys::Errno> {
+    let file = Fd::open(c"/proc/self/maps", libc::O_RDONLY)?;
+    let mut lines = Lines::default();
+    let mut buf = [0u8; 2048];
+    loop {
+        let n = file.read(&mut buf)?;
+        if n == 0 {
+            return Ok(());
+        }
+        lines.feed(buf.get(..n).unwrap_or(&[]), |line| {
+            if let Some(mapping) = parse(line) {
+                each(mapping);
+            }
+        });
     }
 }
 

@@ -1,5 +1,6 @@
 //! The process's own memory, seen from outside: what is mapped, and reading and writing it without a fault.
 
+mod exchange;
 pub mod maps;
 pub(crate) mod pages;
 pub(crate) mod place;

@@ -59,9 +59,12 @@ pub(crate) fn map_near(
     Err(last)
 }
 
+/// Not every C library's headers have it (Linux, include/uapi/asm-generic/mman-common.h).
+const MAP_FIXED_NOREPLACE: i32 = 0x10_0000;
+
 fn map_exactly(at: usize, len: usize, prot: i32, flags: i32, file: Option<&Fd>) -> Result<usize, Errno> {
     // SAFETY: MAP_FIXED_NOREPLACE never replaces a mapping.
-    let got = unsafe { sys::mmap(at, len, prot, flags | libc::MAP_FIXED_NOREPLACE, file) }?;
+    let got = unsafe { sys::mmap(at, len, prot, flags | MAP_FIXED_NOREPLACE, file) }?;
     if got == at {
         return Ok(at);
     }

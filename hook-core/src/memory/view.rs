@@ -6,7 +6,7 @@
 
 use core::ops::Range;
 
-use super::trial;
+use super::{exchange, trial};
 use crate::{
     native,
     sys::{self, Errno, Fd, PAGE},
@@ -20,6 +20,8 @@ pub enum PatchWay {
     ProcMem,
     /// The pages were made writable and not executable, written, and made executable again.
     Protect,
+    /// A changed copy took the place of the pages, at once and with the same rights. They are no longer those of their file.
+    Exchange,
 }
 
 /// A window onto the memory of this process.
@@ -71,21 +73,30 @@ impl MemoryView {
         Bytes::new(buf.get(..n).unwrap_or(&[]))
     }
 
-    /// Whether code can be written without taking anyone the right to run it.
+    /// Whether code can be written through `/proc/self/mem`.
     pub(crate) fn is_file(&self) -> Result<(), Errno> {
         self.file.as_ref().map(drop).map_err(|errno| *errno)
     }
 
-    /// Writes code that others may be running meanwhile, and never changes its protection.
+    /// Whether code can be written without taking anyone the right to run it.
+    pub(crate) fn writes_running(&self) -> Result<(), Errno> {
+        self.is_file().or_else(|errno| if exchange::can_be_tried() { Ok(()) } else { Err(errno) })
+    }
+
+    /// Writes code that others may be running meanwhile, whose protection doesn't change, and says how.
     ///
     /// # Safety
     /// The bytes at `address` are code that the caller may change, and whoever runs them meanwhile finds either the old
-    /// ones or the new ones, byte by byte.
-    pub(crate) unsafe fn write_running(&self, address: usize, bytes: &[u8]) -> Result<(), Errno> {
-        let file = self.file.as_ref().map_err(|errno| *errno)?;
+    /// ones or the new ones, byte by byte. Nobody else changes code in their pages meanwhile.
+    pub(crate) unsafe fn write_running(&self, address: usize, bytes: &[u8]) -> Result<PatchWay, Errno> {
+        let Ok(file) = &self.file else {
+            // SAFETY: the caller's promise.
+            unsafe { exchange::exchange(address, bytes) }?;
+            return Ok(PatchWay::Exchange);
+        };
         // SAFETY: the caller's promise.
         match unsafe { file.write_at(bytes, address) }? {
-            n if n == bytes.len() => Ok(()),
+            n if n == bytes.len() => Ok(PatchWay::ProcMem),
             _ => Err(Errno(libc::EFAULT)),
         }
     }
@@ -130,7 +141,7 @@ unsafe fn write_by_protection(address: usize, bytes: &[u8]) -> Result<(), Errno>
     }
 }
 
-fn pages(address: usize, len: usize) -> Range<usize> {
+pub(super) fn pages(address: usize, len: usize) -> Range<usize> {
     let start = address & !(PAGE - 1);
     start..(address + len).next_multiple_of(PAGE)
 }

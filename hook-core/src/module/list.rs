@@ -85,7 +85,7 @@ pub unsafe fn r_debug(phdr: *const (), count: usize) -> Option<*const RDebug> {
         // SAFETY: `phdr` points to `count` headers (the caller's promise).
         .map(|i| unsafe { phdr.cast::<Phdr>().add(i).read_unaligned() });
     // The header of type PT_PHDR says where the headers were linked to be; a program without it isn't relocated.
-    let linked = headers.clone().find(|p| p.p_type == elf::PT_PHDR).map(|p| p.p_vaddr as usize);
+    let linked = headers.clone().find(|p| p.p_type == elf::PT_PHDR).map(|p| p.p_vaddr);
     let bias = linked.map_or(0, |linked| (phdr as usize).wrapping_sub(linked));
     // The ELF header lies before its program headers, in the same page in every program that linkers make.
     // SAFETY: the page that holds the program headers is readable, and the main program is never unloaded.

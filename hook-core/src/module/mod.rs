@@ -62,8 +62,8 @@ impl Module {
         for i in 0..count.min(PHDR_MAX) {
             // SAFETY: `phdr` points to `count` headers (the caller's promise).
             let header = unsafe { phdr.cast::<Phdr>().add(i).read_unaligned() };
-            let start = bias.wrapping_add(header.p_vaddr as usize);
-            let Some(end) = start.checked_add(header.p_memsz as usize) else { continue };
+            let start = bias.wrapping_add(header.p_vaddr);
+            let Some(end) = start.checked_add(header.p_memsz) else { continue };
             match header.p_type {
                 elf::PT_LOAD => segments.push(Segment {
                     range: start..end,
@@ -92,8 +92,7 @@ impl Module {
     pub unsafe fn from_elf_header(name: &[u8], header: usize) -> Option<Self> {
         // SAFETY: one page is readable there.
         let ehdr = unsafe { (header as *const Ehdr).read_unaligned() };
-        let table = (ehdr.e_phoff as usize)
-            ..(ehdr.e_phoff as usize).checked_add(usize::from(ehdr.e_phnum) * size_of::<Phdr>())?;
+        let table = ehdr.e_phoff..ehdr.e_phoff.checked_add(usize::from(ehdr.e_phnum) * size_of::<Phdr>())?;
         if ehdr.e_ident.get(..4)? != b"\x7fELF"
             || ehdr.e_ident.get(4) != Some(&elf::CLASS)
             || usize::from(ehdr.e_phentsize) != size_of::<Phdr>()
@@ -107,7 +106,7 @@ impl Module {
             // SAFETY: the table ends inside the readable page (checked above).
             .map(|i| unsafe { phdr.add(i).read_unaligned() })
             .find(|p| p.p_type == elf::PT_LOAD && p.p_offset == 0)?;
-        let bias = header.wrapping_sub(first.p_vaddr as usize);
+        let bias = header.wrapping_sub(first.p_vaddr);
         // SAFETY: the table is readable, and the object stays loaded (the caller's promise).
         Some(unsafe { Self::from_program_headers(name, bias, phdr.cast(), usize::from(ehdr.e_phnum)) })
     }

@@ -35,8 +35,8 @@ impl<'a> Table<'a> {
             return None;
         }
         let hidden = self.version_index(index).is_some_and(|v| v & elf::VERSION_HIDDEN != 0);
-        let addr = self.module.bias().wrapping_add(raw.st_value as usize);
-        Some(Symbol { addr, size: raw.st_size as usize, kind, hidden })
+        let addr = self.module.bias().wrapping_add(raw.st_value);
+        Some(Symbol { addr, size: raw.st_size, kind, hidden })
     }
 
     /// What says which version the symbol has; its highest bit, that it is a hidden one.

@@ -1,11 +1,10 @@
-//! Probes at every instruction of functions of both instruction sets.
+//! Probes at every place of functions of both instruction sets: at instructions, inside them, and in tables and constants.
 
 use std::{
     ffi::c_void,
     sync::atomic::{AtomicUsize, Ordering::Relaxed},
 };
 
-use grapnel_arch::{CodeAddr, Isa, listing};
 use grapnel_hook::{Error, HookSet, Options, Probe, listen::Hit};
 
 use crate::{
@@ -35,7 +34,7 @@ pub(crate) fn run() {
         let library = Library::load(set);
         let (mut probed, mut refused) = (0, 0);
         for name in NAMES {
-            let (ok, not) = every_instruction(&library, name);
+            let (ok, not) = every_place(&library, name);
             (probed, refused) = (probed + ok, refused + not);
         }
         println!("probes: {set}, {probed} of {} places", probed + refused);
@@ -44,22 +43,18 @@ pub(crate) fn run() {
     }
 }
 
-fn every_instruction(library: &Library, name: &str) -> (usize, usize) {
+fn every_place(library: &Library, name: &str) -> (usize, usize) {
     let at = library.function(name);
     let size = library.size(name);
-    let isa = if library.set == "thumb" { Isa::T32 } else { Isa::A32 };
+    let unit = if library.set == "thumb" { 2 } else { 4 };
     let start = at as usize & !1;
     // SAFETY: the function's code.
     let code = unsafe { std::slice::from_raw_parts(start as *const u8, size) };
-    // Behind a `tbb` lies its table.
-    let lines = listing(isa, CodeAddr(start as u64), code);
-    let code_lines = lines.iter().take_while(|line| !line.text.to_lowercase().starts_with("tb"));
-    let places: Vec<usize> = code_lines.map(|line| start + line.offset).collect();
     let plain = results(function(at));
     let before = code.to_vec();
     let (mut probed, mut refused) = (0, 0);
     let mut set = HookSet::new();
-    for place in places {
+    for place in (start..start + size).step_by(unit) {
         let pointer = (place | at as usize & 1) as *const ();
         let probe = Probe::new(count, pointer.cast_mut().cast());
         let function_range = Some(at as usize as u64..(start + size) as u64);

@@ -1,5 +1,10 @@
 //! Processes that may not make memory executable, or not in every way.
 
+#[cfg(not(target_arch = "arm"))]
+use libc::SYS_mmap;
+#[cfg(target_arch = "arm")]
+use libc::SYS_mmap2 as SYS_mmap;
+
 use grapnel_hook::{Arena, CodeWay, Error, Hook, Liveness, PatchWay, Transaction, module, rebind::Rebinding};
 
 use crate::{code, function, samples};
@@ -87,7 +92,7 @@ fn refuse_executable_memory() -> bool {
     // `struct seccomp_data`: the number is the first word, the third argument is at 32.
     let mut filter = [
         load(0),
-        is(libc::SYS_mmap, 1, 0),
+        is(SYS_mmap, 1, 0),
         is(libc::SYS_mprotect, 0, 3),
         load(32),
         has(libc::PROT_EXEC),

@@ -226,7 +226,7 @@ fn a_child_has_an_arena_of_its_own() {
 }
 
 /// A process that may not write itself through /proc: it isn't dumpable, and not root's. Code is then written through
-/// its own pages.
+/// its own pages, and while other threads may run it by an exchange of these.
 fn without_proc() {
     // SAFETY: this process has one thread.
     let child = unsafe { libc::fork() };
@@ -246,14 +246,18 @@ fn without_proc() {
                     && function(hook.original())(1) == plain;
                 hooked && take(&mut hook).is_ok() && code::bytes(target, 48) == before
             });
-        let live = {
+        let live = || {
+            let before = code::bytes(at("frame"), 48);
             let mut transaction = Transaction::new().live();
             transaction.replace(at("frame"), plus_100 as *const ());
-            // SAFETY: one thread, and the types agree.
-            unsafe { transaction.commit(Liveness::Live) }.remove(0)
+            // SAFETY: the types agree, and no thread has the trap signal blocked.
+            let mut hook = unsafe { transaction.commit(Liveness::Live) }.remove(0).unwrap();
+            let hooked = hook.way() == PatchWay::Exchange && function(at("frame"))(1) == 101;
+            // SAFETY: as above.
+            let removed = unsafe { hook.remove(Liveness::Live) }.is_ok();
+            hooked && removed && code::bytes(at("frame"), 48) == before && code::writable_code().is_empty()
         };
-        let refused = matches!(live, Err(Error::NotLive { .. }));
-        let code = if !reduced { 9 } else { 8 - i32::from(works && refused) };
+        let code = if !reduced { 9 } else { 8 - i32::from(works && live()) };
         // SAFETY: leaves the child at once.
         unsafe { libc::_exit(code) };
     }

@@ -8,11 +8,11 @@ use std::{
 };
 
 use grapnel_hook::{
-    HookSet, Listener, Liveness, Probe,
+    HookSet, Listener, Liveness, Options, Probe,
     listen::{Entry, Exit, Hit},
 };
 
-use crate::{SHORT, Target, function, samples};
+use crate::{Target, function, isa};
 
 const GOOD: u64 = 0x600d_600d_600d_600d;
 const GONE: u64 = 0xdead_dead_dead_dead;
@@ -52,8 +52,7 @@ unsafe extern "C" fn hit(_: &mut Hit, data: *mut c_void) {
 }
 
 pub(crate) fn run(seconds: u64) {
-    let storms = |s: &samples::Sample| s.expected.is_some() && !SHORT.contains(&s.name);
-    let samples: Vec<_> = samples::all().into_iter().filter(storms).take(12).collect();
+    let samples: Vec<_> = crate::samples().filter(|s| !isa::SHORT.contains(&s.name)).take(12).collect();
     let targets: Vec<Target> = samples.iter().map(|s| (s.at as usize, s.expected.unwrap())).collect();
     let mut set = HookSet::new();
     let (mut rounds, mut freed, mut doubts, mut most) = (0u64, 0u64, 0u64, 0);
@@ -81,7 +80,9 @@ pub(crate) fn run(seconds: u64) {
         let _stop = Stop;
         let start = Instant::now();
         // On a busy machine a thread may stay in a listener for long, so that nothing can be taken away yet.
-        let patience = |freed| if freed == 0 { seconds.max(60) } else { seconds };
+        let patience = |freed| {
+            if freed == 0 || TOLD.load(Relaxed) == 0 { seconds.max(60) } else { seconds }
+        };
         while start.elapsed() < Duration::from_secs(patience(freed)) {
             let mut batch = set.begin().live();
             for (i, sample) in samples.iter().enumerate() {
@@ -93,7 +94,10 @@ pub(crate) fn run(seconds: u64) {
                     0 => batch.listen(sample.at, listener),
                     1 => batch.listen(sample.at, listener.on_leave(leave)),
                     2 => batch.listen(sample.at, listener.on_leave(leave).with_vectors()),
-                    _ => batch.probe(sample.at, Probe::new(hit, data)),
+                    _ => {
+                        let (range, probe) = (isa::range_of(sample.at), Probe::new(hit, data));
+                        batch.probe_with(sample.at, range, probe, Options::default())
+                    }
                 };
             }
             // SAFETY: the threads run the functions with the trap signal unblocked.

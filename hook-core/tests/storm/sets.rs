@@ -7,18 +7,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use grapnel_arch::{CodeAddr, x86_64::decode};
 use grapnel_hook::{
-    Attachment, Error, HookPlan, HookSet, Listener, Liveness, Options, Probe,
+    Attachment, CodeAddr, Error, HookPlan, HookSet, Listener, Liveness, Options, Probe,
     listen::{self, Entry, Exit, Hit},
 };
 
-use crate::{SHORT, Target, code, function, samples};
+use crate::{MAX, Target, code, function, isa, replacements};
 
 /// What a replacement adds, and a listener of each kind.
 const REPLACED: u64 = 1 << 40;
 const LISTENED: [u64; 3] = [1 << 44, 1 << 48, 1 << 52];
-const MAX: usize = 24;
 
 static STOP: AtomicBool = AtomicBool::new(false);
 static ORIGINALS: [AtomicUsize; MAX] = [const { AtomicUsize::new(0) }; MAX];
@@ -29,24 +27,20 @@ extern "C" fn replacement<const I: usize>(x: u64) -> u64 {
     function(ORIGINALS[I].load(Acquire))(x).wrapping_add(REPLACED)
 }
 
-macro_rules! replacements {
-    ($($i:literal)*) => { [$(replacement::<$i> as *const ()),*] };
-}
-
 /// A word of its own for each call, which must come back.
 unsafe extern "C" fn enter(call: &mut Entry, _: *mut c_void) {
     // SAFETY: the samples have one argument.
-    call.set_word(call.registers().rsp ^ unsafe { call.argument(0) });
+    call.set_word(isa::stack_pointer(call.registers()) ^ unsafe { call.argument(0) });
 }
 
-unsafe extern "C" fn leave(call: &mut Exit, mark: *mut c_void) {
-    // The stack pointer is that of the entry, and the return address is popped.
-    let x = call.word() ^ (call.registers().rsp - 8);
+unsafe extern "C" fn leave(call: &mut Exit, kind: *mut c_void) {
+    // The stack pointer is that of the entry, but for what the return has popped.
+    let x = call.word() ^ (isa::stack_pointer(call.registers()) - isa::POPPED);
     if x > 1000 {
         eprintln!("a call with {x:#x} has the word {:#x}", call.word());
         std::process::abort();
     }
-    call.set_result(call.result().wrapping_add(mark as u64));
+    isa::add_to_result(call, LISTENED[kind as usize]);
 }
 
 unsafe extern "C" fn hit(_: &mut Hit, _: *mut c_void) {
@@ -68,16 +62,14 @@ fn check(i: usize, at: usize, expected: fn(u64) -> u64, x: u64) -> [u64; 4] {
 /// Where a probe can be beside a hook at the function's start.
 fn place_for_probe(at: *const ()) -> Option<*const ()> {
     let bytes = code::bytes(at, 64);
-    let mut offset = 0;
-    while let Ok(inst) = decode(CodeAddr(at as u64 + offset as u64), &bytes[offset..]) {
-        offset += inst.bytes().len();
-        let place = at.wrapping_byte_add(offset);
+    let (mut offset, mut place) = (0, at);
+    while offset <= 40 {
+        offset += isa::len_if_followed(place, &bytes[offset..])?;
+        place = at.wrapping_byte_add(offset);
         let options = Options { require_proof: true, ..Options::default() };
-        if offset >= 12 && HookPlan::probe(CodeAddr(place as u64), None, options).is_ok() {
+        let plan = || HookPlan::probe(CodeAddr(place as u64), isa::range_of(at), options);
+        if offset >= isa::BEHIND_WINDOW && isa::is_live(place) && plan().is_ok() {
             return Some(place);
-        }
-        if offset > 40 || inst.flow().is_exit() {
-            break;
         }
     }
     None
@@ -97,13 +89,12 @@ impl Random {
 struct Attached([Option<Attachment>; 5]);
 
 pub(crate) fn run(seconds: u64) {
-    // One that ends in another sample would be marked twice.
-    let storms = |s: &samples::Sample| s.expected.is_some() && s.name != "tail_through_memory";
-    let samples: Vec<_> = samples::all().into_iter().filter(storms).take(MAX).collect();
+    let samples: Vec<_> = crate::samples().take(MAX).collect();
     let targets: Vec<Target> = samples.iter().map(|s| (s.at as usize, s.expected.unwrap())).collect();
     let before: Vec<_> = samples.iter().map(|s| code::bytes(s.at, 16)).collect();
     let places: Vec<_> = samples.iter().map(|s| place_for_probe(s.at)).collect();
-    let replacements = replacements!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23);
+    let ranges: Vec<_> = samples.iter().map(|s| isa::range_of(s.at)).collect();
+    let replacements = replacements!(replacement);
     let mut set = HookSet::new();
     let mut attached = vec![Attached::default(); samples.len()];
     let mut random = Random(seconds);
@@ -148,12 +139,15 @@ pub(crate) fn run(seconds: u64) {
                     (Some(attachment), _) => batch.remove(attachment),
                     (None, 0) => batch.replace(samples[i].at, replacements[i]),
                     (None, 4) => match places[i] {
-                        Some(place) => batch.probe(place, Probe::new(hit, std::ptr::null_mut())),
+                        Some(place) => {
+                            let probe = Probe::new(hit, std::ptr::null_mut());
+                            batch.probe_with(place, ranges[i].clone(), probe, Options::default())
+                        }
                         None => continue,
                     },
                     (None, _) => {
-                        let mark = LISTENED[what - 1] as *mut c_void;
-                        let listener = Listener::new(mark).on_enter(enter).on_leave(leave);
+                        let kind = std::ptr::without_provenance_mut(what - 1);
+                        let listener = Listener::new(kind).on_enter(enter).on_leave(leave);
                         let listener = match what {
                             1 => listener,
                             2 => listener.guarded(),
@@ -181,7 +175,7 @@ pub(crate) fn run(seconds: u64) {
                     Ok(_) if slot.is_some() => *slot = None,
                     Ok(attachment) => *slot = Some(attachment),
                     // A short redirect has no island to choose, and padding that was used stays so.
-                    Err(_) if SHORT.contains(&samples[i].name) => refused += 1,
+                    Err(_) if isa::SHORT.contains(&samples[i].name) => refused += 1,
                     Err(Error::Taken { .. }) if what == 4 => refused += 1,
                     Err(error) => panic!("{} {what}: {error}", samples[i].name),
                 }
@@ -194,7 +188,7 @@ pub(crate) fn run(seconds: u64) {
             unsafe { set.remove(attachment, Liveness::Live) }.unwrap();
         }
     });
-    for (sample, before) in samples.iter().zip(&before).filter(|(s, _)| !SHORT.contains(&s.name)) {
+    for (sample, before) in samples.iter().zip(&before).filter(|(s, _)| !isa::SHORT.contains(&s.name)) {
         assert_eq!(code::bytes(sample.at, 9), before[..9], "{}", sample.name);
     }
     let passed = PASSED.each_ref().map(|count| count.load(Relaxed));

@@ -1,0 +1,132 @@
+//! Changing code that threads run, where it can't be written through `/proc/self/mem`: a changed copy of the pages takes
+//! their place.
+//!
+//! The kernel moves pages from one address to another at once (`mremap` with `MREMAP_FIXED`): between two instructions they
+//! are the old ones, and then the new ones, and who comes to them meanwhile waits. At no time is a mapping writable and
+//! executable, or is code without the right to run. An emulator is told by it, as by every system call that changes
+//! mappings, that its translations of the pages are stale.
+//!
+//! The price: the pages are copies, no longer those of their file, and each run of them is a mapping of its own.
+//!
+//! # Safety
+//! The copy is a new mapping, and unmapped if it doesn't take the place. What took their place is as executable as what was
+//! there. Whoever changes the same pages by other means between the copy and the exchange loses that change: only pages that
+//! may not be written are exchanged, so no store does.
+
+use core::ops::Range;
+
+use super::{maps, view::pages};
+use crate::{
+    native,
+    sys::{self, EFAULT, Errno},
+};
+
+/// Writes code.
+///
+/// # Safety
+/// The bytes at `address` are code that the caller may change, and whoever runs them meanwhile finds either the old ones or
+/// the new ones. Nobody else changes code in these pages meanwhile.
+pub(super) unsafe fn exchange(address: usize, bytes: &[u8]) -> Result<(), Errno> {
+    let pages = pages(address, bytes.len());
+    if !is_plain_code(&pages)? {
+        return Err(Errno(libc::EACCES));
+    }
+    let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a new mapping, at a place of the kernel's choice.
+    let copy = unsafe { sys::mmap(0, pages.len(), rights, flags, None) }?;
+    // SAFETY: the copy is as long as the pages, and nothing else knows it; the rest is the caller's promise.
+    unsafe { fill_and_move(copy, &pages, address, bytes) }.inspect_err(|_| {
+        // SAFETY: it was not moved, and nothing else knows it.
+        let _ = unsafe { sys::munmap(copy, pages.len()) };
+    })
+}
+
+/// Whether exchanges can be told to be allowed.
+pub(super) fn can_be_tried() -> bool {
+    maps::visit(|_| {}).is_ok()
+}
+
+/// Whether the pages are private, and may be read and executed and not written.
+fn is_plain_code(pages: &Range<usize>) -> Result<bool, Errno> {
+    let mut good_until = pages.start;
+    maps::visit(|mapping| {
+        let good = mapping.read && mapping.execute && !mapping.write && !mapping.shared;
+        if good && mapping.range.contains(&good_until) {
+            good_until = mapping.range.end;
+        }
+    })?;
+    Ok(good_until >= pages.end)
+}
+
+/// # Safety
+/// As [`exchange`]; at `copy` lies new memory of the length of the pages.
+unsafe fn fill_and_move(
+    copy: usize,
+    pages: &Range<usize>,
+    address: usize,
+    bytes: &[u8],
+) -> Result<(), Errno> {
+    // SAFETY: the caller's promise. The reference is gone before the memory changes its place.
+    let memory = unsafe { core::slice::from_raw_parts_mut(copy as *mut u8, pages.len()) };
+    if sys::copy_memory(pages.start, memory)? < memory.len() {
+        return Err(EFAULT);
+    }
+    let there = memory.get_mut(address - pages.start..).and_then(|rest| rest.get_mut(..bytes.len()));
+    there.ok_or(EFAULT)?.copy_from_slice(bytes);
+    // SAFETY: nothing writes to the copy any more; what takes the place of the pages holds the same code, but for the bytes
+    // that the caller may change.
+    unsafe {
+        sys::mprotect(copy, pages.len(), libc::PROT_READ | libc::PROT_EXEC)?;
+        native::flush(copy..copy + pages.len());
+        sys::move_mapping(copy, pages.len(), pages.start)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::PAGE;
+
+    fn map(len: usize, rights: i32, flags: i32) -> usize {
+        // SAFETY: a new mapping.
+        unsafe { sys::mmap(0, len, rights, flags | libc::MAP_ANONYMOUS, None) }.unwrap()
+    }
+
+    const CODE: i32 = libc::PROT_READ | libc::PROT_EXEC;
+
+    #[test]
+    fn pages_are_exchanged_as_wholes() {
+        let start = map(3 * PAGE, CODE, libc::MAP_PRIVATE);
+        let at = start + 2 * PAGE - 3;
+        for round in 1..20u8 {
+            // SAFETY: nothing runs the code.
+            unsafe { exchange(at, &[round; 6]) }.unwrap();
+            let mut expected = vec![0; 3 * PAGE];
+            expected[2 * PAGE - 3..2 * PAGE + 3].fill(round);
+            let mut found = vec![1; 3 * PAGE];
+            assert_eq!(sys::copy_memory(start, &mut found), Ok(found.len()));
+            assert!(found == expected);
+        }
+        assert_eq!(is_plain_code(&(start..start + 3 * PAGE)), Ok(true));
+        // SAFETY: the pages are ours and unused from here on.
+        unsafe { sys::munmap(start, 3 * PAGE) }.unwrap();
+    }
+
+    #[test]
+    fn what_may_be_written_is_left_alone() {
+        for (rights, flags) in [
+            (libc::PROT_READ, libc::MAP_PRIVATE),
+            (CODE | libc::PROT_WRITE, libc::MAP_PRIVATE),
+            (CODE, libc::MAP_SHARED),
+        ] {
+            let start = map(2 * PAGE, rights, flags);
+            // SAFETY: nothing runs the code.
+            let refused = unsafe { exchange(start + 5, &[1]) };
+            assert_eq!(refused, Err(Errno(libc::EACCES)));
+            // SAFETY: the pages are ours and unused from here on.
+            unsafe { sys::munmap(start, 2 * PAGE) }.unwrap();
+        }
+        // SAFETY: nothing is mapped there.
+        assert_eq!(unsafe { exchange(0x10, &[1]) }, Err(Errno(libc::EACCES)));
+    }
+}
