@@ -129,13 +129,28 @@ impl Hook {
     /// No redirect leads there any more, and what `liveness` says of the other threads is so.
     pub(crate) unsafe fn restore_padding(&self, view: &MemoryView, liveness: Liveness) -> Option<Range<u64>> {
         let aside = self.aside?;
-        // A thread may have taken the short redirect and not yet the near one behind it. Nor is it touched if it is no
-        // longer what this hook wrote.
-        let undone = liveness == Liveness::SingleThreaded
-            && view.differs(aside.at.0 as usize, aside.new.as_slice()).is_none()
-            // SAFETY: no other thread runs the redirect, and no redirect leads to it any more.
-            && unsafe { view.write_code(aside.at.0 as usize, aside.old.as_slice()) }.is_ok();
+        // A thread may have taken the short redirect and not yet the near one behind it.
+        // SAFETY: no other thread runs the redirect, and no redirect leads to it any more.
+        let undone =
+            liveness == Liveness::SingleThreaded && unsafe { self.give_padding_back(view, liveness) };
         (!undone).then(|| aside.at.0..aside.at.0 + aside.new.as_slice().len() as u64)
+    }
+
+    /// Puts the padding back, into which no thread comes any more. Answers whether it is no longer what this hook wrote.
+    ///
+    /// # Safety
+    /// It is so, and what `liveness` says of the other threads is so.
+    pub(crate) unsafe fn give_padding_back(&self, view: &MemoryView, liveness: Liveness) -> bool {
+        let Some(aside) = self.aside else { return true };
+        let (at, old) = (aside.at.0 as usize, aside.old.as_slice());
+        view.differs(at, aside.new.as_slice()).is_some()
+            || match liveness {
+                // SAFETY: nobody runs the padding (the caller's promise).
+                Liveness::SingleThreaded => unsafe { view.write_code(at, old) }.is_ok(),
+                // The page may hold what others run.
+                // SAFETY: as above.
+                Liveness::Live => unsafe { view.write_running(at, old) }.is_ok(),
+            }
     }
 
     /// The patch that puts the hook in. Padding that still holds its redirect is left as it is.

@@ -96,12 +96,9 @@
 //!   call that one makes while the other is in it.
 //! * What was attached once keeps its stub until [`HookSet::reclaim`] is called; only an attachment of the same functions and
 //!   data uses it again. What that frees it must be told to, and coroutines that were left in a listener it doesn't see.
-//! * [`HookSet::reclaim`] doesn't see who else moved a patch of the set: its Safety section asks for that. A thread that has the
-//!   signal blocked by which it is asked keeps it pending, also across `execve`. In a child that another thread than the
-//!   first one forked, and where many threads begin and end meanwhile, it may free nothing and say why.
-//! * A hook that is refused after its trampoline was made ([`Refusal::NoIsland`], [`Error::Clobbers`]) keeps that memory.
-//! * Once a process's first thread has ended by itself while others go on, `/proc/self` shows no memory: hooking, finding
-//!   and giving back fail.
+//! * [`HookSet::reclaim`] doesn't see who else moved a patch of the set: its Safety section asks for that. It frees nothing
+//!   while a thread has the signal blocked by which it is asked, or waits for signals by `sigwait`; nor in a child that
+//!   another thread than the first one forked.
 //! * A [`Rebinding`](rebind::Rebinding) by name replaces each object's own function of that name, those of objects loaded
 //!   with `RTLD_LOCAL` and of other `dlmopen` namespaces among them; [`rebind::Rebinding::original`] is that of the first.
 //!   [`rebind::Rebinding::of`] is for one of them. A word that is bound in the very moment that it is changed may end up with
@@ -109,8 +106,9 @@
 //! * A trap that another tool writes over a patch that is in, or over its place while a thread that has trapped there
 //!   before is on its way to the handler, is not told apart from this crate's own.
 //!
-//! The crate lives inside the process that it changes. It calls no function of libc but one (system calls are made
-//! directly, so `errno` is untouched; `__errno_location` is asked once, when the first listener is attached), waits for no
+//! The crate lives inside the process that it changes. It calls no function of libc but two (system calls are made
+//! directly, so `errno` is untouched; `__errno_location` is asked when the first listener is attached, and `getauxval` where
+//! `/proc` has no auxiliary vector to read), waits for no
 //! lock but while another thread rebinds or changes hooks that wait, and for no longer than seconds, and allocates through `alloc` only,
 //! never while a function is half patched. It keeps nothing between calls but what patching under running threads needs,
 //! a signal handler and its table ([`Liveness::Live`]), another to ask threads what they may reach, and what listeners need, tables of the returns that are awaited and

@@ -54,6 +54,11 @@ impl Lock {
         }
         Err(Errno(libc::EBUSY))
     }
+
+    /// Whether this thread holds it.
+    pub(crate) fn is_held_here(&self) -> bool {
+        self.holder.load(Relaxed) == this_thread()
+    }
 }
 
 impl Drop for Held<'_> {

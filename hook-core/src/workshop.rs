@@ -84,6 +84,28 @@ impl Faithful {
     }
 }
 
+/// How a patch leads to the replacement.
+struct Way {
+    /// Where the near redirect stands.
+    near_at: CodeAddr,
+    /// The redirect, if it reaches the replacement itself.
+    direct: Option<redirect::Redirect>,
+    /// The patch's start, if the redirect must have traps in it.
+    traps: Option<CodeAddr>,
+    island_len: usize,
+    replacement: CodeAddr,
+    inside: bool,
+}
+
+/// What was written for a hook.
+struct Filled {
+    displaced: CodeAddr,
+    map: PcMap,
+    aside: Option<Edit>,
+    start: Edit,
+    ways: Ways,
+}
+
 /// What the hooks of one transaction are made with.
 pub(crate) struct Workshop<'a> {
     arena: &'a mut Arena,
@@ -167,56 +189,98 @@ impl<'a> Workshop<'a> {
         replacement: CodeAddr,
         inside: bool,
     ) -> Result<Ready, Error> {
-        let (isa, target) = (plan.isa, plan.target);
+        let isa = plan.isa;
         // Of pieces that are longer than a byte and no aligned word, half may be seen.
-        let mut live = native::trap(isa).len() == 1 || native::is_one_store(plan.site, plan.patch_len);
+        let live = native::trap(isa).len() == 1 || native::is_one_store(plan.site, plan.patch_len);
         if self.live && !live {
-            return Err(Error::NotLive { site: target, refusal: Refusal::Unaligned });
+            return Err(Error::NotLive { site: plan.target, refusal: Refusal::Unaligned });
         }
-        let refused = |source| Error::Relocation { target, bytes: plan.original, source };
         // The near redirect stands at the function's start, or in padding close to it.
         let near_at = plan.stop.as_ref().map_or(plan.site, |(at, _)| *at);
         let direct = native::near(isa, near_at, replacement).filter(|_| plan.undo.is_empty());
         let watched = plan.returns_inside(moving);
-        let pattern = if self.live || watched { inner_positions(&plan, moving) } else { None };
+        let traps = if self.live || watched { inner_positions(&plan, moving) } else { None };
         // An island of its own serves a live patch; otherwise one that is needed goes behind the trampoline.
-        let behind = direct.is_none() && pattern.is_none();
-
+        let behind = direct.is_none() && traps.is_none();
         let island_len = plan.undo.len() + redirect::lengths(isa).absolute;
         let len = plan.trampoline_max(moving) + if behind { island_len } else { 0 };
+
         let slot = self.allocate(&plan, moving, near_at, behind, len)?;
-        let start = CodeAddr(slot.at as u64);
-        let moved_at = start.add(plan.preamble.len() as u64);
-        let moved = Faithful::of(moving.relocation.emit(moved_at).map_err(refused)?)
+        let way = Way { near_at, direct, traps, island_len, replacement, inside };
+        let mut island = None;
+        match self.fill(&plan, moving, &way, slot, &mut island) {
+            Ok(Filled { displaced, map, aside, start, ways }) => {
+                let traps =
+                    |at| start.new.as_slice().get(at..).is_none_or(|bytes| native::is_trap(isa, bytes));
+                let all_trap = ways.iter().enumerate().skip(1).all(|(at, &way)| way == 0 || traps(at));
+                let (live, window_len) = (live && all_trap, moving.window.len());
+                Ok(Ready {
+                    slot,
+                    displaced,
+                    map,
+                    aside,
+                    start,
+                    ways,
+                    island,
+                    live,
+                    watched,
+                    inside,
+                    window_len,
+                    plan,
+                })
+            }
+            Err(error) => {
+                // SAFETY: nothing leads to the slot. The island is nobody's who isn't counted.
+                unsafe {
+                    self.arena.discard(&slot, self.view.memory());
+                    if let Some((to, slot)) = &island {
+                        self.arena.leave_island(*to, slot, self.view.memory());
+                    }
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Writes the code of a hook into its slot, and an island if one of its own is needed, which the caller has even if this
+    /// fails.
+    fn fill(
+        &mut self,
+        plan: &HookPlan,
+        moving: &Moving,
+        way: &Way,
+        slot: CodeSlot,
+        own: &mut Option<(u64, CodeSlot)>,
+    ) -> Result<Filled, Error> {
+        let (isa, target) = (plan.isa, plan.target);
+        let Way { near_at, replacement, .. } = *way;
+        let refused = |source| Error::Relocation { target, bytes: plan.original, source };
+        let at = CodeAddr(slot.at as u64);
+        let displaced = at.add(plan.preamble.len() as u64);
+        let moved = Faithful::of(moving.relocation.emit(displaced).map_err(refused)?)
             .map_err(|clobbers| Error::Clobbers { target, bytes: plan.original, clobbers })?
             .0;
-        let ways = ways(&plan, moving, moved_at, &moved);
-        let mut code = Vec::with_capacity(len);
+        let ways = ways(plan, moving, displaced, &moved);
+        let mut code = Vec::with_capacity(slot.len);
         code.extend_from_slice(plan.preamble);
         code.extend_from_slice(moved.bytes());
 
-        let mut own = None;
         let unreached = Error::NoCodeMemory { target, errno: sys::EINVAL };
-        let pattern = pattern.and_then(|site| Pattern::of(isa, site.0, &ways));
-        let jump = match (pattern, direct) {
+        let pattern = way.traps.and_then(|site| Pattern::of(isa, site.0, &ways));
+        let jump = match (pattern, &way.direct) {
             (Some(pattern), _) if plan.stop.is_none() => {
-                let island = self.island(&pattern, &plan, island_len, replacement)?;
-                own = Some((replacement.0, CodeSlot { at: island.0 as usize, len: island_len }));
+                let island = self.island(&pattern, plan, way.island_len, replacement)?;
+                *own = Some((replacement.0, CodeSlot { at: island.0 as usize, len: way.island_len }));
                 redirect::near(isa, near_at, island).map_err(refused)?
             }
-            (_, Some(jump)) => jump,
+            (_, Some(jump)) => jump.clone(),
             (_, None) => {
-                let island = start.add(code.len() as u64);
-                let jump = island_code(&plan, island, replacement, inside).ok_or(unreached)?;
+                let island = at.add(code.len() as u64);
+                let jump = island_code(plan, island, replacement, way.inside).ok_or(unreached.clone())?;
                 code.extend_from_slice(jump.as_slice());
                 redirect::near(isa, near_at, island).map_err(refused)?
             }
         };
-        if !self.arena.write(&slot, &code, self.view.memory()) {
-            return Err(Error::NoCodeMemory { target, errno: sys::EINVAL });
-        }
-        let pad = plan.preamble.len();
-        self.arena.note(|| Piece::trampoline(slot, target, plan.site, pad, &moved));
         let jump = Bytes::new(&jump);
         let (aside, new) = match plan.stop {
             None => (None, jump),
@@ -225,24 +289,12 @@ impl<'a> Workshop<'a> {
                 (Some(Edit { at: stop, old, new: jump }), Bytes::new(&short))
             }
         };
-        let start = Edit { at: plan.site, old: plan.original, new };
-        for (at, way) in ways.into_iter().enumerate().skip(1) {
-            live &= way == 0 || new.as_slice().get(at..).is_none_or(|bytes| native::is_trap(isa, bytes));
+        if !self.arena.write(&slot, &code, self.view.memory()) {
+            return Err(unreached);
         }
-        Ok(Ready {
-            slot,
-            displaced: moved_at,
-            map: moved.map().clone(),
-            aside,
-            start,
-            ways,
-            island: own,
-            live,
-            watched,
-            inside,
-            window_len: moving.window.len(),
-            plan,
-        })
+        self.arena.note(|| Piece::trampoline(slot, target, plan.site, plan.preamble.len(), &moved));
+        let start = Edit { at: plan.site, old: plan.original, new };
+        Ok(Filled { displaced, map: moved.map().clone(), aside, start, ways })
     }
 
     /// Writes an island to the replacement, at a place where the redirect to it has its traps.
@@ -262,8 +314,10 @@ impl<'a> Workshop<'a> {
         let nowhere = Error::NotLive { site: plan.target, refusal: Refusal::NoIsland };
         let slot = self.arena.allocate_matching(pattern, len, self.maps).map_err(|_| nowhere.clone())?;
         let at = CodeAddr(slot.at as u64);
-        let code = island_code(plan, at, replacement, false).ok_or_else(|| nowhere.clone())?;
-        if !self.arena.write(&slot, code.as_slice(), self.view.memory()) {
+        let code = island_code(plan, at, replacement, false);
+        if !code.is_some_and(|code| self.arena.write(&slot, code.as_slice(), self.view.memory())) {
+            // SAFETY: nothing leads to it.
+            unsafe { self.arena.discard(&slot, self.view.memory()) };
             return Err(nowhere);
         }
         self.arena.note(|| Piece::jump(slot, Kind::Island, plan.target));

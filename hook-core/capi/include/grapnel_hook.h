@@ -656,7 +656,8 @@ void grapnel_error_free(grapnel_error *error);
  * `object` is how the object's file name begins ("libc.so"), its soname or the end of its path, or NULL for the first
  * object that defines the name. `name` may ask for a version ("memcpy@GLIBC_2.2.5"). A function that isn't exported is
  * looked for in the symbol tables of the object's file, of its debug file and in its .gnu_debugdata, if these files
- * belong to what is loaded. An indirect function (IFUNC) is resolved to what is really called. `size` may be NULL.
+ * belong to what is loaded. An indirect function (IFUNC) is resolved to what is really called, and `size` is
+ * the length of that, or 0 if it isn't known. `size` may be NULL.
  *
  * # Errors
  * If no such object is loaded, or none defines the name; `address` and `size` are as they were.

@@ -73,7 +73,8 @@ fn find(modules: &[Module], object: Option<&CStr>, name: &CStr) -> Result<Symbol
 /// `object` is how the object's file name begins ("libc.so"), its soname or the end of its path, or NULL for the first
 /// object that defines the name. `name` may ask for a version ("memcpy@GLIBC_2.2.5"). A function that isn't exported is
 /// looked for in the symbol tables of the object's file, of its debug file and in its .gnu_debugdata, if these files
-/// belong to what is loaded. An indirect function (IFUNC) is resolved to what is really called. `size` may be NULL.
+/// belong to what is loaded. An indirect function (IFUNC) is resolved to what is really called, and `size` is
+/// the length of that, or 0 if it isn't known. `size` may be NULL.
 ///
 /// # Errors
 /// If no such object is loaded, or none defines the name; `address` and `size` are as they were.
@@ -93,18 +94,34 @@ pub unsafe extern "C" fn grapnel_find(
     // SAFETY: a string (the caller's promise).
     let name = unsafe { CStr::from_ptr(name) };
     // SAFETY: the caller's promise.
-    let found = unsafe { modules() }.and_then(|modules| find(&modules, object, name));
+    let found = unsafe { modules() }.and_then(|modules| {
+        let symbol = find(&modules, object, name)?;
+        // SAFETY: the object is loaded.
+        let function = unsafe { symbol.resolve() };
+        let len = match symbol.kind {
+            SymbolKind::Indirect if !size.is_null() => len_of(&modules, function as usize),
+            _ => symbol.size,
+        };
+        Ok((function, len))
+    });
     match found {
-        // SAFETY: the object is loaded; `address` and `size` are as promised.
-        Ok(found) => unsafe {
-            address.write(found.resolve().cast_mut().cast());
+        // SAFETY: `address` and `size` are as promised.
+        Ok((function, len)) => unsafe {
+            address.write(function.cast_mut().cast());
             if !size.is_null() {
-                size.write(found.size);
+                size.write(len);
             }
             ptr::null_mut()
         },
         Err(error) => error,
     }
+}
+
+/// The length of the function that begins at an address; 0 if it isn't known.
+fn len_of(modules: &[Module], start: usize) -> usize {
+    let module = modules.iter().find(|module| module.holds_code(start));
+    let function = module.and_then(|module| Lookup::new(module).function_at(start));
+    function.filter(|function| function.range.start == start).map_or(0, |function| function.range.len())
 }
 
 /// Finds the function around an address: its name, cut to `room` bytes with the zero at its end, or "" if no symbol table

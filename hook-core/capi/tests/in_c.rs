@@ -188,6 +188,24 @@ fn debuggers_and_perf_know_names() {
 }
 
 #[test]
+fn a_backtrace_in_malloc_waits_for_no_lock_of_its_own_thread() {
+    assert_has(&SHARED.run("tests/programs/unwinding_malloc.c"), &["told before, told after, 6"]);
+}
+
+#[test]
+fn functions_that_are_not_exported_have_names() {
+    let library = SHARED.dir.path().join("libhidden.so");
+    let source = "static int __attribute__((noinline)) hidden(int x) { __asm__ volatile(\"\"); return x * 3 + 1; }\n\
+                  int shown(int x) { return hidden(x) + hidden(x + 1); }\n";
+    let file = library.with_extension("c");
+    std::fs::write(&file, source).unwrap();
+    run(Command::new("cc").args(["-O1", "-fPIC", "-shared", "-o"]).arg(&library).arg(&file));
+    let program = SHARED.build("tests/programs/found.c");
+    let text = run(SHARED.command(program).arg(library));
+    assert_has(&text, &["memcpy: one size\n", "hidden [grapnel trampoline]\n", "hidden [grapnel stub]\n"]);
+}
+
+#[test]
 fn the_libraries_define_no_other_symbols() {
     for (library, option) in [
         (SHARED.dir.path().join("lib/libgrapnel_hook.so"), "--dynamic"),

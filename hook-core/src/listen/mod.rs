@@ -16,8 +16,10 @@
 mod call;
 mod guard;
 mod returns;
+mod silence;
 
 pub(crate) use returns::each_return;
+pub(crate) use silence::Silence;
 
 use core::{
     ffi::c_void,
@@ -284,6 +286,9 @@ pub(crate) unsafe extern "C" fn probed(saved: &mut Saved) {
 /// Runs a listener so that `errno` is as before, and not inside another if it is guarded.
 #[inline(always)]
 fn with_care(guarded: bool, listener: impl FnOnce()) {
+    if silence::is_here() {
+        return;
+    }
     let errno = Errno::keep();
     if !guarded {
         listener();
@@ -309,6 +314,15 @@ pub(crate) fn prepare() {
         let place = unsafe { __errno_location() } as usize;
         ERRNO.store(place.wrapping_sub(native::thread_pointer()).cast_signed(), Release);
     }
+}
+
+/// Makes a call of libc that may change `errno`, and leaves that as it was.
+pub(crate) fn with_errno_kept<T>(call: impl FnOnce() -> T) -> T {
+    prepare();
+    let errno = Errno::keep();
+    let answer = call();
+    errno.restore();
+    answer
 }
 
 /// `errno` as it was.

@@ -23,6 +23,7 @@
 //! process. glibc blocks all signals for moments (starting and ending a thread, `posix_spawn`, `abort`).
 
 mod handler;
+mod question;
 mod reach;
 mod table;
 

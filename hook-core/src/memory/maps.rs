@@ -1,11 +1,12 @@
-//! The mappings of this process, read from `/proc/self/maps`.
+//! The mappings of this process, read from `/proc/self/maps`, or from `/proc/thread-self/maps` once the first thread has
+//! ended.
 //!
 //! The file is read through a small buffer on the stack; the list that results is one allocation.
 //! The kernel gives a consistent picture of one read at a time only, so a mapping that comes or goes meanwhile may be
 //! missing or stale. Whoever acts on the list must use calls that fail rather than overwrite (`MAP_FIXED_NOREPLACE`).
 
 use alloc::vec::Vec;
-use core::ops::Range;
+use core::{cell::Cell, ffi::CStr, ops::Range};
 
 use crate::sys::{self, Fd};
 
@@ -14,6 +15,9 @@ pub(crate) const LOWEST: usize = 0x1_0000;
 pub(crate) use crate::native::HIGHEST;
 /// The heap is left this much room to grow, and the main thread's stack as well, if there is another place.
 const ROOM: usize = if usize::BITS == 64 { 1 << 30 } else { 8 << 20 };
+
+/// The mappings as the first thread has them, which has none any more once it has ended by itself, and as this thread does.
+const OWN: [&CStr; 2] = [c"/proc/self/maps", c"/proc/thread-self/maps"];
 
 /// What a mapping is, as far as placement cares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,35 +129,63 @@ impl Maps {
 
 /// Calls `each` with every mapping as it is now, ascending. Allocates nothing.
 pub(super) fn visit(mut each: impl FnMut(Mapping)) -> Result<(), sys::Errno> {
-    let file = Fd::open(c"/proc/self/maps", libc::O_RDONLY)?;
-    let mut lines = Lines::default();
-    let mut buf = [0u8; 2048];
-    loop {
-        let n = file.read(&mut buf)?;
-        if n == 0 {
-            return Ok(());
-        }
-        lines.feed(buf.get(..n).unwrap_or(&[]), |line| {
+    let found = Cell::new(false);
+    let mut read = |path| {
+        Lines::<192>::of(path, |line| {
             if let Some(mapping) = parse(line) {
+                found.set(true);
                 each(mapping);
             }
+        })
+    };
+    let [first, this] = OWN;
+    let first = read(first);
+    if found.get() { first } else { read(this).or(first) }
+}
+
+/// The path of the file that is mapped at an address, as the kernel writes it.
+pub(crate) fn path_at(address: usize) -> Option<Vec<u8>> {
+    let mut found = None;
+    for path in OWN {
+        let _ = Lines::<{ 192 + libc::PATH_MAX as usize }>::of(path, |line| {
+            if parse(line).is_some_and(|mapping| mapping.range.contains(&address)) {
+                let path = line.iter().position(|&byte| byte == b'/').and_then(|at| line.get(at..));
+                found = path.map(Vec::from);
+            }
         });
+        if found.is_some() {
+            break;
+        }
     }
+    found
 }
 
 /// Cuts a stream of bytes into lines; what exceeds the buffer (long paths) is dropped.
-struct Lines {
-    line: [u8; 192],
+struct Lines<const LEN: usize> {
+    line: [u8; LEN],
     len: usize,
 }
 
-impl Default for Lines {
+impl<const LEN: usize> Default for Lines<LEN> {
     fn default() -> Self {
-        Self { line: [0; 192], len: 0 }
+        Self { line: [0; LEN], len: 0 }
     }
 }
 
-impl Lines {
+impl<const LEN: usize> Lines<LEN> {
+    /// Reads a file.
+    fn of(path: &CStr, mut each: impl FnMut(&[u8])) -> Result<(), sys::Errno> {
+        let file = Fd::open(path, libc::O_RDONLY)?;
+        let mut lines = Self::default();
+        let mut buf = [0u8; 2048];
+        loop {
+            match file.read(&mut buf)? {
+                0 => return Ok(()),
+                n => lines.feed(buf.get(..n).unwrap_or(&[]), &mut each),
+            }
+        }
+    }
+
     fn feed(&mut self, bytes: &[u8], mut each: impl FnMut(&[u8])) {
         for &byte in bytes {
             if byte == b'\n' {
@@ -208,7 +240,7 @@ mod tests {
         text.extend_from_slice(
             b"\n01000000-01021000 rw-p 00000000 00:00 0     [heap]\nffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0   [vsyscall]\n",
         );
-        let mut lines = Lines::default();
+        let mut lines = Lines::<192>::default();
         let mut found = Vec::new();
         for chunk in text.chunks(7) {
             lines.feed(chunk, |line| found.extend(parse(line)));
@@ -235,5 +267,10 @@ mod tests {
         assert!(code.execute && !code.write);
         assert!(maps.readable(code.range.start, 16) == 16);
         assert_eq!(maps.readable(0, 16), 0);
+        let path = std::env::current_exe().unwrap();
+        let found = path_at(code.range.start).unwrap();
+        assert_eq!(found, path.as_os_str().as_encoded_bytes());
+        let local = 0;
+        assert_eq!(path_at(&raw const local as usize), None);
     }
 }

@@ -33,7 +33,7 @@ pub(crate) struct MemoryView {
 
 impl MemoryView {
     pub(crate) fn open() -> Self {
-        Self { file: Fd::open(c"/proc/self/mem", libc::O_RDWR).and_then(trial::passed) }
+        Self { file: Fd::own_memory().and_then(trial::passed) }
     }
 
     /// A view that has only `mprotect` to write with.

@@ -20,7 +20,7 @@ pub use list::{LinkMap, RDebug, loaded_modules, r_debug, r_debug_of_this_process
 
 use crate::{
     elf::{self, Ehdr, Phdr},
-    memory::maps::Maps,
+    memory::maps::{self, Maps},
 };
 
 /// More program headers than any object has.
@@ -126,6 +126,15 @@ impl Module {
         // A file that is mapped and not loaded may lack what its headers name.
         let is_there = |s: &Segment| !s.read || maps.readable(s.range.start, s.range.len()) == s.range.len();
         (module.holds_code(address) && module.segments.iter().all(is_there)).then_some(module)
+    }
+
+    /// The same with the path of the file that is mapped at this address of it for its name. The main program has none.
+    pub(crate) fn with_path_at(self, address: usize) -> Self {
+        let program = crate::sys::auxiliary(libc::AT_PHDR as usize);
+        if program.is_some_and(|headers| self.holds(headers)) {
+            return self;
+        }
+        Self { name: maps::path_at(address).unwrap_or_default(), ..self }
     }
 
     /// The name that the dynamic linker has for it: a path, or empty for the main program.

@@ -11,8 +11,10 @@
 //! | `entry.rs`, `returns.rs` | the routines that call listeners |
 //! | `seen.rs` | what unwinders and debuggers are told of stubs and relocated code |
 //! | `stub.rs` | the code that is written for each thing that is attached |
-//! | `kernel.rs` | system calls and their structures, where they are not the same everywhere |
+//! | `kernel.rs` | system calls and their structures, where they are not the same everywhere; those of 64 bits are in `kernel64.rs` |
 
+#[cfg(target_pointer_width = "64")]
+mod kernel64;
 mod points;
 
 #[cfg(target_arch = "aarch64")]

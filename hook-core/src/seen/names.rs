@@ -16,27 +16,37 @@ impl Names {
         let mut names = Self(targets.map(|target| (target, Vec::new())).collect());
         let Ok(maps) = Maps::read() else { return names };
         // By their object; no other object lies in between.
-        let mut last: Option<Module> = None;
         let targets: Vec<CodeAddr> = names.0.keys().copied().collect();
-        for target in targets {
-            let at = target.0 as usize;
-            if last.as_ref().is_none_or(|module| !module.holds_code(at)) {
-                // SAFETY: the object's code is about to be patched, and so it stays.
-                last = unsafe { Module::around(&maps, at) };
-                if let Some(module) = &last {
-                    names.take_exported(module);
-                }
-            }
-            #[cfg(feature = "files")]
-            if let (Some(module), Some(name)) = (&last, names.0.get_mut(&target))
-                && name.is_empty()
-            {
-                let found = symbol::Lookup::new(module).function_at(at);
-                *name = found.and_then(|function| function.name).unwrap_or_default();
+        let mut rest = &targets[..];
+        while let Some((first, _)) = rest.split_first() {
+            // SAFETY: the object's code is about to be patched, and so it stays.
+            let module = unsafe { Module::around(&maps, first.0 as usize) };
+            let within = |target: &CodeAddr| module.as_ref().is_some_and(|m| m.holds_code(target.0 as usize));
+            let (here, others) =
+                rest.split_at(rest.iter().position(|t| !within(t)).unwrap_or(rest.len()).max(1));
+            rest = others;
+            if let Some(module) = module {
+                names.take_exported(&module);
+                names.take_others(&module.with_path_at(first.0 as usize), here);
             }
         }
         names
     }
+
+    /// Takes the names of functions that aren't exported from the object's files.
+    #[cfg(feature = "files")]
+    fn take_others(&mut self, module: &Module, targets: &[CodeAddr]) {
+        let lookup = symbol::Lookup::new(module);
+        for target in targets {
+            if let Some(name) = self.0.get_mut(target).filter(|name| name.is_empty()) {
+                let found = lookup.function_at(target.0 as usize);
+                *name = found.and_then(|function| function.name).unwrap_or_default();
+            }
+        }
+    }
+
+    #[cfg(not(feature = "files"))]
+    fn take_others(&mut self, _: &Module, _: &[CodeAddr]) {}
 
     /// Takes the names that an object exports, in one pass.
     fn take_exported(&mut self, module: &Module) {

@@ -11,8 +11,11 @@ use crate::sys::{self, Errno, Fd};
 pub(crate) fn open() -> Result<Fd, Errno> {
     let path = format!("/tmp/perf-{}.map\0", sys::pid());
     let path = CStr::from_bytes_until_nul(path.as_bytes()).map_err(|_| sys::EINVAL)?;
-    // Others may have put a link there.
-    Fd::append(path)
+    // Others may have put a link there, or a file of theirs, of which one is known by another name, too.
+    let file = Fd::append(path)?;
+    let status = file.status()?;
+    let own = status.is_regular && status.links == 1 && status.owner == sys::effective_user();
+    if own { Ok(file) } else { Err(Errno(libc::EPERM)) }
 }
 
 /// Adds lines.

@@ -4,7 +4,8 @@
 //! whole section, LLVM's a single entry, and is known by another function that it exports.
 //!
 //! libgcc sorts a section when it is first searched, for which it allocates. That may be in a signal handler which has
-//! interrupted `malloc`, so each section is searched once as soon as it is registered.
+//! interrupted `malloc`, so each section is searched once as soon as it is registered. It allocates while it holds its lock, so
+//! no listener is told of that: one on `malloc` that takes a backtrace would wait for its own thread.
 //!
 //! # Safety
 //! The functions are called through addresses that were found by name. Sections are never freed while they are
@@ -13,7 +14,7 @@
 use alloc::vec::Vec;
 
 use super::eh_frame;
-use crate::{module::Module, symbol};
+use crate::{listen::Silence, module::Module, symbol};
 
 type Register = unsafe extern "C" fn(*const u8);
 type FindEntry = unsafe extern "C" fn(*const u8, *mut [usize; 3]) -> *const u8;
@@ -51,6 +52,7 @@ impl Unwinder {
 
     /// Makes a section known. `inside` is an address that it describes.
     pub(crate) fn register(&self, section: &'static [u8], inside: usize) {
+        let _silence = Silence::begin();
         match self.find {
             Some(find) => {
                 let mut bases = [0; 3];

@@ -12,7 +12,6 @@ use super::{
 };
 use crate::{
     Error, Options, PatchWay,
-    arena::CodeSlot,
     hook::Hook,
     listen::Link,
     memory::{
@@ -87,16 +86,14 @@ impl<'a> Bench<'a> {
         let (what, stub) = match wanted {
             Wanted::Replace(function) => (What::Replace(function), self.jump_stub(kind, target)?),
             Wanted::Tell(link) => {
-                let stub = self.stub(target, LINK_STUB_LEN)?;
-                let link: &'static Link = Box::leak(Box::new(link));
+                let link = Box::new(link);
                 let calls = link.kind(kind);
                 let routine = native::routine(calls);
-                let (at, word) = (stub.code.at as u64, core::ptr::from_ref(stub.word) as usize as u64);
-                let address = core::ptr::from_ref(link) as usize as u64;
-                let code = native::link_stub(calls, at, word, routine, address, target.0);
-                self.write(target, &stub.code, code.as_ref().map(|code| &code[..]))?;
+                let address = core::ptr::from_ref(&*link) as usize as u64;
+                let code = |at, word| native::link_stub(calls, at, word, routine, address, target.0);
+                let stub = self.stub(target, LINK_STUB_LEN, code)?;
                 self.set.arena.note(|| Piece::link(stub.code, calls, target));
-                (What::Tell(link), stub)
+                (What::Tell(Box::leak(link)), stub)
             }
         };
         if let Some(site) = self.set.sites.get_mut(&target) {
@@ -190,32 +187,41 @@ impl<'a> Bench<'a> {
         if let Some(index) = spare.flatten() {
             return Ok(self.set.spares.swap_remove(index).1);
         }
-        let stub = self.stub(target, JUMP_STUB_LEN)?;
-        let word = core::ptr::from_ref(stub.word) as usize as u64;
-        let code = native::jump_stub(kind, stub.code.at as u64, word);
-        self.write(target, &stub.code, code.as_ref().map(|code| &code[..]))?;
+        let stub = self.stub(target, JUMP_STUB_LEN, |at, word| native::jump_stub(kind, at, word))?;
         self.set.arena.note(|| Piece::jump(stub.code, Kind::Stub, target));
         Ok(stub)
     }
 
-    /// Takes memory for code near the target, and a word that it can name.
-    fn stub(&mut self, target: CodeAddr, len: usize) -> Result<Stub, Error> {
+    /// Makes a stub near the target, and a word that it can name. `code` is told where they are.
+    fn stub<C: AsRef<[u8]>>(
+        &mut self,
+        target: CodeAddr,
+        len: usize,
+        code: impl FnOnce(u64, u64) -> Option<C>,
+    ) -> Result<Stub, Error> {
         let nowhere = |errno| Error::NoCodeMemory { target, errno };
         // Within reach of the patch, so that its redirect can lead here at once.
         let near = target.0 as usize;
         let far = NEAR_REACH as usize - LINK_STUB_LEN - Bytes::MAX;
         let reach = near.saturating_sub(far)..near.saturating_add(far);
         let maps = self.maps.get_or_init(|| Maps::read().ok()).as_ref();
-        let arena = &mut self.set.arena;
-        let code = arena.allocate(near, len, &reach, maps).map_err(nowhere)?;
-        let word = arena.word(&code, maps).map_err(nowhere)?;
-        Ok(Stub { code, word })
-    }
-
-    fn write(&self, target: CodeAddr, slot: &CodeSlot, code: Option<&[u8]>) -> Result<(), Error> {
-        match code {
-            Some(code) if self.set.arena.write(slot, code, self.view.memory()) => Ok(()),
-            _ => Err(Error::NoCodeMemory { target, errno: sys::EINVAL }),
+        let (arena, memory) = (&mut self.set.arena, self.view.memory());
+        let slot = arena.allocate(near, len, &reach, maps).map_err(nowhere)?;
+        let word = match arena.word(&slot, maps) {
+            Ok(word) => word,
+            Err(errno) => {
+                // SAFETY: nothing leads to it.
+                unsafe { arena.discard(&slot, memory) };
+                return Err(nowhere(errno));
+            }
+        };
+        let stub = Stub { code: slot, word };
+        let code = code(slot.at as u64, core::ptr::from_ref(word) as usize as u64);
+        if !code.is_some_and(|code| arena.write(&slot, code.as_ref(), memory)) {
+            // SAFETY: nothing leads to it.
+            unsafe { stub.discard(arena, memory) };
+            return Err(nowhere(sys::EINVAL));
         }
+        Ok(stub)
     }
 }

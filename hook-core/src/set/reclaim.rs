@@ -39,7 +39,8 @@ impl HookSet {
     ///
     /// With [`Liveness::Live`] every other thread is interrupted once, by a signal that the program has no handler for. A
     /// thread's system call may answer `EINTR` for that, where the kernel doesn't begin it anew by itself. No thread
-    /// waits for another.
+    /// waits for another. A thread that has the signal blocked, or takes signals by `sigwait`, gets none: it is a
+    /// [`Doubt::NoAnswer`].
     ///
     /// # Safety
     /// * What `liveness` says is so; with [`Liveness::SingleThreaded`] no other thread is in a call that something removed
@@ -63,13 +64,19 @@ impl HookSet {
     /// As [`Self::reclaim`].
     #[inline(never)]
     unsafe fn reclaim_below(&mut self, here: usize, liveness: Liveness) -> Reclaimed {
+        // What was prepared and never committed counts as removed.
+        self.settle();
         let before = self.arena.used();
         let memory = MemoryView::open();
+        for (_, spare) in core::mem::take(&mut self.spares) {
+            // SAFETY: it was made for what then could not be attached.
+            unsafe { spare.discard(&mut self.arena, &memory) };
+        }
         let suspects = Suspects::new(self.sites.values().flat_map(Site::suspects));
         let asked = suspects.ask(here, liveness).and_then(|()| {
             let right = PatchingRight::for_the_table().map_err(Doubt::NotAsked)?;
             // SAFETY: the caller's promise, and what the threads answered.
-            unsafe { self.free(&suspects, &memory, &right) };
+            unsafe { self.free(&suspects, &memory, liveness, &right) };
             Ok(())
         });
         let doubt = asked.err();
@@ -81,11 +88,21 @@ impl HookSet {
     }
 
     /// # Safety
-    /// Nobody reaches what the suspects say isn't reached, or will come to it.
-    unsafe fn free(&mut self, suspects: &Suspects, memory: &MemoryView, right: &PatchingRight) {
+    /// Nobody reaches what the suspects say isn't reached, or will come to it. What `liveness` says is so.
+    unsafe fn free(
+        &mut self,
+        suspects: &Suspects,
+        memory: &MemoryView,
+        liveness: Liveness,
+        right: &PatchingRight,
+    ) {
         let Self { arena, sites, orphans, .. } = self;
         sites.retain(|_, site| {
-            let entire = site.is_idle() && site.suspects().all(|range| !suspects.is_reached(range.start));
+            let entire = site.is_idle()
+                && site.suspects().all(|range| !suspects.is_reached(range.start))
+                // Else it is tried again another time.
+                // SAFETY: the caller's promise: nobody is in the padding or will come there.
+                && site.hooks().all(|hook| unsafe { hook.give_padding_back(memory, liveness) });
             let reached =
                 |link: &mut Entry| link.state == State::Out && !suspects.is_reached(link.stub.code.at as u64);
             let mut gone: Vec<Entry> = site.links.extract_if(.., reached).collect();
@@ -101,7 +118,7 @@ impl HookSet {
                 }
             }
             if entire {
-                for hook in site.outdated.iter().chain([&site.hook]) {
+                for hook in site.hooks() {
                     right.forget_ways(hook.start.at.0, &hook.code);
                     // SAFETY: as above.
                     unsafe { free_hook(arena, hook, memory) };
@@ -161,12 +178,15 @@ impl Site {
         !self.is_patched() && self.links.iter().all(|link| link.state == State::Out)
     }
 
+    /// What it is patched with, and what it was before its code changed.
+    fn hooks(&self) -> impl Iterator<Item = &Hook> {
+        self.outdated.iter().chain([&self.hook])
+    }
+
     /// The code that may be given back. Where nothing is attached, that is all of it.
     fn suspects(&self) -> impl Iterator<Item = Range<u64>> {
-        let whole = self.is_idle().then(|| {
-            let hooks = self.outdated.iter().chain([&self.hook]).flat_map(suspects_of);
-            hooks.chain([range(&self.head.code)])
-        });
+        let whole =
+            self.is_idle().then(|| self.hooks().flat_map(suspects_of).chain([range(&self.head.code)]));
         self.gone().map(|link| range(&link.stub.code)).chain(whole.into_iter().flatten())
     }
 }
@@ -194,7 +214,6 @@ unsafe fn free_hook(arena: &mut Arena, hook: &Hook, memory: &MemoryView) {
     let code = CodeSlot { at: hook.code.start as usize, len: (hook.code.end - hook.code.start) as usize };
     // SAFETY: the caller's promise.
     unsafe {
-        hook.restore_padding(memory, Liveness::SingleThreaded);
         arena.give_back(&code, memory);
         if let Some((to, slot)) = &hook.island {
             arena.leave_island(*to, slot, memory);

@@ -23,9 +23,10 @@ use grapnel_relocator::CodeAddr;
 
 use super::Attachment;
 use crate::{
-    Bytes, Hook,
+    Arena, Bytes, Hook,
     arena::CodeSlot,
     listen::{Link, LinkKey},
+    memory::view::MemoryView,
     native::StubKind,
     patch::Edit,
 };
@@ -64,6 +65,20 @@ pub(super) enum Key {
 pub(super) struct Stub {
     pub(super) code: CodeSlot,
     pub(super) word: &'static AtomicU64,
+}
+
+impl Stub {
+    /// Gives back one to which nothing ever led.
+    ///
+    /// # Safety
+    /// It is so, and nobody gives it back twice.
+    pub(super) unsafe fn discard(self, arena: &mut Arena, memory: &MemoryView) {
+        // SAFETY: the caller's promise; only the stub names the word.
+        unsafe {
+            arena.discard(&self.code, memory);
+            arena.give_word_back(self.word);
+        }
+    }
 }
 
 /// A link, and whether it is in.

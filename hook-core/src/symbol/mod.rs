@@ -17,7 +17,10 @@ mod lookup;
 mod table;
 mod version;
 
-use core::ops::Range;
+use core::{
+    ops::Range,
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering::*},
+};
 
 pub use lookup::{Function, Lookup, LookupError};
 use table::Table;
@@ -112,14 +115,20 @@ struct Capabilities {
     hwcap2: usize,
 }
 
+/// What was read: they don't change while the process runs.
+static KNOWN: AtomicBool = AtomicBool::new(false);
+static HWCAP: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+
 impl Capabilities {
     fn read() -> Self {
-        let value = |kind| sys::auxiliary(kind).unwrap_or(0);
-        Self {
-            size: size_of::<Self>(),
-            hwcap: value(libc::AT_HWCAP as usize),
-            hwcap2: value(libc::AT_HWCAP2 as usize),
+        if !KNOWN.load(Acquire) {
+            for (slot, kind) in HWCAP.iter().zip([libc::AT_HWCAP, libc::AT_HWCAP2]) {
+                slot.store(sys::auxiliary(kind as usize).unwrap_or(0), Relaxed);
+            }
+            KNOWN.store(true, Release);
         }
+        let [hwcap, hwcap2] = HWCAP.each_ref().map(|slot| slot.load(Relaxed));
+        Self { size: size_of::<Self>(), hwcap, hwcap2 }
     }
 }
 

@@ -8,6 +8,12 @@ use syscalls::{Errno, Sysno, syscall};
 /// Signal handlers return to what the kernel gives them.
 pub(crate) const RESTORER: Option<unsafe extern "C" fn()> = None;
 
+/// Asks for the effective user, of 32 bits.
+pub(crate) const EFFECTIVE_USER: Sysno = Sysno::geteuid32;
+
+/// The system calls that wait for signals.
+pub(crate) const SIGNAL_WAITS: &[Sysno] = &[Sysno::rt_sigtimedwait, Sysno::rt_sigtimedwait_time64];
+
 /// # Safety
 /// As the system call.
 pub(crate) unsafe fn mmap(addr: usize, len: usize, prot: i32, flags: i32, fd: i32) -> Result<usize, Errno> {

@@ -26,7 +26,7 @@ use super::{Pad, Trial};
 use crate::rebind::RelocatedValue;
 pub(crate) use entry::routine;
 pub(crate) use island::Pattern;
-pub(crate) use kernel::{RESTORER, mmap, pread, pwrite};
+pub(crate) use kernel::{EFFECTIVE_USER, RESTORER, SIGNAL_WAITS, mmap, pread, pwrite};
 pub use registers::Registers;
 pub(crate) use registers::{Saved, vectors_can_be_saved};
 pub(super) use returns::{POINT, POINT_OFFSET};

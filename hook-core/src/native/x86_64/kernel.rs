@@ -1,30 +1,6 @@
 //! System calls and their structures.
-//!
-//! # Safety
-//! The routines are called as the kernel's interface says, by `sys` alone.
 
-use syscalls::{Errno, Sysno, syscall};
+pub(crate) use crate::native::kernel64::{EFFECTIVE_USER, SIGNAL_WAITS, mmap, pread, pwrite};
 
 /// A signal handler has to return to this ([`super::signal_return`]).
 pub(crate) const RESTORER: Option<unsafe extern "C" fn()> = Some(super::signal_return);
-
-/// # Safety
-/// As the system call.
-pub(crate) unsafe fn mmap(addr: usize, len: usize, prot: i32, flags: i32, fd: i32) -> Result<usize, Errno> {
-    // SAFETY: the caller's promise.
-    unsafe { syscall!(Sysno::mmap, addr, len, prot, flags, fd, 0) }
-}
-
-/// # Safety
-/// As the system call.
-pub(crate) unsafe fn pread(fd: i32, buf: *mut u8, len: usize, offset: usize) -> Result<usize, Errno> {
-    // SAFETY: the caller's promise.
-    unsafe { syscall!(Sysno::pread64, fd, buf, len, offset) }
-}
-
-/// # Safety
-/// As the system call.
-pub(crate) unsafe fn pwrite(fd: i32, buf: *const u8, len: usize, offset: usize) -> Result<usize, Errno> {
-    // SAFETY: the caller's promise.
-    unsafe { syscall!(Sysno::pwrite64, fd, buf, len, offset) }
-}

@@ -16,7 +16,7 @@ use core::{
 use object::ReadRef;
 
 use super::FileError;
-use crate::sys::{self, Errno, Fd, FileKind};
+use crate::sys::{self, Errno, Fd, FileStatus};
 
 /// How much is read at once.
 const CHUNK: usize = 1 << 16;
@@ -81,13 +81,13 @@ impl Contents {
         let name = CString::new(path).map_err(|_| failed(sys::EINVAL))?;
         // Opening a device may already do something, so it is looked at before; and again at what was opened.
         let irregular = || FileError::NotRegular { path: path.into() };
-        if sys::kind_and_len(&name).map_err(failed)?.0 != FileKind::Regular {
+        if !FileStatus::of(&name).map_err(failed)?.is_regular {
             return Err(irregular());
         }
         let flags = libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY;
         let file = Fd::open(&name, flags).map_err(failed)?;
-        let (kind, len) = file.kind_and_len().map_err(failed)?;
-        if kind != FileKind::Regular {
+        let FileStatus { is_regular, len, .. } = file.status().map_err(failed)?;
+        if !is_regular {
             return Err(irregular());
         }
         if len > LEN_MAX {
