@@ -19,6 +19,9 @@ pub struct Counted {
     pub examples: Vec<String>,
 }
 
+/// Why a window is not judged, if the emulator itself has an error.
+pub const EMULATOR_FAILS: &str = "the emulator fails";
+
 /// How many examples are kept.
 const EXAMPLES: usize = 500;
 
@@ -63,6 +66,8 @@ pub struct Tally {
     pub windows: u64,
     /// Those that were relocated.
     pub accepted: u64,
+    /// Those of them that the semantic oracle ran from every state, and found to do the same.
+    pub ran: u64,
     /// Those that were not, by the kind of the error.
     pub refused: BTreeMap<&'static str, Counted>,
     /// Those that the semantic oracle could not tell, by its reason. The decode oracle judged them.
@@ -124,7 +129,7 @@ impl Judges {
                 Ok(Verdict::Same) => {}
                 Ok(Verdict::Unjudged(reason)) => unjudged = Some(reason),
                 Ok(mismatch) => return mismatch,
-                Err(_) => unjudged = Some("the emulator fails"),
+                Err(_) => unjudged = Some(EMULATOR_FAILS),
             }
         }
         unjudged.map_or(Verdict::Same, Verdict::Unjudged)
@@ -158,7 +163,7 @@ impl Tally {
             Verdict::Mismatch(difference) => return self.mismatches.push((case.render(), difference)),
         }
         match judges.judge(&subject, seed) {
-            Verdict::Same => {}
+            Verdict::Same => self.ran += 1,
             Verdict::Unjudged(reason) => {
                 let example = || first_lines(case, &window);
                 self.unjudged.entry(reason).or_default().add(example);
@@ -203,6 +208,7 @@ impl Tally {
         self.too_short += other.too_short;
         self.windows += other.windows;
         self.accepted += other.accepted;
+        self.ran += other.ran;
         self.unknown += other.unknown;
         self.unseen += other.unseen;
         for (kind, counted) in other.refused {
@@ -327,6 +333,7 @@ impl fmt::Display for Tally {
         }
         row(f, "windows", self.windows)?;
         row(f, "accepted", self.accepted)?;
+        row(f, "judged the same", self.ran)?;
         for (kind, counted) in &self.refused {
             row(f, &format!("refused: {kind}"), counted.count)?;
             fmt::Display::fmt(counted, f)?;

@@ -21,25 +21,25 @@ thread_local! {
     static JUDGES: RefCell<Option<Judges>> = const { RefCell::new(None) };
 }
 
-/// Makes a case up from the bytes, relocates it, and answers whether it was accepted.
+/// Makes a case up from the bytes, relocates it, and answers what became of it.
 ///
 /// # Panics
 ///
 /// If a judge says that the relocated code differs, with the case as a file for `fuzz/regressions/`.
-pub fn relocate(isa: Isa, entropy: &[u8]) -> bool {
+pub fn relocate(isa: Isa, entropy: &[u8]) -> Tally {
     match generate::case(isa, &mut Unstructured::new(entropy)) {
         Ok(case) => judged(&case, seed(entropy)),
         // The bytes ran out in the middle of a choice.
-        Err(_) => false,
+        Err(_) => Tally::default(),
     }
 }
 
-/// Relocates a case and has every judge look at it, from states that follow from `seed`. Answers whether it was accepted.
+/// Relocates a case and has every judge look at it, from states that follow from `seed`. Answers what became of it.
 ///
 /// # Panics
 ///
 /// As [`relocate`], and if there is no emulator.
-pub fn judged(case: &Case, seed: u64) -> bool {
+pub fn judged(case: &Case, seed: u64) -> Tally {
     JUDGES.with_borrow_mut(|judges| {
         let judges = match judges {
             Some(judges) => judges,
@@ -50,7 +50,7 @@ pub fn judged(case: &Case, seed: u64) -> bool {
         if let Some((case, difference)) = tally.mismatches.first() {
             panic!("save this in fuzz/regressions/ with the fix:\n\n{case}\n{difference}");
         }
-        tally.accepted == 1
+        tally
     })
 }
 

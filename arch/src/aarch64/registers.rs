@@ -183,10 +183,16 @@ const fn load_store(word: u32) -> Effects {
     let scaled = word >> 24 & 1 == 1;
     let by_register = word >> 21 & 1 == 1 && !scaled;
     if by_register && word >> 10 & 3 != 2 {
-        // Atomics by o3 and opc: LDADD and its kin, SWP; LDAPR, which names no other register. LD64B writes eight.
+        // The eight registers of LD64B and ST64B.
+        let eight = 0xff << (word & 31) & ALL;
+        // Atomics by o3 and opc: LDADD and its kin, SWP; LDAPR, which names no other register.
         return match (vector, word >> 10 & 3, word >> 12 & 0xf) {
             (false, 0, 0b0000..=0b1000) => Effects { reads: n | m, writes: d, changes: d },
             (false, 0, 0b1100) => Effects { reads: n, writes: d, changes: d },
+            // ST64B; ST64BV0 and ST64BV, whose Rs is whether it stored; LD64B.
+            (false, 0, 0b1001) if size == 3 => Effects { reads: n | eight, writes: 0, changes: 0 },
+            (false, 0, 0b1010 | 0b1011) if size == 3 => Effects { reads: n | eight, writes: 0, changes: m },
+            (false, 0, 0b1101) if size == 3 => Effects { reads: n, writes: eight, changes: eight },
             _ => cautious(&fields),
         };
     }

@@ -33,7 +33,7 @@ pub fn table_jump(run: &[Inst]) -> Option<TableJump> {
     let (load, before_load) = last_write(before_add, sum.entry)?;
     let load_of = Load::of(load)?;
     let table = address(before_load, load_of.table)?;
-    let entries = Some(bound(before_load, load_of.index)?);
+    let entries = Some(bound(before_load, load_of.index, load_of.half)?);
     let form = form(&load_of, &sum, address(before_add, sum.base)?)?;
     Some(TableJump { table, entries, form })
 }
@@ -103,6 +103,8 @@ impl Sum {
 struct Load {
     table: u8,
     index: u8,
+    /// Only the lower half of the index counts.
+    half: bool,
     size: usize,
     /// The entry's sign is extended to so many bits.
     extended: Option<u32>,
@@ -123,6 +125,7 @@ impl Load {
         (counts_up && loads).then_some(Self {
             table: rn(inst),
             index: rm(inst),
+            half: option == 2,
             size: 1 << size,
             extended: match opc {
                 2 => Some(64),
@@ -174,14 +177,16 @@ pub fn added(inst: &Inst) -> Option<u64> {
     (word & 0xff80_0000 == 0x9100_0000).then_some(u64::from(word >> 10 & 0xfff) << shift)
 }
 
-/// How many values `index` can have at the end of `run`: one more than the constant that it is compared with.
-fn bound(run: &[Inst], mut index: u8) -> Option<u64> {
+/// How many values `index` can have at the end of `run`: one more than the constant that it is compared with. A comparison
+/// of the lower half bounds all of it only where that is all that counts, or the upper half is zero.
+fn bound(run: &[Inst], mut index: u8, mut half: bool) -> Option<u64> {
     let mut above = false;
     for (at, inst) in run.iter().enumerate().rev() {
         let word = inst.word();
         let taken = run.get(at + 1).is_some_and(|behind| behind.addr() != inst.next());
         if above && let Some((register, last)) = comparison(word) {
-            return (register == index).then_some(last + 1);
+            let whole = || half || word >> 31 == 1 || last_write(&run[..at], index).is_some_and(clears_half);
+            return (register == index && whole()).then_some(last + 1);
         }
         if word & 0xff00_001f == if taken { 0x5400_0009 } else { 0x5400_0008 } {
             // b.ls, and the run goes on where it leads; b.hi, and it goes on behind it.
@@ -192,9 +197,24 @@ fn bound(run: &[Inst], mut index: u8) -> Option<u64> {
             return None;
         } else if inst.effects().changes >> index & 1 == 1 {
             index = widened(word)?;
+            half |= word & 0xffe0_ffe0 != 0xaa00_03e0;
         }
     }
     None
+}
+
+/// It writes the lower half of a register and clears the upper: arithmetic on W registers, and loads to them.
+fn clears_half((inst, _): (&Inst, &[Inst])) -> bool {
+    let word = inst.word();
+    match word >> 25 & 0xf {
+        0b1000 | 0b1001 | 0b0101 | 0b1101 => word >> 31 == 0,
+        // LDR Wt, LDRB and LDRH; LDRSB and LDRSH to Wt.
+        _ if word & 0x3e00_0000 == 0x3800_0000 => match word >> 22 & 3 {
+            1 => word >> 30 < 3,
+            opc => opc == 3,
+        },
+        _ => false,
+    }
 }
 
 /// `cmp wn, #last` and `cmp xn, #last`.
@@ -312,6 +332,23 @@ mod tests {
         assert_eq!(table_jump(&run(&changed)), None);
         // No comparison in the run.
         assert_eq!(table_jump(&run(&GCC[2..])), None);
+    }
+
+    #[test]
+    fn a_bound_of_the_lower_half_alone() {
+        // ldrb w1, [x1, x0]: the upper half of X0 may be anything.
+        let mut whole = GCC.to_vec();
+        whole[4] = 0x3860_6821;
+        assert_eq!(table_jump(&run(&whole)), None);
+        // ldr w0, [x3] before it clears that half, ldr x0, [x3] does not; cmp x0, #5 bounds it.
+        let after = |load: u32| {
+            let words: Vec<u32> = [load].into_iter().chain(whole.iter().copied()).collect();
+            table_jump(&run(&words)).and_then(|jump| jump.entries)
+        };
+        assert_eq!(after(0xb940_0060), Some(6));
+        assert_eq!(after(0xf940_0060), None);
+        whole[0] |= 1 << 31;
+        assert_eq!(table_jump(&run(&whole)).and_then(|jump| jump.entries), Some(6));
     }
 
     #[test]

@@ -105,14 +105,17 @@ fn last_write(run: &[Instruction], register: Register) -> Option<(Instruction, &
     None
 }
 
-/// How many values `index` can have at the end of `run`: one more than the constant that it is compared with.
+/// How many values `index` can have at the end of `run`: one more than the constant that it is compared with. A comparison
+/// of the register's lower part bounds all of it only where the rest is zero.
 fn bound(run: &[Instruction], index: Register) -> Option<u64> {
     let index = index.full_register();
-    let mut above = false;
-    for inst in run.iter().rev() {
+    let (mut above, mut counted) = (false, 8);
+    for (at, inst) in run.iter().enumerate().rev() {
         let is_compare = inst.mnemonic() == Mnemonic::Cmp;
         if above && is_compare {
-            return constant(inst, index).and_then(|last| last.checked_add(1));
+            let compared = inst.op0_register().size();
+            let whole = counted <= compared || is_cleared_above(&run[..at], index, compared);
+            return constant(inst, index).filter(|_| whole).and_then(|last| last.checked_add(1));
         }
         let keeps_flags = matches!(
             inst.mnemonic(),
@@ -120,11 +123,27 @@ fn bound(run: &[Instruction], index: Register) -> Option<u64> {
         );
         if inst.mnemonic() == Mnemonic::Ja {
             above = true;
-        } else if !is_plain(inst) || above && !keeps_flags || writes(inst, index) && !widens(inst, index) {
+        } else if !is_plain(inst) || above && !keeps_flags {
             return None;
+        } else if writes(inst, index) {
+            if !widens(inst, index) {
+                return None;
+            }
+            counted = counted.min(inst.op1_register().size());
         }
     }
     None
+}
+
+/// At the end of `run` all bytes of a register above the lower `size` are zero, by the instruction that wrote it last.
+fn is_cleared_above(run: &[Instruction], register: Register, size: usize) -> bool {
+    let Some((inst, _)) = last_write(run, register) else { return false };
+    let source = match inst.mnemonic() {
+        Mnemonic::Movzx if inst.op1_kind() == OpKind::Register => inst.op1_register().size(),
+        Mnemonic::Movzx => inst.memory_size().size(),
+        _ => 4,
+    };
+    inst.op0_register().is_gpr32() && source <= size
 }
 
 /// The constant that a comparison holds `index` against.
@@ -199,6 +218,23 @@ mod tests {
         assert_eq!(table_jump(&run(&changed)), None);
         // No comparison in the run.
         assert_eq!(table_jump(&run(&PIC[5..])), None);
+    }
+
+    #[test]
+    fn a_bound_of_the_lower_part_alone() {
+        // cmp edi, 5; ja; lea rdx; movsxd rax, [rdx + rdi * 4]; add rax, rdx; jmp rax: the upper half may be anything
+        let mut half = PIC.to_vec();
+        half.drain(12..14);
+        assert_eq!(table_jump(&run(&half)), None);
+        // mov edi, [rsi] before it clears the upper half; mov rdi, [rsi] does not.
+        let after = |load: &[u8]| table_jump(&run(&[load, &half].concat())).and_then(|jump| jump.entries);
+        assert_eq!(after(&[0x8b, 0x3e]), Some(6));
+        assert_eq!(after(&[0x48, 0x8b, 0x3e]), None);
+        // cmp dil, 5 bounds what movzx edi, byte [rsi] loads, and not what mov edi, [rsi] does.
+        half.splice(..3, [0x40, 0x80, 0xff, 0x05]);
+        let after = |load: &[u8]| table_jump(&run(&[load, &half].concat())).and_then(|jump| jump.entries);
+        assert_eq!(after(&[0x0f, 0xb6, 0x3e]), Some(6));
+        assert_eq!(after(&[0x8b, 0x3e]), None);
     }
 
     #[test]

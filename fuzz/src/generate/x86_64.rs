@@ -319,6 +319,7 @@ fn common(entropy: &mut Unstructured<'_>, code: &mut Vec<u8>) -> Result<()> {
         &[0xff, 0xe0],                                                 // jmp rax
         &[0xff, 0xd0],                                                 // call rax
         &[0x0f, 0x05],                                                 // syscall
+        &[0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x0f, 0x05], // syscall
         &[0x0f, 0x0b],                                                 // ud2
         &[0xcc],                                                       // int3
         &[0xf3, 0xa4],                                                 // rep movsb

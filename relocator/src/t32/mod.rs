@@ -30,6 +30,9 @@ const MAX_WINDOW: usize = MAX_MIN_LEN + 32;
 /// As many instructions as that holds: the last one asked for may be an IT, whose members are added.
 const MAX_INSTS: usize = MAX_MIN_LEN / 2 + 4;
 
+/// How many bytes behind the window are looked at.
+const SIGHT: usize = 96;
+
 /// What a window holds.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Insts {
@@ -37,6 +40,8 @@ pub(crate) struct Insts {
     code: ArrayVec<Inst, MAX_INSTS>,
     /// All bytes: literals of the window's own loads are among them.
     bytes: ArrayVec<u8, MAX_WINDOW>,
+    /// What follows in the function.
+    ahead: ArrayVec<u8, SIGHT>,
 }
 
 /// Checks the flow of a function.

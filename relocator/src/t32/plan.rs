@@ -4,7 +4,7 @@ use arrayvec::ArrayVec;
 use grapnel_arch::{
     CodeAddr,
     a32::Cond,
-    t32::{Exclusive, Flow, Inst, Literal, LiteralForm, PcUse, Unsupported},
+    t32::{Exclusive, Flow, Inst, It, Literal, LiteralForm, PcUse, Unsupported, decode_within, len},
 };
 
 use super::{Insts, MAX_INSTS, culprit};
@@ -156,18 +156,12 @@ pub(crate) struct Plan {
 
 pub(crate) fn plan(window: &Window, insts: &Insts) -> Result<Plan, Error> {
     let mut items = ArrayVec::<Item, MAX_INSTS>::new();
-    let mut exclusive = starts_in_exclusive(&insts.code);
-    for inst in &insts.code {
+    for (number, inst) in insts.code.iter().enumerate() {
         let lowering = lower(window, insts, inst)?;
-        match inst.exclusive() {
-            Exclusive::Begins => exclusive = true,
-            Exclusive::Ends => exclusive = false,
-            // A store between the two may make the second one fail for ever (DDI 0406, A3.4.5).
-            Exclusive::None if exclusive && lowering.spills() => {
-                let reason = Unsupported::Exclusive.into();
-                return Err(Error::Unsupported { culprit: culprit(inst), reason });
-            }
-            Exclusive::None => {}
+        // A store between the two may make the second one fail for ever (DDI 0406, A3.4.5).
+        if lowering.spills() && may_be_reserved(window, insts, number) {
+            let reason = Unsupported::Exclusive.into();
+            return Err(Error::Unsupported { culprit: culprit(inst), reason });
         }
         items.push(Item { inst: *inst, lowering, guard: Guard::None, mapped: true });
     }
@@ -179,9 +173,28 @@ pub(crate) fn plan(window: &Window, insts: &Insts) -> Result<Plan, Error> {
     Ok(Plan { from: window.from, window_len: window.len, items, resume, max_len })
 }
 
-/// The first instruction that has to do with the monitor ends a sequence, so one is under way at the window's start.
-fn starts_in_exclusive(code: &[Inst]) -> bool {
-    code.iter().map(Inst::exclusive).find(|&exclusive| exclusive != Exclusive::None) == Some(Exclusive::Ends)
+/// An exclusive load comes before it, and no end of the sequence; or such an end comes next, in the window or behind it.
+fn may_be_reserved(window: &Window, insts: &Insts, number: usize) -> bool {
+    let told = |inst: &Inst| Some(inst.exclusive()).filter(|&exclusive| exclusive != Exclusive::None);
+    let before = insts.code[..number].iter().rev().find_map(told);
+    let behind = || insts.code[number + 1..].iter().find_map(told).or_else(|| told_ahead(window, insts));
+    before == Some(Exclusive::Begins) || behind() == Some(Exclusive::Ends)
+}
+
+/// What the first instruction behind the window does that has to do with the exclusive monitor. No window ends in an IT
+/// block.
+fn told_ahead(window: &Window, insts: &Insts) -> Option<Exclusive> {
+    let (mut offset, mut it) = (0, It::OUTSIDE);
+    while let Some(&[low, high, ..]) = insts.ahead.get(offset..) {
+        let at = window.from.add((window.len + offset) as u64);
+        it = match decode_within(at, &insts.ahead[offset..], it) {
+            Ok(inst) if inst.exclusive() != Exclusive::None => return Some(inst.exclusive()),
+            Ok(inst) => inst.next_it(),
+            Err(_) => It::OUTSIDE,
+        };
+        offset += len(u16::from_le_bytes([low, high]));
+    }
+    None
 }
 
 /// Gives the members of IT blocks their conditions. A block whose members are all copied stays as it is.
@@ -242,22 +255,17 @@ fn lower(window: &Window, insts: &Insts, inst: &Inst) -> Result<Lowering, Error>
             None => Ok(Lowering::JumpA32(target)),
             Some(_) => Err(Error::TargetInsideInstruction { culprit: culprit(inst), target }),
         },
-        Flow::Table { half, base, index } => {
-            // The table's length is not known, but it has an entry.
-            match into_window(inst.next()) {
-                Some(_) if base == PC => {
-                    Err(Error::UsesWindow { culprit: culprit(inst), target: inst.next() })
-                }
-                _ => Ok(Lowering::Table { half, base, index, pc }),
-            }
+        // The nearest code that it can lead to, or of `tbb [pc]` the table, which has an entry at least.
+        Flow::Table { .. } | Flow::AddToPc { .. } if into_window(pc).is_some() => {
+            Err(Error::UsesWindow { culprit: culprit(inst), target: pc })
         }
+        Flow::Table { half, base, index } => Ok(Lowering::Table { half, base, index, pc }),
         Flow::AddToPc { register } => Ok(Lowering::AddToPc(register, pc)),
         Flow::Breakpoint => Err(Error::Breakpoint { culprit: culprit(inst) }),
         Flow::Unsupported(reason) => Err(refuse(reason)),
     }
 }
 
-const PC: u8 = 15;
 const SP: u8 = 13;
 
 fn use_of_pc(window: &Window, insts: &Insts, inst: &Inst) -> Result<Lowering, Error> {

@@ -6,7 +6,7 @@ use grapnel_arch::{
     t32::{Flow, Inst, It, Literal, PcUse, decode},
 };
 
-use super::{Insts, MAX_INSTS, MAX_WINDOW, culprit};
+use super::{Insts, MAX_INSTS, MAX_WINDOW, SIGHT, culprit};
 use crate::{
     Error, Window, WindowOptions,
     window::{Insts as AnyInsts, function_ends, next, padding},
@@ -38,7 +38,13 @@ pub(crate) fn window(
         return Err(Error::BeyondExtent { culprit: culprit(last), extent });
     }
     let len = sweep.padded.unwrap_or(sweep.len);
-    let insts = Insts { code: sweep.code, bytes: bytes.iter().copied().take(len).take(MAX_WINDOW).collect() };
+    let end = options.extent.unwrap_or(usize::MAX).min(bytes.len());
+    let ahead = bytes.get(len..end).unwrap_or_default();
+    let insts = Insts {
+        code: sweep.code,
+        bytes: bytes.iter().copied().take(len).take(MAX_WINDOW).collect(),
+        ahead: ahead.iter().copied().take(SIGHT).collect(),
+    };
     Ok(Window { from, len, code_len: sweep.len, insts: AnyInsts::T32(insts) })
 }
 

@@ -67,8 +67,8 @@ impl Lowering {
             // xbegin aborted; jmp over; aborted: jmp [literal]; over:
             Self::Xbegin(Dest::Outside(_)) => 6 + 2 + 6 + 8,
             Self::Xbegin(Dest::Inside(_)) => 6,
-            // syscall; mov rcx, imm64
-            Self::Syscall => 2 + 10,
+            // syscall with its prefixes; mov rcx, imm64
+            Self::Syscall => inst.bytes().len() + 10,
         }
     }
 

@@ -127,7 +127,11 @@ fn mend(word: u32, reads: Set, writes: Set) -> (Set, Set) {
         // LDAR and LDLAR.
         _ if word & 0x3fe0_0000 == 0x08c0_0000 => (rn, rd),
         // LDADD and its kin, and SWP, load Rt.
-        _ if word & 0x3b20_0c00 == 0x3820_0000 => (rn | rs, rd),
+        _ if word & 0x3b20_8c00 == 0x3820_0000 || word & 0x3b20_fc00 == 0x3820_8000 => (rn | rs, rd),
+        // Registers Rt to Rt + 7: LD64B; ST64B, ST64BV and ST64BV0, of which the last two write Rs.
+        _ if word & 0xffff_fc00 == 0xf83f_d000 => (rn, 0xff << (word & 31) & GENERAL),
+        _ if word & 0xffff_fc00 == 0xf83f_9000 => (rn | 0xff << (word & 31) & GENERAL, 0),
+        _ if word & 0xffe0_ec00 == 0xf820_a000 => (rn | 0xff << (word & 31) & GENERAL, rs),
         _ => {
             let missed = MISSED.iter().filter(|&&(mask, value, _)| word & mask == value);
             let fields = missed.flat_map(|&(_, _, fields)| fields);
