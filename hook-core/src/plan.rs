@@ -105,6 +105,7 @@ pub struct HookPlan {
     pub(crate) stop: Option<(CodeAddr, Bytes)>,
     kind: PatchKind,
     proof: Proof,
+    calls: bool,
 }
 
 /// The code that moves. It is large, and needed only until the trampoline is written.
@@ -185,8 +186,9 @@ impl HookPlan {
         let kind = if window.code_len() < patch_len { PatchKind::NearOverPadding } else { PatchKind::Near };
         let preamble = native::AFTER_PROBE;
         let site = target;
-        let plan =
-            Self { isa, target, site, patch_len, original, preamble, undo: &[], stop: None, kind, proof };
+        let calls = relocation.calls().next().is_some();
+        let (undo, stop): (&[u8], _) = (&[], None);
+        let plan = Self { isa, target, site, patch_len, original, preamble, undo, stop, kind, proof, calls };
         Ok((plan.proved_as(options, Bytes::new(behind))?, Box::new(Moving { window, relocation })))
     }
 
@@ -252,6 +254,12 @@ impl HookPlan {
     /// What is known of branches into it.
     pub fn proof(&self) -> &Proof {
         &self.proof
+    }
+
+    /// Whether a call moves into the trampoline. What is thrown from there does not find the function's own handlers, nor,
+    /// unless unwind entries are asked for, its callers.
+    pub fn moves_call(&self) -> bool {
+        self.calls
     }
 
     /// How long the trampoline can get, with what it begins with.
@@ -325,7 +333,9 @@ impl Function<'_> {
             (None, false) => PatchKind::Near,
         };
         let original = Bytes::new(behind.get(..patch_len).unwrap_or(&[]));
-        let plan = HookPlan { isa, target, site, patch_len, original, preamble, undo, stop, kind, proof };
+        let calls = relocation.calls().next().is_some();
+        let plan =
+            HookPlan { isa, target, site, patch_len, original, preamble, undo, stop, kind, proof, calls };
         Ok((plan, Box::new(Moving { window, relocation })))
     }
 }

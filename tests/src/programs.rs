@@ -108,6 +108,12 @@ pub fn library(name: &str) -> PathBuf {
     compile("gcc", LIBRARY, &sources().join(format!("{name}.c")), &format!("lib{name}.so"))
 }
 
+/// The shared library of `programs/<name>.cc`.
+pub fn cxx_library(name: &str) -> PathBuf {
+    let source = sources().join(format!("{name}.cc"));
+    compile("g++", &["-std=c++17", "-fPIC", "-shared"], &source, &format!("lib{name}.so"))
+}
+
 /// One of the two libraries of `programs/plug.c`: `a` or `b`.
 pub fn plug(which: &str) -> PathBuf {
     let count = if which == "a" { "-DCOUNT=3" } else { "-DCOUNT=5" };

@@ -2,6 +2,7 @@
 
 use crate::truth::Totals;
 use serde::Deserialize;
+use std::collections::BTreeMap;
 
 /// A whole report.
 #[derive(Clone, Debug, Deserialize)]
@@ -15,6 +16,8 @@ pub struct Report {
     pub totals: ReportTotals,
     /// One entry per stack.
     pub sites: Vec<Site>,
+    /// One entry per pair of stacks of which one gave back in the wrong way what the other got.
+    pub mismatches: Vec<Mismatch>,
 }
 
 /// The process that was recorded.
@@ -40,7 +43,7 @@ pub enum Exit {
 }
 
 /// The figures of a process.
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "the schema's own names, documented with the report")]
 pub struct ReportTotals {
@@ -53,6 +56,25 @@ pub struct ReportTotals {
     pub live_bytes: u64,
     pub lost_events: u64,
     pub duration_ns: u64,
+    pub functions: BTreeMap<String, u64>,
+}
+
+/// Blocks that were given back in the wrong way.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "the schema's own names, documented with the report")]
+pub struct Mismatch {
+    pub fault: String,
+    pub count: u64,
+    pub bytes: u64,
+    pub allocated_by: String,
+    pub allocated_alignment: Option<u64>,
+    pub allocated_size: u64,
+    pub freed_by: String,
+    pub freed_alignment: Option<u64>,
+    pub freed_size: Option<u64>,
+    pub allocated_frames: Vec<Frame>,
+    pub freed_frames: Vec<Frame>,
 }
 
 /// The figures of one stack.
@@ -66,6 +88,7 @@ pub struct Site {
     pub live_bytes: u64,
     pub peak_bytes: u64,
     pub temporary_allocations: u64,
+    pub functions: Vec<String>,
     pub frames: Vec<Frame>,
 }
 
@@ -110,6 +133,8 @@ impl Report {
             totals.allocations + totals.reallocations,
             "sites' allocations"
         );
+        let by_function: u64 = totals.functions.values().sum();
+        assert_eq!(by_function, totals.allocations + totals.reallocations, "functions' allocations");
         assert_eq!(sum(|site| site.allocated_bytes), totals.allocated_bytes, "sites' bytes");
         assert_eq!(sum(|site| site.live_allocations), totals.live_allocations, "sites' live blocks");
         assert_eq!(sum(|site| site.live_bytes), totals.live_bytes, "sites' live bytes");

@@ -9,9 +9,9 @@
  * has executed. A child of fork starts a new file with zeroes and an empty table at its first event.
  *
  * What counts:
- *   allocations    successful malloc, calloc, the memalign family, and realloc(NULL, n)
+ *   allocations    successful malloc, calloc, the memalign family, operator new, and realloc(NULL, n)
  *   reallocations  realloc and reallocarray of a block that gave a new one
- *   frees          free and cfree of a block, and realloc(p, 0)
+ *   frees          free and cfree of a block, operator delete, and realloc(p, 0)
  *   bytes          as requested by the caller; peak is the most that was live at a time
  * A failed call counts nothing. A free of a block that is not in the table counts as a free and changes no
  * live figure.
@@ -281,6 +281,51 @@ EXPORT void free(void *block) {
 EXPORT void cfree(void *block) {
     free(block);
 }
+
+/* C++'s operators, by the names of the Itanium ABI: the sizes that they are asked for are not always those that libstdc++
+ * asks malloc for. Where there is no memory, libstdc++'s own find out what to do. */
+static void *of_new(const char *name, size_t size, size_t alignment, const void *nothrow) {
+    void *block = alignment ? __libc_memalign(alignment, size) : __libc_malloc(size ? size : 1);
+    if (block)
+        return allocated(block, size);
+    void *real = dlsym(RTLD_NEXT, name);
+    if (alignment)
+        return ((void *(*)(size_t, size_t, const void *))real)(size, alignment, nothrow);
+    return ((void *(*)(size_t, const void *))real)(size, nothrow);
+}
+
+#define NEW(name)                                                                                                      \
+    EXPORT void *name(size_t size) {                                                                                   \
+        return of_new(#name, size, 0, NULL);                                                                           \
+    }                                                                                                                  \
+    EXPORT void *name##RKSt9nothrow_t(size_t size, const void *nothrow) {                                              \
+        return of_new(#name "RKSt9nothrow_t", size, 0, nothrow);                                                       \
+    }                                                                                                                  \
+    EXPORT void *name##St11align_val_t(size_t size, size_t alignment) {                                                \
+        return of_new(#name "St11align_val_t", size, alignment, NULL);                                                 \
+    }                                                                                                                  \
+    EXPORT void *name##St11align_val_tRKSt9nothrow_t(size_t size, size_t alignment, const void *nothrow) {             \
+        return of_new(#name "St11align_val_tRKSt9nothrow_t", size, alignment, nothrow);                                \
+    }
+NEW(_Znwm)
+NEW(_Znam)
+
+#define DELETE(name)                                                                                                   \
+    EXPORT void name(void *block) {                                                                                    \
+        free(block);                                                                                                   \
+    }
+DELETE(_ZdlPv)
+DELETE(_ZdlPvm)
+DELETE(_ZdlPvRKSt9nothrow_t)
+DELETE(_ZdlPvSt11align_val_t)
+DELETE(_ZdlPvmSt11align_val_t)
+DELETE(_ZdlPvSt11align_val_tRKSt9nothrow_t)
+DELETE(_ZdaPv)
+DELETE(_ZdaPvm)
+DELETE(_ZdaPvRKSt9nothrow_t)
+DELETE(_ZdaPvSt11align_val_t)
+DELETE(_ZdaPvmSt11align_val_t)
+DELETE(_ZdaPvSt11align_val_tRKSt9nothrow_t)
 
 EXPORT void *realloc(void *block, size_t size) {
     if (!block)

@@ -60,6 +60,11 @@ pub(crate) fn mapped() -> u64 {
     MAPPED.load(Ordering::Relaxed)
 }
 
+/// Counts what was mapped for the agent in another way, and stays.
+pub(crate) fn count_mapped(len: usize) {
+    MAPPED.fetch_add(len as u64, Ordering::Relaxed);
+}
+
 /// Whether a thread is in the middle of an allocation.
 pub(crate) fn is_busy() -> bool {
     LOCK.is_locked()

@@ -15,14 +15,15 @@
 //! The functions here are entered through their stubs, with the arguments of libc's function of that name, and
 //! call libc's own code with them, once. [`ORIGINALS`] is filled in before a hook is live.
 
+use crate::context::Context;
 use crate::entry::{SavedRegisters, rescued, stub};
 use crate::record::{self, enter};
-use crate::tls;
+use crate::{shadow, slots, tls};
 use core::ffi::{c_int, c_void};
 use core::ops::Range;
 use core::ptr;
 use core::sync::atomic::{AtomicUsize, Ordering};
-use grapnel_trace::Source;
+use grapnel_trace::{Alignment, FreedAs, Release, Source};
 
 type Block = *mut c_void;
 type Saved<'a> = &'a SavedRegisters;
@@ -72,11 +73,13 @@ pub(crate) unsafe fn original_as<F: Copy>(function: Function) -> F {
 /// what a signal takes.
 const INSIDE: usize = 800;
 
-/// Whether the call with these registers was made by libc's code for a function that we are recording.
+/// Whether the call with these registers was made by libc's code, or by an operator of C++, for a function that we are
+/// recording.
 #[inline(always)]
-fn is_inside(saved: Saved<'_>) -> bool {
+pub(crate) fn is_inside(saved: Saved<'_>) -> bool {
     let from = tls::get().inside.get();
     from.wrapping_sub(ptr::from_ref(saved).addr()) < INSIDE
+        && (from & slots::OPERATOR == 0 || slots::is_operators_own(from, saved.return_address()))
 }
 
 /// libc's code, and `free` in it.
@@ -124,22 +127,33 @@ fn inside<T>(call: impl FnOnce() -> T) -> T {
     value
 }
 
-/// Records a block that was given out, and returns it: so that the hooks end with a jump to here.
-#[inline(never)]
-fn given(saved: Saved<'_>, block: Block, size: usize, source: Source) -> Block {
+#[inline(always)]
+fn given(saved: Saved<'_>, block: Block, size: usize, source: Source) {
     if !block.is_null() && !is_inside(saved) {
         rescued(saved, block, 0, || {
             enter(saved, |context| context.alloc(saved, block.addr() as u64, size as u64, source));
         });
     }
-    block
+}
+
+/// As [`given`], of a block that was asked to be aligned. `result`: what the function returns.
+#[inline(always)]
+fn given_aligned(saved: Saved<'_>, block: Block, size: usize, alignment: usize, result: Block) {
+    if !block.is_null() && !is_inside(saved) {
+        let (address, size) = (block.addr() as u64, size as u64);
+        let alignment = Alignment::of(alignment as u64);
+        rescued(saved, result, 0, || {
+            enter(saved, |context| context.alloc_aligned(saved, address, size, Source::Aligned, alignment));
+        });
+    }
 }
 
 stub!(grapnel_agent_malloc, malloc, "rsi");
 unsafe extern "C" fn malloc(size: usize, saved: Saved<'_>) -> Block {
     // SAFETY: the caller's call, passed on.
     let block = unsafe { original_as::<unsafe extern "C" fn(usize) -> Block>(Function::Malloc)(size) };
-    given(saved, block, size, Source::Malloc)
+    given(saved, block, size, Source::Malloc);
+    block
 }
 
 stub!(grapnel_agent_calloc, calloc, "rdx");
@@ -149,14 +163,27 @@ unsafe extern "C" fn calloc(count: usize, size: usize, saved: Saved<'_>) -> Bloc
     // SAFETY: as above.
     let block = inside(|| unsafe { call(count, size) });
     // A product that overflows gives no block.
-    given(saved, block, count.wrapping_mul(size), Source::Calloc)
+    given(saved, block, count.wrapping_mul(size), Source::Calloc);
+    block
+}
+
+/// A block is about to be given back to libc, or to be exchanged by it. What `operator new` gave should not be.
+#[inline(always)]
+fn taken_back(context: &mut Context, saved: Saved<'_>, block: Block, release: Release, kind: u8) {
+    let address = block.addr();
+    if shadow::take(address) == 0 {
+        context.plain(kind, address as u64);
+    } else {
+        let said = FreedAs { thread: 0, stack: 0, release, alignment: Alignment::NONE, size: None };
+        context.freed_as(saved, said, kind, address as u64);
+    }
 }
 
 stub!(grapnel_agent_free, free, "rsi");
 unsafe extern "C" fn free(block: Block, saved: Saved<'_>) {
     if !block.is_null() && !is_inside(saved) && !is_own_business(saved) {
         rescued(saved, ptr::null_mut(), original(Function::Free), || {
-            enter(saved, |context| context.plain(record::FREE, block.addr() as u64));
+            enter(saved, |context| taken_back(context, saved, block, Release::Free, record::FREE));
         });
     }
     // SAFETY: the caller's call, passed on.
@@ -172,23 +199,24 @@ unsafe extern "C" fn realloc(old: Block, size: usize, saved: Saved<'_>) -> Block
         // glibc frees the block when the size is 0.
         let kind = if size == 0 { record::FREE } else { record::REALLOC_BEGIN };
         rescued(saved, ptr::null_mut(), original(Function::Realloc), || {
-            enter(saved, |context| context.plain(kind, address));
+            enter(saved, |context| taken_back(context, saved, old, Release::Realloc, kind));
         });
     }
     // SAFETY: the caller's call, passed on.
     let block = inside(|| unsafe { call(old, size) });
     if old.is_null() || size == 0 {
-        return given(saved, block, size, Source::Realloc);
-    }
-    rescued(saved, block, 0, || {
-        enter(saved, |context| {
-            if block.is_null() {
-                context.plain(record::REALLOC_FAILED, address);
-            } else {
-                context.realloc_end(saved, block.addr() as u64, size as u64, address);
-            }
+        given(saved, block, size, Source::Realloc);
+    } else {
+        rescued(saved, block, 0, || {
+            enter(saved, |context| {
+                if block.is_null() {
+                    context.plain(record::REALLOC_FAILED, address);
+                } else {
+                    context.realloc_end(saved, block.addr() as u64, size as u64, address);
+                }
+            });
         });
-    });
+    }
     block
 }
 
@@ -205,13 +233,7 @@ unsafe extern "C" fn posix_memalign(
     if error == 0 {
         // SAFETY: on success the block's address was stored there.
         let block = unsafe { *out };
-        if !block.is_null() {
-            rescued(saved, ptr::null_mut(), 0, || {
-                enter(saved, |context| {
-                    context.alloc(saved, block.addr() as u64, size as u64, Source::Aligned)
-                });
-            });
-        }
+        given_aligned(saved, block, size, alignment, ptr::null_mut());
     }
     error
 }
@@ -223,7 +245,8 @@ macro_rules! aligned {
             type Call = unsafe extern "C" fn(usize, usize) -> Block;
             // SAFETY: the caller's call, passed on.
             let block = inside(|| unsafe { original_as::<Call>(Function::$function)(alignment, size) });
-            given(saved, block, size, Source::Aligned)
+            given_aligned(saved, block, size, alignment, block);
+            block
         }
     };
 }
@@ -238,7 +261,8 @@ macro_rules! paged {
             let call = unsafe { original_as::<unsafe extern "C" fn(usize) -> Block>(Function::$function) };
             // SAFETY: as above.
             let block = inside(|| unsafe { call(size) });
-            given(saved, block, size, Source::Aligned)
+            given(saved, block, size, Source::Aligned);
+            block
         }
     };
 }

@@ -10,6 +10,8 @@
 //! - `start`: the constructor; environment, session, hooks
 //! - `entry`: the stubs that the hooks lead to, and the way out of a fault of our own
 //! - `hooks`: what each hooked function records, and in which order
+//! - `slots`: functions of which there may be several: their thunks, their stub, which of them is which
+//! - `operators`: `operator new` and `operator delete`; `shadow`: how each of their blocks was asked for
 //! - `record`: the hot path: context, stack, sequence number, ring
 //! - `context`: what a thread owns while it records; claiming, reuse
 //! - `life`: whether we record at all; fork
@@ -28,8 +30,11 @@ mod hooks;
 mod life;
 mod lock;
 mod modules;
+mod operators;
 mod record;
 mod session;
+mod shadow;
+mod slots;
 mod stack;
 mod start;
 mod sys;

@@ -12,14 +12,14 @@
 
 use crate::entry::SavedRegisters;
 use crate::stack::on_own_stack;
-use crate::{life, session, sys};
+use crate::{life, operators, session, slots, sys};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_void};
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use grapnel_hook::{
-    module::{self, BuildId},
+    module::{self, BuildId, Module as LoadedObject},
     symbol,
 };
 use grapnel_trace::event::Module;
@@ -133,6 +133,28 @@ fn listed() -> Vec<Listed> {
 /// libc's `dl_iterate_phdr`: the program may have one of its own, by which the name would lead there.
 static ITERATE: AtomicUsize = AtomicUsize::new(0);
 
+/// Whether what is loaded from now on is looked through for operators of C++.
+static FOLLOWED: AtomicBool = AtomicBool::new(false);
+
+/// From now on, operators of objects that are loaded are hooked.
+pub(crate) fn follow_operators() {
+    FOLLOWED.store(true, Ordering::Relaxed);
+}
+
+fn described(listed: &Listed) -> LoadedObject {
+    let headers = &listed.headers;
+    // SAFETY: the headers are those of an object that is loaded; what is described lives no longer than this call of the
+    // dynamic linker.
+    unsafe {
+        LoadedObject::from_program_headers(
+            &listed.path,
+            listed.bias as usize,
+            headers.as_ptr().cast(),
+            headers.len(),
+        )
+    }
+}
+
 /// Finds what the rest of this module calls. At the start.
 pub(crate) fn prepare() {
     let Some(debug) = module::r_debug_of_this_process() else { return };
@@ -164,11 +186,15 @@ pub(crate) fn update(mut ring: Option<&mut Producer<'static>>) {
     state.loaded.retain(|loaded| {
         let kept = list.iter().any(|listed| is_same(loaded, listed));
         if !kept {
+            let (start, end) = loaded.module.range;
+            slots::forget(&(start..end));
             told.push(alloc::vec![wire::head(u64::from(loaded.module.id), kind::UNLOAD)]);
         }
         kept
     });
     let removed = before - state.loaded.len();
+    let followed = FOLLOWED.load(Ordering::Relaxed);
+    let mut added = Vec::new();
     let first_ever = state.next_id == 1;
     for (index, listed) in list.into_iter().enumerate() {
         if state.loaded.iter().any(|loaded| is_same(loaded, &listed)) {
@@ -177,6 +203,9 @@ pub(crate) fn update(mut ring: Option<&mut Producer<'static>>) {
         let module = describe(state.next_id, &listed, first_ever && index == 0);
         state.next_id += 1;
         told.push(wire::module(&module));
+        if followed {
+            added.push(described(&listed));
+        }
         state.loaded.push(Loaded { module, headers: listed.headers });
     }
     if told.is_empty() {
@@ -193,6 +222,10 @@ pub(crate) fn update(mut ring: Option<&mut Producer<'static>>) {
         REMOVALS.fetch_add(1, Ordering::AcqRel);
     }
     VERSION.fetch_add(1, Ordering::AcqRel);
+    if !added.is_empty() {
+        // Planning takes more stack than a thread may have.
+        on_own_stack(&guard, || operators::install(added.iter()));
+    }
     if let Some(ring) = ring.as_mut()
         && state.described == life::current()
     {
@@ -231,12 +264,18 @@ fn describe(id: u32, listed: &Listed, is_program: bool) -> Module {
     let at = |address: u64| listed.bias.wrapping_add(address);
     let start = loads().map(|header| at(header.p_vaddr)).min().unwrap_or(listed.bias);
     let end = loads().map(|header| at(header.p_vaddr.wrapping_add(header.p_memsz))).max().unwrap_or(start);
+    // Stacks of what an operator of C++ calls pass through us, and our path leads nowhere when we are gone.
+    let own = (&raw const STATE).addr() as u64;
     Module {
         id,
         bias: listed.bias,
         range: (start, end),
         build_id: build_id(listed).unwrap_or_default(),
-        path: full_path(&listed.path, is_program),
+        path: if (start..end).contains(&own) {
+            b"[grapnel]".to_vec()
+        } else {
+            full_path(&listed.path, is_program)
+        },
     }
 }
 

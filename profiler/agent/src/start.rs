@@ -7,7 +7,7 @@
 use crate::entry::{SavedRegisters, rescued, stub};
 use crate::hooks::{self, Function, ORIGINALS};
 use crate::lock::Quiet;
-use crate::{context, exec, life, modules, session, stack, sys};
+use crate::{context, exec, life, modules, operators, session, stack, sys};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -180,5 +180,9 @@ fn install() -> Result<(), String> {
             Err(error) => return Err(format!("{} can't be hooked: {error}", name.escape_ascii())),
         }
     }
+    operators::install(
+        modules.iter().filter(|module| module.file_name() != b"libc.so.6" && !is_loaders(module)),
+    );
+    modules::follow_operators();
     Ok(())
 }

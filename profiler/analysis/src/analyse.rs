@@ -4,14 +4,15 @@
 //! allocate; it does not grow with the number of events.
 
 use crate::live::{LiveBlocks, Totals};
-use crate::merge::merge_sites;
+use crate::merge::{canonical_nodes, merge_sites};
+use crate::mismatches::{Mismatch, Mismatches};
 use crate::modules::Modules;
 use crate::sites::{Site, Sites};
 use crate::stacks::{Node, Stacks};
 use grapnel_trace::event::{Exit, ProcessInfo};
 use grapnel_trace::heap::HeapEvent;
 use grapnel_trace::reader::Reader;
-use grapnel_trace::{Error, Event};
+use grapnel_trace::{Error, Event, Source};
 use std::io::Read;
 
 /// Events of the heap that are taken in together.
@@ -110,9 +111,13 @@ pub struct Analysis {
     pub ending: Ending,
     /// The figures over everything.
     pub totals: Totals,
+    /// Blocks that each family of functions gave out, by allocations and by reallocations, at the source's number.
+    pub functions: [u64; Source::ALL.len()],
     /// The sites, by their allocated bytes, most first; sites with equal bytes by their allocations, then in
     /// the order of their stacks.
     pub sites: Vec<Site>,
+    /// Blocks that were given back in the wrong way, the most frequent first.
+    pub mismatches: Vec<Mismatch>,
     /// Every stack.
     pub stacks: Stacks,
     /// Every module.
@@ -155,7 +160,9 @@ pub fn analyse<R: Read>(mut reader: Reader<R>) -> Analysis {
         totals.duration_ns = end.duration_ns;
     }
     totals.temporary_allocations = pass.sites.temporary_allocations();
-    let mut sites = merge_sites(pass.sites.finish(), &pass.stacks, &pass.modules);
+    let functions = pass.sites.functions();
+    let canonical = canonical_nodes(&pass.stacks, &pass.modules);
+    let mut sites = merge_sites(pass.sites.finish(), &canonical);
     sites.sort_by(|a, b| {
         let key = |site: &Site| (site.allocated_bytes, site.allocations);
         key(b).cmp(&key(a)).then(a.stack.cmp(&b.stack))
@@ -165,7 +172,9 @@ pub fn analyse<R: Read>(mut reader: Reader<R>) -> Analysis {
         exit: end.and_then(|end| end.exit),
         ending,
         totals,
+        functions,
         sites,
+        mismatches: pass.mismatches.finish(&canonical),
         stacks: pass.stacks,
         modules: pass.modules,
         threads: pass.threads,
@@ -177,6 +186,7 @@ pub fn analyse<R: Read>(mut reader: Reader<R>) -> Analysis {
 struct Pass {
     live: LiveBlocks,
     sites: Sites,
+    mismatches: Mismatches,
     stacks: Stacks,
     modules: Modules,
     threads: u32,
@@ -206,7 +216,14 @@ impl Pass {
             room -= 1;
         }
         self.events += good.len() as u64 + u64::from(result.is_err());
-        self.live.apply_all_watched(good, &mut self.sites);
+        if self.mismatches.is_quiet() {
+            self.live.apply_all_watched(good, &mut self.sites);
+        } else {
+            for event in good {
+                self.mismatches.look(event, &self.live);
+                self.live.apply_all_watched(core::slice::from_ref(event), &mut self.sites);
+            }
+        }
         result
     }
 
@@ -216,6 +233,10 @@ impl Pass {
                 self.stacks.push(id, Node { parent, module, pc, flags })?;
             }
             Event::Module(module) => self.modules.push(module)?,
+            Event::FreedAs(said) if said.stack as usize > self.stacks.len() => {
+                return Err(Violation::UnknownStack { stack: said.stack });
+            }
+            Event::FreedAs(said) => self.mismatches.announce(said),
             Event::Thread { .. } => self.threads = self.threads.saturating_add(1),
             _ => self.live.apply_watched(&event, &mut self.sites),
         }

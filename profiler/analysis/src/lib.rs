@@ -3,6 +3,7 @@
 //! The modules are the stages of the pipeline:
 //! - [`live`]: events to the live set and the totals; the definitions of every figure are there;
 //! - [`sites`]: the same changes, added up for each stack, with each site's share of the peak;
+//! - [`mismatches`]: blocks given back otherwise than they were got;
 //! - [`mod@analyse`]: one pass over a trace in bounded memory, giving an [`Analysis`];
 //! - [`symbols`]: addresses to functions, files, lines and inlined calls;
 //! - [`report`]: an analysis as text or as JSON;
@@ -23,6 +24,7 @@ pub mod export;
 mod hash;
 pub mod live;
 mod merge;
+pub mod mismatches;
 pub mod modules;
 mod peak;
 mod replay;

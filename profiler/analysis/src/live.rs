@@ -17,8 +17,8 @@
 mod table;
 
 use crate::hash::FoldHash;
-use grapnel_trace::Event;
 use grapnel_trace::heap::HeapEvent;
+use grapnel_trace::{Alignment, Event, Source};
 use std::collections::HashMap;
 use table::Table;
 
@@ -60,6 +60,10 @@ pub struct Block {
     pub stack: u32,
     /// The thread that allocated it.
     pub thread: u32,
+    /// Which functions gave it.
+    pub source: Source,
+    /// The alignment that was asked for.
+    pub alignment: Alignment,
 }
 
 /// Is told of every change of the live set, in order.
@@ -110,25 +114,48 @@ pub struct Live<const W: usize> {
     /// What threads' reallocs took out of the live set, by thread and address; `None` for a block that is
     /// older than the recording.
     held: HashMap<(u32, u64), Option<Block>, FoldHash>,
+    /// The alignment of what a thread gets next, of the few that are asked for one.
+    aligned: Vec<(u32, Alignment)>,
     totals: Totals,
     time_ns: u64,
 }
 
-/// A block as the table has it: its address, its size, and where there is room its stack and thread.
+/// Threads have numbers below 2^24: what else is kept of a block goes above.
+const THREAD: u32 = (1 << 24) - 1;
+/// Alignments are kept in five bits. Beyond 2^30 bytes they are all the same.
+pub(crate) const ALIGNMENT: u8 = 31;
+
+/// A block as the table has it: its address, its size, and where there is room its stack, thread, source and alignment.
+#[inline]
 fn words<const W: usize>(address: u64, block: Block) -> [u64; W] {
-    let all = [address, block.size, u64::from(block.stack) | u64::from(block.thread) << 32];
+    let how = block.source as u8 | block.alignment.to_u8().min(ALIGNMENT) << 3;
+    let rest = u64::from(block.stack) | u64::from(block.thread & THREAD) << 32 | u64::from(how) << 56;
+    let all = [address, block.size, rest];
     std::array::from_fn(|at| all[at])
 }
 
+#[inline]
 fn block<const W: usize>(words: &[u64; W]) -> Block {
     let rest = words.get(2).copied().unwrap_or(0);
-    Block { size: words[1], stack: rest as u32, thread: (rest >> 32) as u32 }
+    let how = (rest >> 56) as u8;
+    Block {
+        size: words[1],
+        stack: rest as u32,
+        thread: (rest >> 32) as u32 & THREAD,
+        source: Source::from_u8(how & 7).unwrap_or(Source::Malloc),
+        alignment: Alignment::from_u8(how >> 3).unwrap_or_default(),
+    }
 }
 
 impl LiveBlocks {
     /// The live blocks by address, in no order.
     pub fn blocks(&self) -> impl Iterator<Item = (u64, Block)> {
         self.blocks.iter().map(|words| (words[0], block(words)))
+    }
+
+    /// The live block at an address.
+    pub fn at(&self, address: u64) -> Option<Block> {
+        self.blocks.get(address).map(block)
     }
 
     /// Takes in the next event and tells `watcher` what it changed.
@@ -201,6 +228,7 @@ impl<const W: usize> Live<W> {
         match *event {
             Event::Time(time) => self.time_ns = time,
             Event::Lost(count) => self.totals.lost_events = self.totals.lost_events.saturating_add(count),
+            Event::Aligned { thread, alignment } => self.is_aligned(thread, alignment),
             _ => {
                 if let Some(event) = HeapEvent::of(event) {
                     self.take_heap(&event, watcher);
@@ -212,9 +240,10 @@ impl<const W: usize> Live<W> {
     #[inline]
     fn take_heap(&mut self, event: &HeapEvent, watcher: &mut impl Watcher) {
         match *event {
-            HeapEvent::Alloc { thread, stack, address, size, .. } => {
+            HeapEvent::Alloc { thread, stack, address, size, source } => {
                 self.totals.allocations += 1;
-                self.add(address, Block { size, stack, thread }, watcher);
+                let alignment = self.alignment_of_next(thread);
+                self.add(address, Block { size, stack, thread, source, alignment }, watcher);
             }
             HeapEvent::Free { address, .. } => {
                 self.totals.frees += 1;
@@ -223,7 +252,8 @@ impl<const W: usize> Live<W> {
             HeapEvent::ReallocBegin { thread, address } => self.begin_realloc(thread, address, watcher),
             HeapEvent::ReallocEnd { thread, stack, address, size, old } => {
                 self.end_realloc(thread, old, watcher);
-                self.add(address, Block { size, stack, thread }, watcher);
+                let (source, alignment) = (Source::Realloc, Alignment::NONE);
+                self.add(address, Block { size, stack, thread, source, alignment }, watcher);
             }
             HeapEvent::ReallocFailed { thread, address } => match self.held.remove(&(thread, address)) {
                 Some(Some(block)) => self.restore(address, block, watcher),
@@ -231,6 +261,24 @@ impl<const W: usize> Live<W> {
                 None => self.totals.inconsistent_events += 1,
             },
         }
+    }
+
+    /// Notes what the thread gets next, if anything is kept of it.
+    fn is_aligned(&mut self, thread: u32, alignment: Alignment) {
+        /// No more can be under way than there are threads in the middle of a call.
+        const MOST: usize = 1 << 12;
+        if W > 2 && self.aligned.len() < MOST {
+            self.aligned.push((thread, alignment));
+        }
+    }
+
+    #[inline]
+    fn alignment_of_next(&mut self, thread: u32) -> Alignment {
+        if W <= 2 || self.aligned.is_empty() {
+            return Alignment::NONE;
+        }
+        let at = self.aligned.iter().position(|&(of, _)| of == thread);
+        at.map_or(Alignment::NONE, |at| self.aligned.swap_remove(at).1)
     }
 
     fn begin_realloc(&mut self, thread: u32, address: u64, watcher: &mut impl Watcher) {

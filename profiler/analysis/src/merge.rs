@@ -22,8 +22,7 @@ struct FrameKey {
 }
 
 /// Adds up sites with the same stack, under the first node that has it.
-pub(crate) fn merge_sites(sites: Vec<Site>, stacks: &Stacks, modules: &Modules) -> Vec<Site> {
-    let canonical = canonical_nodes(stacks, modules);
+pub(crate) fn merge_sites(sites: Vec<Site>, canonical: &[u32]) -> Vec<Site> {
     let mut place: HashMap<u32, usize, FoldHash> = HashMap::default();
     let mut merged: Vec<Site> = Vec::new();
     for mut site in sites {
@@ -38,7 +37,7 @@ pub(crate) fn merge_sites(sites: Vec<Site>, stacks: &Stacks, modules: &Modules) 
 }
 
 /// For each node, from 0 for the empty stack, the first node that is the same.
-fn canonical_nodes(stacks: &Stacks, modules: &Modules) -> Vec<u32> {
+pub(crate) fn canonical_nodes(stacks: &Stacks, modules: &Modules) -> Vec<u32> {
     let files = modules.files();
     let mut first: HashMap<FrameKey, u32, FoldHash> = HashMap::default();
     let mut canonical = vec![0];
@@ -77,8 +76,9 @@ mod tests {
         for (id, (parent, module, pc)) in (1..).zip(nodes) {
             stacks.push(id, Node { parent, module, pc, flags: 0 }).unwrap();
         }
-        assert_eq!(canonical_nodes(&stacks, &modules), [0, 1, 1, 3, 3, 5, 6]);
-        let merged = merge_sites(vec![site(4, 1), site(5, 2), site(0, 4), site(3, 8)], &stacks, &modules);
+        let canonical = canonical_nodes(&stacks, &modules);
+        assert_eq!(canonical, [0, 1, 1, 3, 3, 5, 6]);
+        let merged = merge_sites(vec![site(4, 1), site(5, 2), site(0, 4), site(3, 8)], &canonical);
         assert_eq!(merged, [site(3, 9), site(5, 2), site(0, 4)]);
     }
 }

@@ -3,6 +3,7 @@
 
 use crate::live::{Block, Watcher};
 use crate::peak::{PeakClock, PeakShare};
+use grapnel_trace::Source;
 
 /// What one stack allocated, and what became of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,6 +22,28 @@ pub struct Site {
     pub peak_bytes: u64,
     /// Blocks freed before the thread that allocated them allocated again.
     pub temporary_allocations: u64,
+    /// Which functions gave the blocks.
+    pub sources: Sources,
+}
+
+/// A set of families of functions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sources(u8);
+
+const _: () = assert!(Source::ALL.len() <= 8);
+
+impl Sources {
+    /// The same with another one.
+    #[inline]
+    #[must_use]
+    pub fn with(self, source: Source) -> Self {
+        Self(self.0 | 1 << source as u8)
+    }
+
+    /// Those that are in it.
+    pub fn iter(self) -> impl Iterator<Item = Source> {
+        Source::ALL.into_iter().filter(move |&source| self.0 & 1 << source as u8 != 0)
+    }
 }
 
 impl Site {
@@ -32,6 +55,7 @@ impl Site {
         self.live_bytes = self.live_bytes.wrapping_add(part.live_bytes);
         self.peak_bytes = self.peak_bytes.wrapping_add(part.peak_bytes);
         self.temporary_allocations += part.temporary_allocations;
+        self.sources.0 |= part.sources.0;
     }
 }
 
@@ -46,6 +70,7 @@ struct State {
     temporary_allocations: u64,
     peak: PeakShare,
     stack: u32,
+    sources: Sources,
 }
 
 const _: () = assert!(size_of::<State>() == 64);
@@ -63,6 +88,7 @@ pub struct Sites {
     last_of_thread: Vec<u64>,
     clock: PeakClock,
     temporary: u64,
+    functions: [u64; Source::ALL.len()],
 }
 
 impl Sites {
@@ -76,6 +102,11 @@ impl Sites {
         self.temporary
     }
 
+    /// Blocks that each family of functions gave out, at the source's number.
+    pub fn functions(&self) -> [u64; Source::ALL.len()] {
+        self.functions
+    }
+
     /// The finished sites, in the order of their first allocation.
     pub fn finish(self) -> Vec<Site> {
         let clock = self.clock;
@@ -87,6 +118,7 @@ impl Sites {
             live_bytes: state.live_bytes,
             peak_bytes: clock.share(&state.peak, state.live_bytes),
             temporary_allocations: state.temporary_allocations,
+            sources: state.sources,
         };
         self.states.into_iter().map(finish).collect()
     }
@@ -116,6 +148,7 @@ impl Sites {
         if allocated {
             site.allocations += 1;
             site.allocated_bytes = site.allocated_bytes.saturating_add(block.size);
+            site.sources = site.sources.with(block.source);
         }
         if peak {
             self.clock.new_peak();
@@ -127,6 +160,7 @@ impl Watcher for Sites {
     #[inline]
     fn added(&mut self, address: u64, block: Block, peak: bool) {
         self.hold(block, peak, true);
+        self.functions[block.source as usize] += 1;
         let thread = block.thread as usize;
         if thread >= self.last_of_thread.len() {
             self.last_of_thread.resize(thread + 1, 0);

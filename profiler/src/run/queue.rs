@@ -1,9 +1,9 @@
 //! One ring's side of the merge.
 
 use super::merge::{Nodes, Output};
-use grapnel_trace::Event;
 use grapnel_trace::heap::HeapEvent;
 use grapnel_trace::wire::{self, BadRecord, HeapRecord, Record, SHARDS, kind, shard};
+use grapnel_trace::{Event, FreedAs};
 
 /// The records of one ring, from where they were drained to where they go out.
 #[derive(Debug, Default)]
@@ -186,6 +186,11 @@ impl Queue {
                 self.clock = ticks;
                 self.ticks = self.ticks.max(ticks);
                 return;
+            }
+            // They may come out before other rings' events that come before theirs: they name the thread.
+            Record::Aligned(alignment) => Event::Aligned { thread: self.thread, alignment },
+            Record::FreedAs(said) => {
+                Event::FreedAs(FreedAs { thread: self.thread, stack: self.node(said.stack), ..said })
             }
             Record::Heap(_) => return,
         };

@@ -6,6 +6,7 @@ use crate::error::Error;
 use crate::event::{Event, Source};
 use crate::heap::HeapEvent;
 use crate::model::{Given, Model};
+use crate::release::{Alignment, FreedAs};
 use crate::varint::unzigzag;
 use crate::wire;
 use alloc::vec::Vec;
@@ -204,17 +205,37 @@ impl BlockDecoder {
             }
             tag::UNLOAD => Event::Unload(u32::try_from(cursors.number(content)?).ok()?),
             tag::LOST => Event::Lost(cursors.number(content)?),
+            tag::ALIGNED => {
+                let thread = thread(cursors.number(content)?)?;
+                let alignment = u8::try_from(cursors.number(content)?).ok()?;
+                Event::Aligned { thread, alignment: Alignment::from_u8(alignment)? }
+            }
+            tag::FREED_AS => {
+                let thread = thread(cursors.number(content)?)?;
+                let code = cursors.number(content)?;
+                let stack = u32::try_from(cursors.number(content)?).ok()?;
+                Event::FreedAs(FreedAs::from_code(thread, stack, code, cursors.number(content)?)?)
+            }
             _ => return None,
         })
     }
+}
+
+/// A thread that may be.
+fn thread(number: u64) -> Option<u32> {
+    u32::try_from(number).ok().filter(|&thread| thread < Model::MAX_THREADS)
 }
 
 fn is_switch(tag: u8) -> bool {
     tag == tag::SWITCH || tag >= tag::SWITCH_TO
 }
 
+const LAST_ALLOC: u8 = tag::ALLOC + Source::LAST as u8;
+const _: () = assert!(LAST_ALLOC < tag::FREE);
+
 fn is_heap(tag: u8) -> bool {
-    tag < tag::SWITCH_TO && matches!(tag & tag::KIND, tag::ALLOC..=11 | tag::FREE..=tag::REALLOC_FAILED)
+    tag < tag::SWITCH_TO
+        && matches!(tag & tag::KIND, tag::ALLOC..=LAST_ALLOC | tag::FREE..=tag::REALLOC_FAILED)
 }
 
 #[cold]
@@ -227,6 +248,7 @@ mod tests {
     use super::*;
     use crate::encode::BlockEncoder;
     use crate::event::Module;
+    use crate::release::Release;
     use alloc::vec;
 
     fn all_kinds() -> Vec<Event> {
@@ -248,6 +270,16 @@ mod tests {
             Event::Node { id: 4, parent: 1, pc: 0x10, module: 0, flags: 5 },
             Event::Unload(1),
             Event::Lost(17),
+            Event::Aligned { thread: 200, alignment: Alignment::of(64) },
+            Event::Alloc { thread: 200, stack: 1, address: 0x7040, size: 64, source: Source::NewArray },
+            Event::FreedAs(FreedAs {
+                thread: 200,
+                stack: 3,
+                release: Release::Delete,
+                alignment: Alignment::of(128),
+                size: Some(u64::MAX),
+            }),
+            Event::Free { thread: 200, address: 0x7040 },
             // Known by how many were given out since, and got again.
             Event::Free { thread: 0, address: 0x5000 },
             Event::Free { thread: 0, address: 0x6000 },

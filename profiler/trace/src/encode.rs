@@ -19,6 +19,8 @@
 //! | 24 | Module | length, bytes of [`crate::wire::encode_module`] |
 //! | 25 | Unload | id |
 //! | 26 | Lost | count |
+//! | 27 | Aligned | thread, [`crate::Alignment::to_u8`] |
+//! | 28 | FreedAs | thread, release and alignment and whether there is a size, stack, size |
 //! | 128 + n | Switch | thread n |
 //!
 //! The first Node of a block states its id, the others leave it out. Tags of heap records and of nodes have two more bits:
@@ -50,6 +52,8 @@ pub(crate) mod tag {
     pub(crate) const MODULE: u8 = 24;
     pub(crate) const UNLOAD: u8 = 25;
     pub(crate) const LOST: u8 = 26;
+    pub(crate) const ALIGNED: u8 = 27;
+    pub(crate) const FREED_AS: u8 = 28;
     /// The bits that say which record it is.
     pub(crate) const KIND: u8 = 0x1f;
     pub(crate) const KNOWN: u8 = 0x20;
@@ -163,6 +167,18 @@ impl BlockEncoder {
             Event::Lost(count) => {
                 tags.push(tag::LOST);
                 put(tags, count);
+            }
+            Event::Aligned { thread, alignment } => {
+                tags.push(tag::ALIGNED);
+                put(tags, u64::from(thread));
+                put(tags, u64::from(alignment.to_u8()));
+            }
+            Event::FreedAs(said) => {
+                tags.push(tag::FREED_AS);
+                put(tags, u64::from(said.thread));
+                put(tags, said.code());
+                put(tags, u64::from(said.stack));
+                put(tags, said.size.unwrap_or(0));
             }
             _ => {}
         }

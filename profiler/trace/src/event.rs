@@ -1,5 +1,6 @@
 //! The records of a trace, as a reader sees them.
 
+use crate::release::{Alignment, FreedAs};
 use alloc::vec::Vec;
 
 /// Which family of functions gave a block.
@@ -15,13 +16,24 @@ pub enum Source {
     Realloc = 2,
     /// `memalign`, `aligned_alloc`, `posix_memalign`, `valloc`, `pvalloc`.
     Aligned = 3,
+    /// `operator new`, in all its forms.
+    New = 4,
+    /// `operator new[]`, in all its forms.
+    NewArray = 5,
 }
 
 impl Source {
     /// The source with this number, as the wire and the file have it.
     pub fn from_u8(n: u8) -> Option<Self> {
-        [Self::Malloc, Self::Calloc, Self::Realloc, Self::Aligned].get(usize::from(n)).copied()
+        Self::ALL.get(usize::from(n)).copied()
     }
+
+    /// All of them, each at its number.
+    pub const ALL: [Self; 6] =
+        [Self::Malloc, Self::Calloc, Self::Realloc, Self::Aligned, Self::New, Self::NewArray];
+
+    /// The last of them.
+    pub const LAST: Self = Self::NewArray;
 }
 
 /// How a process ended.
@@ -168,4 +180,14 @@ pub enum Event {
     Unload(u32),
     /// This many events could not be recorded at about this point.
     Lost(u64),
+    /// What the next event of this thread that concerns a block gives out was asked to have this alignment.
+    Aligned {
+        /// The thread's number.
+        thread: u32,
+        /// The alignment.
+        alignment: Alignment,
+    },
+    /// How the next event of this thread that concerns a block gives it back. Stands only before those that seem not
+    /// to fit to how the block was got.
+    FreedAs(FreedAs),
 }

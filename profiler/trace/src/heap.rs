@@ -31,6 +31,18 @@ impl HeapEvent {
         })
     }
 
+    /// The thread's number.
+    #[inline]
+    pub fn thread(&self) -> u32 {
+        match *self {
+            Self::Alloc { thread, .. }
+            | Self::Free { thread, .. }
+            | Self::ReallocBegin { thread, .. }
+            | Self::ReallocEnd { thread, .. }
+            | Self::ReallocFailed { thread, .. } => thread,
+        }
+    }
+
     /// The block that it concerns: of a `ReallocEnd` the new one.
     #[inline]
     pub fn address(&self) -> u64 {

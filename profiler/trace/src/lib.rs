@@ -26,6 +26,7 @@ pub mod heap;
 mod model;
 #[cfg(feature = "file")]
 pub mod reader;
+pub mod release;
 pub mod ring;
 pub mod shared;
 mod varint;
@@ -35,3 +36,4 @@ pub mod writer;
 
 pub use error::Error;
 pub use event::{Event, Exit, Module, ProcessInfo, Source};
+pub use release::{Alignment, FreedAs, Release};

@@ -12,6 +12,8 @@
 //! | RESET | `kind`: nodes are numbered from 1 again |
 //! | MODULE | `bytes<<8 \| kind`, then [`encode_module`]'s bytes padded to words |
 //! | UNLOAD, LOST | `value<<8 \| kind` |
+//! | ALIGNED | `alignment<<8 \| kind`: of the next record of the heap ([`Alignment::to_u8`]) |
+//! | FREED_AS | `how<<8 \| kind`, node, size: how the next record of the heap gives its block back ([`FreedAs`]) |
 //!
 //! While a process has one ring, ring 0, the records of the heap are as above: the ring's order is theirs. As soon as
 //! it has a second one, they are [numbered](NUMBERED): their kind has a bit more, and their second word is
@@ -24,6 +26,7 @@
 //! of its ticks: the whole is the number nearest to that of the ring's last CLOCK.
 
 use crate::event::{Module, Source};
+use crate::release::{Alignment, FreedAs};
 use alloc::vec::Vec;
 
 /// Kinds of records.
@@ -41,6 +44,8 @@ pub mod kind {
     pub const LOST: u8 = 11;
     pub const LARGE: u8 = 12;
     pub const CLOCK: u8 = 13;
+    pub const ALIGNED: u8 = 14;
+    pub const FREED_AS: u8 = 15;
     /// The first of as many as there are sources.
     pub const ALLOC: u8 = 16;
 }
@@ -152,6 +157,17 @@ pub fn numbered<const N: usize, const M: usize>(record: [u64; N], order: Order) 
     })
 }
 
+/// What has to stand before a record of a block that was asked to be aligned.
+#[inline]
+pub fn aligned(alignment: Alignment) -> [u64; 1] {
+    [head(u64::from(alignment.to_u8()), kind::ALIGNED)]
+}
+
+/// What stands before a record of a block that seems to be given back in another way than it was got.
+pub fn freed_as(said: &FreedAs) -> [u64; 3] {
+    [head(said.code(), kind::FREED_AS), u64::from(said.stack), said.size.unwrap_or(0)]
+}
+
 /// From here on the ring's events are this thread's.
 pub fn thread(tid: u32, name: [u8; 16]) -> [u64; 3] {
     let (a, b) = name.split_at(8);
@@ -212,6 +228,8 @@ pub enum Record {
     Module(Module),
     Unload(u32),
     Lost(u64),
+    Aligned(Alignment),
+    FreedAs(FreedAs),
 }
 
 /// Words that are no record: the ring's writer is not the agent, or went astray. Nothing after them can be
@@ -274,7 +292,7 @@ pub fn heap_record(words: &[u64; HEAP_WORDS]) -> Option<HeapRecord> {
     })
 }
 
-const LAST_ALLOC: u8 = kind::ALLOC + Source::Aligned as u8;
+const LAST_ALLOC: u8 = kind::ALLOC + Source::LAST as u8;
 
 /// As [`heap_record`], of words that may be fewer than it has. `None` also when it is not all there.
 #[inline]
@@ -298,9 +316,9 @@ pub fn parse(words: &[u64]) -> Result<Option<(Record, usize)>, BadRecord> {
     let value = first >> 8;
     let bad = BadRecord(first);
     let len = match first as u8 {
-        kind::RESET | kind::UNLOAD | kind::LOST | kind::LARGE => 1,
+        kind::RESET | kind::UNLOAD | kind::LOST | kind::LARGE | kind::ALIGNED => 1,
         kind::NODE | kind::CLOCK => 2,
-        kind::THREAD => 3,
+        kind::THREAD | kind::FREED_AS => 3,
         kind::MODULE if value <= (8 * MAX_WORDS - 8) as u64 => 1 + (value as usize).div_ceil(8),
         _ => return Err(bad),
     };
@@ -312,6 +330,14 @@ pub fn parse(words: &[u64]) -> Result<Option<(Record, usize)>, BadRecord> {
         kind::LOST => Record::Lost(value),
         kind::LARGE => Record::Large(value & (SIZE_MASK >> 32)),
         kind::CLOCK => Record::Clock(second),
+        kind::ALIGNED => {
+            let alignment = u8::try_from(value).ok().and_then(Alignment::from_u8);
+            Record::Aligned(alignment.ok_or(bad)?)
+        }
+        kind::FREED_AS => {
+            let size = words.get(2).copied().unwrap_or(0);
+            Record::FreedAs(FreedAs::from_code(0, second as u32, value, size).ok_or(bad)?)
+        }
         kind::NODE => {
             let upper = (second >> 32) as u32;
             let (module, flags) = (upper & 0xff_ffff, (upper >> 24) as u8);
@@ -336,6 +362,7 @@ pub fn parse(words: &[u64]) -> Result<Option<(Record, usize)>, BadRecord> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::release::Release;
 
     fn back(words: &[u64]) -> Record {
         assert_eq!(parse(&words[..words.len() - 1]), Ok(None), "a cut record is not yet one");
@@ -377,6 +404,11 @@ mod tests {
         assert_eq!(large(u64::from(u32::MAX)), None);
         assert_eq!(large(5 << 32).map(|words| back(&words)), Some(Record::Large(5)));
         assert_eq!(back(&clock(u64::MAX - 5)), Record::Clock(u64::MAX - 5));
+        let alignment = Alignment::of(4096);
+        assert_eq!(back(&aligned(alignment)), Record::Aligned(alignment));
+        let said =
+            FreedAs { thread: 0, stack: 77, release: Release::DeleteArray, alignment, size: Some(u64::MAX) };
+        assert_eq!(back(&freed_as(&said)), Record::FreedAs(said));
         let name = *b"a thread's name\0";
         assert_eq!(back(&thread(42, name)), Record::Thread { tid: 42, name });
         let lib = Module {
@@ -400,9 +432,12 @@ mod tests {
 
     #[test]
     fn rubbish_is_refused() {
-        let no_source = kind::ALLOC + Source::Aligned as u8 + 1;
+        let no_source = kind::ALLOC + Source::LAST as u8 + 1;
         let node = kind::NODE | NUMBERED;
-        for word in [0, 0xff, head(u64::MAX >> 8, kind::MODULE), head(16, no_source), head(16, node)] {
+        let alignment = head(65, kind::ALIGNED);
+        let release = head(4, kind::FREED_AS);
+        let module = head(u64::MAX >> 8, kind::MODULE);
+        for word in [0, 0xff, module, head(16, no_source), head(16, node), alignment, release] {
             assert_eq!(parse(&[word, 0, 0, 0, 0]), Err(BadRecord(word)));
         }
     }

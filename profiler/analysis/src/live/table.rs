@@ -53,6 +53,22 @@ impl<const W: usize> Table<W> {
         &self.slots[self.home(address)]
     }
 
+    /// The block at an address.
+    pub(super) fn get(&self, address: u64) -> Option<&[u64; W]> {
+        if address == 0 {
+            return self.zero.as_ref();
+        }
+        let mask = self.slots.len() - 1;
+        let mut at = self.home(address);
+        while self.slots[at][0] != 0 {
+            if self.slots[at][0] == address {
+                return Some(&self.slots[at]);
+            }
+            at = (at + 1) & mask;
+        }
+        None
+    }
+
     /// Puts in a block, by word 0, and gives back the one that was at the same address.
     #[inline]
     pub(super) fn insert(&mut self, block: [u64; W]) -> Option<[u64; W]> {
@@ -150,6 +166,7 @@ mod tests {
                 let old = table.insert([address, step]);
                 assert_eq!(old.map(|block| block[1]), model.insert(address, step));
             } else {
+                assert_eq!(table.get(address).map(|block| block[1]), model.get(&address).copied());
                 assert_eq!(table.remove(address).map(|block| block[1]), model.remove(&address));
             }
             assert_eq!(table.len(), model.len());

@@ -14,9 +14,11 @@
 //! What each figure means is defined in [`crate::live`] and [`crate::sites`]. `docs/report-json.md` in the
 //! repository describes every field.
 
+use super::mismatches::{fault_name, is_seen_whole, release_name};
+use super::words::source_name;
 use crate::Analysis;
-use crate::sites::Site;
 use crate::symbols::Symbols;
+use grapnel_trace::Source;
 use grapnel_trace::event::Exit;
 use serde::Serialize;
 use serde::ser::{SerializeSeq, Serializer};
@@ -39,6 +41,7 @@ pub fn write(
     top: usize,
 ) -> io::Result<()> {
     let totals = &analysis.totals;
+    let symbols = &RefCell::new(symbols);
     let report = Report {
         version: VERSION,
         process: Process {
@@ -59,8 +62,10 @@ pub fn write(
             live_bytes: totals.live_bytes,
             lost_events: totals.lost_events,
             duration_ns: totals.duration_ns,
+            functions: Functions(analysis.functions),
         },
-        sites: SiteList { analysis, symbols: &RefCell::new(symbols), top },
+        sites: SiteList { analysis, symbols, top },
+        mismatches: MismatchList { analysis, symbols },
     };
     serde_json::to_writer(&mut out, &report)?;
     out.write_all(b"\n")?;
@@ -73,6 +78,7 @@ struct Report<'r, 's, 'a> {
     process: Process<'r>,
     totals: Totals,
     sites: SiteList<'r, 's, 'a>,
+    mismatches: MismatchList<'r, 's, 'a>,
 }
 
 #[derive(Serialize)]
@@ -100,6 +106,17 @@ struct Totals {
     live_bytes: u64,
     lost_events: u64,
     duration_ns: u64,
+    functions: Functions,
+}
+
+/// Blocks that each family of functions gave out.
+struct Functions([u64; Source::ALL.len()]);
+
+impl Serialize for Functions {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer
+            .collect_map(Source::ALL.into_iter().map(|source| (source_name(source), self.0[source as usize])))
+    }
 }
 
 /// Looks frames up while it is written, so that a report with many long stacks is never in memory as a
@@ -120,33 +137,36 @@ impl Serialize for SiteList<'_, '_, '_> {
             live_bytes: site.live_bytes,
             peak_bytes: site.peak_bytes,
             temporary_allocations: site.temporary_allocations,
-            frames: FrameList { list: self, site },
+            functions: site.sources.iter().map(source_name).collect(),
+            frames: FrameList { analysis: self.analysis, symbols: self.symbols, stack: site.stack },
         }))
     }
 }
 
 #[derive(Serialize)]
-struct SiteForm<'l, 'r, 's, 'a> {
+struct SiteForm<'r, 's, 'a> {
     allocations: u64,
     allocated_bytes: u64,
     live_allocations: u64,
     live_bytes: u64,
     peak_bytes: u64,
     temporary_allocations: u64,
-    frames: FrameList<'l, 'r, 's, 'a>,
+    functions: Vec<&'static str>,
+    frames: FrameList<'r, 's, 'a>,
 }
 
-struct FrameList<'l, 'r, 's, 'a> {
-    list: &'l SiteList<'r, 's, 'a>,
-    site: &'l Site,
+struct FrameList<'r, 's, 'a> {
+    analysis: &'r Analysis,
+    symbols: &'r RefCell<&'s mut Symbols<'a>>,
+    stack: u32,
 }
 
-impl Serialize for FrameList<'_, '_, '_, '_> {
+impl Serialize for FrameList<'_, '_, '_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let analysis = self.list.analysis;
-        let mut symbols = self.list.symbols.borrow_mut();
+        let analysis = self.analysis;
+        let mut symbols = self.symbols.borrow_mut();
         let mut frames = serializer.serialize_seq(None)?;
-        for node in analysis.stacks.frames(self.site.stack) {
+        for node in analysis.stacks.frames(self.stack) {
             let module = analysis.modules.get(node.module);
             let path = module.map(|module| String::from_utf8_lossy(&module.path));
             let offset = node.pc.wrapping_sub(module.map_or(0, |module| module.bias));
@@ -163,6 +183,49 @@ impl Serialize for FrameList<'_, '_, '_, '_> {
         }
         frames.end()
     }
+}
+
+/// Looks frames up while it is written, as [`SiteList`].
+struct MismatchList<'r, 's, 'a> {
+    analysis: &'r Analysis,
+    symbols: &'r RefCell<&'s mut Symbols<'a>>,
+}
+
+impl Serialize for MismatchList<'_, '_, '_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self { analysis, symbols } = *self;
+        let frames = |stack| FrameList { analysis, symbols, stack };
+        let found = analysis.mismatches.iter();
+        let found = found.filter(|found| is_seen_whole(found, analysis, &mut symbols.borrow_mut()));
+        serializer.collect_seq(found.map(|found| MismatchForm {
+            fault: fault_name(found.fault),
+            count: found.count,
+            bytes: found.bytes,
+            allocated_by: source_name(found.source),
+            allocated_alignment: found.alignment.bytes(),
+            allocated_size: found.size,
+            freed_by: release_name(found.freed.release),
+            freed_alignment: found.freed.alignment.bytes(),
+            freed_size: found.freed.size,
+            allocated_frames: frames(found.got_by),
+            freed_frames: frames(found.freed.stack),
+        }))
+    }
+}
+
+#[derive(Serialize)]
+struct MismatchForm<'r, 's, 'a> {
+    fault: &'static str,
+    count: u64,
+    bytes: u64,
+    allocated_by: &'static str,
+    allocated_alignment: Option<u64>,
+    allocated_size: u64,
+    freed_by: &'static str,
+    freed_alignment: Option<u64>,
+    freed_size: Option<u64>,
+    allocated_frames: FrameList<'r, 's, 'a>,
+    freed_frames: FrameList<'r, 's, 'a>,
 }
 
 #[derive(Serialize)]

@@ -1,5 +1,6 @@
 //! The report as text.
 
+use super::mismatches;
 use super::stack::StackPrinter;
 use super::words::{counted, duration, folded, grouped, harmless, human_bytes, quoted, share};
 use crate::Analysis;
@@ -67,6 +68,7 @@ pub fn write(
     for ranking in Ranking::ALL {
         section(&mut out, ranking, analysis, symbols, options)?;
     }
+    mismatches::section(&mut out, analysis, symbols, options)?;
     symbol_notes(&mut out, symbols, options)?;
     out.flush()
 }

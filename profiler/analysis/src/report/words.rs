@@ -1,6 +1,7 @@
 //! Numbers, times and foreign text as people read them.
 
 use core::fmt::Write;
+use grapnel_trace::Source;
 use std::borrow::Cow;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
@@ -29,6 +30,19 @@ pub fn grouped(n: u64) -> String {
         out.push(digit);
     }
     out
+}
+
+/// The functions that a block can come from, by the name of one of them.
+pub fn source_name(source: Source) -> &'static str {
+    match source {
+        Source::Malloc => "malloc",
+        Source::Calloc => "calloc",
+        Source::Realloc => "realloc",
+        Source::New => "new",
+        Source::NewArray => "new[]",
+        // Whatever else: it has an alignment.
+        _ => "aligned_alloc",
+    }
 }
 
 /// `1 block`, `2,000 blocks`.

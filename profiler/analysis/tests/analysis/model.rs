@@ -37,14 +37,14 @@ impl Model {
     fn apply(&mut self, event: &Event) {
         match *event {
             Event::Time(time) => self.time = time,
-            Event::Alloc { thread, stack, address, size, .. } => {
+            Event::Alloc { thread, stack, address, size, source } => {
                 self.totals.allocations += 1;
-                self.allocate(thread, stack, address, size);
+                self.allocate(thread, stack, address, size, source);
             }
             Event::ReallocEnd { thread, stack, address, size, old } => {
                 assert_eq!(self.held.remove(&thread).unwrap().0, old);
                 self.totals.reallocations += 1;
-                self.allocate(thread, stack, address, size);
+                self.allocate(thread, stack, address, size, Source::Realloc);
             }
             Event::Free { address, .. } => {
                 self.totals.frees += 1;
@@ -74,7 +74,7 @@ impl Model {
         }
     }
 
-    fn allocate(&mut self, thread: u32, stack: u32, address: u64, size: u64) {
+    fn allocate(&mut self, thread: u32, stack: u32, address: u64, size: u64, source: Source) {
         self.serial += 1;
         self.last.insert(thread, self.serial);
         assert!(self.live.insert(address, Block { size, stack, thread, serial: self.serial }).is_none());
@@ -82,6 +82,7 @@ impl Model {
         let site = self.sites.entry(stack).or_insert(Site { stack, ..Site::default() });
         site.allocations += 1;
         site.allocated_bytes += size;
+        site.sources = site.sources.with(source);
     }
 
     fn finish(mut self) -> (Totals, BTreeMap<u32, Site>) {
@@ -149,7 +150,8 @@ fn random_events(seed: u64, count: u64) -> Vec<Event> {
             n if n < grows || live.is_empty() => {
                 let address = fresh(&mut random, &live);
                 hand_out(address, &mut live, &mut reallocs);
-                events.push(Event::Alloc { thread, stack, address, size, source: Source::Malloc });
+                let source = Source::ALL[random.below(Source::ALL.len() as u64) as usize];
+                events.push(Event::Alloc { thread, stack, address, size, source });
             }
             n if n < 80 => {
                 // Often the newest: temporary ones.

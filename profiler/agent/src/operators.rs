@@ -1,0 +1,265 @@
+//! `operator new` and `operator delete`, in all their forms, wherever an object exports them.
+//!
+//! What the program asked for is one event, that of the operator which it called: what that calls in turn, other forms
+//! and `malloc`, is part of it. How each block was asked for is noted ([`crate::shadow`]). What gives it back otherwise,
+//! or seems to, is told to the trace with its stack; the analysis, which knows all that happened to the block, decides.
+//!
+//! An operator that no object exports, as in a program that contains libstdc++ and shares it with nobody, is not seen.
+//! What it calls is.
+
+use crate::entry::{SavedRegisters, rescued};
+use crate::record::{self, enter};
+use crate::shadow::{self, Asked};
+use crate::{session, slots};
+use alloc::format;
+use alloc::vec::Vec;
+use core::ops::Range;
+use core::ptr;
+use grapnel_hook::module::Module;
+use grapnel_hook::symbol::{self, SymbolKind};
+use grapnel_hook::{CodeAddr, HookId, HookPlan, Liveness, Options, Transaction};
+use grapnel_trace::shared::failure;
+use grapnel_trace::{Alignment, FreedAs, Release, Source};
+
+/// Which form of an operator a function is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Operator {
+    deletes: bool,
+    array: bool,
+    /// `delete` is told a size. `new` always is.
+    sized: bool,
+    /// It is told an alignment, after the size if there is one.
+    aligned: bool,
+    /// The same code is that of another form too: which of them was called can't be known.
+    shared: bool,
+    /// It is the program's own, or a library's: the compiler may have put its like into callers, where it isn't seen.
+    own: bool,
+}
+
+impl Operator {
+    pub(crate) fn to_u8(self) -> u8 {
+        let bits = [self.deletes, self.array, self.sized, self.aligned, self.shared, self.own];
+        bits.iter().rev().fold(0, |all, &bit| all << 1 | u8::from(bit))
+    }
+
+    #[inline(always)]
+    pub(crate) fn from_u8(n: u8) -> Self {
+        let bit = |at: u8| n >> at & 1 != 0;
+        Self { deletes: bit(0), array: bit(1), sized: bit(2), aligned: bit(3), shared: bit(4), own: bit(5) }
+    }
+
+    /// What a caller with these registers said of the block.
+    #[inline(always)]
+    fn asked(self, saved: &SavedRegisters) -> Asked {
+        let (size, alignment) = match (self.deletes, self.sized) {
+            (false, _) => (saved.argument(0), saved.argument(1)),
+            (true, true) => (saved.argument(1), saved.argument(2)),
+            (true, false) => (0, saved.argument(1)),
+        };
+        let align_log2 = self.aligned.then(|| alignment.checked_ilog2().unwrap_or(0) as u8);
+        Asked { array: self.array, align_log2, size: size as usize }
+    }
+}
+
+impl Asked {
+    fn alignment(self) -> Alignment {
+        self.align_log2.map_or(Alignment::NONE, |log2| Alignment::of(1 << (log2 & 63)))
+    }
+}
+
+const fn new(array: bool, aligned: bool) -> Operator {
+    Operator { deletes: false, array, sized: true, aligned, shared: false, own: false }
+}
+
+const fn delete(array: bool, sized: bool, aligned: bool) -> Operator {
+    Operator { deletes: true, array, sized, aligned, shared: false, own: false }
+}
+
+/// The names by the Itanium C++ ABI, where `size_t` is `unsigned long`.
+const NAMES: [(&[u8], Operator); 20] = [
+    (b"_Znwm", new(false, false)),
+    (b"_Znam", new(true, false)),
+    (b"_ZnwmRKSt9nothrow_t", new(false, false)),
+    (b"_ZnamRKSt9nothrow_t", new(true, false)),
+    (b"_ZnwmSt11align_val_t", new(false, true)),
+    (b"_ZnamSt11align_val_t", new(true, true)),
+    (b"_ZnwmSt11align_val_tRKSt9nothrow_t", new(false, true)),
+    (b"_ZnamSt11align_val_tRKSt9nothrow_t", new(true, true)),
+    (b"_ZdlPv", delete(false, false, false)),
+    (b"_ZdaPv", delete(true, false, false)),
+    (b"_ZdlPvRKSt9nothrow_t", delete(false, false, false)),
+    (b"_ZdaPvRKSt9nothrow_t", delete(true, false, false)),
+    (b"_ZdlPvm", delete(false, true, false)),
+    (b"_ZdaPvm", delete(true, true, false)),
+    (b"_ZdlPvSt11align_val_t", delete(false, false, true)),
+    (b"_ZdaPvSt11align_val_t", delete(true, false, true)),
+    (b"_ZdlPvSt11align_val_tRKSt9nothrow_t", delete(false, false, true)),
+    (b"_ZdaPvSt11align_val_tRKSt9nothrow_t", delete(true, false, true)),
+    (b"_ZdlPvmSt11align_val_t", delete(false, true, true)),
+    (b"_ZdaPvmSt11align_val_t", delete(true, true, true)),
+];
+
+/// What is recorded before an operator's own code runs: what `delete` gives back.
+#[inline(always)]
+pub(crate) fn before(saved: &SavedRegisters, operator: Operator, original: usize) {
+    let block = saved.argument(0);
+    if !operator.deletes || block == 0 {
+        return;
+    }
+    let asked = operator.asked(saved);
+    let entry = shadow::take(block as usize);
+    let fits = asked.is_like(entry, operator.sized) || operator.shared || (operator.own && entry == 0);
+    rescued(saved, ptr::null_mut(), original, || {
+        enter(saved, |context| {
+            if fits {
+                return context.plain(record::FREE, block);
+            }
+            let release = if operator.array { Release::DeleteArray } else { Release::Delete };
+            let size = operator.sized.then_some(asked.size as u64);
+            let said = FreedAs { thread: 0, stack: 0, release, alignment: asked.alignment(), size };
+            context.freed_as(saved, said, record::FREE, block);
+        });
+    });
+}
+
+/// What is recorded afterwards: what `new` gave.
+#[inline(always)]
+pub(crate) fn after(saved: &SavedRegisters, operator: Operator, block: usize) {
+    if operator.deletes || block == 0 {
+        return;
+    }
+    let asked = operator.asked(saved);
+    let source = if operator.array { Source::NewArray } else { Source::New };
+    rescued(saved, ptr::with_exposed_provenance_mut(block), 0, || {
+        enter(saved, |context| {
+            context.alloc_aligned(saved, block as u64, asked.size as u64, source, asked.alignment());
+        });
+        if !operator.shared {
+            shadow::note(block, asked);
+        }
+    });
+}
+
+/// Whether an object is an implementation of C++ itself, whose operators call nothing but `malloc` and its kin, the
+/// `new_handler`, and each other.
+fn is_runtime(module: &Module) -> bool {
+    is_of_libcxx(module) || module.file_name().starts_with(b"libstdc++.so")
+}
+
+fn is_of_libcxx(module: &Module) -> bool {
+    [&b"libc++.so"[..], b"libc++abi.so"].iter().any(|name| module.file_name().starts_with(name))
+}
+
+/// The code whose calls are part of an operator with this range.
+fn own_code(module: &Module, range: &Range<usize>) -> Range<usize> {
+    if is_of_libcxx(module) {
+        // Its operators share a function that isn't exported.
+        let holds = |code: &&grapnel_hook::module::Segment| code.execute && code.range.contains(&range.start);
+        return module.segments().iter().find(holds).map_or(range.clone(), |code| code.range.clone());
+    }
+    // In libstdc++ each calls malloc itself, and what else lies around them allocates for exceptions. A program's own may call
+    // anything.
+    if is_runtime(module) { range.clone() } else { 0..usize::MAX }
+}
+
+/// Hooks the operators that these objects export. None of their code runs meanwhile. Only under PROCESS, or in the only
+/// thread.
+pub(crate) fn install<'m>(modules: impl Iterator<Item = &'m Module>) {
+    for module in modules {
+        let found = exported(module);
+        if found.is_empty() {
+            continue;
+        }
+        if let Err(error) = hook(module, &found) {
+            let name = module.file_name().escape_ascii();
+            let note = format!("new and delete of {name} are seen as malloc and free: {error}");
+            session::report_failure(failure::NOTE, note.as_bytes());
+        }
+    }
+}
+
+/// The operators that an object exports and that are not hooked, each code once.
+///
+/// One that throws is left out if a call of its own would move: what is thrown by that would not come back. That is so of
+/// libstdc++'s forms with `nothrow`, which call those without, which are hooked.
+fn exported(module: &Module) -> Vec<(Operator, Range<usize>)> {
+    let own = !is_runtime(module);
+    let mut found: Vec<(Operator, Range<usize>)> = Vec::new();
+    for (name, operator) in NAMES {
+        let Some(symbol) = symbol::find(module, name) else { continue };
+        if symbol.kind != SymbolKind::Function || slots::is_hooked(symbol.addr) {
+            continue;
+        }
+        let options = Options { size: Some(symbol.size), ..Options::default() };
+        let moves_call =
+            || HookPlan::new(CodeAddr(symbol.addr as u64), options).is_ok_and(|plan| plan.moves_call());
+        if !operator.deletes && moves_call() {
+            continue;
+        }
+        let operator = Operator { own, ..operator };
+        match found.iter_mut().find(|(_, range)| range.start == symbol.addr) {
+            Some((other, _)) => other.shared |= *other != operator,
+            None => found.push((operator, symbol.range())),
+        }
+    }
+    found
+}
+
+/// Hooks all of them or none: were some left out, blocks would seem to be given back in the wrong way.
+fn hook(module: &Module, found: &[(Operator, Range<usize>)]) -> Result<(), grapnel_hook::Error> {
+    let mut transaction = Transaction::new();
+    let mut taken: Vec<(usize, HookId)> = Vec::new();
+    let give_back =
+        |taken: &[(usize, HookId)]| taken.iter().for_each(|&(number, _)| slots::give_back(number));
+    for (operator, range) in found {
+        let Some((number, thunk)) = slots::take(range.start, *operator, &own_code(module, range)) else {
+            give_back(&taken);
+            return Ok(());
+        };
+        let target: *const () = ptr::with_exposed_provenance(range.start);
+        taken.push((number, transaction.replace_sized(target, range.len(), thunk)));
+    }
+    let prepared = transaction.prepare();
+    for &(number, id) in &taken {
+        match prepared.original(id) {
+            Ok(original) => slots::set_original(number, original),
+            Err(error) => {
+                give_back(&taken);
+                return Err(error);
+            }
+        }
+    }
+    // SAFETY: the targets are functions of an object whose code nobody runs yet: the process has one thread, or the object
+    // is being loaded. The stub has their ABI. When the object goes, its slots are given back.
+    let hooks = unsafe { prepared.commit(Liveness::SingleThreaded) };
+    let mut error = None;
+    for hook in hooks {
+        match hook {
+            // For as long as the object is loaded.
+            Ok(hook) => core::mem::forget(hook),
+            Err(failed) => error = Some(failed),
+        }
+    }
+    // The slots stay: some of the hooks are in.
+    error.map_or(Ok(()), Err)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_form_comes_back_from_its_number() {
+        let mut numbers: Vec<u8> = Vec::new();
+        for (_, operator) in NAMES {
+            assert_eq!(Operator::from_u8(operator.to_u8()), operator);
+            let marked = Operator { shared: true, own: true, ..operator };
+            assert_eq!(Operator::from_u8(marked.to_u8()), marked);
+            numbers.push(operator.to_u8());
+        }
+        numbers.sort_unstable();
+        numbers.dedup();
+        // Those that may not throw are as those that may.
+        assert_eq!(numbers.len(), 12);
+    }
+}

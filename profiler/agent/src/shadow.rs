@@ -1,0 +1,209 @@
+//! What `operator new` gave: for each block how it was asked for, by its address, so that what gives it back otherwise
+//! is noticed, and its stack walked, at the moment when it does.
+//!
+//! A table like a sanitizer's shadow: 16 bytes of address space have an entry of 16 bits, in leaves that are mapped when
+//! something in their mebibyte is first noted. 0 says that nothing is known. An entry is written by whoever was just
+//! given the block and read by whoever is about to give it back: no two threads meet in one. So there is nothing to
+//! lock, and a signal handler or a fork at any moment finds each entry whole.
+//!
+//! Not exact, and need not be: what differs here is only the reason to tell the analysis, which knows the whole of it.
+//! Sizes up to 8191 are kept as they are, larger ones as 13 bits that most others differ in.
+//!
+//! # Safety
+//! A leaf and a middle table are mappings of their whole size, zero when new, and never unmapped. Blocks of an address
+//! that no user of x86-64 has unless it asks for one (from 2^47) are not noted.
+
+use crate::sys;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, Ordering};
+
+/// How a block was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Asked {
+    /// By `new[]`.
+    pub(crate) array: bool,
+    /// The alignment's logarithm to base 2, of one that was asked to be aligned.
+    pub(crate) align_log2: Option<u8>,
+    pub(crate) size: usize,
+}
+
+const PRESENT: u16 = 1;
+const ARRAY: u16 = 2;
+const ALIGNED: u16 = 4;
+
+impl Asked {
+    /// All of it in 16 bits, never 0.
+    #[inline]
+    pub(crate) fn entry(self) -> u16 {
+        let array = if self.array { ARRAY } else { 0 };
+        match self.align_log2 {
+            None => PRESENT | array | folded(self.size, 13) << 3,
+            Some(log2) => {
+                let log2 = u16::from(log2.min(15));
+                PRESENT | array | ALIGNED | log2 << 3 | folded(self.size, 9) << 7
+            }
+        }
+    }
+
+    /// The entry of what is said without a size.
+    #[inline]
+    pub(crate) fn is_like(self, entry: u16, sized: bool) -> bool {
+        let mask = match (sized, self.align_log2) {
+            (true, _) => u16::MAX,
+            (false, None) => PRESENT | ARRAY | ALIGNED,
+            (false, Some(_)) => 0x7f,
+        };
+        (self.entry() ^ entry) & mask == 0
+    }
+}
+
+/// A size in `bits` bits.
+#[inline]
+fn folded(size: usize, bits: u32) -> u16 {
+    let upper = (size as u64 >> bits).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - bits);
+    ((size as u64 ^ upper) & ((1 << bits) - 1)) as u16
+}
+
+/// Bytes of address space with one entry, as its logarithm.
+const GRANULE: u32 = 4;
+/// The same of a leaf, of a middle table, and of all.
+const LEAF: u32 = 20;
+const MIDDLE: u32 = 33;
+const ALL: u32 = 47;
+
+type Leaf = [AtomicU16; 1 << (LEAF - GRANULE)];
+type Middle = [AtomicPtr<Leaf>; 1 << (MIDDLE - LEAF)];
+
+static ROOT: [AtomicPtr<Middle>; 1 << (ALL - MIDDLE)] =
+    [const { AtomicPtr::new(core::ptr::null_mut()) }; 1 << (ALL - MIDDLE)];
+
+/// Whether anything was ever noted: programs without C++ look no further.
+static USED: AtomicBool = AtomicBool::new(false);
+
+/// The place of an address in a table whose entries have 2^`low` bytes and that has 2^`high`.
+#[inline]
+fn index(address: usize, low: u32, high: u32) -> usize {
+    address >> low & ((1 << (high - low)) - 1)
+}
+
+#[inline]
+fn is_noted(address: usize) -> bool {
+    address >> ALL == 0 && address & ((1 << GRANULE) - 1) == 0
+}
+
+/// The leaf of an address, if there is one.
+#[inline]
+fn leaf(address: usize) -> Option<&'static Leaf> {
+    // SAFETY: null, or a table as the module's header has it.
+    let middle = unsafe { ROOT[index(address, MIDDLE, ALL)].load(Ordering::Acquire).as_ref() }?;
+    // SAFETY: as above.
+    unsafe { middle[index(address, LEAF, MIDDLE)].load(Ordering::Acquire).as_ref() }
+}
+
+/// Notes how the block at an address was asked for. What there is no memory for is not noted.
+#[inline]
+pub(crate) fn note(address: usize, asked: Asked) {
+    if !is_noted(address) {
+        return;
+    }
+    if let Some(leaf) = leaf(address).or_else(|| make_leaf(address)) {
+        leaf[index(address, GRANULE, LEAF)].store(asked.entry(), Ordering::Relaxed);
+    }
+}
+
+/// Takes out what is noted of the block at an address; 0 for nothing.
+#[inline]
+pub(crate) fn take(address: usize) -> u16 {
+    if !USED.load(Ordering::Relaxed) || !is_noted(address) {
+        return 0;
+    }
+    let Some(leaf) = leaf(address) else { return 0 };
+    let entry = &leaf[index(address, GRANULE, LEAF)];
+    let found = entry.load(Ordering::Relaxed);
+    if found != 0 {
+        entry.store(0, Ordering::Relaxed);
+    }
+    found
+}
+
+#[cold]
+#[inline(never)]
+fn make_leaf(address: usize) -> Option<&'static Leaf> {
+    USED.store(true, Ordering::Relaxed);
+    let middle = made(&ROOT[index(address, MIDDLE, ALL)])?;
+    made(&middle[index(address, LEAF, MIDDLE)])
+}
+
+/// What `place` points to, mapped if it is null.
+fn made<T>(place: &AtomicPtr<T>) -> Option<&'static T> {
+    let found = place.load(Ordering::Acquire);
+    if !found.is_null() {
+        // SAFETY: a table as the module's header has it.
+        return unsafe { found.as_ref() };
+    }
+    let fresh = sys::map_anonymous(size_of::<T>())?;
+    let _ = sys::advise(fresh, size_of::<T>(), libc::MADV_DONTDUMP);
+    let placed = place.compare_exchange(found, fresh.cast(), Ordering::AcqRel, Ordering::Acquire);
+    let table = match placed {
+        Ok(_) => {
+            crate::heap::count_mapped(size_of::<T>());
+            fresh.cast()
+        }
+        Err(other) => {
+            sys::unmap(fresh, size_of::<T>());
+            other
+        }
+    };
+    // SAFETY: zeroed memory of that size, a table of atomics, or another thread's of the kind.
+    unsafe { table.as_ref() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(array: bool, align_log2: Option<u8>, size: usize) -> Asked {
+        Asked { array, align_log2, size }
+    }
+
+    #[test]
+    fn what_is_noted_is_found_once() {
+        for (number, address) in
+            [0x10_0000_usize, 0x10_0010, 0x7fff_ffff_fff0, 0x5555_0000_0000].into_iter().enumerate()
+        {
+            assert_eq!(take(address), 0);
+            let asked = asked(number % 2 == 0, None, number);
+            note(address, asked);
+            assert_eq!(take(address), asked.entry());
+            assert_eq!(take(address), 0);
+        }
+        // Between granules, and beyond what is kept.
+        for address in [0x10_0008, 1 << 47] {
+            note(address, asked(false, None, 1));
+            assert_eq!(take(address), 0);
+        }
+    }
+
+    #[test]
+    fn what_differs_is_seen() {
+        let plain = asked(false, None, 100);
+        assert!(plain.is_like(plain.entry(), true));
+        assert!(asked(false, None, 7).is_like(plain.entry(), false));
+        for other in [asked(true, None, 100), asked(false, Some(4), 100)] {
+            assert!(!other.is_like(plain.entry(), false), "{other:?}");
+        }
+        assert!(!asked(false, None, 101).is_like(plain.entry(), true));
+        assert!(!plain.is_like(0, false));
+        let wide = asked(true, Some(6), 4096);
+        assert!(asked(true, Some(6), 1).is_like(wide.entry(), false));
+        for other in [asked(true, Some(5), 4096), asked(true, None, 4096), asked(false, Some(6), 4096)] {
+            assert!(!other.is_like(wide.entry(), false), "{other:?}");
+        }
+        // Up to 8191 each size has an entry of its own; of the larger ones few are alike.
+        let entries: std::collections::HashSet<u16> =
+            (0..8192).map(|size| asked(false, None, size).entry()).collect();
+        assert_eq!(entries.len(), 8192);
+        let alike =
+            (1..1000).filter(|n| asked(false, None, n << 13).is_like(asked(false, None, 0).entry(), true));
+        assert!(alike.count() < 3);
+    }
+}

@@ -1,0 +1,132 @@
+//! `operator new` and `operator delete`: each allocation is one event, of the function that the program called, and what
+//! is given back in the wrong way is reported with both stacks.
+
+use grapnel_tests::programs::{self, marked_line};
+use grapnel_tests::report::{Frame, Mismatch, Report};
+use grapnel_tests::run::{Case, Recorded, grapnel};
+use std::ffi::OsStr;
+
+/// As without grapnel, and with the totals of the truth library, in runs apart and in one.
+fn agrees(case: &Case) -> Recorded {
+    let bare = case.bare();
+    assert!(bare.status.success(), "{}", bare.err());
+    let (outcome, counted) = case.counted(false);
+    outcome.same_as(&bare);
+    let recorded = case.recorded();
+    recorded.outcome.same_as(&bare);
+    assert_eq!(counted.len(), 1);
+    assert_eq!(recorded.report().totals(), counted[0].totals, "in runs apart (left: grapnel)");
+    let (both, counted) = case.both(false);
+    let report = both.reports().into_iter().find(|report| report.process.command == counted[0].command);
+    assert_eq!(report.map(|report| report.totals()), Some(counted[0].totals), "in one run (left: grapnel)");
+    recorded
+}
+
+fn given_by(report: &Report, function: &str) -> u64 {
+    report.totals.functions[function]
+}
+
+/// The line in `kinds.cc` of the first frame that lies there.
+fn line(frames: &[Frame], file: &str) -> u64 {
+    let frame = frames.iter().find(|frame| frame.is_in(file));
+    frame.and_then(|frame| frame.line).unwrap_or_else(|| panic!("no frame in {file}: {frames:#?}"))
+}
+
+#[test]
+fn all_forms_are_told_apart_and_counted_once() {
+    let recorded = agrees(&Case::ours("kinds"));
+    let report = recorded.report();
+    // As they stand in the source: `right` has each three times, and once more at its end; one after the exception.
+    assert_eq!(given_by(&report, "new"), 3 * 9 + 1 + 1);
+    assert_eq!(given_by(&report, "new[]"), 3 * 7);
+    assert_eq!(given_by(&report, "aligned_alloc"), 3);
+    assert!(report.mismatches.is_empty(), "{:#?}", report.mismatches);
+    // The operators themselves are no frames: the first is that of who called them. Those with nothrow call others.
+    for site in report.sites.iter().filter(|site| site.functions.iter().any(|name| name.starts_with("new"))) {
+        let called = usize::from(site.frames[0].name().contains("std::nothrow_t"));
+        assert!(site.frames[called].is_in("kinds.cc"), "{}", site.stack());
+    }
+}
+
+#[test]
+fn every_wrong_way_is_reported_with_both_stacks() {
+    let case = Case::ours("kinds").arg("wrong");
+    let recorded = agrees(&case);
+    let report = recorded.report();
+    type Row<'r> = (&'r str, &'r str, Option<u64>, u64, &'r str, Option<u64>, Option<u64>);
+    let rows: [Row<'_>; 11] = [
+        ("function", "new[]", None, 1000, "free", None, None),
+        ("function", "new[]", None, 1001, "delete", None, None),
+        ("function", "new", None, 1002, "delete[]", None, None),
+        ("function", "malloc", None, 1003, "delete", None, None),
+        ("function", "calloc", None, 1004, "delete[]", None, None),
+        ("function", "new", None, 1005, "realloc", None, None),
+        ("size", "new", None, 1006, "delete", None, Some(1007)),
+        ("alignment", "new", Some(64), 1007, "delete", None, None),
+        ("alignment", "new", None, 1008, "delete", Some(64), None),
+        ("alignment", "new[]", Some(64), 1009, "delete[]", Some(4096), None),
+        ("size", "new", Some(64), 1010, "delete", Some(64), Some(1011)),
+    ];
+    assert_eq!(report.mismatches.len(), rows.len(), "{:#?}", report.mismatches);
+    for (number, row) in (1..).zip(rows) {
+        let at = marked_line("kinds.cc", &format!("// A{number:02}"));
+        let is_it = |found: &&Mismatch| line(&found.allocated_frames, "kinds.cc") == at;
+        let found: Vec<&Mismatch> = report.mismatches.iter().filter(is_it).collect();
+        let [found] = found[..] else { panic!("{} mismatches of A{number}", found.len()) };
+        let got: Row<'_> = (
+            &found.fault,
+            &found.allocated_by,
+            found.allocated_alignment,
+            found.allocated_size,
+            &found.freed_by,
+            found.freed_alignment,
+            found.freed_size,
+        );
+        assert_eq!(got, row, "A{number}");
+        assert_eq!(
+            line(&found.freed_frames, "kinds.cc"),
+            marked_line("kinds.cc", &format!("// F{number:02}"))
+        );
+        assert_eq!((found.count, found.bytes), (2, 2 * row.3), "A{number}");
+    }
+    let text =
+        grapnel([OsStr::new("report"), "--top".as_ref(), "0".as_ref(), recorded.trace().as_ref()]).out();
+    for sentence in [
+        "Blocks given back in the wrong way",
+        "new[], then free, of 1,000 bytes",
+        "new of 1,006 bytes, delete of 1,007 bytes",
+        "new with alignment 64, delete without an alignment",
+    ] {
+        assert!(text.contains(sentence), "{sentence:?} in {text}");
+    }
+}
+
+/// The operators of the program are what is called: their headers and helpers are part of what they do.
+#[test]
+fn operators_of_the_program_are_followed() {
+    let case = Case::ours("own_new");
+    let bare = case.bare();
+    let recorded = case.recorded();
+    recorded.outcome.same_as(&bare);
+    let report = recorded.report();
+    assert_eq!((given_by(&report, "new"), given_by(&report, "new[]")), (100, 100));
+    assert!(report.mismatches.is_empty(), "{:#?}", report.mismatches);
+    let site = |size: u64| report.sites.iter().filter(move |site| site.allocated_bytes == 100 * size);
+    assert_eq!(site(100).count(), 1, "100 blocks of 100 bytes come of one place");
+    assert_eq!(site(200).count(), 1, "100 blocks of 200 bytes come of one place");
+    // malloc's own: the block after the exception, the text that is thrown, and stdout's buffer.
+    assert!(given_by(&report, "malloc") <= 4, "{:?}", report.totals.functions);
+}
+
+#[test]
+fn operators_of_libraries_that_come_later_are_followed() {
+    let case = Case::ours("late_cxx").arg(programs::cxx_library("cxx_plug"));
+    let recorded = case.recorded();
+    recorded.outcome.same_as(&case.bare());
+    let report = recorded.report();
+    assert_eq!((given_by(&report, "new"), given_by(&report, "new[]")), (100, 102));
+    let [found] = &report.mismatches[..] else { panic!("{:#?}", report.mismatches) };
+    assert_eq!((found.count, found.freed_by.as_str()), (2, "free"));
+    assert_eq!(line(&found.allocated_frames, "cxx_plug.cc"), marked_line("cxx_plug.cc", "// ALLOCATED"));
+    assert_eq!(line(&found.freed_frames, "cxx_plug.cc"), marked_line("cxx_plug.cc", "// FREED"));
+}
