@@ -29,6 +29,8 @@ pub(crate) struct Context {
     pub(crate) clock: u64,
     /// The position in the ring from which another is due.
     pub(crate) next_clock: u64,
+    /// The position from which something is due, or the ring may be full: see [`crate::record`].
+    pub(crate) next_stop: u64,
     /// Which ring of the segment that is.
     index: u32,
     pub(crate) walker: Walker,
@@ -149,6 +151,7 @@ fn add(contexts: &mut Vec<*mut Context>) -> Option<*mut Context> {
         ring: Producer::new(control, words),
         clock: 0,
         next_clock: 0,
+        next_stop: 0,
         index,
         walker: Walker::new(Config { max_frames, tree_bits, ..Config::default() }).ok()?,
         modules_seen: modules::version(),
@@ -238,7 +241,7 @@ fn revive_in_child() -> Option<()> {
             continue;
         }
         context.ring = Producer::new(control, words);
-        (context.clock, context.next_clock) = (0, 0);
+        (context.clock, context.next_clock, context.next_stop) = (0, 0, 0);
         context.walker.reset();
         context.owner = (u64::from(sys::thread_id()) << 8) | level as u64;
         control.capacity_log2.store(words.len().trailing_zeros(), Ordering::Release);

@@ -1,7 +1,8 @@
 //! The stubs that the hooks lead to, and the way out of a fault of our own.
 //!
 //! A stub saves the registers that the caller counts on (they say where its frames lie), its first three
-//! arguments, and calls the hook's Rust function with the caller's arguments and a pointer to what was saved.
+//! arguments, and calls the hook's Rust function with the caller's arguments and a pointer to what was saved. Above
+//! these lie two words for the way out.
 //!
 //! # Safety
 //! The stubs keep to the System V ABI on both sides: entered as the hooked function is, they return as it
@@ -9,13 +10,18 @@
 //! to run but locks, and after an escape recording is off, so nobody takes one again.
 
 use crate::tls;
+use core::cell::Cell;
 use core::ffi::c_void;
-use grapnel_unwind::Registers;
+use grapnel_unwind::{Registers, Start};
 
 /// What a stub saves, in the order in which it lies on the stack.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct SavedRegisters {
+    /// What the hooked function returns when the agent meets a fault of its own.
+    rescue_result: Cell<usize>,
+    /// Or else, when not 0, the original that is then called with the caller's arguments.
+    rescue_call: Cell<usize>,
     r15: u64,
     r14: u64,
     r13: u64,
@@ -40,14 +46,32 @@ impl SavedRegisters {
     pub(crate) fn argument(&self, number: usize) -> u64 {
         [self.rdi, self.rsi, self.rdx][number]
     }
+}
 
-    /// The state of the caller just after its call returns.
+/// The state of the caller just after its call returns. Read word by word, and only what is needed: the stub has just
+/// written these words, and a load of two of them at once would wait until all stores before have left the processor.
+impl Start for SavedRegisters {
     #[inline(always)]
-    pub(crate) fn caller(&self) -> Registers {
+    fn pc(&self) -> u64 {
+        self.return_address
+    }
+
+    #[inline(always)]
+    fn sp(&self) -> u64 {
+        (&raw const self.return_address).addr() as u64 + 8
+    }
+
+    #[inline(always)]
+    fn bp(&self) -> u64 {
+        self.rbp
+    }
+
+    #[cold]
+    fn registers(&self) -> Registers {
         Registers {
-            pc: self.return_address,
-            sp: (&raw const self.return_address).addr() as u64 + 8,
-            bp: self.rbp,
+            pc: self.pc(),
+            sp: self.sp(),
+            bp: self.bp(),
             rbx: self.rbx,
             r12: self.r12,
             r13: self.r13,
@@ -82,17 +106,18 @@ macro_rules! stub {
             "push r13",
             "push r14",
             "push r15",
-            ".cfi_adjust_cfa_offset 72",
-            ".cfi_rel_offset rbp, 40",
-            ".cfi_rel_offset rbx, 32",
-            ".cfi_rel_offset r12, 24",
-            ".cfi_rel_offset r13, 16",
-            ".cfi_rel_offset r14, 8",
-            ".cfi_rel_offset r15, 0",
+            "sub rsp, 16",
+            ".cfi_adjust_cfa_offset 88",
+            ".cfi_rel_offset rbp, 56",
+            ".cfi_rel_offset rbx, 48",
+            ".cfi_rel_offset r12, 40",
+            ".cfi_rel_offset r13, 32",
+            ".cfi_rel_offset r14, 24",
+            ".cfi_rel_offset r15, 16",
             concat!("mov ", $register, ", rsp"),
             "call {hook}",
-            "add rsp, 72",
-            ".cfi_adjust_cfa_offset -72",
+            "add rsp, 88",
+            ".cfi_adjust_cfa_offset -88",
             "ret",
             ".cfi_endproc",
             concat!(".size ", stringify!($stub), ", . - ", stringify!($stub)),
@@ -112,14 +137,11 @@ pub(crate) fn rescued<T>(
     work: impl FnOnce() -> T,
 ) -> T {
     let tls = tls::get();
-    let outer = (tls.rescue.get(), tls.rescue_result.get(), tls.rescue_call.get());
-    tls.rescue_result.set(result.addr());
-    tls.rescue_call.set(call);
-    tls.rescue.set(saved);
+    saved.rescue_result.set(result.addr());
+    saved.rescue_call.set(call);
+    let outer = tls.rescue.replace(saved);
     let value = work();
-    tls.rescue.set(outer.0);
-    tls.rescue_result.set(outer.1);
-    tls.rescue_call.set(outer.2);
+    tls.rescue.set(outer);
     value
 }
 
@@ -139,6 +161,8 @@ pub(crate) fn escape() {
     unsafe {
         core::arch::asm!(
             "mov rsp, {saved}",
+            "pop rax",
+            "pop r11",
             "pop r15",
             "pop r14",
             "pop r13",
@@ -154,8 +178,6 @@ pub(crate) fn escape() {
             "2:",
             "ret",
             saved = in(reg) saved,
-            in("rax") tls.rescue_result.get(),
-            in("r11") tls.rescue_call.get(),
             options(noreturn),
         );
     }

@@ -127,13 +127,15 @@ fn inside<T>(call: impl FnOnce() -> T) -> T {
     value
 }
 
-#[inline(always)]
-fn given(saved: Saved<'_>, block: Block, size: usize, source: Source) {
+/// Records a block that was given out, and returns it: so that the hooks end with a jump to here.
+#[inline(never)]
+fn given(saved: Saved<'_>, block: Block, size: usize, source: Source) -> Block {
     if !block.is_null() && !is_inside(saved) {
         rescued(saved, block, 0, || {
             enter(saved, |context| context.alloc(saved, block.addr() as u64, size as u64, source));
         });
     }
+    block
 }
 
 /// As [`given`], of a block that was asked to be aligned. `result`: what the function returns.
@@ -152,8 +154,7 @@ stub!(grapnel_agent_malloc, malloc, "rsi");
 unsafe extern "C" fn malloc(size: usize, saved: Saved<'_>) -> Block {
     // SAFETY: the caller's call, passed on.
     let block = unsafe { original_as::<unsafe extern "C" fn(usize) -> Block>(Function::Malloc)(size) };
-    given(saved, block, size, Source::Malloc);
-    block
+    given(saved, block, size, Source::Malloc)
 }
 
 stub!(grapnel_agent_calloc, calloc, "rdx");
@@ -163,8 +164,7 @@ unsafe extern "C" fn calloc(count: usize, size: usize, saved: Saved<'_>) -> Bloc
     // SAFETY: as above.
     let block = inside(|| unsafe { call(count, size) });
     // A product that overflows gives no block.
-    given(saved, block, count.wrapping_mul(size), Source::Calloc);
-    block
+    given(saved, block, count.wrapping_mul(size), Source::Calloc)
 }
 
 /// A block is about to be given back to libc, or to be exchanged by it. What `operator new` gave should not be.
@@ -205,18 +205,17 @@ unsafe extern "C" fn realloc(old: Block, size: usize, saved: Saved<'_>) -> Block
     // SAFETY: the caller's call, passed on.
     let block = inside(|| unsafe { call(old, size) });
     if old.is_null() || size == 0 {
-        given(saved, block, size, Source::Realloc);
-    } else {
-        rescued(saved, block, 0, || {
-            enter(saved, |context| {
-                if block.is_null() {
-                    context.plain(record::REALLOC_FAILED, address);
-                } else {
-                    context.realloc_end(saved, block.addr() as u64, size as u64, address);
-                }
-            });
-        });
+        return given(saved, block, size, Source::Realloc);
     }
+    rescued(saved, block, 0, || {
+        enter(saved, |context| {
+            if block.is_null() {
+                context.plain(record::REALLOC_FAILED, address);
+            } else {
+                context.realloc_end(saved, block.addr() as u64, size as u64, address);
+            }
+        });
+    });
     block
 }
 
@@ -261,8 +260,7 @@ macro_rules! paged {
             let call = unsafe { original_as::<unsafe extern "C" fn(usize) -> Block>(Function::$function) };
             // SAFETY: as above.
             let block = inside(|| unsafe { call(size) });
-            given(saved, block, size, Source::Aligned);
-            block
+            given(saved, block, size, Source::Aligned)
         }
     };
 }

@@ -22,7 +22,7 @@ pub(crate) struct Page {
 }
 
 static NONE: Page = Page { life: AtomicU64::new(0), reviving: AtomicU32::new(1) };
-static PAGE: AtomicPtr<Page> = AtomicPtr::new(core::ptr::null_mut());
+static PAGE: AtomicPtr<Page> = AtomicPtr::new((&raw const NONE).cast_mut());
 /// The last number given: kept through fork, so that a child's differs from all its ancestors'.
 static LAST: AtomicU64 = AtomicU64::new(0);
 /// Recording has ended for good in this process and its children.
@@ -33,9 +33,13 @@ pub(crate) static PROCESS: Lock = Lock::new();
 
 #[inline(always)]
 fn page() -> &'static Page {
-    let page = PAGE.load(Ordering::Relaxed);
-    // SAFETY: null, or the page as `prepare` mapped it.
-    unsafe { page.as_ref() }.unwrap_or(&NONE)
+    // SAFETY: NONE, or the page as `prepare` mapped it.
+    unsafe { &*PAGE.load(Ordering::Relaxed) }
+}
+
+/// Whether there is a page that forks empty.
+fn is_prepared() -> bool {
+    !core::ptr::eq(page(), &NONE)
 }
 
 /// The life that goes on now; 0 for none.
@@ -63,7 +67,7 @@ pub(crate) fn begin() {
 /// Ends all recording in this process, for good.
 pub(crate) fn end() {
     OFF.store(true, Ordering::Relaxed);
-    if !PAGE.load(Ordering::Relaxed).is_null() {
+    if is_prepared() {
         page().life.store(0, Ordering::Release);
     }
 }
@@ -74,7 +78,7 @@ pub(crate) struct Revival(());
 
 /// Asks, after life 0 was seen, whether this is the child of a fork whose new life is ours to begin.
 pub(crate) fn revival() -> Option<Revival> {
-    if OFF.load(Ordering::Relaxed) || PAGE.load(Ordering::Relaxed).is_null() {
+    if OFF.load(Ordering::Relaxed) || !is_prepared() {
         return None;
     }
     let page = page();

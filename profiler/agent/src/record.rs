@@ -17,9 +17,9 @@ use grapnel_trace::wire::{self, Order, kind};
 use grapnel_trace::{Alignment, FreedAs, Source};
 use grapnel_unwind::{Frame, NodeId};
 
-/// The most words that an event takes: a clock, the upper part of a size, what else stands before a record of the heap,
-/// and that.
-const EVENT_WORDS: u64 = 2 + 1 + 3 + wire::HEAP_WORDS as u64;
+/// The most words that are written from one [`Context::stop`] on before there is another: a clock that is due, the upper
+/// part of a size, a clock that is far from the last one, and a record of the heap.
+const STOP_WORDS: u64 = 2 + 1 + 2 + wire::HEAP_WORDS as u64;
 /// So many words apart a clock is written, for the time of records that have none.
 const CLOCK_EVERY: u64 = 4096;
 
@@ -139,10 +139,9 @@ impl Context {
         let mut sink = |_: NodeId, parent: NodeId, frame: Frame| {
             let _ = push(ring, &wire::node(parent.0, frame.pc, frame.module, frame.flags.bits()));
         };
-        let registers = saved.caller();
-        let node = walker.walk(&registers, &mut LockedResolver, &mut sink);
+        let node = walker.walk(saved, &mut LockedResolver, &mut sink);
         if self.check {
-            let full = walker.walk_unmemoised(&registers, &mut LockedResolver, &mut sink);
+            let full = walker.walk_unmemoised(saved, &mut LockedResolver, &mut sink);
             if full != node {
                 count_bad_stack();
             }
@@ -165,12 +164,6 @@ impl Context {
         }
     }
 
-    /// Makes room for an event, before a sequence number is taken that nobody else may wait for in vain.
-    #[inline(always)]
-    fn reserve(&mut self) -> Result<(), NotWritten> {
-        if self.ring.has_room(EVENT_WORDS) { Ok(()) } else { wait_for_room(&mut self.ring, EVENT_WORDS) }
-    }
-
     /// A block was given out.
     #[inline(always)]
     pub(crate) fn alloc(&mut self, saved: &SavedRegisters, address: u64, size: u64, source: Source) {
@@ -188,12 +181,8 @@ impl Context {
         alignment: Alignment,
     ) {
         let node = self.stack(saved);
-        if alignment != Alignment::NONE {
-            // The record and what stands before it fit into the room for one event.
-            if self.reserve().is_err() {
-                return;
-            }
-            let _ = self.ring.push(wire::aligned(alignment));
+        if alignment != Alignment::NONE && push(&mut self.ring, &wire::aligned(alignment)).is_err() {
+            return;
         }
         self.write::<2, 3>(address, size, wire::alloc(address, node, size, source));
     }
@@ -202,8 +191,7 @@ impl Context {
     #[cold]
     pub(crate) fn freed_as(&mut self, saved: &SavedRegisters, said: FreedAs, kind: u8, address: u64) {
         let stack = self.stack(saved);
-        if self.reserve().is_ok() {
-            let _ = self.ring.push(wire::freed_as(&FreedAs { stack, ..said }));
+        if push(&mut self.ring, &wire::freed_as(&FreedAs { stack, ..said })).is_ok() {
             self.plain(kind, address);
         }
     }
@@ -224,24 +212,42 @@ impl Context {
     /// Writes the record of an event at `address`, of `N` words, or of `M` with its number.
     #[inline(always)]
     fn write<const N: usize, const M: usize>(&mut self, address: u64, size: u64, record: [u64; N]) {
-        if self.reserve().is_err() {
+        let upper = wire::large(size);
+        if (self.ring.position() >= self.next_stop || upper.is_some()) && self.stop(upper).is_err() {
             return;
         }
-        // There is room: `reserve` saw to it, and only this thread writes.
-        if let Some(upper) = wire::large(size) {
-            let _ = self.ring.push(upper);
-        }
+        // There is room: `stop` has seen to it, now or before.
         if NUMBERED.load(Ordering::Acquire) {
             self.ring.open();
             let order = self.order(address);
-            let _ = self.ring.push(wire::numbered::<N, M>(record, order));
+            self.ring.put(wire::numbered::<N, M>(record, order));
             self.ring.close();
         } else {
-            let _ = self.ring.push(record);
+            self.ring.put(record);
+        }
+    }
+
+    /// What is due before an event where the ring has come to `next_stop`, or where the event has a large size: room,
+    /// before a sequence number is taken that nobody else may wait for in vain; a clock; and the `upper` part of the
+    /// size.
+    #[cold]
+    #[inline(never)]
+    fn stop(&mut self, upper: Option<[u64; 1]>) -> Result<(), NotWritten> {
+        if !self.ring.has_room(STOP_WORDS) {
+            wait_for_room(&mut self.ring, STOP_WORDS)?;
         }
         if self.ring.position() >= self.next_clock {
-            self.mark();
+            self.next_clock = self.ring.position() + CLOCK_EVERY;
+            if self.ring.is_half_full() {
+                session::wake_drain(false);
+            }
+            self.write_clock(ticks());
         }
+        self.next_stop = self.next_clock.min(self.ring.last_start(STOP_WORDS) + 1);
+        if let Some(upper) = upper {
+            self.ring.put(upper);
+        }
+        Ok(())
     }
 
     /// The place in the order of an event at `address`.
@@ -262,20 +268,7 @@ impl Context {
     #[cold]
     fn write_clock(&mut self, ticks: u64) {
         self.clock = ticks;
-        let _ = self.ring.push(wire::clock(ticks));
-    }
-
-    /// What is due each time that another [`CLOCK_EVERY`] words were written.
-    #[cold]
-    #[inline(never)]
-    fn mark(&mut self) {
-        self.next_clock = self.ring.position() + CLOCK_EVERY;
-        if self.ring.is_half_full() {
-            session::wake_drain(false);
-        }
-        if self.ring.has_room(EVENT_WORDS) {
-            self.write_clock(ticks());
-        }
+        self.ring.put(wire::clock(ticks));
     }
 }
 

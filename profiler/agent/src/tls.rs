@@ -27,10 +27,6 @@ pub(crate) struct Tls {
     pub(crate) level: Cell<usize>,
     /// Where to go on when the agent meets a fault of its own; null while none of its code runs.
     pub(crate) rescue: Cell<*const SavedRegisters>,
-    /// What the hooked function then returns.
-    pub(crate) rescue_result: Cell<usize>,
-    /// Or else, when not 0, the original that is then called with the caller's arguments.
-    pub(crate) rescue_call: Cell<usize>,
     /// The stack pointer from which libc's own code was called; see [`crate::hooks`]. 0 when it was not.
     pub(crate) inside: Cell<usize>,
     /// How many locks this thread holds: while it is not 0, signals are blocked.
@@ -41,7 +37,7 @@ pub(crate) struct Tls {
     pub(crate) environment: Cell<(*mut u8, usize)>,
     /// Where the stub of each level's recording saved its registers.
     pub(crate) entries: [Cell<usize>; LEVELS],
-    _pad: [u64; 2],
+    _pad: [u64; 4],
 }
 
 const _: () = assert!(size_of::<Tls>() == 128);
@@ -63,13 +59,14 @@ core::arch::global_asm!(
 #[inline(always)]
 pub(crate) fn get() -> &'static Tls {
     let address: usize;
-    // SAFETY: reads the thread pointer and the variable's offset from it, which the loader filled in.
+    // SAFETY: reads the thread pointer and the variable's offset from it, which the loader filled in. Both are the same
+    // as long as the thread lives, so that memory is none of the compiler's concern: one look per call is enough.
     unsafe {
         core::arch::asm!(
             "mov {address}, qword ptr [rip + grapnel_agent_tls@GOTTPOFF]",
             "add {address}, qword ptr fs:[0]",
             address = out(reg) address,
-            options(pure, readonly, nostack),
+            options(pure, nomem, nostack),
         );
     }
     // SAFETY: the block is 128 zeroed bytes of this thread, aligned to 64, and lives as long as the thread.

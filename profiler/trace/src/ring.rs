@@ -46,8 +46,8 @@ pub struct Producer<'a> {
     words: &'a [AtomicU64],
     mask: u64,
     tail: u64,
-    /// The last head that was seen: a lower bound of the true one.
-    head: u64,
+    /// What `tail` may not pass: the last head that was seen, a lower bound of the true one, and the capacity.
+    limit: u64,
 }
 
 impl<'a> Producer<'a> {
@@ -57,8 +57,17 @@ impl<'a> Producer<'a> {
     pub fn new(control: &'a RingControl, words: &'a [AtomicU64]) -> Self {
         debug_assert!(words.len().is_power_of_two());
         let tail = control.tail.load(Ordering::Relaxed);
-        let head = control.head.load(Ordering::Acquire);
-        Self { control, words, mask: words.len() as u64 - 1, tail, head }
+        let mut producer = Self { control, words, mask: words.len() as u64 - 1, tail, limit: 0 };
+        producer.look();
+        producer
+    }
+
+    /// Looks how far the reader is. Returns its head.
+    #[inline]
+    fn look(&mut self) -> u64 {
+        let head = self.control.head.load(Ordering::Acquire);
+        self.limit = head + self.capacity();
+        head
     }
 
     /// Appends and publishes one record, or leaves the ring as it is. Never allocates or locks.
@@ -73,14 +82,35 @@ impl<'a> Producer<'a> {
         if !self.has_room(record.len() as u64) {
             return Err(Full);
         }
-        let end = self.tail + record.len() as u64;
-        for (i, &word) in record.iter().enumerate() {
-            let at = (self.tail + i as u64) & self.mask;
-            self.words[at as usize].store(word, Ordering::Relaxed);
+        for (word, at) in record.iter().zip(self.tail..) {
+            self.words[(at & self.mask) as usize].store(*word, Ordering::Relaxed);
         }
-        self.tail = end;
-        self.control.tail.store(end, Ordering::Release);
+        self.publish(record.len() as u64);
         Ok(())
+    }
+
+    /// As [`Producer::push`], of a record that there is known to be room for: [`Producer::last_start`] said so, or
+    /// [`Producer::has_room`].
+    #[inline(always)]
+    pub fn put<const N: usize>(&mut self, record: [u64; N]) {
+        debug_assert!(self.tail + N as u64 <= self.limit);
+        let start = (self.tail & self.mask) as usize;
+        if let Some(words) = self.words.get(start..start + N) {
+            for (to, word) in words.iter().zip(record) {
+                to.store(word, Ordering::Relaxed);
+            }
+        } else {
+            for (word, at) in record.iter().zip(self.tail..) {
+                self.words[(at & self.mask) as usize].store(*word, Ordering::Relaxed);
+            }
+        }
+        self.publish(N as u64);
+    }
+
+    #[inline(always)]
+    fn publish(&mut self, words: u64) {
+        self.tail += words;
+        self.control.tail.store(self.tail, Ordering::Release);
     }
 
     /// Says that an event's place in the order is being taken: until [`Producer::close`], events of other rings that
@@ -100,16 +130,20 @@ impl<'a> Producer<'a> {
     #[inline]
     pub fn has_room(&mut self, words: u64) -> bool {
         let end = self.tail + words;
-        if end - self.head > self.mask + 1 {
-            self.head = self.control.head.load(Ordering::Acquire);
+        if end > self.limit {
+            self.look();
         }
-        end - self.head <= self.mask + 1
+        end <= self.limit
+    }
+
+    /// The last position from which a record of so many words would go in, as far as is known.
+    pub fn last_start(&self, words: u64) -> u64 {
+        self.limit.saturating_sub(words)
     }
 
     /// Whether half of the ring waits for the reader: the time to wake it if it sleeps.
     pub fn is_half_full(&mut self) -> bool {
-        self.head = self.control.head.load(Ordering::Acquire);
-        self.tail - self.head >= self.capacity() / 2
+        self.tail - self.look() >= self.capacity() / 2
     }
 
     /// Words written since the ring was made.

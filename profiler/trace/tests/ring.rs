@@ -23,6 +23,26 @@ fn full_leaves_the_ring_as_it_was() {
 }
 
 #[test]
+fn put_goes_around_as_push_does() {
+    let (control, words) = ring(8);
+    let mut producer = Producer::new(&control, &words);
+    let consumer = Consumer::new(&control, &words);
+    let mut out = Vec::new();
+    for n in 0..50 {
+        assert!(producer.position() <= producer.last_start(3) || producer.has_room(3));
+        producer.put([n, !n, n ^ 7]);
+        assert_eq!(producer.last_start(8), 3 * n / 6 * 6, "{n}");
+        if n % 2 == 1 {
+            consumer.drain_into(&mut out).unwrap();
+        }
+    }
+    for (n, record) in (0..).zip(out.chunks(3)) {
+        assert_eq!(record, [n, !n, n ^ 7]);
+    }
+    assert_eq!(out.len(), 150);
+}
+
+#[test]
 fn two_threads_agree() {
     let (control, words) = ring(64);
     let total = 200_000u64;

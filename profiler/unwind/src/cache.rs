@@ -1,31 +1,29 @@
 //! Rules by pc, for one context.
 //!
 //! # Safety
-//! A set of zero bytes is a set of empty slots, since the first kind of rule is `NotCode`.
+//! A set of zero bytes is a set of empty slots.
 
 use crate::Error;
-use crate::native::UnwindRule;
+use crate::native::PackedRule;
 use crate::resolve::RuleEntry;
 use crate::zeroed::{Zeroable, zeroed};
 use alloc::vec::Vec;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Slot {
     /// The pc, a return address; 0 in an empty slot. No frame is looked up by pc 0.
     pc: u64,
-    rule: UnwindRule,
+    rule: PackedRule,
 }
-
-const EMPTY: Slot = Slot { pc: 0, rule: UnwindRule::NOT_CODE };
 
 const WAYS: usize = 4;
 
 /// The slots that a pc may be in, the newest first. One cache line.
 #[repr(align(64))]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Set([Slot; WAYS]);
 
-// SAFETY: made of numbers and of enums that have a variant of value 0.
+// SAFETY: made of numbers.
 unsafe impl Zeroable for Set {}
 
 /// A set-associative cache. What falls out costs a call of the resolver, nothing else.
@@ -34,7 +32,7 @@ unsafe impl Zeroable for Set {}
 #[derive(Debug)]
 pub(crate) struct RuleCache {
     sets: Vec<Set>,
-    /// Apart from the sets, since no step waits for it.
+    /// Apart from the sets: asked for only when a frame is told to the sink.
     module_ids: Vec<[u32; WAYS]>,
 }
 
@@ -53,15 +51,16 @@ impl RuleCache {
     }
 
     #[inline(always)]
-    pub(crate) fn get(&self, pc: u64) -> Option<RuleEntry> {
+    pub(crate) fn get(&self, pc: u64) -> Option<PackedRule> {
+        let Set(slots) = self.sets.get(self.index(pc))?;
+        slots.iter().find(|slot| slot.pc == pc).map(|slot| slot.rule)
+    }
+
+    /// The id of the module that has the code at `pc`.
+    pub(crate) fn module(&self, pc: u64) -> Option<u32> {
         let index = self.index(pc);
         let (Set(slots), module_ids) = (self.sets.get(index)?, self.module_ids.get(index)?);
-        for (slot, module_id) in slots.iter().zip(module_ids) {
-            if slot.pc == pc {
-                return Some(RuleEntry { rule: slot.rule, module_id: *module_id });
-            }
-        }
-        None
+        slots.iter().zip(module_ids).find(|(slot, _)| slot.pc == pc).map(|(_, module_id)| *module_id)
     }
 
     /// Puts a rule first in its set; the oldest one falls out.
@@ -73,12 +72,12 @@ impl RuleCache {
             slots.rotate_right(1);
             module_ids.rotate_right(1);
             let ([slot, ..], [module_id, ..]) = (slots, module_ids);
-            *slot = Slot { pc, rule: entry.rule };
+            *slot = Slot { pc, rule: PackedRule::new(entry.rule) };
             *module_id = entry.module_id;
         }
     }
 
     pub(crate) fn clear(&mut self) {
-        self.sets.fill(Set([EMPTY; WAYS]));
+        self.sets.fill(Set::default());
     }
 }

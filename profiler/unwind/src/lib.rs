@@ -5,16 +5,17 @@
 //!
 //! ```text
 //! Registers -> Walker -> frames -> StackTree -> NodeId
-//!                |  |
-//!                |  +-- Memo: the last walk, reused as far as every word that it read is unchanged
-//!                +----- RuleCache -- on a miss --> Resolver -> ModuleTable -> .eh_frame of the module
+//!              |  |  |
+//!              |  |  +-- Recent: some hundred walks, each reused if every word that it read is unchanged
+//!              |  +----- Memo: the last walk that was none of these, reused as far as its words are unchanged
+//!              +-------- RuleCache -- on a miss --> Resolver -> ModuleTable -> .eh_frame of the module
 //! ```
 //!
 //! * [`ModuleTable`] is an immutable snapshot of the loaded modules, made by whoever knows them.
 //! * [`Resolver`] is asked on a miss of the rule cache, and for each frame of a stack that needs more than the
 //!   fast rules. The caller takes its lock there, and only there. [`TableResolver`] is one without a lock.
-//! * [`Walker`] belongs to one thread at a time. It holds the rule cache, the readable part of the stack, the last
-//!   walk and the [`StackTree`].
+//! * [`Walker`] belongs to one thread at a time. It holds the rule cache, the readable part of the stack, recent walks
+//!   and the [`StackTree`].
 //! * [`Sink`] hears of each new node, in the order of the ids. The tree is bounded: a node that fell out of it is told
 //!   again, under another id.
 //!
@@ -27,8 +28,10 @@
 //! A fast rule is a function of (pc, sp, frame pointer) and of the words it reads. A frame that equals one of the
 //! last walk in these three, with all words read from there to the root unchanged, has the same frames above it. The
 //! commonest rule doesn't read the frame pointer (`CFA = sp + n`, the caller's is saved in the frame): the register
-//! holds anything there, and is not compared.
-//! All words are read again: return addresses, saved frame pointers and saved CFAs.
+//! holds anything there, and is not compared. For the same reason a saved frame pointer is read only if the caller's rule
+//! needs it.
+//! All words that were read are read again: return addresses, saved frame pointers and saved CFAs. If none of a whole walk
+//! has changed since, from the leaf to the root, it is the same stack, and so is its node.
 //!
 //! # What it can't know
 //! Code without CFI and without frame pointers ends the stack, or leads it astray: its frame is marked as a
@@ -50,6 +53,7 @@ mod memo;
 mod memory;
 mod module;
 mod probe;
+mod recent;
 mod resolve;
 mod stack;
 mod tree;
@@ -64,7 +68,7 @@ use x86_64 as native;
 pub use cfi::CfiScratch;
 pub use error::Error;
 pub use module::{ModuleInfo, ModuleTable, ProgramHeader};
-pub use native::{FullState, Registers, RuleKind, UnwindRule};
+pub use native::{FullState, Registers, RuleKind, Start, UnwindRule};
 pub use resolve::{FullStep, Outcome, Resolver, RuleEntry, TableResolver};
 pub use stack::StackMemory;
 pub use tree::{Frame, FrameFlags, NodeId, Sink, StackTree};

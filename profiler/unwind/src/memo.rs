@@ -1,24 +1,35 @@
 //! The frames of a walk, and those of the last one.
 //!
 //! # Safety
-//! [`Memo::changed_at`] reads words without asking [`StackMemory`] for each: all of them were read from one range, and
-//! the caller has made sure that the current range covers it.
+//! [`Memo::changed_at`] reads words without asking [`StackMemory`] for each: all of them were read from one range, and it
+//! makes sure that the current range covers it.
 
 use crate::Error;
 use crate::memory::read_word;
-use crate::native::Cursor;
+use crate::native::{Cursor, prefetch};
+use crate::recent::Leaf;
 use crate::stack::{Range, StackMemory};
-use crate::tree::{Frame, FrameFlags, Interner, NodeId, Sink, Stack};
+use crate::tree::{Frame, FrameFlags, FrameKey, Interner, NodeId, Sink, Stack};
 use crate::zeroed::{Zeroable, zeroed};
 use alloc::vec::Vec;
 
-/// How many words a fast rule reads at most.
+/// How many words are read at most to leave a frame by a fast rule.
 const WORDS_PER_FRAME: usize = 3;
+
+/// Stands for the module of a frame's pc, which the rule cache knows.
+pub(crate) const UNKNOWN: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Word {
     address: u64,
     value: u64,
+}
+
+#[cfg(test)]
+impl Word {
+    pub(crate) fn new(address: u64, value: u64) -> Self {
+        Word { address, value }
+    }
 }
 
 /// One frame of a walk.
@@ -30,6 +41,7 @@ pub(crate) struct Word {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Record {
     pub(crate) pc: u64,
+    /// [`UNKNOWN`] as long as nobody needs it.
     module: u32,
     flags: FrameFlags,
     /// No step from here reads `fp`.
@@ -48,19 +60,26 @@ impl Record {
         Stack { node: self.node, hash: self.hash }
     }
 
-    fn frame(&self) -> Frame {
-        Frame { pc: self.pc, module: self.module, flags: self.flags }
+    /// As the first frame of a walk that is to be kept.
+    pub(crate) fn leaf(&self) -> Leaf {
+        let Record { pc, sp, fp, fp_is_dead, node, .. } = *self;
+        Leaf { pc, sp, fp, fp_is_dead, node }
     }
 
-    /// Whether a frame has the same caller as this one, if the words that were read to leave this one are unchanged.
+    fn key(&self) -> FrameKey {
+        FrameKey::new(self.pc, self.flags)
+    }
+
+    /// Whether a frame at this pc and sp is this one, if it has the same frame pointer or none that matters.
     #[inline(always)]
-    pub(crate) fn is(&self, at: Cursor) -> bool {
-        self.sp == at.sp && self.pc == at.pc && (self.fp == at.fp || self.fp_is_dead)
+    pub(crate) fn is_at(&self, pc: u64, sp: u64) -> bool {
+        self.sp == sp && self.pc == pc
     }
 
-    /// Where `fp` is dead, it need not be what it was in the last walk.
-    pub(crate) fn cursor(&self) -> Cursor {
-        Cursor { pc: self.pc, sp: self.sp, fp: self.fp }
+    /// Whether no step from here reads the frame pointer.
+    #[inline(always)]
+    pub(crate) fn ignores_fp(&self) -> bool {
+        self.fp_is_dead
     }
 }
 
@@ -161,7 +180,8 @@ impl Path {
         });
     }
 
-    /// Interns the frames, root first, below `parent`. Words are counted from `word_base` from now on.
+    /// Interns the frames, root first, below `parent`. Words are counted from `word_base` from now on. `module_of` is
+    /// asked for the module of a pc that a new node needs and the path doesn't know.
     ///
     /// Returns the leaf's stack.
     #[inline(always)]
@@ -170,22 +190,28 @@ impl Path {
         parent: Stack,
         word_base: u32,
         tree: &mut Interner<'_, impl Sink>,
+        mut module_of: impl FnMut(u64) -> u32,
     ) -> Stack {
         let filled = self.records.items.get_mut(..self.records.len).unwrap_or_default();
         // All hashes first, so that the processor waits for many slots of the tree at the same time.
-        let (mut hash, mut seen) = (parent.hash, 0);
+        let mut hash = parent.hash;
         for record in filled.iter_mut().rev() {
-            hash = record.frame().hash_after(hash);
+            hash = record.key().hash_after(hash);
             record.hash = hash;
-            seen |= tree.peek(hash);
+            if let Some(slot) = tree.slot_of(hash) {
+                prefetch(slot);
+            }
         }
-        core::hint::black_box(seen);
         let mut stack = parent;
         for (index, record) in filled.iter_mut().enumerate().rev() {
             if record.flags.contains(FrameFlags::GUESS) && self.last_guess.is_none() {
                 self.last_guess = Some(index);
             }
-            stack = tree.child(stack, record.frame(), record.hash);
+            let (pc, flags, known) = (record.pc, record.flags, record.module);
+            stack = tree.child(stack, record.key(), record.hash, || {
+                let module = if known == UNKNOWN { module_of(pc) } else { known };
+                Frame { pc, module, flags }
+            });
             record.node = stack.node;
             record.hash = stack.hash;
             record.word = record.word.wrapping_add(word_base);
@@ -207,6 +233,24 @@ pub(crate) struct Memo {
     /// each page.
     last_guess: Option<usize>,
     pub(crate) end: MemoEnd,
+}
+
+/// The index of the first word that is not what it was. Most often there is none, so the search takes four at a time;
+/// still, none is read before those in front of it were found unchanged.
+///
+/// # Safety
+/// All words can be read.
+#[inline(always)]
+pub(crate) unsafe fn first_changed(words: &[Word]) -> Option<usize> {
+    // SAFETY: the caller's promise.
+    let changed = |word: &Word| unsafe { read_word(word.address) } != word.value;
+    let (fours, rest) = words.as_chunks::<4>();
+    for (index, [a, b, c, d]) in fours.iter().enumerate() {
+        if changed(a) || changed(b) || changed(c) || changed(d) {
+            return words.iter().skip(4 * index).position(changed).map(|at| 4 * index + at);
+        }
+    }
+    rest.iter().position(changed).map(|at| 4 * fours.len() + at)
 }
 
 /// How the last walk ended.
@@ -274,7 +318,7 @@ impl Memo {
             words.iter().position(|w| stack.read(w.address) != Some(w.value))
         } else if stack.range().covers(self.range) {
             // SAFETY: the words lie in `self.range`, which lies in the stack's current range.
-            words.iter().position(|w| unsafe { read_word(w.address) } != w.value)
+            unsafe { first_changed(words) }
         } else {
             words.iter().position(|w| stack.read(w.address) != Some(w.value))
         };
@@ -294,6 +338,16 @@ impl Memo {
             path.records.push(Record { word: record.word.wrapping_add(base), ..*record });
         }
         path.words.0.extend(self.words.get(first..end).unwrap_or(&[]));
+    }
+
+    /// The words of the whole walk and the range that they were read from, if the walk is one that can be told by its
+    /// words alone: complete, and without a guess.
+    pub(crate) fn whole(&self) -> Option<(&Record, &[Word], Range)> {
+        if self.end != MemoEnd::Root || self.last_guess.is_some() {
+            return None;
+        }
+        let leaf = self.records.get(self.leaf)?;
+        Some((leaf, self.words.get(leaf.word as usize..)?, self.range))
     }
 
     /// Where the words of a path of that many words would begin, in front of the frames from `kept`.

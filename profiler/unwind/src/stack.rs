@@ -102,6 +102,13 @@ impl StackMemory {
         self.range
     }
 
+    /// The range of the stack that `sp` points into, if the last walk was on it and trusted it: what a walk from `sp`
+    /// would begin with.
+    #[inline(always)]
+    pub(crate) fn range_at(&self, sp: u64) -> Option<Range> {
+        (!self.distrusted && self.range.holds_word(sp)).then_some(self.range)
+    }
+
     /// The word at `address`, if it can be read.
     #[inline(always)]
     pub fn read(&mut self, address: u64) -> Option<u64> {

@@ -76,17 +76,21 @@ impl Stack {
     pub(crate) const ROOT: Stack = Stack { node: NodeId::ROOT, hash: 0 };
 }
 
-impl Frame {
-    /// The pc with the flags in the bits above any user address.
+/// A frame's pc with the flags in the bits above any user address: what tells frames of one parent apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(transparent)]
+pub(crate) struct FrameKey(u64);
+
+impl FrameKey {
     #[inline(always)]
-    fn key(&self) -> u64 {
-        self.pc ^ (u64::from(self.flags.bits()) << FLAG_SHIFT)
+    pub(crate) fn new(pc: u64, flags: FrameFlags) -> Self {
+        FrameKey(pc ^ (u64::from(flags.bits()) << FLAG_SHIFT))
     }
 
     /// The hash of a stack of this frame, called from a stack of the hash `parent`.
     #[inline(always)]
-    pub(crate) fn hash_after(&self, parent: u64) -> u64 {
-        (parent.rotate_left(23) ^ self.key()).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    pub(crate) fn hash_after(self, parent: u64) -> u64 {
+        (parent.rotate_left(23) ^ self.0).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 }
 
@@ -103,9 +107,8 @@ impl<F: FnMut(NodeId, NodeId, Frame)> Sink for F {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Slot {
-    /// The pc with the flags in the bits above any user address.
-    key: u64,
+pub(crate) struct Slot {
+    key: FrameKey,
     parent: u32,
     /// 0 in an empty slot.
     node: u32,
@@ -184,7 +187,7 @@ impl StackTree {
     }
 
     #[inline(always)]
-    fn find(&self, parent: NodeId, key: u64, hash: u64) -> Option<NodeId> {
+    fn find(&self, parent: NodeId, key: FrameKey, hash: u64) -> Option<NodeId> {
         let mask = self.slots.len().wrapping_sub(1);
         let mut index = self.first_index(hash);
         while let Some(slot) = self.slots.get(index) {
@@ -201,7 +204,7 @@ impl StackTree {
 
     /// Makes the node, or returns `None` where there is no room for it.
     #[inline(never)]
-    fn insert(&mut self, parent: NodeId, key: u64, hash: u64) -> Option<NodeId> {
+    fn insert(&mut self, parent: NodeId, key: FrameKey, hash: u64) -> Option<NodeId> {
         let held = self.nodes.wrapping_add(1).wrapping_sub(self.first) as usize;
         if (held >= self.slots.len() / 4 * 3 && !self.make_room()) || self.nodes == u32::MAX {
             self.lost = self.lost.wrapping_add(1);
@@ -278,24 +281,30 @@ impl<'a, S: Sink> Interner<'a, S> {
         Interner { tree, sink }
     }
 
-    /// Loads something of where a stack with this hash would be: to be done ahead of its use. Of no meaning otherwise.
+    /// Where the search for a stack with this hash begins: worth a prefetch.
     #[inline(always)]
-    pub(crate) fn peek(&self, hash: u64) -> u32 {
-        self.tree.slots.get(self.tree.first_index(hash)).map_or(0, |slot| slot.node)
+    pub(crate) fn slot_of(&self, hash: u64) -> Option<&Slot> {
+        self.tree.slots.get(self.tree.first_index(hash))
     }
 
-    /// The stack in which `frame` was called from `parent`, of this hash; a new node is told to the sink.
+    /// The stack in which the frame with this key was called from `parent`, of this hash; a new node is told to the
+    /// sink, with what `frame` says.
     ///
     /// Without memory for a new node, the answer is `parent`: the stack then lacks the frame, and
     /// [`StackTree::lost_frames`] counts it.
     #[inline(always)]
-    pub(crate) fn child(&mut self, parent: Stack, frame: Frame, hash: u64) -> Stack {
-        let key = frame.key();
+    pub(crate) fn child(
+        &mut self,
+        parent: Stack,
+        key: FrameKey,
+        hash: u64,
+        frame: impl FnOnce() -> Frame,
+    ) -> Stack {
         let node = match self.tree.find(parent.node, key, hash) {
             Some(node) => node,
             None => {
                 let Some(node) = self.tree.insert(parent.node, key, hash) else { return parent };
-                self.sink.node(node, parent.node, frame);
+                self.sink.node(node, parent.node, frame());
                 node
             }
         };
@@ -325,9 +334,10 @@ mod tests {
                 assert_eq!(id.0 as usize, told.len());
                 told.push((parent, frame.pc, frame.flags.bits()));
             };
-            let frame = Frame { pc, module: 1, flags };
+            let key = FrameKey::new(pc, flags);
+            let frame = || Frame { pc, module: 1, flags };
             let stack =
-                Interner::new(&mut tree, &mut sink).child(parent, frame, frame.hash_after(parent.hash));
+                Interner::new(&mut tree, &mut sink).child(parent, key, key.hash_after(parent.hash), frame);
             assert_eq!(told[stack.node.0 as usize], (parent.node, pc, flags.bits()));
             if stack.node.0 as usize == known.len() {
                 known.push(stack);
@@ -346,8 +356,9 @@ mod tests {
         let mut tree = every_node_is_what_it_was_told_to_be(20);
         tree.reset();
         let frame = Frame { pc: 5, module: 0, flags: FrameFlags::NONE };
+        let key = FrameKey::new(frame.pc, frame.flags);
         let first =
-            Interner::new(&mut tree, &mut |_, _, _| ()).child(Stack::ROOT, frame, frame.hash_after(0));
+            Interner::new(&mut tree, &mut |_, _, _| ()).child(Stack::ROOT, key, key.hash_after(0), || frame);
         assert_eq!(first.node, NodeId(1));
     }
 

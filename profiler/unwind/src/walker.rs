@@ -2,18 +2,21 @@
 
 use crate::Error;
 use crate::cache::RuleCache;
-use crate::memo::{Memo, MemoEnd, Path};
-use crate::native::{Cursor, FullState, Registers, RuleKind, step, step_by_frame_pointer};
-use crate::resolve::{Outcome, Resolver, RuleEntry};
+use crate::memo::{Memo, MemoEnd, Path, UNKNOWN};
+use crate::native::{
+    Cursor, FramePointer, FullState, PackedRule, Registers, RuleKind, Start, step, step_by_frame_pointer,
+};
+use crate::recent::Recent;
+use crate::resolve::{Outcome, Resolver};
 use crate::stack::StackMemory;
-use crate::tree::{Frame, FrameFlags, Interner, NodeId, Sink, Stack, StackTree};
+use crate::tree::{Frame, FrameFlags, FrameKey, Interner, NodeId, Sink, Stack, StackTree};
 
 /// How much a [`Walker`] may see and hold.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// The most frames that a stack keeps; those nearest to the leaf are kept. Clamped to 1..=65536.
     ///
-    /// A walker takes 192 bytes of memory per frame of this limit; pages that no stack was deep enough for are
+    /// A walker takes 192 bytes of memory per frame of this limit, and 288 kB for recent walks; pages that no stack was deep enough for are
     /// never touched after a zeroing allocation.
     pub max_frames: usize,
     /// The binary logarithm of the number of cached rules, 24 bytes each. Clamped to 6..=20.
@@ -68,21 +71,21 @@ impl Walker {
             stack: StackMemory::new(),
             path: Path::new(max_frames)?,
             memo: Memo::new(max_frames)?,
+            recent: Recent::new()?,
             max_frames,
             last_end: End::Open,
         };
         Ok(Walker { walk, tree: StackTree::new(config.tree_bits.clamp(10, 28)) })
     }
 
-    /// Walks from these registers to the root, reusing the last walk as far as it is proved to hold.
-    pub fn walk(
-        &mut self,
-        registers: &Registers,
-        resolver: &mut impl Resolver,
-        sink: &mut impl Sink,
-    ) -> NodeId {
+    /// Walks from these registers to the root, reusing a recent walk, or the last one as far as it is proved to hold.
+    #[inline(always)]
+    pub fn walk(&mut self, start: &impl Start, resolver: &mut impl Resolver, sink: &mut impl Sink) -> NodeId {
+        if let Some(node) = self.walk.recent_walk(start) {
+            return node;
+        }
         let tree = &mut Interner::new(&mut self.tree, sink);
-        self.walk.memoised(registers, resolver, tree)
+        self.walk.memoised(start, resolver, tree)
     }
 
     /// Walks every frame. The answer is that of [`walk`](Self::walk); a difference is a bug, unless the tree was emptied in between.
@@ -90,12 +93,12 @@ impl Walker {
     /// Neither uses nor changes the last walk. Rules come from the cache.
     pub fn walk_unmemoised(
         &mut self,
-        registers: &Registers,
+        start: &impl Start,
         resolver: &mut impl Resolver,
         sink: &mut impl Sink,
     ) -> NodeId {
         let tree = &mut Interner::new(&mut self.tree, sink);
-        self.walk.unmemoised(registers, resolver, tree)
+        self.walk.unmemoised(start, resolver, tree)
     }
 
     /// Makes a full step for every frame: neither the last walk nor any fast rule is used.
@@ -103,12 +106,12 @@ impl Walker {
     /// For checks. About a microsecond a frame.
     pub fn walk_by_cfi(
         &mut self,
-        registers: &Registers,
+        start: &impl Start,
         resolver: &mut impl Resolver,
         sink: &mut impl Sink,
     ) -> NodeId {
         let tree = &mut Interner::new(&mut self.tree, sink);
-        self.walk.by_cfi(registers, resolver, tree)
+        self.walk.by_cfi(start.registers(), resolver, tree)
     }
 
     /// How the last walk ended.
@@ -125,6 +128,7 @@ impl Walker {
     pub fn flush(&mut self) {
         self.walk.cache.clear();
         self.walk.memo.forget();
+        self.walk.recent.forget();
     }
 
     /// To be called when modules were removed, since a pc may soon mean something else: forgets all, the tree too.
@@ -140,6 +144,7 @@ impl Walker {
     pub fn forget_stacks(&mut self) {
         self.walk.stack.forget();
         self.walk.memo.forget();
+        self.walk.recent.forget();
     }
 }
 
@@ -150,6 +155,7 @@ struct Gatherer {
     stack: StackMemory,
     path: Path,
     memo: Memo,
+    recent: Recent,
     max_frames: usize,
     last_end: End,
 }
@@ -163,17 +169,33 @@ enum Gathered {
 }
 
 impl Gatherer {
-    #[inline]
+    /// The node of a recent walk, if that is what a walk would come to now.
+    #[inline(always)]
+    fn recent_walk(&mut self, start: &impl Start) -> Option<NodeId> {
+        let range = self.stack.range_at(start.sp())?;
+        let node = self.recent.find(start.pc(), start.sp(), start.bp(), range)?;
+        self.last_end = End::Root;
+        Some(node)
+    }
+
+    /// Keeps the walk that the memo holds.
+    fn remember(&mut self) {
+        if let Some((leaf, words, range)) = self.memo.whole() {
+            self.recent.keep(leaf.leaf(), words, range);
+        }
+    }
+
+    #[inline(never)]
     fn memoised(
         &mut self,
-        registers: &Registers,
+        start: &impl Start,
         resolver: &mut impl Resolver,
         tree: &mut Interner<'_, impl Sink>,
     ) -> NodeId {
-        match self.gather(registers, self.memo.leaf(), resolver) {
+        match self.gather(start, self.memo.leaf(), resolver) {
             Gathered::Full => {
                 self.memo.forget();
-                self.by_cfi(registers, resolver, tree)
+                self.by_cfi(start.registers(), resolver, tree)
             }
             Gathered::Done { kept, end } => {
                 self.last_end = end.into();
@@ -184,15 +206,17 @@ impl Gatherer {
                 if self.path.len() == 0 {
                     // All of it was there.
                     self.memo.cut_to(kept);
+                    self.remember();
                     return parent.node;
                 }
                 let base = self.memo.word_base(kept, &self.path);
-                let leaf = self.path.intern(parent, base, tree);
+                let leaf = self.path.intern(parent, base, tree, module_of(&self.cache, resolver));
                 match self.stack.range_of_walk() {
                     Some(range) => self.memo.store(kept, &self.path, range),
                     None => self.memo.forget(),
                 }
                 self.memo.end = end;
+                self.remember();
                 leaf.node
             }
         }
@@ -200,30 +224,25 @@ impl Gatherer {
 
     fn unmemoised(
         &mut self,
-        registers: &Registers,
+        start: &impl Start,
         resolver: &mut impl Resolver,
         tree: &mut Interner<'_, impl Sink>,
     ) -> NodeId {
-        match self.gather(registers, self.memo.len(), resolver) {
-            Gathered::Full => self.by_cfi(registers, resolver, tree),
+        match self.gather(start, self.memo.len(), resolver) {
+            Gathered::Full => self.by_cfi(start.registers(), resolver, tree),
             Gathered::Done { end, .. } => {
                 self.last_end = end.into();
                 let parent = root(end, tree);
-                self.path.intern(parent, 0, tree).node
+                self.path.intern(parent, 0, tree, module_of(&self.cache, resolver)).node
             }
         }
     }
 
     /// Gathers frames by fast rules. `memo_at` is the memo's leaf, or its length for no use of the memo.
     #[inline(always)]
-    fn gather(
-        &mut self,
-        registers: &Registers,
-        mut memo_at: usize,
-        resolver: &mut impl Resolver,
-    ) -> Gathered {
+    fn gather(&mut self, start: &impl Start, mut memo_at: usize, resolver: &mut impl Resolver) -> Gathered {
         // Scalars, so that they stay in registers: a cursor in memory is written by words and read by pairs.
-        let Cursor { mut pc, mut sp, mut fp } = registers.cursor();
+        let (mut pc, mut sp, mut fp) = (start.pc(), start.sp(), FramePointer::known(start.bp()));
         self.path.clear();
         self.stack.begin(sp);
         let memo_len = self.memo.len();
@@ -235,14 +254,26 @@ impl Gatherer {
                     memo_at += 1;
                     continue;
                 }
-                if old.is(Cursor { pc, sp, fp }) {
+                if !old.is_at(pc, sp) {
+                    break;
+                }
+                let same = if old.ignores_fp() {
+                    true
+                } else if fp.settle(&mut self.stack, &mut self.path.words) {
+                    old.fp == fp.value()
+                } else {
+                    return ended(MemoEnd::Open);
+                };
+                if same {
                     match self.reuse(memo_at) {
                         Reuse::Rest(end) => return Gathered::Done { kept: memo_at, end },
                         Reuse::Cut => return ended(MemoEnd::Depth),
                         Reuse::UpTo(changed) => {
                             self.memo.copy_to(memo_at, changed, &mut self.path);
                             if let Some(frame) = self.memo.get(changed) {
-                                Cursor { pc, sp, fp } = frame.cursor();
+                                (pc, sp) = (frame.pc, frame.sp);
+                                // Where it is dead, it need not be what it was in the last walk.
+                                fp = FramePointer::known(frame.fp);
                             }
                             memo_at = changed + 1;
                         }
@@ -250,40 +281,46 @@ impl Gatherer {
                 }
                 break;
             }
-            let entry = match self.cache.get(pc) {
-                Some(entry) => entry,
+            let rule = match self.cache.get(pc) {
+                Some(rule) => rule,
                 None => self.miss(pc, resolver),
             };
-            let kind = entry.rule.kind;
-            if kind == RuleKind::NotCode && self.path.len() != 0 {
-                return ended(MemoEnd::Open);
+            let ignores_fp = rule.ignores_bp();
+            if !ignores_fp {
+                if rule.is(RuleKind::NotCode) && self.path.len() != 0 {
+                    return ended(MemoEnd::Open);
+                }
+                if !fp.settle(&mut self.stack, &mut self.path.words) {
+                    return ended(MemoEnd::Open);
+                }
             }
             if self.path.len() == self.max_frames {
                 return ended(MemoEnd::Depth);
             }
-            let at = Cursor { pc, sp, fp };
-            if kind == RuleKind::FramePointer {
-                self.path.push(at, entry.module_id, FrameFlags::GUESS, false);
+            let at = Cursor { pc, sp, fp: fp.value() };
+            if rule.is(RuleKind::FramePointer) {
+                self.path.push(at, UNKNOWN, FrameFlags::GUESS, false);
                 match step_by_frame_pointer(at, &mut self.stack, &mut self.path.words) {
-                    Some(caller) if caller.pc != 0 => Cursor { pc, sp, fp } = caller,
+                    Some(caller) if caller.pc != 0 => {
+                        (pc, sp) = (caller.pc, caller.sp);
+                        fp = FramePointer::known(caller.fp);
+                    }
                     Some(_) => return ended(MemoEnd::Root),
                     None => return ended(MemoEnd::Open),
                 }
                 continue;
             }
-            self.path.push(at, entry.module_id, FrameFlags::NONE, entry.rule.ignores_bp());
-            match kind {
-                RuleKind::Root => return ended(MemoEnd::Root),
-                RuleKind::Full => return Gathered::Full,
-                _ => {}
-            }
-            let Some(caller) = step(entry.rule, at, &mut self.stack, &mut self.path.words) else {
-                return ended(MemoEnd::Open);
+            self.path.push(at, UNKNOWN, FrameFlags::NONE, ignores_fp);
+            let Some(caller) = step(rule, sp, &mut fp, &mut self.stack, &mut self.path.words) else {
+                if rule.is(RuleKind::Full) {
+                    return Gathered::Full;
+                }
+                return ended(if rule.is(RuleKind::Root) { MemoEnd::Root } else { MemoEnd::Open });
             };
-            if caller.pc == 0 {
+            (pc, sp) = caller;
+            if pc == 0 {
                 return ended(MemoEnd::Root);
             }
-            Cursor { pc, sp, fp } = caller;
         }
     }
 
@@ -311,10 +348,10 @@ impl Gatherer {
 
     #[cold]
     #[inline(never)]
-    fn miss(&mut self, pc: u64, resolver: &mut impl Resolver) -> RuleEntry {
+    fn miss(&mut self, pc: u64, resolver: &mut impl Resolver) -> PackedRule {
         let entry = resolver.rule(pc, true);
         self.cache.insert(pc, entry);
-        entry
+        PackedRule::new(entry.rule)
     }
 
     /// Walks all frames by full steps.
@@ -322,13 +359,13 @@ impl Gatherer {
     #[inline(never)]
     fn by_cfi(
         &mut self,
-        registers: &Registers,
+        registers: Registers,
         resolver: &mut impl Resolver,
         tree: &mut Interner<'_, impl Sink>,
     ) -> NodeId {
         self.path.clear();
         self.stack.begin(registers.sp);
-        let mut state = FullState::new(registers);
+        let mut state = FullState::new(&registers);
         let end = loop {
             let at = Cursor { pc: state.pc(), sp: state.sp(), fp: 0 };
             let before = self.path.len();
@@ -349,8 +386,14 @@ impl Gatherer {
         };
         self.last_end = end.into();
         let parent = root(end, tree);
-        self.path.intern(parent, 0, tree).node
+        self.path.intern(parent, 0, tree, module_of(&self.cache, resolver)).node
     }
+}
+
+/// Looks up the module of a return address that a fast rule was found for.
+fn module_of(cache: &RuleCache, resolver: &mut impl Resolver) -> impl FnMut(u64) -> u32 {
+    // The rule may have fallen out of the cache since.
+    move |pc| cache.module(pc).unwrap_or_else(|| resolver.rule(pc, true).module_id)
 }
 
 /// What of the memo can be reused.
@@ -370,5 +413,6 @@ fn root(end: MemoEnd, tree: &mut Interner<'_, impl Sink>) -> Stack {
         return Stack::ROOT;
     }
     let cut = Frame { pc: 0, module: 0, flags: FrameFlags::TRUNCATED };
-    tree.child(Stack::ROOT, cut, cut.hash_after(Stack::ROOT.hash))
+    let key = FrameKey::new(cut.pc, cut.flags);
+    tree.child(Stack::ROOT, key, key.hash_after(Stack::ROOT.hash), || cut)
 }

@@ -38,9 +38,35 @@ pub(crate) struct Cursor {
     pub(crate) fp: u64,
 }
 
-impl Registers {
+/// Where a walk starts: what of [`Registers`] the fast rules need, and the rest when it is asked for.
+pub trait Start {
+    #[expect(missing_docs, reason = "registers by their own names")]
+    fn pc(&self) -> u64;
+    #[expect(missing_docs, reason = "registers by their own names")]
+    fn sp(&self) -> u64;
+    #[expect(missing_docs, reason = "registers by their own names")]
+    fn bp(&self) -> u64;
+    /// All of them. Off the hot path.
+    fn registers(&self) -> Registers;
+}
+
+impl Start for Registers {
     #[inline(always)]
-    pub(crate) fn cursor(&self) -> Cursor {
-        Cursor { pc: self.pc, sp: self.sp, fp: self.bp }
+    fn pc(&self) -> u64 {
+        self.pc
+    }
+
+    #[inline(always)]
+    fn sp(&self) -> u64 {
+        self.sp
+    }
+
+    #[inline(always)]
+    fn bp(&self) -> u64 {
+        self.bp
+    }
+
+    fn registers(&self) -> Registers {
+        *self
     }
 }

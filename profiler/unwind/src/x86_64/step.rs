@@ -1,7 +1,7 @@
 //! From a frame to its caller by a fast rule. The inner loop of a walk.
 
 use super::registers::Cursor;
-use super::rule::{FrameRegister, RuleKind, UnwindRule};
+use super::rule::{FrameRegister, PackedRule, RuleKind};
 use crate::memo::Words;
 use crate::stack::StackMemory;
 
@@ -9,36 +9,80 @@ const WORD: u64 = 8;
 /// A guess that would make a frame larger than this is not believed.
 const LARGEST_GUESSED_FRAME: u64 = 1 << 20;
 
-/// The caller's frame, by a rule of kind `Sp`, `Bp` or `BpDeref`; `None` where it can't be found and for other kinds.
-/// A caller at pc 0 is the end of the stack.
+/// The frame pointer of a frame. Where a callee saved it, it is read only when a step needs it: most code uses the
+/// register for anything, saves it, and never asks what it was.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FramePointer {
+    /// Of no meaning while it has to be read.
+    value: u64,
+    /// Where it is saved, as long as it was not read; else 0.
+    slot: u64,
+}
+
+impl FramePointer {
+    #[inline(always)]
+    pub(crate) fn known(value: u64) -> Self {
+        FramePointer { value, slot: 0 }
+    }
+
+    /// What it was last known to be: its value, unless no step from here reads it.
+    #[inline(always)]
+    pub(crate) fn value(self) -> u64 {
+        self.value
+    }
+
+    /// Reads it if that was not done yet. False where that can't be done.
+    ///
+    /// The word is one of those that were read to leave the callee, so this comes before the frame goes to the path.
+    #[inline(always)]
+    pub(crate) fn settle(&mut self, stack: &mut StackMemory, words: &mut Words) -> bool {
+        if self.slot == 0 {
+            return true;
+        }
+        match read(self.slot, stack, words) {
+            Some(value) => {
+                *self = Self::known(value);
+                true
+            }
+            None => false,
+        }
+    }
+}
+
+/// The pc and the sp of the caller's frame, by a rule of kind `Sp`, `Bp` or `BpDeref`; `None` where it can't be found
+/// and for other kinds. A caller at pc 0 is the end of the stack.
 ///
-/// Each word that is read goes to `words`; there are at most three. A result other than `None` is a function of the
-/// rule, the cursor and these words.
+/// `fp` becomes that of the caller. Unless the rule ignores it, it must have been [settled](FramePointer::settle).
+/// Each word that is read goes to `words`; with the one of `settle` there are at most three. A result other than
+/// `None` is a function of the rule, the frame and these words.
 #[inline(always)]
 pub(crate) fn step(
-    rule: UnwindRule,
-    at: Cursor,
+    rule: PackedRule,
+    sp: u64,
+    fp: &mut FramePointer,
     stack: &mut StackMemory,
     words: &mut Words,
-) -> Option<Cursor> {
-    let offset = i64::from(rule.cfa_offset) as u64;
-    let cfa = match rule.kind {
-        RuleKind::Sp => at.sp.wrapping_add(offset),
-        RuleKind::Bp => at.fp.wrapping_add(offset),
-        RuleKind::BpDeref => read(at.fp.wrapping_add(offset), stack, words)?,
-        _ => return None,
+) -> Option<(u64, u64)> {
+    let cfa = if rule.is(RuleKind::Sp) {
+        sp.wrapping_add(rule.cfa_offset())
+    } else if rule.is(RuleKind::Bp) {
+        fp.value.wrapping_add(rule.cfa_offset())
+    } else if rule.is(RuleKind::BpDeref) {
+        read(fp.value.wrapping_add(rule.cfa_offset()), stack, words)?
+    } else {
+        return None;
     };
-    if cfa <= at.sp {
+    if cfa <= sp {
         return None;
     }
     let pc = read(cfa.wrapping_sub(WORD), stack, words)?;
-    let saved = i64::from(rule.bp_offset) as u64;
-    let fp = match rule.bp {
-        FrameRegister::Same => at.fp,
-        FrameRegister::AtCfa => read(cfa.wrapping_add(saved), stack, words)?,
-        FrameRegister::AtBp => read(at.fp.wrapping_add(saved), stack, words)?,
-    };
-    Some(Cursor { pc, sp: cfa, fp })
+    if rule.finds_bp(FrameRegister::AtCfa) {
+        // Not 0: the word before the CFA was read, and the offset has 16 bits. Linux maps nothing that low.
+        fp.slot = cfa.wrapping_add(rule.bp_offset());
+    } else if rule.finds_bp(FrameRegister::AtBp) {
+        *fp = FramePointer::known(read(fp.value.wrapping_add(rule.bp_offset()), stack, words)?);
+    }
+    Some((pc, cfa))
 }
 
 /// The caller's frame, by a frame pointer that nothing vouches for: `push rbp; mov rbp, rsp` is assumed, and checked.
