@@ -2,7 +2,7 @@
 //! and iced-x86 on the same windows.
 
 use clap::{Parser, Subcommand};
-use grapnel_benches::measure::{self, Failed, TOOLS};
+use grapnel_benches::measure::{self, Failed, TOOLS, Tool};
 use grapnel_benches::{
     hooks::{
         self,
@@ -152,9 +152,19 @@ fn run(chosen: &[workloads::Workload], rounds: usize) -> Result<String, Failed> 
     machine.push(format!("Load of the last minute before the runs: {}", machine::load()));
     let mut rows = Vec::new();
     for workload in chosen {
-        let events = measure::events(workload)?;
-        let samples = TOOLS.map(|tool| (tool, Vec::new())).into();
-        rows.push(table::Row { name: workload.name, what: workload.what, events, samples });
+        let peak = |tool| measure::peak(workload, tool).map(|peak| (tool, peak));
+        rows.push(table::Row {
+            name: workload.name,
+            what: workload.what,
+            events: measure::events(workload)?,
+            slowdown: workload.slowdown,
+            live: workload.live,
+            peaks: [Tool::Bare, Tool::Heaptrack, Tool::Grapnel]
+                .map(peak)
+                .into_iter()
+                .collect::<Result<_, _>>()?,
+            samples: TOOLS.map(|tool| (tool, Vec::new())).into(),
+        });
     }
     for round in 0..rounds {
         for (workload, row) in chosen.iter().zip(&mut rows) {

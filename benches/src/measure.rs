@@ -1,6 +1,6 @@
 //! Runs a workload and takes its time.
 
-use crate::workloads::Workload;
+use crate::workloads::{self, Workload};
 use grapnel_tests::{programs, run, truth};
 use std::ffi::OsString;
 use std::fs::File;
@@ -17,10 +17,12 @@ pub enum Tool {
     Heaptrack,
     /// `grapnel run -q`.
     Grapnel,
+    /// `grapnel run`, which counts while it records, for the summary.
+    Counting,
 }
 
 /// All tools, in the order of the table.
-pub const TOOLS: [Tool; 3] = [Tool::Bare, Tool::Heaptrack, Tool::Grapnel];
+pub const TOOLS: [Tool; 4] = [Tool::Bare, Tool::Heaptrack, Tool::Grapnel, Tool::Counting];
 
 /// One run.
 #[derive(Clone, Copy, Debug)]
@@ -59,20 +61,17 @@ fn children_cpu() -> f64 {
 }
 
 fn prefix(tool: Tool, dir: &Path) -> Vec<OsString> {
+    let grapnel = |options: &[&str]| {
+        let mut words: Vec<OsString> = vec![programs::grapnel().into(), "run".into()];
+        words.extend(options.iter().map(OsString::from));
+        words.extend(["-o".into(), dir.join("t.grapnel").into(), "--".into()]);
+        words
+    };
     match tool {
         Tool::Bare => Vec::new(),
         Tool::Heaptrack => vec!["heaptrack".into(), "-r".into(), "-o".into(), dir.join("t").into()],
-        Tool::Grapnel => {
-            let trace = dir.join("t.grapnel");
-            vec![
-                programs::grapnel().into(),
-                "run".into(),
-                "-q".into(),
-                "-o".into(),
-                trace.into(),
-                "--".into(),
-            ]
-        }
+        Tool::Grapnel => grapnel(&["-q"]),
+        Tool::Counting => grapnel(&[]),
     }
 }
 
@@ -113,6 +112,33 @@ pub fn run_once(workload: &Workload, tool: Tool) -> Result<Sample, Failed> {
 fn bytes_in(dir: &Path) -> u64 {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.metadata().ok()).map(|facts| facts.len()).sum()
+}
+
+/// The peak of the workload's own memory under the tool, in bytes: what the kernel had in memory for its process, what it
+/// shares with the tool included.
+///
+/// # Errors
+/// When it can't be started, fails, or doesn't tell.
+pub fn peak(workload: &Workload, tool: Tool) -> Result<u64, Failed> {
+    let (dir, told) = (run::temporary_dir(), run::temporary_dir());
+    let library = programs::library_of(&workloads::source("peak.c"));
+    let mut command = command(workload, &prefix(tool, dir.path()))?;
+    command.env("PEAK_DIR", told.path()).env("LD_PRELOAD", library);
+    let status = command.status().map_err(|error| failed(workload.name, error))?;
+    if !status.success() {
+        return Err(failed(&format!("{tool:?} of {}", workload.name), status));
+    }
+    let program = Path::new(&workload.argv[0]).file_name().unwrap_or_default().to_string_lossy();
+    let entries = std::fs::read_dir(told.path()).into_iter().flatten().flatten();
+    let texts = entries.filter_map(|entry| std::fs::read_to_string(entry.path()).ok());
+    let peaks = texts.filter_map(|text| {
+        let field = |name| text.lines().find_map(|line: &str| line.strip_prefix(name)).map(str::trim);
+        let kib = field("VmHWM:")?.trim_end_matches("kB").trim().parse::<u64>().ok()?;
+        // The kernel cuts long names off.
+        let is_it = field("Name:").is_some_and(|name| !name.is_empty() && program.starts_with(name));
+        is_it.then_some(kib << 10)
+    });
+    peaks.max().ok_or_else(|| Failed(format!("{} does not tell its peak", workload.name)))
 }
 
 /// How many events the workload has, as the counting library of the tests sees it: successful allocations,

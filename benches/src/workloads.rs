@@ -18,10 +18,27 @@ pub struct Workload {
     pub env: Vec<(&'static str, &'static str)>,
     /// The file that is its stdin.
     pub stdin: PathBuf,
+    /// How many times as long it may take under grapnel, of a program that people use.
+    pub slowdown: Option<f64>,
+    /// Blocks that are live at its peak, where they are so many that what is kept of them counts.
+    pub live: u64,
 }
 
-fn workload(name: &'static str, what: &'static str, argv: Vec<OsString>, stdin: PathBuf) -> Workload {
-    Workload { name, what, argv, env: Vec::new(), stdin }
+fn workload(name: &'static str, what: &'static str, argv: Vec<OsString>) -> Workload {
+    let stdin = PathBuf::from("/dev/null");
+    Workload { name, what, argv, env: Vec::new(), stdin, slowdown: None, live: 0 }
+}
+
+impl Workload {
+    fn real(mut self, slowdown: f64) -> Self {
+        self.slowdown = Some(slowdown);
+        self
+    }
+
+    fn reads(mut self, stdin: PathBuf) -> Self {
+        self.stdin = stdin;
+        self
+    }
 }
 
 fn words(all: &[&str]) -> Vec<OsString> {
@@ -34,9 +51,31 @@ fn write(dir: &Path, name: &str, text: &str) -> std::io::Result<PathBuf> {
     Ok(path)
 }
 
-fn synthetic(file: &str, thousands: &str) -> Vec<OsString> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs").join(file);
-    vec![programs::executable_of(&source).into(), thousands.into()]
+fn synthetic(file: &str, arguments: &[&str]) -> Vec<OsString> {
+    let program = programs::executable_of(&source(file)).into();
+    [program].into_iter().chain(words(arguments)).collect()
+}
+
+/// A source in `programs/`.
+pub fn source(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("programs").join(file)
+}
+
+/// clang++ where it is installed; else g++'s compiler proper, since heaptrack doesn't follow g++ into it.
+fn compiler(dir: &Path) -> std::io::Result<Workload> {
+    let source = write(dir, "x.cc", include_str!("inputs/x.cc"))?;
+    let clang = Path::new("/usr/bin/clang++");
+    if clang.exists() {
+        let mut argv = words(&["/usr/bin/clang++", "-O1", "-c", "-o"]);
+        argv.extend([dir.join("x.o").into(), source.into()]);
+        return Ok(workload("clang++", "clang++ -O1 -c of 60 lines of templates", argv).real(1.25));
+    }
+    let found = Command::new("gcc").arg("-print-prog-name=cc1plus").output()?;
+    let cc1plus = String::from_utf8_lossy(&found.stdout).trim().to_owned();
+    let mut argv =
+        words(&[&cc1plus, "-quiet", "-imultiarch", "x86_64-linux-gnu", "-D_GNU_SOURCE", "-O1", "-o"]);
+    argv.extend([dir.join("x.s").into(), source.into()]);
+    Ok(workload("cc1plus", "g++ -O1 of 60 lines of templates", argv).real(1.25))
 }
 
 /// All workloads; their inputs are written into `dir`.
@@ -44,65 +83,73 @@ fn synthetic(file: &str, thousands: &str) -> Vec<OsString> {
 /// # Errors
 /// When `dir` can't be written, or gcc can't be started.
 pub fn all(dir: &Path) -> std::io::Result<Vec<Workload>> {
-    let nothing = PathBuf::from("/dev/null");
     let script = write(dir, "work.py", include_str!("inputs/work.py"))?;
-    let source = write(dir, "x.cc", include_str!("inputs/x.cc"))?;
     let sql = write(dir, "work.sql", include_str!("inputs/work.sql"))?;
     let json = write(dir, "work.json", &json())?;
     let xml = write(dir, "work.xml", &xml())?;
 
-    let mut python =
-        workload("python3", "json, re, dictionaries, PYTHONMALLOC=malloc", Vec::new(), nothing.clone());
-    python.argv = vec!["/usr/bin/python3".into(), script.into()];
+    let argv = vec!["/usr/bin/python3".into(), script.into()];
+    let mut python = workload("python3", "json, re, dictionaries, PYTHONMALLOC=malloc", argv).real(1.5);
     python.env = vec![("PYTHONMALLOC", "malloc"), ("PYTHONHASHSEED", "0"), ("PYTHONDONTWRITEBYTECODE", "1")];
 
-    // The compiler proper, since heaptrack doesn't follow gcc into it.
-    let found = Command::new("gcc").arg("-print-prog-name=cc1plus").output()?;
-    let cc1plus = String::from_utf8_lossy(&found.stdout).trim().to_owned();
-    let mut compiler =
-        words(&[&cc1plus, "-quiet", "-imultiarch", "x86_64-linux-gnu", "-D_GNU_SOURCE", "-O1", "-o"]);
-    compiler.extend([dir.join("x.s").into(), source.into()]);
-
     let filter = "group_by(.tags[0]) | map({tag: .[0].tags[0], sum: (map(.v) | add), ids: map(.id)})";
+    let many = workload(
+        "many stacks",
+        "synthetic: one thread, a million live blocks, 700,000 stacks of 12 frames",
+        synthetic("many_stacks.c", &["1500"]),
+    );
     Ok(vec![
-        python,
-        workload("cc1plus", "g++ 12 -O1 of 60 lines of templates", compiler, nothing.clone()),
+        compiler(dir)?,
+        workload("jq", "group 200,000 objects, 14 MB", words(&["/usr/bin/jq", "-c", filter]))
+            .real(1.25)
+            .reads(json),
         workload(
             "sqlite3",
             "insert, index, join, update in memory",
             words(&["/usr/bin/sqlite3", "-batch", ":memory:"]),
-            sql,
-        ),
-        workload("jq", "group 50,000 objects", words(&["/usr/bin/jq", "-c", filter]), json),
+        )
+        .real(1.25)
+        .reads(sql),
+        python,
         workload(
             "xmllint",
-            "parse and format 150,000 elements",
+            "parse and format 450,000 elements, 11 MB",
             words(&["/usr/bin/xmllint", "--format", "-"]),
-            xml,
-        ),
+        )
+        .real(1.5)
+        .reads(xml),
         workload(
             "shallow",
-            "synthetic: one thread, one short stack",
-            synthetic("shallow.c", "8000"),
-            nothing.clone(),
+            "synthetic: one thread, one stack of 6 frames",
+            synthetic("shallow.c", &["6000"]),
         ),
         workload(
             "recursion",
             "synthetic: one thread, varied stacks of 40 frames",
-            synthetic("recursion.c", "3000"),
-            nothing.clone(),
+            synthetic("recursion.c", &["2000"]),
         ),
         workload(
-            "four threads",
-            "synthetic: four threads, stacks of about ten frames",
-            synthetic("four_threads.c", "1500"),
-            nothing,
+            "across",
+            "synthetic: two threads that free each other's blocks, 12 frames",
+            synthetic("across.c", &["4000"]),
         ),
+        workload(ONE_THREAD, "synthetic: the next with one thread", synthetic("threads.c", &["4000", "1"])),
+        workload(
+            EIGHT_THREADS,
+            "synthetic: eight threads, stacks of about 12 frames",
+            synthetic("threads.c", &["4000", "8"]),
+        ),
+        Workload { live: 1_000_000, ..many },
     ])
 }
 
+/// The workloads that differ in nothing but the number of their threads.
+pub const ONE_THREAD: &str = "1 thread";
+/// See [`ONE_THREAD`].
+pub const EIGHT_THREADS: &str = "8 threads";
+
 fn json() -> String {
-    let items: Vec<String> = (0..50_000)
+    let items: Vec<String> = (0..200_000)
         .map(|n| {
             format!(
                 "{{\"id\":{n},\"tags\":[\"a{}\",\"b\",\"c{}\"],\"v\":{n}.5,\"o\":{{\"k\":null}}}}",
@@ -115,7 +162,7 @@ fn json() -> String {
 }
 
 fn xml() -> String {
-    let items: String = (0..50_000)
+    let items: String = (0..150_000)
         .map(|n| {
             format!("<item id=\"{n}\"><name kind=\"k{}\">name {n}</name><v>{}</v></item>\n", n % 31, n * 3)
         })

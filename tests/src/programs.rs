@@ -114,6 +114,12 @@ pub fn cxx_library(name: &str) -> PathBuf {
     compile("g++", &["-std=c++17", "-fPIC", "-shared"], &source, &format!("lib{name}.so"))
 }
 
+/// The shared library of a C source that lies elsewhere. Its name is the source's.
+pub fn library_of(source: &Path) -> PathBuf {
+    let name = source.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    compile("gcc", LIBRARY, source, &format!("elsewhere-lib{name}.so"))
+}
+
 /// One of the two libraries of `programs/plug.c`: `a` or `b`.
 pub fn plug(which: &str) -> PathBuf {
     let count = if which == "a" { "-DCOUNT=3" } else { "-DCOUNT=5" };
