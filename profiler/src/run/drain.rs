@@ -1,6 +1,7 @@
 //! The drain: finds processes as they join the session, empties their rings, ends their traces.
 
-use super::recording::{Finished, ProcessId, Recording, describe};
+use super::identity::{ProcessId, describe};
+use super::recording::{Finished, Recording};
 use super::shared::{LIMIT, Segment, Session, futex_wait, futex_wake};
 use super::spawn::short_name;
 use grapnel_trace::Exit;

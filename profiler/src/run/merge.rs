@@ -19,7 +19,6 @@ use grapnel_trace::heap::HeapEvent;
 use grapnel_trace::wire::{BadRecord, SHARDS, shard};
 use hashbrown::HashMap;
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 
 /// Takes the events in order, with the processor's clock of each.
 pub(crate) trait Output {
@@ -52,11 +51,29 @@ impl Nodes {
     }
 }
 
+/// A queue's first event with a place in the order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Front {
+    ticks: u64,
+    index: usize,
+}
+
+/// Puts a front where it belongs among others, the earliest of which is the last. The way is short: a queue whose turn it was
+/// stays near the end, and few of a process's threads run at a time.
+#[inline]
+fn put_back(fronts: &mut Vec<Front>, front: Front) {
+    let at = fronts.iter().rposition(|other| *other > front).map_or(0, |before| before + 1);
+    fronts.insert(at, front);
+}
+
 /// The merge of a process.
 #[derive(Debug)]
 pub(crate) struct Merge {
     queues: Vec<Queue>,
     next: Box<[u32; SHARDS]>,
+    /// While it runs: all fronts that may be due, the earliest last, and those that are not until something else has gone out.
+    fronts: Vec<Front>,
+    held: Vec<Front>,
     nodes: Nodes,
     threads: u32,
     /// Numbers that were taken and whose events never came.
@@ -67,6 +84,8 @@ impl Default for Merge {
     fn default() -> Self {
         Self {
             queues: Vec::new(),
+            fronts: Vec::new(),
+            held: Vec::new(),
             next: Box::new([0; SHARDS]),
             nodes: Nodes::default(),
             threads: 0,
@@ -100,33 +119,32 @@ impl Merge {
     ) -> Result<usize, BadRecord> {
         let mut done = 0;
         let mut result = Ok(());
-        let mut heap = BinaryHeap::new();
-        for index in 0..self.queues.len() {
-            let Self { queues, nodes, threads, .. } = self;
-            queues[index].is_later_than(since);
-            match queues[index].head(nodes, threads, out, &mut done) {
-                Ok(Some(ticks)) => heap.push(Reverse((ticks, index))),
+        let Self { queues, next, nodes, threads, fronts, held, .. } = self;
+        fronts.clear();
+        held.clear();
+        for (index, queue) in queues.iter_mut().enumerate() {
+            queue.is_later_than(since);
+            match queue.head(nodes, threads, out, &mut done) {
+                Ok(Some(ticks)) => fronts.push(Front { ticks, index }),
                 Ok(None) => {}
                 Err(error) => result = Err(error),
             }
         }
-        // Queues whose first event is not due, each until something else has gone out.
-        let mut held = Vec::new();
-        while let Some(Reverse((ticks, index))) = heap.pop() {
-            if ticks >= horizon && horizon != u64::MAX {
+        fronts.sort_unstable_by_key(|front| Reverse(*front));
+        while let Some(front) = fronts.pop() {
+            if front.ticks >= horizon && horizon != u64::MAX {
                 break;
             }
-            let until = heap.peek().map_or(horizon, |Reverse((ticks, _))| (*ticks).min(horizon));
+            let until = fronts.last().map_or(horizon, |next| next.ticks.min(horizon));
             let before = done;
-            let Self { queues, next, nodes, threads, .. } = self;
-            match queues[index].run(until, next, nodes, threads, out, &mut done) {
-                Ok(Some(ticks)) if done != before => heap.push(Reverse((ticks, index))),
-                Ok(Some(ticks)) => held.push(Reverse((ticks, index))),
+            match queues[front.index].run(until, next, nodes, threads, out, &mut done) {
+                Ok(Some(ticks)) if done != before => put_back(fronts, Front { ticks, ..front }),
+                Ok(Some(_)) => held.push(front),
                 Ok(None) => {}
                 Err(error) => result = Err(error),
             }
             if done != before {
-                heap.extend(held.drain(..));
+                held.drain(..).for_each(|front| put_back(fronts, front));
             }
         }
         result.map(|()| done)

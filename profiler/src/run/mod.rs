@@ -3,8 +3,10 @@
 mod agent_file;
 mod clock;
 mod drain;
+mod identity;
 mod limits;
 mod merge;
+mod output;
 mod process;
 mod program;
 mod progress;

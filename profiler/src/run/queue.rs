@@ -12,6 +12,13 @@ pub(crate) struct Queue {
     words: Vec<u64>,
     /// How many of them were used up.
     used: usize,
+    context: Context,
+    broken: bool,
+}
+
+/// What a ring's records refer to.
+#[derive(Debug, Default)]
+struct Context {
     /// The ring's node numbers to the trace's.
     nodes: Vec<u32>,
     thread: u32,
@@ -21,7 +28,6 @@ pub(crate) struct Queue {
     ticks: u64,
     /// The upper part of the next size.
     large: u64,
-    broken: bool,
 }
 
 impl Queue {
@@ -46,17 +52,18 @@ impl Queue {
 
     /// What comes from here on was written after this clock.
     pub(crate) fn is_later_than(&mut self, ticks: u64) {
-        self.ticks = self.ticks.max(ticks);
+        self.context.ticks = self.context.ticks.max(ticks);
     }
 
     /// The address, the number and the clock of the first event, if it is numbered.
     pub(crate) fn place(&self) -> Option<(u64, u32, u64)> {
         let record = wire::whole_heap_record(self.front())?;
         let order = record.order?;
-        Some((record.address, order.seq, order.ticks_near(self.clock)))
+        Some((record.address, order.seq, order.ticks_near(self.context.clock)))
     }
 
     /// Uses up what has no place in the order at the front; the clock of the first event behind it.
+    #[inline]
     pub(crate) fn head(
         &mut self,
         nodes: &mut Nodes,
@@ -65,22 +72,30 @@ impl Queue {
         done: &mut usize,
     ) -> Result<Option<u64>, BadRecord> {
         loop {
-            let front = self.front();
-            if let Some(record) = wire::whole_heap_record(front) {
+            let Self { words, used, context, .. } = self;
+            while let Some(record) = wire::whole_heap_record(words.get(*used..).unwrap_or(&[])) {
                 if let Some(order) = record.order {
-                    return Ok(Some(order.ticks_near(self.clock)));
+                    return Ok(Some(order.ticks_near(context.clock)));
                 }
-                self.used += record.len;
+                *used += record.len;
                 *done += 1;
-                let event = self.event(&record);
-                out.heap(self.ticks, event);
+                let event = context.event(&record);
+                out.heap(context.ticks, event);
+            }
+            let front = words.get(*used..).unwrap_or(&[]);
+            if let Some((parent, pc, module, flags)) = wire::whole_node(front) {
+                *used += wire::NODE_WORDS;
+                *done += 1;
+                if let Some(node) = context.number(nodes, parent, pc, module, flags) {
+                    out.other(context.ticks, node);
+                }
                 continue;
             }
             match wire::parse(front) {
                 Ok(Some((record, len))) => {
                     self.used += len;
                     *done += 1;
-                    self.take(record, nodes, threads, out);
+                    self.context.take(record, nodes, threads, out);
                 }
                 Ok(None) => return Ok(None),
                 Err(error) => {
@@ -105,34 +120,33 @@ impl Queue {
         done: &mut usize,
     ) -> Result<Option<u64>, BadRecord> {
         loop {
-            let numbered =
-                wire::whole_heap_record(self.front()).and_then(|record| Some((record, record.order?)));
-            let Some((record, order)) = numbered else {
-                match self.head(nodes, threads, out, done)? {
-                    Some(ticks) if ticks <= until => continue,
-                    first => return Ok(first),
+            let Self { words, used, context, .. } = self;
+            while let Some(record) = wire::whole_heap_record(words.get(*used..).unwrap_or(&[]))
+                && let Some(order) = record.order
+            {
+                let ticks = order.ticks_near(context.clock);
+                let expected = &mut next[shard(record.address)];
+                let early = order.seq.wrapping_sub(*expected) as i32;
+                // A number from the past: its gap was passed over. Its event comes late, but it comes.
+                if ticks > until || early > 0 {
+                    return Ok(Some(ticks));
                 }
-            };
-            let ticks = order.ticks_near(self.clock);
-            if ticks > until {
-                return Ok(Some(ticks));
+                *expected = expected.wrapping_add(u32::from(early == 0));
+                *used += record.len;
+                *done += 1;
+                context.ticks = ticks;
+                let event = context.event(&record);
+                out.heap(ticks, event);
             }
-            let expected = &mut next[shard(record.address)];
-            // A number from the past: its gap was passed over. Its event comes late, but it comes.
-            if (order.seq.wrapping_sub(*expected) as i32) > 0 {
-                return Ok(Some(ticks));
+            match self.head(nodes, threads, out, done)? {
+                Some(ticks) if ticks <= until => {}
+                first => return Ok(first),
             }
-            if order.seq == *expected {
-                *expected = expected.wrapping_add(1);
-            }
-            self.used += record.len;
-            *done += 1;
-            self.ticks = ticks;
-            let event = self.event(&record);
-            out.heap(ticks, event);
         }
     }
+}
 
+impl Context {
     #[inline]
     fn event(&mut self, record: &HeapRecord) -> HeapEvent {
         let (thread, address) = (self.thread, record.address);
@@ -159,17 +173,23 @@ impl Queue {
         self.nodes.get((local as usize).wrapping_sub(1)).copied().unwrap_or(0)
     }
 
+    /// Gives the ring's next node its number in the trace; the node if that is new.
+    #[inline]
+    fn number(&mut self, nodes: &mut Nodes, parent: u32, pc: u64, module: u32, flags: u8) -> Option<Event> {
+        let parent = self.node(parent);
+        let (id, is_new) = nodes.number(parent, pc, module, flags);
+        self.nodes.push(id);
+        is_new.then_some(Event::Node { id, parent, pc, module, flags })
+    }
+
     /// Takes a record that has no place in the order.
     fn take(&mut self, record: Record, nodes: &mut Nodes, threads: &mut u32, out: &mut impl Output) {
         let event = match record {
             Record::Node { parent, pc, module, flags } => {
-                let parent = self.node(parent);
-                let (id, is_new) = nodes.number(parent, pc, module, flags);
-                self.nodes.push(id);
-                if !is_new {
-                    return;
+                match self.number(nodes, parent, pc, module, flags) {
+                    Some(node) => node,
+                    None => return,
                 }
-                Event::Node { id, parent, pc, module, flags }
             }
             Record::Reset => return self.nodes.clear(),
             Record::Thread { tid, name } => {

@@ -1,25 +1,24 @@
-//! The recording of one process: its segment, the merge of its rings, its trace.
+//! The recording of one process: from its segment through the merge of its rings to its trace.
 
 use super::clock::{Clock, ticks};
-use super::merge::{Merge, Output};
-use super::process::{Process, monotonic_ns, own_namespace};
+use super::identity::{ProcessId, pieces, text};
+use super::merge::Merge;
+use super::output::{BATCH, Out};
+use super::process::{Process, monotonic_ns};
 use super::shared::Segment;
 use grapnel_analysis::report::words::harmless;
 use grapnel_analysis::{LiveTotals, Totals};
-use grapnel_trace::heap::HeapEvent;
 use grapnel_trace::ring::Consumer;
-use grapnel_trace::shared::{TEXT_BYTES, Text, failure};
+use grapnel_trace::shared::{LARGEST_RING, failure};
 use grapnel_trace::writer::Writer;
-use grapnel_trace::{Error, Event, Exit, ProcessInfo};
+use grapnel_trace::{Error, Exit, ProcessInfo};
 use std::cell::Cell;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
-/// Events that are counted together.
-const BATCH: usize = 256;
 /// zstd's level: the drain must keep up with the target.
 const COMPRESSION: i32 = 1;
 /// How long an event may wait for one with a lower number before that is given up.
@@ -28,35 +27,11 @@ const GAP_PATIENCE_NS: u64 = 1_000_000_000;
 const EXIT_PATIENCE: Duration = Duration::from_millis(100);
 /// How long a store of one processor may take to be seen by another, with plenty to spare (about 20 microseconds).
 const VISIBLE_AFTER_TICKS: u64 = 50_000;
+/// How many words of a process's only ring are taken at a time: few enough to stay near the processor from the ring to the
+/// trace.
+const CHUNK: usize = 8192;
 /// How long events may stay in memory before a reader of the file sees them.
 const FLUSH_NS: u64 = 300_000_000;
-
-/// What tells processes apart: ids are unique in their namespace only.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct ProcessId {
-    namespace: u64,
-    pid: u32,
-}
-
-impl ProcessId {
-    /// The process that a segment says it is of.
-    pub(crate) fn of(segment: &Segment) -> Self {
-        let header = segment.header();
-        Self {
-            namespace: header.process_namespace.load(Ordering::Relaxed),
-            pid: header.pid.load(Ordering::Relaxed),
-        }
-    }
-
-    /// The process that we call `pid`.
-    pub(crate) fn ours(pid: u32) -> Self {
-        Self { namespace: own_namespace(), pid }
-    }
-
-    fn is_ours(self) -> bool {
-        self.namespace == own_namespace()
-    }
-}
 
 /// One process while it is recorded.
 #[derive(Debug)]
@@ -89,69 +64,6 @@ pub(crate) struct Recording {
     ended: Cell<Option<Instant>>,
 }
 
-/// Where merged events go: into the file, and into the totals.
-struct Out<'a> {
-    writer: Option<&'a mut Writer<File>>,
-    error: Option<Error>,
-    events: &'a mut u64,
-    totals: Option<&'a mut LiveTotals>,
-    clock: &'a mut Clock,
-    /// Events that are in the file and not yet in the totals.
-    batch: Vec<HeapEvent>,
-}
-
-impl Out<'_> {
-    #[inline]
-    fn write(&mut self, write: impl FnOnce(&mut Writer<File>) -> Result<(), Error>) {
-        if let Some(Err(error)) = self.writer.as_mut().map(|writer| write(writer)) {
-            self.error = Some(error);
-            self.writer = None;
-        }
-    }
-
-    #[inline]
-    fn tell(&mut self, ticks: u64) {
-        if let Some(time) = self.clock.step(ticks) {
-            self.count();
-            let time = Event::Time(time);
-            self.write(|writer| writer.push(&time));
-            if let Some(totals) = &mut self.totals {
-                totals.apply(&time);
-            }
-        }
-    }
-
-    fn count(&mut self) {
-        if let Some(totals) = &mut self.totals {
-            totals.apply_all(&self.batch);
-        }
-        self.batch.clear();
-    }
-}
-
-impl Output for Out<'_> {
-    #[inline]
-    fn heap(&mut self, ticks: u64, event: HeapEvent) {
-        self.tell(ticks);
-        self.write(|writer| writer.push_heap(&event));
-        *self.events += 1;
-        if self.totals.is_some() {
-            self.batch.push(event);
-            if self.batch.len() == BATCH {
-                self.count();
-            }
-        }
-    }
-
-    fn other(&mut self, ticks: u64, event: Event) {
-        self.tell(ticks);
-        self.write(|writer| writer.push(&event));
-        if let Some(totals) = &mut self.totals {
-            totals.apply(&event);
-        }
-    }
-}
-
 /// What a finished recording leaves.
 #[derive(Debug)]
 pub(crate) struct Finished {
@@ -168,48 +80,6 @@ pub(crate) struct Finished {
     pub(crate) problem: Option<String>,
     /// What a person may want to know of it.
     pub(crate) note: Option<String>,
-}
-
-fn text(text: &Text) -> Vec<u8> {
-    let mut buffer = [0; TEXT_BYTES];
-    text.get(&mut buffer).to_vec()
-}
-
-fn pieces(text: &[u8]) -> Vec<Vec<u8>> {
-    let text = text.strip_suffix(b"\0").unwrap_or(text);
-    if text.is_empty() { Vec::new() } else { text.split(|&byte| byte == 0).map(<[u8]>::to_vec).collect() }
-}
-
-/// The arguments: as far as there was room for them in the segment, or, if that was not far enough and the process can
-/// still be asked, all of them.
-fn command(segment: &Segment) -> Vec<Vec<u8>> {
-    let header = segment.header();
-    let known = pieces(&text(&header.command));
-    let count = header.arguments.load(Ordering::Relaxed) as usize;
-    if known.len() < count && ProcessId::of(segment).is_ours() {
-        let asked = std::fs::read(format!("/proc/{}/cmdline", header.pid.load(Ordering::Relaxed)));
-        let all = asked.map(|asked| pieces(&asked)).unwrap_or_default();
-        if all.starts_with(&known) && all.len() == count {
-            return all;
-        }
-    }
-    known
-}
-
-/// What a segment says of its process.
-pub(crate) fn describe(segment: &Segment) -> ProcessInfo {
-    let header = segment.header();
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let ago = monotonic_ns().saturating_sub(header.started_ns.load(Ordering::Relaxed));
-    ProcessInfo {
-        pid: header.pid.load(Ordering::Relaxed),
-        ppid: header.ppid.load(Ordering::Relaxed),
-        command: command(segment),
-        executable: pieces(&text(&header.executable)).into_iter().next().unwrap_or_default(),
-        started_unix_ns: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX).saturating_sub(ago),
-        machine: std::env::consts::ARCH.into(),
-        recorder: env!("CARGO_PKG_VERSION").into(),
-    }
 }
 
 impl Recording {
@@ -281,14 +151,27 @@ impl Recording {
         harmless(&String::from_utf8_lossy(message.strip_suffix(b"\0").unwrap_or(&message))).into_owned()
     }
 
-    /// Takes what is in the rings, says so to `taken` if there was something, and writes what is due. Returns how many
-    /// words there were.
+    /// Takes what is in the rings, says so to `taken` whenever there was something, and writes what is due. Returns how
+    /// many words there were.
     pub(crate) fn drain(&mut self, taken: &impl Fn()) -> usize {
+        let mut words = 0;
+        // No longer than the largest ring is full of: other processes have a drain too.
+        for _ in 0..LARGEST_RING / CHUNK {
+            let more = self.pass(taken);
+            words += more;
+            if more != CHUNK {
+                break;
+            }
+        }
+        words
+    }
+
+    fn pass(&mut self, taken: &impl Fn()) -> usize {
         // Before the rings are looked at: what they do not show yet comes later than this.
         let now = ticks();
         let horizon = now.saturating_sub(VISIBLE_AFTER_TICKS);
         let open = self.any_open();
-        let words = self.take_words();
+        let words = self.take_words(CHUNK);
         if words != 0 {
             taken();
         }
@@ -325,16 +208,18 @@ impl Recording {
         self.segment.rings().any(|(control, words)| Consumer::new(control, words).is_open())
     }
 
-    fn take_words(&mut self) -> usize {
+    /// Takes all words of all rings. If there is but one, whose order needs no look at others, at most `most`.
+    fn take_words(&mut self, most: usize) -> usize {
         let mut words = 0;
         let mut error = self.segment.map_rings().err();
+        let most = if self.segment.rings().len() == 1 { most } else { usize::MAX };
         // Ring 0 last: see the merge.
         for (index, (control, ring)) in self.segment.rings().enumerate().rev() {
             let consumer = Consumer::new(control, ring);
             if !consumer.is_ready() {
                 continue;
             }
-            match consumer.drain_into(self.merge.queue(index).inlet()) {
+            match consumer.drain_some_into(self.merge.queue(index).inlet(), most) {
                 Ok(len) => words += len,
                 Err(corrupt) => error = Some(io::Error::other(corrupt)),
             }
@@ -373,7 +258,7 @@ impl Recording {
     /// The process will write nothing more: takes the rest and ends the trace.
     pub(crate) fn finish(mut self, exit: Option<Exit>) -> Finished {
         loop {
-            let words = self.take_words();
+            let words = self.take_words(usize::MAX);
             let done = self.merge_ready(u64::MAX);
             if words == 0 && done == 0 && !self.merge.pass_gaps() {
                 break;

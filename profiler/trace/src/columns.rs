@@ -5,7 +5,7 @@
 //! ```
 //! Of most numbers the first byte and the others stand in columns of their own.
 
-use crate::varint::{get, put};
+use crate::varint::{self, get};
 use alloc::vec::Vec;
 use core::ops::Range;
 
@@ -27,44 +27,128 @@ pub(crate) enum Column {
 /// All but the tags have a second one for what follows a number's first byte.
 const COLUMNS: usize = 9;
 
+/// The most bytes that a record adds to a column, with what may be written behind its end.
+const RECORD: usize = 64;
+/// Records that there is room for whenever more is made.
+const STEP: usize = 256;
+
+/// A column that is being filled: its first `len` bytes. What is behind them is room.
+#[derive(Debug, Default)]
+struct Growing {
+    bytes: Vec<u8>,
+    len: usize,
+}
+
+impl Growing {
+    fn content(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
+    fn make_room(&mut self, more: usize) {
+        let wanted = self.len + more;
+        if self.bytes.len() < wanted {
+            self.bytes.resize(wanted.next_multiple_of(RECORD * STEP), 0);
+        }
+    }
+
+    #[inline]
+    fn push(&mut self, byte: u8) {
+        self.bytes[self.len] = byte;
+        self.len += 1;
+    }
+
+    /// Appends a number of at most 57 bits.
+    #[inline]
+    fn put(&mut self, value: u64) {
+        let (word, len) = varint::word(value);
+        self.bytes[self.len..self.len + 8].copy_from_slice(&word.to_le_bytes());
+        self.len += len.min(8);
+        if len > 8 {
+            self.push((value >> 56) as u8);
+        }
+    }
+}
+
+/// Columns that are being filled. Each record is announced by [`Columns::record`]: from then on the writes below find room.
 #[derive(Debug, Default)]
 pub(crate) struct Columns {
-    columns: [Vec<u8>; COLUMNS],
+    columns: [Growing; COLUMNS],
+    /// Records that there is room for.
+    room: usize,
 }
 
 impl Columns {
+    /// A record of the usual kind follows: at most a switch, a tag, and five numbers to a column.
     #[inline]
-    pub(crate) fn tags(&mut self) -> &mut Vec<u8> {
-        &mut self.columns[Column::Tags as usize]
+    pub(crate) fn record(&mut self) {
+        match self.room.checked_sub(1) {
+            Some(room) => self.room = room,
+            None => self.make_room(0),
+        }
+    }
+
+    /// As [`Columns::record`], with so many bytes besides among the tags.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn make_room(&mut self, among_tags: usize) {
+        for column in &mut self.columns {
+            column.make_room(RECORD * STEP);
+        }
+        self.columns[Column::Tags as usize].make_room(RECORD * STEP + among_tags);
+        self.room = STEP - 1;
+    }
+
+    #[inline]
+    pub(crate) fn tag(&mut self, tag: u8) {
+        self.columns[Column::Tags as usize].push(tag);
+    }
+
+    /// A number among the tags.
+    pub(crate) fn number(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.tag(value as u8 | 0x80);
+            value >>= 7;
+        }
+        self.tag(value as u8);
+    }
+
+    /// Bytes among the tags, for which there is [room](Columns::make_room).
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.tag(byte));
     }
 
     /// Bytes of tags and rare records so far.
+    #[inline]
     pub(crate) fn len(&self) -> usize {
-        self.columns[Column::Tags as usize].len()
+        self.columns[Column::Tags as usize].len
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn put(&mut self, column: Column, value: u64) {
         let at = column as usize;
         if value < 0x80 {
-            self.columns[at].push(value as u8);
+            return self.columns[at].push(value as u8);
+        }
+        self.columns[at].push(value as u8 | 0x80);
+        let upper = value >> 7;
+        if upper < 0x80 {
+            self.columns[at + 1].push(upper as u8);
         } else {
-            self.columns[at].push(value as u8 | 0x80);
-            put(&mut self.columns[at + 1], value >> 7);
+            self.columns[at + 1].put(upper);
         }
     }
 
     pub(crate) fn clear(&mut self) {
-        self.columns.iter_mut().for_each(Vec::clear);
+        self.columns.iter_mut().for_each(|column| column.len = 0);
     }
 
     /// Appends the content to `out`.
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         for column in &self.columns {
-            put(out, column.len() as u64);
+            varint::put(out, column.len as u64);
         }
         for column in &self.columns {
-            out.extend_from_slice(column);
+            out.extend_from_slice(column.content());
         }
     }
 }
@@ -154,8 +238,11 @@ mod tests {
     fn columns_come_back() {
         let mut columns = Columns::default();
         let numbers = [0, 1, 0x7f, 0x80, 0x3fff, 0x4000, u64::from(u32::MAX), u64::MAX - 1, u64::MAX];
-        columns.tags().extend([7, 9]);
+        columns.record();
+        columns.tag(7);
+        columns.number(9);
         for number in numbers {
+            columns.record();
             columns.put(Column::Sizes, number);
             columns.put(Column::Nodes, !number);
         }

@@ -5,7 +5,7 @@ use crate::encode::tag;
 use crate::error::Error;
 use crate::event::{Event, Source};
 use crate::heap::HeapEvent;
-use crate::model::{Given, Model};
+use crate::model::{Model, class};
 use crate::release::{Alignment, FreedAs};
 use crate::varint::unzigzag;
 use crate::wire;
@@ -15,13 +15,23 @@ use alloc::vec::Vec;
 #[derive(Debug, Default)]
 pub struct BlockDecoder {
     model: Model,
+    /// The blocks that were given out in this block of the trace, in order.
+    given: Vec<Given>,
     cursors: Cursors,
+}
+
+/// A block of the heap that was given out.
+#[derive(Clone, Copy, Debug)]
+struct Given {
+    address: u64,
+    class: u8,
 }
 
 impl BlockDecoder {
     /// Begins a block with this content, whose header has this time.
     pub fn begin(&mut self, time: u64, content: &[u8]) -> Result<(), Error> {
         self.model.reset(time);
+        self.given.clear();
         self.cursors = Cursors::default();
         let what = "the columns are longer than the block";
         self.cursors = Cursors::begin(content).ok_or(Error::Record { at: 0, what })?;
@@ -77,7 +87,7 @@ impl BlockDecoder {
         };
         match thread {
             Some(thread) if thread < Model::MAX_THREADS => {
-                self.model.thread = thread;
+                self.model.switch(thread);
                 Ok(())
             }
             _ => Err(Error::Record { at: start, what: "no such thread" }),
@@ -86,12 +96,12 @@ impl BlockDecoder {
 
     #[inline]
     fn heap(&mut self, tag: u8, content: &[u8]) -> Option<HeapEvent> {
-        let thread = self.model.thread;
+        let thread = self.model.thread();
         Some(match tag & tag::KIND {
             tag::FREE => {
                 let (address, block) = self.recent(tag, content)?;
                 if let Some(block) = block {
-                    self.model.take_back(block);
+                    self.model.freed().push(block.class, block.address);
                 }
                 HeapEvent::Free { thread, address }
             }
@@ -127,8 +137,8 @@ impl BlockDecoder {
             return Some((self.place(content)?, None));
         }
         let since = usize::try_from(self.cursors.get(content, Column::Places)?).ok()?;
-        let index = self.model.given.len().checked_sub(1)?.checked_sub(since)?;
-        let block = *self.model.given.get(index)?;
+        let index = self.given.len().checked_sub(1)?.checked_sub(since)?;
+        let block = *self.given.get(index)?;
         self.model.current().address = block.address;
         Some((block.address, Some(block)))
     }
@@ -142,14 +152,15 @@ impl BlockDecoder {
             deltas.stack = u32::try_from(u64::from(deltas.stack).wrapping_add(delta)).ok()?;
         }
         let size = self.cursors.get(content, Column::Sizes)?;
-        let expected = self.model.expect(size);
+        let class = class(size);
+        let expected = self.model.freed().pop(class);
         let address = if tag & tag::KNOWN == 0 {
             self.place(content)?
         } else {
             self.model.current().address = expected;
             expected
         };
-        self.model.give(address, size);
+        self.given.push(Given { address, class });
         Some((self.model.current().stack, address, size))
     }
 

@@ -32,8 +32,9 @@
 use crate::columns::{Column, Columns};
 use crate::event::Event;
 use crate::heap::HeapEvent;
-use crate::model::{Given, Model, NodeFrame};
-use crate::varint::{put, zigzag};
+use crate::model::{Model, NodeFrame, class};
+use crate::recent::Recent;
+use crate::varint::zigzag;
 use crate::wire;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -61,21 +62,23 @@ pub(crate) mod tag {
     pub(crate) const SWITCH_TO: u8 = 0x80;
 }
 
-/// Finds items of a list by their hashes. What falls out is not found, which costs a few bytes.
+/// The numbers of frames by their pc. What falls out is not found, which costs a few bytes.
 #[derive(Debug)]
-struct Index<const N: usize>(Box<[u32; N]>);
+struct FrameNumbers(Box<[u32; Self::SLOTS]>);
 
-impl<const N: usize> Default for Index<N> {
+impl Default for FrameNumbers {
     fn default() -> Self {
-        Self(Box::new([0; N]))
+        Self(Box::new([0; Self::SLOTS]))
     }
 }
 
-impl<const N: usize> Index<N> {
+impl FrameNumbers {
+    const SLOTS: usize = 1 << 12;
+
+    /// One more than the number of the frame that has this pc, perhaps.
     #[inline]
-    fn slot(&mut self, key: u64) -> &mut u32 {
-        const { assert!(N.is_power_of_two()) };
-        &mut self.0[(key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize & (N - 1)]
+    fn slot(&mut self, pc: u64) -> &mut u32 {
+        &mut self.0[(pc.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % Self::SLOTS]
     }
 }
 
@@ -84,9 +87,8 @@ impl<const N: usize> Index<N> {
 pub struct BlockEncoder {
     columns: Columns,
     model: Model,
-    /// Where a block with this address is among those given out; as all in here, one more than its index.
-    given: Index<{ 1 << 14 }>,
-    frames: Index<{ 1 << 12 }>,
+    given: Recent,
+    frames: FrameNumbers,
     start: u64,
     now: u64,
 }
@@ -96,6 +98,7 @@ impl BlockEncoder {
     pub const FULL: usize = 128 << 10;
 
     /// How long the block is: the bytes of its tags, and of all records that are rare.
+    #[inline]
     pub fn len(&self) -> usize {
         self.columns.len()
     }
@@ -120,65 +123,68 @@ impl BlockEncoder {
         self.columns.clear();
         self.start = self.now;
         self.model.reset(self.now);
-        self.given.0.fill(0);
+        self.given.clear();
         self.frames.0.fill(0);
     }
 
     /// Appends an event.
     pub fn push(&mut self, event: &Event) {
-        if let Some(event) = HeapEvent::of(event) {
-            return self.push_heap(&event);
-        }
         if let Event::Node { id, parent, pc, module, flags } = *event {
             return self.push_node(id, parent, (pc, module, flags));
         }
-        let (start, is_first) = (self.model.time, self.is_empty());
-        let tags = self.columns.tags();
+        if let Some(event) = HeapEvent::of(event) {
+            return self.push_heap(&event);
+        }
+        let is_first = self.is_empty();
+        let columns = &mut self.columns;
+        columns.record();
         match *event {
             Event::Time(now) => {
                 self.now = now;
                 if is_first {
                     self.start = now;
                 } else {
-                    tags.push(tag::TIME);
-                    put(tags, now.saturating_sub(start));
+                    columns.tag(tag::TIME);
+                    columns.number(now.saturating_sub(self.model.time));
                 }
                 self.model.time = now;
             }
             Event::Thread { index, tid, ref name } => {
-                tags.push(tag::THREAD);
-                put(tags, u64::from(index));
-                put(tags, u64::from(tid));
                 let name = &name[..name.len().min(64)];
-                put(tags, name.len() as u64);
-                tags.extend_from_slice(name);
+                columns.make_room(name.len());
+                columns.tag(tag::THREAD);
+                columns.number(u64::from(index));
+                columns.number(u64::from(tid));
+                columns.number(name.len() as u64);
+                columns.bytes(name);
             }
             Event::Module(ref module) => {
                 let mut bytes = Vec::new();
                 wire::encode_module(module, &mut bytes);
-                tags.push(tag::MODULE);
-                put(tags, bytes.len() as u64);
-                tags.extend_from_slice(&bytes);
+                columns.make_room(bytes.len());
+                columns.tag(tag::MODULE);
+                columns.number(bytes.len() as u64);
+                columns.bytes(&bytes);
             }
             Event::Unload(id) => {
-                tags.push(tag::UNLOAD);
-                put(tags, u64::from(id));
+                columns.tag(tag::UNLOAD);
+                columns.number(u64::from(id));
             }
             Event::Lost(count) => {
-                tags.push(tag::LOST);
-                put(tags, count);
+                columns.tag(tag::LOST);
+                columns.number(count);
             }
             Event::Aligned { thread, alignment } => {
-                tags.push(tag::ALIGNED);
-                put(tags, u64::from(thread));
-                put(tags, u64::from(alignment.to_u8()));
+                columns.tag(tag::ALIGNED);
+                columns.number(u64::from(thread));
+                columns.number(u64::from(alignment.to_u8()));
             }
             Event::FreedAs(said) => {
-                tags.push(tag::FREED_AS);
-                put(tags, u64::from(said.thread));
-                put(tags, said.code());
-                put(tags, u64::from(said.stack));
-                put(tags, said.size.unwrap_or(0));
+                columns.tag(tag::FREED_AS);
+                columns.number(u64::from(said.thread));
+                columns.number(said.code());
+                columns.number(u64::from(said.stack));
+                columns.number(said.size.unwrap_or(0));
             }
             _ => {}
         }
@@ -187,12 +193,13 @@ impl BlockEncoder {
     /// Appends a stack node.
     fn push_node(&mut self, id: u32, parent: u32, frame: NodeFrame) {
         let Self { columns, model, frames, .. } = self;
+        columns.record();
         let known = if id == parent.wrapping_add(1) { tag::KNOWN } else { 0 };
         if model.node != 0 && id == model.node.wrapping_add(1) {
-            columns.tags().push(tag::NODE | known);
+            columns.tag(tag::NODE | known);
         } else {
-            columns.tags().push(tag::NODE_FIRST | known);
-            put(columns.tags(), u64::from(id));
+            columns.tag(tag::NODE_FIRST | known);
+            columns.number(u64::from(id));
         }
         model.node = id;
         if known == 0 {
@@ -215,50 +222,50 @@ impl BlockEncoder {
     /// Appends an event of the heap.
     #[inline]
     pub fn push_heap(&mut self, event: &HeapEvent) {
+        self.columns.record();
         match *event {
             HeapEvent::Alloc { thread, stack, address, size, source } => {
                 self.switch(thread);
                 self.block(tag::ALLOC + source as u8, stack, size, address);
+            }
+            HeapEvent::Free { thread, address } => {
+                self.switch(thread);
+                if let Some(class) = self.back(tag::FREE, address) {
+                    self.model.freed().push(class, address);
+                }
             }
             HeapEvent::ReallocEnd { thread, stack, address, size, old } => {
                 self.switch(thread);
                 self.place(old);
                 self.block(tag::REALLOC_END, stack, size, address);
             }
-            HeapEvent::Free { thread, address } => {
-                self.switch(thread);
-                if let Some(block) = self.recent(tag::FREE, address) {
-                    self.model.take_back(block);
-                }
-            }
             HeapEvent::ReallocBegin { thread, address } => {
                 self.switch(thread);
-                let _ = self.recent(tag::REALLOC_BEGIN, address);
+                let _ = self.back(tag::REALLOC_BEGIN, address);
             }
             HeapEvent::ReallocFailed { thread, address } => {
                 self.switch(thread);
-                self.columns.tags().push(tag::REALLOC_FAILED);
+                self.columns.tag(tag::REALLOC_FAILED);
                 self.place(address);
             }
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn switch(&mut self, thread: u32) {
-        if self.model.thread != thread {
-            self.model.thread = thread;
-            let tags = self.columns.tags();
+        if self.model.thread() != thread {
+            self.model.switch(thread);
             match u8::try_from(thread) {
-                Ok(near) if near < tag::SWITCH_TO => tags.push(tag::SWITCH_TO + near),
+                Ok(near) if near < tag::SWITCH_TO => self.columns.tag(tag::SWITCH_TO + near),
                 _ => {
-                    tags.push(tag::SWITCH);
-                    put(tags, u64::from(thread));
+                    self.columns.tag(tag::SWITCH);
+                    self.columns.number(u64::from(thread));
                 }
             }
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn place(&mut self, address: u64) {
         let delta = address.wrapping_sub(core::mem::replace(&mut self.model.current().address, address));
         if delta.is_multiple_of(16) {
@@ -269,29 +276,29 @@ impl BlockEncoder {
         }
     }
 
-    /// A record of a block that was given out before, perhaps in this block of the trace: then it is returned.
-    #[inline]
-    fn recent(&mut self, tag: u8, address: u64) -> Option<Given> {
-        let index = (*self.given.slot(address) as usize).wrapping_sub(1);
-        let block = self.model.given.get(index).copied().filter(|given| given.address == address);
-        if block.is_some() {
-            self.columns.tags().push(tag | tag::KNOWN);
-            self.columns.put(Column::Places, (self.model.given.len() - 1 - index) as u64);
-            self.model.current().address = address;
-        } else {
-            self.columns.tags().push(tag);
+    /// A record of a block that was given out before, perhaps in this block of the trace: then the class of its size is
+    /// returned.
+    #[inline(always)]
+    fn back(&mut self, tag: u8, address: u64) -> Option<u8> {
+        let Some((since, class)) = self.given.find(address) else {
+            self.columns.tag(tag);
             self.place(address);
-        }
-        block
+            return None;
+        };
+        self.columns.tag(tag | tag::KNOWN);
+        self.columns.put(Column::Places, u64::from(since));
+        self.model.current().address = address;
+        Some(class)
     }
 
-    #[inline]
+    #[inline(always)]
     fn block(&mut self, tag: u8, stack: u32, size: u64, address: u64) {
-        let known = self.model.expect(size) == address;
+        let class = class(size);
+        let known = self.model.freed().pop(class) == address;
         let last = core::mem::replace(&mut self.model.current().stack, stack);
-        let bits = if known { tag::KNOWN } else { 0 } | if last == stack { tag::SAME_STACK } else { 0 };
-        self.columns.tags().push(tag | bits);
-        if last != stack {
+        let same = last == stack;
+        self.columns.tag(tag | (u8::from(known) * tag::KNOWN) | (u8::from(same) * tag::SAME_STACK));
+        if !same {
             self.columns.put(Column::Stacks, zigzag(u64::from(stack).wrapping_sub(u64::from(last))));
         }
         self.columns.put(Column::Sizes, size);
@@ -300,7 +307,6 @@ impl BlockEncoder {
         } else {
             self.place(address);
         }
-        self.model.give(address, size);
-        *self.given.slot(address) = self.model.given.len() as u32;
+        self.given.push(address, class);
     }
 }

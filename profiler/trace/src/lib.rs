@@ -26,6 +26,7 @@ pub mod heap;
 mod model;
 #[cfg(feature = "file")]
 pub mod reader;
+mod recent;
 pub mod release;
 pub mod ring;
 pub mod shared;

@@ -194,6 +194,11 @@ impl<'a> Consumer<'a> {
 
     /// Moves all that is published to the end of `out` and gives the room back. Returns how many words.
     pub fn drain_into(&self, out: &mut Vec<u64>) -> Result<usize, Corrupt> {
+        self.drain_some_into(out, usize::MAX)
+    }
+
+    /// As [`Consumer::drain_into`], but at most so many words, the last record perhaps not whole.
+    pub fn drain_some_into(&self, out: &mut Vec<u64>, most: usize) -> Result<usize, Corrupt> {
         let tail = self.control.tail.load(Ordering::Acquire);
         let head = self.control.head.load(Ordering::Relaxed);
         let capacity = self.words.len() as u64;
@@ -201,13 +206,12 @@ impl<'a> Consumer<'a> {
         if len > capacity {
             return Err(Corrupt { capacity, tail, head });
         }
+        let len = (len as usize).min(most);
         let start = (head & (capacity - 1)) as usize;
-        let first = (len as usize).min(self.words.len() - start);
-        out.reserve(len as usize);
-        for word in self.words[start..start + first].iter().chain(&self.words[..len as usize - first]) {
-            out.push(word.load(Ordering::Relaxed));
-        }
-        self.control.head.store(tail, Ordering::Release);
-        Ok(len as usize)
+        let first = len.min(self.words.len() - start);
+        let words = self.words[start..start + first].iter().chain(&self.words[..len - first]);
+        out.extend(words.map(|word| word.load(Ordering::Relaxed)));
+        self.control.head.store(head.wrapping_add(len as u64), Ordering::Release);
+        Ok(len)
     }
 }

@@ -195,6 +195,8 @@ pub const RINGS_AT: u64 = (size_of::<SegmentHeader>() as u64 + 4095) & !4095;
 pub const LARGE_RINGS: u64 = 16;
 const LARGE_WORDS_LOG2: u32 = 17;
 const SMALL_WORDS_LOG2: u32 = 13;
+/// Words of the largest ring.
+pub const LARGEST_RING: usize = 1 << LARGE_WORDS_LOG2;
 const CONTROL_BYTES: u64 = 4096;
 const LARGE_BYTES: u64 = CONTROL_BYTES + (8 << LARGE_WORDS_LOG2);
 const SMALL_BYTES: u64 = CONTROL_BYTES + (8 << SMALL_WORDS_LOG2);

@@ -11,6 +11,20 @@ pub(crate) fn put(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
+/// The LEB128 form of a number of at most 57 bits, and how many bytes it has: the first eight of them as a word, the first
+/// lowest. A ninth is the number's bit 56.
+#[inline]
+pub(crate) fn word(value: u64) -> (u64, usize) {
+    // Seven bits to a byte, by halves.
+    let word = (value & 0x0fff_ffff) | ((value & 0x00ff_ffff_f000_0000) << 4);
+    let word = (word & 0x0000_3fff_0000_3fff) | ((word & 0x0fff_c000_0fff_c000) << 2);
+    let word = (word & 0x007f_007f_007f_007f) | ((word & 0x3f80_3f80_3f80_3f80) << 1);
+    let len = 1 + (value | 1).ilog2() / 7;
+    // All but the last say that another follows.
+    let follow = if len > 8 { u64::MAX } else { (1 << (8 * (len - 1))) - 1 };
+    (word | (follow & 0x8080_8080_8080_8080), len as usize)
+}
+
 /// A difference (modulo 2^64) as a number that is small when it is near to 0 on either side.
 #[inline]
 pub(crate) fn zigzag(delta: u64) -> u64 {
@@ -59,6 +73,18 @@ mod tests {
             assert_eq!(at, out.len());
             assert_eq!(unzigzag(zigzag(value)), value);
             assert_eq!(zigzag(unzigzag(value)), value);
+        }
+    }
+
+    #[test]
+    fn a_word_has_the_same_bytes() {
+        let edges = (0..57).flat_map(|bit| [(1 << bit) - 1, 1 << bit, (1 << bit) + 1]);
+        for value in edges.chain([(1 << 57) - 1, 0x0123_4567_89ab_cdef >> 3]) {
+            let (word, len) = word(value);
+            let mut out = Vec::new();
+            put(&mut out, value);
+            let bytes = [&word.to_le_bytes()[..], &[(value >> 56) as u8]].concat();
+            assert_eq!(&bytes[..len], out, "{value:#x}");
         }
     }
 

@@ -306,6 +306,18 @@ pub fn whole_heap_record(words: &[u64]) -> Option<HeapRecord> {
     heap_record(first).filter(|record| record.len <= words.len())
 }
 
+/// How many words a NODE takes.
+pub const NODE_WORDS: usize = 2;
+
+/// Reads the NODE at the start of `words`, if one is there and whole: parent, pc, module, flags. The fast way, as
+/// [`heap_record`].
+#[inline]
+pub fn whole_node(words: &[u64]) -> Option<(u32, u64, u32, u8)> {
+    let &[first, second] = words.first_chunk::<NODE_WORDS>()?;
+    let place = (second >> 32) as u32;
+    (first as u8 == kind::NODE).then_some((second as u32, first >> 8, place & 0xff_ffff, (place >> 24) as u8))
+}
+
 /// Reads the record at the start of `words` and says how many it takes. `Ok(None)` when it is not all there.
 pub fn parse(words: &[u64]) -> Result<Option<(Record, usize)>, BadRecord> {
     let Some(&first) = words.first() else { return Ok(None) };
@@ -339,9 +351,8 @@ pub fn parse(words: &[u64]) -> Result<Option<(Record, usize)>, BadRecord> {
             Record::FreedAs(FreedAs::from_code(0, second as u32, value, size).ok_or(bad)?)
         }
         kind::NODE => {
-            let upper = (second >> 32) as u32;
-            let (module, flags) = (upper & 0xff_ffff, (upper >> 24) as u8);
-            Record::Node { parent: second as u32, pc: value, module, flags }
+            let (parent, pc, module, flags) = whole_node(words).ok_or(bad)?;
+            Record::Node { parent, pc, module, flags }
         }
         kind::THREAD => {
             let mut name = [0; 16];

@@ -48,6 +48,19 @@ impl Memory {
         self.consumer().drain_into(&mut out).expect("the counters agree");
         out
     }
+
+    /// What the reader finds until it has so many words.
+    fn drain(&self, words: usize) -> Vec<u64> {
+        let mut out = Vec::new();
+        while out.len() < words {
+            let more = self.drained();
+            if more.is_empty() {
+                thread::yield_now();
+            }
+            out.extend(more);
+        }
+        out
+    }
 }
 
 /// Every interleaving with at most so many switches away from a thread that could go on: enough for all faults of two
@@ -85,15 +98,7 @@ fn a_full_ring_waits_and_loses_nothing() {
                 }
             }
         });
-        let mut out = Vec::new();
-        while out.len() < 6 {
-            let more = memory.drained();
-            if more.is_empty() {
-                thread::yield_now();
-            }
-            out.extend(more);
-        }
-        are_whole(&out, 0);
+        are_whole(&memory.drain(6), 0);
         writer.join().unwrap();
     });
 }
@@ -135,15 +140,7 @@ fn the_next_writer_goes_on_where_the_last_one_was() {
                 }
             }
         });
-        let mut out = Vec::new();
-        while out.len() < 6 {
-            let more = memory.drained();
-            if more.is_empty() {
-                thread::yield_now();
-            }
-            out.extend(more);
-        }
-        are_whole(&out, 0);
+        are_whole(&memory.drain(6), 0);
         writers.join().unwrap();
     });
 }

@@ -1,0 +1,76 @@
+//! Where merged events go.
+
+use super::clock::Clock;
+use super::merge::Output;
+use grapnel_analysis::LiveTotals;
+use grapnel_trace::heap::HeapEvent;
+use grapnel_trace::writer::Writer;
+use grapnel_trace::{Error, Event};
+use std::fs::File;
+
+/// Events that are counted together.
+pub(super) const BATCH: usize = 256;
+
+/// The file, and the totals.
+pub(super) struct Out<'a> {
+    pub(super) writer: Option<&'a mut Writer<File>>,
+    pub(super) error: Option<Error>,
+    pub(super) events: &'a mut u64,
+    pub(super) totals: Option<&'a mut LiveTotals>,
+    pub(super) clock: &'a mut Clock,
+    /// Events that are in the file and not yet in the totals.
+    pub(super) batch: Vec<HeapEvent>,
+}
+
+impl Out<'_> {
+    #[inline]
+    fn write(&mut self, write: impl FnOnce(&mut Writer<File>) -> Result<(), Error>) {
+        if let Some(Err(error)) = self.writer.as_mut().map(|writer| write(writer)) {
+            self.error = Some(error);
+            self.writer = None;
+        }
+    }
+
+    #[inline]
+    fn tell(&mut self, ticks: u64) {
+        if let Some(time) = self.clock.step(ticks) {
+            self.count();
+            let time = Event::Time(time);
+            self.write(|writer| writer.push(&time));
+            if let Some(totals) = &mut self.totals {
+                totals.apply(&time);
+            }
+        }
+    }
+
+    /// Brings the totals up to date.
+    pub(super) fn count(&mut self) {
+        if let Some(totals) = &mut self.totals {
+            totals.apply_all(&self.batch);
+        }
+        self.batch.clear();
+    }
+}
+
+impl Output for Out<'_> {
+    #[inline]
+    fn heap(&mut self, ticks: u64, event: HeapEvent) {
+        self.tell(ticks);
+        self.write(|writer| writer.push_heap(&event));
+        *self.events += 1;
+        if self.totals.is_some() {
+            self.batch.push(event);
+            if self.batch.len() == BATCH {
+                self.count();
+            }
+        }
+    }
+
+    fn other(&mut self, ticks: u64, event: Event) {
+        self.tell(ticks);
+        self.write(|writer| writer.push(&event));
+        if let Some(totals) = &mut self.totals {
+            totals.apply(&event);
+        }
+    }
+}
