@@ -15,7 +15,7 @@ use grapnel_trace::ring::{Full, Producer};
 use grapnel_trace::shared::session_flags;
 use grapnel_trace::wire::{self, Order, kind};
 use grapnel_trace::{Alignment, FreedAs, Source};
-use grapnel_unwind::{Frame, NodeId};
+use grapnel_unwind::{Frame, NodeId, Sink};
 
 /// The most words that are written from one [`Context::stop`] on before there is another: a clock that is due, the upper
 /// part of a size, a clock that is far from the last one, and a record of the heap.
@@ -128,6 +128,16 @@ fn ticks() -> u64 {
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
+/// Tells the ring of new nodes.
+struct Nodes<'a>(&'a mut Producer<'static>);
+
+impl Sink for Nodes<'_> {
+    #[inline(always)]
+    fn node(&mut self, _: NodeId, parent: NodeId, frame: Frame) {
+        let _ = push(self.0, &wire::node(parent.0, frame.pc, frame.module, frame.flags.bits()));
+    }
+}
+
 impl Context {
     /// The node of the caller's stack.
     #[inline(always)]
@@ -136,9 +146,7 @@ impl Context {
             self.refresh();
         }
         let Self { walker, ring, .. } = self;
-        let mut sink = |_: NodeId, parent: NodeId, frame: Frame| {
-            let _ = push(ring, &wire::node(parent.0, frame.pc, frame.module, frame.flags.bits()));
-        };
+        let mut sink = Nodes(ring);
         let node = walker.walk(saved, &mut LockedResolver, &mut sink);
         if self.check {
             let full = walker.walk_unmemoised(saved, &mut LockedResolver, &mut sink);

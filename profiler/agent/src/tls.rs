@@ -15,7 +15,7 @@ use core::ptr;
 /// How many recordings of one thread may be inside one another: one, and one by a signal handler in its middle.
 pub(crate) const LEVELS: usize = 2;
 
-/// A thread's state. All zeroes at the start.
+/// A thread's state. All zeroes at the start. What an event needs comes first, in one cache line.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Tls {
@@ -29,14 +29,14 @@ pub(crate) struct Tls {
     pub(crate) rescue: Cell<*const SavedRegisters>,
     /// The stack pointer from which libc's own code was called; see [`crate::hooks`]. 0 when it was not.
     pub(crate) inside: Cell<usize>,
+    /// Where the stub of each level's recording saved its registers.
+    pub(crate) entries: [Cell<usize>; LEVELS],
     /// How many locks this thread holds: while it is not 0, signals are blocked.
     pub(crate) locks: Cell<usize>,
     /// The signal mask as it was before the first of them.
     pub(crate) mask: Cell<u64>,
     /// Memory for an environment too large for the stack, and its length in bytes; used again each time.
     pub(crate) environment: Cell<(*mut u8, usize)>,
-    /// Where the stub of each level's recording saved its registers.
-    pub(crate) entries: [Cell<usize>; LEVELS],
     _pad: [u64; 4],
 }
 

@@ -145,8 +145,8 @@ impl Recent {
         let walk = Walk { pc, sp, fp, start: self.kept, range, len: words.len() as u32, node, fp_is_dead };
         self.kept += words.len() as u64;
         if let Some(set) = self.sets.get_mut(Self::index(pc, sp)) {
-            set.copy_within(..WAYS - 1, 1);
-            set[0] = walk;
+            let [first, second, third, fourth] = set;
+            (*fourth, *third, *second, *first) = (*third, *second, *first, walk);
         }
     }
 }
