@@ -33,7 +33,8 @@ pub enum Reason {
     LoopsToStart(Culprit),
     /// Code that no direct branch leads to begins at this address: a landing pad, or an entry of a jump table.
     Unreached(CodeAddr),
-    /// The bytes at this address are no instruction, or run out of the function.
+    /// The bytes at this address are no instruction, or run out of the function. Or they are data in a function where data
+    /// shows so slowly, one piece at a time, that the search was given up.
     Undecodable(CodeAddr),
 }
 
@@ -59,7 +60,8 @@ pub fn check(isa: Isa, function_bytes: &[u8], from: CodeAddr, window_len: usize)
 /// bytes. These are the bytes that a patch overwrites: an instruction that begins behind them stays what it was, also
 /// where the window is longer than the patch.
 ///
-/// Jump tables of the form that compilers write are followed where they can be read.
+/// Jump tables of the form that compilers write are followed where they can be read. Time and memory grow with the
+/// function's length, whatever it consists of.
 #[must_use]
 pub fn check_with(
     isa: Isa,

@@ -3,8 +3,11 @@
 //!
 //! First everything is followed that direct branches and known tables reach from the function's entries; then what lies
 //! between, as it comes. Where data lies among the code, a sweep may take some of it for instructions before the load is
-//! seen that reads it. What those seemed to do is forgotten then, and the sweep begins anew with what is known: there are
-//! only so many bytes to learn of.
+//! seen that reads it. What those seemed to do is forgotten then, and the sweep begins anew with what is known.
+//!
+//! Functions may be made to be hard. Whatever their bytes are, work and memory grow with their number and no faster: each
+//! limit below is beyond what compilers were seen to make. At it a verdict is an assumption that could have been a proof,
+//! but for [`LOOK_BACK`]: an address that two instructions make so far apart is not seen.
 
 use alloc::{vec, vec::Vec};
 use core::{marker::PhantomData, ops::Range};
@@ -17,8 +20,25 @@ use crate::{
     instruction::{Branch, Indirect, Instruction, Operand},
 };
 
+#[cfg(test)]
+#[cfg(feature = "arm")]
+mod tests;
+
 /// A longer table is taken for a misread one.
 const MAX_ENTRIES: u64 = 4096;
+
+/// How many entries of all tables together are read, beyond one for each unit of the function.
+const ALL_ENTRIES: u64 = 16 * MAX_ENTRIES;
+
+/// How many instructions of a run are looked at: as many as any part of a known pattern may lie behind another.
+const LOOK_BACK: usize = 64;
+
+/// How many runs are kept at a time until it goes on at their branch's target. Others begin anew there.
+const MAX_WAITING: usize = 256;
+
+/// How many sweeps are made. Data that shows only when other data is known to be some is rare, and a chain of it rarer:
+/// what compilers write takes two.
+const MAX_SWEEPS: usize = 32;
 
 /// [`check`] of one instruction set: the function's bytes, its address, the window as offsets in it, and what is around.
 pub(crate) type Check = fn(&[u8], CodeAddr, Range<usize>, &Surroundings<'_>) -> Verdict;
@@ -36,22 +56,27 @@ pub(crate) fn check<I: Instruction>(
         window,
         around,
         known: vec![0; units],
-        misread: false,
+        entries_left: 0,
+        misread: None,
         reason: None,
         refused: None,
         of: PhantomData::<I>,
     };
-    loop {
-        sweep.all();
-        if sweep.misread {
-            sweep.forget();
-            continue;
+    sweep.all();
+    for _ in 1..MAX_SWEEPS {
+        if sweep.misread.is_none() {
+            break;
         }
-        return match (sweep.refused, sweep.reason) {
-            (Some(culprit), _) => Verdict::Refused(culprit),
-            (None, Some(reason)) => Verdict::Assumed(reason),
-            (None, None) => Verdict::Proven,
-        };
+        sweep.forget();
+        sweep.all();
+    }
+    if let Some(at) = sweep.misread {
+        sweep.assume(Reason::Undecodable(at));
+    }
+    match (sweep.refused, sweep.reason) {
+        (Some(culprit), _) => Verdict::Refused(culprit),
+        (None, Some(reason)) => Verdict::Assumed(reason),
+        (None, None) => Verdict::Proven,
     }
 }
 
@@ -70,8 +95,10 @@ struct Sweep<'a, I> {
     around: &'a Surroundings<'a>,
     /// What is known of each unit.
     known: Vec<u8>,
-    /// Something was taken for an instruction before it was known to be data.
-    misread: bool,
+    /// How many entries of tables may still be read.
+    entries_left: u64,
+    /// The first that was taken for an instruction before it was known to be data.
+    misread: Option<CodeAddr>,
     /// The first thing that could not be seen.
     reason: Option<Reason>,
     /// The first thing that leads into the window.
@@ -79,11 +106,44 @@ struct Sweep<'a, I> {
     of: PhantomData<I>,
 }
 
-/// Where to go on, and what was executed before.
-type Pending<I> = Vec<(usize, Vec<I>)>;
+/// Where to go on: units, the last one first.
+struct Pending<I> {
+    units: Vec<usize>,
+    /// What was executed before some of the units: the number of the unit among them, and the run, in the same order.
+    runs: Vec<(usize, Vec<I>)>,
+}
+
+impl<I: Instruction> Pending<I> {
+    const fn new() -> Self {
+        Self { units: Vec::new(), runs: Vec::new() }
+    }
+
+    fn push(&mut self, unit: usize) {
+        self.units.push(unit);
+    }
+
+    fn push_behind(&mut self, unit: usize, run: &[I]) {
+        if self.runs.len() < MAX_WAITING {
+            self.runs.push((self.units.len(), run.to_vec()));
+        }
+        self.push(unit);
+    }
+
+    fn pop(&mut self) -> Option<(usize, Vec<I>)> {
+        let unit = self.units.pop()?;
+        let run = self.runs.pop_if(|(number, _)| *number == self.units.len());
+        Some((unit, run.map_or_else(Vec::new, |(_, run)| run)))
+    }
+}
+
+/// The last of a run.
+fn latest<I>(run: &[I]) -> &[I] {
+    &run[run.len().saturating_sub(LOOK_BACK)..]
+}
 
 impl<I: Instruction> Sweep<'_, I> {
     fn all(&mut self) {
+        self.entries_left = ALL_ENTRIES + self.known.len() as u64;
         self.reach(0);
         for &entry in self.around.entries {
             let Some(offset) = self.offset(entry) else { continue };
@@ -114,7 +174,7 @@ impl<I: Instruction> Sweep<'_, I> {
         for known in &mut self.known {
             *known &= DATA;
         }
-        self.misread = false;
+        self.misread = None;
         self.reason = None;
         self.refused = None;
     }
@@ -150,44 +210,63 @@ impl<I: Instruction> Sweep<'_, I> {
         let start = start.displacement_from(self.from);
         let within = |offset: i64| offset.clamp(0, self.bytes.len() as i64) as usize;
         let units = within(start) / I::UNIT..within(start.saturating_add(len as i64)).div_ceil(I::UNIT);
-        for known in &mut self.known[units] {
-            self.misread |= I::MIXED && *known == SEEN;
-            *known |= DATA;
+        for unit in units {
+            if I::MIXED && self.known[unit] == SEEN && self.misread.is_none() {
+                self.misread = Some(self.at(unit));
+            }
+            self.known[unit] |= DATA;
         }
+    }
+
+    /// It is to be decoded yet.
+    fn is_open(&self, unit: usize) -> bool {
+        // What a load reads is no code: the call before it does not return.
+        let ends = if I::MIXED { SEEN | DATA } else { SEEN };
+        self.known.get(unit).is_some_and(|known| known & ends == 0)
+    }
+
+    /// The unit of the function at an address, if it is to be decoded yet.
+    fn open(&self, addr: CodeAddr) -> Option<usize> {
+        self.offset(addr).map(|offset| offset / I::UNIT).filter(|&unit| self.is_open(unit))
     }
 
     /// Follows the code from `start` along its direct branches.
     fn reach(&mut self, start: usize) {
-        let mut pending: Pending<I> = vec![(start, Vec::new())];
-        // What a load reads is no code: the call before it does not return.
-        let ends = if I::MIXED { SEEN | DATA } else { SEEN };
+        let mut pending: Pending<I> = Pending::new();
+        pending.push(start);
         while let Some((mut unit, mut run)) = pending.pop() {
-            while unit < self.known.len() && self.known[unit] & ends == 0 {
+            while self.is_open(unit) {
                 self.known[unit] |= SEEN;
                 let bytes = &self.bytes[unit * I::UNIT..];
                 let Ok(inst) = I::decode_behind(&run, self.at(unit), bytes) else {
                     self.assume(Reason::Undecodable(self.at(unit)));
                     break;
                 };
+                if run.len() == 2 * LOOK_BACK {
+                    run.drain(..=LOOK_BACK);
+                }
                 run.push(inst);
+                let run = latest(&run);
                 let end = unit + inst.len() / I::UNIT;
                 for known in &mut self.known[unit..end] {
                     *known |= SEEN;
                 }
-                self.judge(unit * I::UNIT, &run, &inst);
-                self.indirect(&run, &inst, &mut pending);
+                self.judge(unit * I::UNIT, run, &inst);
+                self.indirect(run, &inst, &mut pending);
                 if self.is_settled() {
                     return;
                 }
-                if let Some(constants) = I::constants(&run) {
+                if let Some(constants) = I::constants(run) {
                     self.mark_data(constants.target, constants.access);
                 }
-                if let Some(offset) = inst.branch().and_then(Branch::target).and_then(|to| self.offset(to)) {
-                    let before = if inst.branches_into_switch() { run.clone() } else { Vec::new() };
-                    pending.push((offset / I::UNIT, before));
+                if let Some(to) = inst.branch().and_then(Branch::target).and_then(|to| self.open(to)) {
+                    match inst.branches_into_switch() {
+                        true => pending.push_behind(to, run),
+                        false => pending.push(to),
+                    }
                 }
-                if let Some(offset) = inst.return_address().and_then(|to| self.offset(to)) {
-                    pending.push((offset / I::UNIT, Vec::new()));
+                if let Some(to) = inst.return_address().and_then(|to| self.open(to)) {
+                    pending.push(to);
                 }
                 if inst.is_exit() {
                     break;
@@ -250,14 +329,16 @@ impl<I: Instruction> Sweep<'_, I> {
             if offset == self.window.start {
                 self.assume(Reason::LoopsToStart(jump.culprit()));
             }
-            pending.push((offset / I::UNIT, Vec::new()));
+            if self.is_open(offset / I::UNIT) {
+                pending.push(offset / I::UNIT);
+            }
         }
     }
 
     /// Where a table leads, if all of it can be read.
     ///
     /// A table behind its jump whose length is not known is taken to end where the first place begins that it leads to.
-    fn targets(&self, jump: TableJump) -> Option<Vec<CodeAddr>> {
+    fn targets(&mut self, jump: TableJump) -> Option<Vec<CodeAddr>> {
         let size = jump.form.size();
         let target = |at: CodeAddr, entry: &[u8]| match jump.form.target(entry) {
             Some(target) => CodeAddr(target.0 & I::ADDRESS),
@@ -265,8 +346,12 @@ impl<I: Instruction> Sweep<'_, I> {
         };
         let mut targets = Vec::new();
         if let Some(entries) = jump.entries {
-            let mut bytes = vec![0; usize::try_from(entries.min(MAX_ENTRIES + 1)).ok()? * size];
-            if entries > MAX_ENTRIES || !self.read(jump.table, &mut bytes) {
+            if entries > MAX_ENTRIES.min(self.entries_left) {
+                return None;
+            }
+            self.entries_left -= entries;
+            let mut bytes = vec![0; entries as usize * size];
+            if !self.read(jump.table, &mut bytes) {
                 return None;
             }
             let places = (0..entries).map(|number| jump.table.add(number * size as u64));
@@ -277,9 +362,10 @@ impl<I: Instruction> Sweep<'_, I> {
         while at < end {
             let mut entry = [0; 8];
             let entry = entry.get_mut(..size)?;
-            if targets.len() as u64 >= MAX_ENTRIES || !self.read(at, entry) {
+            if targets.len() as u64 >= MAX_ENTRIES || self.entries_left == 0 || !self.read(at, entry) {
                 return None;
             }
+            self.entries_left -= 1;
             let target = target(at, entry);
             end = end.min(target);
             targets.push(target);

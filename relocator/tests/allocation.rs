@@ -1,4 +1,5 @@
-//! Planning and emitting allocate nothing, once the decoder has built its tables.
+//! Planning and emitting allocate nothing, once the decoder has built its tables. A look through a function takes memory
+//! by its length.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -6,25 +7,35 @@ use std::{
     hint::black_box,
 };
 
-use grapnel_relocator::{CodeAddr, Isa, RelocationPlan, Window, redirect};
+use grapnel_relocator::{
+    CodeAddr, Isa, RelocationPlan, Window,
+    flow::{self, Surroundings, Verdict},
+    redirect,
+};
 
-/// The system's allocator, counting the calls of each thread.
+/// The system's allocator, counting the calls of each thread and what it holds.
 struct Counting;
 
 thread_local! {
     static CALLS: Cell<usize> = const { Cell::new(0) };
+    static HELD: Cell<usize> = const { Cell::new(0) };
+    static MOST_HELD: Cell<usize> = const { Cell::new(0) };
 }
 
-// SAFETY: every call is passed on to `System` as it came; the counter neither allocates nor unwinds, since it is
-// initialised at compile time and has no destructor.
+// SAFETY: every call is passed on to `System` as it came; the counters neither allocate nor unwind, since they are
+// initialised at compile time and have no destructor.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         CALLS.set(CALLS.get() + 1);
+        HELD.set(HELD.get().wrapping_add(layout.size()));
+        MOST_HELD.set(MOST_HELD.get().max(HELD.get()));
         // SAFETY: the caller keeps `alloc`'s contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // What one thread allocates another may free.
+        HELD.set(HELD.get().saturating_sub(layout.size()));
         // SAFETY: the caller keeps `dealloc`'s contract, and `alloc` is System's.
         unsafe { System.dealloc(pointer, layout) }
     }
@@ -153,4 +164,51 @@ fn accepted_t32_windows_allocate_nothing() {
     ];
     let code: Vec<u8> = halfwords.iter().flat_map(|halfword| halfword.to_le_bytes()).collect();
     allocates_nothing(Isa::T32, &code, 30, [0x50_0000, 0x7000_0000]);
+}
+
+/// The most bytes that are held at a time while a function is looked through.
+fn looked_through(isa: Isa, code: &[u8], around: &Surroundings<'_>) -> (usize, Verdict) {
+    let before = HELD.get();
+    MOST_HELD.set(before);
+    let verdict = flow::check_with(isa, black_box(code), CodeAddr(0x40_1000), 4, around);
+    (MOST_HELD.get() - before, verdict)
+}
+
+/// Each of these branches could lead to a switch whose bound lies before it, so the code before it is kept.
+#[test]
+fn branches_into_switches_take_memory_by_the_length_of_the_function() {
+    // b.ls +8; ret; ret
+    let code: Vec<u8> = [0x5400_0049_u32]
+        .repeat(8000)
+        .into_iter()
+        .chain([0xd65f_03c0; 2])
+        .flat_map(u32::to_le_bytes)
+        .collect();
+    let (held, verdict) = looked_through(Isa::Aarch64, &code, &Surroundings::default());
+    assert_eq!(verdict, Verdict::Proven);
+    assert!(held < 4 << 20, "{held} bytes were held");
+}
+
+/// As many entries as a table may have, from each of many jumps.
+#[test]
+fn tables_without_end_are_not_read() {
+    // cmp eax, 0xfff; ja +7; jmp [rax * 8 + 0x10000000]
+    let turn = [0x3d, 0xff, 0x0f, 0, 0, 0x77, 0x07, 0xff, 0x24, 0xc5, 0, 0, 0, 0x10];
+    let code = turn.repeat(4000);
+    let read_bytes = Cell::new(0);
+    let read = |at: CodeAddr, out: &mut [u8]| {
+        read_bytes.set(read_bytes.get() + out.len());
+        for (number, entry) in out.chunks_exact_mut(8).enumerate() {
+            // To the turn of that number.
+            let turn = (at.0 - 0x1000_0000) / 8 + number as u64;
+            entry.copy_from_slice(&(0x40_1000 + 14 * turn).to_le_bytes());
+        }
+        true
+    };
+    let (held, verdict) =
+        looked_through(Isa::X86_64, &code, &Surroundings { read: Some(&read), ..Surroundings::default() });
+    assert!(matches!(verdict, Verdict::Assumed(_)), "{verdict:?}");
+    let read_bytes = read_bytes.get();
+    assert!(read_bytes < 16 * code.len() + (1 << 20), "{read_bytes} bytes of tables were read");
+    assert!(held < 4 << 20, "{held} bytes were held");
 }
