@@ -1,6 +1,8 @@
 //! The patches that send execution from a function to its hook.
 //!
 //! Those of T32 stay in T32 state: where they go must be T32 code. Its address is given without bit 0.
+//!
+//! An address at which no instruction can be, for want of alignment, is out of every redirect's reach.
 
 use arrayvec::ArrayVec;
 use grapnel_arch::{CodeAddr, Isa};
@@ -110,7 +112,7 @@ pub fn page(isa: Isa, from: CodeAddr, to: CodeAddr) -> Result<Redirect, Error> {
 ///
 /// # Errors
 ///
-/// On A32 and T32 if `to` is beyond 4 GiB.
+/// If an instruction can't be at `from` or `to`; on A32 and T32, that is so beyond 4 GiB.
 pub fn absolute(isa: Isa, from: CodeAddr, to: CodeAddr) -> Result<Redirect, Error> {
     match isa {
         Isa::X86_64 => Ok(x86_64::redirect_absolute(from, to)),

@@ -98,6 +98,12 @@ fn redirects_by_reach() {
     assert_eq!(words(&page), [0xb040_0011, 0x9100_4231, 0xd61f_0220]);
     assert!(redirect::page(Isa::Aarch64, FROM, FAR).is_err());
     // ldr x17, #8; br x17
+    for redirect in [redirect::near, redirect::page, redirect::absolute] {
+        for (from, to) in [(FROM, FROM.add(0x1002)), (FROM.add(2), FROM.add(0x1000))] {
+            let refused = redirect(Isa::Aarch64, from, to);
+            assert!(matches!(refused, Err(Error::RedirectOutOfReach { .. })), "{refused:?}");
+        }
+    }
     let absolute = redirect::absolute(Isa::Aarch64, FROM, FAR).unwrap();
     assert_eq!(words(&absolute), [0x5800_0051, 0xd61f_0220, 0, 0x1000]);
     let lengths = redirect::lengths(Isa::Aarch64);

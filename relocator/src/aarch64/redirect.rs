@@ -31,7 +31,8 @@ pub(crate) fn page(from: CodeAddr, to: CodeAddr) -> Result<Redirect, Error> {
 
 /// `ldr x17, literal; br x17` and the literal right behind it. It may lie at an odd multiple of 4: only stores and
 /// exclusive loads ask for more (DDI 0487, B2.10.1), and nothing writes it while it can be executed.
-pub(crate) fn absolute(_from: CodeAddr, to: CodeAddr) -> Result<Redirect, Error> {
+pub(crate) fn absolute(from: CodeAddr, to: CodeAddr) -> Result<Redirect, Error> {
+    aligned(from, to).ok_or(Error::RedirectOutOfReach { from, to, len: LENGTHS.absolute })?;
     // The field counts from the load: two instructions.
     let load = ldr_literal(SCRATCH) | 2 << 5;
     Ok(bytes(&[load, br(SCRATCH), to.0 as u32, (to.0 >> 32) as u32]))
