@@ -29,7 +29,7 @@
 //! # The contract
 //!
 //! For every window that is accepted, running the relocated code leaves the same registers, flags and memory, makes the
-//! same accesses, and leaves by the same exits as the original does at its own address. Four things are excepted,
+//! same accesses, and leaves by the same exits as the original does at its own address. Five things are excepted,
 //! because they are what a trampoline is:
 //!
 //! * A `call` inside the window pushes the address of the relocated code behind it, so that the callee returns into the
@@ -41,6 +41,9 @@
 //!   the window that is an address in the relocated code. A window that stores it itself is refused.
 //! * In A32 code `push` of several registers and the program counter reads one of the words back that it has just
 //!   written, still above the stack pointer. Through any other base it does not.
+//! * The address of the window's start is the function's, and stays what it was. Code that computes another one from it
+//!   and reads there or jumps there, as `lea rax, [start]; add rax, 11; jmp rax`, meets the patch. Only ADRP and ADD of
+//!   AArch64 are known to make one address together.
 //!
 //! An operand or a target that the destination does not reach may need a register. One is taken only if it is shown that
 //! nobody reads it any more, and is then listed in [`Relocated::clobbers`]; otherwise it is kept on the stack meanwhile,
