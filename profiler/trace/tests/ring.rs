@@ -43,6 +43,23 @@ fn put_goes_around_as_push_does() {
 }
 
 #[test]
+fn what_is_taken_by_pieces_is_the_same() {
+    let (control, words) = ring(8);
+    let mut producer = Producer::new(&control, &words);
+    let consumer = Consumer::new(&control, &words);
+    let mut out = Vec::new();
+    for start in [1, 8, 15] {
+        producer
+            .push_slice(&[start, start + 1, start + 2, start + 3, start + 4, start + 5, start + 6])
+            .unwrap();
+        for piece in [2, 3, 2, 0] {
+            assert_eq!(consumer.drain_some_into(&mut out, piece), Ok(piece));
+        }
+    }
+    assert_eq!(out, (1..=21).collect::<Vec<_>>());
+}
+
+#[test]
 fn two_threads_agree() {
     let (control, words) = ring(64);
     let total = 200_000u64;
