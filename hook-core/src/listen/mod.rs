@@ -41,7 +41,7 @@ pub type OnHit = unsafe extern "C" fn(hit: &mut Hit, data: *mut c_void);
 /// What wants to know of the calls of a function.
 ///
 /// The listener may change the registers that it is shown. `errno` and every register that it doesn't change are kept,
-/// with one exception: without [`Self::with_vectors`], what XSAVE keeps beyond the low 128 bits of `xmm0` to `xmm15` is as
+/// with one exception: without [`Self::with_vectors`], vector state beyond the low 128 bits of `xmm0` to `xmm15` is as
 /// the listener leaves it: the halves above, the registers from 16 on, the mask registers, the x87 stack, MXCSR. It matters
 /// to functions that take or return `__m256`, `__m512` or `long double` by value, and to those whose callers the compiler
 /// has seen together with them and left values there over the call (GCC's `-fipa-ra` does, for functions of one object that
@@ -82,7 +82,8 @@ impl Listener {
         Self { guarded: true, ..self }
     }
 
-    /// Sees and keeps all vector state, in what the processor needs for XSAVE: about 3 KiB of stack.
+    /// Sees and keeps all vector state, in about 3 KiB of stack. On x86-64 the x87 stack, MXCSR and the mask registers are
+    /// kept as well; AMX tiles aren't.
     #[must_use]
     pub const fn with_vectors(self) -> Self {
         Self { all_vectors: true, ..self }
@@ -102,7 +103,7 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// A probe that keeps all vector state. `data` is passed as it is.
+    /// A probe that keeps all vector state, as [`Listener::with_vectors`]. `data` is passed as it is.
     pub const fn new(hit: OnHit, data: *mut c_void) -> Self {
         Self { hit, data, guarded: false, all_vectors: true }
     }

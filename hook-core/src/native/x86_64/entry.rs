@@ -7,9 +7,10 @@
 //! The routines keep every register but those that the listener changes.
 
 use super::{
-    registers::{COMPONENTS, Saved, XSAVE_ROOM},
+    registers::Saved,
     save::{load_general, load_vectors, routine, save_general, save_vectors},
     stub::{RETURN, WATCHED},
+    vectors::{load_all, save_all, with_all_vectors},
 };
 use crate::native::{LinkKind, StubKind};
 
@@ -65,9 +66,9 @@ macro_rules! watching_routine {
 }
 
 entry_routine!("grapnel_hook_entered", low, "", "";);
-entry_routine!("grapnel_hook_entered_all", all, "", ""; room = const XSAVE_ROOM, components = const COMPONENTS,);
+with_all_vectors!(entry_routine!("grapnel_hook_entered_all", all, "", ""));
 watching_routine!("grapnel_hook_watched", low;);
-watching_routine!("grapnel_hook_watched_all", all; room = const XSAVE_ROOM, components = const COMPONENTS,);
+with_all_vectors!(watching_routine!("grapnel_hook_watched_all", all));
 
 // In the middle of a function: the stub has passed the red zone. The flags are kept. What lies above is the frame of the
 // probed function, as an interrupted one: its address is that of an instruction that has yet to run.
@@ -108,7 +109,7 @@ macro_rules! probe_routine {
 }
 
 probe_routine!("grapnel_hook_probed", none;);
-probe_routine!("grapnel_hook_probed_all", all; room = const XSAVE_ROOM, components = const COMPONENTS,);
+with_all_vectors!(probe_routine!("grapnel_hook_probed_all", all));
 unsafe extern "C" {
     fn grapnel_hook_entered();
     fn grapnel_hook_entered_all();

@@ -12,6 +12,7 @@ mod returns;
 mod save;
 mod seen;
 mod stub;
+mod vectors;
 
 use core::ops::Range;
 
@@ -24,12 +25,13 @@ pub(crate) use entry::routine;
 pub(crate) use island::Pattern;
 pub(crate) use kernel::{EFFECTIVE_USER, RESTORER, SIGNAL_WAITS, mmap, pread, pwrite};
 pub use registers::Registers;
-pub(crate) use registers::{Saved, vectors_can_be_saved};
+pub(crate) use registers::Saved;
 pub(super) use returns::{POINT, POINT_OFFSET};
 pub(crate) use seen::{LAYOUT, debug_descriptor, debug_register, stack_of_link_stub, stack_within};
 pub(crate) use stub::{
     AFTER_PROBE, JUMP_STUB_LEN, LINK_STUB_LEN, jump_stub, link_of_stub, link_stub, site_of_stub,
 };
+pub(crate) use vectors::vectors_can_be_saved;
 
 /// `int3`: one byte, so it can be written over any instruction's start at once.
 const TRAP: u8 = 0xcc;

@@ -4,11 +4,9 @@
 //! [`Saved`] is filled by the routines of [`super::entry`] alone, which also load what it holds back into the registers.
 //! Its pointers are good for as long as the listener runs.
 
-use super::returns::CALL_LEN;
-use core::{
-    arch::x86_64::{__cpuid, __cpuid_count},
-    sync::atomic::{AtomicU64, Ordering::Release},
-};
+use core::sync::atomic::{AtomicU64, Ordering::Release};
+
+use super::{returns::CALL_LEN, vectors::VectorArea};
 
 /// The general registers of a call or of a probed place.
 #[repr(C)]
@@ -45,8 +43,8 @@ pub(crate) struct Saved {
     /// The vector registers that pass arguments, and of those the first two at the return. Not used if `vectors` is.
     xmm: [[u64; 2]; 8],
     pub(crate) general: Registers,
-    /// Everything that XSAVE saves, if that was asked for.
-    vectors: *mut XsaveArea,
+    /// All vector state, if that was asked for.
+    vectors: *mut VectorArea,
     /// Where a stub goes that has the return watched. It and the next two lie near enough below the return address to be
     /// read when the stack pointer has passed them.
     way_in: u64,
@@ -58,22 +56,6 @@ pub(crate) struct Saved {
     pub(crate) return_address: u64,
 }
 
-/// The components that are saved: x87, SSE, AVX, and the three of AVX-512 (SDM volume 1, 13.1).
-pub(crate) const COMPONENTS: u32 = 0b1110_0111;
-/// Room for them in the standard format on every processor that there is.
-pub(crate) const XSAVE_ROOM: usize = 2816;
-
-/// The head of the area (SDM volume 1, 13.4).
-#[repr(C, align(64))]
-#[derive(Debug)]
-struct XsaveArea {
-    legacy: [u64; 20],
-    xmm: [[u64; 2]; 16],
-    rest: [u64; 12],
-    in_use: u64,
-}
-
-const _: () = assert!(core::mem::offset_of!(XsaveArea, in_use) == 512);
 const _: () = assert!(core::mem::offset_of!(Saved, return_address) == 304);
 
 /// The registers of the first six integer arguments, in order.
@@ -150,9 +132,7 @@ impl Saved {
     pub(crate) fn vector(&self, index: usize) -> Option<[u64; 2]> {
         // SAFETY: the area is this stub's for as long as the listener runs.
         match unsafe { self.vectors.as_ref() } {
-            // What is in its initial state need not have been written.
-            Some(area) if area.in_use & 2 == 0 => area.xmm.get(index).map(|_| [0, 0]),
-            Some(area) => area.xmm.get(index).copied(),
+            Some(area) => area.low(index),
             None => self.xmm.get(index).copied(),
         }
     }
@@ -160,29 +140,9 @@ impl Saved {
     /// Changes the low half of a vector register. `false` if it wasn't saved.
     pub(crate) fn set_vector(&mut self, index: usize, value: [u64; 2]) -> bool {
         // SAFETY: as in `vector`.
-        let slot = match unsafe { self.vectors.as_mut() } {
-            Some(area) => {
-                if area.in_use & 2 == 0 {
-                    area.xmm = [[0; 2]; 16];
-                    area.in_use |= 2;
-                }
-                area.xmm.get_mut(index)
-            }
-            None => self.xmm.get_mut(index),
-        };
-        slot.map(|slot| *slot = value).is_some()
+        match unsafe { self.vectors.as_mut() } {
+            Some(area) => area.set_low(index, value),
+            None => self.xmm.get_mut(index).map(|slot| *slot = value).is_some(),
+        }
     }
-}
-
-/// Whether the system has XSAVE switched on, and what it saves of [`COMPONENTS`] fits the room.
-pub(crate) fn vectors_can_be_saved() -> bool {
-    const OSXSAVE: u32 = 1 << 27;
-    if __cpuid(1).ecx & OSXSAVE == 0 {
-        return false;
-    }
-    let enabled = __cpuid_count(0xd, 0).eax;
-    (2..32).filter(|i| enabled & COMPONENTS & (1 << i) != 0).all(|component| {
-        let place = __cpuid_count(0xd, component);
-        (place.eax + place.ebx) as usize <= XSAVE_ROOM
-    })
 }

@@ -7,8 +7,8 @@
 use crate::native::points::{PAGE, RETURN_POINTS};
 
 use super::{
-    registers::{COMPONENTS, XSAVE_ROOM},
     save::{load_general, load_vectors, routine, save_general, save_vectors},
+    vectors::{load_all, save_all, with_all_vectors},
 };
 
 /// The size of a place for a point, and of its word. Ahead of each point there is a call, of this length, by which the stub
@@ -82,7 +82,7 @@ macro_rules! return_routine {
 }
 
 return_routine!("grapnel_hook_returned", low;);
-return_routine!("grapnel_hook_returned_all", all; room = const XSAVE_ROOM, components = const COMPONENTS,);
+with_all_vectors!(return_routine!("grapnel_hook_returned_all", all));
 
 // What the call ahead of a point leads to: back to the stub, by what its routine has left below the stack pointer. Without a
 // point the stub comes here at once, with the stack pointer above the return slot.

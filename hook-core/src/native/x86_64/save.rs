@@ -90,27 +90,8 @@ macro_rules! save_vectors {
         and rsp, -16
         "
     };
-    // The header must be zero where the instruction doesn't write it.
     (all) => {
-        "
-        mov rbp, rsp
-        .cfi_def_cfa_register rbp
-        sub rsp, {room}
-        and rsp, -64
-        xor eax, eax
-        mov [rsp + 512], rax
-        mov [rsp + 520], rax
-        mov [rsp + 528], rax
-        mov [rsp + 536], rax
-        mov [rsp + 544], rax
-        mov [rsp + 552], rax
-        mov [rsp + 560], rax
-        mov [rsp + 568], rax
-        xor edx, edx
-        mov eax, {components}
-        xsave64 [rsp]
-        mov [rbp + 272], rsp
-        "
+        save_all!()
     };
 }
 
@@ -145,13 +126,7 @@ macro_rules! load_vectors {
         "
     };
     (all) => {
-        "
-        xor edx, edx
-        mov eax, {components}
-        xrstor64 [rsp]
-        mov rsp, rbp
-        .cfi_def_cfa_register rsp
-        "
+        load_all!()
     };
 }
 
