@@ -4,7 +4,7 @@
 //! Preparing writes only memory that no thread runs yet. Committing writes over live code: that is the one unsafe
 //! step, and its caller answers for the replacements and for the other threads.
 
-use alloc::vec::Vec;
+use alloc::{boxed::Box, vec::Vec};
 use core::ops::Range;
 
 use grapnel_relocator::CodeAddr;
@@ -55,13 +55,13 @@ pub(crate) enum Place {
 
 #[derive(Debug)]
 enum Memory<'a> {
-    Own(Arena),
+    Own(Box<Arena>),
     Lent(&'a mut Arena),
 }
 
 impl Default for Memory<'_> {
     fn default() -> Self {
-        Self::Own(Arena::new())
+        Self::Own(Box::default())
     }
 }
 
@@ -125,7 +125,7 @@ impl<'a> Transaction<'a> {
         for (i, request) in self.requests.iter().enumerate() {
             hooks.push(workshop.prepare(HookId(i), request));
         }
-        if let Err(errno) = self.arena.get().seal() {
+        if let Err(errno) = self.arena.get().seal(&view) {
             for hook in &mut hooks {
                 if let Ok(ready) = hook {
                     *hook = Err(Error::NotSealed { target: ready.plan.target, errno });

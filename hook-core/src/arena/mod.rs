@@ -17,6 +17,7 @@
 //! Slots are written through raw pointers. A slot's bytes belong to its holder alone, and [`Arena::write`] looks up the
 //! region of a slot before it writes.
 
+mod pending;
 mod region;
 #[cfg(test)]
 mod tests;
@@ -31,6 +32,7 @@ use crate::{
     seen::{Audience, Notices, SeenError, piece::Piece},
     sys::{self, Errno, PAGE},
 };
+use pending::Pending;
 pub use region::CodeWay;
 use region::Region;
 use words::Words;
@@ -53,6 +55,9 @@ pub struct Arena {
     given: usize,
     /// Something was given back, and nobody has synchronised since.
     stale: bool,
+    /// The process, as long as slots are taken and nothing was sealed.
+    process: Option<i32>,
+    pending: Pending,
     notices: Notices,
 }
 
@@ -96,6 +101,8 @@ impl Arena {
             ways: ways.to_vec(),
             given: 0,
             stale: false,
+            process: None,
+            pending: Pending::default(),
             notices: Notices::default(),
         }
     }
@@ -141,7 +148,7 @@ impl Arena {
         maps: Option<&Maps>,
     ) -> Result<CodeSlot, Errno> {
         let len = len.max(1).next_multiple_of(ALIGN);
-        let pid = sys::pid();
+        let pid = self.process();
         let mut serving = self.regions.iter_mut().filter(|r| r.serves(pid));
         let slot = match serving.find_map(|region| region.take(len, reach)) {
             Some(slot) => slot,
@@ -155,6 +162,11 @@ impl Arena {
         };
         self.given += slot.len;
         Ok(slot)
+    }
+
+    /// Asked for once for all slots that are taken together.
+    fn process(&mut self) -> i32 {
+        *self.process.get_or_insert_with(sys::pid)
     }
 
     /// An island that was made before, at a place that a pattern has. Whoever takes it shares it.
@@ -199,7 +211,7 @@ impl Arena {
         len: usize,
         maps: Option<&Maps>,
     ) -> Result<CodeSlot, Errno> {
-        let pid = sys::pid();
+        let pid = self.process();
         // The last has the most room.
         let mut serving = self.regions.iter_mut().rev().filter(|r| r.serves(pid));
         let slot = match serving.find_map(|region| region.take_matching(pattern, len)) {
@@ -243,19 +255,19 @@ impl Arena {
         Err(sys::ENOMEM)
     }
 
-    /// Writes code into a slot and fills the rest of it. `false` if the slot isn't one that can be written.
-    pub(crate) fn write(&self, slot: &CodeSlot, code: &[u8], memory: &MemoryView) -> bool {
+    /// Writes code into a slot and fills the rest of it. It is there when it is [sealed](Self::seal). `false` if the slot
+    /// isn't one that can be written.
+    pub(crate) fn write(&mut self, slot: &CodeSlot, code: &[u8], memory: &MemoryView) -> bool {
+        let pid = self.process();
         let region = self.regions.iter().find(|r| r.code.contains(&slot.at));
-        let Some(region) = region.filter(|r| r.serves(sys::pid()) && code.len() <= slot.len) else {
+        let Some(region) = region.filter(|r| r.serves(pid) && code.len() <= slot.len) else {
             return false;
         };
         let byte = |i: usize| code.get(i).copied().unwrap_or(FILL[i % FILL.len()]);
         let Some(view) = region.view else {
-            let whole: Vec<u8> = (0..slot.len).map(byte).collect();
             // SAFETY: the slot belongs to this arena, and nobody runs it before it is written.
-            let written = unsafe { memory.write_running(slot.at, &whole) }.is_ok();
-            native::flush(slot.at..slot.at + slot.len);
-            return written;
+            unsafe { self.pending.add(slot.at, (0..slot.len).map(byte), memory) };
+            return true;
         };
         let start = view + (slot.at - region.code.start);
         for i in 0..slot.len {
@@ -279,7 +291,10 @@ impl Arena {
         let Some(index) = self.regions.iter().position(|r| r.code.contains(&slot.at)) else { return };
         let shared = self.regions.get(index).is_some_and(Region::is_shared);
         if !shared {
+            self.process = None;
             self.write(slot, &[], memory);
+            // What isn't written stays as it is, which nobody runs.
+            let _ = self.pending.flush(memory);
         }
         if let Some(region) = self.regions.get_mut(index) {
             if shared {
@@ -347,7 +362,9 @@ impl Arena {
     }
 
     /// Makes everything that was written executable, and tells of it who is to be told. Afterwards every slot can be run.
-    pub(crate) fn seal(&mut self) -> Result<(), Errno> {
+    pub(crate) fn seal(&mut self, memory: &MemoryView) -> Result<(), Errno> {
+        self.process = None;
+        self.pending.flush(memory)?;
         self.regions.iter_mut().try_for_each(Region::seal)?;
         self.notices.give();
         Ok(())

@@ -19,8 +19,9 @@ fn places_are_found_near_with_and_without_a_list_of_mappings() {
         for maps in [Some(&maps), None] {
             let slot = arena.allocate(near, 100, &reach, maps).unwrap();
             assert!(reach.contains(&slot.at) && slot.at.is_multiple_of(ALIGN) && slot.len >= 100);
-            assert!(arena.write(&slot, native::ANSWER_5, &MemoryView::open()));
-            arena.seal().unwrap();
+            let memory = MemoryView::open();
+            assert!(arena.write(&slot, native::ANSWER_5, &memory));
+            arena.seal(&memory).unwrap();
             // SAFETY: the code just written is a function of this type.
             let f: extern "C" fn() -> i32 = unsafe { core::mem::transmute(slot.at) };
             assert_eq!(f(), 5);
@@ -108,7 +109,7 @@ fn what_comes_back_is_given_out_again() {
             }
         }
         assert_eq!(arena.used(), 0);
-        arena.seal().unwrap();
+        arena.seal(&memory).unwrap();
         arena.trim();
         assert_eq!(arena.regions().count(), usize::from(way != CodeWay::Protect));
     }

@@ -126,7 +126,7 @@ impl<'a> Batch<'a> {
                 Wish::Attach { target, place, options, what } => bench.put_in(target, place, options, what),
             })
             .collect();
-        if let Err(errno) = set.arena.seal().and_then(|()| bring_up_to_date(set, live)) {
+        if let Err(errno) = set.arena.seal(&view).and_then(|()| bring_up_to_date(set, live)) {
             for wish in &mut done {
                 if let Ok((target, _)) = *wish {
                     *wish = Err(Error::NotSealed { target, errno });

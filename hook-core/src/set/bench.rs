@@ -155,7 +155,7 @@ impl<'a> Bench<'a> {
                 window,
                 live,
                 head,
-                links: Vec::new(),
+                links: Vec::with_capacity(1),
                 retired: BTreeMap::new(),
                 last: 0,
                 outdated: Vec::new(),
