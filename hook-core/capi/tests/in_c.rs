@@ -45,13 +45,18 @@ impl Prefix {
     }
 
     fn build(&self, source: &str) -> PathBuf {
+        self.build_with(source, "", &[])
+    }
+
+    fn build_with(&self, source: &str, suffix: &str, options: &[&str]) -> PathBuf {
         let source = package().join(source);
         let compiler = if source.extension().is_some_and(|e| e == "cc") { "c++" } else { "cc" };
-        let program = self.dir.path().join(source.file_stem().unwrap());
+        let program = source.file_stem().unwrap().to_str().unwrap();
+        let program = self.dir.path().join(format!("{program}{suffix}"));
         let search = self.dir.path().join("lib/pkgconfig");
         let flags = run(Command::new("pkg-config").args(self.pkg_config).env("PKG_CONFIG_PATH", search));
         let mut compile = Command::new(compiler);
-        compile.args(["-O2", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]).arg(source);
+        compile.args(["-O2", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]).args(options).arg(source);
         run(compile.args(flags.split_whitespace()).arg("-o").arg(&program));
         program
     }
@@ -73,6 +78,13 @@ impl Prefix {
         valgrind.args(["-q", "--smc-check=all", "--leak-check=full", "--error-exitcode=99"]);
         let suppressions = package().join("tests/valgrind.supp");
         run(valgrind.arg(format!("--suppressions={}", suppressions.display())).arg(program))
+    }
+
+    /// Instrumented by the compiler, which makes the hooked functions other ones; and with the library's memory in the
+    /// sanitizer's heap.
+    fn sanitize(&self, source: &str) -> String {
+        let options = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+        run(&mut self.command(self.build_with(source, "-sanitized", &options)))
     }
 }
 
@@ -142,13 +154,25 @@ fn what_was_removed_is_given_back() {
     assert_has(&SHARED.run("tests/programs/reclaim.c"), &["given back"]);
 }
 
-// Not the one that counts: memcheck has functions of its own in place of malloc and free.
+// Not those that count: memcheck and the sanitizer have functions of their own in place of malloc and free.
 #[test]
 fn memcheck_has_nothing_to_say() {
+    assert_has(&STATIC.check("examples/listen.c"), &LISTENED);
     assert_has(&SHARED.check("examples/listen.c"), &LISTENED);
     assert_has(&SHARED.check("examples/throw.cc"), &THROWN);
     assert_has(&SHARED.check("examples/rebind.c"), &REBOUND);
     assert_has(&SHARED.check("examples/wait.c"), &WAITED);
+}
+
+#[test]
+fn sanitizers_have_nothing_to_say() {
+    for prefix in [&SHARED, &STATIC] {
+        assert_has(&prefix.sanitize("examples/listen.c"), &LISTENED);
+        assert_has(&prefix.sanitize("examples/throw.cc"), &THROWN);
+        assert_has(&prefix.sanitize("examples/rebind.c"), &REBOUND);
+        assert_has(&prefix.sanitize("examples/wait.c"), &WAITED);
+        assert_has(&prefix.sanitize("tests/programs/outs.c"), &["0 failures"]);
+    }
 }
 
 #[test]
