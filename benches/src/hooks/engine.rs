@@ -1,4 +1,4 @@
-//! The engines that are linked in, each as something that hooks one function in one way, or many in another.
+//! Grapnel as something that hooks one function in one way, or many in another.
 
 use std::{error::Error, ffi::c_void, hint::black_box};
 
@@ -6,7 +6,6 @@ use grapnel_hook::{
     Arena, Attachment, Hook, HookSet, Listener, Liveness, Options, Probe, Transaction,
     listen::{Entry, Exit, Hit},
 };
-use retour::RawDetour;
 
 use super::functions::{PROBED, SIZE, empty, many, replacement};
 
@@ -56,16 +55,6 @@ pub const GRAPNEL: [Way; 8] = [
     }),
 ];
 
-/// The ways of retour.
-pub const RETOUR: [Way; 1] = [("replace", |target| {
-    // SAFETY: both take nothing and return an integer.
-    let detour = unsafe { RawDetour::new(target, replacement as *const ()) }?;
-    // SAFETY: one thread runs.
-    unsafe { detour.enable() }?;
-    std::mem::forget(detour);
-    Ok(())
-})];
-
 /// Grapnel's ways to hook many.
 pub const GRAPNEL_MANY: [Install; 4] = [
     ("replace, a transaction", |count| transaction(count, Liveness::SingleThreaded)),
@@ -81,18 +70,6 @@ pub const GRAPNEL_MANY: [Install; 4] = [
         })
     }),
 ];
-
-/// retour's way to hook many.
-pub const RETOUR_MANY: [Install; 1] = [("replace, one by one", |count| {
-    let detours = (0..count).map(|number| {
-        // SAFETY: both take nothing and return an integer.
-        let detour = unsafe { RawDetour::new(many(number), replacement as *const ()) }?;
-        // SAFETY: one thread runs.
-        unsafe { detour.enable() }?;
-        Ok(detour)
-    });
-    Ok(Box::new(Detours(detours.collect::<Result<_, Refused>>()?)))
-})];
 
 unsafe extern "C" fn enter(call: &mut Entry, _: *mut c_void) {
     black_box(call);
@@ -196,18 +173,6 @@ impl Installed for Set {
         // SAFETY: one thread runs.
         for result in unsafe { batch.commit(Liveness::SingleThreaded) } {
             result?;
-        }
-        Ok(())
-    }
-}
-
-struct Detours(Vec<RawDetour>);
-
-impl Installed for Detours {
-    fn remove(self: Box<Self>) -> Result<(), Refused> {
-        for detour in &self.0 {
-            // SAFETY: one thread runs.
-            unsafe { detour.disable() }?;
         }
         Ok(())
     }

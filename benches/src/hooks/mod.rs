@@ -8,6 +8,7 @@ use std::{
 
 pub mod engine;
 pub mod functions;
+pub mod peers;
 pub mod subject;
 
 use functions::PROBED;

@@ -9,9 +9,13 @@ use std::{
 use super::{
     engine::{self, Install, Refused},
     functions::{self, replacement},
+    peers,
 };
+use crate::table::median;
 
-const CALLS: u32 = 100_000;
+/// So few that a pass is over before another program gets the processor, and so many passes that most are.
+const CALLS: u32 = 5000;
+const PASSES: usize = 21;
 
 /// Which engine hooks the functions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
@@ -20,19 +24,22 @@ pub enum Engine {
     Grapnel,
     /// retour, from crates.io.
     Retour,
+    /// Dobby, in the binary that the crate `dobby-sys` brings along.
+    Dobby,
     /// Frida, which comes from outside: the process itself hooks nothing.
     Frida,
 }
 
 impl Engine {
     /// All, in the order of the table.
-    pub const ALL: [Self; 3] = [Self::Grapnel, Self::Frida, Self::Retour];
+    pub const ALL: [Self; 4] = [Self::Grapnel, Self::Frida, Self::Dobby, Self::Retour];
 
     /// Its name, as on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Grapnel => "grapnel",
             Self::Retour => "retour",
+            Self::Dobby => "dobby",
             Self::Frida => "frida",
         }
     }
@@ -40,7 +47,8 @@ impl Engine {
     fn ways(self) -> &'static [engine::Way] {
         match self {
             Self::Grapnel => &engine::GRAPNEL,
-            Self::Retour => &engine::RETOUR,
+            Self::Retour => &peers::RETOUR,
+            Self::Dobby => &peers::DOBBY,
             Self::Frida => &[],
         }
     }
@@ -48,7 +56,8 @@ impl Engine {
     fn installs(self) -> &'static [Install] {
         match self {
             Self::Grapnel => &engine::GRAPNEL_MANY,
-            Self::Retour => &engine::RETOUR_MANY,
+            Self::Retour => &peers::RETOUR_MANY,
+            Self::Dobby => &peers::DOBBY_MANY,
             Self::Frida => &[],
         }
     }
@@ -108,15 +117,15 @@ pub fn run(engine: Engine) -> Result<(), Refused> {
 fn call(address: usize) -> f64 {
     // SAFETY: the addresses are those of this process's functions, which take nothing and return an integer.
     let function: extern "C" fn() -> u32 = unsafe { std::mem::transmute(black_box(address)) };
-    let pass = |calls: u32| {
+    let mut pass = || {
         let start = Instant::now();
-        for _ in 0..calls {
+        for _ in 0..CALLS {
             black_box(function());
         }
-        start.elapsed().as_secs_f64() * 1e9 / f64::from(calls)
+        start.elapsed().as_secs_f64() * 1e9 / f64::from(CALLS)
     };
-    pass(CALLS / 100);
-    pass(CALLS)
+    pass();
+    median(&(0..PASSES).map(|_| pass()).collect::<Vec<_>>())
 }
 
 /// Microseconds to put the hooks in, and to take them out.
