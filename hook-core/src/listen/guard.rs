@@ -42,7 +42,7 @@ pub(super) struct Guard<'a> {
 
 impl<'a> Guard<'a> {
     /// `None` if the thread is in one already. `word` lies in the frame that the guard is for.
-    #[inline]
+    #[inline(never)]
     pub(super) fn enter(word: &'a mut usize) -> Option<Self> {
         let thread = native::thread_pointer();
         // Control blocks lie at the ends of mappings, many zeroes apart.

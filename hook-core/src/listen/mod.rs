@@ -291,11 +291,14 @@ fn with_care(guarded: bool, listener: impl FnOnce()) {
         return;
     }
     let errno = Errno::keep();
-    if !guarded {
-        listener();
-    } else if let Some(_guard) = Guard::enter(&mut 0) {
-        listener();
-    }
+    let mut word = 0;
+    // One call of the listener in the code, which then is part of it.
+    let guard = match guarded.then(|| Guard::enter(&mut word)) {
+        Some(None) => return,
+        guard => guard.flatten(),
+    };
+    listener();
+    drop(guard);
     errno.restore();
 }
 

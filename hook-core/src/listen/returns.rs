@@ -22,7 +22,10 @@
 //! The return slot is written at the function's entry, where it belongs to the callee (System V ABI, 3.2.2). Other
 //! slots are only looked at, through the kernel, because their stacks may be gone.
 
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
+use core::{
+    ops::Range,
+    sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*},
+};
 
 use super::{Link, miss};
 use crate::{
@@ -179,35 +182,70 @@ pub(super) fn settle(link: &'static Link) {
 #[inline]
 fn claim(slot: usize, returns_to: u64, all_vectors: bool, outer: bool) -> Option<usize> {
     const FEW: usize = 32;
-    let range = native::return_points(all_vectors);
-    let start = (slot as u64 >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
-    let number = |i: usize| range.start + (start as usize).wrapping_add(i) % range.len();
-    let take = |&number: &usize| {
-        let state = &POINTS[number].state;
+    let search = Search::of(slot, all_vectors, outer);
+    (0..FEW)
+        .map(|i| search.number(i))
+        .find(|&number| search.takes(number))
+        .or_else(|| search.on(slot, returns_to))
+}
+
+/// A search for a free point of one kind.
+struct Search {
+    range: Range<usize>,
+    start: usize,
+    all_vectors: bool,
+    outer: bool,
+}
+
+impl Search {
+    #[inline]
+    fn of(slot: usize, all_vectors: bool, outer: bool) -> Self {
+        let start = (slot as u64 >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+        Self { range: native::return_points(all_vectors), start: start as usize, all_vectors, outer }
+    }
+
+    #[inline]
+    fn number(&self, i: usize) -> usize {
+        self.range.start + self.start.wrapping_add(i) % self.range.len()
+    }
+
+    #[inline]
+    fn takes(&self, number: usize) -> bool {
+        let state = &POINTS[number % RETURN_POINTS].state;
         native::is_return_point(number)
-            && native::is_outer_point(number) == outer
+            && native::is_outer_point(number) == self.outer
             && state.load(Relaxed) == 0
             && state.compare_exchange(0, CLAIMED, Acquire, Relaxed).is_ok()
-    };
-    (0..FEW).map(number).find(take).or_else(|| {
+    }
+
+    fn among_all(&self) -> Option<usize> {
+        (0..self.range.len()).map(|i| self.number(i)).find(|&number| self.takes(number))
+    }
+
+    /// Where others are, and then everywhere.
+    #[cold]
+    #[inline(never)]
+    fn on(&self, slot: usize, returns_to: u64) -> Option<usize> {
         SCARCE.store(true, Relaxed);
-        let kind = &KINDS[usize::from(all_vectors)][usize::from(outer)];
+        let kind = &KINDS[usize::from(self.all_vectors)][usize::from(self.outer)];
         // A deep recursion meets this at each call, and so do others meanwhile.
-        Some(kind.returned.load(Relaxed)).filter(|number| range.contains(number)).filter(take).or_else(|| {
-            if kind.is_patient() {
-                return None;
+        let returned = kind.returned.load(Relaxed);
+        if self.range.contains(&returned) && self.takes(returned) {
+            return Some(returned);
+        }
+        if kind.is_patient() {
+            return None;
+        }
+        self.among_all().or_else(|| {
+            self.range.clone().for_each(|number| take_back(number, slot, returns_to));
+            let found = self.among_all();
+            match found {
+                None => kind.be_patient(),
+                Some(_) => kind.last.store(0, Relaxed),
             }
-            (0..range.len()).map(number).find(take).or_else(|| {
-                range.clone().for_each(|number| take_back(number, slot, returns_to));
-                let found = (0..range.len()).map(number).find(take);
-                match found {
-                    None => kind.be_patient(),
-                    Some(_) => kind.last.store(0, Relaxed),
-                }
-                found
-            })
+            found
         })
-    })
+    }
 }
 
 /// Frees a point whose call will never return.

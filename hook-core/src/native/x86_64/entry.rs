@@ -25,10 +25,10 @@ macro_rules! entry_routine {
         routine!(
             $name,
             ".cfi_def_cfa rsp, 16",
-            "lea rsp, [rsp - 296]",
-            ".cfi_def_cfa_offset 312",
+            "lea rsp, [rsp - 304]",
+            ".cfi_def_cfa_offset 320",
             save_general!(),
-            "lea rax, [rsp + 304]",
+            "lea rax, [rsp + 312]",
             "mov [rsp + 160], rax",
             $before,
             save_vectors!($vectors),
@@ -37,7 +37,7 @@ macro_rules! entry_routine {
             load_vectors!($vectors),
             $behind,
             load_general!(),
-            "lea rsp, [rsp + 296]",
+            "lea rsp, [rsp + 304]",
             ".cfi_def_cfa_offset 16",
             "ret";
             entered = sym crate::listen::entered,
@@ -47,7 +47,7 @@ macro_rules! entry_routine {
 }
 
 // The same where the return may be watched. Unless it is, the stub goes straight on. Where it goes on afterwards is put in
-// the place of the listener's word, at `RESUME`.
+// the place of the listener's word, which a point has by then.
 macro_rules! watching_routine {
     ($name:literal, $vectors:ident; $($operands:tt)*) => {
         entry_routine!(
@@ -55,9 +55,9 @@ macro_rules! watching_routine {
             $vectors,
             "lea rax, [rip + grapnel_hook_unwatched]
              mov [rsp + {way_in}], rax",
-            "mov rax, [rsp + 296]
+            "mov rax, [rsp + 304]
              add rax, {rest}
-             mov [rsp + 288], rax";
+             mov [rsp + 296], rax";
             way_in = const Saved::WAY_IN,
             rest = const WATCHED - RETURN,
             $($operands)*
@@ -80,15 +80,15 @@ macro_rules! probe_routine {
             ".cfi_def_cfa rsp, 136",
             ".cfi_escape 0x10, 0x10, 0x06, 0x08, 0x88, 0x1c, 0x06, 0x23, 0x2d",
             // First and last, since what lies far below the stack pointer isn't safe from signals.
-            "lea rsp, [rsp - 32]",
-            ".cfi_def_cfa_offset 168",
-            "pushfq",
+            "lea rsp, [rsp - 40]",
             ".cfi_def_cfa_offset 176",
+            "pushfq",
+            ".cfi_def_cfa_offset 184",
             "lea rsp, [rsp - 256]",
-            ".cfi_def_cfa_offset 432",
+            ".cfi_def_cfa_offset 440",
             save_general!(),
             "cld",
-            "lea rax, [rsp + 432]",
+            "lea rax, [rsp + 440]",
             "mov [rsp + 160], rax",
             save_vectors!($vectors),
             "mov rdi, rbp",
@@ -96,10 +96,10 @@ macro_rules! probe_routine {
             load_vectors!($vectors),
             load_general!(),
             "lea rsp, [rsp + 256]",
-            ".cfi_def_cfa_offset 176",
+            ".cfi_def_cfa_offset 184",
             "popfq",
-            ".cfi_def_cfa_offset 168",
-            "lea rsp, [rsp + 32]",
+            ".cfi_def_cfa_offset 176",
+            "lea rsp, [rsp + 40]",
             ".cfi_def_cfa_offset 136",
             "ret";
             probed = sym crate::listen::probed,
