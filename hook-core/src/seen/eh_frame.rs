@@ -21,7 +21,6 @@ const CFA_OFFSET_EXTENDED: u8 = 0x05;
 const CFA_SAME_VALUE: u8 = 0x08;
 const CFA_DEF_CFA: u8 = 0x0c;
 const CFA_DEF_CFA_OFFSET: u8 = 0x0e;
-const CFA_DEF_CFA_OFFSET_SF: u8 = 0x13;
 const CFA_VAL_EXPRESSION: u8 = 0x16;
 const OP_CONST8U: u8 = 0x0e;
 const OP_LIT1: u8 = 0x31;
@@ -74,22 +73,14 @@ fn rules(out: &mut Vec<u8>, piece: &Piece, layout: Layout) {
         out.extend_from_slice(&[CFA_VAL_EXPRESSION, layout.return_address, 9, OP_CONST8U]);
         out.extend_from_slice(&(frame.of.0 + 1).to_le_bytes());
         if frame.stack.below != last.below {
-            match u32::try_from(frame.stack.below + 1) {
-                Ok(offset) => {
-                    out.push(CFA_DEF_CFA_OFFSET);
-                    uleb(out, offset);
-                }
-                // In units of the factor for data, -1. So little fits into one byte of signed LEB128.
-                Err(_) => {
-                    out.extend_from_slice(&[CFA_DEF_CFA_OFFSET_SF, (-1 - frame.stack.below) as u8 & 0x3f])
-                }
-            }
+            out.push(CFA_DEF_CFA_OFFSET);
+            uleb(out, frame.stack.below + 1);
         }
         if frame.stack.kept != last.kept {
             match (frame.stack.kept, last.kept) {
                 (Some((register, below)), _) => {
                     out.extend_from_slice(&[CFA_OFFSET_EXTENDED, register]);
-                    uleb(out, (below + 1).unsigned_abs());
+                    uleb(out, below + 1);
                 }
                 (None, Some((register, _))) => out.extend_from_slice(&[CFA_SAME_VALUE, register]),
                 (None, None) => {}

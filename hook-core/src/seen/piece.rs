@@ -41,10 +41,10 @@ pub(crate) struct Frame {
 /// How the registers differ from what they are in front of the instruction that the code stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Stack {
-    /// How many bytes lower the stack pointer is; for an instruction or two it may be higher.
-    pub(crate) below: i32,
+    /// How many bytes lower the stack pointer is.
+    pub(crate) below: u32,
     /// A register, by its number in DWARF, whose value is kept on the stack, this many bytes below the real stack pointer.
-    pub(crate) kept: Option<(u8, i32)>,
+    pub(crate) kept: Option<(u8, u32)>,
 }
 
 /// Code that was written.

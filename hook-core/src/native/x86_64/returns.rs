@@ -84,18 +84,36 @@ macro_rules! return_routine {
 return_routine!("grapnel_hook_returned", low;);
 with_all_vectors!(return_routine!("grapnel_hook_returned_all", all));
 
-// What the call ahead of a point leads to: back to the stub, by what its routine has left below the stack pointer. Without a
-// point the stub comes here at once, with the stack pointer above the return slot.
+// What a stub goes by that has the return watched: on to the call ahead of the point, with the stack pointer as if the function
+// had returned. The way is where the routine has left it (`Saved::WAY_IN`), below the stack pointer in the red zone.
+routine!(
+    "grapnel_hook_go_in",
+    "lea rsp, [rsp + 8]",
+    ".cfi_def_cfa_offset 0",
+    "notrack jmp qword ptr [rsp - 32]";
+);
+
+// What the call ahead of a point leads to: back to the stub, by what its routine has left there as well. Without a point the
+// way in is here at once, with the stack pointer above the return slot.
 routine!(
     "grapnel_hook_unwatched",
     ".cfi_def_cfa rsp, 0",
     "lea rsp, [rsp - 8]",
     ".cfi_def_cfa_offset 8",
-    ".globl grapnel_hook_go_in",
-    ".hidden grapnel_hook_go_in",
-    "grapnel_hook_go_in:",
+    ".globl grapnel_hook_go_on",
+    ".hidden grapnel_hook_go_on",
+    "grapnel_hook_go_on:",
     "notrack jmp qword ptr [rsp - 16]";
 );
+
+unsafe extern "C" {
+    fn grapnel_hook_go_in();
+}
+
+/// Where a stub goes on that has the return watched.
+pub(super) fn go_in_routine() -> u64 {
+    grapnel_hook_go_in as *const () as usize as u64
+}
 
 // The points: one half for each of the routines.
 macro_rules! return_points {
@@ -127,7 +145,7 @@ macro_rules! return_points {
                 ".rept {points}",
                 // As bytes, since an assembler chooses their lengths otherwise.
                 ".byte 0xe8",
-                ".long grapnel_hook_go_in - . - 4",
+                ".long grapnel_hook_go_on - . - 4",
                 ".byte 0xe9",
                 concat!(".long ", $routine, " - . - 4"),
                 ".byte 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc",

@@ -5,7 +5,7 @@
 
 use grapnel_arch::{CodeAddr, x86_64::decode};
 
-use super::stub::{PASS_RED_ZONE, PASS_RETURN_SLOT, RETURN, RETURN_TO_RED_ZONE, WATCHED};
+use super::stub::{PASS_RED_ZONE, RETURN, RETURN_TO_RED_ZONE};
 use crate::{
     native::{Layout, LinkKind, StubKind},
     seen::{Descriptor, piece::Stack},
@@ -37,10 +37,10 @@ pub(crate) fn stack_within(code: &[u8], each: &mut dyn FnMut(usize, Stack)) {
         match *plain {
             // lea rsp, [rsp + disp]
             [0x8d, 0x64, 0x24, disp] => {
-                stack.below = stack.below.wrapping_sub(i32::from(disp.cast_signed()));
+                stack.below = stack.below.wrapping_add_signed(-i32::from(disp.cast_signed()));
             }
             [0x8d, 0xa4, 0x24, a, b, c, d] => {
-                stack.below = stack.below.wrapping_sub(i32::from_le_bytes([a, b, c, d]));
+                stack.below = stack.below.wrapping_add_signed(-i32::from_le_bytes([a, b, c, d]));
             }
             [opcode @ 0x50..=0x57] => {
                 stack.below += 8;
@@ -66,16 +66,9 @@ pub(crate) fn stack_within(code: &[u8], each: &mut dyn FnMut(usize, Stack)) {
 /// The same for the stub of a listener or a probe.
 pub(crate) fn stack_of_link_stub(kind: LinkKind, each: &mut dyn FnMut(usize, Stack)) {
     each(0, Stack::default());
-    match (kind.stub, kind.returns) {
-        (StubKind::Inside, _) => {
-            each(PASS_RED_ZONE.len(), Stack { below: 128, kept: None });
-            each(RETURN + RETURN_TO_RED_ZONE.len(), Stack::default());
-        }
-        (StubKind::Entry, true) => {
-            each(RETURN + PASS_RETURN_SLOT.len(), Stack { below: -8, kept: None });
-            each(WATCHED, Stack::default());
-        }
-        (StubKind::Entry, false) => {}
+    if kind.stub == StubKind::Inside {
+        each(PASS_RED_ZONE.len(), Stack { below: 128, kept: None });
+        each(RETURN + RETURN_TO_RED_ZONE.len(), Stack::default());
     }
 }
 
@@ -125,7 +118,7 @@ mod tests {
     use grapnel_relocator::{Isa, RelocationPlan, Window, WindowOptions};
 
     /// The stack at each instruction of what becomes of one, too far away for its operand.
-    fn stacks(code: &[u8]) -> Vec<(i32, Option<(u8, i32)>)> {
+    fn stacks(code: &[u8]) -> Vec<(u32, Option<(u8, u32)>)> {
         let from = CodeAddr(0x7000_0000_0000);
         let options = WindowOptions { entry: false, ..WindowOptions::default() };
         let window = Window::decode_with(Isa::X86_64, from, code, 1, options).unwrap();

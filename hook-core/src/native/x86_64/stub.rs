@@ -10,6 +10,7 @@
 //! The literals are read relative to a return address that only a link stub's `call` pushes. A stub is
 //! freed when no such address is left.
 
+use super::returns::go_in_routine;
 use crate::native::{LinkKind, StubKind};
 
 /// `endbr64`, which costs nothing where it isn't enforced.
@@ -19,11 +20,6 @@ pub(super) const PASS_RED_ZONE: [u8; 5] = [0x48, 0x8d, 0x64, 0x24, 0x80];
 /// `lea rsp, [rsp + 128]`.
 pub(super) const RETURN_TO_RED_ZONE: [u8; 8] = [0x48, 0x8d, 0xa4, 0x24, 0x80, 0, 0, 0];
 
-/// `lea rsp, [rsp + 8]`: as if the function had returned.
-pub(super) const PASS_RETURN_SLOT: [u8; 5] = [0x48, 0x8d, 0x64, 0x24, 8];
-/// `notrack jmp [rsp - 32]`: to where the routine has said, [`WAY_IN`](super::registers::Saved::WAY_IN).
-const GO_IN: [u8; 5] = [0x3e, 0xff, 0x64, 0x24, 0xe0];
-
 /// `endbr64; jmp [rip + word]`.
 pub(crate) const JUMP_STUB_LEN: usize = 10;
 pub(crate) const LINK_STUB_LEN: usize = 64;
@@ -31,7 +27,8 @@ pub(crate) const LINK_STUB_LEN: usize = 64;
 /// Where the call of a link stub returns to, and its literals, counted from its start.
 pub(super) const RETURN: usize = 11;
 /// Where a stub that has the return watched goes on, with a return point's address in the return slot.
-pub(super) const WATCHED: usize = RETURN + PASS_RETURN_SLOT.len() + GO_IN.len();
+pub(super) const WATCHED: usize = RETURN + 6;
+const GO_IN: usize = 32;
 const ROUTINE: usize = 40;
 const LINK: usize = 48;
 const SITE: usize = 56;
@@ -66,18 +63,16 @@ pub(crate) fn link_stub(
     }
     let call = RETURN - 6;
     code[call..RETURN].copy_from_slice(&through(0x15, at + call as u64, at + ROUTINE as u64)?);
-    let mut end = RETURN;
-    let steps: [&[u8]; 2] = match (kind.stub, kind.returns) {
-        (StubKind::Inside, _) => [&RETURN_TO_RED_ZONE, &[]],
-        (StubKind::Entry, true) => [&PASS_RETURN_SLOT, &GO_IN],
-        (StubKind::Entry, false) => [&[], &[]],
+    let go_in = through(0x25, at + RETURN as u64, at + GO_IN as u64)?;
+    let step: &[u8] = match (kind.stub, kind.returns) {
+        (StubKind::Inside, _) => &RETURN_TO_RED_ZONE,
+        (StubKind::Entry, true) => &go_in,
+        (StubKind::Entry, false) => &[],
     };
-    for step in steps {
-        code[end..end + step.len()].copy_from_slice(step);
-        end += step.len();
-    }
+    let end = RETURN + step.len();
+    code[RETURN..end].copy_from_slice(step);
     code[end..end + 6].copy_from_slice(&through(0x25, at + end as u64, word)?);
-    for (offset, literal) in [(ROUTINE, routine), (LINK, link), (SITE, site)] {
+    for (offset, literal) in [(GO_IN, go_in_routine()), (ROUTINE, routine), (LINK, link), (SITE, site)] {
         code[offset..offset + 8].copy_from_slice(&literal.to_le_bytes());
     }
     Some(code)
