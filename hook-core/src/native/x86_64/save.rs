@@ -31,7 +31,8 @@ macro_rules! save_general {
     };
 }
 
-// All but rsp and rbp.
+// All but rsp. From here on unwinders find them where they belong: what was saved is soon too far below the stack pointer to
+// be safe from signals.
 macro_rules! load_general {
     () => {
         "
@@ -50,6 +51,12 @@ macro_rules! load_general {
         mov r14, [rsp + 240]
         mov r15, [rsp + 248]
         mov rbp, [rsp + 168]
+        .cfi_restore rbx
+        .cfi_restore rbp
+        .cfi_restore r12
+        .cfi_restore r13
+        .cfi_restore r14
+        .cfi_restore r15
         "
     };
 }
