@@ -59,7 +59,7 @@ pub fn case(isa: Isa, function: &Function, offset: usize, setting: Setting) -> C
         options: WindowOptions {
             extent: function.extent.map(|extent| extent - offset),
             allow_padding: true,
-            entry: offset == 0,
+            entry: function.entry && offset == 0,
         },
         source: bytes[..bytes.len().min(setting.min_len + AHEAD)].to_vec(),
     }

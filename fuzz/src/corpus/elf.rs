@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, fs, path::Path};
 
+use bytes::Bytes;
 use gimli::{BaseAddresses, CieOrFde, EhFrame, LittleEndian, UnwindSection};
 use grapnel_relocator::{CodeAddr, Isa};
 use object::{Architecture, Object, ObjectSection, ObjectSymbol, SectionKind, SymbolKind};
@@ -17,7 +18,7 @@ pub(super) type Extents = BTreeMap<u64, Option<u64>>;
 /// The functions of an instruction set, and the constant data.
 pub(super) fn library(path: &Path, isa: Isa) -> Result<Library, CorpusError> {
     let name = || path.display().to_string();
-    let data = fs::read(path).map_err(|error| CorpusError::Io { path: name(), error })?;
+    let data = Bytes::from(fs::read(path).map_err(|error| CorpusError::Io { path: name(), error })?);
     let file = object::File::parse(&*data).map_err(|error| CorpusError::Object { path: name(), error })?;
     let machine = match isa {
         Isa::X86_64 => Architecture::X86_64,
@@ -49,21 +50,22 @@ pub(super) fn library(path: &Path, isa: Isa) -> Result<Library, CorpusError> {
     let texts: Vec<_> = file
         .sections()
         .filter(|section| section.kind() == SectionKind::Text)
-        .filter_map(|section| Some((section.address(), section.data().ok()?)))
+        .filter_map(|section| Some((section.address(), data.slice_ref(section.data().ok()?))))
         .collect();
     let function = |(&addr, &len): (&u64, &Option<u64>)| {
-        let &(start, text) =
-            texts.iter().find(|(start, text)| (*start..start + text.len() as u64).contains(&addr))?;
-        let at = (addr - start) as usize;
-        let rest = &text[at..];
+        let find = |(start, text): &&(u64, Bytes)| {
+            CodeAddr(addr).offset_within(CodeAddr(*start), text.len() as u64).is_some()
+        };
+        let (start, text) = texts.iter().find(find)?;
+        let rest = text.slice((addr - start) as usize..);
         let extent = len.map(|len| (len as usize).min(rest.len()));
-        let kept = extent.unwrap_or(0) + BEHIND;
-        Some(Function { addr: CodeAddr(addr), extent, bytes: rest[..kept.min(rest.len())].to_vec() })
+        let kept = (extent.unwrap_or(0) + BEHIND).min(rest.len());
+        Some(Function { addr: CodeAddr(addr), extent, entry: true, bytes: rest.slice(..kept) })
     };
     let constants = file
         .sections()
         .filter(|section| matches!(section.kind(), SectionKind::ReadOnlyData))
-        .filter_map(|section| Some((section.address(), section.data().ok()?.to_vec())))
+        .filter_map(|section| Some((section.address(), data.slice_ref(section.data().ok()?))))
         .collect();
     Ok(Library { functions: extents.iter().filter_map(function).collect(), constants })
 }
@@ -86,4 +88,30 @@ fn described(file: &object::File<'_>) -> Vec<(u64, u64)> {
         }
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use std::env;
+
+    use super::*;
+
+    /// What lies between two functions in the file lies between their bytes in memory.
+    #[test]
+    fn functions_share_the_bytes_of_the_file() {
+        // Its own.
+        let isa = env::consts::ARCH.parse().expect("these tests run on a machine whose code is known");
+        let functions = library(&env::current_exe().unwrap(), isa).unwrap().functions;
+        let (mut pairs, mut apart) = (0, 0);
+        for pair in functions.windows(2) {
+            let (first, second) = (&pair[0], &pair[1]);
+            let distance = second.addr.displacement_from(first.addr) as usize;
+            if distance < first.bytes.len() {
+                pairs += 1;
+                apart += usize::from(second.bytes.as_ptr().addr() - first.bytes.as_ptr().addr() != distance);
+            }
+        }
+        assert!(pairs > 100, "{pairs}");
+        assert_eq!(apart, 0, "of {pairs}");
+    }
 }

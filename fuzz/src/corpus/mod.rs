@@ -7,6 +7,7 @@ mod within;
 
 use std::{io, path::Path};
 
+use bytes::Bytes;
 use grapnel_relocator::{CodeAddr, Isa};
 
 pub use within::boundaries;
@@ -18,8 +19,11 @@ pub struct Function {
     pub addr: CodeAddr,
     /// Its length in bytes, where the file tells.
     pub extent: Option<usize>,
-    /// Its bytes, and those that follow it, as many as a window may need; or as many as the file has.
-    pub bytes: Vec<u8>,
+    /// Its first byte is where a caller enters it.
+    pub entry: bool,
+    /// Its bytes, and those that follow it, as many as a window may need; or as many as the file has. Functions of an ELF
+    /// file may lie in one another, and share them.
+    pub bytes: Bytes,
 }
 
 impl Function {
@@ -42,7 +46,7 @@ pub struct Library {
     /// Its functions, by address.
     pub functions: Vec<Function>,
     /// The constant data that jump tables lie in: addresses and bytes.
-    constants: Vec<(u64, Vec<u8>)>,
+    constants: Vec<(u64, Bytes)>,
 }
 
 impl Library {
