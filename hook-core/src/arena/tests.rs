@@ -8,13 +8,18 @@ fn some_code() -> usize {
     core::hint::black_box(sys::pid as *const () as usize)
 }
 
+/// An emulator may not notice what is written through `/proc/self/mem`.
+fn is_to_be_had(way: &CodeWay) -> bool {
+    *way != CodeWay::ProcMem || MemoryView::open().is_file() != Err(Errno(libc::EOPNOTSUPP))
+}
+
 #[test]
 fn places_are_found_near_with_and_without_a_list_of_mappings() {
     let near = some_code();
     let reach =
         near.saturating_sub(native::NEAR_REACH as usize) + PAGE..near + native::NEAR_REACH as usize - PAGE;
     let maps = Maps::read().unwrap();
-    for way in CodeWay::ALL {
+    for way in CodeWay::ALL.into_iter().filter(is_to_be_had) {
         let mut arena = Arena::with_ways(&[way]);
         for maps in [Some(&maps), None] {
             let slot = arena.allocate(near, 100, &reach, maps).unwrap();
@@ -62,16 +67,17 @@ fn slots_do_not_overlap_and_a_full_reach_is_an_error() {
 #[test]
 fn islands_go_on_in_further_regions() {
     let mut arena = Arena::new();
-    // Two bytes fixed: eighteen islands in each 64 KiB, within 16 MiB.
+    // On x86-64 two bytes are fixed: eighteen islands in each 64 KiB, within 16 MiB. In T32 some hundreds.
     let Some(pattern) = Pattern::of(native::ISAS[0], some_code() as u64, &[1, 0, 1, 0, 1]) else {
         return;
     };
-    for i in 0..100 {
+    let mut islands = 0;
+    while islands < 100 || arena.regions().count() <= 3 {
         // The list goes stale with each new region.
         let maps = Maps::read().unwrap();
-        assert!(arena.allocate_matching(&pattern, 14, Some(&maps)).is_ok(), "island {i}");
+        assert!(arena.allocate_matching(&pattern, 14, Some(&maps)).is_ok(), "island {islands}");
+        islands += 1;
     }
-    assert!(arena.regions().count() > 3);
 }
 
 #[test]
@@ -80,7 +86,7 @@ fn what_comes_back_is_given_out_again() {
     let reach =
         near.saturating_sub(native::NEAR_REACH as usize) + PAGE..near + native::NEAR_REACH as usize - PAGE;
     let (maps, memory) = (Maps::read().unwrap(), MemoryView::open());
-    for way in [CodeWay::ProcMem, CodeWay::Protect] {
+    for way in [CodeWay::ProcMem, CodeWay::Protect].into_iter().filter(is_to_be_had) {
         let mut arena = Arena::with_ways(&[way]);
         let mut held: Vec<(CodeSlot, &AtomicU64)> = Vec::new();
         let mut most = 0;
@@ -143,6 +149,9 @@ fn what_children_share_stays_as_it_is_until_all_of_it_goes() {
 #[test]
 fn an_island_goes_with_the_last_who_shares_it() {
     let (maps, memory) = (Maps::read().unwrap(), MemoryView::open());
+    if !is_to_be_had(&CodeWay::ProcMem) {
+        return;
+    }
     let mut arena = Arena::for_reuse();
     let ways = [1, 0, 1, 0, 0];
     let Some(pattern) = Pattern::of(native::ISAS[0], some_code() as u64, &ways) else { return };

@@ -74,7 +74,8 @@ impl Entry {
     fn is_live(&self, here: usize) -> bool {
         let at = self.word.load(Acquire);
         let holds = match sys::read_word(at) {
-            Ok(word) => word == core::ptr::from_ref(self) as u64,
+            // A word of this machine is the lower part of it.
+            Ok(word) => word as usize == core::ptr::from_ref(self) as usize,
             // What can't be looked at may still be there.
             Err(errno) => errno != sys::EFAULT,
         };

@@ -178,6 +178,10 @@ mod tests {
 
     #[test]
     fn words_are_found_on_the_stacks_of_other_threads_only_while_they_are_there() {
+        // An emulator has threads of its own, which never answer.
+        if std::env::var_os("GRAPNEL_EMULATED").is_some() {
+            return;
+        }
         let _asking = one_at_a_time();
         let (to_main, from_thread) = mpsc::channel();
         let (to_thread, from_main) = mpsc::channel::<()>();

@@ -125,6 +125,19 @@ impl Maps {
         let first = self.list.get(..below)?.iter().rev().find(|m| m.inode == here.inode && m.offset == 0)?;
         Some(first.range.start)
     }
+
+    /// The same for pages of no file that lie among those of one, with no gap: they may have taken the place of its own
+    /// ([`PatchWay::Exchange`](crate::PatchWay::Exchange)).
+    pub(crate) fn file_start_below(&self, address: usize) -> Option<usize> {
+        let mut start = self.find(address).filter(|m| m.inode == 0)?.range.start;
+        loop {
+            let below = self.find(start.checked_sub(1)?)?;
+            start = below.range.start;
+            if below.inode != 0 {
+                return self.file_start(start);
+            }
+        }
+    }
 }
 
 /// Calls `each` with every mapping as it is now, ascending. Allocates nothing.
@@ -251,6 +264,18 @@ mod tests {
         assert_eq!((found[0].offset, found[0].inode), (0x1000, 1234));
         assert_eq!(found[1].kind, Kind::Heap);
         assert!(!found[2].read && found[2].execute);
+    }
+
+    #[test]
+    fn the_file_around_exchanged_pages_is_found() {
+        let text = b"1000-2000 r--p 00000000 fe:00 7 /lib\n2000-3000 r-xp 00001000 fe:00 7 /lib\n\
+            3000-4000 r-xp 00000000 00:00 0\n4000-5000 r-xp 00000000 00:00 0\n5000-6000 r-xp 00004000 fe:00 7 /lib\n\
+            7000-8000 r-xp 00000000 00:00 0\n";
+        let mut maps = Maps::default();
+        Lines::<192>::default().feed(text, |line| maps.list.extend(parse(line)));
+        assert_eq!([0x2800, 0x5800].map(|at| maps.file_start(at)), [Some(0x1000); 2]);
+        assert_eq!([0x3800, 0x4800].map(|at| maps.file_start_below(at)), [Some(0x1000); 2]);
+        assert_eq!([0x2800, 0x6800, 0x7800].map(|at| maps.file_start_below(at)), [None; 3]);
     }
 
     #[test]

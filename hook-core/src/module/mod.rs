@@ -117,15 +117,13 @@ impl Module {
     /// # Safety
     /// If there is one, it stays loaded for as long as the value is used.
     pub(crate) unsafe fn around(maps: &Maps, address: usize) -> Option<Self> {
-        let header = maps.file_start(address)?;
-        if maps.readable(header, crate::sys::PAGE) < crate::sys::PAGE {
-            return None;
-        }
-        // SAFETY: a page is readable there; the rest is the caller's promise.
-        let module = unsafe { Self::from_elf_header(b"", header) }?;
         // A file that is mapped and not loaded may lack what its headers name.
         let is_there = |s: &Segment| !s.read || maps.readable(s.range.start, s.range.len()) == s.range.len();
-        (module.holds_code(address) && module.segments.iter().all(is_there)).then_some(module)
+        let headers = [maps.file_start(address), maps.file_start_below(address)].into_iter().flatten();
+        let readable = headers.filter(|header| maps.readable(*header, crate::sys::PAGE) == crate::sys::PAGE);
+        // SAFETY: a page is readable there; the rest is the caller's promise.
+        let mut modules = readable.filter_map(|header| unsafe { Self::from_elf_header(b"", header) });
+        modules.find(|module| module.holds_code(address) && module.segments.iter().all(is_there))
     }
 
     /// The same with the path of the file that is mapped at this address of it for its name. The main program has none.

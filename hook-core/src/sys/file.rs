@@ -133,6 +133,9 @@ impl FileStatus {
     fn at(directory: i32, path: &CStr, flags: i32) -> Result<Self> {
         /// `STATX_TYPE`, `STATX_NLINK`, `STATX_UID` and `STATX_SIZE`.
         const ASKED: u32 = 0x1 | 0x4 | 0x8 | 0x200;
+        /// Those of libc have another type on some machines (inode(7)).
+        const S_IFMT: u32 = 0o170_000;
+        const S_IFREG: u32 = 0o100_000;
         // `statx` has one layout on all machines.
         let mut words = [0u64; 32];
         // SAFETY: `path` is a NUL-terminated string that outlives the call; the kernel writes `struct statx`, 256 bytes.
@@ -146,7 +149,7 @@ impl FileStatus {
         let [_, _, _, _, low, high, ..] = fourth;
         let mode = u32::from(u16::from_ne_bytes([low, high]));
         Ok(Self {
-            is_regular: mode & libc::S_IFMT == libc::S_IFREG,
+            is_regular: mode & S_IFMT == S_IFREG,
             len: u64::from_ne_bytes(len),
             links: half(third),
             owner: other(third),

@@ -48,6 +48,7 @@ pub(crate) fn is_live(at: *const ()) -> bool {
 /// No unwind table has the ranges of functions, but this program's symbols have.
 pub(crate) fn range_of(at: *const ()) -> Option<Range<u64>> {
     let program = find::modules().into_iter().next()?;
-    let range = Lookup::new(&program).function_at(code::start(at) as usize)?.range;
-    Some(at as u64..range.end as u64)
+    // Symbols of T32 code have its bit 0, too.
+    let range = Lookup::new(&program).function_at(at as usize)?.range;
+    Some(at as u64..range.end as u64 & !1)
 }

@@ -200,5 +200,9 @@ pub(crate) fn run(seconds: u64) {
         listen::missed(),
         set.kept(),
     );
-    assert!(commits > 20 && HITS.load(Relaxed) > 0 && passed.iter().all(|&count| count > 0));
+    // Where functions' addresses aren't known there are no probes.
+    let probes = places.iter().flatten().count();
+    assert!(commits > 20 && passed.iter().all(|&count| count > 0));
+    assert_eq!(HITS.load(Relaxed) > 0, probes > 0);
+    assert!(probes > 0 || cfg!(target_arch = "arm"));
 }

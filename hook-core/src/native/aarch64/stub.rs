@@ -33,7 +33,7 @@ pub(super) const SITE: usize = 24;
 
 /// A stub that goes where the word at `word` says.
 pub(crate) fn jump_stub(kind: StubKind, _: u64, word: u64) -> Option<[u8; JUMP_STUB_LEN]> {
-    let first = match kind.stub {
+    let first = match kind {
         StubKind::Entry => LANDING_PAD,
         StubKind::Inside => PUSH,
     };
@@ -57,7 +57,7 @@ pub(crate) fn link_stub(
     link: u64,
     site: u64,
 ) -> Option<[u8; LINK_STUB_LEN]> {
-    let first = match kind {
+    let first = match kind.stub {
         StubKind::Entry => LANDING_PAD,
         StubKind::Inside => NOP,
     };

@@ -27,7 +27,7 @@ const SITE: usize = 12;
 /// A stub that goes where the word at `word` says.
 pub(crate) fn jump_stub(kind: StubKind, _: u64, word: u64) -> Option<[u8; JUMP_STUB_LEN]> {
     let word = u32::try_from(word).ok()?;
-    Some(match kind.stub {
+    Some(match kind {
         StubKind::Entry => bytes(&[
             0xe59f_c000, // ldr ip, the literal
             0xe59c_f000, // ldr pc, [ip]
@@ -54,7 +54,7 @@ pub(crate) fn link_stub(
     site: u64,
 ) -> Option<[u8; LINK_STUB_LEN]> {
     let [word, routine, link, site] = [word, routine, link, site].map(|value| value as u32);
-    Some(match kind {
+    Some(match kind.stub {
         StubKind::Entry => bytes(&[
             0xe1a0_c00f, // mov ip, pc: the literals
             0xe59c_f000, // ldr pc, the first of them
