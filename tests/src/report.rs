@@ -14,6 +14,8 @@ pub struct Report {
     pub process: Process,
     /// The figures of the whole process.
     pub totals: ReportTotals,
+    /// How the figures were estimated, where only some allocations were recorded.
+    pub sampling: Option<Sampling>,
     /// One entry per stack.
     pub sites: Vec<Site>,
     /// One entry per pair of stacks of which one gave back in the wrong way what the other got.
@@ -59,6 +61,28 @@ pub struct ReportTotals {
     pub functions: BTreeMap<String, u64>,
 }
 
+/// What is said of a sample.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "the schema's own names, documented with the report")]
+pub struct Sampling {
+    pub mean_bytes: u64,
+    pub recorded: u64,
+    pub errors: Errors,
+}
+
+/// Standard errors.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "the schema's own names, documented with the report")]
+pub struct Errors {
+    pub allocations: u64,
+    pub allocated_bytes: u64,
+    pub live_allocations: u64,
+    pub live_bytes: u64,
+    pub peak_bytes: u64,
+}
+
 /// Blocks that were given back in the wrong way.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -89,6 +113,7 @@ pub struct Site {
     pub peak_bytes: u64,
     pub temporary_allocations: u64,
     pub functions: Vec<String>,
+    pub errors: Option<Errors>,
     pub frames: Vec<Frame>,
 }
 
@@ -127,18 +152,20 @@ impl Report {
         assert_eq!(self.version, 1);
         let totals = &self.totals;
         assert_eq!(totals.lost_events, 0, "events were lost: {totals:?}");
+        // Of a sample each figure is rounded by itself.
+        let room = if self.sampling.is_some() { self.sites.len() as u64 + 10 } else { 0 };
+        let same = |parts: u64, whole: u64, what: &str| {
+            assert!(parts.abs_diff(whole) <= room, "{what}: {parts} is not {whole}");
+        };
         let sum = |figure: fn(&Site) -> u64| self.sites.iter().map(figure).sum::<u64>();
-        assert_eq!(
-            sum(|site| site.allocations),
-            totals.allocations + totals.reallocations,
-            "sites' allocations"
-        );
-        let by_function: u64 = totals.functions.values().sum();
-        assert_eq!(by_function, totals.allocations + totals.reallocations, "functions' allocations");
-        assert_eq!(sum(|site| site.allocated_bytes), totals.allocated_bytes, "sites' bytes");
-        assert_eq!(sum(|site| site.live_allocations), totals.live_allocations, "sites' live blocks");
-        assert_eq!(sum(|site| site.live_bytes), totals.live_bytes, "sites' live bytes");
-        assert_eq!(sum(|site| site.peak_bytes), totals.peak_bytes, "sites' bytes at the peak");
+        let given = totals.allocations + totals.reallocations;
+        same(sum(|site| site.allocations), given, "sites' allocations");
+        same(totals.functions.values().sum(), given, "functions' allocations");
+        same(sum(|site| site.allocated_bytes), totals.allocated_bytes, "sites' bytes");
+        same(sum(|site| site.live_allocations), totals.live_allocations, "sites' live blocks");
+        same(sum(|site| site.live_bytes), totals.live_bytes, "sites' live bytes");
+        same(sum(|site| site.peak_bytes), totals.peak_bytes, "sites' bytes at the peak");
+        assert!(self.sites.iter().all(|site| site.errors.is_some() == self.sampling.is_some()));
     }
 }
 

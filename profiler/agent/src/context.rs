@@ -31,6 +31,8 @@ pub(crate) struct Context {
     pub(crate) next_clock: u64,
     /// The position from which something is due, or the ring may be full: see [`crate::record`].
     pub(crate) next_stop: u64,
+    /// The mean of the samples that the ring's reader knows of; 0 for none.
+    pub(crate) told_mean: u64,
     /// Which ring of the segment that is.
     index: u32,
     pub(crate) walker: Walker,
@@ -88,6 +90,7 @@ pub(crate) fn attach(tls: &Tls, level: usize) -> Option<*mut Context> {
         ours.busy = false;
     }
     ours.walker.forget_stacks();
+    ours.told_mean = 0;
     crate::record::push(&mut ours.ring, &wire::thread(thread, sys::thread_name())).ok()?;
     modules::describe_all(number, &mut ours.ring);
     tls.contexts.get(level)?.set(context);
@@ -152,6 +155,7 @@ fn add(contexts: &mut Vec<*mut Context>) -> Option<*mut Context> {
         clock: 0,
         next_clock: 0,
         next_stop: 0,
+        told_mean: 0,
         index,
         walker: Walker::new(Config { max_frames, tree_bits, ..Config::default() }).ok()?,
         modules_seen: modules::version(),
@@ -241,7 +245,7 @@ fn revive_in_child() -> Option<()> {
             continue;
         }
         context.ring = Producer::new(control, words);
-        (context.clock, context.next_clock, context.next_stop) = (0, 0, 0);
+        (context.clock, context.next_clock, context.next_stop, context.told_mean) = (0, 0, 0, 0);
         context.walker.reset();
         context.owner = (u64::from(sys::thread_id()) << 8) | level as u64;
         control.capacity_log2.store(words.len().trailing_zeros(), Ordering::Release);

@@ -116,7 +116,7 @@ fn is_direct_call(caller: usize, offset: usize) -> bool {
 
 /// Calls libc's own code, whose calls of hooked functions are not the program's.
 #[inline(always)]
-fn inside<T>(call: impl FnOnce() -> T) -> T {
+pub(crate) fn inside<T>(call: impl FnOnce() -> T) -> T {
     let tls = tls::get();
     let here: usize;
     // SAFETY: reads the stack pointer.

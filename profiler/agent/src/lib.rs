@@ -12,6 +12,7 @@
 //! - `hooks`: what each hooked function records, and in which order
 //! - `slots`: functions of which there may be several: their thunks, their stub, which of them is which
 //! - `operators`: `operator new` and `operator delete`; `shadow`: how each of their blocks was asked for
+//! - `sampled`: the hooks when only some allocations are recorded; `sampling`: which
 //! - `record`: the hot path: context, stack, sequence number, ring
 //! - `context`: what a thread owns while it records; claiming, reuse
 //! - `life`: whether we record at all; fork
@@ -32,6 +33,8 @@ mod lock;
 mod modules;
 mod operators;
 mod record;
+mod sampled;
+mod sampling;
 mod session;
 mod shadow;
 mod slots;

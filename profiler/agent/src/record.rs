@@ -123,7 +123,7 @@ fn count_lost() {
 
 /// The processor's clock.
 #[inline(always)]
-fn ticks() -> u64 {
+pub(crate) fn ticks() -> u64 {
     // SAFETY: reads a register.
     unsafe { core::arch::x86_64::_rdtsc() }
 }
@@ -193,6 +193,18 @@ impl Context {
             return;
         }
         self.write::<2, 3>(address, size, wire::alloc(address, node, size, source));
+    }
+
+    /// Before a record of a sample: says with which mean, unless that is known.
+    pub(crate) fn tell_mean(&mut self, mean: u64) {
+        if self.told_mean != mean && push(&mut self.ring, &[wire::head(mean, kind::SAMPLED)]).is_ok() {
+            self.told_mean = mean;
+        }
+    }
+
+    /// A `realloc` took a recorded block and gave one that isn't.
+    pub(crate) fn gone(&mut self, address: u64) {
+        let _ = push(&mut self.ring, &[wire::head(address, kind::UNSAMPLED)]);
     }
 
     /// As [`Context::plain`], of a block that seems to be given back in another way than it was got.

@@ -7,7 +7,7 @@
 use crate::entry::{SavedRegisters, rescued, stub};
 use crate::hooks::{self, Function, ORIGINALS};
 use crate::lock::Quiet;
-use crate::{context, exec, life, modules, operators, session, stack, sys};
+use crate::{context, exec, life, modules, operators, sampled, sampling, session, stack, sys};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -136,7 +136,9 @@ fn install() -> Result<(), String> {
     }
     let mut transaction = Transaction::new();
     let mut asked: Vec<(&[u8], Function, usize, HookId)> = Vec::new();
-    for (name, stub, function) in hooks::allocation_functions().into_iter().chain(exec::exec_functions()) {
+    let is_sampled = session::header().is_some_and(sampling::prepare);
+    let functions = if is_sampled { sampled::allocation_functions() } else { hooks::allocation_functions() };
+    for (name, stub, function) in functions.into_iter().chain(exec::exec_functions()) {
         let Some(symbol) = symbol::find(libc, name) else { continue };
         // Names that share their code (aligned_alloc and memalign of older glibc) share a hook.
         if asked.iter().any(|&(_, _, address, _)| address == symbol.addr) {
@@ -180,9 +182,11 @@ fn install() -> Result<(), String> {
             Err(error) => return Err(format!("{} can't be hooked: {error}", name.escape_ascii())),
         }
     }
-    operators::install(
-        modules.iter().filter(|module| module.file_name() != b"libc.so.6" && !is_loaders(module)),
-    );
-    modules::follow_operators();
+    if !is_sampled {
+        let others =
+            modules.iter().filter(|module| module.file_name() != b"libc.so.6" && !is_loaders(module));
+        operators::install(others);
+        modules::follow_operators();
+    }
     Ok(())
 }

@@ -153,6 +153,14 @@ pub(crate) fn monotonic_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
+/// The processor time of this thread.
+pub(crate) fn thread_cpu_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the structure is live for the call.
+    let _ = unsafe { syscall!(Sysno::clock_gettime, libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
 pub(crate) fn thread_name() -> [u8; 16] {
     let mut name = [0; 16];
     // SAFETY: PR_GET_NAME writes 16 bytes at most.

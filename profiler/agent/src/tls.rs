@@ -15,6 +15,24 @@ use core::ptr;
 /// How many recordings of one thread may be inside one another: one, and one by a signal handler in its middle.
 pub(crate) const LEVELS: usize = 2;
 
+/// What a thread keeps when only some allocations are recorded; see [`crate::sampling`].
+#[repr(C)]
+#[derive(Debug, Default)]
+pub(crate) struct Sampling {
+    /// The bytes that are left until the next allocation to be recorded; below 0 in that one.
+    pub(crate) left: Cell<i64>,
+    /// Where the thread is in its random numbers; 0 before the first.
+    pub(crate) random: Cell<u64>,
+    /// The mean that the gap was drawn with.
+    pub(crate) mean: Cell<u64>,
+    /// What records cost since the last look at that, in ticks of the processor's clock.
+    pub(crate) own_ticks: Cell<u64>,
+    /// How many there were.
+    pub(crate) records: Cell<u64>,
+    /// The clocks at the last look: ticks, and in nanoseconds real time and the thread's.
+    pub(crate) looked: Cell<(u64, u64, u64)>,
+}
+
 /// A thread's state. All zeroes at the start. What an event needs comes first, in one cache line.
 #[repr(C)]
 #[derive(Debug)]
@@ -37,10 +55,11 @@ pub(crate) struct Tls {
     pub(crate) mask: Cell<u64>,
     /// Memory for an environment too large for the stack, and its length in bytes; used again each time.
     pub(crate) environment: Cell<(*mut u8, usize)>,
+    pub(crate) sampling: Sampling,
     _pad: [u64; 4],
 }
 
-const _: () = assert!(size_of::<Tls>() == 128);
+const _: () = assert!(size_of::<Tls>() == 192);
 
 #[cfg(target_arch = "x86_64")]
 core::arch::global_asm!(
@@ -49,9 +68,9 @@ core::arch::global_asm!(
     ".globl grapnel_agent_tls",
     ".hidden grapnel_agent_tls",
     ".type grapnel_agent_tls,@object",
-    ".size grapnel_agent_tls,128",
+    ".size grapnel_agent_tls,192",
     "grapnel_agent_tls:",
-    ".zero 128",
+    ".zero 192",
     ".text",
 );
 
@@ -69,6 +88,6 @@ pub(crate) fn get() -> &'static Tls {
             options(pure, nomem, nostack),
         );
     }
-    // SAFETY: the block is 128 zeroed bytes of this thread, aligned to 64, and lives as long as the thread.
+    // SAFETY: the block is 192 zeroed bytes of this thread, aligned to 64, and lives as long as the thread.
     unsafe { &*ptr::with_exposed_provenance::<Tls>(address) }
 }

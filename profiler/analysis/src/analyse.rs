@@ -3,12 +3,13 @@
 //! Memory is bounded by what is live at once, by the distinct frames, and by the distinct stacks that
 //! allocate; it does not grow with the number of events.
 
-use crate::live::{LiveBlocks, Totals};
+use crate::live::{LiveBlocks, LiveSample, Totals};
 use crate::merge::{canonical_nodes, merge_sites};
 use crate::mismatches::{Mismatch, Mismatches};
 use crate::modules::Modules;
 use crate::sites::{Site, Sites};
 use crate::stacks::{Node, Stacks};
+use crate::weight::Sampling;
 use grapnel_trace::event::{Exit, ProcessInfo};
 use grapnel_trace::heap::HeapEvent;
 use grapnel_trace::reader::Reader;
@@ -111,6 +112,8 @@ pub struct Analysis {
     pub ending: Ending,
     /// The figures over everything.
     pub totals: Totals,
+    /// Where only some allocations were recorded, by which rule; all figures are estimates then.
+    pub sampling: Option<Sampling>,
     /// Blocks that each family of functions gave out, by allocations and by reallocations, at the source's number.
     pub functions: [u64; Source::ALL.len()],
     /// The sites, by their allocated bytes, most first; sites with equal bytes by their allocations, then in
@@ -153,7 +156,9 @@ pub fn analyse<R: Read>(mut reader: Reader<R>) -> Analysis {
             Err(error) => break Ending::Damaged(error),
         }
     };
-    let mut totals = pass.live.totals();
+    let sample = pass.sample.as_ref();
+    let mut totals = sample.map_or_else(|| pass.live.totals(), |sample| sample.totals());
+    let sampling = sample.and_then(|sample| sample.sampling());
     let end = reader.end();
     if let Some(end) = end {
         totals.lost_events = end.lost;
@@ -172,6 +177,7 @@ pub fn analyse<R: Read>(mut reader: Reader<R>) -> Analysis {
         exit: end.and_then(|end| end.exit),
         ending,
         totals,
+        sampling,
         functions,
         sites,
         mismatches: pass.mismatches.finish(&canonical),
@@ -185,6 +191,8 @@ pub fn analyse<R: Read>(mut reader: Reader<R>) -> Analysis {
 #[derive(Default)]
 struct Pass {
     live: LiveBlocks,
+    /// In place of `live`, from the first event that says so.
+    sample: Option<Box<LiveSample>>,
     sites: Sites,
     mismatches: Mismatches,
     stacks: Stacks,
@@ -199,7 +207,9 @@ impl Pass {
         let mut good = events;
         let mut result = Ok(());
         let known = self.stacks.len();
-        let mut room = MAX_LIVE.saturating_sub(self.live.live_allocations());
+        let live =
+            self.sample.as_ref().map_or(self.live.live_allocations(), |sample| sample.live_allocations());
+        let mut room = MAX_LIVE.saturating_sub(live);
         for (at, event) in events.iter().enumerate() {
             let (HeapEvent::Alloc { stack, .. } | HeapEvent::ReallocEnd { stack, .. }) = *event else {
                 continue;
@@ -216,7 +226,9 @@ impl Pass {
             room -= 1;
         }
         self.events += good.len() as u64 + u64::from(result.is_err());
-        if self.mismatches.is_quiet() {
+        if let Some(sample) = &mut self.sample {
+            sample.apply_all_watched(good, &mut self.sites);
+        } else if self.mismatches.is_quiet() {
             self.live.apply_all_watched(good, &mut self.sites);
         } else {
             for event in good {
@@ -238,7 +250,17 @@ impl Pass {
             }
             Event::FreedAs(said) => self.mismatches.announce(said),
             Event::Thread { .. } => self.threads = self.threads.saturating_add(1),
-            _ => self.live.apply_watched(&event, &mut self.sites),
+            _ => {
+                if matches!(event, Event::Sampled { .. }) && self.sample.is_none() {
+                    self.sample = Some(Box::new(LiveSample::continued(&self.live)));
+                    // What was recorded before is of another kind: nothing, but in a trace that was made up.
+                    self.sites = Sites::new();
+                }
+                match &mut self.sample {
+                    Some(sample) => sample.apply_watched(&event, &mut self.sites),
+                    None => self.live.apply_watched(&event, &mut self.sites),
+                }
+            }
         }
         Ok(())
     }

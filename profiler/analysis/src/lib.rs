@@ -3,6 +3,7 @@
 //! The modules are the stages of the pipeline:
 //! - [`live`]: events to the live set and the totals; the definitions of every figure are there;
 //! - [`sites`]: the same changes, added up for each stack, with each site's share of the peak;
+//! - [`weight`]: estimates, and their errors, where only some blocks were recorded;
 //! - [`mismatches`]: blocks given back otherwise than they were got;
 //! - [`mod@analyse`]: one pass over a trace in bounded memory, giving an [`Analysis`];
 //! - [`symbols`]: addresses to functions, files, lines and inlined calls;
@@ -32,6 +33,7 @@ pub mod report;
 pub mod sites;
 pub mod stacks;
 pub mod symbols;
+pub mod weight;
 
 pub use analyse::{Analysis, Ending, analyse};
-pub use live::{LiveTotals, Totals};
+pub use live::{LiveTotals, RunningTotals, Totals};

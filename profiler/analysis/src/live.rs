@@ -17,6 +17,7 @@
 mod table;
 
 use crate::hash::FoldHash;
+use crate::weight::{Errors, Sampling, Variance, whole};
 use grapnel_trace::heap::HeapEvent;
 use grapnel_trace::{Alignment, Event, Source};
 use std::collections::HashMap;
@@ -64,6 +65,8 @@ pub struct Block {
     pub source: Source,
     /// The alignment that was asked for.
     pub alignment: Alignment,
+    /// The mean of the sample that it is in; 0 where all blocks are recorded.
+    pub mean: u64,
 }
 
 /// Is told of every change of the live set, in order.
@@ -103,8 +106,11 @@ const BATCH: usize = 64;
 /// The live set with no more of each block than its size: enough for the totals.
 pub type LiveTotals = Live<2>;
 
-/// The live set with all of each [`Block`].
+/// The live set with all of each [`Block`], where all blocks are recorded.
 pub type LiveBlocks = Live<3>;
+
+/// The live set of a sample.
+pub type LiveSample = Live<4>;
 
 /// The live set and its totals, brought up to date one event at a time. `W` words are kept of each block; see
 /// [`LiveTotals`] and [`LiveBlocks`].
@@ -118,6 +124,22 @@ pub struct Live<const W: usize> {
     aligned: Vec<(u32, Alignment)>,
     totals: Totals,
     time_ns: u64,
+    /// Of a sample.
+    sample: Sample,
+}
+
+/// What is kept of a sample besides.
+#[derive(Debug, Default)]
+struct Sample {
+    /// By which mean each thread's allocations are recorded.
+    means: HashMap<u32, u64, FoldHash>,
+    last_mean: u64,
+    recorded: u64,
+    /// Live blocks, in units.
+    live: u64,
+    allocated_variance: Variance,
+    live_variance: Variance,
+    peak_variance: f64,
 }
 
 /// Threads have numbers below 2^24: what else is kept of a block goes above.
@@ -130,7 +152,7 @@ pub(crate) const ALIGNMENT: u8 = 31;
 fn words<const W: usize>(address: u64, block: Block) -> [u64; W] {
     let how = block.source as u8 | block.alignment.to_u8().min(ALIGNMENT) << 3;
     let rest = u64::from(block.stack) | u64::from(block.thread & THREAD) << 32 | u64::from(how) << 56;
-    let all = [address, block.size, rest];
+    let all = [address, block.size, rest, block.mean];
     std::array::from_fn(|at| all[at])
 }
 
@@ -144,10 +166,14 @@ fn block<const W: usize>(words: &[u64; W]) -> Block {
         thread: (rest >> 32) as u32 & THREAD,
         source: Source::from_u8(how & 7).unwrap_or(Source::Malloc),
         alignment: Alignment::from_u8(how >> 3).unwrap_or_default(),
+        mean: words.get(3).copied().unwrap_or(0),
     }
 }
 
-impl LiveBlocks {
+impl<const W: usize> Live<W> {
+    /// Whether this is of a sample.
+    const SAMPLED: bool = W > 3;
+
     /// The live blocks by address, in no order.
     pub fn blocks(&self) -> impl Iterator<Item = (u64, Block)> {
         self.blocks.iter().map(|words| (words[0], block(words)))
@@ -177,12 +203,39 @@ impl<const W: usize> Live<W> {
         Self::default()
     }
 
-    /// The totals after the events so far.
-    pub fn totals(&self) -> Totals {
-        Totals { duration_ns: self.time_ns, live_allocations: self.live_allocations(), ..self.totals }
+    /// An empty live set, at the time and with the losses of another.
+    pub(crate) fn continued<const V: usize>(other: &Live<V>) -> Self {
+        let totals = Totals { lost_events: other.totals.lost_events, ..Totals::default() };
+        Self { time_ns: other.time_ns, totals, ..Self::default() }
     }
 
-    /// How many blocks are live.
+    /// The totals after the events so far.
+    pub fn totals(&self) -> Totals {
+        let totals = Totals { duration_ns: self.time_ns, ..self.totals };
+        if !Self::SAMPLED {
+            return Totals { live_allocations: self.live_allocations(), ..totals };
+        }
+        Totals {
+            allocations: whole(totals.allocations),
+            frees: whole(totals.frees),
+            reallocations: whole(totals.reallocations),
+            allocated_bytes: whole(totals.allocated_bytes),
+            live_allocations: whole(self.sample.live),
+            live_bytes: whole(totals.live_bytes),
+            peak_bytes: whole(totals.peak_bytes),
+            ..totals
+        }
+    }
+
+    /// What is to be said of the sample, if it is one.
+    pub fn sampling(&self) -> Option<Sampling> {
+        let Sample { last_mean, recorded, allocated_variance, live_variance, peak_variance, .. } =
+            self.sample;
+        let errors = Errors::of(allocated_variance, live_variance, peak_variance);
+        Self::SAMPLED.then_some(Sampling { mean: last_mean, recorded, errors })
+    }
+
+    /// How many blocks are live, of those that are recorded.
     pub fn live_allocations(&self) -> u64 {
         self.blocks.len() as u64
     }
@@ -229,6 +282,13 @@ impl<const W: usize> Live<W> {
             Event::Time(time) => self.time_ns = time,
             Event::Lost(count) => self.totals.lost_events = self.totals.lost_events.saturating_add(count),
             Event::Aligned { thread, alignment } => self.is_aligned(thread, alignment),
+            Event::Sampled { thread, mean } if Self::SAMPLED => {
+                self.sample.last_mean = mean;
+                if self.sample.means.len() < MAX_HELD || self.sample.means.contains_key(&thread) {
+                    self.sample.means.insert(thread, mean);
+                }
+            }
+            Event::Unsampled { thread, address } => drop(self.held.remove(&(thread, address))),
             _ => {
                 if let Some(event) = HeapEvent::of(event) {
                     self.take_heap(&event, watcher);
@@ -241,25 +301,40 @@ impl<const W: usize> Live<W> {
     fn take_heap(&mut self, event: &HeapEvent, watcher: &mut impl Watcher) {
         match *event {
             HeapEvent::Alloc { thread, stack, address, size, source } => {
-                self.totals.allocations += 1;
                 let alignment = self.alignment_of_next(thread);
-                self.add(address, Block { size, stack, thread, source, alignment }, watcher);
+                let block = Block { size, stack, thread, source, alignment, mean: self.mean(thread) };
+                self.totals.allocations = self.totals.allocations.saturating_add(block.weight().count);
+                self.add(address, block, watcher);
             }
             HeapEvent::Free { address, .. } => {
-                self.totals.frees += 1;
-                self.remove(address, true, watcher);
+                let freed = self.remove(address, true, watcher);
+                // Of a block that was not recorded, a sample knows no weight.
+                let count = if Self::SAMPLED { freed.map_or(0, |block| block.weight().count) } else { 1 };
+                self.totals.frees = self.totals.frees.saturating_add(count);
             }
             HeapEvent::ReallocBegin { thread, address } => self.begin_realloc(thread, address, watcher),
             HeapEvent::ReallocEnd { thread, stack, address, size, old } => {
                 self.end_realloc(thread, old, watcher);
                 let (source, alignment) = (Source::Realloc, Alignment::NONE);
-                self.add(address, Block { size, stack, thread, source, alignment }, watcher);
+                let block = Block { size, stack, thread, source, alignment, mean: self.mean(thread) };
+                self.totals.reallocations = self.totals.reallocations.saturating_add(block.weight().count);
+                self.add(address, block, watcher);
             }
             HeapEvent::ReallocFailed { thread, address } => match self.held.remove(&(thread, address)) {
                 Some(Some(block)) => self.restore(address, block, watcher),
                 Some(None) => {}
                 None => self.totals.inconsistent_events += 1,
             },
+        }
+    }
+
+    /// By which mean the thread's allocations are recorded; 0 for all of them.
+    #[inline]
+    fn mean(&self, thread: u32) -> u64 {
+        if Self::SAMPLED {
+            self.sample.means.get(&thread).copied().unwrap_or(self.sample.last_mean)
+        } else {
+            0
         }
     }
 
@@ -289,10 +364,10 @@ impl<const W: usize> Live<W> {
     }
 
     fn end_realloc(&mut self, thread: u32, old: u64, watcher: &mut impl Watcher) {
-        self.totals.reallocations += 1;
         // Without its beginning, `old` may still look live. With it, a block at `old` is another thread's, which
         // got the address since.
-        if self.held.remove(&(thread, old)).is_none() {
+        // Of a sample it may be that the old block was not recorded.
+        if self.held.remove(&(thread, old)).is_none() && !Self::SAMPLED {
             self.totals.inconsistent_events += 1;
             self.remove(old, false, watcher);
         }
@@ -300,7 +375,11 @@ impl<const W: usize> Live<W> {
 
     #[inline]
     fn add(&mut self, address: u64, block: Block, watcher: &mut impl Watcher) {
-        self.totals.allocated_bytes = self.totals.allocated_bytes.saturating_add(block.size);
+        self.totals.allocated_bytes = self.totals.allocated_bytes.saturating_add(block.weight().bytes);
+        if Self::SAMPLED {
+            self.sample.recorded += 1;
+            self.sample.allocated_variance.add(block.variance());
+        }
         let peak = self.insert(address, block, watcher);
         watcher.added(address, block, peak);
     }
@@ -319,23 +398,86 @@ impl<const W: usize> Live<W> {
         if let Some(old) = self.blocks.insert(words(address, block)) {
             let old = self::block(&old);
             self.totals.inconsistent_events += 1;
-            self.totals.live_bytes = self.totals.live_bytes.wrapping_sub(old.size);
+            self.no_longer_live(&old);
             watcher.removed(address, old, false);
         }
-        self.totals.live_bytes = self.totals.live_bytes.wrapping_add(block.size);
+        self.totals.live_bytes = self.totals.live_bytes.wrapping_add(block.weight().bytes);
+        if Self::SAMPLED {
+            self.sample.live = self.sample.live.wrapping_add(block.weight().count);
+            self.sample.live_variance.add(block.variance());
+        }
         let peak = self.totals.live_bytes > self.totals.peak_bytes;
         if peak {
             self.totals.peak_bytes = self.totals.live_bytes;
             self.totals.peak_time_ns = self.time_ns;
+            if Self::SAMPLED {
+                self.sample.peak_variance = self.sample.live_variance.bytes;
+            }
         }
         peak
     }
 
     #[inline]
+    fn no_longer_live(&mut self, block: &Block) {
+        self.totals.live_bytes = self.totals.live_bytes.wrapping_sub(block.weight().bytes);
+        if Self::SAMPLED {
+            self.sample.live = self.sample.live.wrapping_sub(block.weight().count);
+            self.sample.live_variance.take(block.variance());
+        }
+    }
+
+    #[inline]
     fn remove(&mut self, address: u64, freed: bool, watcher: &mut impl Watcher) -> Option<Block> {
         let block = block(&self.blocks.remove(address)?);
-        self.totals.live_bytes = self.totals.live_bytes.wrapping_sub(block.size);
+        self.no_longer_live(&block);
         watcher.removed(address, block, freed);
         Some(block)
+    }
+}
+
+/// The totals of a recording, whether all its allocations are recorded or some.
+#[derive(Debug)]
+pub enum RunningTotals {
+    /// All of them, as far as is known.
+    All(Box<LiveTotals>),
+    /// Some: the figures are estimates.
+    Sampled(Box<LiveSample>),
+}
+
+impl Default for RunningTotals {
+    fn default() -> Self {
+        Self::All(Box::default())
+    }
+}
+
+impl RunningTotals {
+    /// As [`Live::apply_all`].
+    pub fn apply_all(&mut self, events: &[HeapEvent]) {
+        match self {
+            Self::All(live) => live.apply_all(events),
+            Self::Sampled(live) => live.apply_all(events),
+        }
+    }
+
+    /// As [`Live::apply`].
+    pub fn apply(&mut self, event: &Event) {
+        match self {
+            // What comes before the first sample is no allocation.
+            Self::All(live) if matches!(event, Event::Sampled { .. }) => {
+                let mut sample = Box::new(LiveSample::continued(&**live));
+                sample.apply(event);
+                *self = Self::Sampled(sample);
+            }
+            Self::All(live) => live.apply(event),
+            Self::Sampled(live) => live.apply(event),
+        }
+    }
+
+    /// The totals so far.
+    pub fn totals(&self) -> Totals {
+        match self {
+            Self::All(live) => live.totals(),
+            Self::Sampled(live) => live.totals(),
+        }
     }
 }

@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     fn block(source: Source, alignment: u64) -> Block {
-        Block { size: 100, stack: 1, thread: 0, source, alignment: Alignment::of(alignment) }
+        Block { size: 100, stack: 1, thread: 0, source, alignment: Alignment::of(alignment), mean: 0 }
     }
 
     fn freed(release: Release, alignment: u64, size: Option<u64>) -> FreedAs {

@@ -23,12 +23,16 @@ pub(crate) trait Player: Watcher {
 /// Tells `player` what the events did that `analysis` is of. The trace may have grown since; what came later is left out.
 ///
 /// # Errors
-/// What reading gives, where the first pass found nothing wrong.
+/// What reading gives, where the first pass found nothing wrong; of a sample, [`io::ErrorKind::InvalidInput`].
 pub(crate) fn replay<R: Read>(
     mut reader: Reader<R>,
     analysis: &Analysis,
     player: &mut impl Player,
 ) -> io::Result<()> {
+    if analysis.sampling.is_some() {
+        let message = "this format tells of single blocks, and the trace has a sample of them: choose another, such as pprof";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+    }
     let mut live = LiveBlocks::new();
     let mut batch: Vec<HeapEvent> = Vec::with_capacity(BATCH);
     let mut left = analysis.events;

@@ -3,10 +3,11 @@
 
 use crate::live::{Block, Watcher};
 use crate::peak::{PeakClock, PeakShare};
+use crate::weight::{Errors, Variance, whole};
 use grapnel_trace::Source;
 
 /// What one stack allocated, and what became of it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Site {
     /// The stack's node; 0 where no frame is known.
     pub stack: u32,
@@ -24,6 +25,8 @@ pub struct Site {
     pub temporary_allocations: u64,
     /// Which functions gave the blocks.
     pub sources: Sources,
+    /// Standard errors, where the figures are estimates.
+    pub errors: Errors,
 }
 
 /// A set of families of functions.
@@ -56,6 +59,7 @@ impl Site {
         self.peak_bytes = self.peak_bytes.wrapping_add(part.peak_bytes);
         self.temporary_allocations += part.temporary_allocations;
         self.sources.0 |= part.sources.0;
+        self.errors.add(&part.errors);
     }
 }
 
@@ -75,6 +79,15 @@ struct State {
 
 const _: () = assert!(size_of::<State>() == 64);
 
+/// What is kept of a site besides, of a sample.
+#[derive(Clone, Copy, Debug, Default)]
+struct Spread {
+    allocated: Variance,
+    live: Variance,
+    /// The variance of the bytes at the peak, by its bits.
+    peak: PeakShare,
+}
+
 const NO_SITE: u32 = u32::MAX;
 
 /// Builds the sites from the changes of the live set.
@@ -88,6 +101,8 @@ pub struct Sites {
     last_of_thread: Vec<u64>,
     clock: PeakClock,
     temporary: u64,
+    /// By the states' numbers, as far as anything is known: nothing where all blocks are recorded.
+    spreads: Vec<Spread>,
     functions: [u64; Source::ALL.len()],
 }
 
@@ -104,23 +119,29 @@ impl Sites {
 
     /// Blocks that each family of functions gave out, at the source's number.
     pub fn functions(&self) -> [u64; Source::ALL.len()] {
-        self.functions
+        if self.spreads.is_empty() { self.functions } else { self.functions.map(whole) }
     }
 
     /// The finished sites, in the order of their first allocation.
     pub fn finish(self) -> Vec<Site> {
-        let clock = self.clock;
-        let finish = |state: State| Site {
+        let (clock, spreads) = (self.clock, self.spreads);
+        let is_sample = !spreads.is_empty();
+        let figure = |value: u64| if is_sample { whole(value) } else { value };
+        let finish = |(index, state): (usize, State)| Site {
             stack: state.stack,
-            allocations: state.allocations,
-            allocated_bytes: state.allocated_bytes,
-            live_allocations: state.live_allocations,
-            live_bytes: state.live_bytes,
-            peak_bytes: clock.share(&state.peak, state.live_bytes),
+            allocations: figure(state.allocations),
+            allocated_bytes: figure(state.allocated_bytes),
+            live_allocations: figure(state.live_allocations),
+            live_bytes: figure(state.live_bytes),
+            peak_bytes: figure(clock.share(&state.peak, state.live_bytes)),
             temporary_allocations: state.temporary_allocations,
             sources: state.sources,
+            errors: spreads.get(index).map_or(Errors::default(), |spread| {
+                let peak = clock.share(&spread.peak, spread.live.bytes.to_bits());
+                Errors::of(spread.allocated, spread.live, f64::from_bits(peak))
+            }),
         };
-        self.states.into_iter().map(finish).collect()
+        self.states.into_iter().enumerate().map(finish).collect()
     }
 
     #[inline]
@@ -138,17 +159,36 @@ impl Sites {
         &mut self.states[index as usize]
     }
 
+    /// What is kept besides of a stack that has a state.
+    #[cold]
+    fn spread(&mut self, stack: u32) -> &mut Spread {
+        let index = self.of_stack[stack as usize] as usize;
+        if self.spreads.len() <= index {
+            self.spreads.resize(index + 1, Spread::default());
+        }
+        &mut self.spreads[index]
+    }
+
     #[inline]
     fn hold(&mut self, block: Block, peak: bool, allocated: bool) {
-        let clock = self.clock;
+        let (clock, weight) = (self.clock, block.weight());
         let site = self.state(block.stack);
         clock.before_change(&mut site.peak, site.live_bytes);
-        site.live_bytes = site.live_bytes.wrapping_add(block.size);
-        site.live_allocations += 1;
+        site.live_bytes = site.live_bytes.wrapping_add(weight.bytes);
+        site.live_allocations = site.live_allocations.wrapping_add(weight.count);
         if allocated {
-            site.allocations += 1;
-            site.allocated_bytes = site.allocated_bytes.saturating_add(block.size);
+            site.allocations = site.allocations.saturating_add(weight.count);
+            site.allocated_bytes = site.allocated_bytes.saturating_add(weight.bytes);
             site.sources = site.sources.with(block.source);
+        }
+        if block.mean != 0 {
+            let spread = self.spread(block.stack);
+            let variance = block.variance();
+            clock.before_change(&mut spread.peak, spread.live.bytes.to_bits());
+            spread.live.add(variance);
+            if allocated {
+                spread.allocated.add(variance);
+            }
         }
         if peak {
             self.clock.new_peak();
@@ -160,7 +200,8 @@ impl Watcher for Sites {
     #[inline]
     fn added(&mut self, address: u64, block: Block, peak: bool) {
         self.hold(block, peak, true);
-        self.functions[block.source as usize] += 1;
+        let given = &mut self.functions[block.source as usize];
+        *given = given.saturating_add(block.weight().count);
         let thread = block.thread as usize;
         if thread >= self.last_of_thread.len() {
             self.last_of_thread.resize(thread + 1, 0);
@@ -170,14 +211,20 @@ impl Watcher for Sites {
 
     #[inline]
     fn removed(&mut self, address: u64, block: Block, freed: bool) {
-        let temporary = freed && self.last_of_thread.get(block.thread as usize) == Some(&address);
+        let temporary =
+            freed && block.mean == 0 && self.last_of_thread.get(block.thread as usize) == Some(&address);
         self.temporary += u64::from(temporary);
-        let clock = self.clock;
+        let (clock, weight) = (self.clock, block.weight());
         let site = self.state(block.stack);
         clock.before_change(&mut site.peak, site.live_bytes);
-        site.live_bytes = site.live_bytes.wrapping_sub(block.size);
-        site.live_allocations -= 1;
+        site.live_bytes = site.live_bytes.wrapping_sub(weight.bytes);
+        site.live_allocations = site.live_allocations.wrapping_sub(weight.count);
         site.temporary_allocations += u64::from(temporary);
+        if block.mean != 0 {
+            let spread = self.spread(block.stack);
+            clock.before_change(&mut spread.peak, spread.live.bytes.to_bits());
+            spread.live.take(block.variance());
+        }
     }
 
     #[inline]

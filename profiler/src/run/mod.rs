@@ -59,12 +59,46 @@ pub(crate) struct RunArgs {
     /// The most frames that a stack keeps; the rest is cut off at its root, and marked
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65536))]
     max_frames: u32,
+    /// Record only some allocations: on average one in each BYTES that a thread allocates
+    ///
+    /// An allocation of S bytes is recorded with probability 1 - exp(-S / BYTES). Reports estimate all from those, and say
+    /// how far off they may be.
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
+    sample: Option<u64>,
+    /// Adapt how many allocations are recorded, so that recording them takes this much of the program's time
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    budget: Option<f64>,
+    /// What the choice of allocations is drawn from [default: the time]
+    #[arg(long, value_name = "SEED", hide = true)]
+    sample_seed: Option<u64>,
     /// Walk each stack a second time without shortcuts, and count differences (slow; for tests)
     #[arg(long, hide = true)]
     check_stacks: bool,
     /// The program to run, and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     command: Vec<OsString>,
+}
+
+/// Where `--budget` begins when `--sample` does not say: a few hundred records for each gigabyte.
+const FIRST_SAMPLE: u64 = 512 << 10;
+
+fn percent(text: &str) -> Result<f64, String> {
+    let percent: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    if percent > 0.0 && percent <= 100.0 { Ok(percent) } else { Err("not above 0 and up to 100".into()) }
+}
+
+impl RunArgs {
+    fn sampling(&self) -> Option<shared::Sampling> {
+        if self.sample.is_none() && self.budget.is_none() {
+            return None;
+        }
+        let time = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        Some(shared::Sampling {
+            bytes: self.sample.unwrap_or(FIRST_SAMPLE),
+            seed: self.sample_seed.unwrap_or_else(|| time().as_nanos() as u64),
+            budget_millionths: self.budget.map_or(0, |percent| ((percent * 1e4) as u64).max(1)),
+        })
+    }
 }
 
 /// Why PROGRAM was not started.
@@ -112,7 +146,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, RunError> {
     ] {
         flags |= if set { flag } else { 0 };
     }
-    let session = Session::new(&agent.path, flags, args.max_frames)
+    let session = Session::new(&agent.path, flags, args.max_frames, args.sampling())
         .map_err(explain)
         .map_err(system("the memory shared with the program can't be made"))?;
     let mask = signals::block_forwarded();

@@ -2,7 +2,7 @@
 
 use super::clock::Clock;
 use super::merge::Output;
-use grapnel_analysis::LiveTotals;
+use grapnel_analysis::RunningTotals;
 use grapnel_trace::heap::HeapEvent;
 use grapnel_trace::writer::Writer;
 use grapnel_trace::{Error, Event};
@@ -16,7 +16,7 @@ pub(super) struct Out<'a> {
     pub(super) writer: Option<&'a mut Writer<File>>,
     pub(super) error: Option<Error>,
     pub(super) events: &'a mut u64,
-    pub(super) totals: Option<&'a mut LiveTotals>,
+    pub(super) totals: Option<&'a mut RunningTotals>,
     pub(super) clock: &'a mut Clock,
     /// Events that are in the file and not yet in the totals.
     pub(super) batch: Vec<HeapEvent>,

@@ -209,6 +209,8 @@ impl Context {
             }
             // They may come out before other rings' events that come before theirs: they name the thread.
             Record::Aligned(alignment) => Event::Aligned { thread: self.thread, alignment },
+            Record::Sampled(mean) => Event::Sampled { thread: self.thread, mean },
+            Record::Unsampled(address) => Event::Unsampled { thread: self.thread, address },
             Record::FreedAs(said) => {
                 Event::FreedAs(FreedAs { thread: self.thread, stack: self.node(said.stack), ..said })
             }

@@ -7,7 +7,7 @@ use super::output::{BATCH, Out};
 use super::process::{Process, monotonic_ns};
 use super::shared::Segment;
 use grapnel_analysis::report::words::harmless;
-use grapnel_analysis::{LiveTotals, Totals};
+use grapnel_analysis::{RunningTotals, Totals};
 use grapnel_trace::ring::Consumer;
 use grapnel_trace::shared::{LARGEST_RING, failure};
 use grapnel_trace::writer::Writer;
@@ -44,7 +44,7 @@ pub(crate) struct Recording {
     /// Events in the trace.
     pub(crate) events: u64,
     /// `None` when nobody will see them.
-    totals: Option<LiveTotals>,
+    totals: Option<RunningTotals>,
     /// `None` for one of another namespace of process ids, which can't be looked up; within, `None` for one that was
     /// gone before it could be.
     process: Option<Option<Process>>,
@@ -75,6 +75,8 @@ pub(crate) struct Finished {
     pub(crate) events: u64,
     /// Of a recording whose totals nobody will see, only how many events were lost and how long it took.
     pub(crate) totals: Totals,
+    /// They are estimates, from some of the allocations.
+    pub(crate) sampled: bool,
     pub(crate) command: Vec<Vec<u8>>,
     /// Why the trace is not complete.
     pub(crate) problem: Option<String>,
@@ -107,7 +109,7 @@ impl Recording {
             id,
             path: path.to_owned(),
             events: 0,
-            totals: totals.then(LiveTotals::new),
+            totals: totals.then(RunningTotals::default),
             process: id.is_ours().then(|| Process::open(info.pid)),
             segment,
             merge: Merge::default(),
@@ -201,7 +203,7 @@ impl Recording {
 
     /// The totals so far, if they are wanted.
     pub(crate) fn totals(&self) -> Totals {
-        self.totals.as_ref().map(LiveTotals::totals).unwrap_or_default()
+        self.totals.as_ref().map(RunningTotals::totals).unwrap_or_default()
     }
 
     fn any_open(&self) -> bool {
@@ -279,6 +281,7 @@ impl Recording {
                 Err(error) => self.fail(error),
             }
         }
+        let sampled = matches!(self.totals, Some(RunningTotals::Sampled(_)));
         let mut totals = self.totals();
         totals.lost_events = lost;
         totals.duration_ns = duration;
@@ -302,6 +305,7 @@ impl Recording {
             bytes: self.written,
             events: self.events,
             totals,
+            sampled,
             command,
             problem,
             note,

@@ -20,6 +20,17 @@ const STRIDE: u64 = 512 << 20;
 /// More processes than a session will see.
 pub(crate) const LIMIT: u32 = 1 << 20;
 
+/// Which allocations are recorded, when not all are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sampling {
+    /// The mean of the bytes between two of a thread.
+    pub(crate) bytes: u64,
+    /// What the choice is drawn from.
+    pub(crate) seed: u64,
+    /// The part of a thread's time that records may take; 0 for any.
+    pub(crate) budget_millionths: u64,
+}
+
 /// The session: its file and its header.
 #[derive(Debug)]
 pub(crate) struct Session {
@@ -29,7 +40,12 @@ pub(crate) struct Session {
 
 impl Session {
     /// Makes a session whose targets load the agent from `agent_path`.
-    pub(crate) fn new(agent_path: &str, flags: u32, max_frames: u32) -> io::Result<Self> {
+    pub(crate) fn new(
+        agent_path: &str,
+        flags: u32,
+        max_frames: u32,
+        sampling: Option<Sampling>,
+    ) -> io::Result<Self> {
         let memory = memory_file(c"grapnel-session", libc::MFD_ALLOW_SEALING)?;
         memory.file.set_len(HEADER_BYTES + u64::from(LIMIT) * STRIDE)?;
         // A target could cut it off below our feet.
@@ -42,6 +58,11 @@ impl Session {
         header.segment_stride.store(STRIDE, Ordering::Relaxed);
         header.segment_limit.store(LIMIT, Ordering::Relaxed);
         header.max_frames.store(max_frames, Ordering::Relaxed);
+        if let Some(Sampling { bytes, seed, budget_millionths }) = sampling {
+            header.sample_bytes.store(bytes, Ordering::Relaxed);
+            header.sample_seed.store(seed, Ordering::Relaxed);
+            header.budget_millionths.store(budget_millionths, Ordering::Relaxed);
+        }
         header.command_pid.store(std::process::id(), Ordering::Relaxed);
         header.agent_path.set([agent_path.as_bytes()]);
         header.session_path.set([session.memory.path.as_bytes()]);

@@ -55,12 +55,18 @@ fn summarise(text: &mut String, program: &OsStr, pid: u32, exit: Exit, own: &Fin
         Exit::Code(code) => format!("exited with status {code}"),
         Exit::Signal(signal) => format!("was killed by signal {signal}"),
     };
-    let events = totals.allocations + totals.reallocations + totals.frees;
+    let events = match own.sampled {
+        true => own.events,
+        false => totals.allocations + totals.reallocations + totals.frees,
+    };
     let per_event = if events == 0 { 0.0 } else { own.bytes as f64 / events as f64 };
-    let lost = match totals.lost_events {
+    let mut lost = match totals.lost_events {
         0 => "none lost".to_owned(),
         lost => format!("{} LOST", counted(lost, "event")),
     };
+    if own.sampled {
+        lost.push_str("; a sample, from which the figures above are estimated");
+    }
     let others = || outcome.recordings.iter().filter(|recording| recording.path != own.path);
     let events_of = |recording: &Finished| recording.totals.allocations + recording.totals.frees;
     let mut processes = match (others().count(), others().max_by_key(|recording| events_of(recording))) {

@@ -221,6 +221,15 @@ impl BlockDecoder {
                 let alignment = u8::try_from(cursors.number(content)?).ok()?;
                 Event::Aligned { thread, alignment: Alignment::from_u8(alignment)? }
             }
+            tag::SAMPLED => {
+                let thread = thread(cursors.number(content)?)?;
+                let mean = cursors.number(content)?;
+                (mean != 0).then_some(Event::Sampled { thread, mean })?
+            }
+            tag::UNSAMPLED => {
+                let thread = thread(cursors.number(content)?)?;
+                Event::Unsampled { thread, address: cursors.number(content)? }
+            }
             tag::FREED_AS => {
                 let thread = thread(cursors.number(content)?)?;
                 let code = cursors.number(content)?;
@@ -291,6 +300,8 @@ mod tests {
                 size: Some(u64::MAX),
             }),
             Event::Free { thread: 200, address: 0x7040 },
+            Event::Sampled { thread: 3, mean: u64::MAX },
+            Event::Unsampled { thread: 3, address: u64::MAX },
             // Known by how many were given out since, and got again.
             Event::Free { thread: 0, address: 0x5000 },
             Event::Free { thread: 0, address: 0x6000 },

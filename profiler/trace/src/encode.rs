@@ -21,6 +21,8 @@
 //! | 26 | Lost | count |
 //! | 27 | Aligned | thread, [`crate::Alignment::to_u8`] |
 //! | 28 | FreedAs | thread, release and alignment and whether there is a size, stack, size |
+//! | 29 | Sampled | thread, mean |
+//! | 30 | Unsampled | thread, address |
 //! | 128 + n | Switch | thread n |
 //!
 //! The first Node of a block states its id, the others leave it out. Tags of heap records and of nodes have two more bits:
@@ -55,6 +57,8 @@ pub(crate) mod tag {
     pub(crate) const LOST: u8 = 26;
     pub(crate) const ALIGNED: u8 = 27;
     pub(crate) const FREED_AS: u8 = 28;
+    pub(crate) const SAMPLED: u8 = 29;
+    pub(crate) const UNSAMPLED: u8 = 30;
     /// The bits that say which record it is.
     pub(crate) const KIND: u8 = 0x1f;
     pub(crate) const KNOWN: u8 = 0x20;
@@ -178,6 +182,16 @@ impl BlockEncoder {
                 columns.tag(tag::ALIGNED);
                 columns.number(u64::from(thread));
                 columns.number(u64::from(alignment.to_u8()));
+            }
+            Event::Sampled { thread, mean } => {
+                columns.tag(tag::SAMPLED);
+                columns.number(u64::from(thread));
+                columns.number(mean);
+            }
+            Event::Unsampled { thread, address } => {
+                columns.tag(tag::UNSAMPLED);
+                columns.number(u64::from(thread));
+                columns.number(address);
             }
             Event::FreedAs(said) => {
                 columns.tag(tag::FREED_AS);

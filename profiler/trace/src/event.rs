@@ -187,6 +187,21 @@ pub enum Event {
         /// The alignment.
         alignment: Alignment,
     },
+    /// From here on only some of this thread's allocations are recorded: one of `s` bytes with probability
+    /// `1 - exp(-s / mean)`.
+    Sampled {
+        /// The thread's number.
+        thread: u32,
+        /// The mean of the bytes between two that are recorded; not 0.
+        mean: u64,
+    },
+    /// The `realloc` of this thread that took this block gave one that isn't recorded.
+    Unsampled {
+        /// The thread's number.
+        thread: u32,
+        /// The old block's address.
+        address: u64,
+    },
     /// How the next event of this thread that concerns a block gives it back. Stands only before those that seem not
     /// to fit to how the block was got.
     FreedAs(FreedAs),

@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 /// First word of a session.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"GRAPNEL\x01");
 /// Changes with every change of the layout: command and agent must be of one build.
-pub const LAYOUT: u32 = 2;
+pub const LAYOUT: u32 = 3;
 
 /// Room for a path or a command line in shared memory.
 pub const TEXT_BYTES: usize = 4096;
@@ -111,7 +111,13 @@ pub struct SessionHeader {
     pub room: AtomicU32,
     /// How many writers wait on `room`.
     pub waiting: AtomicU32,
-    _pad1: [AtomicU64; 6],
+    /// The mean of the bytes between two allocations that are recorded; 0 when all are.
+    pub sample_bytes: AtomicU64,
+    /// What threads' choices are drawn from.
+    pub sample_seed: AtomicU64,
+    /// Not zero: the mean is adapted so that records take so many millionths of a thread's time.
+    pub budget_millionths: AtomicU64,
+    _pad1: [AtomicU64; 3],
     /// The path under which targets find the agent.
     pub agent_path: Text,
     /// The path under which targets find this session.

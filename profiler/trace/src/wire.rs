@@ -13,6 +13,8 @@
 //! | MODULE | `bytes<<8 \| kind`, then [`encode_module`]'s bytes padded to words |
 //! | UNLOAD, LOST | `value<<8 \| kind` |
 //! | ALIGNED | `alignment<<8 \| kind`: of the next record of the heap ([`Alignment::to_u8`]) |
+//! | SAMPLED | `mean<<8 \| kind`: of the thread's allocations from here on |
+//! | UNSAMPLED | `address<<8 \| kind`: the block that was exchanged for one that isn't recorded |
 //! | FREED_AS | `how<<8 \| kind`, node, size: how the next record of the heap gives its block back ([`FreedAs`]) |
 //!
 //! While a process has one ring, ring 0, the records of the heap are as above: the ring's order is theirs. As soon as
@@ -52,6 +54,8 @@ pub mod kind {
     pub const CLOCK: u8 = 13;
     pub const ALIGNED: u8 = 14;
     pub const FREED_AS: u8 = 15;
+    pub const SAMPLED: u8 = 32;
+    pub const UNSAMPLED: u8 = 33;
     /// The first of as many as there are sources.
     pub const ALLOC: u8 = 16;
 }
@@ -277,6 +281,8 @@ mod tests {
         let said =
             FreedAs { thread: 0, stack: 77, release: Release::DeleteArray, alignment, size: Some(u64::MAX) };
         assert_eq!(back(&freed_as(&said)), Record::FreedAs(said));
+        assert_eq!(back(&[head(1 << 32, kind::SAMPLED)]), Record::Sampled(1 << 32));
+        assert_eq!(back(&[head(pc, kind::UNSAMPLED)]), Record::Unsampled(pc));
         let name = *b"a thread's name\0";
         assert_eq!(back(&thread(42, name)), Record::Thread { tid: 42, name });
         let lib = Module {
@@ -319,7 +325,9 @@ mod tests {
         let alignment = head(65, kind::ALIGNED);
         let release = head(4, kind::FREED_AS);
         let module = head(u64::MAX >> 8, kind::MODULE);
-        for word in [0, 0xff, module, head(16, no_source), head(16, node), alignment, release] {
+        for word in
+            [0, 0xff, module, head(16, no_source), head(16, node), alignment, release, head(0, kind::SAMPLED)]
+        {
             assert_eq!(parse(&[word, 0, 0, 0, 0]), Err(BadRecord(word)));
         }
     }

@@ -18,6 +18,7 @@ use super::mismatches::{fault_name, is_seen_whole, release_name};
 use super::words::source_name;
 use crate::Analysis;
 use crate::symbols::Symbols;
+use crate::weight::{Errors, Sampling};
 use grapnel_trace::Source;
 use grapnel_trace::event::Exit;
 use serde::Serialize;
@@ -64,6 +65,11 @@ pub fn write(
             duration_ns: totals.duration_ns,
             functions: Functions(analysis.functions),
         },
+        sampling: analysis.sampling.map(|Sampling { mean, recorded, errors }| SamplingForm {
+            mean_bytes: mean,
+            recorded,
+            errors: ErrorsForm::of(&errors),
+        }),
         sites: SiteList { analysis, symbols, top },
         mismatches: MismatchList { analysis, symbols },
     };
@@ -77,6 +83,7 @@ struct Report<'r, 's, 'a> {
     version: u32,
     process: Process<'r>,
     totals: Totals,
+    sampling: Option<SamplingForm>,
     sites: SiteList<'r, 's, 'a>,
     mismatches: MismatchList<'r, 's, 'a>,
 }
@@ -109,6 +116,33 @@ struct Totals {
     functions: Functions,
 }
 
+#[derive(Serialize)]
+struct SamplingForm {
+    mean_bytes: u64,
+    recorded: u64,
+    errors: ErrorsForm,
+}
+
+/// Standard errors, rounded up.
+#[derive(Serialize)]
+struct ErrorsForm {
+    allocations: u64,
+    allocated_bytes: u64,
+    live_allocations: u64,
+    live_bytes: u64,
+    peak_bytes: u64,
+}
+
+impl ErrorsForm {
+    fn of(errors: &Errors) -> Self {
+        let Errors { allocations, allocated_bytes, live_allocations, live_bytes, peak_bytes } = *errors;
+        let [allocations, allocated_bytes, live_allocations, live_bytes, peak_bytes] =
+            [allocations, allocated_bytes, live_allocations, live_bytes, peak_bytes]
+                .map(|error| error.ceil() as u64);
+        Self { allocations, allocated_bytes, live_allocations, live_bytes, peak_bytes }
+    }
+}
+
 /// Blocks that each family of functions gave out.
 struct Functions([u64; Source::ALL.len()]);
 
@@ -138,6 +172,7 @@ impl Serialize for SiteList<'_, '_, '_> {
             peak_bytes: site.peak_bytes,
             temporary_allocations: site.temporary_allocations,
             functions: site.sources.iter().map(source_name).collect(),
+            errors: self.analysis.sampling.map(|_| ErrorsForm::of(&site.errors)),
             frames: FrameList { analysis: self.analysis, symbols: self.symbols, stack: site.stack },
         }))
     }
@@ -152,6 +187,7 @@ struct SiteForm<'r, 's, 'a> {
     peak_bytes: u64,
     temporary_allocations: u64,
     functions: Vec<&'static str>,
+    errors: Option<ErrorsForm>,
     frames: FrameList<'r, 's, 'a>,
 }
 

@@ -6,6 +6,7 @@ use super::words::{counted, duration, folded, grouped, harmless, human_bytes, qu
 use crate::Analysis;
 use crate::sites::Site;
 use crate::symbols::Symbols;
+use crate::weight::{Errors, Sampling};
 use anstyle::{AnsiColor, Style};
 use grapnel_trace::event::Exit;
 use std::io::{self, Write};
@@ -65,7 +66,9 @@ pub fn write(
     header(&mut out, analysis, options)?;
     totals(&mut out, analysis, options)?;
     notes(&mut out, analysis, options)?;
-    for ranking in Ranking::ALL {
+    // Which blocks of a sample were temporary isn't known: what came between was not recorded.
+    let known = |ranking: &Ranking| analysis.sampling.is_none() || !matches!(ranking, Ranking::Temporary);
+    for ranking in Ranking::ALL.into_iter().filter(known) {
         section(&mut out, ranking, analysis, symbols, options)?;
     }
     mismatches::section(&mut out, analysis, symbols, options)?;
@@ -109,12 +112,16 @@ fn totals(out: &mut impl Write, analysis: &Analysis, options: &TextOptions) -> i
         writeln!(out, "  {name:<12}{figure}{value:>12}{figure:#}   {rest}")
     };
     let given_out = totals.allocations.saturating_add(totals.reallocations);
+    let errors = analysis.sampling.map(|sampling| sampling.errors);
+    let give_or_take =
+        |of: fn(&Errors) -> f64| errors.map_or(String::new(), |errors| more_or_less(of(&errors)));
     row(
         "allocated",
         &human_bytes(totals.allocated_bytes),
         format!(
-            "{} in {} and {}",
+            "{}{} in {} and {}",
             counted(totals.allocated_bytes, "byte"),
+            give_or_take(|errors| errors.allocated_bytes),
             counted(totals.allocations, "allocation"),
             counted(totals.reallocations, "reallocation")
         ),
@@ -122,23 +129,48 @@ fn totals(out: &mut impl Write, analysis: &Analysis, options: &TextOptions) -> i
     row(
         "peak",
         &human_bytes(totals.peak_bytes),
-        format!("{}, first at {}", counted(totals.peak_bytes, "byte"), duration(totals.peak_time_ns)),
+        format!(
+            "{}{}, first at {}",
+            counted(totals.peak_bytes, "byte"),
+            give_or_take(|errors| errors.peak_bytes),
+            duration(totals.peak_time_ns)
+        ),
     )?;
     row(
         "live at end",
         &human_bytes(totals.live_bytes),
-        format!("{} in {}", counted(totals.live_bytes, "byte"), counted(totals.live_allocations, "block")),
-    )?;
-    row("freed", &grouped(totals.frees), if totals.frees == 1 { "block" } else { "blocks" }.into())?;
-    row(
-        "temporary",
-        &grouped(totals.temporary_allocations),
         format!(
-            "freed before their thread allocated again: {} of all",
-            share(totals.temporary_allocations, given_out)
+            "{}{} in {}",
+            counted(totals.live_bytes, "byte"),
+            give_or_take(|errors| errors.live_bytes),
+            counted(totals.live_allocations, "block")
         ),
     )?;
+    row("freed", &grouped(totals.frees), if totals.frees == 1 { "block" } else { "blocks" }.into())?;
+    match analysis.sampling {
+        None => row(
+            "temporary",
+            &grouped(totals.temporary_allocations),
+            format!(
+                "freed before their thread allocated again: {} of all",
+                share(totals.temporary_allocations, given_out)
+            ),
+        )?,
+        Some(Sampling { mean, recorded, .. }) => row(
+            "sample",
+            &grouped(recorded),
+            format!(
+                "recorded, one in {} on average: all figures are estimates, ± their standard errors",
+                human_bytes(mean)
+            ),
+        )?,
+    }
     writeln!(out)
+}
+
+/// A standard error of bytes.
+fn more_or_less(error: f64) -> String {
+    format!(" ± {}", human_bytes(error.ceil() as u64))
 }
 
 fn notes(out: &mut impl Write, analysis: &Analysis, options: &TextOptions) -> io::Result<()> {
@@ -198,6 +230,15 @@ enum Ranking {
 
 impl Ranking {
     const ALL: [Self; 4] = [Self::Peak, Self::Live, Self::Count, Self::Temporary];
+
+    /// The standard error of a site's value, of those that are bytes.
+    fn error(self, site: &Site) -> f64 {
+        match self {
+            Self::Peak => site.errors.peak_bytes,
+            Self::Live => site.errors.live_bytes,
+            Self::Count | Self::Temporary => 0.0,
+        }
+    }
 
     fn value(self, site: &Site) -> u64 {
         match self {
@@ -272,7 +313,10 @@ fn section(
     let mut printer = StackPrinter { analysis, symbols, options };
     for (rank, site) in sites[..shown].iter().enumerate() {
         let value = ranking.value(site);
-        let text = if ranking.is_bytes() { human_bytes(value) } else { grouped(value) };
+        let mut text = if ranking.is_bytes() { human_bytes(value) } else { grouped(value) };
+        if ranking.is_bytes() && analysis.sampling.is_some() {
+            text.push_str(&more_or_less(ranking.error(site)));
+        }
         let share = share(value, ranking.whole(analysis));
         let context = ranking.context(site);
         writeln!(out, "{:>3}. {figure}{text}{figure:#}  {share}  {faint}({context}){faint:#}", rank + 1)?;

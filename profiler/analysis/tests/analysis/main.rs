@@ -4,5 +4,6 @@ mod common;
 mod golden;
 mod hostile;
 mod model;
+mod sample;
 mod symbols;
 mod totals;

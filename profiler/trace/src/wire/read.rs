@@ -20,6 +20,8 @@ pub enum Record {
     Lost(u64),
     Aligned(Alignment),
     FreedAs(FreedAs),
+    Sampled(u64),
+    Unsampled(u64),
 }
 
 /// Words that are no record: the ring's writer is not the agent, or went astray. Nothing after them can be
@@ -119,6 +121,7 @@ pub fn parse(words: &[u64]) -> Result<Option<(Record, usize)>, BadRecord> {
     let bad = BadRecord(first);
     let len = match first as u8 {
         kind::RESET | kind::UNLOAD | kind::LOST | kind::LARGE | kind::ALIGNED => 1,
+        kind::SAMPLED | kind::UNSAMPLED => 1,
         kind::NODE | kind::CLOCK => 2,
         kind::THREAD | kind::FREED_AS => 3,
         kind::MODULE if value <= (8 * MAX_WORDS - 8) as u64 => 1 + (value as usize).div_ceil(8),
@@ -136,6 +139,9 @@ pub fn parse(words: &[u64]) -> Result<Option<(Record, usize)>, BadRecord> {
             let alignment = u8::try_from(value).ok().and_then(Alignment::from_u8);
             Record::Aligned(alignment.ok_or(bad)?)
         }
+        kind::SAMPLED if value != 0 => Record::Sampled(value),
+        kind::SAMPLED => return Err(bad),
+        kind::UNSAMPLED => Record::Unsampled(value),
         kind::FREED_AS => {
             let size = words.get(2).copied().unwrap_or(0);
             Record::FreedAs(FreedAs::from_code(0, second as u32, value, size).ok_or(bad)?)

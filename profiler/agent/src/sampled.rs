@@ -1,0 +1,307 @@
+//! The hooks of a recording in which only some allocations are recorded.
+//!
+//! They begin with a few instructions that let all others pass: without a stack, without registers saved. An allocation
+//! lowers what is left of the thread's gap ([`crate::sampling`]); a block that is given back is looked up in a small
+//! table of counters. Only where these say so, the way through a stub and the record is taken.
+//!
+//! A recorded block is noted in the shadow ([`crate::shadow`]), which is exact, and counted in [`FILTER`] under a hash of
+//! its address. Both happen before the program is told the address, so whoever frees it finds it, in whatever thread.
+//!
+//! Operators of C++ aren't hooked then: what they call is what is recorded.
+//!
+//! # Safety
+//! As in [`crate::hooks`]. The quick beginnings change registers only that a function may change and that hold no
+//! argument of theirs.
+
+use crate::context::Context;
+use crate::entry::{SavedRegisters, rescued, stub};
+use crate::hooks::{Function, ORIGINALS, inside, is_inside, original, original_as};
+use crate::record::{self, enter};
+use crate::sampling::{self, Costs};
+use crate::shadow::{self, Asked};
+use crate::tls::{self, Sampling, Tls};
+use core::ffi::{c_int, c_void};
+use core::mem::offset_of;
+use core::ptr;
+use core::sync::atomic::{AtomicU8, Ordering};
+use grapnel_trace::{Alignment, Source};
+
+type Block = *mut c_void;
+type Saved<'a> = &'a SavedRegisters;
+
+/// How many recorded blocks have an address with this hash. A counter that is full stays so.
+static FILTER: [AtomicU8; 1 << 16] = [const { AtomicU8::new(0) }; 1 << 16];
+
+/// As the quick beginnings have it.
+const HASH: u32 = 0x9e37_79b1;
+
+fn counter(block: Block) -> &'static AtomicU8 {
+    &FILTER[((block.addr() >> 4) as u32).wrapping_mul(HASH) as usize >> 16]
+}
+
+fn note(block: Block) {
+    shadow::note(block.addr(), Asked { array: false, align_log2: None, size: 0 });
+    let _ = counter(block)
+        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| Some(count.saturating_add(1)));
+}
+
+/// Whether the block was recorded; it is no more.
+fn forget(block: Block) -> bool {
+    let is_noted = shadow::take(block.addr()) != 0;
+    if is_noted {
+        let less = |count: u8| (count != u8::MAX).then(|| count.saturating_sub(1));
+        let _ = counter(block).fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    }
+    is_noted
+}
+
+const LEFT: usize = offset_of!(Tls, sampling) + offset_of!(Sampling, left);
+
+/// Defines the quick beginning `$quick` of a hook: `$instructions` leave by `js` or `jne` to `$stub`, or go on to the
+/// original.
+macro_rules! quick {
+    ($quick:ident, $stub:ident, $function:ident, $($instructions:literal),+) => {
+        unsafe extern "C" {
+            fn $quick();
+        }
+        core::arch::global_asm!(
+            ".text",
+            ".balign 16",
+            concat!(".globl ", stringify!($quick)),
+            concat!(".hidden ", stringify!($quick)),
+            concat!(".type ", stringify!($quick), ",@function"),
+            concat!(stringify!($quick), ":"),
+            ".cfi_startproc",
+            "endbr64",
+            $($instructions,)+
+            "9:",
+            "jmp qword ptr [rip + {originals} + {function}]",
+            ".cfi_endproc",
+            concat!(".size ", stringify!($quick), ", . - ", stringify!($quick)),
+            "/* {filter} {left} {stub} */",
+            originals = sym ORIGINALS,
+            function = const size_of::<usize>() * Function::$function as usize,
+            filter = sym FILTER,
+            left = const LEFT,
+            stub = sym $stub,
+        );
+    };
+}
+
+quick!(
+    grapnel_agent_quick_malloc,
+    grapnel_agent_sampled_malloc,
+    Malloc,
+    "mov r11, qword ptr [rip + grapnel_agent_tls@GOTTPOFF]",
+    "sub qword ptr fs:[r11 + {left}], rdi",
+    "js {stub}"
+);
+quick!(
+    grapnel_agent_quick_calloc,
+    grapnel_agent_sampled_calloc,
+    Calloc,
+    "mov rax, rdi",
+    "mul rsi",
+    // A product that overflows gives no block.
+    "jc 9f",
+    "mov r11, qword ptr [rip + grapnel_agent_tls@GOTTPOFF]",
+    "sub qword ptr fs:[r11 + {left}], rax",
+    "js {stub}"
+);
+quick!(
+    grapnel_agent_quick_free,
+    grapnel_agent_sampled_free,
+    Free,
+    "mov r11, rdi",
+    "shr r11, 4",
+    "imul r11d, r11d, -1640531535",
+    "shr r11d, 16",
+    "lea rax, [rip + {filter}]",
+    "cmp byte ptr [rax + r11], 0",
+    "jne {stub}"
+);
+quick!(
+    grapnel_agent_quick_realloc,
+    grapnel_agent_sampled_realloc,
+    Realloc,
+    // libc's own then calls malloc.
+    "test rdi, rdi",
+    "jz 9f",
+    "mov r11, rdi",
+    "shr r11, 4",
+    "imul r11d, r11d, -1640531535",
+    "shr r11d, 16",
+    "lea rax, [rip + {filter}]",
+    "cmp byte ptr [rax + r11], 0",
+    "jne {stub}",
+    "mov r11, qword ptr [rip + grapnel_agent_tls@GOTTPOFF]",
+    "sub qword ptr fs:[r11 + {left}], rsi",
+    "js {stub}"
+);
+
+/// A block was given out; `mean` if it is to be recorded. `result`: what the function returns.
+#[inline(always)]
+fn given(
+    saved: Saved<'_>,
+    block: Block,
+    size: usize,
+    source: Source,
+    alignment: usize,
+    mean: Option<u64>,
+    result: Block,
+) {
+    // libc's aligned functions and realloc may call malloc: what was drawn for that is of no use to anybody, and does no harm.
+    let Some(mean) = mean.filter(|_| !block.is_null() && !is_inside(saved)) else { return };
+    let _costs = Costs::begin();
+    rescued(saved, result, 0, || {
+        enter(saved, |context| {
+            context.tell_mean(mean);
+            let (address, alignment) = (block.addr() as u64, Alignment::of(alignment as u64));
+            context.alloc_aligned(saved, address, size as u64, source, alignment);
+            note(block);
+        });
+    });
+}
+
+/// Records something of a block before libc takes it back, with a way out to libc's own `function`.
+#[inline(always)]
+fn told(saved: Saved<'_>, function: usize, result: Block, tell: impl FnOnce(&mut Context)) {
+    let _costs = Costs::begin();
+    rescued(saved, result, function, || enter(saved, tell));
+}
+
+stub!(grapnel_agent_sampled_malloc, malloc, "rsi");
+unsafe extern "C" fn malloc(size: usize, saved: Saved<'_>) -> Block {
+    let mean = sampling::passed();
+    // SAFETY: the caller's call, passed on.
+    let block = unsafe { original_as::<unsafe extern "C" fn(usize) -> Block>(Function::Malloc)(size) };
+    given(saved, block, size, Source::Malloc, 0, mean, block);
+    block
+}
+
+stub!(grapnel_agent_sampled_calloc, calloc, "rdx");
+unsafe extern "C" fn calloc(count: usize, size: usize, saved: Saved<'_>) -> Block {
+    let mean = sampling::passed();
+    // SAFETY: the function's own type.
+    let call = unsafe { original_as::<unsafe extern "C" fn(usize, usize) -> Block>(Function::Calloc) };
+    // SAFETY: the caller's call, passed on.
+    let block = unsafe { call(count, size) };
+    given(saved, block, count.wrapping_mul(size), Source::Calloc, 0, mean, block);
+    block
+}
+
+stub!(grapnel_agent_sampled_free, free, "rsi");
+unsafe extern "C" fn free(block: Block, saved: Saved<'_>) {
+    if forget(block) {
+        told(saved, original(Function::Free), ptr::null_mut(), |context| {
+            context.plain(record::FREE, block.addr() as u64);
+        });
+    }
+    // SAFETY: the caller's call, passed on.
+    unsafe { original_as::<unsafe extern "C" fn(Block)>(Function::Free)(block) }
+}
+
+stub!(grapnel_agent_sampled_realloc, realloc, "rdx");
+unsafe extern "C" fn realloc(old: Block, size: usize, saved: Saved<'_>) -> Block {
+    let is_lowered = tls::get().sampling.left.get() < 0;
+    let mean = if is_lowered { sampling::passed() } else { sampling::passes(size) };
+    let address = old.addr() as u64;
+    let was_recorded = forget(old);
+    if was_recorded {
+        // glibc frees the block when the size is 0.
+        let kind = if size == 0 { record::FREE } else { record::REALLOC_BEGIN };
+        told(saved, original(Function::Realloc), ptr::null_mut(), |context| context.plain(kind, address));
+    }
+    // SAFETY: the function's own type.
+    let call = unsafe { original_as::<unsafe extern "C" fn(Block, usize) -> Block>(Function::Realloc) };
+    // SAFETY: the caller's call, passed on.
+    let block = inside(|| unsafe { call(old, size) });
+    if size == 0 {
+        return block;
+    }
+    match mean {
+        _ if block.is_null() => {
+            if was_recorded {
+                told(saved, 0, block, |context| {
+                    context.plain(record::REALLOC_FAILED, address);
+                    note(old);
+                });
+            }
+        }
+        Some(mean) => told(saved, 0, block, |context| {
+            context.tell_mean(mean);
+            context.realloc_end(saved, block.addr() as u64, size as u64, address);
+            note(block);
+        }),
+        None if was_recorded => told(saved, 0, block, |context| context.gone(address)),
+        None => {}
+    }
+    block
+}
+
+stub!(grapnel_agent_sampled_posix_memalign, posix_memalign, "rcx");
+unsafe extern "C" fn posix_memalign(
+    out: *mut Block,
+    alignment: usize,
+    size: usize,
+    saved: Saved<'_>,
+) -> c_int {
+    type Call = unsafe extern "C" fn(*mut Block, usize, usize) -> c_int;
+    let mean = sampling::passes(size);
+    // SAFETY: the caller's call, passed on.
+    let error = inside(|| unsafe { original_as::<Call>(Function::PosixMemalign)(out, alignment, size) });
+    if error == 0 {
+        // SAFETY: on success the block's address was stored there.
+        let block = unsafe { *out };
+        given(saved, block, size, Source::Aligned, alignment, mean, ptr::null_mut());
+    }
+    error
+}
+
+macro_rules! aligned {
+    ($stub:ident, $hook:ident, $function:ident) => {
+        stub!($stub, $hook, "rdx");
+        unsafe extern "C" fn $hook(alignment: usize, size: usize, saved: Saved<'_>) -> Block {
+            type Call = unsafe extern "C" fn(usize, usize) -> Block;
+            let mean = sampling::passes(size);
+            // SAFETY: the caller's call, passed on.
+            let block = inside(|| unsafe { original_as::<Call>(Function::$function)(alignment, size) });
+            given(saved, block, size, Source::Aligned, alignment, mean, block);
+            block
+        }
+    };
+}
+aligned!(grapnel_agent_sampled_memalign, memalign, Memalign);
+aligned!(grapnel_agent_sampled_aligned_alloc, aligned_alloc, AlignedAlloc);
+
+macro_rules! paged {
+    ($stub:ident, $hook:ident, $function:ident) => {
+        stub!($stub, $hook, "rsi");
+        unsafe extern "C" fn $hook(size: usize, saved: Saved<'_>) -> Block {
+            let mean = sampling::passes(size);
+            // SAFETY: the function's own type.
+            let call = unsafe { original_as::<unsafe extern "C" fn(usize) -> Block>(Function::$function) };
+            // SAFETY: the caller's call, passed on.
+            let block = inside(|| unsafe { call(size) });
+            given(saved, block, size, Source::Aligned, 0, mean, block);
+            block
+        }
+    };
+}
+paged!(grapnel_agent_sampled_valloc, valloc, Valloc);
+paged!(grapnel_agent_sampled_pvalloc, pvalloc, Pvalloc);
+
+/// As [`crate::hooks::allocation_functions`].
+pub(crate) fn allocation_functions() -> [(&'static [u8], unsafe extern "C" fn(), Function); 9] {
+    [
+        (b"malloc", grapnel_agent_quick_malloc, Function::Malloc),
+        (b"calloc", grapnel_agent_quick_calloc, Function::Calloc),
+        (b"realloc", grapnel_agent_quick_realloc, Function::Realloc),
+        (b"free", grapnel_agent_quick_free, Function::Free),
+        (b"posix_memalign", grapnel_agent_sampled_posix_memalign, Function::PosixMemalign),
+        (b"memalign", grapnel_agent_sampled_memalign, Function::Memalign),
+        (b"aligned_alloc", grapnel_agent_sampled_aligned_alloc, Function::AlignedAlloc),
+        (b"valloc", grapnel_agent_sampled_valloc, Function::Valloc),
+        (b"pvalloc", grapnel_agent_sampled_pvalloc, Function::Pvalloc),
+    ]
+}

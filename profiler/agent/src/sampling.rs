@@ -1,0 +1,248 @@
+//! Which allocations are recorded when only some are: a Poisson process over the bytes that a thread allocates.
+//!
+//! Between two samples of a thread lie `gap` bytes, drawn from an exponential distribution with the session's mean. An
+//! allocation in which a gap ends is recorded, and the next gap begins behind it. Since the distribution has no memory,
+//! an allocation of `s` bytes is recorded with probability `1 - exp(-s / mean)`, whatever came before. A thread counts
+//! down what is left of its gap ([`tls::Sampling::left`](crate::tls::Sampling)); it is below 0 in the allocation that is
+//! to be recorded, and in the first of each thread, which has no gap yet.
+//!
+//! With a budget each thread measures what its records cost it, and makes its mean larger or smaller. An allocation is
+//! recorded by the mean that its gap was drawn with, and the trace is told that one.
+
+use crate::record::ticks;
+use crate::sys;
+use crate::tls::{self, Sampling};
+use core::sync::atomic::{AtomicU64, Ordering};
+use grapnel_trace::shared::SessionHeader;
+
+/// The mean of the gaps in bytes; 0 where all allocations are recorded.
+static MEAN: AtomicU64 = AtomicU64::new(0);
+static SEED: AtomicU64 = AtomicU64::new(0);
+/// The part of a thread's time that records may take, in millionths; 0 for any.
+static BUDGET: AtomicU64 = AtomicU64::new(0);
+/// Threads that were given a seed.
+static THREADS: AtomicU64 = AtomicU64::new(0);
+
+/// The mean is kept within these.
+const SMALLEST_MEAN: u64 = 256;
+const LARGEST_MEAN: u64 = 1 << 32;
+/// Records of a thread from one look at what they cost to the next.
+const LOOK_EVERY: u64 = 32;
+
+/// Takes over what the session says. Whether only some allocations are recorded.
+pub(crate) fn prepare(header: &SessionHeader) -> bool {
+    let mean = header.sample_bytes.load(Ordering::Relaxed);
+    SEED.store(header.sample_seed.load(Ordering::Relaxed), Ordering::Relaxed);
+    BUDGET.store(header.budget_millionths.load(Ordering::Relaxed), Ordering::Relaxed);
+    MEAN.store(mean, Ordering::Relaxed);
+    mean != 0
+}
+
+/// Lowers what is left of this thread's gap by an allocation. The mean by which it is to be recorded, if it is.
+#[inline]
+pub(crate) fn passes(size: usize) -> Option<u64> {
+    let sampling = &tls::get().sampling;
+    sampling.left.set(sampling.left.get().wrapping_sub_unsigned(size as u64));
+    chosen(sampling)
+}
+
+/// As [`passes`], of an allocation by which the gap was lowered already.
+#[inline]
+pub(crate) fn passed() -> Option<u64> {
+    chosen(&tls::get().sampling)
+}
+
+fn chosen(sampling: &Sampling) -> Option<u64> {
+    if sampling.left.get() >= 0 {
+        return None;
+    }
+    if sampling.random.get() == 0 {
+        begin(sampling);
+        let left = gap(sampling).wrapping_add(sampling.left.get());
+        sampling.left.set(left);
+        if left >= 0 {
+            return None;
+        }
+    }
+    let mean = sampling.mean.get();
+    if BUDGET.load(Ordering::Relaxed) != 0 {
+        look(sampling);
+    }
+    sampling.left.set(gap(sampling));
+    Some(mean)
+}
+
+#[cold]
+fn begin(sampling: &Sampling) {
+    let thread = THREADS.fetch_add(1, Ordering::Relaxed);
+    let mut state = SEED.load(Ordering::Relaxed) ^ thread.wrapping_mul(0xd134_2543_de82_ef95);
+    // The seeds of neighbours are alike; what comes of them is not.
+    let _ = next(&mut state);
+    sampling.random.set(next(&mut state) | 1);
+    sampling.mean.set(MEAN.load(Ordering::Relaxed).clamp(1, LARGEST_MEAN));
+}
+
+/// SplitMix64.
+fn next(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut mixed = *state;
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+/// The next gap: an allocation of `s` bytes ends it if `s` is larger. For whole `s` that is so exactly if `s` is larger than
+/// the gap without its fraction.
+fn gap(sampling: &Sampling) -> i64 {
+    let mut state = sampling.random.get();
+    let random = next(&mut state);
+    // 0 stands for a thread without a seed. The state is a counter, which meets 0 once.
+    sampling.random.set(if state == 0 { 1 } else { state });
+    // Above 0, up to 1.
+    let uniform = ((random >> 11) + 1) as f64 / (1u64 << 53) as f64;
+    (-ln(uniform) * sampling.mean.get() as f64) as i64
+}
+
+/// The natural logarithm of a normal number above 0, to some 12 digits.
+fn ln(x: f64) -> f64 {
+    const BIAS: i64 = 1023;
+    let bits = x.to_bits();
+    let exponent = ((bits >> 52) & 0x7ff) as i64 - BIAS;
+    let mantissa = f64::from_bits((bits & ((1 << 52) - 1)) | ((BIAS as u64) << 52));
+    // ln m = 2 artanh((m - 1) / (m + 1)), whose argument is below a third.
+    let t = (mantissa - 1.0) / (mantissa + 1.0);
+    let square = t * t;
+    let mut sum = 0.0;
+    for odd in (0..13).rev() {
+        sum = sum * square + 1.0 / (2 * odd + 1) as f64;
+    }
+    2.0 * t * sum + exponent as f64 * core::f64::consts::LN_2
+}
+
+/// Measures what a record costs: to be dropped when it is written.
+#[derive(Debug)]
+pub(crate) struct Costs(u64);
+
+impl Costs {
+    #[inline]
+    pub(crate) fn begin() -> Self {
+        Self(ticks())
+    }
+}
+
+impl Drop for Costs {
+    fn drop(&mut self) {
+        let sampling = &tls::get().sampling;
+        sampling.own_ticks.set(sampling.own_ticks.get().wrapping_add(ticks().wrapping_sub(self.0)));
+    }
+}
+
+/// Every now and then, adapts the mean so that what records cost is the budget's part of the thread's time.
+fn look(sampling: &Sampling) {
+    let records = sampling.records.get() + 1;
+    sampling.records.set(records);
+    if !records.is_multiple_of(LOOK_EVERY) {
+        return;
+    }
+    let now = (ticks(), sys::monotonic_ns(), sys::thread_cpu_ns());
+    let before = sampling.looked.replace(now);
+    let own_ticks = sampling.own_ticks.replace(0);
+    if before.0 == 0 {
+        return;
+    }
+    let since = |now: u64, before: u64| now.saturating_sub(before) as f64;
+    let ticks_per_ns = since(now.0, before.0) / since(now.1, before.1).max(1.0);
+    let own_ns = own_ticks as f64 / ticks_per_ns.max(1e-3);
+    let rest_ns = (since(now.2, before.2) - own_ns).max(1.0);
+    let wanted = BUDGET.load(Ordering::Relaxed) as f64 / 1e6;
+    // What is measured in a few records varies; steps are no larger than twofold.
+    let factor = (own_ns / rest_ns / wanted).clamp(0.5, 2.0);
+    let mean = (sampling.mean.get() as f64 * factor) as u64;
+    sampling.mean.set(mean.clamp(SMALLEST_MEAN, LARGEST_MEAN));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn thread(seed: u64, mean: u64) -> Sampling {
+        let sampling = Sampling::default();
+        let mut state = seed;
+        sampling.random.set(next(&mut state) | 1);
+        sampling.mean.set(mean);
+        sampling.left.set(gap(&sampling));
+        sampling
+    }
+
+    fn passes_in(sampling: &Sampling, size: u64) -> bool {
+        sampling.left.set(sampling.left.get().wrapping_sub_unsigned(size));
+        chosen(sampling).is_some()
+    }
+
+    #[test]
+    fn the_logarithm_is_right() {
+        for n in 1..100_000u32 {
+            let x = f64::from(n) / 100_000.0;
+            assert!((ln(x) - x.ln()).abs() < 1e-11, "{x}");
+        }
+        let smallest = 1.0 / (1u64 << 53) as f64;
+        assert!((ln(smallest) - smallest.ln()).abs() < 1e-11);
+    }
+
+    /// How often allocations of a size are recorded, against the probability that is promised: within four standard errors.
+    #[test]
+    fn each_size_is_recorded_as_often_as_promised() {
+        const ROUNDS: u32 = 200_000;
+        let mean = 1000;
+        for size in [1, 8, 100, 900, 1000, 5000, 20_000] {
+            let sampling = thread(size ^ 0x1234, mean);
+            let count = (0..ROUNDS).filter(|_| passes_in(&sampling, size)).count() as f64;
+            let p = 1.0 - (-(size as f64) / mean as f64).exp();
+            let rounds = f64::from(ROUNDS);
+            let error = (rounds * p * (1.0 - p)).sqrt();
+            assert!((count - rounds * p).abs() <= 4.0 * error + 1e-9, "{size}: {count} of {}", rounds * p);
+        }
+    }
+
+    /// Sums estimated from what was recorded, of a mixture of sizes: unbiased, and as far off as they say.
+    #[test]
+    fn what_is_estimated_is_unbiased() {
+        const RUNS: u32 = 400;
+        let mean = 4096;
+        let (mut sum_of_z, mut sum_of_squares) = (0.0, 0.0);
+        for run in 0..RUNS {
+            let sampling = thread(u64::from(run) * 977 + 5, mean);
+            let mut sizes = u64::from(run) + 1;
+            let (mut truth, mut estimate, mut variance) = (0.0, 0.0, 0.0);
+            for _ in 0..3000 {
+                // Mostly small, some large.
+                let random = next(&mut sizes);
+                let size = 1 + (random >> 20) % (16 << (random % 11));
+                truth += size as f64;
+                let p = 1.0 - (-(size as f64) / mean as f64).exp();
+                if passes_in(&sampling, size) {
+                    estimate += size as f64 / p;
+                }
+                variance += (size as f64).powi(2) * (1.0 - p) / p;
+            }
+            let z = (estimate - truth) / variance.sqrt();
+            assert!(z.abs() < 6.0, "run {run}: {z}");
+            sum_of_z += z;
+            sum_of_squares += z * z;
+        }
+        let runs = f64::from(RUNS);
+        // The mean of z has an error of 1 / sqrt(runs), that of its square about sqrt(2 / runs).
+        assert!((sum_of_z / runs).abs() < 4.0 / runs.sqrt(), "{}", sum_of_z / runs);
+        assert!(
+            (sum_of_squares / runs - 1.0).abs() < 4.0 * (2.0 / runs).sqrt() + 0.1,
+            "{}",
+            sum_of_squares / runs
+        );
+    }
+
+    #[test]
+    fn what_has_no_size_is_never_recorded() {
+        let sampling = thread(3, 1);
+        assert!((0..1000).all(|_| !passes_in(&sampling, 0)));
+    }
+}

@@ -1,0 +1,143 @@
+//! Recordings of some allocations: what is estimated from them, against the ground truth.
+//!
+//! The seeds are fixed, and which allocations of a thread are recorded follows from its seed and their sizes. So the
+//! figures of programs with one thread are the same in each run.
+
+use grapnel_tests::programs;
+use grapnel_tests::report::Report;
+use grapnel_tests::run::{Case, grapnel};
+use grapnel_tests::truth::Totals;
+use std::ffi::OsStr;
+
+fn sampled(case: &Case, bytes: u64, seed: u64) -> Report {
+    let case = case.clone().option(&format!("--sample={bytes}")).option(&format!("--sample-seed={seed}"));
+    let recorded = case.recorded();
+    recorded.outcome.same_as(&case.bare());
+    recorded.report()
+}
+
+/// How far an estimate is from the truth, in standard errors; errors are rounded up, and less than one is one.
+fn distance(estimate: u64, truth: u64, error: u64) -> f64 {
+    (estimate as f64 - truth as f64) / error.max(1) as f64
+}
+
+/// The distances of all figures that have an error.
+///
+/// The error of a few blocks is estimated from fewer still, perhaps from none. What is live is therefore judged by a bound
+/// of the true error: a block of `s` bytes adds to the variance no more than `s * mean`, to that of the count `mean / s`.
+fn distances(report: &Report, truth: &Totals) -> [f64; 4] {
+    let (totals, sampling) = (&report.totals, report.sampling.expect("a sample"));
+    let (errors, mean) = (sampling.errors, sampling.mean_bytes as f64);
+    let bound = |truth: u64| (truth as f64 * mean).sqrt().ceil() as u64;
+    [
+        distance(
+            totals.allocations + totals.reallocations,
+            truth.allocations + truth.reallocations,
+            errors.allocations,
+        ),
+        distance(totals.allocated_bytes, truth.allocated_bytes, errors.allocated_bytes),
+        distance(totals.live_allocations, truth.live_allocations, bound(truth.live_allocations)),
+        distance(totals.live_bytes, truth.live_bytes, bound(truth.live_bytes)),
+    ]
+}
+
+#[test]
+fn estimates_are_within_four_standard_errors_of_the_truth() {
+    let cases = [
+        (Case::ours("flood").args(["300", "2000"]), 2_000),
+        (Case::ours("temporary"), 500),
+        (Case::ours("leaks").arg(programs::library("leak_library")), 300),
+        (Case::ours("cxx"), 3_000),
+        (Case::ours("deep").arg("600"), 700),
+    ];
+    for (case, bytes) in cases {
+        let (_, counted) = case.counted(false);
+        let truth = counted[0].totals;
+        let mut sum = [0.0; 4];
+        const SEEDS: u64 = 6;
+        for seed in 1..=SEEDS {
+            let report = sampled(&case, bytes, seed);
+            let found = distances(&report, &truth);
+            assert!(found.iter().all(|distance| distance.abs() <= 4.0), "seed {seed} of {case:?}: {found:?}");
+            for (sum, distance) in sum.iter_mut().zip(found) {
+                *sum += distance;
+            }
+            // A maximum of estimates is somewhat above the estimate of a maximum.
+            let error = (truth.peak_bytes as f64 * bytes as f64).sqrt().ceil() as u64;
+            let peak = distance(report.totals.peak_bytes, truth.peak_bytes, error);
+            assert!((-4.0..=6.0).contains(&peak), "seed {seed} of {case:?}: {peak}");
+        }
+        // The same of all seeds together: an error that is always on one side would show.
+        let most = 4.0 * (SEEDS as f64).sqrt();
+        assert!(sum.iter().all(|sum| sum.abs() <= most), "{case:?}: {sum:?}");
+    }
+}
+
+/// So often that nearly every block is recorded: then each block that is freed by another thread, or exchanged, must be
+/// found again, or it would look live.
+#[test]
+fn no_free_is_lost() {
+    for program in ["threads", "every_function", "many_threads", "signals", "before_after"] {
+        let case = Case::ours(program);
+        let (_, counted) = case.counted(false);
+        let truth = counted[0].totals;
+        let report = sampled(&case, 1, 11);
+        // Blocks of no bytes, of which some programs have a few, are never recorded; blocks of a few bytes seldom aren't.
+        let near = |estimate: u64, truth: u64| estimate.abs_diff(truth) <= 8 + truth / 200;
+        let totals = &report.totals;
+        for (figure, estimate, truth) in [
+            ("allocated bytes", totals.allocated_bytes, truth.allocated_bytes),
+            ("live bytes", totals.live_bytes, truth.live_bytes),
+            ("live blocks", totals.live_allocations, truth.live_allocations),
+            ("frees", totals.frees, truth.frees),
+        ] {
+            assert!(near(estimate, truth), "{program}: {figure}: {estimate} for {truth}");
+        }
+    }
+}
+
+#[test]
+fn children_are_sampled_too() {
+    let case = Case::ours("forks").option("--sample=64").option("--sample-seed=5");
+    let recorded = case.recorded();
+    recorded.outcome.same_as(&case.bare());
+    let reports = recorded.reports();
+    assert!(reports.len() > 1);
+    assert!(
+        reports
+            .iter()
+            .filter(|report| report.totals.allocations > 100)
+            .all(|report| report.sampling.is_some())
+    );
+}
+
+#[test]
+fn the_report_says_that_it_estimates() {
+    let case = Case::ours("flood").args(["300", "2000"]).option("--sample=2000").option("--sample-seed=1");
+    let recorded = case.recorded();
+    let text = grapnel([OsStr::new("report"), recorded.trace().as_ref()]).out();
+    for part in [" ± ", "all figures are estimates", "one in 2.0 KiB on average"] {
+        assert!(text.contains(part), "{part:?} in {text}");
+    }
+    assert!(!text.contains("temporary"), "{text}");
+}
+
+/// A program that does nothing but allocate can't be recorded in full within a thousandth of its time.
+#[test]
+fn a_budget_makes_samples_rarer() {
+    let case = Case::ours("flood").args(["300", "20000"]);
+    let case = case.option("--sample=512").option("--sample-seed=1").option("--budget=0.1");
+    let recorded = case.recorded();
+    recorded.outcome.same_as(&case.bare());
+    let sampling = recorded.report().sampling.expect("a sample");
+    assert!(sampling.mean_bytes > 512, "{sampling:?}");
+    assert!(sampling.recorded > 0, "{sampling:?}");
+}
+
+#[test]
+fn what_makes_no_sample_is_refused() {
+    for option in ["--sample=0", "--sample=x", "--budget=0", "--budget=101", "--budget=x"] {
+        let outcome = grapnel(["run", option, "--", "true"]);
+        assert_eq!(outcome.status.code(), Some(2), "{option}: {}", outcome.err());
+    }
+}
