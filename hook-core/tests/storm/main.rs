@@ -1,7 +1,8 @@
 //! Hooks go in and out while four threads call the functions without pause and a timer's signal handler calls them too.
 //! Every call must return what the function or its hook returns, and nothing else.
 //!
-//! `GRAPNEL_STORM_SECONDS` says how long; 2 seconds without it. `GRAPNEL_EMULATED` says that an emulator runs this, whose own
+//! `GRAPNEL_STORM_SECONDS` says how long the storm of sets is, which has it all: replacements, listeners and probes. It is 10
+//! seconds without it, 2 under an emulator. The others are shorter. `GRAPNEL_EMULATED` says that an emulator runs this, whose own
 //! threads never say what they may reach, so that no code can be given back.
 
 #[path = "../common/code.rs"]
@@ -19,7 +20,7 @@ mod samples;
 mod sets;
 
 use std::{
-    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*},
+    sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering::*},
     time::{Duration, Instant},
 };
 
@@ -39,6 +40,10 @@ static CALLS: AtomicU64 = AtomicU64::new(0);
 static HOOKED_CALLS: AtomicU64 = AtomicU64::new(0);
 static SIGNALS: AtomicU64 = AtomicU64::new(0);
 static TARGETS: [AtomicUsize; MAX] = [const { AtomicUsize::new(0) }; MAX];
+/// What the targets return for 1.
+static EXPECTED: [AtomicU64; MAX] = [const { AtomicU64::new(0) }; MAX];
+/// The threads that call the functions.
+static CALLERS: [AtomicI32; 8] = [const { AtomicI32::new(0) }; 8];
 
 fn function(at: usize) -> Function {
     // SAFETY: the samples and their trampolines have this type.
@@ -78,17 +83,19 @@ fn call_all(targets: &[Target], x: u64) -> (u64, u64) {
     (calls, hooked)
 }
 
+/// Calls everything. Whatever a call passes adds multiples of [`MARK`].
 extern "C" fn on_alarm(_: i32) {
     SIGNALS.fetch_add(1, Relaxed);
-    for target in &TARGETS {
+    for (target, expected) in TARGETS.iter().zip(&EXPECTED) {
         let at = target.load(Relaxed);
-        if at != 0 {
-            std::hint::black_box(function(at)(1));
+        if at != 0 && function(at)(1).wrapping_sub(expected.load(Relaxed)) & (MARK - 1) != 0 {
+            // SAFETY: ends the process at once.
+            unsafe { libc::abort() };
         }
     }
 }
 
-/// A signal at random moments, in whichever thread runs.
+/// A signal now and then, in whichever thread runs.
 fn start_alarms() {
     // SAFETY: the handler calls functions without state only.
     unsafe {
@@ -102,6 +109,33 @@ fn start_alarms() {
     }
 }
 
+/// This thread calls the functions, and may be interrupted at any instruction.
+struct Caller(&'static AtomicI32);
+
+impl Caller {
+    fn begin() -> Self {
+        // SAFETY: gettid has no preconditions.
+        let me = unsafe { libc::gettid() };
+        let free = CALLERS.iter().find(|caller| caller.compare_exchange(0, me, Relaxed, Relaxed).is_ok());
+        Self(free.expect("fewer threads than places"))
+    }
+}
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        self.0.store(0, Relaxed);
+    }
+}
+
+/// Interrupts one of the callers, wherever it is.
+fn interrupt(random: usize) {
+    let thread = CALLERS[random % CALLERS.len()].load(Relaxed);
+    if thread != 0 {
+        // SAFETY: the handler may run anywhere.
+        unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, libc::SIGPROF) };
+    }
+}
+
 /// Replacements, many in one transaction, each time others.
 fn transactions(seconds: u64) -> PatchWay {
     let samples: Vec<_> = samples().take(MAX).collect();
@@ -110,7 +144,8 @@ fn transactions(seconds: u64) -> PatchWay {
     let replacements = replacements!(replacement);
     let mut way = PatchWay::ProcMem;
 
-    for (slot, (at, _)) in TARGETS.iter().zip(&targets) {
+    for ((slot, result), (at, expected)) in TARGETS.iter().zip(&EXPECTED).zip(&targets) {
+        result.store(expected(1), Relaxed);
         slot.store(*at, Relaxed);
     }
     start_alarms();
@@ -118,6 +153,7 @@ fn transactions(seconds: u64) -> PatchWay {
         .map(|n| {
             let targets = targets.clone();
             std::thread::spawn(move || {
+                let _caller = Caller::begin();
                 let mut x = n;
                 let (mut calls, mut hooked) = (0, 0);
                 while !STOP.load(Relaxed) {
@@ -171,6 +207,7 @@ fn transactions(seconds: u64) -> PatchWay {
                 Err(error) => panic!("{}: {error}", samples[i].name),
             }
         }
+        interrupt(rounds as usize);
         rounds += 1;
     }
     STOP.store(true, Relaxed);
@@ -225,12 +262,16 @@ fn without_proc_mem(seconds: u64) {
 }
 
 fn main() {
-    let seconds: u64 = std::env::var("GRAPNEL_STORM_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(2);
-    without_proc_mem(seconds.div_ceil(2));
-    transactions(seconds);
-    heap::run(seconds);
-    sets::run(seconds + 1);
-    if std::env::var_os("GRAPNEL_EMULATED").is_none() {
-        reclaim::run(seconds);
+    let emulated = std::env::var_os("GRAPNEL_EMULATED").is_some();
+    let usual = if emulated { 2 } else { 10 };
+    let seconds: u64 =
+        std::env::var("GRAPNEL_STORM_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(usual);
+    let others = seconds.div_ceil(4);
+    without_proc_mem(others);
+    transactions(others);
+    heap::run(others);
+    sets::run(seconds);
+    if !emulated {
+        reclaim::run(others);
     }
 }

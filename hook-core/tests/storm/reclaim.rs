@@ -12,7 +12,7 @@ use grapnel_hook::{
     listen::{Entry, Exit, Hit},
 };
 
-use crate::{Target, function, isa};
+use crate::{Caller, Target, function, interrupt, isa};
 
 const GOOD: u64 = 0x600d_600d_600d_600d;
 const GONE: u64 = 0xdead_dead_dead_dead;
@@ -67,6 +67,7 @@ pub(crate) fn run(seconds: u64) {
         for n in 0..3 {
             let targets = &targets;
             scope.spawn(move || {
+                let _caller = Caller::begin();
                 let mut x = n;
                 while !STOP.load(Relaxed) {
                     for (at, expected) in targets {
@@ -127,6 +128,7 @@ pub(crate) fn run(seconds: u64) {
                     break;
                 }
             }
+            interrupt(rounds as usize);
             rounds += 1;
         }
     });

@@ -12,7 +12,7 @@ use grapnel_hook::{
     listen::{self, Entry, Exit, Hit},
 };
 
-use crate::{MAX, Target, code, function, isa, replacements};
+use crate::{Caller, MAX, SIGNALS, Target, code, function, interrupt, isa, replacements};
 
 /// What a replacement adds, and a listener of each kind.
 const REPLACED: u64 = 1 << 40;
@@ -110,6 +110,7 @@ pub(crate) fn run(seconds: u64) {
         for n in 0..4 {
             let targets = &targets;
             scope.spawn(move || {
+                let _caller = Caller::begin();
                 let (mut x, mut passed) = (n, [0; 4]);
                 while !STOP.load(Relaxed) {
                     for (i, (at, expected)) in targets.iter().enumerate() {
@@ -167,6 +168,7 @@ pub(crate) fn run(seconds: u64) {
                     ORIGINALS[i].store(original as usize, Release);
                 }
             }
+            interrupt(random.below(1 << 20));
             // SAFETY: the threads run the functions with the trap signal unblocked; the types agree.
             let results = unsafe { prepared.commit(Liveness::Live) };
             for ((_, i, what), result) in asked.into_iter().zip(results) {
@@ -180,6 +182,7 @@ pub(crate) fn run(seconds: u64) {
                     Err(error) => panic!("{} {what}: {error}", samples[i].name),
                 }
             }
+            interrupt(random.below(1 << 20));
             commits += 1;
         }
         // All out while the threads still run.
@@ -193,7 +196,8 @@ pub(crate) fn run(seconds: u64) {
     }
     let passed = PASSED.each_ref().map(|count| count.load(Relaxed));
     println!(
-        "sets: {commits} commits, {refused} refused; calls passed: replacements {}, listeners {:?}, probes {}; {} missed, {} bytes",
+        "sets: {commits} commits, {refused} refused, {} signals so far; calls passed: replacements {}, listeners {:?}, probes {}; {} missed, {} bytes",
+        SIGNALS.load(Relaxed),
         passed[0],
         &passed[1..],
         HITS.load(Relaxed),

@@ -38,9 +38,17 @@ fn mappings() -> usize {
     std::fs::read_to_string("/proc/self/maps").unwrap().lines().count()
 }
 
-/// Attaches and removes with ever new data. Each call must be told with the data of its round.
+/// How many bytes of this process are in memory.
+fn resident() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
+}
+
+/// Attaches and removes with ever new data. Each call must be told with the data of its round. `GRAPNEL_LEAK_ROUNDS` says how
+/// often; 50,000 times without it.
 fn ever_new_data_leaks_nothing() {
-    const ROUNDS: usize = 100_000;
+    let rounds = std::env::var("GRAPNEL_LEAK_ROUNDS").ok().and_then(|rounds| rounds.parse().ok());
+    let rounds: usize = rounds.unwrap_or(50_000);
     let target = at("frame");
     let call = function(target);
     let mut set = HookSet::new();
@@ -74,12 +82,17 @@ fn ever_new_data_leaks_nothing() {
         }
     };
     (1..=4000).for_each(|i| round(&mut set, i));
-    let (maps, bytes) = (mappings(), IN_USE.load(Relaxed));
-    (4001..=ROUNDS).for_each(|i| round(&mut set, i));
+    let (maps, bytes, memory) = (mappings(), IN_USE.load(Relaxed), resident());
+    (4001..=rounds).for_each(|i| round(&mut set, i));
     assert_eq!(mappings(), maps);
     let grown = IN_USE.load(Relaxed) - bytes;
     assert!(grown < 4096, "{grown} bytes");
-    println!("  ever new data: {ROUNDS} rounds, {maps} mappings, {grown} bytes more");
+    let (kept, resident) = (set.kept(), resident());
+    assert!(resident < memory + (1 << 20), "{memory} bytes resident, then {resident}");
+    println!(
+        "  ever new data: {rounds} rounds, {maps} mappings, {grown} bytes of the heap more, {memory} bytes resident after 4,000 \
+         rounds and {resident} at the end, {kept} bytes of code and words kept"
+    );
 }
 
 pub(super) fn run() {
