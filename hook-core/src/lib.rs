@@ -125,6 +125,10 @@
 extern crate alloc;
 
 mod arena;
+/// What is shared between threads without a lock is made of these; its model in `tests/loom` has others.
+mod atomic {
+    pub(crate) use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+}
 mod elf;
 mod error;
 mod extent;

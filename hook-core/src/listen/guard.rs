@@ -9,30 +9,30 @@
 //! # Safety
 //! The word of an entry is read through the kernel, since its stack may be gone.
 
-use core::sync::atomic::{AtomicUsize, Ordering::*};
+use super::{
+    miss,
+    places::{BUCKET, THREADS},
+};
+use crate::{
+    atomic::{AtomicUsize, Ordering::*},
+    native, sys,
+};
 
-use super::miss;
-use crate::{native, sys};
-
-/// A thread's entry is in one of these buckets, which its address says.
-const BUCKETS: usize = 128;
-const BUCKET: usize = 8;
 /// What lies this near below the stack pointer is the same stack.
 const NEAR: usize = 64 << 10;
 
-struct Entry {
+#[derive(Default)]
+pub(super) struct Entry {
     /// The thread pointer; 0 while the entry is free.
-    thread: AtomicUsize,
+    pub(super) thread: AtomicUsize,
     /// Where the word is.
-    word: AtomicUsize,
+    pub(super) word: AtomicUsize,
 }
 
+/// A thread's entry is in one of these, which its address says.
 #[repr(align(128))]
-struct Bucket([Entry; BUCKET]);
-
-static TABLE: [Bucket; BUCKETS] =
-    [const { Bucket([const { Entry { thread: AtomicUsize::new(0), word: AtomicUsize::new(0) } }; BUCKET]) };
-        BUCKETS];
+#[derive(Default)]
+pub(super) struct Bucket(pub(super) [Entry; BUCKET]);
 
 /// This thread is in a guarded listener.
 pub(super) struct Guard<'a> {
@@ -47,7 +47,7 @@ impl<'a> Guard<'a> {
         let thread = native::thread_pointer();
         // Control blocks lie at the ends of mappings, many zeroes apart.
         let hash = (thread as u64 >> 6).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 57;
-        let bucket = &TABLE[hash as usize % BUCKETS].0;
+        let bucket = &THREADS[hash as usize % THREADS.len()].0;
         let here = core::ptr::from_mut(word) as usize;
         for entry in bucket.iter().filter(|entry| entry.thread.load(Relaxed) == thread) {
             if entry.is_live(here) {
@@ -92,69 +92,5 @@ impl Drop for Guard<'_> {
         let thread = native::thread_pointer();
         // Should it have been taken for left over, it may be another thread's.
         let _ = self.entry.thread.compare_exchange(thread, 0, Release, Relaxed);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// In a frame of its own, as a call from within a listener is.
-    #[inline(never)]
-    fn may_enter() -> bool {
-        core::hint::black_box(Guard::enter(&mut 0)).is_some()
-    }
-
-    #[test]
-    fn a_thread_is_inside_once() {
-        let mut word = 0;
-        let guard = Guard::enter(&mut word).unwrap();
-        assert!(!may_enter());
-        std::thread::spawn(|| assert!(may_enter())).join().unwrap();
-        drop(guard);
-        assert!(may_enter());
-    }
-
-    #[test]
-    fn a_guard_whose_frame_is_gone_counts_no_more() {
-        let mut word = 0;
-        core::mem::forget(Guard::enter(&mut word).unwrap());
-        assert!(!may_enter());
-        word = 1;
-        core::hint::black_box(&mut word);
-        assert!(may_enter());
-    }
-
-    #[test]
-    fn a_signal_handler_on_its_own_stack_close_above_is_inside() {
-        use std::sync::atomic::AtomicBool;
-        static ENTERED: AtomicBool = AtomicBool::new(true);
-        extern "C" fn handle(_: i32) {
-            ENTERED.store(may_enter(), Relaxed);
-        }
-        #[inline(never)]
-        fn interrupted() {
-            let mut word = 0;
-            let guard = Guard::enter(&mut word).unwrap();
-            // SAFETY: the handler may run anywhere.
-            unsafe { libc::raise(libc::SIGUSR2) };
-            drop(guard);
-        }
-        // In this frame, so that it lies above the next one's.
-        let mut room = [0u8; 32 << 10];
-        let stack = libc::stack_t { ss_sp: room.as_mut_ptr().cast(), ss_flags: 0, ss_size: room.len() };
-        let handler: extern "C" fn(i32) = handle;
-        // SAFETY: the stack outlives its use, and this thread has its own back afterwards.
-        unsafe {
-            let mut action: libc::sigaction = std::mem::zeroed();
-            (action.sa_sigaction, action.sa_flags) = (handler as usize, libc::SA_ONSTACK);
-            assert_eq!(libc::sigaction(libc::SIGUSR2, &raw const action, std::ptr::null_mut()), 0);
-            let mut before: libc::stack_t = std::mem::zeroed();
-            assert_eq!(libc::sigaltstack(&raw const stack, &raw mut before), 0);
-            interrupted();
-            assert_eq!(libc::sigaltstack(&raw const before, std::ptr::null_mut()), 0);
-        }
-        std::hint::black_box(&mut room);
-        assert!(!ENTERED.load(Relaxed));
     }
 }

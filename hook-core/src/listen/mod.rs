@@ -15,8 +15,11 @@
 
 mod call;
 mod guard;
+mod places;
 mod returns;
 mod silence;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use returns::each_return;
 pub(crate) use silence::Silence;

@@ -22,56 +22,47 @@
 //! The return slot is written at the function's entry, where it belongs to the callee (System V ABI, 3.2.2). Other
 //! slots are only looked at, through the kernel, because their stacks may be gone.
 
-use core::{
-    ops::Range,
-    sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*},
-};
+use core::ops::Range;
 
-use super::{Link, miss};
+use super::{
+    Link, miss,
+    places::{KINDS, LOOKS, POINTS, SCARCE},
+};
 use crate::{
+    atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::*},
     native::{self, RETURN_POINTS, Saved},
     sys,
 };
 
-const CLAIMED: usize = 1;
-const PASSING: usize = 4;
+pub(super) const CLAIMED: usize = 1;
+pub(super) const PASSING: usize = 4;
 /// The low bits of a mark. The rest is a number that no other look has: meanwhile the point may be free, be taken by
 /// another call, and be looked at by another thread.
 const LOOKED_AT: usize = 2;
 const LOW: usize = 7;
-static LOOKS: AtomicUsize = AtomicUsize::new(1);
 
-struct Point {
-    state: AtomicUsize,
-    link: AtomicPtr<Link>,
-    word: AtomicU64,
+/// A place to return to, and for whom.
+#[derive(Default)]
+pub(super) struct Point {
+    pub(super) state: AtomicUsize,
+    pub(super) link: AtomicPtr<Link>,
+    pub(super) word: AtomicU64,
 }
 
-static POINTS: [Point; RETURN_POINTS] = [const {
-    Point { state: AtomicUsize::new(0), link: AtomicPtr::new(core::ptr::null_mut()), word: AtomicU64::new(0) }
-}; RETURN_POINTS];
-
 /// What is known of the points of one kind.
-struct Kind {
+#[derive(Default)]
+pub(super) struct Kind {
     /// How many more calls go without a point before all are looked through again: the last time there was none. Returns
     /// shorten that.
-    patience: AtomicUsize,
+    pub(super) patience: AtomicUsize,
     /// How long it was the last time; it doubles as long as none is found.
-    last: AtomicUsize,
+    pub(super) last: AtomicUsize,
     /// The point that a call has returned to last, while they are scarce.
-    returned: AtomicUsize,
+    pub(super) returned: AtomicUsize,
 }
 
 const LEAST_PATIENCE: usize = 1000;
 const MOST_PATIENCE: usize = 32 * LEAST_PATIENCE;
-
-static KINDS: [[Kind; 2]; 2] = [const {
-    [const { Kind { patience: AtomicUsize::new(0), last: AtomicUsize::new(0), returned: AtomicUsize::new(0) } };
-        2]
-}; 2];
-
-/// Points of some kind were scarce once, so returns have something to say.
-static SCARCE: AtomicBool = AtomicBool::new(false);
 
 /// Has the call that is saved return to a point. If there is none, its return isn't told.
 ///
@@ -183,7 +174,7 @@ pub(super) fn settle(link: &'static Link) {
 fn claim(slot: usize, returns_to: u64, all_vectors: bool, outer: bool) -> Option<usize> {
     const FEW: usize = 32;
     let search = Search::of(slot, all_vectors, outer);
-    (0..FEW)
+    (0..FEW.min(search.range.len()))
         .map(|i| search.number(i))
         .find(|&number| search.takes(number))
         .or_else(|| search.on(slot, returns_to))
@@ -250,7 +241,7 @@ impl Search {
 
 /// Frees a point whose call will never return.
 #[cold]
-fn take_back(number: usize, slot: usize, returns_to: u64) {
+pub(super) fn take_back(number: usize, slot: usize, returns_to: u64) {
     let Some(look) = Look::begin(number) else { return };
     let waits = match sys::read_word(look.slot) {
         // The stack is there. No two calls that wait have the same stack pointer, but where one ends in a jump to the
@@ -268,7 +259,7 @@ fn take_back(number: usize, slot: usize, returns_to: u64) {
 }
 
 /// A look at whether a call still waits.
-struct Look {
+pub(super) struct Look {
     number: usize,
     state: usize,
     slot: usize,
@@ -277,7 +268,7 @@ struct Look {
 }
 
 impl Look {
-    fn begin(number: usize) -> Option<Self> {
+    pub(super) fn begin(number: usize) -> Option<Self> {
         let place = &POINTS[number].state;
         let state = place.load(Relaxed);
         let passing = state & LOW == PASSING;
@@ -290,7 +281,7 @@ impl Look {
     }
 
     /// Frees the point if its call doesn't wait. If the call has returned meanwhile, nothing is changed.
-    fn end(self, waits: bool) {
+    pub(super) fn end(self, waits: bool) {
         let state = if waits { self.state } else { 0 };
         let _ = POINTS[self.number].state.compare_exchange(self.mark, state, Release, Relaxed);
     }
@@ -313,52 +304,4 @@ fn leads_to(mut address: u64, number: usize) -> bool {
 fn point_at(address: u64) -> Option<usize> {
     let number = native::number_of_return_point(address);
     (native::return_point(number) == address && native::is_return_point(number)).then_some(number)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_look_that_is_late_takes_nothing_from_another() {
-        let number = (1..RETURN_POINTS).find(|&number| native::is_return_point(number)).unwrap();
-        let state = &POINTS[number].state;
-        state.store(0x1000, Relaxed);
-        let late = Look::begin(number).unwrap();
-        assert!(Look::begin(number).is_none());
-        // The call returns, and another takes the point.
-        take(number, 0x1000);
-        release(number);
-        assert_eq!(state.compare_exchange(0, CLAIMED, Relaxed, Relaxed), Ok(0));
-        state.store(0x2000, Relaxed);
-        let other = Look::begin(number).unwrap();
-        late.end(false);
-        other.end(true);
-        assert_eq!(state.load(Relaxed), 0x2000);
-        Look::begin(number).unwrap().end(false);
-        assert_eq!(state.load(Relaxed), 0);
-    }
-
-    /// The stub was left for good while it was about to watch a return, or to tell of one.
-    #[test]
-    fn a_point_is_found_again_when_its_place_on_the_stack_is_used_for_something_else() {
-        if !native::RETURNS_BY_MEMORY {
-            return;
-        }
-        let number =
-            native::return_points(true).rev().find(|&number| native::is_return_point(number)).unwrap();
-        let slot = AtomicU64::new(0);
-        let state = &POINTS[number].state;
-        let passing = core::ptr::from_ref(&slot) as usize | PASSING;
-        native::return_word(number).store(0x1234, Relaxed);
-        state.store(passing, Relaxed);
-        for there in [0x1234, native::return_point(number)] {
-            slot.store(there, Relaxed);
-            take_back(number, 0, 0);
-            assert_eq!(state.load(Relaxed), passing);
-        }
-        slot.store(0x1235, Relaxed);
-        take_back(number, 0, 0);
-        assert_eq!(state.load(Relaxed), 0);
-    }
 }

@@ -26,8 +26,13 @@ mod handler;
 mod question;
 mod reach;
 mod table;
+#[cfg(test)]
+mod tests;
 
-use core::sync::atomic::{AtomicI32, Ordering::*};
+use core::{
+    ptr,
+    sync::atomic::{AtomicI32, AtomicPtr, AtomicUsize, Ordering::*},
+};
 
 use crate::sys::{self, Errno};
 
@@ -48,6 +53,13 @@ pub enum Liveness {
     /// functions.
     Live,
 }
+
+/// The table that is in use now. It is apart from what is done with it, of which there is a model with other atomics.
+static TABLE: AtomicPtr<table::Table> = AtomicPtr::new(ptr::null_mut());
+/// How many entries of it are taken. Only the holder of the patching right writes it.
+static TAKEN: AtomicUsize = AtomicUsize::new(0);
+/// How many the first has.
+const SMALLEST: usize = 64;
 
 /// The process id of who patches at the moment; 0 if nobody does. In a child made by fork a holder of the parent's
 /// doesn't count.

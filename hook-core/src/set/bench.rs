@@ -1,6 +1,6 @@
 //! What a batch is prepared with: sites, stubs and links, before anything leads to them.
 
-use alloc::{boxed::Box, collections::BTreeMap, vec::Vec};
+use alloc::{boxed::Box, vec::Vec};
 use core::cell::OnceCell;
 
 use grapnel_relocator::CodeAddr;
@@ -8,7 +8,8 @@ use grapnel_relocator::CodeAddr;
 use super::{
     Attachment, HookSet,
     batch::Wanted,
-    site::{Key, Site, State, Stub, What},
+    chain::{Chain, Key, State, Stub, What},
+    site::Site,
 };
 use crate::{
     Error, Options, PatchWay,
@@ -46,7 +47,7 @@ impl<'a> Bench<'a> {
         let missing = Error::NotAttached { number: attachment.0 };
         let target = *self.set.places.get(&attachment).ok_or(missing.clone())?;
         let site = self.set.sites.get_mut(&target).ok_or(missing.clone())?;
-        let link = site.links.iter_mut().find(|link| link.id == attachment && link.state == State::In);
+        let link = site.chain.links.iter_mut().find(|link| link.id == attachment && link.state == State::In);
         link.ok_or(missing)?.state = State::Going;
         self.set.touched.push(target);
         Ok((target, attachment))
@@ -78,7 +79,7 @@ impl<'a> Bench<'a> {
             Wanted::Replace(function) => Key::Replace(*function),
             Wanted::Tell(link) => Key::Tell(link.key()),
         };
-        if site.use_again(key, id) {
+        if site.chain.use_again(key, id) {
             site.publish(&[State::In, State::Going]);
             return Ok((target, id));
         }
@@ -97,7 +98,7 @@ impl<'a> Bench<'a> {
             }
         };
         if let Some(site) = self.set.sites.get_mut(&target) {
-            site.add(id, what, stub);
+            site.chain.add(id, what, stub);
             // Its original can be called from now on.
             site.publish(&[State::In, State::Going]);
         }
@@ -149,17 +150,7 @@ impl<'a> Bench<'a> {
                 old.outdated.push(core::mem::replace(&mut old.hook, hook));
                 Site { kind, window, live, ..old }
             }
-            None => Site {
-                kind,
-                hook,
-                window,
-                live,
-                head,
-                links: Vec::with_capacity(1),
-                retired: BTreeMap::new(),
-                last: 0,
-                outdated: Vec::new(),
-            },
+            None => Site { kind, hook, window, live, head, chain: Chain::new(), outdated: Vec::new() },
         };
         self.set.standing.extend(site.edits().map(|edit| (edit.at, edit)));
         site.publish(&[]);

@@ -9,7 +9,7 @@ use grapnel_relocator::CodeAddr;
 
 use super::{
     Attachment, BatchId, HookSet,
-    site::{State, What},
+    chain::{State, What},
 };
 use crate::{
     Error, Liveness, Refusal,
@@ -42,7 +42,7 @@ impl PreparedBatch<'_> {
         let missing = Error::NotAttached { number: id.0 as u64 };
         let (target, attachment) = self.wishes.get(id.0).ok_or(missing.clone())?.clone()?;
         let site = self.set.sites.get(&target).ok_or(missing.clone())?;
-        let link = site.links.iter().find(|link| link.id == attachment).ok_or(missing)?;
+        let link = site.chain.links.iter().find(|link| link.id == attachment).ok_or(missing)?;
         Ok(match link.what {
             What::Replace(_) => link.stub.code.at as *const (),
             What::Tell(_) => site.hook.original(),
@@ -66,7 +66,7 @@ impl PreparedBatch<'_> {
         let mut results = Vec::with_capacity(self.wishes.len());
         for &target in &self.sites {
             let Some(site) = self.set.sites.get(&target) else { continue };
-            let stays = site.has(&[State::Coming, State::In]);
+            let stays = site.chain.has(&[State::Coming, State::In]);
             // The last ones go when the patch is gone: should it stay, so do they.
             let going = if stays { State::In } else { State::Going };
             site.publish(&[State::Coming, State::In, going]);
@@ -88,7 +88,7 @@ impl PreparedBatch<'_> {
         let mut patches = self.patches.iter();
         for &target in &self.sites {
             let Some(site) = self.set.sites.get_mut(&target) else { continue };
-            let stays = site.has(&[State::Coming, State::In]);
+            let stays = site.chain.has(&[State::Coming, State::In]);
             let patch = if site.is_patched() != stays { patches.next() } else { None };
             let failed = patch.and_then(|patch| patch.state.as_ref().err());
             if let Some(error) = failed {
@@ -104,7 +104,7 @@ impl PreparedBatch<'_> {
                     unsafe { site.hook.restore_padding(&self.view, liveness) };
                 }
             }
-            for link in &mut site.links {
+            for link in &mut site.chain.links {
                 link.state = match (link.state, failed.is_some()) {
                     (State::Coming, false) | (State::Going, true) | (State::In, _) => State::In,
                     (State::Coming, true) | (State::Going, false) | (State::Out, _) => State::Out,

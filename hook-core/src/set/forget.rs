@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use super::{HookSet, site::State};
+use super::{HookSet, chain::State};
 use crate::live;
 
 impl HookSet {
@@ -17,7 +17,7 @@ impl HookSet {
                 if !range.contains(&target.0) {
                     continue;
                 }
-                for link in &mut site.links {
+                for link in &mut site.chain.links {
                     link.state = State::Out;
                     self.places.remove(&link.id);
                 }
@@ -26,7 +26,7 @@ impl HookSet {
                     self.standing.remove(&edit.at);
                 }
                 site.publish(&[]);
-                site.retire();
+                site.chain.retire();
             }
         }
     }

@@ -45,10 +45,11 @@
 //! out without end takes no memory: with the same data by itself, with ever new data if that is called now and then.
 //!
 //! # Safety
-//! Stubs are written before anything leads to them. See `site` for the words, and `patch` for the code.
+//! Stubs are written before anything leads to them. See `chain` for the words, and `patch` for the code.
 
 mod batch;
 mod bench;
+mod chain;
 mod commit;
 mod forget;
 mod reclaim;
@@ -60,9 +61,10 @@ use core::ops::Range;
 use grapnel_relocator::CodeAddr;
 
 pub use batch::{Batch, BatchId};
+use chain::{State, Stub, What};
 pub use commit::PreparedBatch;
 pub use reclaim::Reclaimed;
-use site::{Site, State, Stub, What};
+use site::Site;
 
 use crate::{
     Arena, CodeWay, Error, Hook, Liveness,
@@ -170,15 +172,17 @@ impl HookSet {
 
     /// What is attached to a function or an instruction, from the outermost to the innermost.
     pub fn attached(&self, target: CodeAddr) -> impl Iterator<Item = Attachment> + '_ {
-        let links = self.sites.get(&target).map_or(&[][..], |site| &site.links);
+        let links = self.sites.get(&target).map_or(&[][..], |site| &site.chain.links);
         links.iter().rev().filter(|link| link.state == State::In).map(|link| link.id)
     }
 
     /// How many calls a listener has seen enter and not yet return, also after it was removed. Calls that were left by
     /// an exception or `longjmp` are among them until their places are needed.
     pub fn awaited(&self, attachment: Attachment) -> usize {
-        let mut links =
-            self.sites.values().flat_map(|site| site.links.iter().chain(site.retired.values().flatten()));
+        let mut links = self
+            .sites
+            .values()
+            .flat_map(|site| site.chain.links.iter().chain(site.chain.retired.values().flatten()));
         let what = links.find(|link| link.id == attachment).map(|link| link.what);
         let orphan =
             || self.orphans.iter().find(|(id, _)| *id == attachment).map(|(_, link)| What::Tell(link));
@@ -207,13 +211,13 @@ impl HookSet {
     fn settle(&mut self) {
         for target in core::mem::take(&mut self.touched) {
             let Some(site) = self.sites.get_mut(&target) else { continue };
-            for link in &mut site.links {
+            for link in &mut site.chain.links {
                 link.state = match link.state {
                     State::Coming | State::Out => State::Out,
                     State::Going | State::In => State::In,
                 };
             }
-            site.retire();
+            site.chain.retire();
             for edit in site.edits() {
                 match site.is_patched() {
                     true => self.standing.insert(edit.at, edit),

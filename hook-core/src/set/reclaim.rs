@@ -9,7 +9,8 @@ use core::ops::Range;
 
 use super::{
     HookSet,
-    site::{Entry, Site, State, Stub, What},
+    chain::{Entry, State, Stub, What},
+    site::Site,
 };
 use crate::{
     Arena, Doubt, Hook, Liveness,
@@ -105,11 +106,11 @@ impl HookSet {
                 && site.hooks().all(|hook| unsafe { hook.give_padding_back(memory, liveness) });
             let reached =
                 |link: &mut Entry| link.state == State::Out && !suspects.is_reached(link.stub.code.at as u64);
-            let mut gone: Vec<Entry> = site.links.extract_if(.., reached).collect();
-            for same in site.retired.values_mut() {
+            let mut gone: Vec<Entry> = site.chain.links.extract_if(.., reached).collect();
+            for same in site.chain.retired.values_mut() {
                 gone.extend(same.extract_if(.., reached));
             }
-            site.retired.retain(|_, same| !same.is_empty());
+            site.chain.retired.retain(|_, same| !same.is_empty());
             for link in gone {
                 // SAFETY: the caller's promise; the word is that of the stub.
                 unsafe { free_stub(arena, &link.stub, memory) };
@@ -175,7 +176,7 @@ fn range(slot: &CodeSlot) -> Range<u64> {
 impl Site {
     /// Nothing is attached.
     fn is_idle(&self) -> bool {
-        !self.is_patched() && self.links.iter().all(|link| link.state == State::Out)
+        !self.is_patched() && self.chain.links.iter().all(|link| link.state == State::Out)
     }
 
     /// What it is patched with, and what it was before its code changed.
@@ -187,7 +188,7 @@ impl Site {
     fn suspects(&self) -> impl Iterator<Item = Range<u64>> {
         let whole =
             self.is_idle().then(|| self.hooks().flat_map(suspects_of).chain([range(&self.head.code)]));
-        self.gone().map(|link| range(&link.stub.code)).chain(whole.into_iter().flatten())
+        self.chain.gone().map(|link| range(&link.stub.code)).chain(whole.into_iter().flatten())
     }
 }
 

@@ -17,9 +17,9 @@ use syscalls::{Sysno, syscall};
 use crate::native;
 
 pub(crate) use auxiliary::auxiliary;
+pub(crate) use file::Fd;
 #[cfg(feature = "files")]
-pub(crate) use file::read_link;
-pub(crate) use file::{Fd, FileStatus};
+pub(crate) use file::{FileStatus, read_link};
 pub(crate) use memory::{
     brk, copy_memory, keep_from_children, mmap, move_mapping, mprotect, munmap, name_mapping, read_word,
     register_core_sync, sync_cores,
