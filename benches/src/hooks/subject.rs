@@ -117,7 +117,7 @@ pub fn run(engine: Engine) -> Result<(), Refused> {
 fn call(address: usize) -> f64 {
     // SAFETY: the addresses are those of this process's functions, which take nothing and return an integer.
     let function: extern "C" fn() -> u32 = unsafe { std::mem::transmute(black_box(address)) };
-    let mut pass = || {
+    let pass = || {
         let start = Instant::now();
         for _ in 0..CALLS {
             black_box(function());
