@@ -94,7 +94,7 @@ pub(crate) fn run(seconds: u64) {
         let _stop = Stop;
         let mut arena = Arena::new();
         let end = Instant::now() + Duration::from_secs(seconds);
-        while Instant::now() < end {
+        while Instant::now() < end || rounds <= 5 {
             let mut transaction = Transaction::with_arena(&mut arena).live();
             let ids: Vec<_> = symbols
                 .iter()
@@ -131,5 +131,5 @@ pub(crate) fn run(seconds: u64) {
         allocations.load(Relaxed),
         HOOKED.load(Relaxed)
     );
-    assert!(rounds > 5 && HOOKED.load(Relaxed) > 0);
+    assert!(HOOKED.load(Relaxed) > 0);
 }

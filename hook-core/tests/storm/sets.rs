@@ -128,7 +128,7 @@ pub(crate) fn run(seconds: u64) {
         // Also when this thread panics: the scope waits for the others.
         let _stop = Stop;
         let end = Instant::now() + Duration::from_secs(seconds);
-        while Instant::now() < end {
+        while Instant::now() < end || commits <= 20 {
             let mut batch = set.begin().live();
             let mut asked = Vec::new();
             for _ in 0..=random.below(4) {
@@ -206,7 +206,7 @@ pub(crate) fn run(seconds: u64) {
     );
     // Where functions' addresses aren't known there are no probes.
     let probes = places.iter().flatten().count();
-    assert!(commits > 20 && passed.iter().all(|&count| count > 0));
+    assert!(passed.iter().all(|&count| count > 0));
     assert_eq!(HITS.load(Relaxed) > 0, probes > 0);
     assert!(probes > 0 || cfg!(target_arch = "arm"));
 }
