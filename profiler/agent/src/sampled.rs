@@ -220,14 +220,11 @@ unsafe extern "C" fn realloc(old: Block, size: usize, saved: Saved<'_>) -> Block
         return block;
     }
     match mean {
-        _ if block.is_null() => {
-            if was_recorded {
-                told(saved, 0, block, |context| {
-                    context.plain(record::REALLOC_FAILED, address);
-                    note(old);
-                });
-            }
-        }
+        _ if block.is_null() && was_recorded => told(saved, 0, block, |context| {
+            context.plain(record::REALLOC_FAILED, address);
+            note(old);
+        }),
+        _ if block.is_null() => {}
         Some(mean) => told(saved, 0, block, |context| {
             context.tell_mean(mean);
             context.realloc_end(saved, block.addr() as u64, size as u64, address);

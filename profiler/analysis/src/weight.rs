@@ -6,7 +6,7 @@
 //! bytes times `s²`; its root is the standard error. The maximum of a quantity that is estimated is a little too high on
 //! average, the less so the more was recorded: peaks are such.
 //!
-//! While they are added up, figures of a sample are whole numbers of [`UNIT`]ths.
+//! While they are added up, figures of a sample are whole numbers of 65,536ths.
 
 use crate::live::Block;
 
