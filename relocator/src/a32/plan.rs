@@ -3,7 +3,7 @@
 use arrayvec::ArrayVec;
 use grapnel_arch::{
     CodeAddr, Isa,
-    a32::{Flow, Form, INST_LEN, Inst, LR, Literal, encode::Branch24, pc},
+    a32::{Flow, Form, INST_LEN, Inst, LR, Literal, PC, Unsupported, encode::Branch24, pc},
 };
 
 use super::{
@@ -256,6 +256,11 @@ impl Planner<'_> {
             && Operand::from(literal).touches(self.window.from, self.window.len)
         {
             return self.constant(number, inst, literal);
+        }
+        // It goes by its own address alone, and not by a sum: to a constant place, which may lie in the window.
+        if used_to_leave(inst) && inst.form().is_data() && inst.uses().reads == 1 << PC {
+            let reason = Unsupported::UsesPc.into();
+            return Err(Error::Unsupported { culprit: culprit(inst), reason });
         }
         if self.reads_table(inst) && self.is_interior(pc(inst.addr())) {
             return Err(Error::UsesWindow { culprit: culprit(inst), target: pc(inst.addr()) });
