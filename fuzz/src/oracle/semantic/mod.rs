@@ -20,6 +20,7 @@ mod inspect;
 mod memory;
 mod pair;
 mod run;
+mod unjudged;
 mod world;
 
 use std::collections::HashMap;
@@ -77,7 +78,7 @@ impl Machine {
     ///
     /// If the emulator itself fails. It is then started anew.
     pub fn judge_pair(&mut self, pair: &Pair<'_>, seed: u64) -> Result<Verdict, EngineError> {
-        if let Some(reason) = inspect::unjudged(pair.isa, pair.from, pair.code()) {
+        if let Some(reason) = unjudged::reason(pair.isa, pair.from, pair.code()) {
             return Ok(Verdict::Unjudged(reason));
         }
         if overlaps(pair) {
