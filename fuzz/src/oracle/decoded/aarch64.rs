@@ -20,7 +20,8 @@ pub(super) fn judge(subject: &Subject<'_>) -> Verdict {
         let Ok(inst) = decode(at, &subject.original()[from..]) else {
             return Verdict::Mismatch(format!("no instruction at {at} in the window"));
         };
-        if inst.flow().target().is_some_and(|target| code.covers(target)) {
+        let literal = inst.operand().map(|operand| operand.target);
+        if inst.flow().target().or(literal).is_some_and(|target| code.covers(target)) {
             return Verdict::Unjudged(COVERED);
         }
         if let Err(how) = instruction(&code, subject, &inst, to) {
