@@ -1,23 +1,16 @@
 /* Two threads, argv[1] thousand pairs in all: each leaves what it allocates where the other finds it and gives it back. Stacks of
  * about twelve frames. */
+#include "down.h"
+
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#define NOINLINE __attribute__((noinline, noclone))
-
 enum { SLOTS = 1024 };
 
 static unsigned long pairs;
 static _Atomic(void *) left[2][SLOTS];
-
-static NOINLINE void *down(int depth, size_t size) {
-    volatile char room[16];
-    room[0] = (char)depth;
-    void *block = depth == 0 ? malloc(size) : down(depth - 1, size);
-    return room[0] == (char)depth ? block : NULL;
-}
 
 static void *work(void *argument) {
     size_t self = (size_t)argument;

@@ -1,20 +1,13 @@
 /* argv[2] threads, argv[1] thousand pairs of malloc and free among them, from stacks of about twelve frames. */
+#include "down.h"
+
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#define NOINLINE __attribute__((noinline, noclone))
-
 enum { HELD = 500, MOST = 64 };
 
 static unsigned long pairs;
-
-static NOINLINE void *down(int depth, size_t size) {
-    volatile char room[16];
-    room[0] = (char)depth;
-    void *block = depth == 0 ? malloc(size) : down(depth - 1, size);
-    return room[0] == (char)depth ? block : NULL;
-}
 
 static void *work(void *argument) {
     void *held[HELD] = {0};

@@ -11,6 +11,7 @@
 //! | `a SIZE STACK` | what allocations of a size by a stack have in common |
 //! | `+ A`, `- A`, `c MS` | one more, one less; the time |
 
+use super::command;
 use super::stack::{CUT, NO_STACK, name};
 use crate::Analysis;
 use crate::hash::FoldHash;
@@ -33,8 +34,7 @@ pub(super) fn write<R: Read>(
     reader: Reader<R>,
 ) -> io::Result<()> {
     writeln!(out, "{VERSION}")?;
-    let words: Vec<_> = analysis.process.command.iter().map(|word| String::from_utf8_lossy(word)).collect();
-    writeln!(out, "X {}", harmless(&words.join(" ")))?;
+    writeln!(out, "X {}", command(analysis))?;
     // The trace doesn't have the machine's memory.
     writeln!(out, "I 1000 0")?;
     let mut player = Writer { out, analysis, symbols, known: Known::default(), ms: 0, result: Ok(()) };

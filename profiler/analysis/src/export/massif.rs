@@ -3,8 +3,8 @@
 //! Snapshots of the live bytes at equal distances, one more at the peak and one at the end; these two say which stacks held
 //! them. Like Massif's own, their trees leave out what held less than a hundredth.
 
-use super::Measure;
 use super::stack::{CUT, NO_STACK, name};
+use super::{Measure, command};
 use crate::Analysis;
 use crate::live::{Block, Totals, Watcher};
 use crate::replay::{Player, replay};
@@ -32,9 +32,8 @@ pub(super) fn write<R: Read>(
     replay(reader, analysis, &mut line)?;
     // The peak and the end have snapshots of their own.
     line.points.retain(|&(time, bytes)| time < duration_ns && bytes <= peak_bytes);
-    let words: Vec<_> = analysis.process.command.iter().map(|word| String::from_utf8_lossy(word)).collect();
     writeln!(out, "desc: grapnel {}", harmless(&String::from_utf8_lossy(&analysis.process.recorder)))?;
-    writeln!(out, "cmd: {}", harmless(&words.join(" ")))?;
+    writeln!(out, "cmd: {}", command(analysis))?;
     writeln!(out, "time_unit: ms")?;
     let before = line.points.partition_point(|&(time, _)| time <= peak_time_ns);
     let mut trees = Trees { analysis, symbols, labels: Labels::default() };

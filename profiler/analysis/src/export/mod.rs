@@ -24,6 +24,7 @@ mod stack;
 mod svg;
 
 use crate::Analysis;
+use crate::report::words::harmless;
 use crate::sites::Site;
 use crate::symbols::Symbols;
 use grapnel_trace::reader::Reader;
@@ -91,6 +92,12 @@ impl Measure {
     fn is_bytes(self) -> bool {
         matches!(self, Self::Peak | Self::Live | Self::Allocated)
     }
+}
+
+/// The command that was recorded, in one line.
+fn command(analysis: &Analysis) -> String {
+    let words: Vec<_> = analysis.process.command.iter().map(|word| String::from_utf8_lossy(word)).collect();
+    harmless(&words.join(" ")).into_owned()
 }
 
 /// Writes an analysis. `measure` is for the formats that hold one figure, `again` opens the trace anew for those that need

@@ -1,6 +1,6 @@
 //! A profile for pprof, with the names that Go's heap profiles use for what is the same.
 
-use super::Measure;
+use super::{Measure, command};
 use super::profile::{Function, Line, Location, Mapping, Profile, Sample, ValueType};
 use super::stack::frames;
 use crate::Analysis;
@@ -142,8 +142,7 @@ pub(super) fn write(out: &mut impl Write, analysis: &Analysis, symbols: &mut Sym
         ];
         builder.profile.sample.push(Sample { location_id, value: value.map(signed).to_vec() });
     }
-    let command: Vec<_> = analysis.process.command.iter().map(|arg| String::from_utf8_lossy(arg)).collect();
-    let comment = builder.string(&command.join(" "));
+    let comment = builder.string(&command(analysis));
     builder.profile.comment.push(comment);
     builder.profile.default_sample_type = builder.string(DEFAULT);
     builder.profile.time_nanos = signed(analysis.process.started_unix_ns);

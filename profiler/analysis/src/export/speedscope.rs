@@ -1,6 +1,6 @@
 //! A profile for speedscope: a view for each measure, of which the user chooses.
 
-use super::Measure;
+use super::{Measure, command};
 use super::stack::frames;
 use crate::Analysis;
 use crate::report::words::harmless;
@@ -52,11 +52,9 @@ impl Source<'_, '_, '_> {
 
 impl Serialize for Source<'_, '_, '_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let command: Vec<_> =
-            self.analysis.process.command.iter().map(|arg| String::from_utf8_lossy(arg)).collect();
         let mut file = serializer.serialize_map(None)?;
         file.serialize_entry("$schema", SCHEMA)?;
-        file.serialize_entry("name", &harmless(&command.join(" ")))?;
+        file.serialize_entry("name", &command(self.analysis))?;
         file.serialize_entry("exporter", concat!("grapnel ", env!("CARGO_PKG_VERSION")))?;
         let active = Measure::ALL.iter().position(|measure| *measure == self.chosen);
         file.serialize_entry("activeProfileIndex", &active)?;
