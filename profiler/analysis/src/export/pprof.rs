@@ -1,8 +1,8 @@
 //! A profile for pprof, with the names that Go's heap profiles use for what is the same.
 
-use super::{Measure, command};
 use super::profile::{Function, Line, Location, Mapping, Profile, Sample, ValueType};
 use super::stack::frames;
+use super::{Measure, command};
 use crate::Analysis;
 use crate::symbols::Symbols;
 use flate2::Compression;

@@ -1,7 +1,7 @@
 //! A profile for speedscope: a view for each measure, of which the user chooses.
 
-use super::{Measure, command};
 use super::stack::frames;
+use super::{Measure, command};
 use crate::Analysis;
 use crate::report::words::harmless;
 use crate::symbols::Symbols;
