@@ -20,6 +20,8 @@ pub struct Report {
     pub sites: Vec<Site>,
     /// One entry per pair of stacks of which one gave back in the wrong way what the other got.
     pub mismatches: Vec<Mismatch>,
+    /// What the program mapped by itself.
+    pub mappings: Mappings,
 }
 
 /// The process that was recorded.
@@ -101,6 +103,42 @@ pub struct Mismatch {
     pub freed_frames: Vec<Frame>,
 }
 
+/// What a program mapped by itself.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "the schema's own names, documented with the report")]
+pub struct Mappings {
+    pub totals: MappingFigures,
+    pub kinds: BTreeMap<String, MappingFigures>,
+    pub sites: Vec<MappingSite>,
+}
+
+/// Figures of mappings.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "the schema's own names, documented with the report")]
+pub struct MappingFigures {
+    pub mappings: u64,
+    pub mapped_bytes: u64,
+    pub live_mappings: u64,
+    pub live_bytes: u64,
+    pub peak_bytes: u64,
+}
+
+/// The mappings of one stack.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "the schema's own names, documented with the report")]
+pub struct MappingSite {
+    pub mappings: u64,
+    pub mapped_bytes: u64,
+    pub live_mappings: u64,
+    pub live_bytes: u64,
+    pub peak_bytes: u64,
+    pub kinds: Vec<String>,
+    pub frames: Vec<Frame>,
+}
+
 /// The figures of one stack.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -166,6 +204,32 @@ impl Report {
         same(sum(|site| site.live_bytes), totals.live_bytes, "sites' live bytes");
         same(sum(|site| site.peak_bytes), totals.peak_bytes, "sites' bytes at the peak");
         assert!(self.sites.iter().all(|site| site.errors.is_some() == self.sampling.is_some()));
+        self.mappings.check();
+    }
+}
+
+impl Mappings {
+    fn check(&self) {
+        let of_sites = |figure: fn(&MappingSite) -> u64| self.sites.iter().map(figure).sum::<u64>();
+        let of_kinds = |figure: fn(&MappingFigures) -> u64| self.kinds.values().map(figure).sum::<u64>();
+        let MappingFigures { mappings, mapped_bytes, live_mappings, live_bytes, peak_bytes } = self.totals;
+        let totals = [mappings, mapped_bytes, live_mappings, live_bytes];
+        let sites = [
+            of_sites(|site| site.mappings),
+            of_sites(|site| site.mapped_bytes),
+            of_sites(|site| site.live_mappings),
+            of_sites(|site| site.live_bytes),
+        ];
+        assert_eq!(sites, totals, "sites' mappings");
+        let kinds = [
+            of_kinds(|kind| kind.mappings),
+            of_kinds(|kind| kind.mapped_bytes),
+            of_kinds(|kind| kind.live_mappings),
+            of_kinds(|kind| kind.live_bytes),
+        ];
+        assert_eq!(kinds, totals, "mappings by kind");
+        assert_eq!(of_sites(|site| site.peak_bytes), peak_bytes, "sites' mapped bytes at the peak");
+        assert!(self.kinds.values().all(|kind| kind.peak_bytes <= peak_bytes));
     }
 }
 

@@ -82,9 +82,18 @@ impl Start for SavedRegisters {
 }
 
 /// Defines the stub `$stub`, which calls `$hook` with the caller's arguments and, as the argument in
-/// `$register`, a pointer to the [`SavedRegisters`].
+/// `$register`, a pointer to the [`SavedRegisters`]. Where six arguments take all registers, it is the seventh: `stack`.
 macro_rules! stub {
     ($stub:ident, $hook:path, $register:literal) => {
+        $crate::entry::stub!(@define $stub, $hook, concat!("mov ", $register, ", rsp"), "88");
+    };
+    ($stub:ident, $hook:path, stack) => {
+        $crate::entry::stub!(
+            @define $stub, $hook,
+            "mov rax, rsp\nsub rsp, 8\npush rax\n.cfi_adjust_cfa_offset 16", "104"
+        );
+    };
+    (@define $stub:ident, $hook:path, $pass:expr, $frame:literal) => {
         unsafe extern "C" {
             pub(crate) fn $stub();
         }
@@ -114,10 +123,10 @@ macro_rules! stub {
             ".cfi_rel_offset r13, 32",
             ".cfi_rel_offset r14, 24",
             ".cfi_rel_offset r15, 16",
-            concat!("mov ", $register, ", rsp"),
+            $pass,
             "call {hook}",
-            "add rsp, 88",
-            ".cfi_adjust_cfa_offset -88",
+            concat!("add rsp, ", $frame),
+            concat!(".cfi_adjust_cfa_offset -", $frame),
             "ret",
             ".cfi_endproc",
             concat!(".size ", stringify!($stub), ", . - ", stringify!($stub)),

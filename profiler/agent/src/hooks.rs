@@ -44,9 +44,16 @@ pub(crate) enum Function {
     Execveat,
     Fexecve,
     LoaderState,
+    Mmap,
+    Munmap,
+    Mremap,
+    Brk,
+    Sbrk,
+    Shmat,
+    Shmdt,
 }
 
-const FUNCTIONS: usize = Function::LoaderState as usize + 1;
+const FUNCTIONS: usize = Function::Shmdt as usize + 1;
 
 /// Where libc's own code of each function goes on, behind its hook.
 pub(crate) static ORIGINALS: [AtomicUsize; FUNCTIONS] = [const { AtomicUsize::new(0) }; FUNCTIONS];
@@ -90,6 +97,11 @@ pub(crate) fn remember_libc(code: Range<usize>, free: usize) {
     for (to, value) in LIBC.iter().zip([code.start, code.len(), free]) {
         to.store(value, Ordering::Relaxed);
     }
+}
+
+/// Whether code at an address is libc's.
+pub(crate) fn is_of_libc(address: usize) -> bool {
+    address.wrapping_sub(LIBC[0].load(Ordering::Relaxed)) < LIBC[1].load(Ordering::Relaxed)
 }
 
 /// Whether `free` was called by the allocator itself.

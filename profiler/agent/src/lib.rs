@@ -13,6 +13,7 @@
 //! - `slots`: functions of which there may be several: their thunks, their stub, which of them is which
 //! - `operators`: `operator new` and `operator delete`; `shadow`: how each of their blocks was asked for
 //! - `sampled`: the hooks when only some allocations are recorded; `sampling`: which
+//! - `mappings`: what the program maps by itself
 //! - `record`: the hot path: context, stack, sequence number, ring
 //! - `context`: what a thread owns while it records; claiming, reuse
 //! - `life`: whether we record at all; fork
@@ -30,6 +31,7 @@ mod heap;
 mod hooks;
 mod life;
 mod lock;
+mod mappings;
 mod modules;
 mod operators;
 mod record;

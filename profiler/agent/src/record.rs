@@ -231,7 +231,12 @@ impl Context {
 
     /// Writes the record of an event at `address`, of `N` words, or of `M` with its number.
     #[inline(always)]
-    fn write<const N: usize, const M: usize>(&mut self, address: u64, size: u64, record: [u64; N]) {
+    pub(crate) fn write<const N: usize, const M: usize>(
+        &mut self,
+        address: u64,
+        size: u64,
+        record: [u64; N],
+    ) {
         let upper = wire::large(size);
         if (self.ring.position() >= self.next_stop || upper.is_some()) && self.stop(upper).is_err() {
             return;

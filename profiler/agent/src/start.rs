@@ -7,7 +7,7 @@
 use crate::entry::{SavedRegisters, rescued, stub};
 use crate::hooks::{self, Function, ORIGINALS};
 use crate::lock::Quiet;
-use crate::{context, exec, life, modules, operators, sampled, sampling, session, stack, sys};
+use crate::{context, exec, life, mappings, modules, operators, sampled, sampling, session, stack, sys};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -138,7 +138,8 @@ fn install() -> Result<(), String> {
     let mut asked: Vec<(&[u8], Function, usize, HookId)> = Vec::new();
     let is_sampled = session::header().is_some_and(sampling::prepare);
     let functions = if is_sampled { sampled::allocation_functions() } else { hooks::allocation_functions() };
-    for (name, stub, function) in functions.into_iter().chain(exec::exec_functions()) {
+    let others = exec::exec_functions().into_iter().chain(mappings::mapping_functions());
+    for (name, stub, function) in functions.into_iter().chain(others) {
         let Some(symbol) = symbol::find(libc, name) else { continue };
         // Names that share their code (aligned_alloc and memalign of older glibc) share a hook.
         if asked.iter().any(|&(_, _, address, _)| address == symbol.addr) {
@@ -168,6 +169,10 @@ fn install() -> Result<(), String> {
                 failure::NOTE,
                 format!("libraries that the program loads later can't be followed: {error}").as_bytes(),
             ),
+            Err(error) if mappings::is_one(function) => session::report_failure(
+                failure::NOTE,
+                format!("what {} does is not recorded: {error}", name.escape_ascii()).as_bytes(),
+            ),
             Err(error) => return Err(format!("{} can't be hooked: {error}", name.escape_ascii())),
         }
     }
@@ -178,7 +183,7 @@ fn install() -> Result<(), String> {
         match hook {
             // For as long as the process lives.
             Ok(hook) => core::mem::forget(hook),
-            Err(_) if matches!(function, Function::LoaderState) => {}
+            Err(_) if matches!(function, Function::LoaderState) || mappings::is_one(*function) => {}
             Err(error) => return Err(format!("{} can't be hooked: {error}", name.escape_ascii())),
         }
     }

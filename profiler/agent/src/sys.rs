@@ -39,6 +39,21 @@ pub(crate) fn map_again(of: *mut u8, skip: u64, len: usize) -> Option<*mut u8> {
     Some(ptr::with_exposed_provenance_mut(start + skip))
 }
 
+/// Where the program's break is.
+pub(crate) fn program_break() -> usize {
+    // SAFETY: no address below the break's start is asked for, so it stays where it is.
+    unsafe { syscall!(Sysno::brk, 0) }.unwrap_or(0)
+}
+
+/// The size of a shared memory segment of System V.
+pub(crate) fn segment_size(id: i32) -> Option<usize> {
+    let mut facts = core::mem::MaybeUninit::<libc::shmid_ds>::zeroed();
+    // SAFETY: the structure is live, and as large as the kernel's.
+    unsafe { syscall!(Sysno::shmctl, id, libc::IPC_STAT, facts.as_mut_ptr()) }.ok()?;
+    // SAFETY: filled in, and valid as zeroes too.
+    Some(unsafe { facts.assume_init() }.shm_segsz)
+}
+
 /// Moves a mapping to where another is, which goes. False if it can't be, and both are as they were.
 pub(crate) fn move_over(from: *mut u8, len: usize, to: *mut u8) -> bool {
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;

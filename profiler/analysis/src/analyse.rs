@@ -4,6 +4,7 @@
 //! allocate; it does not grow with the number of events.
 
 use crate::live::{LiveBlocks, LiveSample, Totals};
+use crate::mappings::{MappingAnalysis, Mappings};
 use crate::merge::{canonical_nodes, merge_sites};
 use crate::mismatches::{Mismatch, Mismatches};
 use crate::modules::Modules;
@@ -121,6 +122,8 @@ pub struct Analysis {
     pub sites: Vec<Site>,
     /// Blocks that were given back in the wrong way, the most frequent first.
     pub mismatches: Vec<Mismatch>,
+    /// What the program mapped by itself; no other figure has it in it.
+    pub mappings: MappingAnalysis,
     /// Every stack.
     pub stacks: Stacks,
     /// Every module.
@@ -181,6 +184,7 @@ pub fn analyse<R: Read>(mut reader: Reader<R>) -> Analysis {
         functions,
         sites,
         mismatches: pass.mismatches.finish(&canonical),
+        mappings: pass.mappings.finish(&canonical),
         stacks: pass.stacks,
         modules: pass.modules,
         threads: pass.threads,
@@ -195,6 +199,7 @@ struct Pass {
     sample: Option<Box<LiveSample>>,
     sites: Sites,
     mismatches: Mismatches,
+    mappings: Mappings,
     stacks: Stacks,
     modules: Modules,
     threads: u32,
@@ -249,8 +254,17 @@ impl Pass {
                 return Err(Violation::UnknownStack { stack: said.stack });
             }
             Event::FreedAs(said) => self.mismatches.announce(said),
+            Event::Mapping(event) => {
+                if let Some(stack) = event.stack().filter(|&stack| stack as usize > self.stacks.len()) {
+                    return Err(Violation::UnknownStack { stack });
+                }
+                self.mappings.apply(&event)?;
+            }
             Event::Thread { .. } => self.threads = self.threads.saturating_add(1),
             _ => {
+                if let Event::Time(ns) = event {
+                    self.mappings.set_time(ns);
+                }
                 if matches!(event, Event::Sampled { .. }) && self.sample.is_none() {
                     self.sample = Some(Box::new(LiveSample::continued(&self.live)));
                     // What was recorded before is of another kind: nothing, but in a trace that was made up.

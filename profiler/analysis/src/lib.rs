@@ -4,6 +4,7 @@
 //! - [`live`]: events to the live set and the totals; the definitions of every figure are there;
 //! - [`sites`]: the same changes, added up for each stack, with each site's share of the peak;
 //! - [`weight`]: estimates, and their errors, where only some blocks were recorded;
+//! - [`mappings`]: what the program mapped by itself;
 //! - [`mismatches`]: blocks given back otherwise than they were got;
 //! - [`mod@analyse`]: one pass over a trace in bounded memory, giving an [`Analysis`];
 //! - [`symbols`]: addresses to functions, files, lines and inlined calls;
@@ -24,6 +25,7 @@ pub mod analyse;
 pub mod export;
 mod hash;
 pub mod live;
+pub mod mappings;
 mod merge;
 pub mod mismatches;
 pub mod modules;

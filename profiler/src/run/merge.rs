@@ -16,7 +16,7 @@
 use super::queue::Queue;
 use grapnel_trace::Event;
 use grapnel_trace::heap::HeapEvent;
-use grapnel_trace::wire::{BadRecord, SHARDS, shard};
+use grapnel_trace::wire::{BadRecord, SHARDS};
 use hashbrown::HashMap;
 use std::cmp::Reverse;
 
@@ -155,14 +155,14 @@ impl Merge {
     pub(crate) fn pass_gaps(&mut self) -> bool {
         // Of the fronts that wait, only the earliest waits for what can't come any more: its predecessor was earlier still,
         // and all fronts are later. Others may wait for an event that stands behind this one.
-        let waiting = self.queues.iter().filter_map(Queue::place).filter_map(|(address, seq, ticks)| {
-            let gap = seq.wrapping_sub(self.next[shard(address)]);
+        let waiting = self.queues.iter().filter_map(Queue::place).filter_map(|(shard, seq, ticks)| {
+            let gap = seq.wrapping_sub(self.next[shard]);
             // A number from the past waits for nothing.
-            ((gap as i32) > 0).then_some((ticks, address, seq, gap))
+            ((gap as i32) > 0).then_some((ticks, shard, seq, gap))
         });
-        let Some((_, address, seq, gap)) = waiting.min_by_key(|&(ticks, ..)| ticks) else { return false };
+        let Some((_, shard, seq, gap)) = waiting.min_by_key(|&(ticks, ..)| ticks) else { return false };
         self.missing += u64::from(gap);
-        self.next[shard(address)] = seq;
+        self.next[shard] = seq;
         true
     }
 }
@@ -275,6 +275,36 @@ mod tests {
         }
         assert_eq!(sizes(&run(&mut merge, hour + 2)), [2, 1]);
         assert_eq!(sizes(&run(&mut merge, u64::MAX)), [0]);
+    }
+
+    #[test]
+    fn mappings_have_one_order_wherever_they_lie() {
+        use grapnel_trace::wire::kind;
+        use grapnel_trace::{Mapped, MappingEvent};
+        let mut merge = Merge::default();
+        let map = |address, size, order| {
+            wire::numbered::<2, 3>(wire::map(address, 0, size, Mapped::Anonymous), order)
+        };
+        // The clocks lie; the numbers do not.
+        let first = merge.queue(0).inlet();
+        first.extend(map(0x7000_0000, 0x9000, at(0, 5)));
+        first.extend(wire::large(1).expect("it is large"));
+        first.extend(wire::numbered::<2, 3>(wire::unmap(0x7000_1000, 1 << 32), at(1, 6)));
+        let second = merge.queue(1).inlet();
+        second.extend(map(0x7000_4000, 0x1000, at(2, 1)));
+        second.extend(wire::numbered::<1, 2>(wire::plain(kind::MAP_FAILED, 0), at(3, 7)));
+        let events = run(&mut merge, 10);
+        let found: Vec<(u64, u64)> = events
+            .iter()
+            .map(|event| match *event {
+                Event::Mapping(MappingEvent::Map { address, size, .. }) => (address, size),
+                Event::Mapping(MappingEvent::Unmap { address, size, .. }) => (address, size),
+                Event::Mapping(MappingEvent::Failed { .. }) => (0, 0),
+                _ => panic!("{event:?}"),
+            })
+            .collect();
+        let right = [(0x7000_0000, 0x9000), (0x7000_1000, 1 << 32), (0x7000_4000, 0x1000), (0, 0)];
+        assert_eq!(found, right);
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 use super::merge::{Nodes, Output};
 use grapnel_trace::heap::HeapEvent;
-use grapnel_trace::wire::{self, BadRecord, HeapRecord, Record, SHARDS, kind, shard};
-use grapnel_trace::{Event, FreedAs};
+use grapnel_trace::wire::{self, BadRecord, HeapRecord, Record, SHARDS, kind};
+use grapnel_trace::{Event, FreedAs, MappingEvent};
 
 /// The records of one ring, from where they were drained to where they go out.
 #[derive(Debug, Default)]
@@ -55,11 +55,11 @@ impl Queue {
         self.context.ticks = self.context.ticks.max(ticks);
     }
 
-    /// The address, the number and the clock of the first event, if it is numbered.
-    pub(crate) fn place(&self) -> Option<(u64, u32, u64)> {
+    /// The shard, the number and the clock of the first event, if it is numbered.
+    pub(crate) fn place(&self) -> Option<(usize, u32, u64)> {
         let record = wire::whole_heap_record(self.front())?;
         let order = record.order?;
-        Some((record.address, order.seq, order.ticks_near(self.context.clock)))
+        Some((record.shard(), order.seq, order.ticks_near(self.context.clock)))
     }
 
     /// Uses up what has no place in the order at the front; the clock of the first event behind it.
@@ -79,8 +79,7 @@ impl Queue {
                 }
                 *used += record.len;
                 *done += 1;
-                let event = context.event(&record);
-                out.heap(context.ticks, event);
+                context.hand_out(&record, out);
             }
             let front = words.get(*used..).unwrap_or(&[]);
             if let Some((parent, pc, module, flags)) = wire::whole_node(front) {
@@ -125,7 +124,7 @@ impl Queue {
                 && let Some(order) = record.order
             {
                 let ticks = order.ticks_near(context.clock);
-                let expected = &mut next[shard(record.address)];
+                let expected = &mut next[record.shard()];
                 let early = order.seq.wrapping_sub(*expected) as i32;
                 // A number from the past: its gap was passed over. Its event comes late, but it comes.
                 if ticks > until || early > 0 {
@@ -135,8 +134,7 @@ impl Queue {
                 *used += record.len;
                 *done += 1;
                 context.ticks = ticks;
-                let event = context.event(&record);
-                out.heap(ticks, event);
+                context.hand_out(&record, out);
             }
             match self.head(nodes, threads, out, done)? {
                 Some(ticks) if ticks <= until => {}
@@ -147,6 +145,31 @@ impl Queue {
 }
 
 impl Context {
+    /// Hands out the event of a record that has a place in the order, at the clock that the queue has come to.
+    #[inline]
+    fn hand_out(&mut self, record: &HeapRecord, out: &mut impl Output) {
+        if record.is_mapping() {
+            let event = self.mapping(record);
+            return out.other(self.ticks, Event::Mapping(event));
+        }
+        let event = self.event(record);
+        out.heap(self.ticks, event);
+    }
+
+    #[cold]
+    fn mapping(&mut self, record: &HeapRecord) -> MappingEvent {
+        let HeapRecord { address, old, .. } = *record;
+        let (thread, stack) = (self.thread, self.node(record.node));
+        // MAP_FAILED has no size, and none is large.
+        let size = u64::from(record.size) | std::mem::take(&mut self.large);
+        match (record.mapped(), record.kind) {
+            (Some(mapped), _) => MappingEvent::Map { thread, stack, address, size, mapped },
+            (None, kind::UNMAP) => MappingEvent::Unmap { thread, address, size },
+            (None, kind::REMAP) => MappingEvent::Remap { thread, stack, address, size, old },
+            (None, _) => MappingEvent::Failed { thread },
+        }
+    }
+
     #[inline]
     fn event(&mut self, record: &HeapRecord) -> HeapEvent {
         let (thread, address) = (self.thread, record.address);

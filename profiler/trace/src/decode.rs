@@ -5,6 +5,7 @@ use crate::encode::tag;
 use crate::error::Error;
 use crate::event::{Event, Source};
 use crate::heap::HeapEvent;
+use crate::mapping::MappingEvent;
 use crate::model::{Model, class};
 use crate::release::{Alignment, FreedAs};
 use crate::varint::unzigzag;
@@ -217,33 +218,28 @@ impl BlockDecoder {
             tag::UNLOAD => Event::Unload(u32::try_from(cursors.number(content)?).ok()?),
             tag::LOST => Event::Lost(cursors.number(content)?),
             tag::ALIGNED => {
-                let thread = thread(cursors.number(content)?)?;
+                let thread = Model::thread_of(cursors.number(content)?)?;
                 let alignment = u8::try_from(cursors.number(content)?).ok()?;
                 Event::Aligned { thread, alignment: Alignment::from_u8(alignment)? }
             }
             tag::SAMPLED => {
-                let thread = thread(cursors.number(content)?)?;
+                let thread = Model::thread_of(cursors.number(content)?)?;
                 let mean = cursors.number(content)?;
                 (mean != 0).then_some(Event::Sampled { thread, mean })?
             }
             tag::UNSAMPLED => {
-                let thread = thread(cursors.number(content)?)?;
+                let thread = Model::thread_of(cursors.number(content)?)?;
                 Event::Unsampled { thread, address: cursors.number(content)? }
             }
             tag::FREED_AS => {
-                let thread = thread(cursors.number(content)?)?;
+                let thread = Model::thread_of(cursors.number(content)?)?;
                 let code = cursors.number(content)?;
                 let stack = u32::try_from(cursors.number(content)?).ok()?;
                 Event::FreedAs(FreedAs::from_code(thread, stack, code, cursors.number(content)?)?)
             }
-            _ => return None,
+            _ => Event::Mapping(MappingEvent::read(tag, cursors, content)?),
         })
     }
-}
-
-/// A thread that may be.
-fn thread(number: u64) -> Option<u32> {
-    u32::try_from(number).ok().filter(|&thread| thread < Model::MAX_THREADS)
 }
 
 fn is_switch(tag: u8) -> bool {
@@ -268,6 +264,7 @@ mod tests {
     use super::*;
     use crate::encode::BlockEncoder;
     use crate::event::Module;
+    use crate::mapping::Mapped;
     use crate::release::Release;
     use alloc::vec;
 
@@ -302,6 +299,22 @@ mod tests {
             Event::Free { thread: 200, address: 0x7040 },
             Event::Sampled { thread: 3, mean: u64::MAX },
             Event::Unsampled { thread: 3, address: u64::MAX },
+            Event::Mapping(MappingEvent::Map {
+                thread: 1,
+                stack: u32::MAX,
+                address: u64::MAX,
+                size: 1 << 50,
+                mapped: Mapped::Segment,
+            }),
+            Event::Mapping(MappingEvent::Unmap { thread: 200, address: 0x7000_0000_0000, size: 0 }),
+            Event::Mapping(MappingEvent::Failed { thread: 200 }),
+            Event::Mapping(MappingEvent::Remap {
+                thread: 0,
+                stack: 2,
+                address: 0x1000,
+                size: u64::MAX,
+                old: u64::MAX,
+            }),
             // Known by how many were given out since, and got again.
             Event::Free { thread: 0, address: 0x5000 },
             Event::Free { thread: 0, address: 0x6000 },

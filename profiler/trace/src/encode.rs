@@ -16,6 +16,10 @@
 //! | 17 | ReallocBegin | place |
 //! | 18 | ReallocEnd | place of the old block, then as Alloc |
 //! | 19 | ReallocFailed | place |
+//! | 20 | Map | thread, stack, address, size, [`crate::Mapped`] |
+//! | 21 | Unmap | thread, address, size |
+//! | 22 | Remap | thread, stack, address, size, old address |
+//! | 23 | Failed (of a mapping) | thread |
 //! | 24 | Module | length, bytes of [`crate::wire::encode_module`] |
 //! | 25 | Unload | id |
 //! | 26 | Lost | count |
@@ -52,6 +56,10 @@ pub(crate) mod tag {
     pub(crate) const REALLOC_BEGIN: u8 = 17;
     pub(crate) const REALLOC_END: u8 = 18;
     pub(crate) const REALLOC_FAILED: u8 = 19;
+    pub(crate) const MAP: u8 = 20;
+    pub(crate) const UNMAP: u8 = 21;
+    pub(crate) const REMAP: u8 = 22;
+    pub(crate) const MAP_FAILED: u8 = 23;
     pub(crate) const MODULE: u8 = 24;
     pub(crate) const UNLOAD: u8 = 25;
     pub(crate) const LOST: u8 = 26;
@@ -200,6 +208,7 @@ impl BlockEncoder {
                 columns.number(u64::from(said.stack));
                 columns.number(said.size.unwrap_or(0));
             }
+            Event::Mapping(ref event) => event.write(columns),
             _ => {}
         }
     }

@@ -1,5 +1,6 @@
 //! The records of a trace, as a reader sees them.
 
+use crate::mapping::MappingEvent;
 use crate::release::{Alignment, FreedAs};
 use alloc::vec::Vec;
 
@@ -205,4 +206,6 @@ pub enum Event {
     /// How the next event of this thread that concerns a block gives it back. Stands only before those that seem not
     /// to fit to how the block was got.
     FreedAs(FreedAs),
+    /// Memory was mapped or unmapped.
+    Mapping(MappingEvent),
 }

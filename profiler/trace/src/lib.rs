@@ -23,6 +23,7 @@ pub mod encode;
 pub mod error;
 pub mod event;
 pub mod heap;
+pub mod mapping;
 mod model;
 #[cfg(feature = "file")]
 pub mod reader;
@@ -37,4 +38,5 @@ pub mod writer;
 
 pub use error::Error;
 pub use event::{Event, Exit, Module, ProcessInfo, Source};
+pub use mapping::{Mapped, MappingEvent};
 pub use release::{Alignment, FreedAs, Release};

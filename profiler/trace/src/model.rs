@@ -54,6 +54,11 @@ impl Model {
     /// The most threads a trace may number; above it a reader refuses instead of growing without bound.
     pub(crate) const MAX_THREADS: u32 = 1 << 24;
 
+    /// The number of a thread that may be.
+    pub(crate) fn thread_of(number: u64) -> Option<u32> {
+        u32::try_from(number).ok().filter(|&thread| thread < Self::MAX_THREADS)
+    }
+
     pub(crate) fn reset(&mut self, time: u64) {
         self.threads.clear();
         self.frames.clear();

@@ -15,19 +15,24 @@
 //! | ALIGNED | `alignment<<8 \| kind`: of the next record of the heap ([`Alignment::to_u8`]) |
 //! | SAMPLED | `mean<<8 \| kind`: of the thread's allocations from here on |
 //! | UNSAMPLED | `address<<8 \| kind`: the block that was exchanged for one that isn't recorded |
+//! | MAP + what | as ALLOC, of a range that was mapped ([`Mapped`]) |
+//! | UNMAP | `address<<8 \| kind`, `size<<32` |
+//! | REMAP | as REALLOC_END, of ranges |
+//! | MAP_FAILED | `kind`: the last UNMAP did not come about |
 //! | FREED_AS | `how<<8 \| kind`, node, size: how the next record of the heap gives its block back ([`FreedAs`]) |
 //!
-//! While a process has one ring, ring 0, the records of the heap are as above: the ring's order is theirs. As soon as
+//! While a process has one ring, ring 0, the records of the heap and of mappings are as above: the ring's order is theirs. As soon as
 //! it has a second one, they are [numbered](NUMBERED): their kind has a bit more, and their second word is
 //! `seq | ticks<<32`, an [`Order`].
 //!
 //! Two numbers order events of different rings; both are taken before a block is given back and after it was
 //! given out. `seq` counts the events of one [`shard`] of the address space: it puts the events of each block in
-//! their true order, without fail. The ticks of the processor's clock (x86-64: the time stamp counter) put the
+//! their true order, without fail. Ranges overlap: all records of mappings are of the shard of address 0. The ticks of the processor's clock (x86-64: the time stamp counter) put the
 //! rest in order, to within what a processor reorders; they are also the event's time. A record has the lower half
 //! of its ticks: the whole is the number nearest to that of the ring's last CLOCK.
 
 use crate::event::{Module, Source};
+use crate::mapping::Mapped;
 use crate::release::{Alignment, FreedAs};
 use alloc::vec::Vec;
 
@@ -58,6 +63,11 @@ pub mod kind {
     pub const UNSAMPLED: u8 = 33;
     /// The first of as many as there are sources.
     pub const ALLOC: u8 = 16;
+    /// The first of as many as a mapping may be of.
+    pub const MAP: u8 = 48;
+    pub const UNMAP: u8 = 56;
+    pub const REMAP: u8 = 57;
+    pub const MAP_FAILED: u8 = 58;
 }
 
 /// What is added to the kind of a record that has a place among those of other rings.
@@ -160,6 +170,24 @@ pub fn plain(kind: u8, address: u64) -> [u64; 1] {
 #[inline]
 pub fn realloc_end(address: u64, node: u32, size: u64, old: u64) -> [u64; 3] {
     [head(address, kind::REALLOC_END), u64::from(node) | (size << 32), old]
+}
+
+/// A range that was mapped.
+#[inline]
+pub fn map(address: u64, node: u32, size: u64, mapped: Mapped) -> [u64; 2] {
+    [head(address, kind::MAP + mapped as u8), u64::from(node) | (size << 32)]
+}
+
+/// A range that goes.
+#[inline]
+pub fn unmap(address: u64, size: u64) -> [u64; 2] {
+    [head(address, kind::UNMAP), size << 32]
+}
+
+/// A range that `mremap` gave.
+#[inline]
+pub fn remap(address: u64, node: u32, size: u64, old: u64) -> [u64; 3] {
+    [head(address, kind::REMAP), u64::from(node) | (size << 32), old]
 }
 
 /// A record of the heap of `N` words, numbered: `M` is `N` + 1.
@@ -273,6 +301,17 @@ mod tests {
             assert_eq!((found.kind, found.address, found.order), (kind::REALLOC_END, pc, order));
             assert_eq!((found.node, found.size, found.old), (u32::MAX, 1 << 31, 4));
         }
+        for mapped in Mapped::ALL {
+            let record = heap_back(&map(pc, 9, 4096, mapped));
+            assert_eq!((record.mapped(), record.source()), (Some(mapped), None));
+            assert_eq!((record.address, record.node, record.size), (pc, 9, 4096));
+            assert_eq!(record.shard(), shard(0));
+        }
+        let record = heap_back(&numbered::<2, 3>(unmap(pc, 77), order));
+        assert_eq!((record.kind, record.address, record.size), (kind::UNMAP, pc, 77));
+        let record = heap_back(&remap(pc, 9, 77, 5));
+        assert_eq!((record.kind, record.node, record.size, record.old), (kind::REMAP, 9, 77, 5));
+        assert_eq!(heap_back(&super::plain(kind::MAP_FAILED, 0)).kind, kind::MAP_FAILED);
         assert_eq!(large(u64::from(u32::MAX)), None);
         assert_eq!(large(5 << 32).map(|words| back(&words)), Some(Record::Large(5)));
         assert_eq!(back(&clock(u64::MAX - 5)), Record::Clock(u64::MAX - 5));
@@ -321,13 +360,22 @@ mod tests {
     #[test]
     fn rubbish_is_refused() {
         let no_source = kind::ALLOC + Source::LAST as u8 + 1;
+        let no_mapping = head(16, kind::MAP + Mapped::LAST as u8 + 1);
         let node = kind::NODE | NUMBERED;
         let alignment = head(65, kind::ALIGNED);
         let release = head(4, kind::FREED_AS);
         let module = head(u64::MAX >> 8, kind::MODULE);
-        for word in
-            [0, 0xff, module, head(16, no_source), head(16, node), alignment, release, head(0, kind::SAMPLED)]
-        {
+        for word in [
+            0,
+            0xff,
+            module,
+            no_mapping,
+            head(16, no_source),
+            head(16, node),
+            alignment,
+            release,
+            head(0, kind::SAMPLED),
+        ] {
             assert_eq!(parse(&[word, 0, 0, 0, 0]), Err(BadRecord(word)));
         }
     }

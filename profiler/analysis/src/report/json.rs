@@ -14,6 +14,7 @@
 //! What each figure means is defined in [`crate::live`] and [`crate::sites`]. `docs/report-json.md` in the
 //! repository describes every field.
 
+use super::mappings::MappingsForm;
 use super::mismatches::{fault_name, is_seen_whole, release_name};
 use super::words::source_name;
 use crate::Analysis;
@@ -72,6 +73,7 @@ pub fn write(
         }),
         sites: SiteList { analysis, symbols, top },
         mismatches: MismatchList { analysis, symbols },
+        mappings: MappingsForm { analysis, symbols, top },
     };
     serde_json::to_writer(&mut out, &report)?;
     out.write_all(b"\n")?;
@@ -86,6 +88,7 @@ struct Report<'r, 's, 'a> {
     sampling: Option<SamplingForm>,
     sites: SiteList<'r, 's, 'a>,
     mismatches: MismatchList<'r, 's, 'a>,
+    mappings: MappingsForm<'r, 's, 'a>,
 }
 
 #[derive(Serialize)]
@@ -191,10 +194,10 @@ struct SiteForm<'r, 's, 'a> {
     frames: FrameList<'r, 's, 'a>,
 }
 
-struct FrameList<'r, 's, 'a> {
-    analysis: &'r Analysis,
-    symbols: &'r RefCell<&'s mut Symbols<'a>>,
-    stack: u32,
+pub(super) struct FrameList<'r, 's, 'a> {
+    pub(super) analysis: &'r Analysis,
+    pub(super) symbols: &'r RefCell<&'s mut Symbols<'a>>,
+    pub(super) stack: u32,
 }
 
 impl Serialize for FrameList<'_, '_, '_> {

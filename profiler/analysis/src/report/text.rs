@@ -1,8 +1,8 @@
 //! The report as text.
 
-use super::mismatches;
 use super::stack::StackPrinter;
 use super::words::{counted, duration, folded, grouped, harmless, human_bytes, quoted, share};
+use super::{mappings, mismatches};
 use crate::Analysis;
 use crate::sites::Site;
 use crate::symbols::Symbols;
@@ -72,6 +72,7 @@ pub fn write(
         section(&mut out, ranking, analysis, symbols, options)?;
     }
     mismatches::section(&mut out, analysis, symbols, options)?;
+    mappings::section(&mut out, analysis, symbols, options)?;
     symbol_notes(&mut out, symbols, options)?;
     out.flush()
 }

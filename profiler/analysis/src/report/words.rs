@@ -1,7 +1,7 @@
 //! Numbers, times and foreign text as people read them.
 
 use core::fmt::Write;
-use grapnel_trace::Source;
+use grapnel_trace::{Mapped, Source};
 use std::borrow::Cow;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
@@ -42,6 +42,17 @@ pub fn source_name(source: Source) -> &'static str {
         Source::NewArray => "new[]",
         // Whatever else: it has an alignment.
         _ => "aligned_alloc",
+    }
+}
+
+/// What a mapping is of, in a word.
+pub fn mapped_name(mapped: Mapped) -> &'static str {
+    match mapped {
+        Mapped::File => "file",
+        Mapped::Break => "brk",
+        Mapped::Segment => "shm",
+        // Whatever else: no file is known.
+        _ => "anonymous",
     }
 }
 

@@ -7,6 +7,7 @@ use grapnel_analysis::report::{json, text};
 use grapnel_analysis::symbols::{FileStore, SearchPath, Symbols};
 use grapnel_trace::event::{Event, Exit, Module, Source, node_flags};
 use grapnel_trace::writer::Writer;
+use grapnel_trace::{Mapped, MappingEvent};
 
 /// Everything that a report can show but symbols: those are of files, and the tests of symbols have them.
 fn events() -> Vec<Event> {
@@ -40,6 +41,21 @@ fn events() -> Vec<Event> {
         alloc(0, 45, 0x5000, 500),
         Event::ReallocBegin { thread: 0, address: 0x1000 },
         Event::ReallocEnd { thread: 0, stack: 2, address: 0x6000, size: 3000, old: 0x1000 },
+        Event::Mapping(MappingEvent::Map {
+            thread: 0,
+            stack: 3,
+            address: 0x1000,
+            size: 9 << 20,
+            mapped: Mapped::Anonymous,
+        }),
+        Event::Mapping(MappingEvent::Map {
+            thread: 0,
+            stack: 5,
+            address: 0x5000,
+            size: 4096,
+            mapped: Mapped::File,
+        }),
+        Event::Mapping(MappingEvent::Unmap { thread: 0, address: 0x10_1000, size: 8 << 20 }),
         Event::Lost(2),
     ]);
     events

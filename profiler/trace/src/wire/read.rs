@@ -1,7 +1,8 @@
 //! Records read back from a ring, whose writer may be anybody.
 
-use super::{MAX_WORDS, NUMBERED, Order, SIZE_MASK, decode_module, kind};
+use super::{MAX_WORDS, NUMBERED, Order, SIZE_MASK, decode_module, kind, shard};
 use crate::event::{Module, Source};
+use crate::mapping::Mapped;
 use crate::release::{Alignment, FreedAs};
 use alloc::vec::Vec;
 
@@ -33,7 +34,7 @@ pub struct BadRecord(pub u64);
 /// The most words that a record of the heap has.
 pub const HEAP_WORDS: usize = 4;
 
-/// A record of the heap. What its kind does not have is rubbish.
+/// A record of the heap, or of a mapping: one that has a place in the order. What its kind does not have is rubbish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the fields are those of the constructors")]
 pub struct HeapRecord {
@@ -56,6 +57,23 @@ impl HeapRecord {
     pub fn source(&self) -> Option<Source> {
         Source::from_u8(self.kind.wrapping_sub(kind::ALLOC))
     }
+
+    /// What the range is of, of a MAP.
+    pub fn mapped(&self) -> Option<Mapped> {
+        Mapped::from_u8(self.kind.wrapping_sub(kind::MAP))
+    }
+
+    /// Whether it is of a mapping rather than of the heap.
+    #[inline]
+    pub fn is_mapping(&self) -> bool {
+        self.kind >= kind::MAP
+    }
+
+    /// The shard whose numbers it has.
+    #[inline]
+    pub fn shard(&self) -> usize {
+        shard(if self.is_mapping() { 0 } else { self.address })
+    }
 }
 
 /// Reads the record of the heap at the start of `words`; `None` for another, or for none. The fast way for the many:
@@ -68,6 +86,9 @@ pub fn heap_record(words: &[u64; HEAP_WORDS]) -> Option<HeapRecord> {
         kind::FREE | kind::REALLOC_BEGIN | kind::REALLOC_FAILED => 1,
         kind::ALLOC..=LAST_ALLOC => 2,
         kind::REALLOC_END => 3,
+        kind::MAP..=LAST_MAP | kind::UNMAP => 2,
+        kind::REMAP => 3,
+        kind::MAP_FAILED => 1,
         _ => return None,
     };
     let numbered = first as u8 & NUMBERED != 0;
@@ -85,6 +106,8 @@ pub fn heap_record(words: &[u64; HEAP_WORDS]) -> Option<HeapRecord> {
 }
 
 const LAST_ALLOC: u8 = kind::ALLOC + Source::LAST as u8;
+const LAST_MAP: u8 = kind::MAP + Mapped::LAST as u8;
+const _: () = assert!(LAST_MAP < kind::UNMAP);
 
 /// As [`heap_record`], of words that may be fewer than it has. `None` also when it is not all there.
 #[inline]

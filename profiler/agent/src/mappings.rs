@@ -1,0 +1,236 @@
+//! What the program maps by itself: `mmap`, `munmap`, `mremap`, `brk`, `sbrk`, `shmat`, `shmdt`.
+//!
+//! A kind of its own, apart from the heap. libc's own calls, which lead through the same code, are left out: memory for
+//! `malloc`, whose blocks are recorded, and stacks of threads. The dynamic linker has its own copy of these functions.
+//!
+//! As for blocks, what goes is recorded before the call and what comes after it. A call that fails puts back what was
+//! said to go.
+//!
+//! # Safety
+//! As in [`crate::hooks`].
+
+use crate::context::Context;
+use crate::entry::{SavedRegisters, rescued, stub};
+use crate::hooks::{self, Function, original, original_as};
+use crate::record::enter;
+use crate::sys;
+use core::ffi::{c_int, c_void};
+use core::ptr;
+use grapnel_trace::Mapped;
+use grapnel_trace::wire::{self, kind};
+
+type Address = *mut c_void;
+type Saved<'a> = &'a SavedRegisters;
+
+/// What `mmap` and its kin return when they fail.
+const FAILED: Address = ptr::without_provenance_mut(usize::MAX);
+
+/// The address that all of these events are ordered by; see [`wire`].
+const ORDER: u64 = 0;
+
+impl Context {
+    fn mapped(&mut self, saved: Saved<'_>, start: usize, len: usize, mapped: Mapped) {
+        let node = self.stack(saved);
+        self.write::<2, 3>(ORDER, len as u64, wire::map(start as u64, node, len as u64, mapped));
+    }
+
+    fn unmapped(&mut self, start: usize, len: usize) {
+        self.write::<2, 3>(ORDER, len as u64, wire::unmap(start as u64, len as u64));
+    }
+
+    fn remapped(&mut self, saved: Saved<'_>, start: usize, len: usize, old: usize) {
+        let node = self.stack(saved);
+        self.write::<3, 4>(ORDER, len as u64, wire::remap(start as u64, node, len as u64, old as u64));
+    }
+
+    fn stays_mapped(&mut self) {
+        self.write::<1, 2>(ORDER, 0, wire::plain(kind::MAP_FAILED, 0));
+    }
+}
+
+/// Whether the call is the program's.
+fn is_programs(saved: Saved<'_>) -> bool {
+    !hooks::is_of_libc(saved.return_address())
+}
+
+/// A length as the kernel takes it; `None` for one that no mapping has, with which the call will fail.
+fn whole_pages(start: Address, len: usize) -> Option<usize> {
+    let len = len.checked_next_multiple_of(sys::PAGE).filter(|&len| len != 0)?;
+    let end = start.addr().checked_add(len)?;
+    (end >> 56 == 0).then_some(len)
+}
+
+/// Records what is about to go. Whether anything was.
+fn goes(saved: Saved<'_>, start: Address, len: Option<usize>, rescue: (Address, usize)) -> bool {
+    if let Some(len) = len {
+        rescued(saved, rescue.0, rescue.1, || enter(saved, |context| context.unmapped(start.addr(), len)));
+    }
+    len.is_some()
+}
+
+/// Records that what was said to go stays. `result`: what the function returns.
+fn stays(saved: Saved<'_>, result: Address) {
+    rescued(saved, result, 0, || enter(saved, Context::stays_mapped));
+}
+
+/// Records what came. `result`: what the function returns.
+fn comes(saved: Saved<'_>, start: usize, len: usize, mapped: Mapped, result: Address) {
+    rescued(saved, result, 0, || enter(saved, |context| context.mapped(saved, start, len, mapped)));
+}
+
+stub!(grapnel_agent_mmap, mmap, stack);
+unsafe extern "C" fn mmap(
+    hint: Address,
+    len: usize,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+    saved: Saved<'_>,
+) -> Address {
+    type Call = unsafe extern "C" fn(Address, usize, c_int, c_int, c_int, i64) -> Address;
+    // SAFETY: the function's own type.
+    let call = unsafe { original_as::<Call>(Function::Mmap) };
+    // SAFETY: the caller's call, passed on.
+    let start = unsafe { call(hint, len, protection, flags, fd, offset) };
+    if start != FAILED
+        && is_programs(saved)
+        && let Some(len) = whole_pages(start, len)
+    {
+        let mapped = if flags & libc::MAP_ANONYMOUS != 0 { Mapped::Anonymous } else { Mapped::File };
+        comes(saved, start.addr(), len, mapped, start);
+    }
+    start
+}
+
+stub!(grapnel_agent_munmap, munmap, "rdx");
+unsafe extern "C" fn munmap(start: Address, len: usize, saved: Saved<'_>) -> c_int {
+    type Call = unsafe extern "C" fn(Address, usize) -> c_int;
+    let rescue = (ptr::null_mut(), original(Function::Munmap));
+    let went = is_programs(saved) && goes(saved, start, whole_pages(start, len), rescue);
+    // SAFETY: the caller's call, passed on.
+    let result = unsafe { original_as::<Call>(Function::Munmap)(start, len) };
+    if went && result != 0 {
+        stays(saved, FAILED);
+    }
+    result
+}
+
+stub!(grapnel_agent_mremap, mremap, "r9");
+unsafe extern "C" fn mremap(
+    old: Address,
+    old_len: usize,
+    len: usize,
+    flags: c_int,
+    place: Address,
+    saved: Saved<'_>,
+) -> Address {
+    // libc's takes the last argument only with MREMAP_FIXED or MREMAP_DONTUNMAP; what else stands there does no harm.
+    type Call = unsafe extern "C" fn(Address, usize, usize, c_int, ...) -> Address;
+    let counts = is_programs(saved);
+    // What is left in place, or shared once more, does not go.
+    let moves = old_len != 0 && flags & libc::MREMAP_DONTUNMAP == 0;
+    let went = counts && moves && goes(saved, old, whole_pages(old, old_len), (FAILED, 0));
+    // SAFETY: the caller's call, passed on.
+    let start = unsafe { original_as::<Call>(Function::Mremap)(old, old_len, len, flags, place) };
+    if start == FAILED {
+        if went {
+            stays(saved, FAILED);
+        }
+    } else if counts && let Some(len) = whole_pages(start, len) {
+        rescued(saved, start, 0, || {
+            enter(saved, |context| context.remapped(saved, start.addr(), len, old.addr()));
+        });
+    }
+    start
+}
+
+stub!(grapnel_agent_brk, brk, "rsi");
+unsafe extern "C" fn brk(end: Address, saved: Saved<'_>) -> c_int {
+    // SAFETY: the function's own type.
+    let call = unsafe { original_as::<unsafe extern "C" fn(Address) -> c_int>(Function::Brk) };
+    if !is_programs(saved) {
+        // SAFETY: the caller's call, passed on.
+        return unsafe { call(end) };
+    }
+    let before = sys::program_break();
+    let rescue = (ptr::null_mut(), original(Function::Brk));
+    let went = goes(saved, end, before.checked_sub(end.addr()).filter(|&len| len != 0), rescue);
+    // SAFETY: as above.
+    let result = unsafe { call(end) };
+    if result != 0 {
+        if went {
+            stays(saved, FAILED);
+        }
+    } else if end.addr() > before {
+        comes(saved, before, end.addr() - before, Mapped::Break, ptr::null_mut());
+    }
+    result
+}
+
+stub!(grapnel_agent_sbrk, sbrk, "rsi");
+unsafe extern "C" fn sbrk(increment: isize, saved: Saved<'_>) -> Address {
+    let counts = increment != 0 && is_programs(saved);
+    let (grows, len) = (increment > 0, increment.unsigned_abs());
+    let mut went = false;
+    if counts && !grows {
+        let end = sys::program_break().checked_sub(len);
+        let rescue = (ptr::null_mut(), original(Function::Sbrk));
+        went = goes(saved, ptr::without_provenance_mut(end.unwrap_or(0)), end.map(|_| len), rescue);
+    }
+    // SAFETY: the caller's call, passed on.
+    let before = unsafe { original_as::<unsafe extern "C" fn(isize) -> Address>(Function::Sbrk)(increment) };
+    if before == FAILED {
+        if went {
+            stays(saved, FAILED);
+        }
+    } else if counts && grows {
+        comes(saved, before.addr(), len, Mapped::Break, before);
+    }
+    before
+}
+
+stub!(grapnel_agent_shmat, shmat, "rcx");
+unsafe extern "C" fn shmat(id: c_int, hint: Address, flags: c_int, saved: Saved<'_>) -> Address {
+    type Call = unsafe extern "C" fn(c_int, Address, c_int) -> Address;
+    // SAFETY: the caller's call, passed on.
+    let start = unsafe { original_as::<Call>(Function::Shmat)(id, hint, flags) };
+    if start != FAILED
+        && is_programs(saved)
+        && let Some(len) = sys::segment_size(id).and_then(|len| whole_pages(start, len))
+    {
+        comes(saved, start.addr(), len, Mapped::Segment, start);
+    }
+    start
+}
+
+stub!(grapnel_agent_shmdt, shmdt, "rsi");
+unsafe extern "C" fn shmdt(start: Address, saved: Saved<'_>) -> c_int {
+    let rescue = (ptr::null_mut(), original(Function::Shmdt));
+    // Its size is known to whoever heard of it when it came.
+    let went = is_programs(saved) && goes(saved, start, (!start.is_null()).then_some(0), rescue);
+    // SAFETY: the caller's call, passed on.
+    let result = unsafe { original_as::<unsafe extern "C" fn(Address) -> c_int>(Function::Shmdt)(start) };
+    if went && result != 0 {
+        stays(saved, FAILED);
+    }
+    result
+}
+
+/// The functions to hook, as [`hooks::allocation_functions`] lists its. `mmap64` is the same code as `mmap`.
+pub(crate) fn mapping_functions() -> [(&'static [u8], unsafe extern "C" fn(), Function); 7] {
+    [
+        (b"mmap", grapnel_agent_mmap, Function::Mmap),
+        (b"munmap", grapnel_agent_munmap, Function::Munmap),
+        (b"mremap", grapnel_agent_mremap, Function::Mremap),
+        (b"brk", grapnel_agent_brk, Function::Brk),
+        (b"sbrk", grapnel_agent_sbrk, Function::Sbrk),
+        (b"shmat", grapnel_agent_shmat, Function::Shmat),
+        (b"shmdt", grapnel_agent_shmdt, Function::Shmdt),
+    ]
+}
+
+/// Whether a function is one of these: what the heap's recording can do without.
+pub(crate) fn is_one(function: Function) -> bool {
+    function as usize >= Function::Mmap as usize
+}
