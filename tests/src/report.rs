@@ -16,6 +16,8 @@ pub struct Report {
     pub totals: ReportTotals,
     /// How the figures were estimated, where only some allocations were recorded.
     pub sampling: Option<Sampling>,
+    /// What the recording cost; absent when the recorder never came to say so.
+    pub recorder: Option<Recorder>,
     /// One entry per stack.
     pub sites: Vec<Site>,
     /// One entry per pair of stacks of which one gave back in the wrong way what the other got.
@@ -71,6 +73,25 @@ pub struct Sampling {
     pub mean_bytes: u64,
     pub recorded: u64,
     pub errors: Errors,
+}
+
+/// What the recording cost.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "the schema's own names, documented with the report")]
+pub struct Recorder {
+    pub events: u64,
+    pub timed_events: u64,
+    pub added_ns: Option<u64>,
+    pub added_ns_error: Option<u64>,
+    pub program_cpu_ns: Option<u64>,
+    pub slowdown_percent: Option<u64>,
+    pub setup_ns: u64,
+    pub waited_ns: u64,
+    pub drain_cpu_ns: u64,
+    pub agent_bytes: u64,
+    pub shared_bytes: u64,
+    pub command_bytes: u64,
 }
 
 /// Standard errors.

@@ -89,7 +89,9 @@ fn grapnel_stopped_for_a_while() {
     let status = wait(&mut child, Duration::from_secs(120)).expect("grapnel ends");
     assert!(status.success(), "{status:?}");
     let (_, counted) = case.counted(false);
-    assert_eq!(report(&dir.path().join("t.grapnel")).totals(), counted[0].totals);
+    let report = report(&dir.path().join("t.grapnel"));
+    assert_eq!(report.totals(), counted[0].totals);
+    assert!(report.recorder.is_some_and(|recorder| recorder.waited_ns > 0), "{:?}", report.recorder);
 }
 
 /// A program that recovers from running out of stack goes on, and goes on being recorded.

@@ -8,6 +8,7 @@
 //! A context is used by one thread at one level at a time: its owner is set under [`life::PROCESS`] and changes
 //! only when the old owner no longer exists. Contexts are never freed, so pointers to them stay good.
 
+use crate::meter::Meter;
 use crate::stack::on_own_stack;
 use crate::tls::{self, Tls};
 use crate::{life, modules, session, sys};
@@ -31,6 +32,7 @@ pub(crate) struct Context {
     pub(crate) next_clock: u64,
     /// The position from which something is due, or the ring may be full: see [`crate::record`].
     pub(crate) next_stop: u64,
+    pub(crate) meter: Meter,
     /// The mean of the samples that the ring's reader knows of; 0 for none.
     pub(crate) told_mean: u64,
     /// Which ring of the segment that is.
@@ -87,6 +89,7 @@ pub(crate) fn attach(tls: &Tls, level: usize) -> Option<*mut Context> {
     if ours.busy {
         ours.walker.reset();
         ours.forget_nodes();
+        ours.meter.reset();
         ours.busy = false;
     }
     ours.walker.forget_stacks();
@@ -155,6 +158,7 @@ fn add(contexts: &mut Vec<*mut Context>) -> Option<*mut Context> {
         clock: 0,
         next_clock: 0,
         next_stop: 0,
+        meter: Meter::new(index),
         told_mean: 0,
         index,
         walker: Walker::new(Config { max_frames, tree_bits, ..Config::default() }).ok()?,
@@ -246,6 +250,7 @@ fn revive_in_child() -> Option<()> {
         }
         context.ring = Producer::new(control, words);
         (context.clock, context.next_clock, context.next_stop, context.told_mean) = (0, 0, 0, 0);
+        context.meter.reset();
         context.walker.reset();
         context.owner = (u64::from(sys::thread_id()) << 8) | level as u64;
         control.capacity_log2.store(words.len().trailing_zeros(), Ordering::Release);

@@ -16,6 +16,7 @@
 //! - `mappings`: what the program maps by itself
 //! - `record`: the hot path: context, stack, sequence number, ring
 //! - `context`: what a thread owns while it records; claiming, reuse
+//! - `meter`: what recording costs, measured on some calls
 //! - `life`: whether we record at all; fork
 //! - `modules`: which objects are loaded; rules for their code
 //! - `exec`: going along into the next program; `follow`: into which
@@ -32,6 +33,7 @@ mod hooks;
 mod life;
 mod lock;
 mod mappings;
+mod meter;
 mod modules;
 mod operators;
 mod record;

@@ -11,6 +11,7 @@
 //! stack whose words are not return addresses could lead there.
 
 use crate::entry::SavedRegisters;
+use crate::meter::setting_up;
 use crate::stack::on_own_stack;
 use crate::{life, operators, session, slots, sys};
 use alloc::boxed::Box;
@@ -349,11 +350,13 @@ pub(crate) fn changed(saved: &SavedRegisters) {
         return;
     }
     let mut updated = false;
-    crate::record::enter(saved, |context| {
-        update(Some(&mut context.ring));
-        updated = true;
+    setting_up(|| {
+        crate::record::enter(saved, |context| {
+            update(Some(&mut context.ring));
+            updated = true;
+        });
+        if !updated {
+            update(None);
+        }
     });
-    if !updated {
-        update(None);
-    }
 }

@@ -6,13 +6,14 @@
 
 use crate::context::{self, Context};
 use crate::entry::SavedRegisters;
+use crate::meter;
 use crate::modules::{self, LockedResolver};
 use crate::tls::{self, LEVELS};
 use crate::{life, session, sys};
 use core::ptr;
 use core::sync::atomic::{AtomicBool, Ordering, compiler_fence};
 use grapnel_trace::ring::{Full, Producer};
-use grapnel_trace::shared::session_flags;
+use grapnel_trace::shared::{SessionHeader, session_flags};
 use grapnel_trace::wire::{self, Order, kind};
 use grapnel_trace::{Alignment, FreedAs, Source};
 use grapnel_unwind::{Frame, NodeId, Sink};
@@ -72,6 +73,9 @@ pub(crate) fn enter(saved: &SavedRegisters, work: impl FnOnce(&mut Context)) {
     let context = unsafe { &mut *context };
     context.busy = true;
     work(context);
+    if context.meter.is_timing() {
+        meter::finish(&mut context.meter, &context.ring);
+    }
     context.busy = false;
     compiler_fence(Ordering::SeqCst);
     tls.level.set(level);
@@ -81,6 +85,9 @@ pub(crate) fn enter(saved: &SavedRegisters, work: impl FnOnce(&mut Context)) {
 #[inline(never)]
 fn find(life: u64, mut level: usize, saved: &SavedRegisters) -> Option<(*mut Context, usize)> {
     let tls = tls::get();
+    if let Some(context) = meter::due(tls, life, level) {
+        return Some((context, level));
+    }
     if level >= LEVELS {
         if !all_abandoned(saved) {
             count_lost();
@@ -92,7 +99,7 @@ fn find(life: u64, mut level: usize, saved: &SavedRegisters) -> Option<(*mut Con
     }
     // A signal handler in here is one level up, as it is in a recording.
     tls.level.set(level + 1);
-    let context = context::attach(tls, level);
+    let context = meter::setting_up(|| context::attach(tls, level));
     tls.level.set(level);
     if context.is_none() && (life != 0 || life::current() != 0) {
         count_lost();
@@ -268,7 +275,11 @@ impl Context {
             }
             self.write_clock(ticks());
         }
-        self.next_stop = self.next_clock.min(self.ring.last_start(STOP_WORDS) + 1);
+        if self.ring.position() >= self.meter.next() {
+            self.meter.choose(self.ring.position());
+        }
+        let full = self.ring.last_start(STOP_WORDS) + 1;
+        self.next_stop = self.next_clock.min(self.meter.next()).min(full);
         if let Some(upper) = upper {
             self.ring.put(upper);
         }
@@ -326,8 +337,12 @@ fn wait_for_room(ring: &mut Producer<'static>, words: u64) -> Result<(), NotWrit
 #[cold]
 #[inline(never)]
 fn wait(ring: &mut Producer<'static>, words: u64) -> Result<(), NotWritten> {
-    const NANOSECONDS: i64 = 5_000_000;
     let header = session::header().ok_or(NotWritten)?;
+    meter::waiting(|| wait_in(header, ring, words))
+}
+
+fn wait_in(header: &SessionHeader, ring: &mut Producer<'static>, words: u64) -> Result<(), NotWritten> {
+    const NANOSECONDS: i64 = 5_000_000;
     let mut turns = 0u32;
     while !ring.has_room(words) {
         if session::is_over(header) {

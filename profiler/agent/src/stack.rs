@@ -17,6 +17,7 @@ static TOP: AtomicUsize = AtomicUsize::new(0);
 /// Maps the stack, with a page below it that nothing may touch. False without memory.
 pub(crate) fn prepare() -> bool {
     let Some(bottom) = sys::map_anonymous(BYTES) else { return false };
+    crate::heap::count_mapped(BYTES);
     sys::forbid(bottom, sys::PAGE);
     TOP.store(bottom.expose_provenance() + BYTES, Ordering::Release);
     true

@@ -7,7 +7,9 @@
 use crate::entry::{SavedRegisters, rescued, stub};
 use crate::hooks::{self, Function, ORIGINALS};
 use crate::lock::Quiet;
-use crate::{context, exec, life, mappings, modules, operators, sampled, sampling, session, stack, sys};
+use crate::{
+    context, exec, life, mappings, meter, modules, operators, sampled, sampling, session, stack, sys,
+};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -68,8 +70,11 @@ unsafe fn begin(count: c_int, arguments: *const *const c_char, environment: *mut
         return session::report_failure(failure::HOOK, message.as_bytes());
     }
     segment.agent_bytes.store(crate::heap::mapped(), Ordering::Relaxed);
+    meter::prepare(&segment.meter);
     // SAFETY: the function is this library's, which is never unloaded.
     unsafe { libc::pthread_atfork(None, None, Some(grapnel_agent_forked)) };
+    let took = sys::monotonic_ns().saturating_sub(segment.started_ns.load(Ordering::Relaxed));
+    segment.meter.startup_ns.store(took, Ordering::Relaxed);
     session::announce(segment, segment_state::READY);
     life::begin();
 }

@@ -14,7 +14,7 @@ use crate::weight::Sampling;
 use grapnel_trace::event::{Exit, ProcessInfo};
 use grapnel_trace::heap::HeapEvent;
 use grapnel_trace::reader::Reader;
-use grapnel_trace::{Error, Event, Source};
+use grapnel_trace::{Error, Event, Meter, Source};
 use std::io::Read;
 
 /// Events of the heap that are taken in together.
@@ -128,6 +128,8 @@ pub struct Analysis {
     pub stacks: Stacks,
     /// Every module.
     pub modules: Modules,
+    /// What the recording cost, where the trace says so.
+    pub meter: Option<Meter>,
     /// Threads that the trace names.
     pub threads: u32,
     /// Events read.
@@ -187,6 +189,7 @@ pub fn analyse<R: Read>(mut reader: Reader<R>) -> Analysis {
         mappings: pass.mappings.finish(&canonical),
         stacks: pass.stacks,
         modules: pass.modules,
+        meter: reader.meter(),
         threads: pass.threads,
         events: pass.events,
     }

@@ -5,6 +5,7 @@
 //! - [`sites`]: the same changes, added up for each stack, with each site's share of the peak;
 //! - [`weight`]: estimates, and their errors, where only some blocks were recorded;
 //! - [`mappings`]: what the program mapped by itself;
+//! - [`overhead`]: what the recording cost the program;
 //! - [`mismatches`]: blocks given back otherwise than they were got;
 //! - [`mod@analyse`]: one pass over a trace in bounded memory, giving an [`Analysis`];
 //! - [`symbols`]: addresses to functions, files, lines and inlined calls;
@@ -29,6 +30,7 @@ pub mod mappings;
 mod merge;
 pub mod mismatches;
 pub mod modules;
+pub mod overhead;
 mod peak;
 mod replay;
 pub mod report;

@@ -29,6 +29,8 @@ pub(crate) struct Clock {
 
 /// Readings nearer than this to each other give no good ratio.
 const APART_NS: u64 = 1_000_000;
+/// Ticks to a nanosecond, about, where it is too early to know the ratio.
+const GUESSED_TICKS: u64 = 3;
 
 fn read() -> (u64, u64) {
     (ticks(), monotonic_ns())
@@ -73,14 +75,20 @@ impl Clock {
         u64::try_from(ticks).unwrap_or(0)
     }
 
+    /// How long a tick takes.
+    pub(crate) fn ns_per_tick(&self) -> f64 {
+        let ((first_ticks, first_ns), (last_ticks, last_ns)) = (self.first, self.last);
+        let (ticks, ns) = (last_ticks.saturating_sub(first_ticks), last_ns.saturating_sub(first_ns));
+        if ns < APART_NS || ticks == 0 { 1.0 / GUESSED_TICKS as f64 } else { ns as f64 / ticks as f64 }
+    }
+
     fn nanoseconds(&self, ticks: u64) -> u64 {
         let ((first_ticks, first_ns), (last_ticks, last_ns)) = (self.first, self.last);
         let now = last_ns.saturating_sub(self.started_ns);
         let ago = last_ticks.saturating_sub(ticks);
         let (span_ticks, span_ns) = (last_ticks.saturating_sub(first_ticks), last_ns - first_ns);
         if span_ns < APART_NS || span_ticks == 0 {
-            // Too early to know the ratio: about three ticks to a nanosecond.
-            return now.saturating_sub(ago / 3);
+            return now.saturating_sub(ago / GUESSED_TICKS);
         }
         let ago = u128::from(ago) * u128::from(span_ns) / u128::from(span_ticks);
         now.saturating_sub(u64::try_from(ago).unwrap_or(u64::MAX))

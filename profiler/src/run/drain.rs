@@ -38,8 +38,8 @@ pub(crate) struct Progress {
 /// What the other threads tell the drain.
 #[derive(Debug, Default)]
 pub(crate) struct Orders {
-    /// PROGRAM's end, once it was reaped.
-    pub(crate) program_exit: Mutex<Option<Exit>>,
+    /// PROGRAM's end, once it was reaped, and its processor time in nanoseconds.
+    pub(crate) program_exit: Mutex<Option<(Exit, u64)>>,
     /// Nothing more is to be waited for.
     pub(crate) over: AtomicBool,
 }
@@ -235,7 +235,7 @@ impl<'a> Drain<'a> {
         self.end_where(|recording| if recording.id == program { ended } else { recording.has_ended() });
     }
 
-    fn program_exit(&self) -> Option<Exit> {
+    fn program_exit(&self) -> Option<(Exit, u64)> {
         self.orders.program_exit.lock().ok().and_then(|exit| *exit)
     }
 
@@ -255,7 +255,7 @@ impl<'a> Drain<'a> {
     }
 
     fn tell(&self) {
-        let events = self.active.iter().map(|recording| recording.events).sum::<u64>()
+        let events = self.active.iter().map(|recording| recording.events.all).sum::<u64>()
             + self.finished.iter().map(|finished| finished.events).sum::<u64>();
         let live = self.active.iter().map(|recording| recording.totals().live_bytes).sum();
         self.progress.events.store(events, Ordering::Relaxed);

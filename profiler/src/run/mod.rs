@@ -6,6 +6,7 @@ mod drain;
 mod identity;
 mod limits;
 mod merge;
+mod meter;
 mod output;
 mod process;
 mod program;
@@ -216,9 +217,9 @@ fn record(
                 return Err(system("a thread for the drain can't be started")(error));
             }
         };
-        let ended = |exit| {
+        let ended = |exit, cpu_ns| {
             if let Ok(mut program_exit) = orders.program_exit.lock() {
-                *program_exit = Some(exit);
+                *program_exit = Some((exit, cpu_ns));
             }
         };
         let over = || {
@@ -243,9 +244,9 @@ fn record(
         let _ = builder().spawn(move || signals::forward_signals(pid));
         let show = || progress::show(progress, orders);
         let shown = (!args.quiet).then(|| builder().spawn_scoped(scope, show)).and_then(Result::ok);
-        let status = wait::reap(pid);
+        let (status, cpu_ns) = wait::reap(pid);
         signals::program_is_over();
-        ended(process::exit_of(status));
+        ended(process::exit_of(status), cpu_ns);
         if args.wait {
             wait::reap_all();
         }

@@ -2,6 +2,7 @@
 
 use super::clock::Clock;
 use super::merge::Output;
+use super::meter::Events;
 use grapnel_analysis::RunningTotals;
 use grapnel_trace::heap::HeapEvent;
 use grapnel_trace::writer::Writer;
@@ -15,7 +16,7 @@ pub(super) const BATCH: usize = 256;
 pub(super) struct Out<'a> {
     pub(super) writer: Option<&'a mut Writer<File>>,
     pub(super) error: Option<Error>,
-    pub(super) events: &'a mut u64,
+    pub(super) events: &'a mut Events,
     pub(super) totals: Option<&'a mut RunningTotals>,
     pub(super) clock: &'a mut Clock,
     /// Events that are in the file and not yet in the totals.
@@ -57,7 +58,7 @@ impl Output for Out<'_> {
     fn heap(&mut self, ticks: u64, event: HeapEvent) {
         self.tell(ticks);
         self.write(|writer| writer.push_heap(&event));
-        *self.events += 1;
+        self.events.count(&event);
         if self.totals.is_some() {
             self.batch.push(event);
             if self.batch.len() == BATCH {

@@ -3,6 +3,7 @@
 use super::clock::{Clock, ticks};
 use super::identity::{ProcessId, pieces, text};
 use super::merge::Merge;
+use super::meter::{Events, Times};
 use super::output::{BATCH, Out};
 use super::process::{Process, monotonic_ns};
 use super::shared::Segment;
@@ -11,7 +12,7 @@ use grapnel_analysis::{RunningTotals, Totals};
 use grapnel_trace::ring::Consumer;
 use grapnel_trace::shared::{LARGEST_RING, failure};
 use grapnel_trace::writer::Writer;
-use grapnel_trace::{Error, Exit, ProcessInfo};
+use grapnel_trace::{Error, Exit, Meter, ProcessInfo};
 use std::cell::Cell;
 use std::fs::File;
 use std::io;
@@ -32,6 +33,8 @@ const VISIBLE_AFTER_TICKS: u64 = 50_000;
 const CHUNK: usize = 8192;
 /// How long events may stay in memory before a reader of the file sees them.
 const FLUSH_NS: u64 = 300_000_000;
+/// The same of what the recording costs.
+const METER_NS: u64 = 10_000_000_000;
 
 /// One process while it is recorded.
 #[derive(Debug)]
@@ -42,7 +45,8 @@ pub(crate) struct Recording {
     pub(crate) id: ProcessId,
     pub(crate) path: PathBuf,
     /// Events in the trace.
-    pub(crate) events: u64,
+    pub(crate) events: Events,
+    times: Times,
     /// `None` when nobody will see them.
     totals: Option<RunningTotals>,
     /// `None` for one of another namespace of process ids, which can't be looked up; within, `None` for one that was
@@ -60,6 +64,7 @@ pub(crate) struct Recording {
     since: u64,
     now_ns: u64,
     flushed_ns: u64,
+    metered_ns: u64,
     last_progress_ns: u64,
     ended: Cell<Option<Instant>>,
 }
@@ -73,6 +78,8 @@ pub(crate) struct Finished {
     pub(crate) bytes: u64,
     /// Events in the trace.
     pub(crate) events: u64,
+    /// What it cost.
+    pub(crate) meter: Meter,
     /// Of a recording whose totals nobody will see, only how many events were lost and how long it took.
     pub(crate) totals: Totals,
     /// They are estimates, from some of the allocations.
@@ -108,7 +115,8 @@ impl Recording {
             image,
             id,
             path: path.to_owned(),
-            events: 0,
+            events: Events::default(),
+            times: Times::default(),
             totals: totals.then(RunningTotals::default),
             process: id.is_ours().then(|| Process::open(info.pid)),
             segment,
@@ -121,6 +129,7 @@ impl Recording {
             since: 0,
             now_ns: 0,
             flushed_ns: 0,
+            metered_ns: 0,
             last_progress_ns: 0,
             ended: Cell::new(None),
         }
@@ -156,6 +165,14 @@ impl Recording {
     /// Takes what is in the rings, says so to `taken` whenever there was something, and writes what is due. Returns how
     /// many words there were.
     pub(crate) fn drain(&mut self, taken: &impl Fn()) -> usize {
+        let mut times = std::mem::take(&mut self.times);
+        let words = times.draining(|| self.take_all(taken));
+        self.times = times;
+        self.write_meter();
+        words
+    }
+
+    fn take_all(&mut self, taken: &impl Fn()) -> usize {
         let mut words = 0;
         // No longer than the largest ring is full of: other processes have a drain too.
         for _ in 0..LARGEST_RING / CHUNK {
@@ -194,11 +211,31 @@ impl Recording {
         }
         if self.now_ns - self.flushed_ns > FLUSH_NS {
             self.flushed_ns = self.now_ns;
-            if let Some(Err(error)) = self.writer.as_mut().map(Writer::flush) {
-                self.fail(error);
-            }
+            self.flush();
         }
         words
+    }
+
+    fn flush(&mut self) {
+        if let Some(Err(error)) = self.writer.as_mut().map(Writer::flush) {
+            self.fail(error);
+        }
+    }
+
+    /// Now and then, writes down what the recording costs: it may never come to its end.
+    fn write_meter(&mut self) {
+        if let Some(Some(process)) = &self.process {
+            self.times.ask(process);
+        }
+        if self.now_ns - self.metered_ns < METER_NS {
+            return;
+        }
+        self.metered_ns = self.now_ns;
+        let meter = self.times.meter(&self.segment, &self.clock, self.events);
+        let now = self.now_ns;
+        if let Some(Err(error)) = self.writer.as_mut().map(|writer| writer.meter(&meter, now)) {
+            self.fail(error);
+        }
     }
 
     /// The totals so far, if they are wanted.
@@ -258,25 +295,36 @@ impl Recording {
     }
 
     /// The process will write nothing more: takes the rest and ends the trace.
-    pub(crate) fn finish(mut self, exit: Option<Exit>) -> Finished {
-        loop {
-            let words = self.take_words(usize::MAX);
-            let done = self.merge_ready(u64::MAX);
-            if words == 0 && done == 0 && !self.merge.pass_gaps() {
-                break;
+    pub(crate) fn finish(mut self, ended: Option<(Exit, u64)>) -> Finished {
+        let mut times = std::mem::take(&mut self.times);
+        times.draining(|| {
+            loop {
+                let words = self.take_words(usize::MAX);
+                let done = self.merge_ready(u64::MAX);
+                if words == 0 && done == 0 && !self.merge.pass_gaps() {
+                    break;
+                }
             }
+            self.flush();
+        });
+        if let Some(Some(process)) = &self.process {
+            times.ask(process);
         }
+        times.knows(ended.map_or(0, |(_, cpu_ns)| cpu_ns));
+        let meter = times.meter(&self.segment, &self.clock, self.events);
         self.now_ns = monotonic_ns().saturating_sub(self.started_ns);
         // A thread that was killed between taking a number and writing its event lost nothing: the call never came back.
         let cut_off = self.segment.rings().filter(|(control, words)| Consumer::new(control, words).is_open());
         let missing = self.merge.missing.saturating_sub(cut_off.count() as u64);
         let lost = self.segment.header().lost.load(Ordering::Relaxed).saturating_add(missing);
+        let exit = ended.map(|(exit, _)| exit);
         let exit = exit.or_else(|| self.process.as_ref().and_then(|process| process.as_ref()?.exit()));
         let duration = self.now_ns;
-        if let Some(writer) = self.writer.take() {
+        if let Some(mut writer) = self.writer.take() {
             self.written = writer.written();
             let before = self.written;
-            match writer.finish(exit, duration, lost) {
+            let metered = writer.meter(&meter, duration);
+            match metered.and_then(|()| writer.finish(exit, duration, lost)) {
                 Ok(file) => self.written = file.metadata().map_or(before, |metadata| metadata.len()),
                 Err(error) => self.fail(error),
             }
@@ -303,8 +351,9 @@ impl Recording {
             image: self.image,
             path: self.path,
             bytes: self.written,
-            events: self.events,
+            events: self.events.all,
             totals,
+            meter,
             sampled,
             command,
             problem,

@@ -63,7 +63,6 @@ impl Session {
             header.sample_seed.store(seed, Ordering::Relaxed);
             header.budget_millionths.store(budget_millionths, Ordering::Relaxed);
         }
-        header.command_pid.store(std::process::id(), Ordering::Relaxed);
         header.agent_path.set([agent_path.as_bytes()]);
         header.session_path.set([session.memory.path.as_bytes()]);
         header.magic.store(MAGIC, Ordering::Release);
@@ -162,6 +161,24 @@ impl Segment {
             self.rings.push((place, map));
         }
         Ok(())
+    }
+
+    /// Bytes of the segment that take memory.
+    pub(crate) fn touched_bytes(&self) -> u64 {
+        use std::os::fd::AsRawFd;
+        let (fd, end) = (self.file.as_raw_fd(), self.offset + STRIDE);
+        // SAFETY: the descriptor is our own, and nobody else relies on its position.
+        let seek = |from: u64, what| unsafe { libc::lseek(fd, from as libc::off_t, what) };
+        let (mut at, mut sum) = (self.offset, 0);
+        // Each run of pages with something in them: no more of them than rings, twice.
+        while let Ok(start) = u64::try_from(seek(at, libc::SEEK_DATA))
+            && start < end
+        {
+            let stop = u64::try_from(seek(start, libc::SEEK_HOLE)).unwrap_or(end).min(end);
+            sum += stop.saturating_sub(start);
+            at = stop.max(start + 1);
+        }
+        sum
     }
 
     /// The rings that are mapped, in the order of their numbers.

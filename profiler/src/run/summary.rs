@@ -2,6 +2,7 @@
 
 use super::drain::Outcome;
 use super::recording::Finished;
+use grapnel_analysis::report::cost;
 use grapnel_analysis::report::words::{counted, duration, grouped, human_bytes, quoted};
 use grapnel_trace::Exit;
 use std::ffi::OsStr;
@@ -60,6 +61,7 @@ fn summarise(text: &mut String, program: &OsStr, pid: u32, exit: Exit, own: &Fin
         false => totals.allocations + totals.reallocations + totals.frees,
     };
     let per_event = if events == 0 { 0.0 } else { own.bytes as f64 / events as f64 };
+    let (cost, cost_in_words) = cost::of_the_program(&own.meter);
     let mut lost = match totals.lost_events {
         0 => "none lost".to_owned(),
         lost => format!("{} LOST", counted(lost, "event")),
@@ -91,6 +93,7 @@ fn summarise(text: &mut String, program: &OsStr, pid: u32, exit: Exit, own: &Fin
   peak           {:>14}  at {}
   live at end    {:>14}  in {}
   events         {:>14}  {lost}
+  recording      {cost:>14}  {cost_in_words}
   trace          {} ({}, {per_event:.1} bytes per event)
   children       {processes}
   next           grapnel report {}

@@ -3,20 +3,32 @@
 //! # Safety
 //! System calls on live values.
 
+use super::process::cpu_ns;
 use super::signals::stop_was_asked_for;
 use std::ffi::c_int;
 use std::io;
 
-/// Waits for the child's end and returns its status as `waitpid` gives it.
-pub(crate) fn reap(pid: libc::pid_t) -> c_int {
+/// Waits for the child's end and returns its status as `waitpid` gives it, and its processor time in nanoseconds.
+pub(crate) fn reap(pid: libc::pid_t) -> (c_int, u64) {
     let mut status = 0;
+    let mut cpu = 0;
     loop {
+        // It can be asked how long it ran until it is reaped.
+        // SAFETY: leaves the child as it is, and fills in a live structure.
+        let ended = unsafe {
+            let mut info: libc::siginfo_t = std::mem::zeroed();
+            let events = libc::WEXITED | libc::WSTOPPED | libc::WNOWAIT;
+            libc::waitid(libc::P_PID, pid.unsigned_abs(), &mut info, events)
+        };
+        if ended == 0 {
+            cpu = cpu_ns(pid.unsigned_abs()).unwrap_or(cpu);
+        }
         // SAFETY: `status` is live.
         match unsafe { libc::waitpid(pid, &mut status, libc::WUNTRACED) } {
             -1 if io::Error::last_os_error().raw_os_error() == Some(libc::EINTR) => {}
-            -1 => return status,
+            -1 => return (status, cpu),
             _ if libc::WIFSTOPPED(status) => stop_with_program(pid),
-            _ => return status,
+            _ => return (status, cpu),
         }
     }
 }

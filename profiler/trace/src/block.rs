@@ -32,6 +32,8 @@ pub enum BlockKind {
     Events = 2,
     /// How the recording ended; the last block of a trace that was ended in order.
     End = 3,
+    /// What the recording has cost so far: a [`crate::Meter`], which replaces any before.
+    Meter = 4,
 }
 
 /// The head of a block.

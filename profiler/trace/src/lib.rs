@@ -24,6 +24,7 @@ pub mod error;
 pub mod event;
 pub mod heap;
 pub mod mapping;
+pub mod meter;
 mod model;
 #[cfg(feature = "file")]
 pub mod reader;
@@ -39,4 +40,5 @@ pub mod writer;
 pub use error::Error;
 pub use event::{Event, Exit, Module, ProcessInfo, Source};
 pub use mapping::{Mapped, MappingEvent};
+pub use meter::Meter;
 pub use release::{Alignment, FreedAs, Release};

@@ -5,6 +5,7 @@ use crate::decode::BlockDecoder;
 use crate::error::Error;
 use crate::event::{Event, Exit, ProcessInfo};
 use crate::heap::HeapEvent;
+use crate::meter::Meter;
 use crate::varint::get;
 use crate::writer::checksum;
 use std::io::{ErrorKind, Read};
@@ -33,6 +34,7 @@ pub struct Reader<R: Read> {
     offset: u64,
     time: u64,
     end: Option<End>,
+    meter: Option<Meter>,
     cut: bool,
     pending_time: Option<u64>,
 }
@@ -78,6 +80,7 @@ impl<R: Read> Reader<R> {
             offset: FILE_HEADER as u64,
             time: 0,
             end: None,
+            meter: None,
             cut: false,
             pending_time: None,
         };
@@ -100,6 +103,11 @@ impl<R: Read> Reader<R> {
     /// How it ended: known once the last event was read, and only if the trace was ended in order.
     pub fn end(&self) -> Option<End> {
         self.end
+    }
+
+    /// What the recording had cost, as far as that was written down by the last event that was read.
+    pub fn meter(&self) -> Option<Meter> {
+        self.meter
     }
 
     /// Whether the file ended in the middle of a block: the recording was cut short, or still goes on.
@@ -156,6 +164,9 @@ impl<R: Read> Reader<R> {
                 if header.kind == BlockKind::End as u8 {
                     let end = decode_end(&self.block);
                     self.end = Some(end.ok_or_else(|| self.damaged("the end can't be read"))?);
+                } else if header.kind == BlockKind::Meter as u8 {
+                    let meter = Meter::decode(&self.block);
+                    self.meter = Some(meter.ok_or_else(|| self.damaged("its cost can't be read"))?);
                 }
                 self.block.clear();
             }

@@ -146,6 +146,11 @@ impl<'a> Producer<'a> {
         self.tail - self.look() >= self.capacity() / 2
     }
 
+    /// A word that was written, by its position. One that is older than the ring is large has been overwritten.
+    pub fn written(&self, position: u64) -> u64 {
+        self.words.get((position & self.mask) as usize).map_or(0, |word| word.load(Ordering::Relaxed))
+    }
+
     /// Words written since the ring was made.
     pub fn position(&self) -> u64 {
         self.tail

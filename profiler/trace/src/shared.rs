@@ -4,6 +4,7 @@
 //! [`SegmentHeader`], then its rings; memory is used only where something was written. Everything is atomics
 //! in `repr(C)`, so that a reference to it is valid whatever another process wrote there.
 
+use crate::meter::MeterCells;
 use crate::ring::RingControl;
 use crate::wire::SHARDS;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -11,7 +12,7 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 /// First word of a session.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"GRAPNEL\x01");
 /// Changes with every change of the layout: command and agent must be of one build.
-pub const LAYOUT: u32 = 3;
+pub const LAYOUT: u32 = 4;
 
 /// Room for a path or a command line in shared memory.
 pub const TEXT_BYTES: usize = 4096;
@@ -93,13 +94,10 @@ pub struct SessionHeader {
     pub max_frames: AtomicU32,
     /// Not zero: nothing more is recorded, everybody passes through.
     pub stopped: AtomicU32,
-    /// The command's process id.
-    pub command_pid: AtomicU32,
     /// Processes that could not be followed.
     pub unfollowed: AtomicU32,
     /// How many execs are under way that will look for the agent. One that is killed stays counted.
     pub execs: AtomicU32,
-    _pad0: AtomicU32,
     /// A robust process-shared lock that the drain holds while it lives. Its first word is the futex word,
     /// in which the kernel sets [`OWNER_DIED`] when the drain dies however it dies.
     pub owner: [AtomicU32; 16],
@@ -172,6 +170,8 @@ pub struct SegmentHeader {
     pub started_ns: AtomicU64,
     /// Bytes of the agent's own memory in the process, rings left out.
     pub agent_bytes: AtomicU64,
+    /// What recording costs the process.
+    pub meter: MeterCells,
     /// The arguments.
     pub command: Text,
     /// The executable's path.

@@ -5,6 +5,7 @@ use crate::encode::BlockEncoder;
 use crate::error::Error;
 use crate::event::{Event, Exit, ProcessInfo};
 use crate::heap::HeapEvent;
+use crate::meter::Meter;
 use crate::varint::put;
 use std::io::Write;
 use xxhash_rust::xxh64::Xxh64;
@@ -73,6 +74,14 @@ impl<W: Write> Writer<W> {
         self.content = content;
         self.encoder.clear();
         result
+    }
+
+    /// Says what the recording has cost until `time_ns`.
+    ///
+    /// # Errors
+    /// When the file can't be written.
+    pub fn meter(&mut self, meter: &Meter, time_ns: u64) -> Result<(), Error> {
+        self.block(BlockKind::Meter, time_ns, &meter.encode())
     }
 
     /// Ends the trace in order. `duration` in nanoseconds.

@@ -4,7 +4,7 @@
 
 use grapnel_trace::reader::Reader;
 use grapnel_trace::writer::Writer;
-use grapnel_trace::{Error, Event, Exit, ProcessInfo, Source};
+use grapnel_trace::{Error, Event, Exit, Meter, ProcessInfo, Source};
 
 fn info() -> ProcessInfo {
     ProcessInfo {
@@ -51,6 +51,24 @@ fn read(bytes: &[u8]) -> Result<(Vec<Event>, Reader<&[u8]>), Error> {
 
 fn without_time(events: Vec<Event>) -> Vec<Event> {
     events.into_iter().filter(|event| !matches!(event, Event::Time(_))).collect()
+}
+
+#[test]
+fn the_last_meter_counts() {
+    let events = events(100);
+    let meter = |drain_cpu_ns| Meter { drain_cpu_ns, agent_bytes: u64::MAX, ..Meter::default() };
+    let mut writer = Writer::new(Vec::new(), &info(), 1).unwrap();
+    events.iter().for_each(|event| writer.push(event).unwrap());
+    writer.meter(&meter(1), 5).unwrap();
+    writer.flush().unwrap();
+    let cut = writer.written() as usize;
+    writer.meter(&meter(2), 6).unwrap();
+    let file = writer.finish(None, 7, 0).unwrap();
+    let (back, reader) = read(&file).unwrap();
+    assert_eq!((without_time(back), reader.meter()), (without_time(events), Some(meter(2))));
+    let (_, reader) = read(&file[..cut]).unwrap();
+    assert_eq!(reader.meter(), Some(meter(1)));
+    assert_eq!(read(&write(&[])).unwrap().1.meter(), None);
 }
 
 #[test]

@@ -18,10 +18,11 @@ use super::mappings::MappingsForm;
 use super::mismatches::{fault_name, is_seen_whole, release_name};
 use super::words::source_name;
 use crate::Analysis;
+use crate::overhead::Overhead;
 use crate::symbols::Symbols;
 use crate::weight::{Errors, Sampling};
-use grapnel_trace::Source;
 use grapnel_trace::event::Exit;
+use grapnel_trace::{Meter, Source};
 use serde::Serialize;
 use serde::ser::{SerializeSeq, Serializer};
 use std::borrow::Cow;
@@ -71,6 +72,7 @@ pub fn write(
             recorded,
             errors: ErrorsForm::of(&errors),
         }),
+        recorder: analysis.meter.as_ref().map(RecorderForm::of),
         sites: SiteList { analysis, symbols, top },
         mismatches: MismatchList { analysis, symbols },
         mappings: MappingsForm { analysis, symbols, top },
@@ -86,6 +88,7 @@ struct Report<'r, 's, 'a> {
     process: Process<'r>,
     totals: Totals,
     sampling: Option<SamplingForm>,
+    recorder: Option<RecorderForm>,
     sites: SiteList<'r, 's, 'a>,
     mismatches: MismatchList<'r, 's, 'a>,
     mappings: MappingsForm<'r, 's, 'a>,
@@ -143,6 +146,43 @@ impl ErrorsForm {
             [allocations, allocated_bytes, live_allocations, live_bytes, peak_bytes]
                 .map(|error| error.ceil() as u64);
         Self { allocations, allocated_bytes, live_allocations, live_bytes, peak_bytes }
+    }
+}
+
+/// What the recording cost. Estimates are rounded, their errors rounded up.
+#[derive(Serialize)]
+struct RecorderForm {
+    events: u64,
+    timed_events: u64,
+    added_ns: Option<u64>,
+    added_ns_error: Option<u64>,
+    program_cpu_ns: Option<u64>,
+    slowdown_percent: Option<u64>,
+    setup_ns: u64,
+    waited_ns: u64,
+    drain_cpu_ns: u64,
+    agent_bytes: u64,
+    shared_bytes: u64,
+    command_bytes: u64,
+}
+
+impl RecorderForm {
+    fn of(meter: &Meter) -> Self {
+        let overhead = Overhead::of(meter);
+        Self {
+            events: overhead.events,
+            timed_events: overhead.timed,
+            added_ns: overhead.added.map(|added| added.value.round() as u64),
+            added_ns_error: overhead.added.map(|added| added.error.ceil() as u64),
+            program_cpu_ns: overhead.program_cpu_ns,
+            slowdown_percent: overhead.slowdown_percent().map(|slowdown| slowdown.value.round() as u64),
+            setup_ns: meter.setup_ns,
+            waited_ns: meter.waited_ns,
+            drain_cpu_ns: meter.drain_cpu_ns,
+            agent_bytes: meter.agent_bytes,
+            shared_bytes: meter.shared_bytes,
+            command_bytes: meter.command_bytes,
+        }
     }
 }
 

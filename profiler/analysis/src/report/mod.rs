@@ -1,5 +1,6 @@
 //! An analysis in the forms that people and programs read.
 
+pub mod cost;
 pub mod json;
 mod mappings;
 mod mismatches;

@@ -2,7 +2,7 @@
 
 use super::stack::StackPrinter;
 use super::words::{counted, duration, folded, grouped, harmless, human_bytes, quoted, share};
-use super::{mappings, mismatches};
+use super::{cost, mappings, mismatches};
 use crate::Analysis;
 use crate::sites::Site;
 use crate::symbols::Symbols;
@@ -165,6 +165,11 @@ fn totals(out: &mut impl Write, analysis: &Analysis, options: &TextOptions) -> i
                 human_bytes(mean)
             ),
         )?,
+    }
+    if let Some(meter) = &analysis.meter {
+        let (figure, rest) = cost::of_the_program(meter);
+        row("recording", &figure, rest)?;
+        row("", "", cost::besides(meter))?;
     }
     writeln!(out)
 }
