@@ -43,7 +43,8 @@ const EXPORT_EXAMPLES: &str = "Examples:
   grapnel export --measure live -o leaks.svg t.grapnel
   grapnel export -o t.pb.gz t.grapnel && go tool pprof -http : t.pb.gz
   grapnel export --format collapsed t.grapnel | sort | uniq -c
-  grapnel export -o t.csv t.grapnel && duckdb -c 'from \"t.csv\" limit 10'";
+  grapnel export -o t.firefox.json.gz t.grapnel   # for profiler.firefox.com
+  grapnel export -o t.parquet t.grapnel && duckdb -c \"from 't.parquet' limit 10\"";
 
 const RELOCATE_EXAMPLES: &str = "Examples:
   grapnel relocate --explain --isa x86_64 --from 0x401000 --to 0x7f00000000 \\

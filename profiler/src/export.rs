@@ -45,10 +45,20 @@ enum Format {
     Heaptrack,
     /// For `ms_print` and massif-visualizer (.massif, massif.out.*)
     Massif,
+    /// For Valgrind's dh_view.html (.dhat, dhat.out.*)
+    Dhat,
+    /// For the Firefox Profiler (.firefox.json, .firefox.json.gz)
+    Firefox,
+    /// Android's native heap dump: what was live at the end (.heapdump.txt)
+    Android,
+    /// A row for each site, for DuckDB and its like (.parquet)
+    Parquet,
+    /// A row for each block that came or went (.events.parquet)
+    ParquetEvents,
 }
 
 impl Format {
-    const ENDINGS: [(&'static str, Self); 12] = [
+    const ENDINGS: [(&'static str, Self); 18] = [
         (".collapsed", Self::Collapsed),
         (".folded", Self::Collapsed),
         (".svg", Self::Svg),
@@ -61,13 +71,26 @@ impl Format {
         (".heaptrack.gz", Self::Heaptrack),
         (".heaptrack.zst", Self::Heaptrack),
         (".massif", Self::Massif),
+        (".dhat", Self::Dhat),
+        (".firefox.json", Self::Firefox),
+        (".firefox.json.gz", Self::Firefox),
+        (".heapdump.txt", Self::Android),
+        (".events.parquet", Self::ParquetEvents),
+        (".parquet", Self::Parquet),
     ];
 
     fn of_name(path: &Path) -> Option<Self> {
         let name = path.file_name()?.to_string_lossy().to_lowercase();
         let ending = Self::ENDINGS.iter().find(|(ending, _)| name.ends_with(ending));
-        // As Valgrind calls it.
-        ending.map(|(_, format)| *format).or_else(|| name.starts_with("massif.out").then_some(Self::Massif))
+        // As Valgrind calls them.
+        let valgrinds = [("massif.out", Self::Massif), ("dhat.out", Self::Dhat)];
+        let ending = ending.or_else(|| valgrinds.iter().find(|(start, _)| name.starts_with(start)));
+        ending.map(|(_, format)| *format)
+    }
+
+    /// Whether a terminal can't show it.
+    fn is_binary(self) -> bool {
+        matches!(self, Self::Pprof | Self::Parquet | Self::ParquetEvents)
     }
 }
 
@@ -126,7 +149,7 @@ pub(crate) fn run(args: &ExportArgs) -> Result<ExitCode, ExportError> {
         let endings: Vec<&str> = Format::ENDINGS.iter().map(|(ending, _)| *ending).collect();
         ExportError::NoFormat { endings: endings.join(", ") }
     })?;
-    if format == Format::Pprof && args.output.is_none() && io::stdout().is_terminal() {
+    if format.is_binary() && args.output.is_none() && io::stdout().is_terminal() {
         return Err(ExportError::Binary);
     }
     if let Some(path) = args.output.as_deref().filter(|path| is_same_file(path, &args.trace)) {
@@ -165,7 +188,7 @@ fn is_same_file(one: &Path, two: &Path) -> bool {
     identity(one).is_some_and(|one| Some(one) == identity(two))
 }
 
-/// heaptrack takes files that are compressed, and knows them by their names.
+/// heaptrack and the Firefox Profiler take files that are compressed; heaptrack knows them by their names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Packing {
     None,
@@ -175,9 +198,11 @@ enum Packing {
 
 impl Packing {
     fn of(format: Format, path: Option<&Path>) -> Self {
-        match path.and_then(Path::extension).filter(|_| format == Format::Heaptrack) {
-            Some(ending) if ending.eq_ignore_ascii_case("gz") => Self::Gzip,
-            Some(ending) if ending.eq_ignore_ascii_case("zst") => Self::Zstd,
+        let ending = path.and_then(Path::extension);
+        let is = |name| ending.is_some_and(|ending| ending.eq_ignore_ascii_case(name));
+        match format {
+            Format::Heaptrack | Format::Firefox if is("gz") => Self::Gzip,
+            Format::Heaptrack if is("zst") => Self::Zstd,
             _ => Self::None,
         }
     }
@@ -241,6 +266,11 @@ impl From<Format> for export::Format {
             Format::Csv => Self::Csv,
             Format::Heaptrack => Self::Heaptrack,
             Format::Massif => Self::Massif,
+            Format::Dhat => Self::Dhat,
+            Format::Firefox => Self::Firefox,
+            Format::Android => Self::Android,
+            Format::Parquet => Self::ParquetSites,
+            Format::ParquetEvents => Self::ParquetEvents,
         }
     }
 }

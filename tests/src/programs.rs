@@ -12,7 +12,7 @@ pub fn sources() -> PathBuf {
 }
 
 /// Cargo's target directory: this very executable lies somewhere in `<target>/<profile>/`.
-fn target_dir() -> PathBuf {
+pub fn target_dir() -> PathBuf {
     let own = std::env::current_exe().expect("/proc/self/exe can be read");
     let found = own.ancestors().find(|dir| dir.join("CACHEDIR.TAG").exists());
     found.map_or_else(std::env::temp_dir, Path::to_path_buf)

@@ -20,7 +20,8 @@ pub(crate) trait Player: Watcher {
     }
 }
 
-/// Tells `player` what the events did that `analysis` is of. The trace may have grown since; what came later is left out.
+/// Tells `player` what the events did that `analysis` is of, and gives what is live after them. The trace may have grown since;
+/// what came later is left out.
 ///
 /// # Errors
 /// What reading gives, where the first pass found nothing wrong; of a sample, [`io::ErrorKind::InvalidInput`].
@@ -28,7 +29,7 @@ pub(crate) fn replay<R: Read>(
     mut reader: Reader<R>,
     analysis: &Analysis,
     player: &mut impl Player,
-) -> io::Result<()> {
+) -> io::Result<LiveBlocks> {
     if analysis.sampling.is_some() {
         let message = "this format tells of single blocks, and the trace has a sample of them: choose another, such as pprof";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
@@ -54,5 +55,5 @@ pub(crate) fn replay<R: Read>(
             Some(_) | None => break,
         }
     }
-    Ok(())
+    Ok(live)
 }

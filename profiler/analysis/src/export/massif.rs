@@ -3,13 +3,12 @@
 //! Snapshots of the live bytes at equal distances, one more at the peak and one at the end; these two say which stacks held
 //! them. Like Massif's own, their trees leave out what held less than a hundredth.
 
-use super::stack::{CUT, NO_STACK, name};
+use super::labels::Labels;
 use super::{Measure, command};
 use crate::Analysis;
 use crate::live::{Block, Totals, Watcher};
 use crate::replay::{Player, replay};
 use crate::report::words::harmless;
-use crate::stacks::Node;
 use crate::symbols::Symbols;
 use grapnel_trace::reader::Reader;
 use std::collections::HashMap;
@@ -79,26 +78,6 @@ impl Watcher for Line {
     fn restored(&mut self, _: u64, _: Block, _: bool) {}
 }
 
-/// Each place's frames as text, innermost first.
-#[derive(Default)]
-struct Labels {
-    texts: Vec<String>,
-    known: HashMap<String, u32>,
-    places: HashMap<(u32, u64, u8), Vec<u32>>,
-}
-
-impl Labels {
-    fn of_text(&mut self, text: String) -> u32 {
-        if let Some(&known) = self.known.get(&text) {
-            return known;
-        }
-        let index = self.texts.len() as u32;
-        self.texts.push(text.clone());
-        self.known.insert(text, index);
-        index
-    }
-}
-
 /// A stack's bytes, and how far it has been looked at: the node, and how many of its frames are done.
 #[derive(Clone, Copy)]
 struct Held {
@@ -148,7 +127,7 @@ impl Trees<'_, '_> {
                 pending.push((depth + 1, text, below.bytes, Vec::new()));
             }
             for Caller { label, bytes, stacks } in callers.into_iter().rev() {
-                pending.push((depth + 1, self.labels.texts[label as usize].clone(), bytes, stacks));
+                pending.push((depth + 1, self.labels.text(label).to_owned(), bytes, stacks));
             }
         }
         Ok(())
@@ -181,15 +160,10 @@ impl Trees<'_, '_> {
         let Some(node) = analysis.stacks.node(held.node) else {
             // A site without a stack, as opposed to a stack that ends here.
             let first = held.done == 0;
-            let label = first.then(|| self.labels.of_text(format!("0x0: {NO_STACK}")))?;
+            let label = first.then(|| self.labels.of_no_stack())?;
             return Some((label, Held { done: 1, ..held }));
         };
-        let key = (node.module, node.pc, node.flags);
-        if !self.labels.places.contains_key(&key) {
-            let labels = self.label(node);
-            self.labels.places.insert(key, labels);
-        }
-        let labels = &self.labels.places[&key];
+        let labels = self.labels.of_node(analysis, self.symbols, node);
         let &label = labels.get(held.done)?;
         let next = match held.done + 1 < labels.len() {
             true => Held { done: held.done + 1, ..held },
@@ -197,28 +171,5 @@ impl Trees<'_, '_> {
             false => Held { node: node.parent, done: usize::from(node.parent == 0), ..held },
         };
         Some((label, next))
-    }
-
-    fn label(&mut self, node: &Node) -> Vec<u32> {
-        if node.is_truncation() {
-            return vec![self.labels.of_text(format!("0x0: {CUT}"))];
-        }
-        let analysis = self.analysis;
-        let frames = self.symbols.frames(&analysis.modules, node);
-        let text = |frame| {
-            let place = match (crate::symbols::Frame::file(frame), frame.line()) {
-                (Some(file), Some(line)) => {
-                    let file = file.rsplit('/').next().unwrap_or_default();
-                    format!(" ({}:{line})", harmless(file))
-                }
-                _ => match analysis.modules.get(node.module) {
-                    Some(module) => format!(" (in {})", harmless(&String::from_utf8_lossy(&module.path))),
-                    None => String::new(),
-                },
-            };
-            format!("{:#X}: {}{place}", node.pc, name(analysis, node, frame)).replacen("0X", "0x", 1)
-        };
-        let texts: Vec<String> = frames.iter().map(text).collect();
-        texts.into_iter().map(|text| self.labels.of_text(text)).collect()
     }
 }

@@ -9,14 +9,24 @@
 //! | [`Format::Csv`] | spreadsheets, DuckDB, pandas: a row for each site |
 //! | [`Format::Heaptrack`] | heaptrack's own window, and `heaptrack_print` |
 //! | [`Format::Massif`] | `ms_print`, massif-visualizer |
+//! | [`Format::Dhat`] | Valgrind's `dh_view.html`, the Firefox Profiler |
+//! | [`Format::Firefox`] | <https://profiler.firefox.com>, or a copy of it |
+//! | [`Format::Android`] | what reads Android's native heap dumps |
+//! | [`Format::ParquetSites`], [`Format::ParquetEvents`] | DuckDB, Spark and their like, many files at once |
 //!
 //! pprof and speedscope hold every [`Measure`], and let their user choose; collapsed stacks and flame graphs hold one.
-//! heaptrack and Massif show how memory came and went, for which the trace is read a second time.
+//! heaptrack, Massif, DHAT, the Firefox Profiler, Android's dumps and tables of events tell of single blocks, for which the trace
+//! is read a second time.
 
+mod android;
 mod collapsed;
 mod csv;
+mod dhat;
+mod firefox;
 mod heaptrack;
+mod labels;
 mod massif;
+mod parquet;
 mod pprof;
 mod profile;
 mod speedscope;
@@ -48,6 +58,16 @@ pub enum Format {
     Heaptrack,
     /// Massif's `massif.out`.
     Massif,
+    /// DHAT's `dhat.out`.
+    Dhat,
+    /// The Firefox Profiler's processed profile.
+    Firefox,
+    /// Android's native heap dump.
+    Android,
+    /// A Parquet table with a row for each site.
+    ParquetSites,
+    /// A Parquet table with a row for each block that came or went.
+    ParquetEvents,
 }
 
 /// Which figure of the sites is shown.
@@ -120,6 +140,11 @@ pub fn write<R: Read>(
         Format::Csv => csv::write(&mut out, analysis, symbols)?,
         Format::Heaptrack => heaptrack::write(&mut out, analysis, symbols, again()?)?,
         Format::Massif => massif::write(&mut out, analysis, symbols, again()?)?,
+        Format::Dhat => dhat::write(&mut out, analysis, symbols, again()?)?,
+        Format::Firefox => firefox::write(&mut out, analysis, symbols, again()?)?,
+        Format::Android => android::write(&mut out, analysis, symbols, again()?)?,
+        Format::ParquetSites => parquet::sites(&mut out, analysis, symbols)?,
+        Format::ParquetEvents => parquet::events(&mut out, analysis, again()?)?,
     }
     out.flush()
 }

@@ -1,55 +1,10 @@
-//! Exports: each is read back by the tool that it is for, and its figures are those of the report.
+//! Formats that hold the sites' figures, and what can go wrong with files.
 
+use crate::common::{RECORDED, REPORT, export, exported, measures, said_by};
 use grapnel_tests::programs;
-use grapnel_tests::report::Report;
-use grapnel_tests::run::{Case, Outcome, Recorded, grapnel, temporary_dir};
+use grapnel_tests::run::{Case, grapnel, temporary_dir};
 use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::LazyLock;
-
-static RECORDED: LazyLock<Recorded> =
-    LazyLock::new(|| Case::ours("leaks").arg(programs::library("leak_library")).recorded());
-static REPORT: LazyLock<Report> = LazyLock::new(|| RECORDED.report());
-
-/// The measures, and the figure of the whole report that each adds up to.
-fn measures() -> [(&'static str, u64); 5] {
-    let sum = |figure: fn(&grapnel_tests::report::Site) -> u64| REPORT.sites.iter().map(figure).sum();
-    [
-        ("peak", sum(|site| site.peak_bytes)),
-        ("live", sum(|site| site.live_bytes)),
-        ("allocated", sum(|site| site.allocated_bytes)),
-        ("allocations", sum(|site| site.allocations)),
-        ("temporary", sum(|site| site.temporary_allocations)),
-    ]
-}
-
-fn export(arguments: &[&dyn AsRef<OsStr>]) -> Outcome {
-    let trace = RECORDED.trace();
-    let mut all: Vec<&OsStr> = vec!["export".as_ref(), trace.as_os_str()];
-    all.extend(arguments.iter().map(|argument| argument.as_ref()));
-    grapnel(all)
-}
-
-/// Exports to a file of this name, and answers its path.
-fn exported(dir: &Path, name: &str, more: &[&str]) -> PathBuf {
-    let path = dir.join(name);
-    let mut arguments: Vec<&dyn AsRef<OsStr>> = vec![&"-o", &path];
-    arguments.extend(more.iter().map(|argument| argument as &dyn AsRef<OsStr>));
-    let outcome = export(&arguments);
-    assert!(outcome.status.success(), "{}", outcome.err());
-    assert_eq!(outcome.out(), "");
-    path
-}
-
-/// What a tool prints that must like the file.
-fn said_by(tool: &str, arguments: &[&OsStr]) -> String {
-    let output = Command::new(tool).args(arguments).env("HOME", "/nonexistent").output();
-    let output = output.unwrap_or_else(|error| panic!("{tool}: {error}"));
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{tool}: {text}{}", String::from_utf8_lossy(&output.stderr));
-    text
-}
+use std::path::Path;
 
 #[test]
 fn collapsed_stacks_add_up() {
@@ -151,64 +106,6 @@ fn a_table_can_be_imported() {
         format!("select count(*) from sites where stack like '%main%' and place like '%leaks.c:{line}'");
     let text = said_by("sqlite3", &[":memory:".as_ref(), import.as_ref(), place.as_ref()]);
     assert_ne!(text.trim(), "0");
-}
-
-/// The figures of collapsed stacks, added up.
-fn sum_of(stacks: &Path) -> u64 {
-    let text = std::fs::read_to_string(stacks).unwrap();
-    text.lines().map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum()
-}
-
-#[test]
-fn heaptrack_sees_the_same_totals() {
-    let dir = temporary_dir();
-    let totals = &REPORT.totals;
-    let figures = [
-        ("allocations", totals.allocations + totals.reallocations),
-        ("peak", totals.peak_bytes),
-        ("leaked", totals.live_bytes),
-    ];
-    for name in ["plain.heaptrack", "app.heaptrack.gz", "app.heaptrack.zst"] {
-        let file = exported(dir.path(), name, &[]);
-        for (cost, figure) in figures {
-            let stacks = dir.path().join("stacks.txt");
-            // Some of its own suppressions hide what the dynamic linker keeps.
-            let options = ["--disable-builtin-suppressions", "--flamegraph-cost-type", cost, "-F"];
-            let arguments = options.map(OsStr::new);
-            let all = [&arguments[..], &[stacks.as_os_str(), "-f".as_ref(), file.as_os_str()]].concat();
-            let said = said_by("heaptrack_print", &all);
-            assert!(said.contains("leak_library"), "the command: {said}");
-            assert_eq!(sum_of(&stacks), figure, "{name}, {cost}");
-            if cost == "leaked" {
-                let stacks = std::fs::read_to_string(stacks).unwrap();
-                assert!(
-                    stacks.lines().any(|line| line.contains("main") && line.contains("leak")),
-                    "{stacks}"
-                );
-            }
-        }
-    }
-}
-
-#[test]
-fn ms_print_sees_peak_and_end() {
-    let dir = temporary_dir();
-    for name in ["app.massif", "massif.out.7"] {
-        let file = exported(dir.path(), name, &[]);
-        let said = said_by("ms_print", &["--threshold=0".as_ref(), file.as_os_str()]);
-        let wholes: Vec<u64> = said
-            .lines()
-            .filter_map(|line| {
-                line.strip_suffix("(heap allocation functions) malloc/new/new[], --alloc-fns, etc.")
-            })
-            .map(|line| {
-                let bytes = line.trim().trim_end_matches("B)").rsplit('(').next().unwrap();
-                bytes.replace(',', "").parse().unwrap()
-            })
-            .collect();
-        assert_eq!(wholes, [REPORT.totals.peak_bytes, REPORT.totals.live_bytes], "{said}");
-        assert!(said.contains(": main (leaks.c:"), "{said}");
-    }
 }
 
 #[test]

@@ -1,0 +1,5 @@
+//! Exports: each is read back by the tool that it is for, and its figures are those of the report.
+
+mod blocks;
+mod common;
+mod sites;
