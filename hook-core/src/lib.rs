@@ -55,12 +55,14 @@
 //! # On 32-bit Arm
 //! A32 and T32 code live in one process, and either may be hooked from either. Bit 0 of a function's address says which it
 //! is, in every address that goes in and out: that of a function, an original, or a place for a probe. Under QEMU 32-bit
-//! processes are tested in both sets, with Debian's libc, which is T32.
+//! processes are tested in both sets, with the libc of Debian's armhf, which is T32, and that of armel, which is A32.
 //! * Nothing in an object says how long its functions are but their symbols. Without [`Options::size`] no code behind the
 //!   first instructions is looked at ([`Proof::ExtentUnknown`]), and a probe wants its function's addresses
 //!   ([`Error::NoFunction`]). No padding is used.
-//! * A call whose return is listened to ends backtraces, and an exception that would pass it ends the program: the unwind
-//!   tables (EHABI32) can't say where the real return address is. Listeners of entries alone and replacements are passed.
+//! * Exceptions and backtraces pass a call whose return is listened to with the help of the unwinder's `_Unwind_VRS_Get` and
+//!   `_Unwind_VRS_Set`, as the dynamic linker finds them for this library. If there are none, as in a process that throws
+//!   nothing, a backtrace ends at such a call. An unwinder of another kind than the one that they belong to isn't to be expected
+//!   beside it.
 //! * At a function's entry R12 isn't kept in a set (AAPCS32, 6.1.1). The functions within functions of GNU C get their frame
 //!   in it: replace these by a [`Transaction`], whose originals keep all registers.
 //! * Arguments and results are words: one of 64 bits takes two, of which the first has an even number.
@@ -84,7 +86,8 @@
 //! then on the pages are memory of no file, and on AArch64 they aren't guarded by landing pads. A change that another tool
 //! makes to the same pages in that moment is lost. Pages that may be written are not exchanged, but refused.
 //! Under QEMU threads can't be asked what they may reach, since its own never answer: [`HookSet::reclaim`] frees nothing there
-//! with [`Liveness::Live`].
+//! with [`Liveness::Live`]. What depends on several processors' caches and on `membarrier` isn't shown by it either: it runs
+//! translated code, and a translation that has changed is dropped at once for all threads.
 //!
 //! # Known weaknesses
 //! * A stub that is left for good in the two instructions in which it claims a place for a return, by a handler that

@@ -71,7 +71,7 @@ const MOST_PATIENCE: usize = 32 * LEAST_PATIENCE;
 #[inline]
 pub(super) unsafe fn watch(link: &'static Link, saved: &mut Saved) {
     let call = saved.call();
-    let outer = point_at(saved.return_address).is_none();
+    let outer = native::point_at(saved.return_address).is_none();
     // No ABI allows a stack pointer that isn't aligned to words. The low bits are spoken for.
     let aligned = call & LOW == 0;
     let claimed = aligned.then(|| claim(call, saved.return_address, link.all_vectors(), outer));
@@ -293,15 +293,9 @@ fn leads_to(mut address: u64, number: usize) -> bool {
         if address == native::return_point(number) {
             return true;
         }
-        let Some(other) = point_at(address) else { return false };
+        let Some(other) = native::point_at(address) else { return false };
         // It doesn't change while the slot holds the point's address.
         address = native::return_word(other).load(Acquire);
     }
     false
-}
-
-/// The point with this address.
-fn point_at(address: u64) -> Option<usize> {
-    let number = native::number_of_return_point(address);
-    (native::return_point(number) == address && native::is_return_point(number)).then_some(number)
 }

@@ -85,6 +85,6 @@ pub(crate) struct Trial {
 pub use isa::Registers;
 pub(crate) use isa::*;
 pub(crate) use points::{
-    RETURN_POINTS, is_outer_point, is_return_point, number_of_return_point, return_point, return_points,
-    return_word,
+    RETURN_POINTS, is_outer_point, is_return_point, number_of_return_point, point_at, return_point,
+    return_points, return_word,
 };

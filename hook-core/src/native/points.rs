@@ -4,7 +4,8 @@
 //! has one word in memory, the real return address. Text and words come in pages; the first word of a page of text is the
 //! distance from each of its points to the point's word. So the unwind entry of the points can say where the return
 //! address is: in the word at that distance from the point. Unwinders find the entry as they find that of any function, and
-//! exceptions and backtraces pass through. Nothing is registered with them at run time, which would allocate.
+//! exceptions and backtraces pass through. Nothing is registered with them at run time, which would allocate. 32-bit Arm has
+//! entries of another kind, and a function that does the same.
 //!
 //! The text of the points is in `returns.rs` of each instruction set. A point and its word have places of one size, at whose
 //! start the word is; so the distance is that between the places.
@@ -54,6 +55,12 @@ pub(crate) fn return_point(number: usize) -> u64 {
 /// The number of the point at an address.
 pub(crate) fn number_of_return_point(at: u64) -> usize {
     (at as usize).wrapping_sub(grapnel_hook_return_points as *const () as usize) / POINT % RETURN_POINTS
+}
+
+/// The number of the point with this very address, if there is one.
+pub(crate) fn point_at(address: u64) -> Option<usize> {
+    let number = number_of_return_point(address);
+    (return_point(number) == address && is_return_point(number)).then_some(number)
 }
 
 /// The word in which unwinders find the real return address.

@@ -3,13 +3,12 @@
 use std::{
     ffi::CString,
     path::PathBuf,
-    process::Command,
     sync::atomic::{AtomicUsize, Ordering::Relaxed},
 };
 
 use grapnel_hook::{Hook, Liveness, Transaction, symbol};
 
-use crate::heap;
+use crate::{cc, heap};
 
 pub(crate) type Function = extern "C" fn(i32, i32, i32, i32, i32, i32) -> i64;
 
@@ -40,13 +39,11 @@ impl Library {
     pub(crate) fn load(set: &'static str) -> Self {
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/arm/functions.c");
         let file = std::env::temp_dir().join(format!("grapnel-arm-{set}-{}.so", std::process::id()));
-        let compiler =
-            std::env::var("GRAPNEL_ARM_CC").unwrap_or_else(|_| String::from("arm-linux-gnueabihf-gcc"));
-        let status = Command::new(&compiler)
+        let status = cc::command()
             .args(["-O2", "-shared", "-fPIC", &format!("-m{set}"), source, "-o"])
             .arg(&file)
             .status()
-            .expect("a C compiler for this machine (GRAPNEL_ARM_CC)");
+            .expect("a C compiler for this machine");
         assert!(status.success());
         let name = CString::new(file.to_str().unwrap()).unwrap();
         // SAFETY: the library has no constructors.

@@ -1,6 +1,9 @@
 //! Hooks in a 32-bit Arm process, where A32 and T32 code live side by side. One thread runs.
 
 #[cfg(target_arch = "arm")]
+#[path = "../common/cc.rs"]
+mod cc;
+#[cfg(target_arch = "arm")]
 mod compiled;
 #[cfg(target_arch = "arm")]
 mod heap;
@@ -8,6 +11,12 @@ mod heap;
 mod listeners;
 #[cfg(target_arch = "arm")]
 mod probes;
+#[cfg(target_arch = "arm")]
+#[path = "../sets/unwinding.rs"]
+mod unwinding;
+
+#[cfg(target_arch = "arm")]
+use listeners::{attach, remove};
 
 fn main() {
     #[cfg(target_arch = "arm")]
@@ -16,6 +25,7 @@ fn main() {
         heap::run();
         listeners::run();
         probes::run();
+        unwinding::run();
     }
     println!("ok");
 }

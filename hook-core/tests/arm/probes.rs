@@ -25,6 +25,7 @@ unsafe extern "C" fn count(hit: &mut Hit, data: *mut c_void) {
             "mov r0, #1", "mov r1, #2", "mov r2, #3", "mov r3, #4", "mov r12, #5", "mov lr, #6", "cmp r0, r1",
             out("r0") _, out("r1") _, out("r2") _, out("r3") _, out("r12") _, out("lr") _,
         );
+        #[cfg(target_abi = "eabihf")]
         std::arch::asm!("vmov.f64 d0, #1.0", "vmov.f64 d7, #1.0", out("d0") _, out("d7") _);
     }
 }
@@ -65,7 +66,7 @@ fn every_place(library: &Library, name: &str) -> (usize, usize) {
                 if name != "globals" {
                     assert_eq!(now, plain, "{} {name} probed at {:#x}", library.set, place - start);
                 }
-                remove(&mut set, attached);
+                remove(&mut set, attached).unwrap();
                 probed += 1;
             }
             Err(Error::Relocation { .. } | Error::InboundBranch { .. } | Error::Clobbers { .. }) => {
@@ -97,7 +98,7 @@ fn registers_are_changed(library: &Library) {
         let attached =
             attach(&mut set, |batch| batch.probe_with(at, range, probe, Options::default())).unwrap();
         assert_eq!(function(at)(5, 0, 0, 0, 0, 0), 106);
-        remove(&mut set, attached);
+        remove(&mut set, attached).unwrap();
     }
     assert_eq!(bytes(at), before);
 }

@@ -4,6 +4,8 @@
 //!
 //! loom runs the stores of one thread in their order, and lets no load see a store that comes later.
 
+#![cfg(target_arch = "x86_64")]
+
 extern crate alloc;
 
 mod arena;

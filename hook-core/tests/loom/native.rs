@@ -47,6 +47,10 @@ pub(crate) fn number_of_return_point(at: u64) -> usize {
     at.wrapping_sub(POINTS) as usize / 8 % RETURN_POINTS
 }
 
+pub(crate) fn point_at(address: u64) -> Option<usize> {
+    (0..RETURN_POINTS).find(|&number| is_return_point(number) && return_point(number) == address)
+}
+
 pub(crate) fn return_word(number: usize) -> &'static AtomicU64 {
     &WORDS[number]
 }

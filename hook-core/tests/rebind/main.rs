@@ -1,12 +1,13 @@
 //! Words of a library that hold the addresses of functions, bound to others and back.
 
+#[path = "../common/cc.rs"]
+mod cc;
 #[path = "../common/find.rs"]
 mod find;
 
 use std::{
     ffi::{CStr, CString},
     path::PathBuf,
-    process::Command,
 };
 
 use grapnel_hook::rebind::{NotDefined, Rebinding, Report};
@@ -21,7 +22,7 @@ impl Library {
     fn build(name: &str, flags: &[&str]) -> PathBuf {
         let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("lib{name}.so"));
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/rebind/library.c");
-        let output = Command::new("cc")
+        let output = cc::command()
             .args(["-O1", "-fPIC", "-shared", "-Wall", "-Werror", source, "-o"])
             .arg(&path)
             .args(flags)

@@ -56,15 +56,39 @@ fn panics_pass() {
     }
 }
 
-/// The return addresses of this thread's frames, as the unwinder of the C++ runtime sees them.
+/// Where a frame is on the stack.
+///
+/// # Safety
+/// The context is the unwinder's.
+#[cfg(not(target_arch = "arm"))]
+unsafe fn place(context: *mut c_void) -> usize {
+    unsafe extern "C" {
+        fn _Unwind_GetCFA(context: *mut c_void) -> usize;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { _Unwind_GetCFA(context) }
+}
+
+/// The same by the stack pointer: here only exceptions tell the other.
+#[cfg(target_arch = "arm")]
+unsafe fn place(context: *mut c_void) -> usize {
+    unsafe extern "C" {
+        fn _Unwind_VRS_Get(context: *mut c_void, class: u32, number: u32, kind: u32, to: *mut usize) -> u32;
+    }
+    let (mut sp, core, words) = (0, 0, 0);
+    // SAFETY: the caller's promise.
+    assert_eq!(unsafe { _Unwind_VRS_Get(context, core, 13, words, &raw mut sp) }, 0);
+    sp
+}
+
+/// The places of this thread's frames, as the unwinder of the C++ runtime sees them.
 pub(crate) fn frames() -> Vec<usize> {
     unsafe extern "C" {
         fn _Unwind_Backtrace(each: extern "C" fn(*mut c_void, *mut c_void) -> i32, data: *mut c_void) -> i32;
-        fn _Unwind_GetCFA(context: *mut c_void) -> usize;
     }
     extern "C" fn each(context: *mut c_void, frames: *mut c_void) -> i32 {
         // SAFETY: the unwinder's own context, and the list below.
-        unsafe { (*frames.cast::<Vec<usize>>()).push(_Unwind_GetCFA(context)) };
+        unsafe { (*frames.cast::<Vec<usize>>()).push(place(context)) };
         0
     }
     let mut frames: Vec<usize> = Vec::new();

@@ -3,15 +3,16 @@
 use std::{
     ffi::{CStr, CString},
     path::{Path, PathBuf},
-    process::Command,
 };
+
+use crate::cc;
 
 /// Builds a library of this name and number.
 pub(crate) fn build(name: &str, number: i32, flags: &[&str]) -> PathBuf {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("waiting");
     std::fs::create_dir_all(&folder).unwrap();
     let path = folder.join(format!("lib{name}.so"));
-    let output = Command::new("cc")
+    let output = cc::command()
         .args(["-O2", "-fPIC", "-shared", "-Wall", "-Werror", &format!("-DNUMBER={number}")])
         .arg(format!("-Wl,-soname,lib{name}.so.1"))
         .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/waiting/library.c"))

@@ -1,5 +1,7 @@
 //! Hooks that wait for libraries, which are loaded and unloaded.
 
+#[path = "../common/cc.rs"]
+mod cc;
 mod library;
 mod threads;
 

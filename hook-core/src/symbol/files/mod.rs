@@ -20,6 +20,7 @@ mod separate;
 mod table;
 
 use alloc::{ffi::CString, vec::Vec};
+use core::ffi::CStr;
 
 use object::{
     NativeEndian, ReadRef,
@@ -49,8 +50,15 @@ fn wide(field: impl Into<u64>) -> u64 {
 
 /// Where distributions keep debug files.
 const DEBUG_ROOT: &[u8] = b"/usr/lib/debug";
-/// The main program, whatever its path leads to by now. Of the process it would be lost once the main thread has ended.
-const PROGRAM: &[u8] = b"/proc/thread-self/exe";
+/// The main program, whatever its path leads to by now: as the main thread has it, which has none any more once it has ended,
+/// and as this thread does. Emulators put theirs into the first only.
+const PROGRAM: [&CStr; 2] = [c"/proc/self/exe", c"/proc/thread-self/exe"];
+
+/// The name that the main program can be opened by.
+fn program() -> &'static [u8] {
+    let [first, other] = PROGRAM;
+    if sys::Fd::open(first, libc::O_RDONLY).is_ok() { first.to_bytes() } else { other.to_bytes() }
+}
 
 /// Which kind of file symbols came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -94,7 +102,7 @@ impl FileSymbols {
     /// # Errors
     /// As [`Self::open`].
     pub fn open_in(module: &Module, roots: &[&[u8]]) -> Result<Self, FileError> {
-        let path = if module.name().is_empty() { PROGRAM } else { module.name() };
+        let path = if module.name().is_empty() { program() } else { module.name() };
         let own = match Self::own(module, path) {
             Ok(Own::Symbols(found)) => return Ok(found),
             other => other,
@@ -308,7 +316,8 @@ impl<'a> Opened<'a> {
 /// The path that a link stands for, for the main program.
 fn real_path(path: &[u8]) -> Vec<u8> {
     let mut buf = [0; 4096];
-    let link = (path == PROGRAM).then(|| CString::new(path).ok()).flatten();
+    let is_program = PROGRAM.iter().any(|name| name.to_bytes() == path);
+    let link = is_program.then(|| CString::new(path).ok()).flatten();
     let target = link.and_then(|link| sys::read_link(&link, &mut buf).ok());
     target.unwrap_or(path).into()
 }
