@@ -230,22 +230,23 @@ pub(crate) unsafe extern "C" fn entered(saved: &mut Saved) {
     // SAFETY: as above.
     saved.at_boundary(unsafe { native::site_of_stub(saved.stub) });
     saved.word = 0;
-    with_care(listener.guarded, || {
+    let told = with_care(listener.guarded, || {
         if let Some(enter) = listener.enter {
             // SAFETY: who attached the listener answers for it.
             unsafe { enter(Entry::of(saved), listener.data) };
         }
-        if listener.leave.is_some() {
-            // SAFETY: the return address is that of a call that is under way.
-            unsafe { returns::watch(link, saved) };
-        }
     });
+    if told && listener.leave.is_some() {
+        // SAFETY: the return address is that of a call that is under way.
+        unsafe { returns::watch(link, saved) };
+    }
 }
 
 /// A function has returned to a return point: says where it really returns to.
 ///
 /// # Safety
 /// Called by a return routine, with what it saved.
+#[inline]
 pub(crate) unsafe extern "C" fn take_return(saved: &mut Saved) -> u64 {
     let number = native::number_of_return_point(saved.return_address);
     let address = returns::take(number, saved.call());
@@ -258,6 +259,7 @@ pub(crate) unsafe extern "C" fn take_return(saved: &mut Saved) -> u64 {
 ///
 /// # Safety
 /// Called by a return routine, after [`take_return`] and when the return slot holds what it answered.
+#[inline]
 pub(crate) unsafe extern "C" fn returned(saved: &mut Saved) {
     let (link, word) = returns::release(saved.stub as usize);
     saved.word = word;
@@ -287,22 +289,30 @@ pub(crate) unsafe extern "C" fn probed(saved: &mut Saved) {
     });
 }
 
-/// Runs a listener so that `errno` is as before, and not inside another if it is guarded.
+/// Runs a listener so that `errno` is as before, and not inside another if it is guarded. Answers whether it ran.
 #[inline(always)]
-fn with_care(guarded: bool, listener: impl FnOnce()) {
+fn with_care(guarded: bool, listener: impl FnOnce()) -> bool {
     if silence::is_here() {
-        return;
+        return false;
     }
     let errno = Errno::keep();
+    if guarded {
+        return with_guard(errno, listener);
+    }
+    listener();
+    errno.restore();
+    true
+}
+
+/// Apart, so that listeners without a guard don't pay for its place on the stack.
+#[inline(never)]
+fn with_guard(errno: Errno, listener: impl FnOnce()) -> bool {
     let mut word = 0;
-    // One call of the listener in the code, which then is part of it.
-    let guard = match guarded.then(|| Guard::enter(&mut word)) {
-        Some(None) => return,
-        guard => guard.flatten(),
-    };
+    let Some(guard) = Guard::enter(&mut word) else { return false };
     listener();
     drop(guard);
     errno.restore();
+    true
 }
 
 /// Where `errno` lies from the thread pointer on; 0 while that isn't known.
@@ -333,19 +343,24 @@ pub(crate) fn with_errno_kept<T>(call: impl FnOnce() -> T) -> T {
 }
 
 /// `errno` as it was.
-struct Errno(*mut i32, i32);
+struct Errno(i32);
 
 impl Errno {
+    /// Where it lies. Asked for twice, which takes less than keeping it over a call.
+    #[inline(always)]
+    fn place() -> *mut i32 {
+        native::thread_pointer().wrapping_add_signed(ERRNO.load(Relaxed)) as *mut i32
+    }
+
     #[inline(always)]
     fn keep() -> Self {
-        let place = native::thread_pointer().wrapping_add_signed(ERRNO.load(Relaxed)) as *mut i32;
         // SAFETY: this thread's `errno` (`prepare` ran before the first listener was attached).
-        Self(place, unsafe { place.read() })
+        Self(unsafe { Self::place().read() })
     }
 
     #[inline(always)]
     fn restore(self) {
-        // SAFETY: as above.
-        unsafe { self.0.write(self.1) };
+        // SAFETY: as above. A call that is under way stays in its thread.
+        unsafe { Self::place().write(self.0) };
     }
 }

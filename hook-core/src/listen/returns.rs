@@ -22,8 +22,6 @@
 //! The return slot is written at the function's entry, where it belongs to the callee (System V ABI, 3.2.2). Other
 //! slots are only looked at, through the kernel, because their stacks may be gone.
 
-use core::ops::Range;
-
 use super::{
     Link, miss,
     places::{KINDS, LOOKS, POINTS, SCARCE},
@@ -173,70 +171,51 @@ pub(super) fn settle(link: &'static Link) {
 #[inline]
 fn claim(slot: usize, returns_to: u64, all_vectors: bool, outer: bool) -> Option<usize> {
     const FEW: usize = 32;
-    let search = Search::of(slot, all_vectors, outer);
-    (0..FEW.min(search.range.len()))
-        .map(|i| search.number(i))
-        .find(|&number| search.takes(number))
-        .or_else(|| search.on(slot, returns_to))
+    (0..FEW)
+        .map(|i| native::return_point_to_try(slot, i, all_vectors, outer))
+        .find(|&number| takes(number))
+        .or_else(|| claim_where_scarce(slot, returns_to, all_vectors, outer))
 }
 
-/// A search for a free point of one kind.
-struct Search {
-    range: Range<usize>,
-    start: usize,
-    all_vectors: bool,
-    outer: bool,
+/// Takes a place, if it is a point and free.
+#[inline]
+fn takes(number: usize) -> bool {
+    let state = &POINTS[number % RETURN_POINTS].state;
+    native::is_return_point(number)
+        && state.load(Relaxed) == 0
+        && state.compare_exchange(0, CLAIMED, Acquire, Relaxed).is_ok()
 }
 
-impl Search {
-    #[inline]
-    fn of(slot: usize, all_vectors: bool, outer: bool) -> Self {
-        let start = (slot as u64 >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
-        Self { range: native::return_points(all_vectors), start: start as usize, all_vectors, outer }
+/// Takes a point where others are, and then wherever one is.
+#[cold]
+#[inline(never)]
+fn claim_where_scarce(slot: usize, returns_to: u64, all_vectors: bool, outer: bool) -> Option<usize> {
+    SCARCE.store(true, Relaxed);
+    let kind = &KINDS[usize::from(all_vectors)][usize::from(outer)];
+    let all = native::return_points(all_vectors);
+    // A deep recursion meets this at each call, and so do others meanwhile.
+    let returned = kind.returned.load(Relaxed);
+    if all.contains(&returned) && native::is_outer_point(returned) == outer && takes(returned) {
+        return Some(returned);
     }
-
-    #[inline]
-    fn number(&self, i: usize) -> usize {
-        self.range.start + self.start.wrapping_add(i) % self.range.len()
+    if kind.is_patient() {
+        return None;
     }
-
-    #[inline]
-    fn takes(&self, number: usize) -> bool {
-        let state = &POINTS[number % RETURN_POINTS].state;
-        native::is_return_point(number)
-            && native::is_outer_point(number) == self.outer
-            && state.load(Relaxed) == 0
-            && state.compare_exchange(0, CLAIMED, Acquire, Relaxed).is_ok()
-    }
-
-    fn among_all(&self) -> Option<usize> {
-        (0..self.range.len()).map(|i| self.number(i)).find(|&number| self.takes(number))
-    }
-
-    /// Where others are, and then everywhere.
-    #[cold]
-    #[inline(never)]
-    fn on(&self, slot: usize, returns_to: u64) -> Option<usize> {
-        SCARCE.store(true, Relaxed);
-        let kind = &KINDS[usize::from(self.all_vectors)][usize::from(self.outer)];
-        // A deep recursion meets this at each call, and so do others meanwhile.
-        let returned = kind.returned.load(Relaxed);
-        if self.range.contains(&returned) && self.takes(returned) {
-            return Some(returned);
+    // Not all threads in one order.
+    let start = native::return_point_to_try(slot, 0, all_vectors, outer) - all.start;
+    let any = || {
+        let numbers = (0..all.len()).map(|i| all.start + (start + i) % all.len());
+        numbers.filter(|&number| native::is_outer_point(number) == outer).find(|&number| takes(number))
+    };
+    any().or_else(|| {
+        all.clone().for_each(|number| take_back(number, slot, returns_to));
+        let found = any();
+        match found {
+            None => kind.be_patient(),
+            Some(_) => kind.last.store(0, Relaxed),
         }
-        if kind.is_patient() {
-            return None;
-        }
-        self.among_all().or_else(|| {
-            self.range.clone().for_each(|number| take_back(number, slot, returns_to));
-            let found = self.among_all();
-            match found {
-                None => kind.be_patient(),
-                Some(_) => kind.last.store(0, Relaxed),
-            }
-            found
-        })
-    }
+        found
+    })
 }
 
 /// Frees a point whose call will never return.

@@ -86,5 +86,5 @@ pub use isa::Registers;
 pub(crate) use isa::*;
 pub(crate) use points::{
     RETURN_POINTS, is_outer_point, is_return_point, number_of_return_point, point_at, return_point,
-    return_points, return_word,
+    return_point_to_try, return_points, return_word,
 };

@@ -58,9 +58,23 @@ pub(crate) fn number_of_return_point(at: u64) -> usize {
 }
 
 /// The number of the point with this very address, if there is one.
-pub(crate) fn point_at(address: u64) -> Option<usize> {
-    let number = number_of_return_point(address);
-    (return_point(number) == address && is_return_point(number)).then_some(number)
+#[inline]
+pub(crate) fn point_at(at: u64) -> Option<usize> {
+    let offset = (at as usize).wrapping_sub(grapnel_hook_return_points as *const () as usize + POINT_OFFSET);
+    let number = offset / POINT;
+    (number < RETURN_POINTS && offset.is_multiple_of(POINT) && is_return_point(number)).then_some(number)
+}
+
+/// The number of the place that is tried as the `i`th for a return, by where it is. All of them are for the outermost
+/// listener of a call or none is, as asked for, and few are no points.
+#[inline]
+pub(crate) fn return_point_to_try(slot: usize, i: usize, all_vectors: bool, outer: bool) -> usize {
+    const FOURS: usize = HALF / 4;
+    let hash = (slot as u64 >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    // Of each four numbers the first is for listeners within.
+    let within = if outer { 1 + (hash >> 62).min(2) as usize } else { 0 };
+    let four = ((hash >> 40) as usize).wrapping_add(i) % FOURS;
+    return_points(all_vectors).start + 4 * four + within
 }
 
 /// The word in which unwinders find the real return address.

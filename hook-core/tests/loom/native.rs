@@ -55,6 +55,10 @@ pub(crate) fn return_word(number: usize) -> &'static AtomicU64 {
     &WORDS[number]
 }
 
+pub(crate) fn return_point_to_try(slot: usize, i: usize, _: bool, _: bool) -> usize {
+    ((slot - STACKS) / 8 + i) % RETURN_POINTS
+}
+
 /// The word at an address on a stack.
 pub(crate) fn on_stack(at: usize) -> &'static AtomicU64 {
     &STACK[(at - STACKS) / 8]

@@ -8,7 +8,7 @@
 
 use super::{
     registers::Saved,
-    save::{load_general, load_vectors, routine, save_general, save_vectors},
+    save::*,
     stub::{RETURN, WATCHED},
     vectors::{load_all, save_all, with_all_vectors},
 };
@@ -27,16 +27,14 @@ macro_rules! entry_routine {
             ".cfi_def_cfa rsp, 16",
             "lea rsp, [rsp - 304]",
             ".cfi_def_cfa_offset 320",
-            save_general!(),
-            "lea rax, [rsp + 312]",
-            "mov [rsp + 160], rax",
+            save!($vectors),
+            "lea rax, [rbp + 312]",
+            "mov [rbp + 160], rax",
             $before,
-            save_vectors!($vectors),
             "mov rdi, rbp",
             "call {entered}",
-            load_vectors!($vectors),
             $behind,
-            load_general!(),
+            load!($vectors),
             "lea rsp, [rsp + 304]",
             ".cfi_def_cfa_offset 16",
             "ret";
@@ -54,10 +52,10 @@ macro_rules! watching_routine {
             $name,
             $vectors,
             "lea rax, [rip + grapnel_hook_unwatched]
-             mov [rsp + {way_in}], rax",
-            "mov rax, [rsp + 304]
+             mov [rbp + {way_in}], rax",
+            "mov rax, [rbp + 304]
              add rax, {rest}
-             mov [rsp + 296], rax";
+             mov [rbp + 296], rax";
             way_in = const Saved::WAY_IN,
             rest = const WATCHED - RETURN,
             $($operands)*
@@ -86,15 +84,13 @@ macro_rules! probe_routine {
             ".cfi_def_cfa_offset 184",
             "lea rsp, [rsp - 256]",
             ".cfi_def_cfa_offset 440",
-            save_general!(),
+            save!($vectors),
             "cld",
-            "lea rax, [rsp + 440]",
-            "mov [rsp + 160], rax",
-            save_vectors!($vectors),
+            "lea rax, [rbp + 440]",
+            "mov [rbp + 160], rax",
             "mov rdi, rbp",
             "call {probed}",
-            load_vectors!($vectors),
-            load_general!(),
+            load!($vectors),
             "lea rsp, [rsp + 256]",
             ".cfi_def_cfa_offset 184",
             "popfq",

@@ -76,6 +76,11 @@ impl Saved {
     /// Says at which point the function returns, to the function and to whoever looks at its return slot meanwhile.
     pub(crate) fn set_return_address(&mut self, address: u64) {
         self.way_in = address - CALL_LEN;
+        self.return_to(address);
+    }
+
+    /// Changes the return slot, after all that was stored before.
+    pub(super) fn return_to(&mut self, address: u64) {
         // SAFETY: the slot is this call's, and others only look at it.
         unsafe { AtomicU64::from_ptr(&raw mut self.return_address) }.store(address, Release);
     }

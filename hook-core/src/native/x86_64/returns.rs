@@ -4,10 +4,14 @@
 //! # Safety
 //! The routines keep every register but those that the listener changes.
 
-use crate::native::points::{PAGE, RETURN_POINTS};
+use crate::{
+    listen,
+    native::points::{PAGE, RETURN_POINTS},
+};
 
 use super::{
-    save::{load_general, load_vectors, routine, save_general, save_vectors},
+    registers::Saved,
+    save::*,
     vectors::{load_all, save_all, with_all_vectors},
 };
 
@@ -59,23 +63,17 @@ macro_rules! return_routine {
             ".cfi_escape 0x10, 0x10, 0x0d, 0x38, 0x1c, 0x06, 0x09, 0xf0, 0x1a, 0x12, 0x0b, 0x00, 0xf0, 0x1a, 0x06, 0x22",
             "lea rsp, [rsp - 320]",
             ".cfi_def_cfa_offset 320",
-            save_general!(),
-            "lea rax, [rsp + 320]",
-            "mov [rsp + 160], rax",
-            save_vectors!($vectors),
+            save!($vectors),
+            "lea rax, [rbp + 320]",
+            "mov [rbp + 160], rax",
             "mov rdi, rbp",
-            "call {take}",
-            "mov [rbp + 312], rax",
             ".cfi_offset rip, -8",
-            "mov rdi, rbp",
             "call {returned}",
-            load_vectors!($vectors),
-            load_general!(),
+            load!($vectors),
             "lea rsp, [rsp + 312]",
             ".cfi_def_cfa_offset 8",
             "ret";
-            take = sym crate::listen::take_return,
-            returned = sym crate::listen::returned,
+            returned = sym returned,
             $($operands)*
         );
     };
@@ -83,6 +81,20 @@ macro_rules! return_routine {
 
 return_routine!("grapnel_hook_returned", low;);
 with_all_vectors!(return_routine!("grapnel_hook_returned_all", all));
+
+/// A function has returned: the slot gets the real return address, and the listener is told. A signal's backtrace that comes
+/// before finds the point's address there, and goes on through the point's own entry.
+///
+/// # Safety
+/// Called by a return routine, with what it saved.
+unsafe extern "C" fn returned(saved: &mut Saved) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let address = listen::take_return(saved);
+        saved.return_to(address);
+        listen::returned(saved);
+    }
+}
 
 // What a stub goes by that has the return watched: on to the call ahead of the point, with the stack pointer as if the function
 // had returned. The way is where the routine has left it (`Saved::WAY_IN`), below the stack pointer in the red zone.

@@ -104,8 +104,6 @@ fn state() -> u32 {
 macro_rules! save_all {
     () => {
         "
-        mov rbp, rsp
-        .cfi_def_cfa_register rbp
         sub rsp, {room}
         and rsp, -64
         mov [rbp + 272], rsp
@@ -187,7 +185,6 @@ macro_rules! save_all {
     };
 }
 
-// Ends with rsp at the `Saved`.
 macro_rules! load_all {
     () => {
         "
@@ -280,8 +277,6 @@ macro_rules! load_all {
         .endr
     30:
         ldmxcsr [rsp + {mxcsr}]
-        mov rsp, rbp
-        .cfi_def_cfa_register rsp
         "
     };
 }
