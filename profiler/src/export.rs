@@ -1,12 +1,13 @@
 //! `grapnel export`: a trace as a file that other tools open.
 
 use crate::opened::{OpenError, analysis_of, reader_of, say, text_of};
+use crate::symbols::{SymbolArgs, SymbolArgsError};
 use clap::{Args, ValueEnum};
 use flate2::write::GzEncoder;
 use grapnel_analysis::Analysis;
 use grapnel_analysis::export;
 use grapnel_analysis::report::words::harmless;
-use grapnel_analysis::symbols::{FileStore, SearchPath, Symbols};
+use grapnel_analysis::symbols::{FileStore, Symbols};
 use std::fs::{File, Permissions};
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -27,6 +28,8 @@ pub(crate) struct ExportArgs {
     /// The file to write [default: standard output]. It is replaced once all is written
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    #[command(flatten)]
+    symbols: SymbolArgs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -115,6 +118,9 @@ pub(crate) enum ExportError {
     /// The trace can't be read.
     #[error(transparent)]
     Open(#[from] OpenError),
+    /// There is nowhere to look for symbols.
+    #[error(transparent)]
+    Symbols(#[from] SymbolArgsError),
     /// No format was given.
     #[error("what to write isn't said: give --format, or a FILE that ends in one of {endings}")]
     NoFormat {
@@ -155,9 +161,10 @@ pub(crate) fn run(args: &ExportArgs) -> Result<ExitCode, ExportError> {
     if let Some(path) = args.output.as_deref().filter(|path| is_same_file(path, &args.trace)) {
         return Err(ExportError::Trace { path: text_of(path) });
     }
+    let search = args.symbols.search()?;
     let analysis = analysis_of(&args.trace)?;
     let store = FileStore::new();
-    let mut symbols = Symbols::new(&store, SearchPath::default());
+    let mut symbols = Symbols::new(&store, search);
     let what = (format.into(), args.measure.into());
     // The file was opened before; it may be gone since.
     let again = || reader_of(&args.trace).map_err(io::Error::other);

@@ -6,6 +6,7 @@ mod opened;
 mod relocate;
 mod report;
 mod run;
+mod symbols;
 
 use clap::Parser;
 use cli::{Cli, Command};

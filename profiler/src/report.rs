@@ -1,6 +1,7 @@
 //! `grapnel report`: what a trace says.
 
 use crate::opened::{OpenError, analysis_of, say};
+use crate::symbols::{SymbolArgs, SymbolArgsError};
 use anstream::stream::RawStream;
 use anstream::{AutoStream, ColorChoice};
 use clap::{Args, ValueEnum};
@@ -8,7 +9,7 @@ use grapnel_analysis::Analysis;
 use grapnel_analysis::report::text::{Palette, TextOptions};
 use grapnel_analysis::report::words::harmless;
 use grapnel_analysis::report::{json, text};
-use grapnel_analysis::symbols::{FileStore, SearchPath, Symbols};
+use grapnel_analysis::symbols::{FileStore, Symbols};
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -31,6 +32,8 @@ pub(crate) struct ReportArgs {
     /// When to use colors.
     #[arg(long, value_enum, value_name = "WHEN", default_value_t = Color::Auto)]
     color: Color,
+    #[command(flatten)]
+    symbols: SymbolArgs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -54,6 +57,9 @@ pub(crate) enum ReportError {
     /// The trace can't be read.
     #[error(transparent)]
     Open(#[from] OpenError),
+    /// There is nowhere to look for symbols.
+    #[error(transparent)]
+    Symbols(#[from] SymbolArgsError),
     /// The report can't be written.
     #[error("the report can't be written: {0}")]
     Write(io::Error),
@@ -67,9 +73,10 @@ pub(crate) enum ReportError {
 /// # Errors
 /// When the trace can't be read at all, or the report can't be written. A closed pipe is no error.
 pub(crate) fn run(args: &ReportArgs) -> Result<ExitCode, ReportError> {
+    let search = args.symbols.search()?;
     let analysis = analysis_of(&args.trace)?;
     let store = FileStore::new();
-    let mut symbols = Symbols::new(&store, SearchPath::default());
+    let mut symbols = Symbols::new(&store, search);
     match write(args, &analysis, &mut symbols) {
         Ok(()) => {}
         // `grapnel report TRACE | head` has seen enough.

@@ -16,6 +16,7 @@ use grapnel_trace::heap::HeapEvent;
 use grapnel_trace::reader::Reader;
 use grapnel_trace::{Error, Event, Meter, Source};
 use std::io::Read;
+use std::time::{Duration, SystemTime};
 
 /// Events of the heap that are taken in together.
 const BATCH: usize = 256;
@@ -169,6 +170,9 @@ pub fn analyse<R: Read>(mut reader: Reader<R>) -> Analysis {
         totals.lost_events = end.lost;
         totals.duration_ns = end.duration_ns;
     }
+    let until =
+        reader.info().started_unix_ns.saturating_add(end.map_or(reader.time(), |end| end.duration_ns));
+    pass.modules.recorded_until = SystemTime::UNIX_EPOCH.checked_add(Duration::from_nanos(until));
     totals.temporary_allocations = pass.sites.temporary_allocations();
     let functions = pass.sites.functions();
     let canonical = canonical_nodes(&pass.stacks, &pass.modules);

@@ -4,6 +4,7 @@ use crate::analyse::Violation;
 use crate::hash::AddressMap;
 use grapnel_trace::Module;
 use std::collections::HashMap;
+use std::time::SystemTime;
 
 /// More loads than a recording can have.
 const MAX_MODULES: usize = 1 << 20;
@@ -20,6 +21,8 @@ pub struct Modules {
     list: Vec<Module>,
     by_id: AddressMap<u32>,
     text: usize,
+    /// When the recording ended: files that were written later aren't what was loaded.
+    pub(crate) recorded_until: Option<SystemTime>,
 }
 
 impl Modules {

@@ -4,10 +4,11 @@
 //! regular files are opened, for reading, and a file counts as the module only if its build id is the one
 //! that was recorded.
 
-use object::read::{Object, ReadCache, ReadCacheOps};
-use std::fs::{File, Metadata, OpenOptions};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use super::data::{Data, StableFile};
+use object::read::{Object, ReadCache};
+use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 use typed_arena::Arena;
 
 /// Why a file is not used. The sentence leaves out the file's name.
@@ -29,13 +30,25 @@ pub enum FileError {
         /// The file's build id in hex, or "none".
         found: String,
     },
+    /// It has no build id to tell, and was written since.
+    #[error("it was written after the recording, and has no build id to tell whether it is the same")]
+    Newer,
+    /// It is not the one that a debug link means.
+    #[error("its checksum is not the one in the debug link")]
+    OtherChecksum,
 }
+
+/// Troubles that are kept, of all files together.
+const MAX_TROUBLES: usize = 1000;
 
 /// Holds the bytes of every file that symbols were read from.
 #[derive(Default)]
 pub struct FileStore {
     caches: Arena<ReadCache<StableFile>>,
-    pub(crate) sections: Arena<Vec<u8>>,
+    sections: Arena<Vec<u8>>,
+    /// Bytes in `sections`.
+    unpacked: Cell<u64>,
+    troubles: RefCell<Vec<String>>,
 }
 
 impl core::fmt::Debug for FileStore {
@@ -44,12 +57,13 @@ impl core::fmt::Debug for FileStore {
     }
 }
 
-pub(crate) type ElfFile<'a> = object::File<'a, &'a ReadCache<StableFile>>;
+pub(crate) type ElfFile<'a> = object::File<'a, Data<'a>>;
 
 /// An object file and where it lies.
 pub(crate) struct Opened<'a> {
     pub(crate) elf: ElfFile<'a>,
     pub(crate) path: PathBuf,
+    pub(crate) modified: Option<SystemTime>,
 }
 
 impl FileStore {
@@ -60,77 +74,47 @@ impl FileStore {
 
     /// Opens an object file. With a non-empty `build_id` it must have that one.
     pub(crate) fn open(&self, path: &Path, build_id: &[u8]) -> Result<Opened<'_>, FileError> {
-        let cache = self.caches.alloc(ReadCache::new(StableFile::open(path)?));
-        let elf = ElfFile::parse(&*cache)?;
+        let file = StableFile::open(path)?;
+        let modified = file.modified();
+        let cache = self.caches.alloc(ReadCache::new(file));
+        let elf = ElfFile::parse(Data::File(cache))?;
         if !build_id.is_empty() {
             let found = elf.build_id()?;
             if found != Some(build_id) {
                 return Err(FileError::OtherBuild { found: found.map_or("none".into(), hex) });
             }
         }
-        Ok(Opened { elf, path: path.to_owned() })
+        Ok(Opened { elf, path: path.to_owned(), modified })
     }
 
-    /// Opens the separate debug file of a module, wherever distributions keep it under `debug_dirs`:
-    /// by its build id, or by the name in `.gnu_debuglink` next to the module. What has neither the build
-    /// id nor the checksum that it should is passed over.
-    pub(crate) fn open_debug(
-        &self,
-        debug_dirs: &[PathBuf],
-        build_id: &[u8],
-        main: Option<&Opened<'_>>,
-    ) -> Option<Opened<'_>> {
-        let by_id =
-            debug_dirs.iter().filter_map(|dir| self.open(&build_id_path(dir, build_id)?, build_id).ok());
-        if let Some(opened) = by_id.into_iter().next() {
-            return Some(opened);
+    /// Opens an object file that was found inside another.
+    pub(crate) fn open_inner(&self, bytes: Vec<u8>, outer: &Opened<'_>) -> Result<Opened<'_>, FileError> {
+        let elf = ElfFile::parse(Data::Memory(self.keep(bytes)))?;
+        Ok(Opened { elf, path: outer.path.clone(), modified: outer.modified })
+    }
+
+    /// Keeps bytes as long as the store.
+    pub(crate) fn keep(&self, bytes: Vec<u8>) -> &[u8] {
+        self.unpacked.set(self.unpacked.get() + bytes.len() as u64);
+        self.sections.alloc(bytes)
+    }
+
+    /// How many bytes are kept.
+    pub(crate) fn kept(&self) -> u64 {
+        self.unpacked.get()
+    }
+
+    /// Notes what could not be used, a whole sentence.
+    pub(crate) fn trouble(&self, what: String) {
+        let mut troubles = self.troubles.borrow_mut();
+        if troubles.len() < MAX_TROUBLES && !troubles.contains(&what) {
+            troubles.push(what);
         }
-        let main = main?;
-        let (name, crc) = main.elf.gnu_debuglink().ok()??;
-        let name = file_name(name)?;
-        let dir = main.path.parent()?;
-        let global = debug_dirs.iter().map(|root| root.join(dir.strip_prefix("/").unwrap_or(dir)));
-        for dir in [dir.to_owned(), dir.join(".debug")].into_iter().chain(global) {
-            let path = dir.join(&name);
-            let Ok(opened) = self.open(&path, build_id) else { continue };
-            let fits = !build_id.is_empty() || checksum_of(&path).is_some_and(|found| found == crc);
-            if fits && path != main.path {
-                return Some(opened);
-            }
-        }
-        None
     }
 
-    /// Opens the package of split DWARF units that belongs to an object: beside it, with `.dwp` behind its
-    /// name. The ids of its units tell whether they fit.
-    pub(crate) fn open_package(&self, of: &Opened<'_>) -> Option<Opened<'_>> {
-        let mut path = of.path.clone().into_os_string();
-        path.push(".dwp");
-        self.open(Path::new(&path), &[]).ok()
+    pub(crate) fn troubles(&self) -> Vec<String> {
+        self.troubles.borrow().clone()
     }
-
-    /// Opens the file that `dwz` moved common debug information to.
-    pub(crate) fn open_sup(&self, debug_dirs: &[PathBuf], of: &Opened<'_>) -> Option<Opened<'_>> {
-        let (name, build_id) = of.elf.gnu_debugaltlink().ok()??;
-        let by_id = debug_dirs.iter().filter_map(|dir| build_id_path(dir, build_id));
-        let by_name = of.path.parent()?.join(path_of(name));
-        by_id.chain([by_name]).find_map(|path| self.open(&path, build_id).ok())
-    }
-}
-
-fn checksum_of(path: &Path) -> Option<u32> {
-    StableFile::open(path).ok()?.crc32().ok()
-}
-
-/// `DIR/.build-id/ab/cdef.debug`.
-fn build_id_path(dir: &Path, build_id: &[u8]) -> Option<PathBuf> {
-    let (first, rest) = build_id.split_first()?;
-    Some(dir.join(".build-id").join(hex(&[*first])).join(hex(rest) + ".debug"))
-}
-
-/// The name of a file without any directory, so that a link can't lead elsewhere.
-fn file_name(name: &[u8]) -> Option<PathBuf> {
-    Some(path_of(name).file_name()?.into())
 }
 
 /// Bytes of a trace or an object as the path they are.
@@ -141,102 +125,4 @@ pub(crate) fn path_of(bytes: &[u8]) -> &Path {
 
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// A regular file that is opened anew for each read, so that a process with a thousand libraries doesn't
-/// need a thousand descriptors. A file that was replaced in between gives an error instead of a mixture.
-#[derive(Debug)]
-pub(crate) struct StableFile {
-    path: PathBuf,
-    identity: Identity,
-    position: u64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Identity {
-    device: u64,
-    inode: u64,
-    len: u64,
-    modified: (i64, i64),
-}
-
-impl Identity {
-    fn of(metadata: &Metadata) -> Self {
-        Self {
-            device: metadata.dev(),
-            inode: metadata.ino(),
-            len: metadata.len(),
-            modified: (metadata.mtime(), metadata.mtime_nsec()),
-        }
-    }
-}
-
-impl StableFile {
-    fn open(path: &Path) -> Result<Self, FileError> {
-        let (_, identity) = open_regular(path)?;
-        Ok(Self { path: path.to_owned(), identity, position: 0 })
-    }
-
-    fn reopen(&self) -> Result<File, FileError> {
-        let (file, identity) = open_regular(&self.path)?;
-        if identity == self.identity {
-            Ok(file)
-        } else {
-            Err(std::io::Error::other("it changed while it was read").into())
-        }
-    }
-
-    /// The checksum that `.gnu_debuglink` has.
-    fn crc32(&self) -> Result<u32, FileError> {
-        let file = self.reopen()?;
-        let mut hasher = crc32fast::Hasher::new();
-        let mut buffer = vec![0; 1 << 16];
-        let mut at = 0;
-        loop {
-            let len = file.read_at(&mut buffer, at)?;
-            if len == 0 {
-                return Ok(hasher.finalize());
-            }
-            hasher.update(&buffer[..len]);
-            at += len as u64;
-        }
-    }
-}
-
-/// Looks before it opens, since opening a device may already do something, and looks again at what it
-/// opened. Without blocking, so that a FIFO put there in between does not hold us up.
-fn open_regular(path: &Path) -> Result<(File, Identity), FileError> {
-    if !std::fs::metadata(path)?.is_file() {
-        return Err(FileError::NotRegular);
-    }
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
-    let metadata = file.metadata()?;
-    if !metadata.is_file() {
-        return Err(FileError::NotRegular);
-    }
-    let identity = Identity::of(&metadata);
-    Ok((file, identity))
-}
-
-impl ReadCacheOps for StableFile {
-    fn len(&mut self) -> Result<u64, ()> {
-        Ok(self.identity.len)
-    }
-
-    fn seek(&mut self, position: u64) -> Result<u64, ()> {
-        self.position = position;
-        Ok(position)
-    }
-
-    fn read(&mut self, buffer: &mut [u8]) -> Result<usize, ()> {
-        let len = self.reopen().map_err(drop)?.read_at(buffer, self.position).map_err(drop)?;
-        self.position += len as u64;
-        Ok(len)
-    }
-
-    fn read_exact(&mut self, buffer: &mut [u8]) -> Result<(), ()> {
-        self.reopen().map_err(drop)?.read_exact_at(buffer, self.position).map_err(drop)?;
-        self.position += buffer.len() as u64;
-        Ok(())
-    }
 }

@@ -3,30 +3,43 @@
 //! For each module, in this order:
 //! 1. DWARF of the module, else of its separate debug file (by build id, then by debug link), with the
 //!    common parts that `dwz` moved out and the units that were split off (`.dwp`, `.dwo`);
-//! 2. `.symtab`, then `.dynsym`: the function only.
+//! 2. `.symtab`, else the table in `.gnu_debugdata`; then `.dynsym`: the function only.
 //!
-//! Files are looked for on this machine at the paths in the trace. One whose build id is not the recorded
-//! one is not used, and a [note](Symbols::notes) says so. A module without a file (the vDSO, a deleted
-//! library) still has its name and offsets. Compressed symbol tables in `.gnu_debugdata` are not read yet.
+//! Files are looked for at the paths in the trace: on this machine, or below a directory with the files of the
+//! recorded one ([`SearchPath`]), which may be of another architecture. One whose build id is not the recorded one is not
+//! used, and a [note](Symbols::notes) says so; nor is one without a build id that was written since. A module without a
+//! file (the vDSO, a deleted library) still has its name and offsets.
+//!
+//! All these files are input that is not trusted: what is read and kept is bounded, and what is broken is a note.
 
+mod data;
 mod demangle;
 mod dwarf;
 mod files;
+mod search;
+mod sections;
+mod separate;
+mod split;
 mod table;
+mod units;
 
 pub use files::{FileError, FileStore};
+pub use search::SearchPath;
 
 use crate::hash::AddressMap;
 use crate::modules::Modules;
 use crate::stacks::Node;
 use dwarf::DebugInfo;
-use files::{Opened, path_of};
+use files::Opened;
 use grapnel_trace::Module;
+use object::read::Object;
+use separate::Finder;
+use split::SplitUnits;
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::time::SystemTime;
 use table::SymbolTable;
 
-/// Modules that get a note of their own.
+/// Troubles that get a note of their own.
 const MAX_NOTES: usize = 8;
 
 /// A function's name.
@@ -70,21 +83,6 @@ impl Frame {
     }
 }
 
-/// Where to look for files.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct SearchPath {
-    /// Directories with separate debug files.
-    pub debug_dirs: Vec<PathBuf>,
-}
-
-impl Default for SearchPath {
-    /// What Debian, Fedora and their relatives use: `/usr/lib/debug`.
-    fn default() -> Self {
-        Self { debug_dirs: vec!["/usr/lib/debug".into()] }
-    }
-}
-
 /// Looks up addresses. Each file is opened once, each address looked up once.
 pub struct Symbols<'a> {
     store: &'a FileStore,
@@ -111,6 +109,7 @@ struct LoadedObject<'a> {
     /// Those that `table` was made from.
     files: Vec<Opened<'a>>,
     path: String,
+    code: CodeAddresses,
     unresolved: bool,
 }
 
@@ -133,8 +132,8 @@ impl<'a> Symbols<'a> {
     /// one, if perhaps with nothing known about it.
     pub fn frames(&mut self, modules: &Modules, node: &Node) -> &[Frame] {
         let Some(module) = modules.get(node.module) else { return &[Frame::UNKNOWN] };
-        let Some(object) = self.object(module) else { return &[Frame::UNKNOWN] };
-        let address = node.lookup_pc().wrapping_sub(module.bias);
+        let Some(object) = self.object(module, modules.recorded_until) else { return &[Frame::UNKNOWN] };
+        let address = self.objects[object].code.place(node, module);
         let (start, end) = match self.known.get(&(object, address)) {
             Some(&range) => range,
             None => {
@@ -151,9 +150,11 @@ impl<'a> Symbols<'a> {
 
     /// What kept frames from being resolved, a sentence each, in reasonable number.
     pub fn notes(&self) -> Vec<String> {
-        let mut notes: Vec<String> = self.notes.iter().take(MAX_NOTES).cloned().collect();
-        if self.notes.len() > MAX_NOTES {
-            notes.push(format!("no symbols from {} other modules either", self.notes.len() - MAX_NOTES));
+        let troubles = self.store.troubles();
+        let mut notes: Vec<String> = self.notes.iter().chain(&troubles).take(MAX_NOTES).cloned().collect();
+        let more = (self.notes.len() + troubles.len()).saturating_sub(MAX_NOTES);
+        if more > 0 {
+            notes.push(format!("{more} more troubles with files of symbols aren't listed"));
         }
         notes
     }
@@ -165,7 +166,7 @@ impl<'a> Symbols<'a> {
         lacking.map(|object| object.path.as_str())
     }
 
-    fn object(&mut self, module: &Module) -> Option<usize> {
+    fn object(&mut self, module: &Module, recorded: Option<SystemTime>) -> Option<usize> {
         if let Some(&object) = self.object_of_module.get(&u64::from(module.id)) {
             return object;
         }
@@ -173,7 +174,7 @@ impl<'a> Symbols<'a> {
         let object = match self.object_of.get(&key) {
             Some(&object) => object,
             None => {
-                let object = self.load(module).map(|object| {
+                let object = self.load(module, recorded).map(|object| {
                     self.objects.push(object);
                     self.objects.len() - 1
                 });
@@ -185,32 +186,41 @@ impl<'a> Symbols<'a> {
         object
     }
 
-    fn load(&mut self, module: &Module) -> Option<LoadedObject<'a>> {
+    fn load(&mut self, module: &Module, recorded: Option<SystemTime>) -> Option<LoadedObject<'a>> {
         // The vDSO and its like are no files.
         if !module.path.starts_with(b"/") {
             return None;
         }
         let path = String::from_utf8_lossy(&module.path).into_owned();
-        let main = match self.store.open(path_of(&module.path), &module.build_id) {
-            Ok(main) => Some(main),
-            Err(error) => {
-                self.notes.push(format!("no symbols from {path}: {error}"));
-                None
-            }
+        let finder = Finder { store: self.store, search: &self.search, recorded };
+        let (main, error) = match finder.module(module) {
+            Ok(main) => (Some(main), None),
+            Err(error) => (None, Some(error)),
         };
         let has_own = main.as_ref().is_some_and(|main| dwarf::has_debug_info(&main.elf));
-        let debug = if has_own {
-            None
-        } else {
-            self.store.open_debug(&self.search.debug_dirs, &module.build_id, main.as_ref())
-        };
-        let files: Vec<Opened<'a>> = debug.into_iter().chain(main).collect();
+        // A recorder that found no build id may have missed it.
+        let own_id = main.as_ref().and_then(|main| main.elf.build_id().ok()?);
+        let build_id = if module.build_id.is_empty() { own_id.unwrap_or_default() } else { &module.build_id };
+        let debug = if has_own { None } else { finder.debug(build_id, main.as_ref()) };
+        match (&error, &debug) {
+            (Some(error), None) => self.notes.push(format!("no symbols from {path}: {error}")),
+            (Some(error @ FileError::OtherBuild { .. }), Some(debug)) => {
+                let from = debug.path.display();
+                self.notes.push(format!("{path}: {error}; its symbols are those of {from}"));
+            }
+            _ => {}
+        }
+        let mut files: Vec<Opened<'a>> = debug.into_iter().chain(main).collect();
+        if files.iter().all(|file| file.elf.symbol_table().is_none()) {
+            let own = files.last().and_then(|file| sections::mini_debug_info(self.store, file));
+            files.extend(own);
+        }
         let first = files.first()?;
         let debug_info = dwarf::has_debug_info(&first.elf).then(|| {
-            let sup = self.store.open_sup(&self.search.debug_dirs, first);
-            let package = self.store.open_package(first);
-            let [sup, package] = [&sup, &package].map(|opened| opened.as_ref().map(|opened| &opened.elf));
-            DebugInfo::load(self.store, &first.elf, sup, package)
+            let supplement = finder.supplement(first);
+            let package = finder.package(&files.iter().collect::<Vec<_>>());
+            let split = SplitUnits::new(self.store, &self.search, first, package.as_ref());
+            DebugInfo::load(self.store, first, supplement.as_ref(), split)
         });
         let debug_info = match debug_info.transpose() {
             Ok(debug_info) => debug_info,
@@ -220,7 +230,35 @@ impl<'a> Symbols<'a> {
             }
         };
         let table = SymbolTable::new(&elfs(&files));
-        Some(LoadedObject { debug_info, table, files, path, unresolved: false })
+        let code = CodeAddresses::of(&first.elf);
+        Some(LoadedObject { debug_info, table, files, code, path, unresolved: false })
+    }
+}
+
+/// How return addresses of an architecture become places in its files.
+#[derive(Clone, Copy, Debug)]
+struct CodeAddresses {
+    /// Bits that are addresses.
+    mask: u64,
+    /// The lowest bit tells A32 code from T32 code.
+    has_mode_bit: bool,
+}
+
+impl CodeAddresses {
+    fn of(elf: &files::ElfFile<'_>) -> Self {
+        Self {
+            mask: if elf.is_64() { u64::MAX } else { u64::from(u32::MAX) },
+            has_mode_bit: elf.architecture() == object::Architecture::Arm,
+        }
+    }
+
+    /// Where in the module's file to look up a node.
+    fn place(self, node: &Node, module: &Module) -> u64 {
+        let mut node = *node;
+        if self.has_mode_bit {
+            node.pc &= !1;
+        }
+        node.lookup_pc().wrapping_sub(module.bias) & self.mask
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::files::ElfFile;
 use object::read::{Object, ObjectSymbol, SymbolIndex};
-use object::{SymbolKind, SymbolSection};
+use object::{Architecture, SymbolKind, SymbolSection};
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
@@ -31,8 +31,10 @@ impl SymbolTable {
         let mut entries = Vec::new();
         for (file_index, file) in files.iter().enumerate() {
             let source = 2 * file_index as u8;
-            entries.extend(file.symbols().filter_map(|symbol| Entry::of(&symbol, source)));
-            entries.extend(file.dynamic_symbols().filter_map(|symbol| Entry::of(&symbol, source + 1)));
+            let marked = MarkedCode::of(file);
+            entries.extend(file.symbols().filter_map(|symbol| Entry::of(&symbol, source, marked)));
+            entries
+                .extend(file.dynamic_symbols().filter_map(|symbol| Entry::of(&symbol, source + 1, marked)));
         }
         entries.sort_unstable_by_key(|entry| (entry.address, entry.rank, entry.source, entry.index.0));
         entries.dedup_by_key(|entry| entry.address);
@@ -61,8 +63,27 @@ impl SymbolTable {
     }
 }
 
+/// Whether symbols such as `$d` mark code and data (AAELF32 and AAELF64, "Mapping symbols"), and whether the lowest bit of a
+/// function's address tells that its code is T32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum MarkedCode {
+    No,
+    Arm,
+    Aarch64,
+}
+
+impl MarkedCode {
+    fn of(file: &ElfFile<'_>) -> Self {
+        match file.architecture() {
+            Architecture::Arm => Self::Arm,
+            Architecture::Aarch64 => Self::Aarch64,
+            _ => Self::No,
+        }
+    }
+}
+
 impl Entry {
-    fn of<'data>(symbol: &impl ObjectSymbol<'data>, source: u8) -> Option<Self> {
+    fn of<'data>(symbol: &impl ObjectSymbol<'data>, source: u8, marked: MarkedCode) -> Option<Self> {
         if !matches!(symbol.section(), SymbolSection::Section(_)) {
             return None;
         }
@@ -72,10 +93,21 @@ impl Entry {
             SymbolKind::Label | SymbolKind::Unknown if symbol.size() == 0 => true,
             _ => return None,
         };
+        let is_mark = || symbol.name_bytes().is_ok_and(|name| name.starts_with(b"$"));
+        if untyped && marked != MarkedCode::No && is_mark() {
+            return None;
+        }
+        let mode_bit = u64::from(marked == MarkedCode::Arm && !untyped);
         // One with a size before one without, then a global name before a weak one before a local one.
         let rank = 8 * u8::from(untyped || symbol.size() == 0)
             + 2 * u8::from(symbol.is_local())
             + u8::from(symbol.is_weak());
-        Some(Self { address: symbol.address(), size: symbol.size(), rank, source, index: symbol.index() })
+        Some(Self {
+            address: symbol.address() & !mode_bit,
+            size: symbol.size(),
+            rank,
+            source,
+            index: symbol.index(),
+        })
     }
 }

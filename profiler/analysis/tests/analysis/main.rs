@@ -1,9 +1,12 @@
 //! Tests of the whole crate, from the bytes of a trace to the report.
 
+mod bad_files;
 mod common;
+mod debug_files;
 mod golden;
 mod hostile;
 mod model;
+mod programs;
 mod sample;
 mod symbols;
 mod totals;
