@@ -85,6 +85,8 @@ impl<'a> DebugInfo<'a> {
     ) -> Result<(), gimli::Error> {
         while let Some(frame) = found.next()? {
             let raw = frame.function.as_ref().and_then(|function| function.raw_name().ok());
+            // GCC leaves it empty where it split a function in link-time optimisation.
+            let raw = raw.filter(|raw| !raw.is_empty());
             let location = frame.location.as_ref();
             frames.push(Frame {
                 function: raw
