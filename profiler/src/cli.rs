@@ -64,6 +64,10 @@ Exit status:
   1  a line was no request, which was its answer; reading or writing failed
   2  the options are wrong";
 
+const HEADER_EXAMPLES: &str = "Examples:
+  grapnel header > grapnel_heap.h
+  cc -c pool.c && grapnel run -- ./program    # which includes it";
+
 /// A heap profiler for Linux: where a program's memory went
 #[derive(Debug, Parser)]
 #[command(name = "grapnel", version, propagate_version = true, after_help = EXAMPLES, arg_required_else_help = true)]
@@ -92,6 +96,11 @@ pub(crate) enum Command {
     /// the code for the other address, or why there can be none. With HEX, answers that one request.
     #[command(after_help = RELOCATE_EXAMPLES)]
     Relocate(RelocateArgs),
+    /// Write the C header with which a program reports what its own pools allocate to standard output
+    ///
+    /// A program or library includes it and has nothing to link with. Each pool then has figures and sites of its own.
+    #[command(after_help = HEADER_EXAMPLES)]
+    Header,
     /// Write a shell's completion script to standard output
     Completions {
         /// The shell
@@ -102,6 +111,13 @@ pub(crate) enum Command {
         /// Where to
         directory: PathBuf,
     },
+}
+
+/// Writes the header.
+pub(crate) fn header() -> ExitCode {
+    // As in `completions`.
+    let _ = io::Write::write_all(&mut io::stdout(), include_bytes!("../header/grapnel_heap.h"));
+    ExitCode::SUCCESS
 }
 
 /// Writes the completions of `shell`.

@@ -33,6 +33,7 @@ fn main() -> ExitCode {
         Command::Report(args) => report::run(&args).unwrap_or_else(|error| fail(error, 1)),
         Command::Export(args) => export::run(&args).unwrap_or_else(|error| fail(error, 1)),
         Command::Relocate(args) => relocate::run(&args).unwrap_or_else(|error| fail(error, 1)),
+        Command::Header => cli::header(),
         Command::Completions { shell } => cli::completions(shell),
         Command::Man { directory } => {
             cli::man_pages(&directory).map_or_else(|error| fail(error, 1), |()| ExitCode::SUCCESS)

@@ -11,6 +11,11 @@ pub fn sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("programs")
 }
 
+/// The folder of the header that programs include.
+fn header_dir() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../profiler/header")
+}
+
 /// Cargo's target directory: this very executable lies somewhere in `<target>/<profile>/`.
 pub fn target_dir() -> PathBuf {
     let own = std::env::current_exe().expect("/proc/self/exe can be read");
@@ -33,7 +38,8 @@ fn modified(path: &Path) -> Option<SystemTime> {
 fn compile(compiler: &str, flags: &[&str], source: &Path, output_name: &str) -> PathBuf {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let output = output_dir().join(output_name);
-    let newest = modified(source).max(modified(&sources().join("keep.h")));
+    let headers = [sources().join("keep.h"), header_dir().join("grapnel_heap.h")];
+    let newest = headers.iter().map(|header| modified(header)).max().flatten().max(modified(source));
     if modified(&output).is_some() && modified(&output) > newest {
         return output;
     }
@@ -41,6 +47,8 @@ fn compile(compiler: &str, flags: &[&str], source: &Path, output_name: &str) -> 
     let partial = output_dir().join(format!("{output_name}.{}.{number}", std::process::id()));
     let result = Command::new(compiler)
         .args(["-O2", "-g", "-Wall", "-Wextra", "-Werror", "-fomit-frame-pointer"])
+        .arg("-I")
+        .arg(header_dir())
         .args(flags)
         .arg("-o")
         .args([&partial, source])

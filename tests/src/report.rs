@@ -22,6 +22,8 @@ pub struct Report {
     pub sites: Vec<Site>,
     /// One entry per pair of stacks of which one gave back in the wrong way what the other got.
     pub mismatches: Vec<Mismatch>,
+    /// Heaps besides the program's own, by name.
+    pub heaps: Vec<Heap>,
     /// What the program mapped by itself.
     pub mappings: Mappings,
 }
@@ -122,6 +124,34 @@ pub struct Mismatch {
     pub freed_size: Option<u64>,
     pub allocated_frames: Vec<Frame>,
     pub freed_frames: Vec<Frame>,
+}
+
+/// Heaps besides the program's own, of one name.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "the schema's own names, documented with the report")]
+pub struct Heap {
+    pub name: String,
+    pub kind: String,
+    pub heaps: u64,
+    pub live_heaps: u64,
+    pub totals: HeapTotals,
+    pub sites: Vec<Site>,
+}
+
+/// Figures of such heaps.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "the schema's own names, documented with the report")]
+pub struct HeapTotals {
+    pub allocations: u64,
+    pub frees: u64,
+    pub reallocations: u64,
+    pub allocated_bytes: u64,
+    pub peak_bytes: u64,
+    pub live_allocations: u64,
+    pub live_bytes: u64,
+    pub functions: BTreeMap<String, u64>,
 }
 
 /// What a program mapped by itself.
@@ -226,6 +256,30 @@ impl Report {
         same(sum(|site| site.peak_bytes), totals.peak_bytes, "sites' bytes at the peak");
         assert!(self.sites.iter().all(|site| site.errors.is_some() == self.sampling.is_some()));
         self.mappings.check();
+        self.heaps.iter().for_each(Heap::check);
+    }
+}
+
+impl Heap {
+    fn check(&self) {
+        let sum = |figure: fn(&Site) -> u64| self.sites.iter().map(figure).sum::<u64>();
+        let totals = &self.totals;
+        let given = totals.allocations + totals.reallocations;
+        let sites = [
+            sum(|site| site.allocations),
+            sum(|site| site.allocated_bytes),
+            sum(|site| site.live_allocations),
+            sum(|site| site.live_bytes),
+            sum(|site| site.peak_bytes),
+        ];
+        let HeapTotals { allocated_bytes, live_allocations, live_bytes, peak_bytes, .. } = *totals;
+        assert_eq!(
+            sites,
+            [given, allocated_bytes, live_allocations, live_bytes, peak_bytes],
+            "{}",
+            self.name
+        );
+        assert_eq!(totals.functions.values().sum::<u64>(), given, "{}", self.name);
     }
 }
 

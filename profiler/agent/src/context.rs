@@ -11,7 +11,7 @@
 use crate::meter::Meter;
 use crate::stack::on_own_stack;
 use crate::tls::{self, Tls};
-use crate::{life, modules, session, sys};
+use crate::{heaps, life, modules, session, sys};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
@@ -96,6 +96,7 @@ pub(crate) fn attach(tls: &Tls, level: usize) -> Option<*mut Context> {
     ours.told_mean = 0;
     crate::record::push(&mut ours.ring, &wire::thread(thread, sys::thread_name())).ok()?;
     modules::describe_all(number, &mut ours.ring);
+    heaps::describe_all(number, &mut ours.ring);
     tls.contexts.get(level)?.set(context);
     Some(context)
 }

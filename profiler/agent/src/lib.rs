@@ -13,6 +13,7 @@
 //! - `slots`: functions of which there may be several: their thunks, their stub, which of them is which
 //! - `operators`: `operator new` and `operator delete`; `shadow`: how each of their blocks was asked for
 //! - `sampled`: the hooks when only some allocations are recorded; `sampling`: which
+//! - `heaps`: heaps besides the program's own; `reported`: those that it reports itself
 //! - `mappings`: what the program maps by itself
 //! - `record`: the hot path: context, stack, sequence number, ring
 //! - `context`: what a thread owns while it records; claiming, reuse
@@ -29,6 +30,7 @@ mod entry;
 mod exec;
 mod follow;
 mod heap;
+mod heaps;
 mod hooks;
 mod life;
 mod lock;
@@ -37,6 +39,7 @@ mod meter;
 mod modules;
 mod operators;
 mod record;
+mod reported;
 mod sampled;
 mod sampling;
 mod session;

@@ -139,7 +139,9 @@ fn took_stack(ring: &Producer<'static>, from: u64) -> Option<bool> {
     let mut words = words.get(..len as usize)?;
     let mut found = None;
     while let Ok(Some((record, len))) = wire::parse(words) {
-        if let Record::Heap(heap) = record {
+        if let Record::OfHeap(heap) = record
+            && !heap.is_of_many()
+        {
             found = Some(!matches!(heap.kind, kind::FREE | kind::REALLOC_BEGIN | kind::REALLOC_FAILED));
         }
         words = words.get(len..)?;

@@ -13,7 +13,7 @@
 use crate::entry::SavedRegisters;
 use crate::meter::setting_up;
 use crate::stack::on_own_stack;
-use crate::{life, operators, session, slots, sys};
+use crate::{life, operators, reported, session, slots, sys};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
@@ -134,10 +134,10 @@ fn listed() -> Vec<Listed> {
 /// libc's `dl_iterate_phdr`: the program may have one of its own, by which the name would lead there.
 static ITERATE: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether what is loaded from now on is looked through for operators of C++.
+/// Whether what is loaded from now on is looked through for operators of C++, and for pools that are reported.
 static FOLLOWED: AtomicBool = AtomicBool::new(false);
 
-/// From now on, operators of objects that are loaded are hooked.
+/// From now on, operators of objects that are loaded are hooked, and their pools are heard of.
 pub(crate) fn follow_operators() {
     FOLLOWED.store(true, Ordering::Relaxed);
 }
@@ -205,6 +205,7 @@ pub(crate) fn update(mut ring: Option<&mut Producer<'static>>) {
         state.next_id += 1;
         told.push(wire::module(&module));
         if followed {
+            reported::connect(listed.bias, &listed.headers);
             added.push(described(&listed));
         }
         state.loaded.push(Loaded { module, headers: listed.headers });

@@ -19,8 +19,8 @@ use grapnel_trace::{Alignment, FreedAs, Source};
 use grapnel_unwind::{Frame, NodeId, Sink};
 
 /// The most words that are written from one [`Context::stop`] on before there is another: a clock that is due, the upper
-/// part of a size, a clock that is far from the last one, and a record of the heap.
-const STOP_WORDS: u64 = 2 + 1 + 2 + wire::HEAP_WORDS as u64;
+/// part of a size, the mark of a heap, a clock that is far from the last one, and a record of the heap.
+const STOP_WORDS: u64 = 2 + 1 + 1 + 2 + wire::HEAP_WORDS as u64;
 /// So many words apart a clock is written, for the time of records that have none.
 const CLOCK_EVERY: u64 = 4096;
 
@@ -244,9 +244,25 @@ impl Context {
         size: u64,
         record: [u64; N],
     ) {
+        self.write_of::<N, M>(0, address, size, record);
+    }
+
+    /// As [`Context::write`], of an event of the heap with this number, or for 0 of the program's own.
+    #[inline(always)]
+    pub(crate) fn write_of<const N: usize, const M: usize>(
+        &mut self,
+        heap: u32,
+        address: u64,
+        size: u64,
+        record: [u64; N],
+    ) {
         let upper = wire::large(size);
-        if (self.ring.position() >= self.next_stop || upper.is_some()) && self.stop(upper).is_err() {
+        let is_due = self.ring.position() >= self.next_stop || upper.is_some() || heap != 0;
+        if is_due && self.stop(upper).is_err() {
             return;
+        }
+        if heap != 0 {
+            self.ring.put([wire::head(u64::from(heap), kind::IN_HEAP)]);
         }
         // There is room: `stop` has seen to it, now or before.
         if NUMBERED.load(Ordering::Acquire) {

@@ -8,7 +8,8 @@ use crate::entry::{SavedRegisters, rescued, stub};
 use crate::hooks::{self, Function, ORIGINALS};
 use crate::lock::Quiet;
 use crate::{
-    context, exec, life, mappings, meter, modules, operators, sampled, sampling, session, stack, sys,
+    context, exec, life, mappings, meter, modules, operators, reported, sampled, sampling, session, stack,
+    sys,
 };
 use alloc::format;
 use alloc::string::String;
@@ -196,6 +197,7 @@ fn install() -> Result<(), String> {
         let others =
             modules.iter().filter(|module| module.file_name() != b"libc.so.6" && !is_loaders(module));
         operators::install(others);
+        loaded.iter().for_each(|(bias, _, headers)| reported::connect(*bias, headers));
         modules::follow_operators();
     }
     Ok(())

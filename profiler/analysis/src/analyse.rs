@@ -3,6 +3,7 @@
 //! Memory is bounded by what is live at once, by the distinct frames, and by the distinct stacks that
 //! allocate; it does not grow with the number of events.
 
+use crate::heaps::{HeapAnalysis, Heaps};
 use crate::live::{LiveBlocks, LiveSample, Totals};
 use crate::mappings::{MappingAnalysis, Mappings};
 use crate::merge::{canonical_nodes, merge_sites};
@@ -123,6 +124,8 @@ pub struct Analysis {
     pub sites: Vec<Site>,
     /// Blocks that were given back in the wrong way, the most frequent first.
     pub mismatches: Vec<Mismatch>,
+    /// The heaps besides the program's own, by their allocated bytes, most first. No other figure has them in it.
+    pub heaps: Vec<HeapAnalysis>,
     /// What the program mapped by itself; no other figure has it in it.
     pub mappings: MappingAnalysis,
     /// Every stack.
@@ -177,10 +180,7 @@ pub fn analyse<R: Read>(mut reader: Reader<R>) -> Analysis {
     let functions = pass.sites.functions();
     let canonical = canonical_nodes(&pass.stacks, &pass.modules);
     let mut sites = merge_sites(pass.sites.finish(), &canonical);
-    sites.sort_by(|a, b| {
-        let key = |site: &Site| (site.allocated_bytes, site.allocations);
-        key(b).cmp(&key(a)).then(a.stack.cmp(&b.stack))
-    });
+    Site::sort(&mut sites);
     Analysis {
         process: reader.info().clone(),
         exit: end.and_then(|end| end.exit),
@@ -190,6 +190,7 @@ pub fn analyse<R: Read>(mut reader: Reader<R>) -> Analysis {
         functions,
         sites,
         mismatches: pass.mismatches.finish(&canonical),
+        heaps: pass.heaps.finish(&canonical),
         mappings: pass.mappings.finish(&canonical),
         stacks: pass.stacks,
         modules: pass.modules,
@@ -207,6 +208,7 @@ struct Pass {
     sites: Sites,
     mismatches: Mismatches,
     mappings: Mappings,
+    heaps: Heaps,
     stacks: Stacks,
     modules: Modules,
     threads: u32,
@@ -216,6 +218,19 @@ struct Pass {
 impl Pass {
     /// Takes in events of the heap, all up to the first that can't be true.
     fn take_heap(&mut self, events: &[HeapEvent]) -> Result<(), Violation> {
+        let events = match (events, self.heaps.take_mark()) {
+            ([first, rest @ ..], Some(id)) => {
+                self.events += 1;
+                self.check_stack(first)?;
+                self.heaps.apply(id, first)?;
+                rest
+            }
+            (_, Some(id)) => {
+                self.heaps.mark(id);
+                return Ok(());
+            }
+            (_, None) => events,
+        };
         let mut good = events;
         let mut result = Ok(());
         let known = self.stacks.len();
@@ -251,6 +266,17 @@ impl Pass {
         result
     }
 
+    fn check_stack(&self, event: &HeapEvent) -> Result<(), Violation> {
+        match *event {
+            HeapEvent::Alloc { stack, .. } | HeapEvent::ReallocEnd { stack, .. }
+                if stack as usize > self.stacks.len() =>
+            {
+                Err(Violation::UnknownStack { stack })
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn take(&mut self, event: Event) -> Result<(), Violation> {
         match event {
             Event::Node { id, parent, pc, module, flags } => {
@@ -267,10 +293,14 @@ impl Pass {
                 }
                 self.mappings.apply(&event)?;
             }
+            Event::Heap(heap) => self.heaps.define(&heap)?,
+            Event::HeapEnd(id) => self.heaps.end(id),
+            Event::InHeap(id) => self.heaps.mark(id),
             Event::Thread { .. } => self.threads = self.threads.saturating_add(1),
             _ => {
                 if let Event::Time(ns) = event {
                     self.mappings.set_time(ns);
+                    self.heaps.set_time(ns);
                 }
                 if matches!(event, Event::Sampled { .. }) && self.sample.is_none() {
                     self.sample = Some(Box::new(LiveSample::continued(&self.live)));

@@ -4,6 +4,7 @@
 //! - [`live`]: events to the live set and the totals; the definitions of every figure are there;
 //! - [`sites`]: the same changes, added up for each stack, with each site's share of the peak;
 //! - [`weight`]: estimates, and their errors, where only some blocks were recorded;
+//! - [`heaps`]: heaps besides the program's own;
 //! - [`mappings`]: what the program mapped by itself;
 //! - [`overhead`]: what the recording cost the program;
 //! - [`mismatches`]: blocks given back otherwise than they were got;
@@ -25,6 +26,7 @@
 pub mod analyse;
 pub mod export;
 mod hash;
+pub mod heaps;
 pub mod live;
 pub mod mappings;
 mod merge;

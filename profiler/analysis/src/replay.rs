@@ -37,16 +37,23 @@ pub(crate) fn replay<R: Read>(
     let mut live = LiveBlocks::new();
     let mut batch: Vec<HeapEvent> = Vec::with_capacity(BATCH);
     let mut left = analysis.events;
+    // Whether the next event of a block is of another heap than the program's own.
+    let mut is_others = false;
     while left > 0 && player.goes_on() {
         batch.clear();
         let most = BATCH.min(usize::try_from(left).unwrap_or(BATCH));
         let next = reader.next_batch(&mut batch, most);
-        live.apply_all_watched(&batch, player);
+        let own = match batch.split_first() {
+            Some((_, rest)) if std::mem::take(&mut is_others) => rest,
+            _ => &batch,
+        };
+        live.apply_all_watched(own, player);
         left -= batch.len() as u64;
         match next.map_err(io::Error::other)? {
             Some(event) if left > 0 => {
                 left -= 1;
                 live.apply_watched(&event, player);
+                is_others |= matches!(event, Event::InHeap(_));
                 if let Event::Time(ns) = event {
                     player.moment(ns, &live.totals());
                 }

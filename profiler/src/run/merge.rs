@@ -24,6 +24,8 @@ use std::cmp::Reverse;
 pub(crate) trait Output {
     /// An event of the heap.
     fn heap(&mut self, ticks: u64, event: HeapEvent);
+    /// An event of a heap besides the program's own.
+    fn in_heap(&mut self, ticks: u64, heap: u32, event: HeapEvent);
     /// Any other.
     fn other(&mut self, ticks: u64, event: Event);
 }
@@ -190,6 +192,10 @@ mod tests {
             self.push(event.into());
         }
 
+        fn in_heap(&mut self, _: u64, heap: u32, event: HeapEvent) {
+            self.extend([Event::InHeap(heap), event.into()]);
+        }
+
         fn other(&mut self, _: u64, event: Event) {
             self.push(event);
         }
@@ -278,6 +284,22 @@ mod tests {
     }
 
     #[test]
+    fn the_mark_of_a_heap_is_of_the_next_event_of_its_ring() {
+        use grapnel_trace::wire::{head, kind};
+        let mut merge = Merge::default();
+        let first = merge.queue(0).inlet();
+        first.push(head(7, kind::IN_HEAP));
+        first.extend(alloc(0x1000, at(0, 5), 1));
+        first.extend(free(0x1000, at(1, 7)));
+        merge.queue(1).inlet().extend(alloc(0x2000, at(0, 4), 2));
+        merge.queue(1).inlet().extend(wire::numbered::<1, 2>(wire::plain(kind::HEAP_END, 7), at(0, 6)));
+        let events = run(&mut merge, 10);
+        assert!(matches!(events[0], Event::Alloc { size: 2, .. }), "{events:?}");
+        assert!(matches!(events[1..3], [Event::InHeap(7), Event::Alloc { size: 1, .. }]), "{events:?}");
+        assert!(matches!(events[3..], [Event::HeapEnd(7), Event::Free { .. }]), "{events:?}");
+    }
+
+    #[test]
     fn mappings_have_one_order_wherever_they_lie() {
         use grapnel_trace::wire::kind;
         use grapnel_trace::{Mapped, MappingEvent};
@@ -288,7 +310,7 @@ mod tests {
         // The clocks lie; the numbers do not.
         let first = merge.queue(0).inlet();
         first.extend(map(0x7000_0000, 0x9000, at(0, 5)));
-        first.extend(wire::large(1).expect("it is large"));
+        first.extend(wire::large(1 << 32).expect("it is large"));
         first.extend(wire::numbered::<2, 3>(wire::unmap(0x7000_1000, 1 << 32), at(1, 6)));
         let second = merge.queue(1).inlet();
         second.extend(map(0x7000_4000, 0x1000, at(2, 1)));

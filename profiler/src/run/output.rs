@@ -67,6 +67,14 @@ impl Output for Out<'_> {
         }
     }
 
+    /// The totals are of the program's own heap.
+    fn in_heap(&mut self, ticks: u64, heap: u32, event: HeapEvent) {
+        self.tell(ticks);
+        self.write(|writer| writer.push(&Event::InHeap(heap)));
+        self.write(|writer| writer.push_heap(&event));
+        self.events.count(&event);
+    }
+
     fn other(&mut self, ticks: u64, event: Event) {
         self.tell(ticks);
         self.write(|writer| writer.push(&event));

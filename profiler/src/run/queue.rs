@@ -28,6 +28,8 @@ struct Context {
     ticks: u64,
     /// The upper part of the next size.
     large: u64,
+    /// The heap of the next event; 0 for the program's own.
+    heap: u32,
 }
 
 impl Queue {
@@ -148,26 +150,33 @@ impl Context {
     /// Hands out the event of a record that has a place in the order, at the clock that the queue has come to.
     #[inline]
     fn hand_out(&mut self, record: &HeapRecord, out: &mut impl Output) {
-        if record.is_mapping() {
-            let event = self.mapping(record);
-            return out.other(self.ticks, Event::Mapping(event));
+        if record.is_of_many() {
+            let event = self.of_many(record);
+            return out.other(self.ticks, event);
         }
         let event = self.event(record);
-        out.heap(self.ticks, event);
+        if self.heap == 0 {
+            out.heap(self.ticks, event);
+        } else {
+            out.in_heap(self.ticks, std::mem::take(&mut self.heap), event);
+        }
     }
 
     #[cold]
-    fn mapping(&mut self, record: &HeapRecord) -> MappingEvent {
+    fn of_many(&mut self, record: &HeapRecord) -> Event {
         let HeapRecord { address, old, .. } = *record;
+        if record.kind == kind::HEAP_END {
+            return Event::HeapEnd(address as u32);
+        }
         let (thread, stack) = (self.thread, self.node(record.node));
         // MAP_FAILED has no size, and none is large.
         let size = u64::from(record.size) | std::mem::take(&mut self.large);
-        match (record.mapped(), record.kind) {
+        Event::Mapping(match (record.mapped(), record.kind) {
             (Some(mapped), _) => MappingEvent::Map { thread, stack, address, size, mapped },
             (None, kind::UNMAP) => MappingEvent::Unmap { thread, address, size },
             (None, kind::REMAP) => MappingEvent::Remap { thread, stack, address, size, old },
             (None, _) => MappingEvent::Failed { thread },
-        }
+        })
     }
 
     #[inline]
@@ -214,7 +223,12 @@ impl Context {
                     None => return,
                 }
             }
-            Record::Reset => return self.nodes.clear(),
+            Record::Reset => {
+                self.heap = 0;
+                return self.nodes.clear();
+            }
+            Record::Heap(heap) => Event::Heap(heap),
+            Record::InHeap(id) => return self.heap = id,
             Record::Thread { tid, name } => {
                 self.thread = *threads;
                 *threads += 1;
@@ -237,7 +251,7 @@ impl Context {
             Record::FreedAs(said) => {
                 Event::FreedAs(FreedAs { thread: self.thread, stack: self.node(said.stack), ..said })
             }
-            Record::Heap(_) => return,
+            Record::OfHeap(_) => return,
         };
         out.other(self.ticks, event);
     }

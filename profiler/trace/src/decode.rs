@@ -5,6 +5,7 @@ use crate::encode::tag;
 use crate::error::Error;
 use crate::event::{Event, Source};
 use crate::heap::HeapEvent;
+use crate::heaps::Heap;
 use crate::mapping::MappingEvent;
 use crate::model::{Model, class};
 use crate::release::{Alignment, FreedAs};
@@ -217,6 +218,12 @@ impl BlockDecoder {
             }
             tag::UNLOAD => Event::Unload(u32::try_from(cursors.number(content)?).ok()?),
             tag::LOST => Event::Lost(cursors.number(content)?),
+            tag::IN_HEAP => Event::InHeap(u32::try_from(cursors.number(content)?).ok()?),
+            tag::HEAP_END => Event::HeapEnd(u32::try_from(cursors.number(content)?).ok()?),
+            tag::HEAP => {
+                let len = usize::try_from(cursors.number(content)?).ok()?;
+                Event::Heap(Heap::decode(cursors.bytes(content, len)?)?)
+            }
             tag::ALIGNED => {
                 let thread = Model::thread_of(cursors.number(content)?)?;
                 let alignment = u8::try_from(cursors.number(content)?).ok()?;
@@ -247,7 +254,7 @@ fn is_switch(tag: u8) -> bool {
 }
 
 const LAST_ALLOC: u8 = tag::ALLOC + Source::LAST as u8;
-const _: () = assert!(LAST_ALLOC < tag::FREE);
+const _: () = assert!(LAST_ALLOC < tag::HEAP_END);
 
 fn is_heap(tag: u8) -> bool {
     tag < tag::SWITCH_TO
@@ -264,6 +271,7 @@ mod tests {
     use super::*;
     use crate::encode::BlockEncoder;
     use crate::event::Module;
+    use crate::heaps::HeapKind;
     use crate::mapping::Mapped;
     use crate::release::Release;
     use alloc::vec;
@@ -315,6 +323,11 @@ mod tests {
                 size: u64::MAX,
                 old: u64::MAX,
             }),
+            Event::Heap(Heap { id: u32::MAX, kind: HeapKind::Allocator, name: vec![b'x'; 64] }),
+            Event::InHeap(u32::MAX),
+            Event::Alloc { thread: 0, stack: 1, address: 0x5000, size: 3, source: Source::Malloc },
+            Event::HeapEnd(u32::MAX),
+            Event::Heap(Heap { id: 1, kind: HeapKind::Pool, name: vec![] }),
             // Known by how many were given out since, and got again.
             Event::Free { thread: 0, address: 0x5000 },
             Event::Free { thread: 0, address: 0x6000 },

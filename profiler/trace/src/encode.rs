@@ -11,7 +11,10 @@
 //! | 3 | Node | id, then as 5 |
 //! | 4 | Switch | thread of the events that follow |
 //! | 5 | Node | id - parent; the frame's number in this block, or the next number and then ~pc, module, flags |
+//! | 6 | InHeap | id |
+//! | 7 | Heap | length, bytes of [`crate::Heap::encode`] |
 //! | 8 + source | Alloc | ~stack, size, place |
+//! | 14 | HeapEnd | id |
 //! | 16 | Free | place |
 //! | 17 | ReallocBegin | place |
 //! | 18 | ReallocEnd | place of the old block, then as Alloc |
@@ -51,7 +54,10 @@ pub(crate) mod tag {
     pub(crate) const NODE_FIRST: u8 = 3;
     pub(crate) const SWITCH: u8 = 4;
     pub(crate) const NODE: u8 = 5;
+    pub(crate) const IN_HEAP: u8 = 6;
+    pub(crate) const HEAP: u8 = 7;
     pub(crate) const ALLOC: u8 = 8;
+    pub(crate) const HEAP_END: u8 = 14;
     pub(crate) const FREE: u8 = 16;
     pub(crate) const REALLOC_BEGIN: u8 = 17;
     pub(crate) const REALLOC_END: u8 = 18;
@@ -209,6 +215,22 @@ impl BlockEncoder {
                 columns.number(said.size.unwrap_or(0));
             }
             Event::Mapping(ref event) => event.write(columns),
+            Event::InHeap(id) => {
+                columns.tag(tag::IN_HEAP);
+                columns.number(u64::from(id));
+            }
+            Event::HeapEnd(id) => {
+                columns.tag(tag::HEAP_END);
+                columns.number(u64::from(id));
+            }
+            Event::Heap(ref heap) => {
+                let mut bytes = Vec::new();
+                heap.encode(&mut bytes);
+                columns.make_room(bytes.len());
+                columns.tag(tag::HEAP);
+                columns.number(bytes.len() as u64);
+                columns.bytes(&bytes);
+            }
             _ => {}
         }
     }

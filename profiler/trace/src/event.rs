@@ -1,5 +1,6 @@
 //! The records of a trace, as a reader sees them.
 
+use crate::heaps::Heap;
 use crate::mapping::MappingEvent;
 use crate::release::{Alignment, FreedAs};
 use alloc::vec::Vec;
@@ -208,4 +209,11 @@ pub enum Event {
     FreedAs(FreedAs),
     /// Memory was mapped or unmapped.
     Mapping(MappingEvent),
+    /// A heap besides the program's own, told of before its first event. May come more than once.
+    Heap(Heap),
+    /// The heap with this number is no more: all its blocks are gone.
+    HeapEnd(u32),
+    /// The next of those events that are of blocks is of the heap with this number. Those without this before them are of
+    /// the program's own.
+    InHeap(u32),
 }

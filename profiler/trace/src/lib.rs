@@ -23,6 +23,7 @@ pub mod encode;
 pub mod error;
 pub mod event;
 pub mod heap;
+pub mod heaps;
 pub mod mapping;
 pub mod meter;
 mod model;
@@ -39,6 +40,7 @@ pub mod writer;
 
 pub use error::Error;
 pub use event::{Event, Exit, Module, ProcessInfo, Source};
+pub use heaps::{Heap, HeapKind};
 pub use mapping::{Mapped, MappingEvent};
 pub use meter::Meter;
 pub use release::{Alignment, FreedAs, Release};

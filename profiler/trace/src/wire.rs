@@ -19,6 +19,9 @@
 //! | UNMAP | `address<<8 \| kind`, `size<<32` |
 //! | REMAP | as REALLOC_END, of ranges |
 //! | MAP_FAILED | `kind`: the last UNMAP did not come about |
+//! | HEAP | `bytes<<8 \| kind`, then [`Heap::encode`]'s bytes padded to words |
+//! | HEAP_END | `id<<8 \| kind`: that heap's blocks are gone |
+//! | IN_HEAP | `id<<8 \| kind`: the next record of the heap is of this one |
 //! | FREED_AS | `how<<8 \| kind`, node, size: how the next record of the heap gives its block back ([`FreedAs`]) |
 //!
 //! While a process has one ring, ring 0, the records of the heap and of mappings are as above: the ring's order is theirs. As soon as
@@ -27,11 +30,13 @@
 //!
 //! Two numbers order events of different rings; both are taken before a block is given back and after it was
 //! given out. `seq` counts the events of one [`shard`] of the address space: it puts the events of each block in
-//! their true order, without fail. Ranges overlap: all records of mappings are of the shard of address 0. The ticks of the processor's clock (x86-64: the time stamp counter) put the
+//! their true order, without fail. Ranges overlap: all records of mappings, and the ends of
+//! heaps, are of the shard of address 0. The ticks of the processor's clock (x86-64: the time stamp counter) put the
 //! rest in order, to within what a processor reorders; they are also the event's time. A record has the lower half
 //! of its ticks: the whole is the number nearest to that of the ring's last CLOCK.
 
 use crate::event::{Module, Source};
+use crate::heaps::Heap;
 use crate::mapping::Mapped;
 use crate::release::{Alignment, FreedAs};
 use alloc::vec::Vec;
@@ -61,6 +66,8 @@ pub mod kind {
     pub const FREED_AS: u8 = 15;
     pub const SAMPLED: u8 = 32;
     pub const UNSAMPLED: u8 = 33;
+    pub const HEAP: u8 = 36;
+    pub const IN_HEAP: u8 = 37;
     /// The first of as many as there are sources.
     pub const ALLOC: u8 = 16;
     /// The first of as many as a mapping may be of.
@@ -68,6 +75,7 @@ pub mod kind {
     pub const UNMAP: u8 = 56;
     pub const REMAP: u8 = 57;
     pub const MAP_FAILED: u8 = 58;
+    pub const HEAP_END: u8 = 59;
 }
 
 /// What is added to the kind of a record that has a place among those of other rings.
@@ -223,8 +231,19 @@ pub fn thread(tid: u32, name: [u8; 16]) -> [u64; 3] {
 pub fn module(module: &Module) -> Vec<u64> {
     let mut bytes = Vec::with_capacity(64 + module.path.len());
     encode_module(module, &mut bytes);
+    of_bytes(kind::MODULE, &bytes)
+}
+
+/// A heap as a record's words.
+pub fn heap(heap: &Heap) -> Vec<u64> {
+    let mut bytes = Vec::new();
+    heap.encode(&mut bytes);
+    of_bytes(kind::HEAP, &bytes)
+}
+
+fn of_bytes(kind: u8, bytes: &[u8]) -> Vec<u64> {
     let mut words = Vec::with_capacity(1 + bytes.len().div_ceil(8));
-    words.push(head(bytes.len() as u64, kind::MODULE));
+    words.push(head(bytes.len() as u64, kind));
     for chunk in bytes.chunks(8) {
         words.push(chunk.iter().rev().fold(0, |word, &byte| (word << 8) | u64::from(byte)));
     }
@@ -262,6 +281,7 @@ pub fn decode_module(bytes: &[u8]) -> Option<Module> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::heaps::HeapKind;
     use crate::release::Release;
 
     fn back(words: &[u64]) -> Record {
@@ -272,7 +292,7 @@ mod tests {
     }
 
     fn heap_back(words: &[u64]) -> HeapRecord {
-        let Record::Heap(record) = back(words) else { panic!("not of the heap") };
+        let Record::OfHeap(record) = back(words) else { panic!("not of the heap") };
         assert_eq!(record.len, words.len());
         record
     }
@@ -312,6 +332,11 @@ mod tests {
         let record = heap_back(&remap(pc, 9, 77, 5));
         assert_eq!((record.kind, record.node, record.size, record.old), (kind::REMAP, 9, 77, 5));
         assert_eq!(heap_back(&super::plain(kind::MAP_FAILED, 0)).kind, kind::MAP_FAILED);
+        let end = heap_back(&super::plain(kind::HEAP_END, 7));
+        assert_eq!((end.kind, end.address, end.shard()), (kind::HEAP_END, 7, shard(0)));
+        assert_eq!(back(&[head(7, kind::IN_HEAP)]), Record::InHeap(7));
+        let pool = Heap { id: 7, kind: HeapKind::Pool, name: b"nodes".to_vec() };
+        assert_eq!(back(&heap(&pool)), Record::Heap(pool));
         assert_eq!(large(u64::from(u32::MAX)), None);
         assert_eq!(large(5 << 32).map(|words| back(&words)), Some(Record::Large(5)));
         assert_eq!(back(&clock(u64::MAX - 5)), Record::Clock(u64::MAX - 5));

@@ -14,11 +14,13 @@
 //! What each figure means is defined in [`crate::live`] and [`crate::sites`]. `docs/report-json.md` in the
 //! repository describes every field.
 
+use super::heaps::HeapList;
 use super::mappings::MappingsForm;
 use super::mismatches::{fault_name, is_seen_whole, release_name};
 use super::words::source_name;
 use crate::Analysis;
 use crate::overhead::Overhead;
+use crate::sites::Site;
 use crate::symbols::Symbols;
 use crate::weight::{Errors, Sampling};
 use grapnel_trace::event::Exit;
@@ -73,8 +75,15 @@ pub fn write(
             errors: ErrorsForm::of(&errors),
         }),
         recorder: analysis.meter.as_ref().map(RecorderForm::of),
-        sites: SiteList { analysis, symbols, top },
+        sites: SiteList {
+            sites: &analysis.sites,
+            analysis,
+            symbols,
+            top,
+            errors: analysis.sampling.is_some(),
+        },
         mismatches: MismatchList { analysis, symbols },
+        heaps: HeapList { analysis, symbols, top },
         mappings: MappingsForm { analysis, symbols, top },
     };
     serde_json::to_writer(&mut out, &report)?;
@@ -91,6 +100,7 @@ struct Report<'r, 's, 'a> {
     recorder: Option<RecorderForm>,
     sites: SiteList<'r, 's, 'a>,
     mismatches: MismatchList<'r, 's, 'a>,
+    heaps: HeapList<'r, 's, 'a>,
     mappings: MappingsForm<'r, 's, 'a>,
 }
 
@@ -187,7 +197,7 @@ impl RecorderForm {
 }
 
 /// Blocks that each family of functions gave out.
-struct Functions([u64; Source::ALL.len()]);
+pub(super) struct Functions(pub(super) [u64; Source::ALL.len()]);
 
 impl Serialize for Functions {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -198,16 +208,19 @@ impl Serialize for Functions {
 
 /// Looks frames up while it is written, so that a report with many long stacks is never in memory as a
 /// whole. The cell is for that: to serialize takes `&self`, to look up takes `&mut Symbols`.
-struct SiteList<'r, 's, 'a> {
-    analysis: &'r Analysis,
-    symbols: &'r RefCell<&'s mut Symbols<'a>>,
-    top: usize,
+pub(super) struct SiteList<'r, 's, 'a> {
+    pub(super) sites: &'r [Site],
+    pub(super) analysis: &'r Analysis,
+    pub(super) symbols: &'r RefCell<&'s mut Symbols<'a>>,
+    pub(super) top: usize,
+    /// Whether the figures are estimates.
+    pub(super) errors: bool,
 }
 
 impl Serialize for SiteList<'_, '_, '_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let shown = if self.top == 0 { usize::MAX } else { self.top };
-        serializer.collect_seq(self.analysis.sites.iter().take(shown).map(|site| SiteForm {
+        serializer.collect_seq(self.sites.iter().take(shown).map(|site| SiteForm {
             allocations: site.allocations,
             allocated_bytes: site.allocated_bytes,
             live_allocations: site.live_allocations,
@@ -215,7 +228,7 @@ impl Serialize for SiteList<'_, '_, '_> {
             peak_bytes: site.peak_bytes,
             temporary_allocations: site.temporary_allocations,
             functions: site.sources.iter().map(source_name).collect(),
-            errors: self.analysis.sampling.map(|_| ErrorsForm::of(&site.errors)),
+            errors: self.errors.then(|| ErrorsForm::of(&site.errors)),
             frames: FrameList { analysis: self.analysis, symbols: self.symbols, stack: site.stack },
         }))
     }

@@ -2,7 +2,7 @@
 
 use super::stack::StackPrinter;
 use super::words::{counted, duration, folded, grouped, harmless, human_bytes, quoted, share};
-use super::{cost, mappings, mismatches};
+use super::{cost, heaps, mappings, mismatches};
 use crate::Analysis;
 use crate::sites::Site;
 use crate::symbols::Symbols;
@@ -72,6 +72,7 @@ pub fn write(
         section(&mut out, ranking, analysis, symbols, options)?;
     }
     mismatches::section(&mut out, analysis, symbols, options)?;
+    heaps::sections(&mut out, analysis, symbols, options)?;
     mappings::section(&mut out, analysis, symbols, options)?;
     symbol_notes(&mut out, symbols, options)?;
     out.flush()

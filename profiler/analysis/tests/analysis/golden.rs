@@ -9,7 +9,7 @@ use grapnel_trace::Meter;
 use grapnel_trace::event::{Event, Exit, Module, Source, node_flags};
 use grapnel_trace::meter::Timed;
 use grapnel_trace::writer::Writer;
-use grapnel_trace::{Mapped, MappingEvent};
+use grapnel_trace::{Heap, HeapKind, Mapped, MappingEvent};
 
 /// Everything that a report can show but symbols: those are of files, and the tests of symbols have them.
 fn events() -> Vec<Event> {
@@ -58,6 +58,14 @@ fn events() -> Vec<Event> {
             mapped: Mapped::File,
         }),
         Event::Mapping(MappingEvent::Unmap { thread: 0, address: 0x10_1000, size: 8 << 20 }),
+        Event::Heap(Heap { id: 1, kind: HeapKind::Pool, name: b"nodes\x1b[31m".to_vec() }),
+        Event::Heap(Heap { id: 2, kind: HeapKind::Pool, name: b"nodes\x1b[31m".to_vec() }),
+        Event::Heap(Heap { id: 3, kind: HeapKind::Allocator, name: b"unused".to_vec() }),
+        Event::InHeap(1),
+        alloc(0, 2, 0x6000, 70),
+        Event::InHeap(2),
+        alloc(0, 3, 0x6000, 80),
+        Event::HeapEnd(1),
         Event::Lost(2),
     ]);
     events

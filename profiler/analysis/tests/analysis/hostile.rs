@@ -7,6 +7,7 @@ use grapnel_analysis::{Analysis, analyse};
 use grapnel_trace::block::BLOCK_HEADER;
 use grapnel_trace::event::{Event, Module, Source};
 use grapnel_trace::reader::Reader;
+use grapnel_trace::{Heap, HeapKind, Mapped, MappingEvent};
 
 /// Reports in both forms, which must succeed whatever the trace says; the JSON must be JSON.
 fn report(analysis: &Analysis) {
@@ -32,7 +33,14 @@ fn event(random: &mut Random, nodes: &mut u32) -> Event {
     let bytes = |random: &mut Random| (0..random.below(12)).map(|_| random.next() as u8).collect::<Vec<u8>>();
     let (thread, address, size) = (number(random), wild(random), wild(random));
     let stack = if random.below(600) > 0 { random.below(u64::from(*nodes) + 1) as u32 } else { 100_000 };
-    match random.below(11) {
+    match random.below(18) {
+        11 => Event::InHeap(number(random)),
+        12 => Event::HeapEnd(number(random)),
+        13 => Event::Heap(Heap { id: 1 + number(random), kind: HeapKind::Pool, name: bytes(random) }),
+        14 => Event::Mapping(MappingEvent::Map { thread, stack, address, size, mapped: Mapped::Segment }),
+        15 => Event::Mapping(MappingEvent::Unmap { thread, address, size }),
+        16 => Event::Mapping(MappingEvent::Remap { thread, stack, address, size, old: wild(random) }),
+        17 => Event::Mapping(MappingEvent::Failed { thread }),
         0 => {
             *nodes += 1;
             let parent = random.below(u64::from(*nodes)) as u32;

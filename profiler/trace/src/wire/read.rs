@@ -2,6 +2,7 @@
 
 use super::{MAX_WORDS, NUMBERED, Order, SIZE_MASK, decode_module, kind, shard};
 use crate::event::{Module, Source};
+use crate::heaps::Heap;
 use crate::mapping::Mapped;
 use crate::release::{Alignment, FreedAs};
 use alloc::vec::Vec;
@@ -11,7 +12,7 @@ use alloc::vec::Vec;
 #[expect(missing_docs, reason = "the fields are those of the constructors")]
 pub enum Record {
     Node { parent: u32, pc: u64, module: u32, flags: u8 },
-    Heap(HeapRecord),
+    OfHeap(HeapRecord),
     Large(u64),
     Clock(u64),
     Thread { tid: u32, name: [u8; 16] },
@@ -23,6 +24,8 @@ pub enum Record {
     FreedAs(FreedAs),
     Sampled(u64),
     Unsampled(u64),
+    Heap(Heap),
+    InHeap(u32),
 }
 
 /// Words that are no record: the ring's writer is not the agent, or went astray. Nothing after them can be
@@ -34,7 +37,7 @@ pub struct BadRecord(pub u64);
 /// The most words that a record of the heap has.
 pub const HEAP_WORDS: usize = 4;
 
-/// A record of the heap, or of a mapping: one that has a place in the order. What its kind does not have is rubbish.
+/// A record of the heap, of a mapping, or of the end of a heap: one that has a place in the order. What its kind does not have is rubbish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the fields are those of the constructors")]
 pub struct HeapRecord {
@@ -63,16 +66,16 @@ impl HeapRecord {
         Mapped::from_u8(self.kind.wrapping_sub(kind::MAP))
     }
 
-    /// Whether it is of a mapping rather than of the heap.
+    /// Whether it is of more than a block: of mappings, or of a heap as a whole.
     #[inline]
-    pub fn is_mapping(&self) -> bool {
+    pub fn is_of_many(&self) -> bool {
         self.kind >= kind::MAP
     }
 
     /// The shard whose numbers it has.
     #[inline]
     pub fn shard(&self) -> usize {
-        shard(if self.is_mapping() { 0 } else { self.address })
+        shard(if self.is_of_many() { 0 } else { self.address })
     }
 }
 
@@ -88,7 +91,7 @@ pub fn heap_record(words: &[u64; HEAP_WORDS]) -> Option<HeapRecord> {
         kind::REALLOC_END => 3,
         kind::MAP..=LAST_MAP | kind::UNMAP => 2,
         kind::REMAP => 3,
-        kind::MAP_FAILED => 1,
+        kind::MAP_FAILED | kind::HEAP_END => 1,
         _ => return None,
     };
     let numbered = first as u8 & NUMBERED != 0;
@@ -138,16 +141,16 @@ pub fn parse(words: &[u64]) -> Result<Option<(Record, usize)>, BadRecord> {
     let Some(&first) = words.first() else { return Ok(None) };
     if let Some(HeapRecord { len, .. }) = heap_record(&[first, 0, 0, 0]) {
         let heap = (len <= words.len()).then(|| whole_heap_record(words)).flatten();
-        return Ok(heap.map(|heap| (Record::Heap(heap), len)));
+        return Ok(heap.map(|heap| (Record::OfHeap(heap), len)));
     }
     let value = first >> 8;
     let bad = BadRecord(first);
     let len = match first as u8 {
         kind::RESET | kind::UNLOAD | kind::LOST | kind::LARGE | kind::ALIGNED => 1,
-        kind::SAMPLED | kind::UNSAMPLED => 1,
+        kind::SAMPLED | kind::UNSAMPLED | kind::IN_HEAP => 1,
         kind::NODE | kind::CLOCK => 2,
         kind::THREAD | kind::FREED_AS => 3,
-        kind::MODULE if value <= (8 * MAX_WORDS - 8) as u64 => 1 + (value as usize).div_ceil(8),
+        kind::MODULE | kind::HEAP if value <= (8 * MAX_WORDS - 8) as u64 => 1 + (value as usize).div_ceil(8),
         _ => return Err(bad),
     };
     let Some(words) = words.get(..len) else { return Ok(None) };
@@ -165,6 +168,7 @@ pub fn parse(words: &[u64]) -> Result<Option<(Record, usize)>, BadRecord> {
         kind::SAMPLED if value != 0 => Record::Sampled(value),
         kind::SAMPLED => return Err(bad),
         kind::UNSAMPLED => Record::Unsampled(value),
+        kind::IN_HEAP => Record::InHeap(value as u32),
         kind::FREED_AS => {
             let size = words.get(2).copied().unwrap_or(0);
             Record::FreedAs(FreedAs::from_code(0, second as u32, value, size).ok_or(bad)?)
@@ -183,7 +187,10 @@ pub fn parse(words: &[u64]) -> Result<Option<(Record, usize)>, BadRecord> {
         _ => {
             let mut bytes: Vec<u8> = words[1..].iter().flat_map(|word| word.to_le_bytes()).collect();
             bytes.truncate(value as usize);
-            Record::Module(decode_module(&bytes).ok_or(bad)?)
+            match first as u8 {
+                kind::HEAP => Record::Heap(Heap::decode(&bytes).ok_or(bad)?),
+                _ => Record::Module(decode_module(&bytes).ok_or(bad)?),
+            }
         }
     };
     Ok(Some((record, len)))

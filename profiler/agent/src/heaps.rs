@@ -1,0 +1,230 @@
+//! Heaps besides the program's own: which there are, and what each is numbered.
+//!
+//! A heap's handle is its place in a table, which stays; its number is new whenever it is emptied, so that nothing of
+//! before can be taken for something of after. 0 is neither.
+//!
+//! # Safety
+//! The table is a mapping of its whole size, zero when new, and never unmapped. It is of atomics: a signal handler or the
+//! child of a fork finds each entry whole, or not yet there.
+
+use crate::context::Context;
+use crate::entry::SavedRegisters;
+use crate::sys;
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use grapnel_trace::ring::Producer;
+use grapnel_trace::wire::{self, kind};
+use grapnel_trace::{Heap, HeapKind, Source};
+
+/// How many there can be at a time, with none at place 0.
+const PLACES: usize = 1 << 16;
+/// Bytes that are kept of a name.
+const NAME: usize = 48;
+
+/// A place in the table.
+#[repr(C)]
+#[derive(Debug)]
+struct Entry {
+    /// The heap's number; 0 for a place that is free, [`TAKEN`] for one that is about to be filled in.
+    id: AtomicU32,
+    /// [`HeapKind`], and above it the name's length.
+    kind: AtomicU32,
+    name: [AtomicU64; NAME / 8],
+    _pad: u64,
+}
+
+const TAKEN: u32 = u32::MAX;
+
+type Table = [Entry; PLACES];
+
+static TABLE: AtomicPtr<Table> = AtomicPtr::new(core::ptr::null_mut());
+/// The last number that was given.
+static LAST: AtomicU32 = AtomicU32::new(0);
+/// Where the next free place is looked for.
+static NEXT: AtomicU32 = AtomicU32::new(1);
+/// The life whose trace was told of all of them.
+static DESCRIBED: AtomicU64 = AtomicU64::new(0);
+
+fn table() -> Option<&'static Table> {
+    // SAFETY: null, or the table as the module's header has it.
+    unsafe { TABLE.load(Ordering::Acquire).as_ref() }
+}
+
+fn made_table() -> Option<&'static Table> {
+    if let Some(table) = table() {
+        return Some(table);
+    }
+    let fresh = sys::map_anonymous(size_of::<Table>())?;
+    let placed =
+        TABLE.compare_exchange(core::ptr::null_mut(), fresh.cast(), Ordering::AcqRel, Ordering::Acquire);
+    if placed.is_err() {
+        sys::unmap(fresh, size_of::<Table>());
+    } else {
+        let _ = sys::advise(fresh, size_of::<Table>(), libc::MADV_DONTDUMP);
+    }
+    table()
+}
+
+fn next_id() -> u32 {
+    LAST.fetch_add(1, Ordering::Relaxed) + 1
+}
+
+impl Entry {
+    fn heap(&self) -> Option<Heap> {
+        let id = self.id.load(Ordering::Acquire);
+        if id == 0 || id == TAKEN {
+            return None;
+        }
+        let kind = self.kind.load(Ordering::Relaxed);
+        let mut bytes = [0; NAME];
+        for (to, word) in bytes.chunks_mut(8).zip(&self.name) {
+            to.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
+        }
+        let name = bytes[..(kind >> 8) as usize % (NAME + 1)].to_vec();
+        let kind = if kind as u8 == HeapKind::Pool as u8 { HeapKind::Pool } else { HeapKind::Allocator };
+        Some(Heap { id, kind, name })
+    }
+
+    fn fill_in(&self, kind: HeapKind, name: &[u8]) {
+        let name = &name[..name.len().min(NAME)];
+        let mut bytes = [0; NAME];
+        bytes[..name.len()].copy_from_slice(name);
+        for (word, from) in self.name.iter().zip(bytes.chunks(8)) {
+            let from = from.iter().rev().fold(0, |word, &byte| (word << 8) | u64::from(byte));
+            word.store(from, Ordering::Relaxed);
+        }
+        self.kind.store(kind as u32 | (name.len() as u32) << 8, Ordering::Relaxed);
+        self.id.store(next_id(), Ordering::Release);
+    }
+}
+
+/// The entry of a handle that is one.
+fn entry(handle: u64) -> Option<&'static Entry> {
+    let place = usize::try_from(handle).ok().filter(|&place| place != 0)?;
+    table()?.get(place)
+}
+
+/// Takes a place for a heap. `None` if there is none left.
+pub(crate) fn add(kind: HeapKind, name: &[u8]) -> Option<u32> {
+    let table = made_table()?;
+    let start = NEXT.load(Ordering::Relaxed);
+    let place = (0..PLACES as u32).map(|turn| start.wrapping_add(turn) % PLACES as u32).find(|&place| {
+        let id = &table[place as usize].id;
+        place != 0
+            && id.load(Ordering::Relaxed) == 0
+            && id.compare_exchange(0, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    })?;
+    NEXT.store(place + 1, Ordering::Relaxed);
+    table[place as usize].fill_in(kind, name);
+    Some(place)
+}
+
+/// The number of the heap with this handle; 0 if there is none.
+#[inline]
+pub(crate) fn id(handle: u64) -> u32 {
+    entry(handle).map(|entry| entry.id.load(Ordering::Acquire)).filter(|&id| id != TAKEN).unwrap_or(0)
+}
+
+/// Gives a heap's place back. The number that it had.
+pub(crate) fn remove(handle: u64) -> u32 {
+    let Some(entry) = entry(handle).filter(|entry| entry.id.load(Ordering::Relaxed) != TAKEN) else {
+        return 0;
+    };
+    entry.id.swap(0, Ordering::AcqRel)
+}
+
+/// Gives a heap a new number, which `tell` hears of before anybody else.
+pub(crate) fn renumber(handle: u64, tell: impl FnOnce(&Heap)) {
+    let Some(entry) = entry(handle) else { return };
+    if let Some(old) = entry.heap() {
+        let heap = Heap { id: next_id(), ..old };
+        tell(&heap);
+        entry.id.store(heap.id, Ordering::Release);
+    }
+}
+
+/// Tells the trace of a heap.
+pub(crate) fn describe(handle: u64, ring: &mut Producer<'static>) {
+    if let Some(heap) = entry(handle).and_then(Entry::heap) {
+        tell(&heap, ring);
+    }
+}
+
+/// As [`describe`], of one that is about to come.
+pub(crate) fn tell(heap: &Heap, ring: &mut Producer<'static>) {
+    let _ = crate::record::push(ring, &wire::heap(heap));
+}
+
+/// Tells the trace of life `life` of all heaps, unless it knows them.
+pub(crate) fn describe_all(life: u64, ring: &mut Producer<'static>) {
+    if DESCRIBED.swap(life, Ordering::AcqRel) == life {
+        return;
+    }
+    for heap in table().into_iter().flatten().filter_map(Entry::heap) {
+        tell(&heap, ring);
+    }
+}
+
+impl Context {
+    /// A heap besides the program's own gave out a block.
+    pub(crate) fn alloc_in(
+        &mut self,
+        heap: u32,
+        saved: &SavedRegisters,
+        address: u64,
+        size: u64,
+        source: Source,
+    ) {
+        let node = self.stack(saved);
+        self.write_of::<2, 3>(heap, address, size, wire::alloc(address, node, size, source));
+    }
+
+    /// As [`Context::plain`], of a heap besides the program's own.
+    pub(crate) fn plain_in(&mut self, heap: u32, kind: u8, address: u64) {
+        self.write_of::<1, 2>(heap, address, 0, wire::plain(kind, address));
+    }
+
+    /// As [`Context::realloc_end`], of a heap besides the program's own.
+    pub(crate) fn realloc_end_in(
+        &mut self,
+        heap: u32,
+        saved: &SavedRegisters,
+        address: u64,
+        size: u64,
+        old: u64,
+    ) {
+        let node = self.stack(saved);
+        self.write_of::<3, 4>(heap, address, size, wire::realloc_end(address, node, size, old));
+    }
+
+    /// A heap is no more, or goes on under another number.
+    pub(crate) fn heap_ends(&mut self, id: u32) {
+        self.write::<1, 2>(0, 0, wire::plain(kind::HEAP_END, u64::from(id)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_heap_keeps_its_handle_and_changes_its_number() {
+        let long = [b'n'; 100];
+        let one = add(HeapKind::Pool, &long).map(u64::from).expect("there is room");
+        let two = add(HeapKind::Allocator, b"two").map(u64::from).expect("there is room");
+        assert_ne!(one, two);
+        let heap = entry(one).and_then(Entry::heap).expect("it is there");
+        assert_eq!((heap.kind, &heap.name[..], heap.id), (HeapKind::Pool, &long[..NAME], id(one)));
+        let heap = entry(two).and_then(Entry::heap).expect("it is there");
+        assert_eq!((heap.kind, &heap.name[..], heap.id), (HeapKind::Allocator, &b"two"[..], id(two)));
+        renumber(one, |heap| {
+            assert!(heap.id > id(two));
+            assert_eq!((heap.kind, &heap.name[..]), (HeapKind::Pool, &long[..NAME]));
+        });
+        assert!(id(one) > id(two));
+        assert_eq!(remove(one), id(two) + 1);
+        for none in [one, 0, 1 << 16, u64::MAX] {
+            renumber(none, |heap| panic!("{heap:?}"));
+            assert_eq!((id(none), remove(none)), (0, 0));
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Heaps besides the program's own, as text and as JSON.
+
+use super::json::{Functions, SiteList};
+use super::stack::StackPrinter;
+use super::text::{Palette, TextOptions};
+use super::words::{counted, duration, grouped, harmless, human_bytes, share};
+use crate::Analysis;
+use crate::heaps::HeapAnalysis;
+use crate::live::Totals;
+use crate::sites::Site;
+use crate::symbols::Symbols;
+use grapnel_trace::HeapKind;
+use serde::Serialize;
+use serde::ser::Serializer;
+use std::cell::RefCell;
+use std::io::{self, Write};
+
+/// What a heap is, in a word.
+fn kind_name(kind: HeapKind) -> &'static str {
+    match kind {
+        HeapKind::Pool => "pool",
+        _ => "allocator",
+    }
+}
+
+/// Writes a section for each.
+pub(super) fn sections(
+    out: &mut impl Write,
+    analysis: &Analysis,
+    symbols: &mut Symbols<'_>,
+    options: &TextOptions,
+) -> io::Result<()> {
+    // An allocator that nobody called is of no interest.
+    let used = |heaps: &&HeapAnalysis| heaps.kind == HeapKind::Pool || heaps.totals.allocated_bytes != 0;
+    for heaps in analysis.heaps.iter().filter(used) {
+        section(out, heaps, analysis, symbols, options)?;
+    }
+    Ok(())
+}
+
+fn section(
+    out: &mut impl Write,
+    heaps: &HeapAnalysis,
+    analysis: &Analysis,
+    symbols: &mut Symbols<'_>,
+    options: &TextOptions,
+) -> io::Result<()> {
+    let Palette { title, figure, faint, .. } = options.palette;
+    let name = String::from_utf8_lossy(&heaps.name);
+    let (what, name) = (if heaps.kind == HeapKind::Pool { "Pool" } else { "Allocator" }, harmless(&name));
+    writeln!(out, "{title}{what} {name}, which is no part of the figures above{title:#}")?;
+    let totals = &heaps.totals;
+    let mut row = |name: &str, value: &str, rest: String| {
+        writeln!(out, "  {name:<12}{figure}{value:>12}{figure:#}   {rest}")
+    };
+    row(
+        "allocated",
+        &human_bytes(totals.allocated_bytes),
+        format!(
+            "{} in {} and {}",
+            counted(totals.allocated_bytes, "byte"),
+            counted(totals.allocations, "allocation"),
+            counted(totals.reallocations, "reallocation")
+        ),
+    )?;
+    let first = format!("{}, first at {}", counted(totals.peak_bytes, "byte"), duration(totals.peak_time_ns));
+    row("peak", &human_bytes(totals.peak_bytes), first)?;
+    let live =
+        format!("{} in {}", counted(totals.live_bytes, "byte"), counted(totals.live_allocations, "block"));
+    row("live at end", &human_bytes(totals.live_bytes), live)?;
+    row("freed", &grouped(totals.frees), if totals.frees == 1 { "block" } else { "blocks" }.into())?;
+    if heaps.heaps != 1 {
+        row(
+            "pools",
+            &grouped(heaps.heaps),
+            format!("of this name; {} at the end", grouped(heaps.live_heaps)),
+        )?;
+    }
+    let mut sites: Vec<&Site> = heaps.sites.iter().filter(|site| site.peak_bytes > 0).collect();
+    sites.sort_by_key(|site| core::cmp::Reverse(site.peak_bytes));
+    let shown = if options.top == 0 { sites.len() } else { options.top.min(sites.len()) };
+    let mut printer = StackPrinter { analysis, symbols, options };
+    for (rank, site) in sites[..shown].iter().enumerate() {
+        let text = human_bytes(site.peak_bytes);
+        let share = share(site.peak_bytes, totals.peak_bytes);
+        let context = format!(
+            "{} at the peak; {} of {} in all; {} live at the end",
+            counted(site.peak_bytes, "byte"),
+            counted(site.allocations, "allocation"),
+            human_bytes(site.allocated_bytes),
+            human_bytes(site.live_bytes)
+        );
+        writeln!(out, "{:>3}. {figure}{text}{figure:#}  {share}  {faint}({context}){faint:#}", rank + 1)?;
+        printer.print(out, site.stack)?;
+    }
+    if shown < sites.len() {
+        let rest = counted((sites.len() - shown) as u64, "more site");
+        writeln!(out, "     {faint}and {rest}; --top N shows more{faint:#}")?;
+    }
+    writeln!(out)
+}
+
+/// As JSON. Looks frames up while it is written.
+pub(super) struct HeapList<'r, 's, 'a> {
+    pub(super) analysis: &'r Analysis,
+    pub(super) symbols: &'r RefCell<&'s mut Symbols<'a>>,
+    pub(super) top: usize,
+}
+
+#[derive(Serialize)]
+struct HeapForm<'r, 's, 'a> {
+    name: String,
+    kind: &'static str,
+    heaps: u64,
+    live_heaps: u64,
+    totals: TotalsForm,
+    sites: SiteList<'r, 's, 'a>,
+}
+
+#[derive(Serialize)]
+struct TotalsForm {
+    allocations: u64,
+    frees: u64,
+    reallocations: u64,
+    allocated_bytes: u64,
+    peak_bytes: u64,
+    live_allocations: u64,
+    live_bytes: u64,
+    functions: Functions,
+}
+
+impl Serialize for HeapList<'_, '_, '_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self { analysis, symbols, top } = *self;
+        serializer.collect_seq(analysis.heaps.iter().map(|heaps| {
+            let Totals { allocations, frees, reallocations, allocated_bytes, peak_bytes, .. } = heaps.totals;
+            let Totals { live_allocations, live_bytes, .. } = heaps.totals;
+            HeapForm {
+                name: String::from_utf8_lossy(&heaps.name).into_owned(),
+                kind: kind_name(heaps.kind),
+                heaps: heaps.heaps,
+                live_heaps: heaps.live_heaps,
+                totals: TotalsForm {
+                    allocations,
+                    frees,
+                    reallocations,
+                    allocated_bytes,
+                    peak_bytes,
+                    live_allocations,
+                    live_bytes,
+                    functions: Functions(heaps.functions),
+                },
+                sites: SiteList { sites: &heaps.sites, analysis, symbols, top, errors: false },
+            }
+        }))
+    }
+}
