@@ -1,7 +1,11 @@
 //! The agent's own memory: over mmap, never the target's heap.
 //!
-//! Small blocks come from free lists of power-of-two classes, cut from regions that are never given back;
-//! large ones are mappings of their own.
+//! Blocks come from free lists of power-of-two classes, cut from regions that are never given back; very large ones
+//! are mappings of their own.
+//!
+//! Each walk reads tables of which the program has pushed most out of the processor's caches, and of its translation of
+//! addresses too: on small pages that costs more than the memory itself. So the first region, in which the first
+//! thread's tables lie, and mappings that are large enough are asked to be huge pages.
 //!
 //! # Safety
 //! All state is behind [`LOCK`]. A free block's first word links to the next of its class; a block belongs
@@ -12,12 +16,14 @@ use crate::sys;
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
 use core::ptr;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const MIN_LOG2: u32 = 4;
-const MAX_LOG2: u32 = 16;
+const MAX_LOG2: u32 = 19;
 const CLASSES: usize = (MAX_LOG2 - MIN_LOG2 + 1) as usize;
-const REGION: usize = 256 << 10;
+/// A huge page of x86-64.
+const HUGE: usize = 2 << 20;
+const REGION: usize = HUGE;
 
 /// The agent's allocator.
 #[derive(Debug)]
@@ -90,15 +96,36 @@ fn map(len: usize) -> *mut u8 {
     }
 }
 
-// SAFETY: blocks come from mappings of at least the size asked for; a class's blocks are aligned to its size
-// since regions are page-aligned and cut from the front in multiples of the smallest class, see `alloc`.
-unsafe impl GlobalAlloc for Heap {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+/// As [`map`], in huge pages if the system has them to give.
+fn map_huge(len: usize) -> *mut u8 {
+    let Some(start) = sys::map_anonymous(len + HUGE) else { return map(len) };
+    let before = start.align_offset(HUGE);
+    let address = start.wrapping_add(before);
+    if before != 0 {
+        sys::unmap(start, before);
+    }
+    sys::unmap(address.wrapping_add(len), HUGE - before);
+    let _ = sys::advise(address, len, libc::MADV_HUGEPAGE);
+    MAPPED.fetch_add(len as u64, Ordering::Relaxed);
+    address
+}
+
+/// Whether there was a region yet.
+static BEGUN: AtomicBool = AtomicBool::new(false);
+
+fn map_region() -> *mut u8 {
+    if BEGUN.swap(true, Ordering::Relaxed) { map(REGION) } else { map_huge(REGION) }
+}
+
+impl Heap {
+    /// A block, and whether it is known to be all zeroes: its pages were never touched.
+    fn take(&self, layout: Layout) -> (*mut u8, bool) {
         if layout.align() > sys::PAGE {
-            return ptr::null_mut();
+            return (ptr::null_mut(), true);
         }
         let Some(class) = class_of(layout) else {
-            return map(whole_pages(layout.size()));
+            let len = whole_pages(layout.size());
+            return (if len < HUGE { map(len) } else { map_huge(len) }, true);
         };
         let size = 1usize << (class as u32 + MIN_LOG2);
         let _guard = LOCK.lock();
@@ -109,29 +136,35 @@ unsafe impl GlobalAlloc for Heap {
             let head = state.free[class];
             if !head.is_null() {
                 state.free[class] = head.cast::<*mut u8>().read();
-                return head;
+                return (head, false);
             }
             // Waste at most what brings `next` to the class's alignment (up to a page).
             let pad = state.next.align_offset(size.min(sys::PAGE));
             if state.next.is_null() || pad.saturating_add(size) > state.left {
-                let region = map(REGION);
+                let region = map_region();
                 if region.is_null() {
-                    return region;
+                    return (region, true);
                 }
                 (state.next, state.left) = (region.add(size), REGION - size);
-                return region;
+                return (region, true);
             }
             let block = state.next.add(pad);
             (state.next, state.left) = (block.add(size), state.left - pad - size);
-            block
+            (block, true)
         }
+    }
+}
+
+// SAFETY: blocks come from mappings of at least the size asked for; a class's blocks are aligned to its size
+// since regions are page-aligned and cut from the front in multiples of the smallest class, see `take`.
+unsafe impl GlobalAlloc for Heap {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        self.take(layout).0
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promise.
-        let block = unsafe { self.alloc(layout) };
-        // A mapping of its own is new, and zero: its pages need not be touched.
-        if !block.is_null() && class_of(layout).is_some() {
+        let (block, zero) = self.take(layout);
+        if !block.is_null() && !zero {
             // SAFETY: the block that was just handed out has this size.
             unsafe { block.write_bytes(0, layout.size()) };
         }
