@@ -43,12 +43,37 @@ struct Walk {
 // SAFETY: made of numbers and a bool, for which zero is false.
 unsafe impl Zeroable for Walk {}
 
-/// The walks that a leaf may be found in, the newest first.
+/// The walks that a leaf may be found in.
 type Set = [Walk; WAYS];
+
+/// What is known of a set without looking at its walks: the heads of all sets stay near the processor.
+#[repr(C, align(32))]
+#[derive(Clone, Copy, Debug, Default)]
+struct Head {
+    /// Of each walk, part of the hash of its leaf; 0 where there is none.
+    tags: [u32; WAYS],
+    /// Where the next walk goes.
+    next: u8,
+    /// Rises when a walk is found, falls when one is kept.
+    worth: u8,
+    /// How many walks were not kept since the last that was.
+    passed: u8,
+}
+
+// SAFETY: made of numbers.
+unsafe impl Zeroable for Head {}
+
+/// What `worth` begins with, and its bound.
+const MOST_WORTH: u8 = 32;
+/// What a walk that is found saves, in walks that are kept.
+const FOUND: u8 = 2;
+/// Where walks are not worth keeping, one in so many is kept all the same, in case that changes.
+const PASSED: u8 = 15;
 
 /// The walks. Looking up and keeping neither allocate nor lock.
 #[derive(Debug)]
 pub(crate) struct Recent {
+    heads: Vec<Head>,
     sets: Vec<Set>,
     /// A ring: the words of the newest walks, each walk's side by side.
     words: Vec<Word>,
@@ -68,21 +93,23 @@ pub(crate) struct Leaf {
 
 impl Recent {
     pub(crate) fn new() -> Result<Self, Error> {
-        Ok(Recent { sets: zeroed(1 << SET_BITS)?, words: zeroed(WORDS)?, kept: 0 })
+        let (heads, sets) = (zeroed(1 << SET_BITS)?, zeroed(1 << SET_BITS)?);
+        Ok(Recent { heads, sets, words: zeroed(WORDS)?, kept: 0 })
     }
 
     pub(crate) fn forget(&mut self) {
         // Untouched pages stay untouched when there is nothing to forget.
         if self.kept != 0 {
-            self.sets.fill(Set::default());
+            self.heads.fill(Head::default());
             self.kept = 0;
         }
     }
 
+    /// The number of the set, and the tag.
     #[inline(always)]
-    fn index(pc: u64, sp: u64) -> usize {
+    fn place(pc: u64, sp: u64) -> (usize, u32) {
         let hash = (pc.rotate_left(7) ^ sp).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        (hash >> (64 - SET_BITS)) as usize
+        ((hash >> (64 - SET_BITS)) as usize, (hash >> (32 - SET_BITS)) as u32 | 1)
     }
 
     /// The words of a walk, unless others took their place.
@@ -99,9 +126,10 @@ impl Recent {
     /// of whose words none has changed.
     #[inline(always)]
     pub(crate) fn find(&mut self, pc: u64, sp: u64, fp: u64, range: Range) -> Option<NodeId> {
-        let index = Self::index(pc, sp);
-        let mut found = None;
-        for (way, walk) in self.sets.get(index)?.iter().enumerate() {
+        let (index, tag) = Self::place(pc, sp);
+        let head = self.heads.get(index)?;
+        for (way, _) in head.tags.iter().enumerate().filter(|&(_, &other)| other == tag) {
+            let Some(walk) = self.sets.get(index).and_then(|set| set.get(way)) else { continue };
             if walk.pc != pc || walk.sp != sp || (walk.fp != fp && !walk.fp_is_dead) {
                 continue;
             }
@@ -111,27 +139,32 @@ impl Recent {
             let Some(words) = self.words_of(walk) else { continue };
             // SAFETY: the words lie in the walk's range, which lies in the current range.
             if unsafe { first_changed(words) }.is_none() {
-                found = Some((way, walk.node));
-                break;
+                let node = walk.node;
+                if let Some(head) = self.heads.get_mut(index)
+                    && head.worth < MOST_WORTH
+                {
+                    head.worth += FOUND;
+                }
+                return Some(node);
             }
         }
-        let (way, node) = found?;
-        if node == NodeId::ROOT {
-            // An empty slot, and a walk from nowhere.
-            return None;
-        }
-        if way != 0
-            && let Some(set) = self.sets.get_mut(index)
-        {
-            // What comes often is found at once.
-            set.swap(way - 1, way);
-        }
-        Some(node)
+        None
     }
 
     /// Keeps a walk that ended at the root and has no guess; `words` are all that it read, leaf first, from `range`.
+    ///
+    /// Where few walks come back, as in programs that wander through ever new stacks, most are passed over: keeping one
+    /// costs more than it saves then.
     pub(crate) fn keep(&mut self, leaf: Leaf, words: &[Word], range: Range) {
-        if words.len() > MOST_WORDS {
+        let Leaf { pc, sp, fp, fp_is_dead, node } = leaf;
+        // The empty stack is a walk from nowhere.
+        if words.len() > MOST_WORDS || node == NodeId::ROOT {
+            return;
+        }
+        let (index, tag) = Self::place(pc, sp);
+        let (Some(head), Some(set)) = (self.heads.get_mut(index), self.sets.get_mut(index)) else { return };
+        if head.worth == 0 && head.passed < PASSED && head.tags != [0; WAYS] {
+            head.passed += 1;
             return;
         }
         let mut first = self.kept as usize & (WORDS - 1);
@@ -141,13 +174,15 @@ impl Recent {
         }
         let Some(place) = self.words.get_mut(first..first + words.len()) else { return };
         place.copy_from_slice(words);
-        let Leaf { pc, sp, fp, fp_is_dead, node } = leaf;
         let walk = Walk { pc, sp, fp, start: self.kept, range, len: words.len() as u32, node, fp_is_dead };
         self.kept += words.len() as u64;
-        if let Some(set) = self.sets.get_mut(Self::index(pc, sp)) {
-            let [first, second, third, fourth] = set;
-            (*fourth, *third, *second, *first) = (*third, *second, *first, walk);
+        let way = usize::from(head.next) % WAYS;
+        if head.tags == [0; WAYS] {
+            head.worth = MOST_WORTH;
         }
+        (head.next, head.passed, head.worth) = (head.next.wrapping_add(1), 0, head.worth.saturating_sub(1));
+        head.tags[way] = tag;
+        set[way] = walk;
     }
 }
 
@@ -222,6 +257,32 @@ mod tests {
             }
         }
         assert!((2_000..10_000).contains(&found), "{found}");
+    }
+
+    #[test]
+    fn where_no_walk_comes_back_few_are_kept() {
+        let mut recent = Recent::new().unwrap();
+        let value = 3u64;
+        let words = vec![Word::new(&raw const value as u64, 3); 10];
+        let mut keep = |n: u32| {
+            recent.keep(Leaf { node: NodeId(n), ..leaf(1) }, &words, range());
+            recent.kept / 10
+        };
+        assert_eq!(keep(1), 1);
+        let many = (2..=1000).map(&mut keep).last();
+        assert_eq!(
+            many,
+            Some(u64::from(MOST_WORTH) + (1000 - u64::from(MOST_WORTH)) / (u64::from(PASSED) + 1))
+        );
+        // One that comes back is worth as much as some that don't.
+        let before = recent.kept;
+        for _ in 0..3 {
+            assert!(find(&mut recent, leaf(1)).is_some());
+        }
+        for n in 0..6 {
+            recent.keep(Leaf { node: NodeId(n + 1), ..leaf(1) }, &words, range());
+        }
+        assert_eq!(recent.kept, before + 60);
     }
 
     #[test]
