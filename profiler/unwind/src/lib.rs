@@ -8,14 +8,15 @@
 //!              |  |  |
 //!              |  |  +-- Recent: some hundred walks, each reused if every word that it read is unchanged
 //!              |  +----- Memo: the last walk that was none of these, reused as far as its words are unchanged
-//!              +-------- RuleCache -- on a miss --> Resolver -> ModuleTable -> .eh_frame of the module
+//!              +-------- Chains: the first frames from a leaf, their rules and nodes, as they were the last time
+//!                          +-- RuleCache -- on a miss --> Resolver -> ModuleTable -> .eh_frame of the module
 //! ```
 //!
 //! * [`ModuleTable`] is an immutable snapshot of the loaded modules, made by whoever knows them.
 //! * [`Resolver`] is asked on a miss of the rule cache, and for each frame of a stack that needs more than the
 //!   fast rules. The caller takes its lock there, and only there. [`TableResolver`] is one without a lock.
-//! * [`Walker`] belongs to one thread at a time. It holds the rule cache, the readable part of the stack, recent walks
-//!   and the [`StackTree`].
+//! * [`Walker`] belongs to one thread at a time. It holds the rule cache, the readable part of the stack, recent walks,
+//!   chains of frames and the [`StackTree`].
 //! * [`Sink`] hears of each new node, in the order of the ids. The tree is bounded: a node that fell out of it is told
 //!   again, under another id.
 //!
@@ -48,6 +49,7 @@ extern crate alloc;
 
 mod cache;
 mod cfi;
+mod chain;
 mod error;
 mod memo;
 mod memory;

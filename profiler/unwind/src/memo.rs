@@ -180,6 +180,31 @@ impl Path {
         });
     }
 
+    /// The frames, leaf first.
+    #[inline(always)]
+    pub(crate) fn frames(&self) -> &[Record] {
+        self.records.filled()
+    }
+
+    /// Whether a frame is a guess. Known once the path was interned.
+    #[inline(always)]
+    pub(crate) fn has_guess(&self) -> bool {
+        self.last_guess.is_some()
+    }
+
+    /// As [`intern`](Self::intern), where the frames, none of them a guess, are known to have these nodes.
+    #[inline(always)]
+    pub(crate) fn adopt(&mut self, nodes: &[NodeId], parent: Stack, word_base: u32) -> Stack {
+        let filled = self.records.items.get_mut(..self.records.len).unwrap_or_default();
+        let mut stack = parent;
+        for (record, node) in filled.iter_mut().zip(nodes).rev() {
+            stack = Stack { node: *node, hash: record.key().hash_after(stack.hash) };
+            (record.node, record.hash) = (stack.node, stack.hash);
+            record.word = record.word.wrapping_add(word_base);
+        }
+        stack
+    }
+
     /// Interns the frames, root first, below `parent`. Words are counted from `word_base` from now on. `module_of` is
     /// asked for the module of a pc that a new node needs and the path doesn't know.
     ///

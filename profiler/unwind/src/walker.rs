@@ -2,6 +2,7 @@
 
 use crate::Error;
 use crate::cache::RuleCache;
+use crate::chain::Chains;
 use crate::memo::{Memo, MemoEnd, Path, UNKNOWN};
 use crate::native::{
     Cursor, FramePointer, FullState, PackedRule, Registers, RuleKind, Start, step, step_by_frame_pointer,
@@ -16,7 +17,7 @@ use crate::tree::{Frame, FrameFlags, FrameKey, Interner, NodeId, Sink, Stack, St
 pub struct Config {
     /// The most frames that a stack keeps; those nearest to the leaf are kept. Clamped to 1..=65536.
     ///
-    /// A walker takes 192 bytes of memory per frame of this limit, and 288 kB for recent walks; pages that no stack was deep enough for are
+    /// A walker takes 192 bytes of memory per frame of this limit, and 420 kB for recent walks and chains; pages that no stack was deep enough for are
     /// never touched after a zeroing allocation.
     pub max_frames: usize,
     /// The binary logarithm of the number of cached rules, 24 bytes each. Clamped to 6..=20.
@@ -27,7 +28,7 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Config { max_frames: 1024, cache_bits: 12, tree_bits: 17 }
+        Config { max_frames: 1024, cache_bits: 12, tree_bits: 15 }
     }
 }
 
@@ -68,6 +69,7 @@ impl Walker {
         let max_frames = config.max_frames.clamp(1, 1 << 16);
         let walk = Gatherer {
             cache: RuleCache::new(config.cache_bits.clamp(6, 20))?,
+            chains: Chains::new()?,
             stack: StackMemory::new(),
             path: Path::new(max_frames)?,
             memo: Memo::new(max_frames)?,
@@ -127,6 +129,7 @@ impl Walker {
     /// To be called when modules were added: forgets rules and the last walk, keeps the tree.
     pub fn flush(&mut self) {
         self.walk.cache.clear();
+        self.walk.chains.forget();
         self.walk.memo.forget();
         self.walk.recent.forget();
     }
@@ -152,6 +155,7 @@ impl Walker {
 #[derive(Debug)]
 struct Gatherer {
     cache: RuleCache,
+    chains: Chains,
     stack: StackMemory,
     path: Path,
     memo: Memo,
@@ -210,7 +214,17 @@ impl Gatherer {
                     return parent.node;
                 }
                 let base = self.memo.word_base(kept, &self.path);
-                let leaf = self.path.intern(parent, base, tree, module_of(&self.cache, resolver));
+                let chain = Chains::of(start.pc(), start.sp());
+                let leaf = match self.chains.nodes(chain, parent.node, self.path.frames()) {
+                    Some(nodes) => self.path.adopt(nodes, parent, base),
+                    None => {
+                        let leaf = self.path.intern(parent, base, tree, module_of(&self.cache, resolver));
+                        if !self.path.has_guess() {
+                            self.chains.set_nodes(chain, parent.node, self.path.frames());
+                        }
+                        leaf
+                    }
+                };
                 match self.stack.range_of_walk() {
                     Some(range) => self.memo.store(kept, &self.path, range),
                     None => self.memo.forget(),
@@ -245,6 +259,7 @@ impl Gatherer {
         let (mut pc, mut sp, mut fp) = (start.pc(), start.sp(), FramePointer::known(start.bp()));
         self.path.clear();
         self.stack.begin(sp);
+        let chain = Chains::of(pc, sp);
         let memo_len = self.memo.len();
         let ended = |end| Gathered::Done { kept: memo_len, end };
         loop {
@@ -281,9 +296,17 @@ impl Gatherer {
                 }
                 break;
             }
-            let rule = match self.cache.get(pc) {
+            let frame = self.path.len();
+            let rule = match self.chains.rule(chain, frame, pc) {
                 Some(rule) => rule,
-                None => self.miss(pc, resolver),
+                None => {
+                    let rule = match self.cache.get(pc) {
+                        Some(rule) => rule,
+                        None => self.miss(pc, resolver),
+                    };
+                    self.chains.set_rule(chain, frame, pc, rule);
+                    rule
+                }
             };
             let ignores_fp = rule.ignores_bp();
             if !ignores_fp {

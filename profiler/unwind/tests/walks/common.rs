@@ -165,8 +165,8 @@ impl State {
     }
 
     pub(crate) fn same(&self, left: NodeId, right: NodeId, what: &str) {
-        // A stack has one node, until the tree of 1 << 17 slots was emptied for the first time.
-        let emptied = self.walker.tree().len() > 3 << 15;
+        // A stack has one node, until the tree of 1 << 15 slots was emptied for the first time.
+        let emptied = self.walker.tree().len() > 3 << 13;
         if left != right && !(emptied && self.frames(left) == self.frames(right)) {
             panic!(
                 "probe {}: {what}: {:#x?}\ninstead of {:#x?}",

@@ -1,0 +1,148 @@
+//! For each leaf at its depth, the frames nearest to it as they were the last time.
+//!
+//! A walk looks up a rule for each frame, one after the other, and then a node for each. In a program that needs the
+//! processor's caches for itself each of these waits for memory. Walks from one leaf most often begin with the same few
+//! frames: here these lie side by side, with their rules and their nodes, so that a walk waits once.
+
+use crate::Error;
+use crate::memo::Record;
+use crate::native::PackedRule;
+use crate::tree::NodeId;
+use crate::zeroed::{Zeroable, zeroed};
+use alloc::vec::Vec;
+
+/// The binary logarithm of the number of chains.
+const BITS: u32 = 10;
+/// Frames of a chain: what two cache lines hold.
+const FRAMES: usize = 6;
+
+#[repr(C, align(64))]
+#[derive(Clone, Copy, Debug, Default)]
+struct Chain {
+    /// Leaf first; 0 where there is none.
+    pcs: [u64; FRAMES],
+    rules: [PackedRule; FRAMES],
+    /// The nodes of the first `len` frames, where the stack of the next frame is `parent`.
+    nodes: [NodeId; FRAMES],
+    parent: NodeId,
+    len: u32,
+}
+
+const _: () = assert!(size_of::<Chain>() == 128);
+
+// SAFETY: made of numbers.
+unsafe impl Zeroable for Chain {}
+
+/// The chains. Looking up and storing neither allocate nor lock. What is found is right whatever chain it is found in: a
+/// rule belongs to a pc, and nodes to a parent and pcs.
+#[derive(Debug)]
+pub(crate) struct Chains(Vec<Chain>);
+
+impl Chains {
+    pub(crate) fn new() -> Result<Self, Error> {
+        Ok(Chains(zeroed(1 << BITS)?))
+    }
+
+    /// To be called when a pc may have another rule, or a node another meaning.
+    pub(crate) fn forget(&mut self) {
+        self.0.fill(Chain::default());
+    }
+
+    /// The number of the chain of a leaf. One at the same depth most often has the same callers.
+    #[inline(always)]
+    pub(crate) fn of(pc: u64, sp: u64) -> usize {
+        ((pc ^ (sp << 20)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - BITS)) as usize
+    }
+
+    /// The rule for the frame at `pc`, the one with this number from the leaf, if that is as it was.
+    #[inline(always)]
+    pub(crate) fn rule(&self, chain: usize, frame: usize, pc: u64) -> Option<PackedRule> {
+        let chain = self.0.get(chain)?;
+        chain.pcs.get(frame).filter(|&&other| other == pc)?;
+        chain.rules.get(frame).copied()
+    }
+
+    /// Keeps a rule for the next walk.
+    #[inline(always)]
+    pub(crate) fn set_rule(&mut self, chain: usize, frame: usize, pc: u64, rule: PackedRule) {
+        if let Some(chain) = self.0.get_mut(chain)
+            && let (Some(to_pc), Some(to_rule)) = (chain.pcs.get_mut(frame), chain.rules.get_mut(frame))
+        {
+            (*to_pc, *to_rule) = (pc, rule);
+            // The nodes are those of other frames.
+            chain.len = 0;
+        }
+    }
+
+    /// Whether the chain begins with these frames.
+    #[inline(always)]
+    fn is(chain: &Chain, frames: &[Record]) -> bool {
+        frames.len() <= FRAMES && frames.iter().zip(&chain.pcs).all(|(frame, pc)| frame.pc == *pc)
+    }
+
+    /// The nodes of these frames, none of them a guess, below `parent`, if they are what was there the last time.
+    #[inline(always)]
+    pub(crate) fn nodes(&self, chain: usize, parent: NodeId, frames: &[Record]) -> Option<&[NodeId]> {
+        let chain = self.0.get(chain)?;
+        let same = chain.len as usize == frames.len() && chain.parent == parent && Self::is(chain, frames);
+        if same { chain.nodes.get(..frames.len()) } else { None }
+    }
+
+    /// Keeps the nodes of these frames, none of them a guess.
+    #[inline(always)]
+    pub(crate) fn set_nodes(&mut self, chain: usize, parent: NodeId, frames: &[Record]) {
+        let Some(chain) = self.0.get_mut(chain) else { return };
+        if Self::is(chain, frames) {
+            for (node, frame) in chain.nodes.iter_mut().zip(frames) {
+                *node = frame.node;
+            }
+            (chain.parent, chain.len) = (parent, frames.len() as u32);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memo::Path;
+    use crate::native::{Cursor, UnwindRule};
+    use crate::tree::{FrameFlags, Stack};
+
+    fn path(pcs: &[u64]) -> Path {
+        let mut path = Path::new(FRAMES + 1).unwrap();
+        for &pc in pcs {
+            path.push(Cursor { pc, sp: 0, fp: 0 }, 0, FrameFlags::NONE, false);
+        }
+        let nodes: Vec<NodeId> = (1..=pcs.len() as u32).rev().map(NodeId).collect();
+        path.adopt(&nodes, Stack::ROOT, 0);
+        path
+    }
+
+    #[test]
+    fn nodes_are_those_of_the_same_frames_below_the_same_parent() {
+        let (mut chains, rule) = (Chains::new().unwrap(), PackedRule::new(UnwindRule::ROOT));
+        let at = Chains::of(10, 0);
+        let walk = |chains: &mut Chains, pcs: &[u64]| {
+            for (frame, &pc) in pcs.iter().enumerate() {
+                if chains.rule(at, frame, pc).is_none() {
+                    chains.set_rule(at, frame, pc, rule);
+                }
+            }
+        };
+        let three = path(&[10, 20, 30]);
+        walk(&mut chains, &[10, 20, 30]);
+        chains.set_nodes(at, NodeId::ROOT, three.frames());
+        let found = chains.nodes(at, NodeId::ROOT, three.frames());
+        assert_eq!(found, Some(&[NodeId(3), NodeId(2), NodeId(1)][..]));
+        assert_eq!(chains.nodes(at, NodeId(7), three.frames()), None);
+        assert_eq!(chains.nodes(at, NodeId::ROOT, path(&[10, 20]).frames()), None);
+        assert_eq!(chains.nodes(at, NodeId::ROOT, path(&[10, 20, 31]).frames()), None);
+        // A walk whose nodes were not kept.
+        walk(&mut chains, &[10, 20, 31]);
+        assert_eq!(chains.nodes(at, NodeId::ROOT, path(&[10, 20, 31]).frames()), None);
+        let seven = path(&[10, 20, 31, 40, 50, 60, 70]);
+        walk(&mut chains, &[10, 20, 31, 40, 50, 60, 70]);
+        chains.set_nodes(at, NodeId::ROOT, seven.frames());
+        assert_eq!(chains.nodes(at, NodeId::ROOT, seven.frames()), None);
+    }
+}
