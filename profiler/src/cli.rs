@@ -35,6 +35,7 @@ Exit status:
 
 const REPORT_EXAMPLES: &str = "Examples:
   grapnel report python3.4711.grapnel
+  grapnel report --html t.html t.grapnel
   grapnel report --top 3 --frames 0 t.grapnel | less
   grapnel report --format json t.grapnel | jq '.sites[0]'";
 

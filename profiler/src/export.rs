@@ -2,15 +2,14 @@
 
 use crate::opened::{OpenError, analysis_of, reader_of, say, text_of};
 use crate::symbols::{SymbolArgs, SymbolArgsError};
+use crate::whole_file::{is_same_file, to_file};
 use clap::{Args, ValueEnum};
 use flate2::write::GzEncoder;
 use grapnel_analysis::Analysis;
 use grapnel_analysis::export;
 use grapnel_analysis::report::words::harmless;
 use grapnel_analysis::symbols::{FileStore, Symbols};
-use std::fs::{File, Permissions};
 use std::io::{self, BufWriter, IsTerminal, Write};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -189,12 +188,6 @@ pub(crate) fn run(args: &ExportArgs) -> Result<ExitCode, ExportError> {
     Ok(status(&analysis))
 }
 
-/// By any names: a link leads to the same.
-fn is_same_file(one: &Path, two: &Path) -> bool {
-    let identity = |path: &Path| path.metadata().ok().map(|facts| (facts.dev(), facts.ino()));
-    identity(one).is_some_and(|one| Some(one) == identity(two))
-}
-
 /// heaptrack and the Firefox Profiler take files that are compressed; heaptrack knows them by their names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Packing {
@@ -237,30 +230,6 @@ impl Packing {
 
 fn status(analysis: &Analysis) -> ExitCode {
     if analysis.ending.is_damage() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
-}
-
-/// Writes a file whole or not at all; what was there before stays until then. What is no plain file, a pipe or a device, is
-/// written into.
-fn to_file(path: &Path, mut export: impl FnMut(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
-    if path.metadata().is_ok_and(|facts| !facts.is_file()) {
-        return export(&mut BufWriter::new(File::options().write(true).open(path)?));
-    }
-    // A link stays one.
-    let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    let directory = match path.parent() {
-        Some(parent) if parent != Path::new("") => parent,
-        _ => Path::new("."),
-    };
-    let mut options = tempfile::Builder::new();
-    // As any file is made: the user's mask applies.
-    options.permissions(Permissions::from_mode(0o666));
-    let mut file = options.prefix(".grapnel-").tempfile_in(directory)?;
-    export(&mut BufWriter::with_capacity(1 << 16, file.as_file_mut()))?;
-    if let Ok(before) = path.metadata() {
-        file.as_file().set_permissions(before.permissions())?;
-    }
-    file.persist(&path).map_err(|error| error.error)?;
-    Ok(())
 }
 
 impl From<Format> for export::Format {

@@ -7,6 +7,7 @@ mod relocate;
 mod report;
 mod run;
 mod symbols;
+mod whole_file;
 
 use clap::Parser;
 use cli::{Cli, Command};

@@ -1,5 +1,6 @@
 //! A trace that is to be analysed: opening it, and what there is to say about it.
 
+use grapnel_analysis::history::{History, Window, analyse_over_time};
 use grapnel_analysis::report::words::harmless;
 use grapnel_analysis::{Analysis, analyse};
 use grapnel_trace::reader::Reader;
@@ -63,11 +64,22 @@ pub(crate) fn reader_of(trace: &Path) -> Result<Reader<BufReader<File>>, OpenErr
 /// Reads a trace. One that stops early is analysed up to there, with a note on stderr.
 pub(crate) fn analysis_of(trace: &Path) -> Result<Analysis, OpenError> {
     let analysis = analyse(reader_of(trace)?);
+    say_ending(trace, &analysis);
+    Ok(analysis)
+}
+
+/// As [`analysis_of`], with what each site did over time.
+pub(crate) fn history_of(trace: &Path, window: Window) -> Result<(Analysis, History), OpenError> {
+    let (analysis, history) = analyse_over_time(reader_of(trace)?, window);
+    say_ending(trace, &analysis);
+    Ok((analysis, history))
+}
+
+fn say_ending(trace: &Path, analysis: &Analysis) {
     if let Some(note) = analysis.ending.note() {
         let word = if analysis.ending.is_damage() { "warning" } else { "note" };
         say(&format!("{word}: {}: {note}", text_of(trace)));
     }
-    Ok(analysis)
 }
 
 const GIVE_TRACE: &str = "; give a file that `grapnel run` wrote";

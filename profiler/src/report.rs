@@ -1,17 +1,19 @@
 //! `grapnel report`: what a trace says.
 
-use crate::opened::{OpenError, analysis_of, say};
+use crate::opened::{OpenError, analysis_of, history_of, say, text_of};
 use crate::symbols::{SymbolArgs, SymbolArgsError};
+use crate::whole_file::{is_same_file, to_file};
 use anstream::stream::RawStream;
 use anstream::{AutoStream, ColorChoice};
 use clap::{Args, ValueEnum};
-use grapnel_analysis::Analysis;
+use grapnel_analysis::history::Window;
 use grapnel_analysis::report::text::{Palette, TextOptions};
 use grapnel_analysis::report::words::harmless;
 use grapnel_analysis::report::{json, text};
-use grapnel_analysis::symbols::{FileStore, Symbols};
+use grapnel_analysis::symbols::{FileStore, SearchPath, Symbols};
+use grapnel_analysis::{Analysis, page};
 use std::io::{self, BufWriter, IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Options of `grapnel report`.
@@ -22,6 +24,10 @@ pub(crate) struct ReportArgs {
     /// What to write: text for people, JSON for programs.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
+    /// Write a page to look at in a browser instead: one file that needs no network. It is replaced once all is
+    /// written.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["format", "top", "frames", "color"])]
+    html: Option<PathBuf>,
     /// Sites to show in each section, 0 for all [default: 10]; in JSON, sites with the most allocated bytes
     /// [default: all].
     #[arg(long, value_name = "N")]
@@ -63,6 +69,20 @@ pub(crate) enum ReportError {
     /// The report can't be written.
     #[error("the report can't be written: {0}")]
     Write(io::Error),
+    /// The page would take the trace's place.
+    #[error("{path} is the trace itself: give another file to write")]
+    Trace {
+        /// The trace.
+        path: String,
+    },
+    /// The page can't be written.
+    #[error("{path}: {error}")]
+    Page {
+        /// The file.
+        path: String,
+        /// Why not.
+        error: io::Error,
+    },
 }
 
 /// Reports on a trace.
@@ -74,6 +94,9 @@ pub(crate) enum ReportError {
 /// When the trace can't be read at all, or the report can't be written. A closed pipe is no error.
 pub(crate) fn run(args: &ReportArgs) -> Result<ExitCode, ReportError> {
     let search = args.symbols.search()?;
+    if let Some(path) = &args.html {
+        return write_page(path, &args.trace, search);
+    }
     let analysis = analysis_of(&args.trace)?;
     let store = FileStore::new();
     let mut symbols = Symbols::new(&store, search);
@@ -89,7 +112,23 @@ pub(crate) fn run(args: &ReportArgs) -> Result<ExitCode, ReportError> {
             say(&format!("note: {}", harmless(&note)));
         }
     }
-    Ok(if analysis.ending.is_damage() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(status(&analysis))
+}
+
+fn status(analysis: &Analysis) -> ExitCode {
+    if analysis.ending.is_damage() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+fn write_page(path: &Path, trace: &Path, search: SearchPath) -> Result<ExitCode, ReportError> {
+    if is_same_file(path, trace) {
+        return Err(ReportError::Trace { path: text_of(path) });
+    }
+    let (analysis, history) = history_of(trace, Window::ALL)?;
+    let store = FileStore::new();
+    let mut symbols = Symbols::new(&store, search);
+    to_file(path, |mut out| page::write(&mut out, &analysis, &history, &mut symbols))
+        .map_err(|error| ReportError::Page { path: text_of(path), error })?;
+    Ok(status(&analysis))
 }
 
 fn write(args: &ReportArgs, analysis: &Analysis, symbols: &mut Symbols<'_>) -> io::Result<()> {

@@ -4,7 +4,7 @@
 //! allocate; it does not grow with the number of events.
 
 use crate::heaps::{HeapAnalysis, Heaps};
-use crate::live::{LiveBlocks, LiveSample, Totals};
+use crate::live::{LiveBlocks, LiveSample, Totals, Watcher};
 use crate::mappings::{MappingAnalysis, Mappings};
 use crate::merge::{canonical_nodes, merge_sites};
 use crate::mismatches::{Mismatch, Mismatches};
@@ -143,8 +143,35 @@ pub struct Analysis {
 /// Reads the rest of a trace and adds it up.
 ///
 /// Never fails: a trace that breaks off is worth what it has until then, and [`Analysis::ending`] tells.
-pub fn analyse<R: Read>(mut reader: Reader<R>) -> Analysis {
-    let mut pass = Pass::default();
+pub fn analyse<R: Read>(reader: Reader<R>) -> Analysis {
+    analyse_with(reader, Sites::new()).0
+}
+
+/// What a pass adds up: the sites, and perhaps more.
+pub(crate) trait Tally: Watcher {
+    /// The sites so far.
+    fn sites(&self) -> &Sites;
+    /// Forgets everything.
+    fn begin_anew(&mut self);
+    /// From here on it is so many nanoseconds since the recording began.
+    fn moment(&mut self, ns: u64);
+}
+
+impl Tally for Sites {
+    fn sites(&self) -> &Sites {
+        self
+    }
+
+    fn begin_anew(&mut self) {
+        *self = Self::new();
+    }
+
+    fn moment(&mut self, _ns: u64) {}
+}
+
+/// As [`analyse`]; gives also the first of equal nodes for each node, and all that was added up.
+pub(crate) fn analyse_with<R: Read, T: Tally>(mut reader: Reader<R>, tally: T) -> (Analysis, Vec<u32>, T) {
+    let mut pass = Pass::new(tally);
     let mut batch = Vec::with_capacity(BATCH);
     let ending = loop {
         batch.clear();
@@ -176,12 +203,13 @@ pub fn analyse<R: Read>(mut reader: Reader<R>) -> Analysis {
     let until =
         reader.info().started_unix_ns.saturating_add(end.map_or(reader.time(), |end| end.duration_ns));
     pass.modules.recorded_until = SystemTime::UNIX_EPOCH.checked_add(Duration::from_nanos(until));
-    totals.temporary_allocations = pass.sites.temporary_allocations();
-    let functions = pass.sites.functions();
+    let sites = pass.tally.sites();
+    totals.temporary_allocations = sites.temporary_allocations();
+    let functions = sites.functions();
     let canonical = canonical_nodes(&pass.stacks, &pass.modules);
-    let mut sites = merge_sites(pass.sites.finish(), &canonical);
+    let mut sites = merge_sites(sites.finish(), &canonical);
     Site::sort(&mut sites);
-    Analysis {
+    let analysis = Analysis {
         process: reader.info().clone(),
         exit: end.and_then(|end| end.exit),
         ending,
@@ -197,15 +225,15 @@ pub fn analyse<R: Read>(mut reader: Reader<R>) -> Analysis {
         meter: reader.meter(),
         threads: pass.threads,
         events: pass.events,
-    }
+    };
+    (analysis, canonical, pass.tally)
 }
 
-#[derive(Default)]
-struct Pass {
+struct Pass<T> {
     live: LiveBlocks,
     /// In place of `live`, from the first event that says so.
     sample: Option<Box<LiveSample>>,
-    sites: Sites,
+    tally: T,
     mismatches: Mismatches,
     mappings: Mappings,
     heaps: Heaps,
@@ -215,7 +243,22 @@ struct Pass {
     events: u64,
 }
 
-impl Pass {
+impl<T: Tally> Pass<T> {
+    fn new(tally: T) -> Self {
+        Self {
+            live: LiveBlocks::new(),
+            sample: None,
+            tally,
+            mismatches: Mismatches::default(),
+            mappings: Mappings::default(),
+            heaps: Heaps::default(),
+            stacks: Stacks::default(),
+            modules: Modules::default(),
+            threads: 0,
+            events: 0,
+        }
+    }
+
     /// Takes in events of the heap, all up to the first that can't be true.
     fn take_heap(&mut self, events: &[HeapEvent]) -> Result<(), Violation> {
         let events = match (events, self.heaps.take_mark()) {
@@ -254,13 +297,13 @@ impl Pass {
         }
         self.events += good.len() as u64 + u64::from(result.is_err());
         if let Some(sample) = &mut self.sample {
-            sample.apply_all_watched(good, &mut self.sites);
+            sample.apply_all_watched(good, &mut self.tally);
         } else if self.mismatches.is_quiet() {
-            self.live.apply_all_watched(good, &mut self.sites);
+            self.live.apply_all_watched(good, &mut self.tally);
         } else {
             for event in good {
                 self.mismatches.look(event, &self.live);
-                self.live.apply_all_watched(core::slice::from_ref(event), &mut self.sites);
+                self.live.apply_all_watched(core::slice::from_ref(event), &mut self.tally);
             }
         }
         result
@@ -301,15 +344,16 @@ impl Pass {
                 if let Event::Time(ns) = event {
                     self.mappings.set_time(ns);
                     self.heaps.set_time(ns);
+                    self.tally.moment(ns);
                 }
                 if matches!(event, Event::Sampled { .. }) && self.sample.is_none() {
                     self.sample = Some(Box::new(LiveSample::continued(&self.live)));
                     // What was recorded before is of another kind: nothing, but in a trace that was made up.
-                    self.sites = Sites::new();
+                    self.tally.begin_anew();
                 }
                 match &mut self.sample {
-                    Some(sample) => sample.apply_watched(&event, &mut self.sites),
-                    None => self.live.apply_watched(&event, &mut self.sites),
+                    Some(sample) => sample.apply_watched(&event, &mut self.tally),
+                    None => self.live.apply_watched(&event, &mut self.tally),
                 }
             }
         }

@@ -9,8 +9,10 @@
 //! - [`overhead`]: what the recording cost the program;
 //! - [`mismatches`]: blocks given back otherwise than they were got;
 //! - [`mod@analyse`]: one pass over a trace in bounded memory, giving an [`Analysis`];
+//! - [`history`]: what each site did over time, kept by the same pass on request;
 //! - [`symbols`]: addresses to functions, files, lines and inlined calls;
 //! - [`report`]: an analysis as text or as JSON;
+//! - [`page`]: an analysis and its history as a page of HTML;
 //! - [`export`]: an analysis as a file that other tools open.
 //!
 //! ```no_run
@@ -27,12 +29,14 @@ pub mod analyse;
 pub mod export;
 mod hash;
 pub mod heaps;
+pub mod history;
 pub mod live;
 pub mod mappings;
 mod merge;
 pub mod mismatches;
 pub mod modules;
 pub mod overhead;
+pub mod page;
 mod peak;
 mod replay;
 pub mod report;

@@ -125,17 +125,28 @@ impl Sites {
         self.temporary
     }
 
+    /// The number of a stack's site: its place in what [`Sites::finish`] gives.
+    #[inline]
+    pub(crate) fn number_of(&self, stack: u32) -> Option<u32> {
+        self.of_stack.get(stack as usize).copied().filter(|&index| index != NO_SITE)
+    }
+
+    /// The stack of each site.
+    pub(crate) fn stacks(&self) -> impl Iterator<Item = u32> {
+        self.states.iter().map(|state| state.stack)
+    }
+
     /// Blocks that each family of functions gave out, at the source's number.
     pub fn functions(&self) -> [u64; Source::ALL.len()] {
         if self.spreads.is_empty() { self.functions } else { self.functions.map(whole) }
     }
 
     /// The finished sites, in the order of their first allocation.
-    pub fn finish(self) -> Vec<Site> {
-        let (clock, spreads) = (self.clock, self.spreads);
+    pub fn finish(&self) -> Vec<Site> {
+        let (clock, spreads) = (self.clock, &self.spreads);
         let is_sample = !spreads.is_empty();
         let figure = |value: u64| if is_sample { whole(value) } else { value };
-        let finish = |(index, state): (usize, State)| Site {
+        let finish = |(index, state): (usize, &State)| Site {
             stack: state.stack,
             allocations: figure(state.allocations),
             allocated_bytes: figure(state.allocated_bytes),
@@ -149,7 +160,7 @@ impl Sites {
                 Errors::of(spread.allocated, spread.live, f64::from_bits(peak))
             }),
         };
-        self.states.into_iter().enumerate().map(finish).collect()
+        self.states.iter().enumerate().map(finish).collect()
     }
 
     #[inline]

@@ -86,11 +86,7 @@ fn header(out: &mut impl Write, analysis: &Analysis, options: &TextOptions) -> i
     let command = command.join(" ");
     let command = options.width.map_or(command.as_str().into(), |width| folded(&command, width));
     writeln!(out, "{title}{command}{title:#}")?;
-    let exit = match analysis.exit {
-        Some(Exit::Code(code)) => format!("exited with status {code}"),
-        Some(Exit::Signal(signal)) => format!("killed by signal {signal}"),
-        None => "how it ended is not known".into(),
-    };
+    let exit = exit_words(analysis.exit);
     write!(out, "process {} with {}, {exit}", process.pid, counted(analysis.threads.into(), "thread"))?;
     write!(out, "; {} from {}", duration(analysis.totals.duration_ns), date(process.started_unix_ns))?;
     let recorder = String::from_utf8_lossy(&process.recorder);
@@ -99,7 +95,17 @@ fn header(out: &mut impl Write, analysis: &Analysis, options: &TextOptions) -> i
     writeln!(out)
 }
 
-fn date(unix_ns: u64) -> String {
+/// How a process ended.
+pub(crate) fn exit_words(exit: Option<Exit>) -> String {
+    match exit {
+        Some(Exit::Code(code)) => format!("exited with status {code}"),
+        Some(Exit::Signal(signal)) => format!("killed by signal {signal}"),
+        None => "how it ended is not known".into(),
+    }
+}
+
+/// A moment as text.
+pub(crate) fn date(unix_ns: u64) -> String {
     let nanoseconds = i128::from(unix_ns);
     match jiff::Timestamp::from_nanosecond(nanoseconds) {
         Ok(timestamp) => timestamp.strftime("%Y-%m-%d %H:%M:%S UTC").to_string(),
@@ -181,6 +187,11 @@ fn more_or_less(error: f64) -> String {
 }
 
 fn notes(out: &mut impl Write, analysis: &Analysis, options: &TextOptions) -> io::Result<()> {
+    print_notes(out, &notes_of(analysis), options)
+}
+
+/// What is to be known before any figure is believed.
+pub(crate) fn notes_of(analysis: &Analysis) -> Vec<String> {
     let totals = &analysis.totals;
     let lost = (totals.lost_events > 0).then(|| {
         format!(
@@ -194,8 +205,7 @@ fn notes(out: &mut impl Write, analysis: &Analysis, options: &TextOptions) -> io
             counted(totals.inconsistent_events, "event")
         )
     });
-    let notes: Vec<String> = [analysis.ending.note(), lost, inconsistent].into_iter().flatten().collect();
-    print_notes(out, &notes, options)
+    [analysis.ending.note(), lost, inconsistent].into_iter().flatten().collect()
 }
 
 fn print_notes(out: &mut impl Write, notes: &[String], options: &TextOptions) -> io::Result<()> {

@@ -1,13 +1,42 @@
 //! Traces that no recording writes: cut, flipped, and well-formed nonsense. None may panic.
 
-use crate::common::{Random, info, read, write};
+use crate::common::{Random, info, write};
+use grapnel_analysis::history::{Window, analyse_over_time};
 use grapnel_analysis::report::{json, text};
 use grapnel_analysis::symbols::{FileStore, SearchPath, Symbols};
-use grapnel_analysis::{Analysis, analyse};
+use grapnel_analysis::{Analysis, analyse, page};
 use grapnel_trace::block::BLOCK_HEADER;
 use grapnel_trace::event::{Event, Module, Source};
 use grapnel_trace::reader::Reader;
 use grapnel_trace::{Heap, HeapKind, Mapped, MappingEvent};
+use std::sync::OnceLock;
+
+/// Reports on the bytes of a trace, if they begin like one.
+fn report_on(trace: &[u8]) -> Option<Analysis> {
+    let analysis = analyse(Reader::new(trace).ok()?);
+    report(&analysis);
+    show(trace);
+    Some(analysis)
+}
+
+/// Makes a page of a trace, whole and of a part of it. What is in the trace must not become markup.
+fn show(trace: &[u8]) {
+    for window in [Window::ALL, Window { from: 20, to: 200 }] {
+        let (analysis, history) = analyse_over_time(Reader::new(trace).unwrap(), window);
+        let store = FileStore::new();
+        let mut symbols = Symbols::new(&store, SearchPath::default());
+        let mut out = Vec::new();
+        page::write(&mut out, &analysis, &history, &mut symbols).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let (_, rest) = text.split_once("class=\"recording\">").unwrap();
+        let (data, rest) = rest.split_once("</script>").unwrap();
+        assert!(data.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+/=".contains(&byte)));
+        // All else is always the same.
+        assert_eq!(rest.matches('<').count(), *EMPTY_REST.get_or_init(|| rest.matches('<').count()));
+    }
+}
+
+static EMPTY_REST: OnceLock<usize> = OnceLock::new();
 
 /// Reports in both forms, which must succeed whatever the trace says; the JSON must be JSON.
 fn report(analysis: &Analysis) {
@@ -78,9 +107,8 @@ fn nonsense_in_good_form_is_reported() {
         let mut nodes = 0;
         let mut events: Vec<Event> = (0..400).map(|_| event(&mut random, &mut nodes)).collect();
         events.sort_by_key(|event| !matches!(event, Event::Node { .. }));
-        let analysis = read(&write(&events, random.next()));
+        let analysis = report_on(&write(&events, random.next())).unwrap();
         broken += u32::from(analysis.ending.is_damage());
-        report(&analysis);
     }
     // Some go wrong at an unknown stack; most must get to their end to be of use here.
     assert!((1..100).contains(&broken), "{broken}");
@@ -94,11 +122,9 @@ fn a_trace_cut_anywhere_is_reported_up_to_there() {
     let whole = write(&events, 0);
     let mut reported = 0;
     for len in 0..whole.len() {
-        if let Ok(reader) = Reader::new(&whole[..len]) {
-            let analysis = analyse(reader);
+        if let Some(analysis) = report_on(&whole[..len]) {
             assert!(analysis.exit.is_none());
             assert!(analysis.ending.note().is_some());
-            report(&analysis);
             reported += 1;
         }
     }
@@ -127,8 +153,8 @@ fn flipped_bits_give_an_error_or_a_report() {
 #[test]
 fn a_command_line_cannot_drive_the_terminal() {
     let mut evil = info();
-    evil.command = vec![b"\x1b]0;gotcha\x07".to_vec(), b"\xff\xfe\r\n".to_vec()];
+    evil.command = vec![b"\x1b]0;gotcha\x07".to_vec(), b"\xff\xfe\r\n</script><img>".to_vec()];
     evil.recorder = b"\x1b[2J".to_vec();
     let writer = grapnel_trace::writer::Writer::new(Vec::new(), &evil, 1).unwrap();
-    report(&read(&writer.finish(None, 0, 0).unwrap()));
+    assert!(report_on(&writer.finish(None, 0, 0).unwrap()).is_some());
 }

@@ -1,0 +1,166 @@
+// Brings the page to life.
+
+const VIEWS = ["flame", "icicle", "bottom", "sites", "leaks", "sizes"];
+const THEMES = ["auto", "light", "dark"];
+
+function setTheme(theme) {
+  if (theme === "auto") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = theme;
+  byId("theme").textContent = { auto: "Auto", light: "Light", dark: "Dark" }[theme];
+  byId("theme").dataset.choice = theme;
+  // A page that was opened as a file may not be allowed to remember.
+  try { localStorage.setItem("grapnel-theme", theme); } catch { /* then it doesn't */ }
+}
+
+function savedTheme() {
+  try {
+    const theme = localStorage.getItem("grapnel-theme");
+    return THEMES.includes(theme) ? theme : "auto";
+  } catch {
+    return "auto";
+  }
+}
+
+function fact(name, value, rest, title) {
+  return el("div", { class: "fact", title }, el("dt", { text: name }), el("dd", { text: value }), rest ? el("dd", { class: "rest", text: rest }) : null);
+}
+
+function drawHeader({ facts }) {
+  const { totals, sampling } = facts;
+  document.title = `${facts.program} · Grapnel`;
+  byId("program").textContent = facts.program;
+  byId("command").textContent = facts.command;
+  byId("process").textContent = [`process ${facts.pid}`, counted(facts.threads, "thread"), facts.exit, durationText(totals.duration_ns),
+    `from ${facts.started}`, `recorded by grapnel ${facts.recorder} on ${facts.machine}`].join(" · ");
+  const given = totals.allocations + totals.reallocations;
+  const error = bytes => sampling && bytes ? `± ${bytesText(bytes)}, ` : "";
+  byId("facts").replaceChildren(
+    fact("Peak", bytesText(totals.peak_bytes), `${error(sampling?.peak_bytes_error)}at ${durationText(totals.peak_time_ns)}`, `${countText(totals.peak_bytes)} bytes`),
+    fact("Live at end", bytesText(totals.live_bytes), `${error(sampling?.live_bytes_error)}${counted(totals.live_allocations, "block")}`, `${countText(totals.live_bytes)} bytes`),
+    fact("Allocated", bytesText(totals.allocated_bytes), `${error(sampling?.allocated_bytes_error)}mean ${bytesText(given ? Math.round(totals.allocated_bytes / given) : 0)}`, `${countText(totals.allocated_bytes)} bytes`),
+    fact("Allocations", countText(totals.allocations), `and ${counted(totals.reallocations, "reallocation")}`),
+    sampling ? fact("Sample", countText(sampling.recorded), `recorded, one in ${bytesText(sampling.mean_bytes)}`)
+      : fact("Temporary", countText(totals.temporary_allocations), `${shareText(totals.temporary_allocations, given)} of all`, "freed before their thread allocated again"),
+    fact("Sites", countText(totals.sites), counted(totals.events, "event")));
+}
+
+function drawNotes({ facts }) {
+  const notes = [...facts.notes], { folded } = facts;
+  if (facts.sampling) notes.unshift("Only a sample of the allocations was recorded: all figures are estimates, and which blocks were temporary isn't known.");
+  if (facts.mismatches) notes.push(`${counted(facts.mismatches, "block")} were given back in another way than they were got: grapnel report shows the stacks.`);
+  if (folded.stacks) {
+    notes.push(`${counted(folded.stacks, "small stack")} ${folded.stacks === 1 ? "is" : "are"} folded into their callers, to keep this page small: none has more than ${(folded.threshold * 100).toPrecision(1)}% of everything, at any time. grapnel view shows them.`);
+  }
+  byId("notes").replaceChildren(...notes.map(text => el("li", { text })));
+  byId("notes-box").hidden = !notes.length;
+  byId("notes-box").open = notes.length < 4;
+  byId("notes-title").textContent = counted(notes.length, "note");
+}
+
+function drawLegend({ colours }) {
+  byId("legend").replaceChildren(...colours.legend.map(({ colour, name }) =>
+    el("li", {}, el("span", { class: `swatch ${colour}`, "aria-hidden": "true" }), el("span", { text: name }))));
+}
+
+function drawView() {
+  const { model, view } = state;
+  state.foundFrames = foundFrames(model, state.query);
+  state.foundGroups = state.foundFrames && foundGroups(model, state.foundFrames);
+  const isGraph = view === "flame" || view === "icicle" || view === "bottom";
+  for (const name of VIEWS) {
+    const tab = byId(`tab-${name}`), current = name === view;
+    tab.setAttribute("aria-selected", current ? "true" : "false");
+    tab.tabIndex = current ? 0 : -1;
+  }
+  byId("panel-flame").setAttribute("aria-labelledby", `tab-${isGraph ? view : "flame"}`);
+  byId("panel-flame").hidden = !isGraph;
+  for (const name of ["sites", "leaks", "sizes"]) byId(`panel-${name}`).hidden = view !== name;
+  byId("measures").hidden = !isGraph;
+  byId("search-box").hidden = view === "sizes";
+  const { name, long } = MEASURES[state.measure];
+  byId("measure-words").textContent = isGraph ? `${name}: ${MEASURES[state.measure].unit} ${long}` : "";
+  if (isGraph) flame.draw();
+  else if (view === "sites") drawSites();
+  else if (view === "leaks") drawLeaks();
+  else drawSizes();
+}
+
+function listenToTabs() {
+  byId("tabs").addEventListener("click", event => {
+    const tab = event.target.closest("[role=tab]");
+    if (tab) chooseView(tab.id.slice(4));
+  });
+  byId("tabs").addEventListener("keydown", event => {
+    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key], at = VIEWS.indexOf(state.view);
+    const next = event.key === "Home" ? 0 : event.key === "End" ? VIEWS.length - 1 : by && (at + by + VIEWS.length) % VIEWS.length;
+    if (next === undefined) return;
+    event.preventDefault();
+    chooseView(VIEWS[next]);
+    byId(`tab-${VIEWS[next]}`).focus();
+  });
+}
+
+function chooseView(view) {
+  // A path from the root is none from the leaves.
+  const turned = (view === "bottom") !== (state.view === "bottom");
+  tip.hide();
+  choose(turned ? { view, zoom: [] } : { view });
+}
+
+function listenToKeys() {
+  document.addEventListener("keydown", event => {
+    if (event.ctrlKey || event.altKey || event.metaKey || event.target.closest("input[type=search], dialog")) return;
+    const number = Number(event.key);
+    if (event.key === "/") byId("search").focus();
+    else if (event.key === "?") byId("help").showModal();
+    else if (number >= 1 && number <= VIEWS.length) chooseView(VIEWS[number - 1]);
+    else if (event.key === "Escape" && !event.target.closest("#boxes") && (state.zoom.length || state.query)) {
+      byId("search").value = "";
+      choose({ zoom: [], query: "" });
+    } else return;
+    event.preventDefault();
+  });
+  byId("search").addEventListener("input", event => choose({ query: event.target.value.trim() }));
+  byId("search").addEventListener("keydown", event => {
+    if (event.key !== "Escape") return;
+    event.target.value = "";
+    choose({ query: "" });
+    event.target.blur();
+  });
+  byId("help-open").addEventListener("click", () => byId("help").showModal());
+  byId("theme").addEventListener("click", () => setTheme(THEMES[(THEMES.indexOf(byId("theme").dataset.choice) + 1) % THEMES.length]));
+  byId("measures").addEventListener("change", event => choose({ measure: event.target.value }));
+}
+
+function show(model) {
+  Object.assign(state, { model, range: [model.buckets.first, model.buckets.count] });
+  model.colours = moduleColours(model);
+  drawHeader(model);
+  drawNotes(model);
+  drawLegend(model);
+  byId("measure-temporary").closest("label").hidden = Boolean(model.facts.sampling);
+  if (model.facts.sampling) sitesTable.columns = sitesTable.columns.filter(column => column.key !== "temporary");
+  byId("loading").hidden = true;
+  byId("page").hidden = false;
+  timeline.listen();
+  listenToTabs();
+  flame.listen();
+  listenToKeys();
+  state.listeners.push(() => timeline.mark(), drawView);
+  timeline.draw();
+  drawView();
+}
+
+async function start() {
+  setTheme(savedTheme());
+  const data = document.querySelector("script.recording");
+  const bytes = fromBase64(data.textContent.trim());
+  data.remove();
+  show(readModel(await inflate(bytes)));
+  document.documentElement.dataset.ready = Math.round(performance.now());
+}
+
+start().catch(error => {
+  byId("loading").textContent = `This page can't be shown: ${error.message}. Make it again with grapnel report --html.`;
+  document.documentElement.dataset.failed = error.message;
+});

@@ -1,0 +1,99 @@
+//! A recording as one page of HTML, which needs no network and no other file.
+//!
+//! The page holds the tree of stacks once and, for each stack, what it did over time ([`crate::history`]), so that every
+//! figure follows the range that its reader chooses. Its size is bounded: small stacks are folded into their callers
+//! (`fold.rs`), the more of them the larger the recording is, and the page says so.
+//!
+//! All that comes from the recording is in one compressed block, as base64, and the script puts it on the page as text
+//! only: nothing in it can be taken for markup. The policy in the head allows the page's own script and style, by their
+//! checksums, and nothing else.
+
+mod encode;
+mod facts;
+mod fold;
+mod html;
+mod tree;
+
+use crate::Analysis;
+use crate::history::History;
+use crate::symbols::Symbols;
+use encode::encode;
+use flate2::Compression;
+use flate2::write::ZlibEncoder;
+use fold::Shares;
+use std::io::{self, Write};
+use tree::Tree;
+
+/// How large the data of a page may be, compressed. In base64 it takes a third more.
+const MAX_DATA: usize = 3_400_000;
+
+/// What `grapnel view` sends for a range: it doesn't have to be kept.
+pub const MAX_LIVE_DATA: usize = 8_000_000;
+
+/// Parts of the whole below which stacks are folded: the first that gives data that isn't too large is taken.
+const THRESHOLDS: [f32; 16] =
+    [0.0, 1e-6, 3e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 1e-1];
+
+/// Nodes and cells beyond which it isn't tried: looking up names and reading the page would take too long.
+const MAX_NODES: usize = 200_000;
+const MAX_CELLS: usize = 1_000_000;
+
+/// A recording as the page's script reads it, compressed.
+///
+/// # Errors
+/// What compressing gives: nothing, in memory.
+pub fn data(
+    analysis: &Analysis,
+    history: &History,
+    symbols: &mut Symbols<'_>,
+    most: usize,
+) -> io::Result<Vec<u8>> {
+    let shares = Shares::new(analysis, history);
+    let mut data = Vec::new();
+    for threshold in THRESHOLDS {
+        let folding = shares.fold(threshold);
+        let is_last = threshold == THRESHOLDS[THRESHOLDS.len() - 1];
+        let nodes = folding.is_shown.iter().filter(|&&shown| shown).count();
+        if !is_last && (nodes > MAX_NODES || cells(history, &folding.of_site) > MAX_CELLS) {
+            continue;
+        }
+        let tree = Tree::new(analysis, history, &folding, symbols);
+        let facts = facts::facts(analysis, &symbols.notes(), folding.folded, threshold)?;
+        let mut out = ZlibEncoder::new(Vec::new(), Compression::new(7));
+        out.write_all(&encode(analysis, history, &tree, &facts))?;
+        data = out.finish()?;
+        if data.len() <= most {
+            break;
+        }
+    }
+    Ok(data)
+}
+
+/// How many cells there are when sites are put together.
+fn cells(history: &History, of_site: &[u32]) -> usize {
+    let mut seen = vec![usize::MAX; of_site.len()];
+    let mut count = 0;
+    for (number, bucket) in history.all().enumerate() {
+        for cell in &bucket.cells {
+            let group = of_site[cell.site as usize] as usize;
+            if seen[group] != number {
+                seen[group] = number;
+                count += 1;
+            }
+        }
+    }
+    count
+}
+
+/// Writes the page.
+///
+/// # Errors
+/// What writing gives.
+pub fn write(
+    out: &mut impl Write,
+    analysis: &Analysis,
+    history: &History,
+    symbols: &mut Symbols<'_>,
+) -> io::Result<()> {
+    html::write(out, &[&data(analysis, history, symbols, MAX_DATA)?])
+}

@@ -1,0 +1,39 @@
+//! Files that are there whole or not at all.
+
+use std::fs::{File, Permissions};
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+
+/// By any names: a link leads to the same.
+pub(crate) fn is_same_file(one: &Path, two: &Path) -> bool {
+    let identity = |path: &Path| path.metadata().ok().map(|facts| (facts.dev(), facts.ino()));
+    identity(one).is_some_and(|one| Some(one) == identity(two))
+}
+
+/// Writes a file whole or not at all; what was there before stays until then. What is no plain file, a pipe or a device, is
+/// written into.
+pub(crate) fn to_file(
+    path: &Path,
+    mut write: impl FnMut(&mut dyn Write) -> io::Result<()>,
+) -> io::Result<()> {
+    if path.metadata().is_ok_and(|facts| !facts.is_file()) {
+        return write(&mut BufWriter::new(File::options().write(true).open(path)?));
+    }
+    // A link stays one.
+    let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let directory = match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    let mut options = tempfile::Builder::new();
+    // As any file is made: the user's mask applies.
+    options.permissions(Permissions::from_mode(0o666));
+    let mut file = options.prefix(".grapnel-").tempfile_in(directory)?;
+    write(&mut BufWriter::with_capacity(1 << 16, file.as_file_mut()))?;
+    if let Ok(before) = path.metadata() {
+        file.as_file().set_permissions(before.permissions())?;
+    }
+    file.persist(&path).map_err(|error| error.error)?;
+    Ok(())
+}
