@@ -1,11 +1,11 @@
-/* Two thousand short threads, at most four at a time. Each frees most of what it made, and its cache with it. */
+/* Short threads, argv[1] of them or two thousand, at most four at a time. Each frees most of what it made, and its cache with it. */
 #define _GNU_SOURCE
 #include "keep.h"
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { TOTAL = 2000, AT_A_TIME = 4 };
+enum { AT_A_TIME = 4 };
 
 static void destroy(void *block) {
     free(block);
@@ -27,12 +27,13 @@ static void *work(void *argument) {
     return NULL;
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    long total = argc > 1 ? atol(argv[1]) : 2000;
     pthread_key_create(&key, destroy);
     /* More than all the threads ever hold: the peak is here, whatever the schedule. */
     free(keep(malloc(8 << 20)));
     int returned = 0;
-    for (long at = 0; at < TOTAL; at += AT_A_TIME) {
+    for (long at = 0; at < total; at += AT_A_TIME) {
         pthread_t threads[AT_A_TIME];
         for (long i = 0; i < AT_A_TIME; i++)
             if (pthread_create(&threads[i], NULL, work, (void *)(at + i)) != 0)

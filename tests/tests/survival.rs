@@ -17,6 +17,13 @@ fn until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
+/// What a report says of a trace that is still being written.
+fn allocations_so_far(trace: &Path) -> u64 {
+    let json = grapnel([Path::new("report"), Path::new("--format"), Path::new("json"), trace]);
+    serde_json::from_slice(&json.stdout)
+        .map_or(0, |report: grapnel_tests::report::Report| report.totals.allocations)
+}
+
 fn lines_of(path: &Path) -> usize {
     std::fs::read_to_string(path).unwrap_or_default().lines().count()
 }
@@ -31,7 +38,9 @@ fn grapnel_killed() {
     let stdout = std::fs::File::create(&out).expect("a file for stdout");
     let mut child =
         case.grapnel_command(dir.path()).stdin(Stdio::null()).stdout(stdout).spawn().expect("grapnel starts");
-    until("the program works", || lines_of(&out) >= 8);
+    let trace = dir.path().join("t.grapnel");
+    // A line for each thousand.
+    until("the program works", || lines_of(&out) >= 3 && allocations_so_far(&trace) >= 3000);
     let family = descendants(child.id());
     assert!(!family.is_empty(), "the program is a child of grapnel");
     kill(Signal::KILL, child.id());
@@ -47,7 +56,6 @@ fn grapnel_killed() {
     let json = grapnel([Path::new("report"), Path::new("--format"), Path::new("json"), &traces[0]]);
     let report: grapnel_tests::report::Report =
         serde_json::from_slice(&json.stdout).unwrap_or_else(|error| panic!("{error}: {}", json.err()));
-    // The first tenths of a second were drained before; each has a thousand allocations.
     assert!(report.totals.allocations >= 3000, "{:?}", report.totals);
 }
 
@@ -181,14 +189,15 @@ fn killed_in_a_flood() {
         .expect("grapnel starts");
     let flood = programs::program("flood");
     let is_flood = |pid: &u32| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == flood);
-    until("the program starts", || descendants(child.id()).iter().any(is_flood));
-    std::thread::sleep(Duration::from_millis(700));
+    let trace = dir.path().join("t.grapnel");
+    until("the trace has something", || allocations_so_far(&trace) > 0);
+    let before = allocations_so_far(&trace);
     let pid = descendants(child.id()).into_iter().find(is_flood).expect("it still runs");
     kill(Signal::KILL, pid);
     let status = wait(&mut child, Duration::from_secs(120)).expect("grapnel ends");
     assert_eq!(status.signal(), Some(9));
-    let report = report(&dir.path().join("t.grapnel"));
-    assert!(report.totals.allocations > 100_000, "{:?}", report.totals);
+    let report = report(&trace);
+    assert!(report.totals.allocations >= before, "{before} before: {:?}", report.totals);
     let flow = report.totals.allocations - report.totals.frees - report.totals.live_allocations;
     // Killed inside free(): recorded, and the block is gone.
     assert_eq!(flow, 0, "{:?}", report.totals);

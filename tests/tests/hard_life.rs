@@ -1,0 +1,121 @@
+//! Programs that make it hard for what lives in them: that change who and where they are, share their memory with other
+//! processes, are cancelled, have no room left, block what they can.
+
+use grapnel_tests::report::Report;
+use grapnel_tests::run::{Case, grapnel, temporary_dir};
+use grapnel_tests::{is_root, skipped};
+use std::path::Path;
+use std::time::Duration;
+
+/// A hang would end it.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// As without grapnel, and the same totals as by the counting library.
+fn check(case: Case) {
+    let case = case.patience(PATIENCE);
+    let bare = case.bare();
+    let (outcome, counted) = case.counted(false);
+    outcome.same_as(&bare);
+    let recorded = case.recorded();
+    recorded.outcome.same_as(&bare);
+    assert_eq!(recorded.report().totals(), counted[0].totals, "{case:?} (left: grapnel)");
+}
+
+/// What the sites with this function allocated.
+fn allocations_in(report: &Report, function: &str) -> u64 {
+    let sites = report.sites.iter().filter(|site| site.frames.iter().any(|frame| frame.name() == function));
+    sites.map(|site| site.allocations).sum()
+}
+
+#[test]
+fn cancelled_threads() {
+    check(Case::ours("cancelled"));
+}
+
+#[test]
+fn all_signals_blocked() {
+    check(Case::ours("blocked"));
+}
+
+#[test]
+fn ten_thousand_threads() {
+    check(Case::ours("many_threads").arg("10000"));
+}
+
+#[test]
+fn huge_stacks_and_tiny_ones() {
+    check(Case::ours("huge_frames"));
+}
+
+/// The walk of a stack that nobody has seen before needs no lock of the dynamic linker.
+#[test]
+fn the_loaders_lock_is_held() {
+    let case = Case::ours("loader_lock").patience(PATIENCE);
+    let recorded = case.recorded();
+    recorded.outcome.same_as(&case.bare());
+    assert_eq!(recorded.outcome.out(), "finished 1\n");
+    assert_eq!(allocations_in(&recorded.report(), "down"), 301);
+}
+
+/// Without its root directory and its rights, in threads and in a child.
+#[test]
+fn another_root_and_another_user() {
+    if !is_root() {
+        skipped("another root and another user", "both need root");
+        return;
+    }
+    let root = temporary_dir();
+    let case = Case::ours("becoming").arg(root.path()).patience(PATIENCE);
+    let bare = case.bare();
+    assert_eq!(bare.out(), "child 5 uid 65534\n", "{:?}", bare.status);
+    let recorded = case.recorded();
+    recorded.outcome.same_as(&bare);
+    let reports = recorded.reports();
+    assert_eq!(allocations_in(&reports[0], "afterwards"), 6000);
+    assert_eq!(reports[1..].iter().map(|report| allocations_in(report, "in_child")).sum::<u64>(), 77);
+}
+
+#[test]
+fn processes_made_by_clone() {
+    let case = Case::ours("raw_clone").patience(PATIENCE);
+    let recorded = case.recorded();
+    recorded.outcome.same_as(&case.bare());
+    assert_eq!(recorded.outcome.out(), "3\n4\n5\n");
+    let reports = recorded.reports();
+    // What a process allocates in its parent's memory is its parent's.
+    assert_eq!(allocations_in(&reports[0], "shared"), 13);
+    assert_eq!(allocations_in(&reports[0], "meanwhile"), 2000);
+    assert_eq!(allocations_in(&reports[0], "copied"), 0);
+    assert_eq!(reports[1..].iter().map(|report| allocations_in(report, "copied")).sum::<u64>(), 33);
+}
+
+#[test]
+fn an_allocator_of_its_own() {
+    let case = Case::ours("own_malloc");
+    case.recorded().outcome.same_as(&case.bare());
+}
+
+/// A report whose lost events are counted.
+fn report_with_losses(trace: &Path) -> Report {
+    let json = grapnel([Path::new("report"), Path::new("--format"), Path::new("json"), trace]);
+    serde_json::from_slice(&json.stdout).unwrap_or_else(|error| panic!("{error}: {}", json.err()))
+}
+
+/// What was not recorded is counted, event by event.
+fn check_losses(case: &Case, trace: &Path) {
+    let (_, counted) = case.counted(false);
+    let (totals, truth) = (report_with_losses(trace).totals, counted[0].totals);
+    let recorded = totals.allocations + totals.reallocations + totals.frees;
+    let true_events = truth.allocations + truth.reallocations + truth.frees;
+    assert!(totals.lost_events > 0, "{totals:?}");
+    assert_eq!(recorded + totals.lost_events, true_events, "{totals:?}, truth {truth:?}");
+}
+
+/// Threads that there is no memory for to record.
+#[test]
+fn no_room_for_threads() {
+    let case = Case::ours("no_room").patience(PATIENCE);
+    let recorded = case.recorded();
+    recorded.outcome.same_as(&case.bare());
+    check_losses(&case, &recorded.trace());
+}

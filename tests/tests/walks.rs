@@ -1,0 +1,87 @@
+//! Each stack walked a second time, frame by frame, without anything that is remembered of earlier walks: `grapnel run
+//! --check-stacks` says on stderr if one differs, and then what the program prints is not as without it.
+
+use grapnel_tests::programs;
+use grapnel_tests::report::{Report, Site};
+use grapnel_tests::run::Case;
+
+fn check(case: Case) {
+    let bare = case.bare();
+    case.option("--check-stacks").recorded().outcome.same_as(&bare);
+}
+
+#[test]
+fn of_programs_made_for_it() {
+    for program in [
+        "every_function",
+        "threads",
+        "many_threads",
+        "small_stack",
+        "cxx",
+        "kinds",
+        "own_new",
+        "signals",
+        "jumps",
+        "before_after",
+        "interrupts",
+        "temporary",
+        "forks",
+        "spawns",
+        "overflow",
+        "cancelled",
+        "huge_frames",
+    ] {
+        check(Case::ours(program));
+    }
+    check(Case::ours("deep").arg("60"));
+    check(Case::ours("deep").arg("3000"));
+    check(Case::ours("flood").args(["200", "4000"]));
+    check(Case::ours("dlopen_loop").arg(programs::plug("a")).arg(programs::plug("b")));
+    check(Case::ours("late_cxx").arg(programs::cxx_library("cxx_plug")));
+}
+
+#[test]
+fn of_real_programs() {
+    let script = "import json, re\nd = [{'n': i, 't': str(i) * (i % 7)} for i in range(500)]\nt = json.dumps(d)\n\
+                  print(len(t), len(re.findall('[0-9]+', t)), json.loads(t) == d)\n";
+    check(
+        Case::new("/usr/bin/python3")
+            .args(["-c", script])
+            .env("PYTHONMALLOC", "malloc")
+            .env("PYTHONHASHSEED", "0")
+            .env("PYTHONDONTWRITEBYTECODE", "1"),
+    );
+    let sql = "CREATE TABLE t(a, b); WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000) \
+               INSERT INTO t SELECT i, 'x' || i FROM n; SELECT count(*), count(DISTINCT b) FROM t;";
+    check(Case::new("/usr/bin/sqlite3").args(["-batch", ":memory:"]).stdin(sql));
+    check(Case::new("/usr/bin/jq").args(["-c", "map(.a) | add"]).stdin(r#"[{"a":1},{"a":2}]"#));
+    let items: String = (0..300).map(|n| format!("<i n=\"{n}\">x{}</i>", n % 7)).collect();
+    check(Case::new("/usr/bin/xmllint").args(["--format", "-"]).stdin(format!("<all>{items}</all>")));
+    let source =
+        "#include <map>\n#include <string>\nstd::map<std::string, int> m;\nint f() { return m[\"a\"]++; }\n";
+    check(Case::new("/usr/bin/gcc").args(["-O1", "-x", "c++", "-S", "-o", "-", "-"]).stdin(source));
+}
+
+fn frames_of(report: &Report, name: &str) -> Vec<Site> {
+    let at = |site: &&Site| site.frames.iter().any(|frame| frame.name() == name);
+    report.sites.iter().filter(at).cloned().collect()
+}
+
+/// The frames nearest to the leaf are kept, and a mark stands for the others.
+#[test]
+fn deep_stacks_are_cut_at_their_root_and_marked() {
+    for (option, most) in [(None, 1024), (Some("--max-frames=50"), 50)] {
+        let mut case = Case::ours("deep").arg("3000");
+        if let Some(option) = option {
+            case = case.option(option);
+        }
+        let sites = frames_of(&case.recorded().report(), "bottom");
+        assert_eq!(sites.iter().map(|site| site.allocations).sum::<u64>(), 3);
+        for site in sites {
+            let (mark, kept) = site.frames.split_last().expect("frames");
+            assert_eq!((mark.module.as_deref(), mark.offset.as_deref()), (None, Some("0x0")));
+            assert_eq!(kept.len(), most);
+            assert!(kept[1..].iter().all(|frame| ["even", "odd", "bottom"].contains(&frame.name())));
+        }
+    }
+}
