@@ -1,6 +1,9 @@
 //! The command line: one definition for parsing, help, completions and man pages.
 
+use crate::check::CheckArgs;
+use crate::diff::DiffArgs;
 use crate::export::ExportArgs;
+use crate::import::ImportArgs;
 use crate::relocate::RelocateArgs;
 use crate::report::ReportArgs;
 use crate::run::RunArgs;
@@ -47,6 +50,36 @@ const EXPORT_EXAMPLES: &str = "Examples:
   grapnel export -o t.firefox.json.gz t.grapnel   # for profiler.firefox.com
   grapnel export -o t.parquet t.grapnel && duckdb -c \"from 't.parquet' limit 10\"";
 
+const IMPORT_EXAMPLES: &str = "Examples:
+  grapnel import -o app.grapnel heaptrack.app.4711.zst
+  grapnel import -o app.grapnel heaptrack.app.4711.raw.zst && grapnel report app.grapnel
+
+Exit status:
+  0  all was imported
+  1  the file is cut or damaged, and what comes before was imported; it is no such
+     file, or can't be read or written";
+
+const DIFF_EXAMPLES: &str = "Examples:
+  grapnel diff old.grapnel new.grapnel
+  grapnel diff --measure live --normalize time monday.grapnel friday.grapnel
+  grapnel diff --format json old.grapnel new.grapnel | jq '.sites[0]'";
+
+const CHECK_EXAMPLES: &str = "Examples:
+  grapnel run -q -o t.grapnel -- ./tests && grapnel check --fail-on leaks t.grapnel
+  grapnel check --max-peak 100M --max-allocations-at parse=2000 t.grapnel
+  grapnel check --fail-on leaks --suppressions known.txt --sarif leaks.sarif t.grapnel
+
+A leak is here a block that was live when the program ended, reachable or not.
+
+Exit status:
+  0   every condition is met
+  8   --fail-on leaks is not
+  16  --max-peak is not
+  32  --max-allocations-at is not; of several, these numbers add up
+  1   nothing was judged: the trace can't be read, stops early, has lost events
+      or is a sample; a file can't be read or written
+  2   the options are wrong";
+
 const RELOCATE_EXAMPLES: &str = "Examples:
   grapnel relocate --explain --isa x86_64 --from 0x401000 --to 0x7f00000000 \\
       488b0500100000 c3
@@ -91,6 +124,17 @@ pub(crate) enum Command {
     /// Write what a trace holds as a file that other tools open: flame graphs, pprof, speedscope, tables
     #[command(after_help = EXPORT_EXAMPLES)]
     Export(ExportArgs),
+    /// Make a trace of another profiler's file: heaptrack's
+    #[command(after_help = IMPORT_EXAMPLES)]
+    Import(ImportArgs),
+    /// Compare two traces: which sites came, grew, shrank and went
+    ///
+    /// A site is here a stack of functions by their names, so that it is the same in another build.
+    #[command(after_help = DIFF_EXAMPLES)]
+    Diff(DiffArgs),
+    /// Say whether a trace meets conditions, by the exit status
+    #[command(after_help = CHECK_EXAMPLES)]
+    Check(CheckArgs),
     /// Move code to another address so that it does there what it did at its own
     ///
     /// Reads requests from standard input, a JSON object on a line each, and answers each with a line, in order:

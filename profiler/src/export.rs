@@ -97,7 +97,7 @@ impl Format {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Measure {
+pub(crate) enum Measure {
     /// Bytes held at the process's peak
     Peak,
     /// Bytes live at the end

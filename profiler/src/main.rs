@@ -1,7 +1,10 @@
 //! The command `grapnel`.
 
+mod check;
 mod cli;
+mod diff;
 mod export;
+mod import;
 mod opened;
 mod relocate;
 mod report;
@@ -33,6 +36,9 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args).unwrap_or_else(|error| fail(&error, error.exit_code())),
         Command::Report(args) => report::run(&args).unwrap_or_else(|error| fail(error, 1)),
         Command::Export(args) => export::run(&args).unwrap_or_else(|error| fail(error, 1)),
+        Command::Import(args) => import::run(&args).unwrap_or_else(|error| fail(error, 1)),
+        Command::Diff(args) => diff::run(&args).unwrap_or_else(|error| fail(error, 1)),
+        Command::Check(args) => check::run(&args).unwrap_or_else(|error| fail(error, 1)),
         Command::Relocate(args) => relocate::run(&args).unwrap_or_else(|error| fail(error, 1)),
         Command::Header => cli::header(),
         Command::Completions { shell } => cli::completions(shell),

@@ -84,9 +84,17 @@ fn say_ending(trace: &Path, analysis: &Analysis) {
 
 const GIVE_TRACE: &str = "; give a file that `grapnel run` wrote";
 
+/// Whether a file begins as heaptrack's do, or is compressed as these are; `found` has its first bytes, with escapes.
+fn looks_like_heaptracks(found: &str) -> bool {
+    ["\"v 1", "\"\\x1f\\x8b", "\"(\\xb5/\\xfd"].iter().any(|start| found.starts_with(start))
+}
+
 /// What can be done about a trace that can't be read; where the error itself says it, nothing.
 fn hint(error: &grapnel_trace::Error) -> &'static str {
     match error {
+        grapnel_trace::Error::NotATrace { found } if looks_like_heaptracks(found) => {
+            "; if it is heaptrack's, `grapnel import` makes a trace of it"
+        }
         grapnel_trace::Error::NotATrace { .. } => GIVE_TRACE,
         grapnel_trace::Error::Io(error) if error.kind() == io::ErrorKind::IsADirectory => GIVE_TRACE,
         grapnel_trace::Error::Empty

@@ -49,7 +49,7 @@ enum Format {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Color {
+pub(crate) enum Color {
     /// On a terminal, unless NO_COLOR is set.
     Auto,
     Always,
@@ -154,7 +154,7 @@ fn write(args: &ReportArgs, analysis: &Analysis, symbols: &mut Symbols<'_>) -> i
     }
 }
 
-fn use_color(color: Color, stdout: &impl RawStream) -> bool {
+pub(crate) fn use_color(color: Color, stdout: &impl RawStream) -> bool {
     match color {
         Color::Always => true,
         Color::Never => false,
@@ -166,7 +166,7 @@ fn use_color(color: Color, stdout: &impl RawStream) -> bool {
 const USUAL_WIDTH: usize = 100;
 
 /// The terminal's columns; none when the output is no terminal, which has no edge.
-fn width(stdout: &io::Stdout) -> Option<usize> {
+pub(crate) fn width(stdout: &io::Stdout) -> Option<usize> {
     if !stdout.is_terminal() {
         return None;
     }

@@ -200,9 +200,11 @@ pub(crate) fn analyse_with<R: Read, T: Tally>(mut reader: Reader<R>, tally: T) -
         totals.lost_events = end.lost;
         totals.duration_ns = end.duration_ns;
     }
-    let until =
-        reader.info().started_unix_ns.saturating_add(end.map_or(reader.time(), |end| end.duration_ns));
-    pass.modules.recorded_until = SystemTime::UNIX_EPOCH.checked_add(Duration::from_nanos(until));
+    let started = reader.info().started_unix_ns;
+    let until = started.saturating_add(end.map_or(reader.time(), |end| end.duration_ns));
+    // What was imported doesn't know when it was.
+    pass.modules.recorded_until =
+        (started != 0).then(|| SystemTime::UNIX_EPOCH.checked_add(Duration::from_nanos(until))).flatten();
     let sites = pass.tally.sites();
     totals.temporary_allocations = sites.temporary_allocations();
     let functions = sites.functions();
@@ -326,6 +328,7 @@ impl<T: Tally> Pass<T> {
                 self.stacks.push(id, Node { parent, module, pc, flags })?;
             }
             Event::Module(module) => self.modules.push(module)?,
+            Event::Names(names) => self.modules.name(&names)?,
             Event::FreedAs(said) if said.stack as usize > self.stacks.len() => {
                 return Err(Violation::UnknownStack { stack: said.stack });
             }

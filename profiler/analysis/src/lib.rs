@@ -13,7 +13,10 @@
 //! - [`symbols`]: addresses to functions, files, lines and inlined calls;
 //! - [`report`]: an analysis as text or as JSON;
 //! - [`page`]: an analysis and its history as a page of HTML;
-//! - [`export`]: an analysis as a file that other tools open.
+//! - [`export`]: an analysis as a file that other tools open;
+//! - [`diff`]: two analyses side by side;
+//! - [`gates`]: conditions that an analysis is to meet, and [`suppressions`] of leaks;
+//! - [`import`]: other profilers' files as traces.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), grapnel_trace::Error> {
@@ -26,10 +29,13 @@
 #![forbid(unsafe_code)]
 
 pub mod analyse;
+pub mod diff;
 pub mod export;
+pub mod gates;
 mod hash;
 pub mod heaps;
 pub mod history;
+pub mod import;
 pub mod live;
 pub mod mappings;
 mod merge;
@@ -42,6 +48,7 @@ mod replay;
 pub mod report;
 pub mod sites;
 pub mod stacks;
+pub mod suppressions;
 pub mod symbols;
 pub mod weight;
 

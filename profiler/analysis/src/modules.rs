@@ -1,8 +1,10 @@
 //! The loaded objects of a trace.
 
 use crate::analyse::Violation;
-use crate::hash::AddressMap;
+use crate::hash::{AddressMap, FoldHash};
+use crate::symbols::Frame;
 use grapnel_trace::Module;
+use grapnel_trace::names::Names;
 use std::collections::HashMap;
 use std::time::SystemTime;
 
@@ -13,6 +15,8 @@ const MAX_PATH: usize = 4096;
 const MAX_BUILD_ID: usize = 256;
 /// Of all paths and build ids together.
 const MAX_TEXT: usize = 64 << 20;
+/// Of all names of addresses together, with what keeps them.
+const MAX_NAMES: usize = 512 << 20;
 
 /// All modules of a trace, by id. Ids are unique per load, so a node's module is the right one however
 /// often its addresses were used for something else since.
@@ -23,6 +27,9 @@ pub struct Modules {
     text: usize,
     /// When the recording ended: files that were written later aren't what was loaded.
     pub(crate) recorded_until: Option<SystemTime>,
+    /// What the trace itself says of addresses, by module and address in it.
+    names: HashMap<(u32, u64), Box<[Frame]>, FoldHash>,
+    named: usize,
 }
 
 impl Modules {
@@ -40,6 +47,27 @@ impl Modules {
         self.by_id.insert(u64::from(module.id), self.list.len() as u32);
         self.list.push(module);
         Ok(())
+    }
+
+    /// Notes what an address is called.
+    pub(crate) fn name(&mut self, names: &Names) -> Result<(), Violation> {
+        let text = names.frames.iter().map(|frame| frame.function.len() + frame.file.len());
+        self.named += 64 + text.map(|len| len + size_of::<Frame>()).sum::<usize>();
+        if self.named > MAX_NAMES {
+            return Err(Violation::TooMany { what: "bytes of addresses' names", limit: MAX_NAMES as u64 });
+        }
+        if !names.frames.is_empty() {
+            self.names.insert((names.module, names.address), Frame::of_names(names));
+        }
+        Ok(())
+    }
+
+    /// What the trace itself says of an address in a module.
+    pub(crate) fn names(&self, module: u32, address: u64) -> Option<&[Frame]> {
+        if self.names.is_empty() {
+            return None;
+        }
+        self.names.get(&(module, address)).map(|frames| &**frames)
     }
 
     /// The module with this id. For 0 and for ids that the trace never described there is none.

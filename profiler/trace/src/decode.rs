@@ -216,6 +216,10 @@ impl BlockDecoder {
                 let len = usize::try_from(cursors.number(content)?).ok()?;
                 Event::Module(wire::decode_module(cursors.bytes(content, len)?)?)
             }
+            tag::NAMES => {
+                let len = usize::try_from(cursors.number(content)?).ok()?;
+                Event::Names(crate::names::decode(cursors.bytes(content, len)?)?)
+            }
             tag::UNLOAD => Event::Unload(u32::try_from(cursors.number(content)?).ok()?),
             tag::LOST => Event::Lost(cursors.number(content)?),
             tag::IN_HEAP => Event::InHeap(u32::try_from(cursors.number(content)?).ok()?),
@@ -273,6 +277,7 @@ mod tests {
     use crate::event::Module;
     use crate::heaps::HeapKind;
     use crate::mapping::Mapped;
+    use crate::names::{NamedFrame, Names};
     use crate::release::Release;
     use alloc::vec;
 
@@ -294,6 +299,11 @@ mod tests {
             Event::Node { id: 3, parent: 2, pc: 0x20, module: 0, flags: 0 },
             Event::Node { id: 4, parent: 1, pc: 0x10, module: 0, flags: 5 },
             Event::Unload(1),
+            Event::Names(Names {
+                module: 1,
+                address: 0x10,
+                frames: vec![NamedFrame { function: b"f".to_vec(), file: vec![], line: u32::MAX }],
+            }),
             Event::Lost(17),
             Event::Aligned { thread: 200, alignment: Alignment::of(64) },
             Event::Alloc { thread: 200, stack: 1, address: 0x7040, size: 64, source: Source::NewArray },

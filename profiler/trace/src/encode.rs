@@ -30,6 +30,7 @@
 //! | 28 | FreedAs | thread, release and alignment and whether there is a size, stack, size |
 //! | 29 | Sampled | thread, mean |
 //! | 30 | Unsampled | thread, address |
+//! | 31 | Names | length, bytes of `names.rs` |
 //! | 128 + n | Switch | thread n |
 //!
 //! The first Node of a block states its id, the others leave it out. Tags of heap records and of nodes have two more bits:
@@ -73,6 +74,7 @@ pub(crate) mod tag {
     pub(crate) const FREED_AS: u8 = 28;
     pub(crate) const SAMPLED: u8 = 29;
     pub(crate) const UNSAMPLED: u8 = 30;
+    pub(crate) const NAMES: u8 = 31;
     /// The bits that say which record it is.
     pub(crate) const KIND: u8 = 0x1f;
     pub(crate) const KNOWN: u8 = 0x20;
@@ -181,6 +183,13 @@ impl BlockEncoder {
                 wire::encode_module(module, &mut bytes);
                 columns.make_room(bytes.len());
                 columns.tag(tag::MODULE);
+                columns.number(bytes.len() as u64);
+                columns.bytes(&bytes);
+            }
+            Event::Names(ref names) => {
+                let bytes = crate::names::encode(names);
+                columns.make_room(bytes.len());
+                columns.tag(tag::NAMES);
                 columns.number(bytes.len() as u64);
                 columns.bytes(&bytes);
             }

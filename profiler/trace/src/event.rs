@@ -2,6 +2,7 @@
 
 use crate::heaps::Heap;
 use crate::mapping::MappingEvent;
+use crate::names::Names;
 use crate::release::{Alignment, FreedAs};
 use alloc::vec::Vec;
 
@@ -216,4 +217,6 @@ pub enum Event {
     /// The next of those events that are of blocks is of the heap with this number. Those without this before them are of
     /// the program's own.
     InHeap(u32),
+    /// What an address is called, in traces that know it otherwise than from the modules' files.
+    Names(Names),
 }

@@ -27,6 +27,7 @@ pub mod heaps;
 pub mod mapping;
 pub mod meter;
 mod model;
+pub mod names;
 #[cfg(feature = "file")]
 pub mod reader;
 mod recent;

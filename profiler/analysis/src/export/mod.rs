@@ -30,7 +30,7 @@ mod parquet;
 mod pprof;
 mod profile;
 mod speedscope;
-mod stack;
+pub(crate) mod stack;
 mod svg;
 
 use crate::Analysis;
@@ -89,7 +89,7 @@ impl Measure {
     /// All of them.
     pub const ALL: [Self; 5] = [Self::Peak, Self::Live, Self::Allocated, Self::Allocations, Self::Temporary];
 
-    fn of(self, site: &Site) -> u64 {
+    pub(crate) fn of(self, site: &Site) -> u64 {
         match self {
             Self::Peak => site.peak_bytes,
             Self::Live => site.live_bytes,
@@ -99,7 +99,7 @@ impl Measure {
         }
     }
 
-    fn title(self) -> &'static str {
+    pub(crate) fn title(self) -> &'static str {
         match self {
             Self::Peak => "Bytes held at the peak",
             Self::Live => "Bytes live at the end",
@@ -109,13 +109,13 @@ impl Measure {
         }
     }
 
-    fn is_bytes(self) -> bool {
+    pub(crate) fn is_bytes(self) -> bool {
         matches!(self, Self::Peak | Self::Live | Self::Allocated)
     }
 }
 
 /// The command that was recorded, in one line.
-fn command(analysis: &Analysis) -> String {
+pub(crate) fn command(analysis: &Analysis) -> String {
     let words: Vec<_> = analysis.process.command.iter().map(|word| String::from_utf8_lossy(word)).collect();
     harmless(&words.join(" ")).into_owned()
 }

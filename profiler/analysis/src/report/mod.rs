@@ -6,6 +6,6 @@ pub mod json;
 mod mappings;
 mod mismatches;
 mod names;
-mod stack;
+pub mod stack;
 pub mod text;
 pub mod words;

@@ -15,14 +15,23 @@ const INDENT: &str = "       ";
 const NARROWEST: usize = 24;
 const LONGEST_PATH: usize = 32;
 
-pub(crate) struct StackPrinter<'p, 'a> {
-    pub(crate) analysis: &'p Analysis,
-    pub(crate) symbols: &'p mut Symbols<'a>,
-    pub(crate) options: &'p TextOptions,
+/// Prints stacks.
+#[derive(Debug)]
+pub struct StackPrinter<'p, 'a> {
+    /// What they are of.
+    pub analysis: &'p Analysis,
+    /// What the frames are called.
+    pub symbols: &'p mut Symbols<'a>,
+    /// How they look.
+    pub options: &'p TextOptions,
 }
 
 impl StackPrinter<'_, '_> {
-    pub(crate) fn print(&mut self, out: &mut impl Write, stack: u32) -> io::Result<()> {
+    /// Writes a stack, a line for each frame.
+    ///
+    /// # Errors
+    /// What writing gives.
+    pub fn print(&mut self, out: &mut impl Write, stack: u32) -> io::Result<()> {
         let faint = self.options.palette.faint;
         let nodes: Vec<&Node> = self.analysis.stacks.frames(stack).collect();
         if nodes.is_empty() {

@@ -88,10 +88,19 @@ fn header(out: &mut impl Write, analysis: &Analysis, options: &TextOptions) -> i
     writeln!(out, "{title}{command}{title:#}")?;
     let exit = exit_words(analysis.exit);
     write!(out, "process {} with {}, {exit}", process.pid, counted(analysis.threads.into(), "thread"))?;
-    write!(out, "; {} from {}", duration(analysis.totals.duration_ns), date(process.started_unix_ns))?;
+    write!(out, "; {}", duration(analysis.totals.duration_ns))?;
+    // What was imported knows neither the date nor the machine.
+    if process.started_unix_ns != 0 {
+        write!(out, " from {}", date(process.started_unix_ns))?;
+    }
     let recorder = String::from_utf8_lossy(&process.recorder);
     let machine = String::from_utf8_lossy(&process.machine);
-    writeln!(out, "; recorded by grapnel {} on {}", harmless(&recorder), harmless(&machine))?;
+    let grapnel = if process.machine.is_empty() { "" } else { "grapnel " };
+    write!(out, "; recorded by {grapnel}{}", harmless(&recorder))?;
+    if !process.machine.is_empty() {
+        write!(out, " on {}", harmless(&machine))?;
+    }
+    writeln!(out)?;
     writeln!(out)
 }
 

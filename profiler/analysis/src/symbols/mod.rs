@@ -5,6 +5,8 @@
 //!    common parts that `dwz` moved out and the units that were split off (`.dwp`, `.dwo`);
 //! 2. `.symtab`, else the table in `.gnu_debugdata`; then `.dynsym`: the function only.
 //!
+//! What the trace itself says of an address goes before all of these.
+//!
 //! Files are looked for at the paths in the trace: on this machine, or below a directory with the files of the
 //! recorded one ([`SearchPath`]), which may be of another architecture. One whose build id is not the recorded one is not
 //! used, and a [note](Symbols::notes) says so; nor is one without a build id that was written since. A module without a
@@ -32,6 +34,7 @@ use crate::stacks::Node;
 use dwarf::DebugInfo;
 use files::Opened;
 use grapnel_trace::Module;
+use grapnel_trace::names::{NamedFrame, Names};
 use object::read::Object;
 use separate::Finder;
 use split::SplitUnits;
@@ -60,6 +63,19 @@ pub struct Frame {
 }
 
 impl Frame {
+    /// The frames at an address, as the trace has them.
+    pub(crate) fn of_names(names: &Names) -> Box<[Self]> {
+        let text = |bytes: &[u8]| (!bytes.is_empty()).then(|| String::from_utf8_lossy(bytes).into_owned());
+        let last = names.frames.len().saturating_sub(1);
+        let frame = |(at, frame): (usize, &NamedFrame)| Self {
+            function: text(&frame.function).map(|text| Name { text, full: true }),
+            file: text(&frame.file),
+            line: (frame.line > 0).then_some(frame.line),
+            inlined: at < last,
+        };
+        names.frames.iter().enumerate().map(frame).collect()
+    }
+
     const UNKNOWN: Self = Self { function: None, file: None, line: None, inlined: false };
 
     /// The function's name, demangled.
@@ -130,8 +146,13 @@ impl<'a> Symbols<'a> {
 
     /// The frames at a node's address, the innermost inlined one first, the physical one last. At least
     /// one, if perhaps with nothing known about it.
-    pub fn frames(&mut self, modules: &Modules, node: &Node) -> &[Frame] {
-        let Some(module) = modules.get(node.module) else { return &[Frame::UNKNOWN] };
+    pub fn frames<'m>(&'m mut self, modules: &'m Modules, node: &Node) -> &'m [Frame] {
+        let module = modules.get(node.module);
+        let bias = module.map_or(0, |module| module.bias);
+        if let Some(names) = modules.names(node.module, node.lookup_pc().wrapping_sub(bias)) {
+            return names;
+        }
+        let Some(module) = module else { return &[Frame::UNKNOWN] };
         let Some(object) = self.object(module, modules.recorded_until) else { return &[Frame::UNKNOWN] };
         let address = self.objects[object].code.place(node, module);
         let (start, end) = match self.known.get(&(object, address)) {

@@ -1,0 +1,244 @@
+//! `grapnel check`: whether a recording meets conditions, for continuous integration.
+
+use crate::opened::{OpenError, analysis_of, say, text_of};
+use crate::symbols::{SymbolArgs, SymbolArgsError};
+use crate::whole_file::to_file;
+use clap::{ArgGroup, Args, ValueEnum};
+use grapnel_analysis::Analysis;
+use grapnel_analysis::gates::{Gate, Unjudged, Verdict, judge, junit, sarif};
+use grapnel_analysis::report::stack::StackPrinter;
+use grapnel_analysis::report::text::TextOptions;
+use grapnel_analysis::report::words::{counted, harmless};
+use grapnel_analysis::suppressions::{Pattern, SuppressionError, Suppressions};
+use grapnel_analysis::symbols::{FileStore, Symbols};
+use std::fs::File;
+use std::io::{self, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Options of `grapnel check`.
+#[derive(Args, Clone, Debug)]
+#[command(group = ArgGroup::new("gates").required(true).multiple(true).args(["fail_on", "max_peak", "max_allocations_at"]))]
+pub(crate) struct CheckArgs {
+    /// The trace to check
+    trace: PathBuf,
+    /// What must not be there
+    #[arg(long, value_enum, value_name = "WHAT")]
+    fail_on: Vec<Fault>,
+    /// The most that may be live at once: bytes, or with a unit such as 64K, 100M, 1.5G (powers of 1024)
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    max_peak: Option<u64>,
+    /// How many blocks may be given out in calls of FUNCTION: its whole name, with or without parameters; * stands for any
+    /// characters. May be given several times
+    #[arg(long, value_name = "FUNCTION=N", value_parser = allocations_at)]
+    max_allocations_at: Vec<(String, u64)>,
+    /// Leaks that are no fault, in the syntax of LeakSanitizer's files: lines of leak:PATTERN
+    #[arg(long, value_name = "FILE")]
+    suppressions: Option<PathBuf>,
+    /// Also write a JUnit report
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
+    /// Also write SARIF 2.1.0, with a result for each site that is to blame
+    #[arg(long, value_name = "FILE")]
+    sarif: Option<PathBuf>,
+    /// Sites to show of each condition that isn't met; 0 for all
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    top: usize,
+    /// Frames to show of each stack, beyond which its middle is left out; 0 shows all
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    frames: usize,
+    #[command(flatten)]
+    symbols: SymbolArgs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Fault {
+    /// Blocks that are live at the end
+    Leaks,
+}
+
+/// Why nothing was checked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum CheckError {
+    /// The trace can't be read.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// There is nowhere to look for symbols.
+    #[error(transparent)]
+    Symbols(#[from] SymbolArgsError),
+    /// It can't be judged.
+    #[error("{path} can't be judged: {error}")]
+    Unjudged {
+        /// The trace.
+        path: String,
+        /// Why not.
+        error: Unjudged,
+    },
+    /// The suppressions can't be read.
+    #[error("{path}: {error}")]
+    Suppressions {
+        /// Their file.
+        path: String,
+        /// Why not.
+        error: SuppressionError,
+    },
+    /// A file can't be read or written.
+    #[error("{path}: {error}")]
+    File {
+        /// The file.
+        path: String,
+        /// Why not.
+        error: io::Error,
+    },
+}
+
+/// A size as people write it.
+fn size(text: &str) -> Result<u64, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let shift = match unit.trim().to_ascii_lowercase().trim_end_matches('b').trim_end_matches('i') {
+        "" => 0,
+        "k" => 10,
+        "m" => 20,
+        "g" => 30,
+        "t" => 40,
+        _ => return Err("the unit is none of K, M, G and T".to_owned()),
+    };
+    let number: f64 = number.parse().map_err(|_| "there is no number".to_owned())?;
+    Ok((number * (1_u64 << shift) as f64) as u64)
+}
+
+fn allocations_at(text: &str) -> Result<(String, u64), String> {
+    // Operators have such signs in their names.
+    let (function, most) = text.rsplit_once('=').ok_or("there is no =N behind the function")?;
+    let most = most.parse().map_err(|_| "what is behind the last = is no number".to_owned())?;
+    if function.is_empty() { Err("there is no function".to_owned()) } else { Ok((function.to_owned(), most)) }
+}
+
+fn gates(args: &CheckArgs) -> Vec<Gate> {
+    let leaks = args.fail_on.first().map(|Fault::Leaks| Gate::Leaks);
+    let peak = args.max_peak.map(Gate::MaxPeak);
+    let at = |(function, most): &(String, u64)| Gate::MaxAllocationsAt {
+        function: Pattern::whole(function),
+        most: *most,
+    };
+    leaks.into_iter().chain(peak).chain(args.max_allocations_at.iter().map(at)).collect()
+}
+
+/// What a gate adds to the exit status when it is not met.
+fn status_of(gate: &Gate) -> u8 {
+    match gate {
+        Gate::Leaks => 8,
+        Gate::MaxPeak(_) => 16,
+        _ => 32,
+    }
+}
+
+/// Checks a trace.
+///
+/// # Errors
+/// When the trace can't be read or judged, or a file can't be read or written.
+pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode, CheckError> {
+    let search = args.symbols.search()?;
+    let mut suppressions = match &args.suppressions {
+        Some(path) => suppressions_of(path)?,
+        None => Suppressions::default(),
+    };
+    let analysis = analysis_of(&args.trace)?;
+    let store = FileStore::new();
+    let mut symbols = Symbols::new(&store, search);
+    let verdicts = judge(&analysis, &mut symbols, &gates(args), &mut suppressions)
+        .map_err(|error| CheckError::Unjudged { path: text_of(&args.trace), error })?;
+    let stdout = BufWriter::with_capacity(1 << 16, io::stdout().lock());
+    match write(stdout, args, &analysis, &mut symbols, &verdicts, &suppressions) {
+        // Who has seen enough still gets the status.
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            return Err(CheckError::File { path: "standard output".to_owned(), error });
+        }
+        _ => {}
+    }
+    let failed = |path: &Path, error| CheckError::File { path: text_of(path), error };
+    if let Some(path) = &args.junit {
+        to_file(path, |out| junit::write(out, &analysis, &mut symbols, &verdicts))
+            .map_err(|error| failed(path, error))?;
+    }
+    if let Some(path) = &args.sarif {
+        to_file(path, |out| sarif::write(out, &analysis, &mut symbols, &verdicts))
+            .map_err(|error| failed(path, error))?;
+    }
+    for note in symbols.notes() {
+        say(&format!("note: {}", harmless(&note)));
+    }
+    let unmet = verdicts.iter().filter(|verdict| !verdict.is_met);
+    Ok(ExitCode::from(unmet.fold(0, |status, verdict| status | status_of(&verdict.gate))))
+}
+
+fn suppressions_of(path: &Path) -> Result<Suppressions, CheckError> {
+    /// More than anybody writes.
+    const MOST: u64 = 1 << 24;
+    let mut text = String::new();
+    File::open(path)
+        .and_then(|file| file.take(MOST).read_to_string(&mut text))
+        .map_err(|error| CheckError::File { path: text_of(path), error })?;
+    Suppressions::parse(&text).map_err(|error| CheckError::Suppressions { path: text_of(path), error })
+}
+
+fn write(
+    mut out: impl Write,
+    args: &CheckArgs,
+    analysis: &Analysis,
+    symbols: &mut Symbols<'_>,
+    verdicts: &[Verdict],
+    suppressions: &Suppressions,
+) -> io::Result<()> {
+    let options = TextOptions { frames: args.frames, ..TextOptions::default() };
+    for verdict in verdicts {
+        let word = if verdict.is_met { "ok    " } else { "FAILED" };
+        writeln!(out, "{word} {}: {}", harmless(&verdict.gate.name()), harmless(&verdict.message))?;
+        let top = if args.top == 0 { usize::MAX } else { args.top };
+        for &at in verdict.sites.iter().take(top) {
+            let site = &analysis.sites[at];
+            let figure = match verdict.gate {
+                Gate::Leaks => {
+                    let blocks = counted(site.live_allocations, "block");
+                    format!("{} in {blocks}", counted(site.live_bytes, "byte"))
+                }
+                Gate::MaxPeak(_) => format!("{} at the peak", counted(site.peak_bytes, "byte")),
+                _ => counted(site.allocations, "allocation"),
+            };
+            writeln!(out, "     {figure}")?;
+            StackPrinter { analysis, symbols, options: &options }.print(&mut out, site.stack)?;
+        }
+        if let Some(more) = verdict.sites.len().checked_sub(top).filter(|&more| more > 0) {
+            writeln!(out, "     and {}; --top 0 shows all", counted(more as u64, "more site"))?;
+        }
+    }
+    for (pattern, blocks, bytes) in suppressions.used() {
+        let blocks = counted(blocks, "block");
+        writeln!(out, "suppressed by leak:{}: {blocks} with {}", harmless(pattern), counted(bytes, "byte"))?;
+    }
+    out.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units() {
+        for (text, bytes) in [("0", 0), ("1536", 1536), ("1.5K", 1536), ("2MiB", 2 << 20), ("1 gb", 1 << 30)]
+        {
+            assert_eq!(size(text), Ok(bytes), "{text}");
+        }
+        for bad in ["", "M", "1x", "1.2.3K", "-1", "1 Kx"] {
+            assert!(size(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_operator_may_be_limited() {
+        assert_eq!(allocations_at("a::operator===7"), Ok(("a::operator==".to_owned(), 7)));
+        assert!(["f", "f=", "=3", "f=x"].iter().all(|bad| allocations_at(bad).is_err()));
+    }
+}
