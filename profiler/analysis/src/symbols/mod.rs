@@ -12,9 +12,12 @@
 //! used, and a [note](Symbols::notes) says so; nor is one without a build id that was written since. A module without a
 //! file (the vDSO, a deleted library) still has its name and offsets.
 //!
+//! What isn't found may be asked of servers ([`Debuginfod`]), if the caller names some.
+//!
 //! All these files are input that is not trusted: what is read and kept is bounded, and what is broken is a note.
 
 mod data;
+mod debuginfod;
 mod demangle;
 mod dwarf;
 mod files;
@@ -25,12 +28,14 @@ mod split;
 mod table;
 mod units;
 
+pub use debuginfod::{Debuginfod, DebuginfodError, Limits};
 pub use files::{FileError, FileStore};
 pub use search::SearchPath;
 
 use crate::hash::AddressMap;
 use crate::modules::Modules;
 use crate::stacks::Node;
+use debuginfod::Kind;
 use dwarf::DebugInfo;
 use files::Opened;
 use grapnel_trace::Module;
@@ -222,9 +227,15 @@ impl<'a> Symbols<'a> {
         // A recorder that found no build id may have missed it.
         let own_id = main.as_ref().and_then(|main| main.elf.build_id().ok()?);
         let build_id = if module.build_id.is_empty() { own_id.unwrap_or_default() } else { &module.build_id };
-        let debug = if has_own { None } else { finder.debug(build_id, main.as_ref()) };
+        let debug =
+            || finder.debug(build_id, main.as_ref()).or_else(|| finder.fetched(build_id, Kind::DebugInfo));
+        let debug = if has_own { None } else { debug() };
+        let main =
+            if debug.is_some() { main } else { main.or_else(|| finder.fetched(build_id, Kind::Executable)) };
         match (&error, &debug) {
-            (Some(error), None) => self.notes.push(format!("no symbols from {path}: {error}")),
+            (Some(error), None) if main.is_none() => {
+                self.notes.push(format!("no symbols from {path}: {error}"))
+            }
             (Some(error @ FileError::OtherBuild { .. }), Some(debug)) => {
                 let from = debug.path.display();
                 self.notes.push(format!("{path}: {error}; its symbols are those of {from}"));

@@ -1,5 +1,6 @@
 //! Where files are looked for.
 
+use super::debuginfod::Debuginfod;
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io;
@@ -20,12 +21,14 @@ pub struct SearchPath {
     pub sysroot: Option<PathBuf>,
     /// Directories with separate debug files, on this machine.
     pub debug_dirs: Vec<PathBuf>,
+    /// Servers that are asked for what isn't found here. None by default.
+    pub debuginfod: Option<Debuginfod>,
 }
 
 impl Default for SearchPath {
     /// This machine, and what Debian, Fedora and their relatives use: `/usr/lib/debug`.
     fn default() -> Self {
-        Self { sysroot: None, debug_dirs: vec![DEBUG_DIR.into()] }
+        Self { sysroot: None, debug_dirs: vec![DEBUG_DIR.into()], debuginfod: None }
     }
 }
 
@@ -33,7 +36,7 @@ impl SearchPath {
     /// A machine's files below `sysroot`, its debug files among them.
     pub fn of_sysroot(sysroot: PathBuf) -> Self {
         let debug_dir = sysroot.join(&DEBUG_DIR[1..]);
-        Self { sysroot: Some(sysroot), debug_dirs: vec![debug_dir] }
+        Self { sysroot: Some(sysroot), debug_dirs: vec![debug_dir], debuginfod: None }
     }
 
     /// Where a path of the recorded machine leads here. The file need not be there.

@@ -4,6 +4,7 @@
 //! debug link has. So looking in many places costs time, never truth.
 
 use super::data::StableFile;
+use super::debuginfod::Kind;
 use super::files::{FileError, FileStore, Opened, hex, path_of};
 use super::search::SearchPath;
 use grapnel_trace::Module;
@@ -76,6 +77,18 @@ impl<'a> Finder<'_, 'a> {
         None
     }
 
+    /// What servers have of a build, if they may be asked. A file of another build is thrown away.
+    pub(crate) fn fetched(&self, build_id: &[u8], kind: Kind) -> Option<Opened<'a>> {
+        let fetched = self.search.debuginfod.as_ref()?.fetch(build_id, kind);
+        let path = fetched.map_err(|why| self.store.trouble(why)).ok()??;
+        let opened = self.wanted(&path, build_id);
+        if opened.is_none() {
+            // If it stays, the note will come again.
+            let _ = std::fs::remove_file(&path);
+        }
+        opened
+    }
+
     /// The package of split DWARF units that belongs to an object: beside it, with `.dwp` behind its name. The ids
     /// of its units tell whether they fit.
     pub(crate) fn package(&self, files: &[&Opened<'_>]) -> Option<Opened<'a>> {
@@ -105,6 +118,7 @@ impl<'a> Finder<'_, 'a> {
             found.extend(self.search.debug_dirs.iter().map(|dir| dir.join(relative(kept))));
         }
         let opened = found.iter().find_map(|path| self.supplement_at(path, &build_id));
+        let opened = opened.or_else(|| self.fetched(&build_id, Kind::DebugInfo));
         if opened.is_none() {
             self.store.trouble(format!(
                 "some names and inlined calls of {} are in {}, which isn't there or is of another build",
@@ -127,10 +141,10 @@ impl<'a> Finder<'_, 'a> {
     /// `DIR/.build-id/ab/cdefENDING`, and as debuginfod's clients keep files.
     fn by_id(&self, build_id: &[u8], ending: &str) -> Vec<PathBuf> {
         let Some((first, rest)) = build_id.split_first() else { return Vec::new() };
-        let cached = if ending.is_empty() { "executable" } else { "debuginfo" };
+        let cached = if ending.is_empty() { Kind::Executable } else { Kind::DebugInfo };
         let paths = self.search.debug_dirs.iter().flat_map(|dir| {
             let by_halves = dir.join(".build-id").join(hex(&[*first])).join(hex(rest) + ending);
-            [by_halves, dir.join(hex(build_id)).join(cached)]
+            [by_halves, dir.join(hex(build_id)).join(cached.name())]
         });
         paths.collect()
     }

@@ -3,6 +3,7 @@
 mod bad_files;
 mod common;
 mod debug_files;
+mod debuginfod;
 mod golden;
 mod history;
 mod hostile;
