@@ -19,10 +19,15 @@ pub enum Tool {
     Grapnel,
     /// `grapnel run`, which counts while it records, for the summary.
     Counting,
+    /// `grapnel run -q --off`: the agent is loaded, and nothing hooked.
+    Off,
+    /// `grapnel run -q --sample 524288`.
+    Sampled,
 }
 
 /// All tools, in the order of the table.
-pub const TOOLS: [Tool; 4] = [Tool::Bare, Tool::Heaptrack, Tool::Grapnel, Tool::Counting];
+pub const TOOLS: [Tool; 6] =
+    [Tool::Bare, Tool::Heaptrack, Tool::Grapnel, Tool::Counting, Tool::Off, Tool::Sampled];
 
 /// One run.
 #[derive(Clone, Copy, Debug)]
@@ -72,6 +77,8 @@ fn prefix(tool: Tool, dir: &Path) -> Vec<OsString> {
         Tool::Heaptrack => vec!["heaptrack".into(), "-r".into(), "-o".into(), dir.join("t").into()],
         Tool::Grapnel => grapnel(&["-q"]),
         Tool::Counting => grapnel(&[]),
+        Tool::Off => grapnel(&["-q", "--off"]),
+        Tool::Sampled => grapnel(&["-q", "--sample", "524288"]),
     }
 }
 

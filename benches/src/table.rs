@@ -97,7 +97,7 @@ pub fn page(date: &str, machine: &[String], rounds: usize, rows: &[Row]) -> Stri
     }
     out += &format!(
         "\n{rounds} rounds; in each, every workload ran bare, under `heaptrack -r`, under `grapnel run -q`, and under `grapnel \
-         run` without -q, which counts for its summary, one after the other. Slowdown is the quotient with the bare run of the \
+         run` without -q, which counts for its summary, with --off, and with --sample 524288, one after the other. Slowdown is the quotient with the bare run of the \
          same round: median (least-most). An event is a successful allocation, reallocation or free, as the counting \
          library of the tests sees it. Wall time is that of the whole command, from its start until the trace is complete. \
          Processor time is that of all its processes. Memory is the peak of the program's own process, what it shares with \
@@ -131,6 +131,18 @@ pub fn page(date: &str, machine: &[String], rounds: usize, rows: &[Row]) -> Stri
             row.trace_bytes(Tool::Grapnel) / row.events as f64,
             row.added_mib(Tool::Heaptrack),
             row.added_mib(Tool::Grapnel),
+        );
+    }
+    out += "\n## Off, and a sample\n\nAs a multiple of the bare run of the same round; starting grapnel and ending the trace are in it, some 10 \
+            milliseconds.\n\n| workload | --off | --off, processor time | --sample 524288 | --sample 524288, processor time |\n|---|---|---|---|---|\n";
+    for row in rows {
+        out += &format!(
+            "| {} | {} | {} | {} | {} |\n",
+            row.name,
+            spread(&row.slowdowns(Tool::Off, wall), 3),
+            spread(&row.slowdowns(Tool::Off, cpu), 3),
+            spread(&row.slowdowns(Tool::Sampled, wall), 3),
+            spread(&row.slowdowns(Tool::Sampled, cpu), 3),
         );
     }
     out += "\n## The workloads\n\n";

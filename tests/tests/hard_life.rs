@@ -2,9 +2,11 @@
 //! processes, are cancelled, have no room left, block what they can.
 
 use grapnel_tests::report::Report;
-use grapnel_tests::run::{Case, grapnel, temporary_dir};
-use grapnel_tests::{is_root, skipped};
+use grapnel_tests::run::{Case, descendants, grapnel, kill, temporary_dir, wait};
+use grapnel_tests::{is_root, programs, skipped};
+use rustix::process::Signal;
 use std::path::Path;
+use std::process::Stdio;
 use std::time::Duration;
 
 /// A hang would end it.
@@ -118,4 +120,53 @@ fn no_room_for_threads() {
     let recorded = case.recorded();
     recorded.outcome.same_as(&case.bare());
     check_losses(&case, &recorded.trace());
+}
+
+/// With `--drop` the program doesn't wait for grapnel, which here does nothing until the program is done.
+#[test]
+fn dropped_events_are_counted() {
+    let dir = temporary_dir();
+    let case = Case::ours("flood").args(["1500", "4000"]).option("--drop").patience(PATIENCE);
+    let flood = programs::program("flood");
+    let mut child = case
+        .grapnel_command(dir.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("grapnel starts");
+    let running = || {
+        let is_flood =
+            |pid: &u32| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == flood);
+        descendants(child.id()).into_iter().any(|pid| is_flood(&pid))
+    };
+    while !running() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    kill(Signal::STOP, child.id());
+    // A process that ended and isn't waited for has no executable any more.
+    while running() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    kill(Signal::CONT, child.id());
+    let status = wait(&mut child, PATIENCE).expect("grapnel ends");
+    assert!(status.success(), "{status:?}");
+    check_losses(&case, &dir.path().join("t.grapnel"));
+}
+
+/// Loaded and left off: no function has other bytes than before, and nothing is recorded.
+#[test]
+fn off() {
+    let case = Case::ours("first_bytes");
+    let bare = case.bare();
+    let recorded = case.clone().option("--off").recorded();
+    recorded.outcome.same_as(&bare);
+    let report = recorded.report();
+    assert_eq!((report.totals.allocations, report.totals.frees), (0, 0));
+    // Else this would show nothing.
+    let on = case.recorded();
+    assert_ne!(on.outcome.out(), bare.out());
+    assert!(on.report().totals.allocations >= 1000);
+    let children = Case::ours("forks").option("--off").recorded();
+    children.outcome.same_as(&Case::ours("forks").bare());
+    assert!(children.reports().iter().all(|report| report.totals.allocations == 0));
 }

@@ -18,7 +18,7 @@ use core::cell::UnsafeCell;
 use core::ptr;
 use core::sync::atomic::Ordering;
 use grapnel_trace::ring::Producer;
-use grapnel_trace::shared::{segment_state, session_flags};
+use grapnel_trace::shared::{LARGE_RINGS, segment_state, session_flags};
 use grapnel_trace::wire;
 use grapnel_unwind::{Config, Walker};
 
@@ -40,6 +40,10 @@ pub(crate) struct Context {
     pub(crate) walker: Walker,
     /// [`modules::version`] when the walker's rules were known to be good.
     pub(crate) modules_seen: u64,
+    /// The same, where `modules_seen` leads each walk to where room is looked for.
+    pub(crate) modules_known: u64,
+    /// Of a session that drops: the words that there must be room for when a walk begins.
+    pub(crate) room_for_walk: Option<u64>,
     /// [`modules::removals`] when the walker's nodes were known to be good.
     pub(crate) removals_seen: u64,
     /// Every stack is walked a second time without the memo and compared.
@@ -145,6 +149,13 @@ fn find_abandoned(contexts: &mut [*mut Context], owner: u64) -> Option<*mut Cont
     }
 }
 
+/// How large the tree of context `index` may get: those of a process with many threads are smaller, so that all together
+/// stay within some megabytes.
+fn tree_bits(index: u32) -> u32 {
+    let most = Config::default().tree_bits;
+    if index < LARGE_RINGS as u32 { most } else { most - 2 }
+}
+
 fn add(contexts: &mut Vec<*mut Context>) -> Option<*mut Context> {
     let (segment, header) = (session::segment()?, session::header()?);
     let index = segment.rings.load(Ordering::Relaxed);
@@ -152,8 +163,10 @@ fn add(contexts: &mut Vec<*mut Context>) -> Option<*mut Context> {
     contexts.try_reserve(1).ok()?;
     let max_frames = header.max_frames.load(Ordering::Relaxed) as usize;
     let check = header.flags.load(Ordering::Relaxed) & session_flags::CHECK_STACKS != 0;
+    let drops = header.flags.load(Ordering::Relaxed) & session_flags::DROP != 0;
+    let version = modules::version();
     // Two walks of a stack agree in its node only as long as the tree is not emptied in between.
-    let tree_bits = if check { 28 } else { Config::default().tree_bits };
+    let tree_bits = if check { 28 } else { tree_bits(index) };
     let context = Box::new(Context {
         ring: Producer::new(control, words),
         clock: 0,
@@ -163,7 +176,9 @@ fn add(contexts: &mut Vec<*mut Context>) -> Option<*mut Context> {
         told_mean: 0,
         index,
         walker: Walker::new(Config { max_frames, tree_bits, ..Config::default() }).ok()?,
-        modules_seen: modules::version(),
+        modules_seen: if drops { u64::MAX } else { version },
+        modules_known: version,
+        room_for_walk: drops.then(|| crate::record::room_for_walk(max_frames, words.len())),
         removals_seen: modules::removals(),
         check,
         owner: 0,

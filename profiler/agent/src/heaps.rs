@@ -174,7 +174,7 @@ impl Context {
         size: u64,
         source: Source,
     ) {
-        let node = self.stack(saved);
+        let Ok(node) = self.stack(saved) else { return };
         self.write_of::<2, 3>(heap, address, size, wire::alloc(address, node, size, source));
     }
 
@@ -192,7 +192,7 @@ impl Context {
         size: u64,
         old: u64,
     ) {
-        let node = self.stack(saved);
+        let Ok(node) = self.stack(saved) else { return };
         self.write_of::<3, 4>(heap, address, size, wire::realloc_end(address, node, size, old));
     }
 

@@ -30,7 +30,7 @@ const ORDER: u64 = 0;
 
 impl Context {
     fn mapped(&mut self, saved: Saved<'_>, start: usize, len: usize, mapped: Mapped) {
-        let node = self.stack(saved);
+        let Ok(node) = self.stack(saved) else { return };
         self.write::<2, 3>(ORDER, len as u64, wire::map(start as u64, node, len as u64, mapped));
     }
 
@@ -39,7 +39,7 @@ impl Context {
     }
 
     fn remapped(&mut self, saved: Saved<'_>, start: usize, len: usize, old: usize) {
-        let node = self.stack(saved);
+        let Ok(node) = self.stack(saved) else { return };
         self.write::<3, 4>(ORDER, len as u64, wire::remap(start as u64, node, len as u64, old as u64));
     }
 

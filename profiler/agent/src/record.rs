@@ -21,6 +21,8 @@ use grapnel_unwind::{Frame, NodeId, Sink};
 /// The most words that are written from one [`Context::stop`] on before there is another: a clock that is due, the upper
 /// part of a size, the mark of a heap, a clock that is far from the last one, and a record of the heap.
 const STOP_WORDS: u64 = 2 + 1 + 1 + 2 + wire::HEAP_WORDS as u64;
+/// The most words that stand before an event and belong to it, and are written like those of nodes.
+const BEFORE_WORDS: u64 = 8;
 /// So many words apart a clock is written, for the time of records that have none.
 const CLOCK_EVERY: u64 = 4096;
 
@@ -40,6 +42,13 @@ pub(crate) fn number_events() {
 /// In the child of a fork, which has begun its rings anew: whether it has others than ring 0.
 pub(crate) fn number_events_if(others: bool) {
     NUMBERED.store(others, Ordering::SeqCst);
+}
+
+/// How many words a walk of so many frames may take with its event, in a ring of so many: where frames are allowed that no
+/// ring has room for, half of it.
+pub(crate) fn room_for_walk(max_frames: usize, ring: usize) -> u64 {
+    let nodes = (max_frames as u64 + 1) * wire::NODE_WORDS as u64;
+    (nodes + BEFORE_WORDS + STOP_WORDS).min(ring as u64 / 2)
 }
 
 /// Nothing was written: recording is over, or the session says to drop.
@@ -146,11 +155,11 @@ impl Sink for Nodes<'_> {
 }
 
 impl Context {
-    /// The node of the caller's stack.
+    /// The node of the caller's stack; nothing where its nodes have no room and the session says to drop.
     #[inline(always)]
-    pub(crate) fn stack(&mut self, saved: &SavedRegisters) -> u32 {
+    pub(crate) fn stack(&mut self, saved: &SavedRegisters) -> Result<u32, NotWritten> {
         if self.modules_seen != modules::version() {
-            self.refresh();
+            self.refresh()?;
         }
         let Self { walker, ring, .. } = self;
         let mut sink = Nodes(ring);
@@ -161,14 +170,27 @@ impl Context {
                 count_bad_stack();
             }
         }
-        node.0
+        Ok(node.0)
     }
 
     #[cold]
     #[inline(never)]
-    fn refresh(&mut self) {
+    fn refresh(&mut self) -> Result<(), NotWritten> {
         // Read first: a change in between is then seen again.
-        self.modules_seen = modules::version();
+        let version = modules::version();
+        if let Some(words) = self.room_for_walk {
+            // A node that is not told can't be taken back: there must be room for all that a walk may find.
+            if !self.ring.has_room(words) {
+                wait_for_room(&mut self.ring, words)?;
+            }
+            // Each walk is to come this way.
+            self.modules_seen = !version;
+            if core::mem::replace(&mut self.modules_known, version) == version {
+                return Ok(());
+            }
+        } else {
+            self.modules_seen = version;
+        }
         let removals = modules::removals();
         if self.removals_seen != removals {
             self.removals_seen = removals;
@@ -177,12 +199,13 @@ impl Context {
         } else {
             self.walker.flush();
         }
+        Ok(())
     }
 
     /// A block was given out.
     #[inline(always)]
     pub(crate) fn alloc(&mut self, saved: &SavedRegisters, address: u64, size: u64, source: Source) {
-        let node = self.stack(saved);
+        let Ok(node) = self.stack(saved) else { return };
         self.write::<2, 3>(address, size, wire::alloc(address, node, size, source));
     }
 
@@ -195,7 +218,7 @@ impl Context {
         source: Source,
         alignment: Alignment,
     ) {
-        let node = self.stack(saved);
+        let Ok(node) = self.stack(saved) else { return };
         if alignment != Alignment::NONE && push(&mut self.ring, &wire::aligned(alignment)).is_err() {
             return;
         }
@@ -217,7 +240,7 @@ impl Context {
     /// As [`Context::plain`], of a block that seems to be given back in another way than it was got.
     #[cold]
     pub(crate) fn freed_as(&mut self, saved: &SavedRegisters, said: FreedAs, kind: u8, address: u64) {
-        let stack = self.stack(saved);
+        let Ok(stack) = self.stack(saved) else { return };
         if push(&mut self.ring, &wire::freed_as(&FreedAs { stack, ..said })).is_ok() {
             self.plain(kind, address);
         }
@@ -232,7 +255,7 @@ impl Context {
     /// A `realloc` succeeded.
     #[inline(always)]
     pub(crate) fn realloc_end(&mut self, saved: &SavedRegisters, address: u64, size: u64, old: u64) {
-        let node = self.stack(saved);
+        let Ok(node) = self.stack(saved) else { return };
         self.write::<3, 4>(address, size, wire::realloc_end(address, node, size, old));
     }
 
@@ -330,7 +353,8 @@ pub(crate) fn push(ring: &mut Producer<'static>, record: &[u64]) -> Result<(), N
     match ring.push_slice(record) {
         Ok(()) => Ok(()),
         Err(Full) => {
-            // Nodes and modules are never dropped: events that come later need them.
+            // Nodes and modules are never dropped: events that come later need them. Where the session says to drop, a walk
+            // isn't begun without room for its nodes, and only modules come here.
             wait(ring, record.len() as u64)?;
             ring.push_slice(record).map_err(|Full| NotWritten)
         }

@@ -19,7 +19,7 @@ use core::ptr;
 use core::sync::atomic::Ordering;
 use grapnel_hook::module::Module;
 use grapnel_hook::{HookId, Liveness, Transaction, symbol};
-use grapnel_trace::shared::{SESSION_VARIABLE, failure, segment_state};
+use grapnel_trace::shared::{SESSION_VARIABLE, failure, segment_state, session_flags};
 
 #[cfg(grapnel_cdylib)]
 stub!(grapnel_agent_start, start, "rcx");
@@ -61,6 +61,9 @@ unsafe fn begin(count: c_int, arguments: *const *const c_char, environment: *mut
     segment.command.set((0..count as usize).map(argument));
     let mut buffer = [0; 4096];
     segment.executable.set([sys::read_link(c"/proc/self/exe", &mut buffer)]);
+    if header.flags.load(Ordering::Relaxed) & session_flags::OFF != 0 {
+        return session::announce(segment, segment_state::READY);
+    }
     modules::prepare();
     modules::update(None);
     if !life::prepare() || !stack::prepare() {

@@ -60,6 +60,11 @@ pub(crate) struct RunArgs {
     /// The most frames that a stack keeps; the rest is cut off at its root, and marked
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65536))]
     max_frames: u32,
+    /// Load the agent and leave it off: nothing is hooked, and nothing recorded, in PROGRAM and in what it starts
+    ///
+    /// For finding out whether a program minds the agent's presence, and what that costs.
+    #[arg(long, conflicts_with_all = ["drop", "sample", "budget"])]
+    off: bool,
     /// Record only some allocations: on average one in each BYTES that a thread allocates
     ///
     /// An allocation of S bytes is recorded with probability 1 - exp(-S / BYTES). Reports estimate all from those, and say
@@ -144,6 +149,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, RunError> {
         (!args.no_follow, session_flags::FOLLOW),
         (args.drop, session_flags::DROP),
         (args.check_stacks, session_flags::CHECK_STACKS),
+        (args.off, session_flags::OFF),
     ] {
         flags |= if set { flag } else { 0 };
     }

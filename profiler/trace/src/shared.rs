@@ -130,6 +130,8 @@ pub mod session_flags {
     pub const DROP: u32 = 2;
     /// Every stack is walked a second time without the memo and compared; for tests.
     pub const CHECK_STACKS: u32 = 4;
+    /// The agent hooks nothing and records nothing.
+    pub const OFF: u32 = 8;
 }
 
 /// States of a segment.
@@ -198,7 +200,7 @@ pub mod failure {
 pub const RINGS_AT: u64 = (size_of::<SegmentHeader>() as u64 + 4095) & !4095;
 
 /// The first rings are large, for the threads that do most; the others are small, for the many.
-pub const LARGE_RINGS: u64 = 16;
+pub const LARGE_RINGS: u64 = 8;
 const LARGE_WORDS_LOG2: u32 = 17;
 const SMALL_WORDS_LOG2: u32 = 13;
 /// Words of the largest ring.
