@@ -101,7 +101,8 @@
 //!   data uses it again. What that frees it must be told to, and coroutines that were left in a listener it doesn't see.
 //! * [`HookSet::reclaim`] doesn't see who else moved a patch of the set: its Safety section asks for that. It frees nothing
 //!   while a thread has the signal blocked by which it is asked, or waits for signals by `sigwait`; nor in a child that
-//!   another thread than the first one forked.
+//!   another thread than the first one forked; nor in a namespace of processes that has the `/proc` of another
+//!   ([`Refusal::OtherNamespace`]).
 //! * A [`Rebinding`](rebind::Rebinding) by name replaces each object's own function of that name, those of objects loaded
 //!   with `RTLD_LOCAL` and of other `dlmopen` namespaces among them; [`rebind::Rebinding::original`] is that of the first.
 //!   [`rebind::Rebinding::of`] is for one of them. A word that is bound in the very moment that it is changed may end up with

@@ -168,6 +168,11 @@ unsafe fn apply_live(view: &MemoryView, patches: &mut [Patch], right: &PatchingR
         // SAFETY: units of the shortest instruction's length, where instructions start. Whoever runs one traps, and the
         // handler knows where to go on.
         unsafe { patch.write_units(view, patch.first_traps(), &traps) };
+        if patch.state.is_err() {
+            let old = patch.start.old;
+            // SAFETY: what was there before, where instructions start. Should that fail as well, the traps are as good.
+            unsafe { patch.write_units(view, patch.first_traps(), &old) };
+        }
     }
     if let Err(errno) = right.synchronise() {
         // The bytes that were there before are as good as the traps, one by one.

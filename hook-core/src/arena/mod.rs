@@ -327,7 +327,7 @@ impl Arena {
     pub(crate) fn trim(&mut self) {
         let pid = sys::pid();
         let mut spare = false;
-        let Self { regions, given, stale, .. } = self;
+        let Self { regions, given, stale, pending, .. } = self;
         regions.retain(|region| {
             if !region.is_empty() || region.pid != pid {
                 return true;
@@ -335,6 +335,7 @@ impl Arena {
             if region.serves(pid) && region.idle == 0 && !core::mem::replace(&mut spare, true) {
                 return true;
             }
+            pending.forget(&region.code);
             // SAFETY: the region is this process's, and whoever had slots in it gave them back.
             unsafe { region.unmap() };
             *given -= region.idle;

@@ -165,9 +165,10 @@ impl Region {
 
     /// Makes it executable for good, if it isn't yet.
     pub(super) fn seal(&mut self) -> Result<(), Errno> {
-        if self.way == CodeWay::Protect && self.view.take().is_some() {
-            // SAFETY: the region is ours, and nothing writes to it any more: its view was just taken away.
+        if self.way == CodeWay::Protect && self.view.is_some() {
+            // SAFETY: the region is ours, and nothing writes to it meanwhile, or later: its view goes.
             unsafe { sys::mprotect(self.code.start, self.code.len(), CODE) }?;
+            self.view = None;
         }
         Ok(())
     }

@@ -82,6 +82,8 @@ pub enum Refusal {
     NotPrepared,
     /// In T32, where instructions are of halfwords: the patch is no aligned word, and could be seen half written.
     Unaligned,
+    /// `/proc` numbers threads as another namespace does, so those that it shows can't be asked.
+    OtherNamespace,
     /// No place could be had for the island whose address makes traps of the bytes at which a thread may still be.
     NoIsland,
 }
@@ -94,6 +96,7 @@ impl core::fmt::Display for Refusal {
             Self::NoProc(errno) => write!(f, "/proc/self can't be opened: {errno}"),
             Self::NotPrepared => f.write_str("the hook was not prepared for it"),
             Self::Unaligned => f.write_str("the patch is no aligned word"),
+            Self::OtherNamespace => f.write_str("/proc is that of another namespace of processes"),
             Self::NoIsland => f.write_str("no place for its island is free"),
         }
     }
@@ -140,6 +143,12 @@ impl PatchingRight {
     pub(crate) fn synchronise(&self) -> Result<(), Errno> {
         sys::sync_cores()
     }
+}
+
+/// Where a thread goes on that has met one of our traps.
+#[cfg(all(test, target_arch = "x86_64"))]
+pub(crate) fn table_way_on(pc: u64) -> Option<u64> {
+    table::way_on(pc, || false)
 }
 
 /// Forgets the patches in memory that was unmapped: what is loaded there later is not theirs.

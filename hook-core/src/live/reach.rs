@@ -134,6 +134,9 @@ impl Suspects {
     /// read. Those that began since are outside: they have no frames of who began them.
     fn ask_others(self: &Arc<Self>, _: &PatchingRight) -> Result<(), Doubt> {
         let refused = |errno| Doubt::NotAsked(Refusal::Kernel(errno));
+        if !sys::proc_has_our_numbers() {
+            return Err(Doubt::NotAsked(Refusal::OtherNamespace));
+        }
         begin_in_this_process();
         let start = sys::ticks().map_err(refused)?;
         let mut known = BTreeSet::from([sys::tid()]);

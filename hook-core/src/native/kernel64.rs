@@ -3,7 +3,9 @@
 //! # Safety
 //! The routines are called as the kernel's interface says, by `sys` alone.
 
-use syscalls::{Errno, Sysno, syscall};
+use syscalls::{Errno, Sysno};
+
+use crate::sys::syscall;
 
 /// Asks for the effective user, of 32 bits.
 pub(crate) const EFFECTIVE_USER: Sysno = Sysno::geteuid;

@@ -21,8 +21,9 @@
 //! libgcc allocates under that lock when hooks are prepared. A listener on `malloc` that takes a backtrace then waits for ever:
 //! don't have unwinders told where there is one.
 //!
-//! `/tmp/perf-PID.map` is added to, also where an earlier process of that number left one. Functions of libraries that
-//! aren't exported go by their addresses.
+//! `/tmp/perf-PID.map` is added to. One that an earlier process of that number left is emptied first, which its time tells.
+//! PID is the number that the process has for itself, as perf expects it. Functions of libraries that aren't exported go by
+//! their addresses.
 //!
 //! What was announced is kept for good: its memory isn't used for other code.
 //!
@@ -128,7 +129,7 @@ impl Notices {
             }
         }
         if audience.perf {
-            perf::open().map_err(|errno| SeenError::NoMap { errno })?;
+            perf::begin().map_err(|errno| SeenError::NoMap { errno })?;
         }
         self.audience = audience;
         Ok(())

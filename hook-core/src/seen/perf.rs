@@ -8,7 +8,7 @@ use super::{names::Names, piece::Piece};
 use crate::sys::{self, Errno, Fd};
 
 /// Opens the file, or makes it.
-pub(crate) fn open() -> Result<Fd, Errno> {
+fn open() -> Result<Fd, Errno> {
     let path = format!("/tmp/perf-{}.map\0", sys::pid());
     let path = CStr::from_bytes_until_nul(path.as_bytes()).map_err(|_| sys::EINVAL)?;
     // Others may have put a link there, or a file of theirs, of which one is known by another name, too.
@@ -16,6 +16,16 @@ pub(crate) fn open() -> Result<Fd, Errno> {
     let status = file.status()?;
     let own = status.is_regular && status.links == 1 && status.owner == sys::effective_user();
     if own { Ok(file) } else { Err(Errno(libc::EPERM)) }
+}
+
+/// Sees to it that the file can be written, and has no lines of an earlier process of this number: what was written last before
+/// this process began.
+pub(crate) fn begin() -> Result<(), Errno> {
+    let file = open()?;
+    let written = file.status()?.written;
+    // Times of files are as exact as the kernel's ticks, and those of processes are cut.
+    const SLACK: u64 = 2;
+    if sys::began().is_some_and(|began| written + SLACK < began) { file.empty() } else { Ok(()) }
 }
 
 /// Adds lines.

@@ -2,9 +2,9 @@
 
 use core::ffi::CStr;
 
-use syscalls::{Sysno, syscall};
+use syscalls::Sysno;
 
-use super::{EINVAL, EIO, Result, retry};
+use super::{EINVAL, EIO, Result, retry, syscall};
 use crate::native;
 
 /// A descriptor that is closed when it goes.
@@ -72,6 +72,12 @@ impl Fd {
         retry(|| unsafe { syscall!(Sysno::write, self.0, buf.as_ptr(), buf.len()) })
     }
 
+    /// Takes all out of the file that is in it.
+    pub(crate) fn empty(&self) -> Result<()> {
+        // SAFETY: no memory is concerned.
+        retry(|| unsafe { syscall!(Sysno::ftruncate, self.0, 0) }).map(drop)
+    }
+
     /// What the file is.
     pub(crate) fn status(&self) -> Result<FileStatus> {
         FileStatus::at(self.0, c"", libc::AT_EMPTY_PATH)
@@ -121,6 +127,8 @@ pub(crate) struct FileStatus {
     pub(crate) links: u32,
     /// The id of the user that it belongs to.
     pub(crate) owner: u32,
+    /// When it was written last, in hundredths of a second since 1970.
+    pub(crate) written: u64,
 }
 
 impl FileStatus {
@@ -131,8 +139,8 @@ impl FileStatus {
     }
 
     fn at(directory: i32, path: &CStr, flags: i32) -> Result<Self> {
-        /// `STATX_TYPE`, `STATX_NLINK`, `STATX_UID` and `STATX_SIZE`.
-        const ASKED: u32 = 0x1 | 0x4 | 0x8 | 0x200;
+        /// `STATX_TYPE`, `STATX_NLINK`, `STATX_UID`, `STATX_MTIME` and `STATX_SIZE`.
+        const ASKED: u32 = 0x1 | 0x4 | 0x8 | 0x40 | 0x200;
         /// Those of libc have another type on some machines (inode(7)).
         const S_IFMT: u32 = 0o170_000;
         const S_IFREG: u32 = 0o100_000;
@@ -143,16 +151,20 @@ impl FileStatus {
             syscall!(Sysno::statx, directory, path.as_ptr(), flags, ASKED, words.as_mut_ptr())
         })?;
         // `stx_nlink`, the 32 bits at offset 16, `stx_uid` behind it, `stx_mode`, the 16 bits at 28, and `stx_size` at 40.
-        let [_, _, third, fourth, _, len, ..] = words.map(u64::to_ne_bytes);
+        // `stx_mtime` at 112: seconds, and the 32 bits behind them nanoseconds.
+        let [_, _, third, fourth, _, len, .., seconds, nanoseconds] =
+            *words.first_chunk::<16>().unwrap_or(&[0; 16]);
+        let [third, fourth, nanoseconds] = [third, fourth, nanoseconds].map(u64::to_ne_bytes);
         let half = |[a, b, c, d, ..]: [u8; 8]| u32::from_ne_bytes([a, b, c, d]);
         let other = |[_, _, _, _, a, b, c, d]: [u8; 8]| u32::from_ne_bytes([a, b, c, d]);
         let [_, _, _, _, low, high, ..] = fourth;
         let mode = u32::from(u16::from_ne_bytes([low, high]));
         Ok(Self {
             is_regular: mode & S_IFMT == S_IFREG,
-            len: u64::from_ne_bytes(len),
+            len,
             links: half(third),
             owner: other(third),
+            written: seconds * 100 + u64::from(half(nanoseconds)) / 10_000_000,
         })
     }
 }

@@ -2,9 +2,9 @@
 
 use core::ffi::CStr;
 
-use syscalls::{Sysno, syscall};
+use syscalls::Sysno;
 
-use super::{EFAULT, Errno, Fd, PAGE, Result, pid, retry};
+use super::{EFAULT, Errno, Fd, PAGE, Result, pid, retry, syscall};
 use crate::native;
 
 /// Maps memory.

@@ -7,12 +7,18 @@
 //! Nothing here allocates, except where a `Vec` is in the signature, and to ask about threads.
 
 mod auxiliary;
+#[cfg(all(test, target_arch = "x86_64"))]
+pub(crate) mod fake;
 mod file;
 mod memory;
 mod signal;
 mod thread;
 
-use syscalls::{Sysno, syscall};
+#[cfg(all(test, target_arch = "x86_64"))]
+pub(crate) use fake::syscall;
+use syscalls::Sysno;
+#[cfg(not(all(test, target_arch = "x86_64")))]
+pub(crate) use syscalls::syscall;
 
 use crate::native;
 
@@ -27,7 +33,7 @@ pub(crate) use memory::{
 pub(crate) use signal::{
     SigAction, set_signal_action, signal_action, signal_stack, signal_this_thread, signal_thread,
 };
-pub(crate) use thread::{Thread, leaves_waiting, threads, ticks};
+pub(crate) use thread::{Thread, began, leaves_waiting, proc_has_our_numbers, threads, ticks};
 
 /// An error number of the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]

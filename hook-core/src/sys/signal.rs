@@ -2,9 +2,9 @@
 
 use core::ops::Range;
 
-use syscalls::{Sysno, syscall};
+use syscalls::Sysno;
 
-use super::{Result, pid, tid};
+use super::{Result, pid, syscall, tid};
 use crate::native;
 
 /// The kernel's own `struct sigaction`, which is not libc's.

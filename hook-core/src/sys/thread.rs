@@ -5,9 +5,9 @@
 use alloc::vec::Vec;
 use core::ffi::CStr;
 
-use syscalls::{Sysno, syscall};
+use syscalls::Sysno;
 
-use super::{Fd, PAGE, Result, retry};
+use super::{Fd, PAGE, Result, retry, syscall};
 use crate::native;
 
 /// What the kernel says of a thread (proc_pid_stat(5)).
@@ -45,10 +45,24 @@ impl Thread {
 
 /// The time since the system's start, in hundredths of a second (`USER_HZ`).
 pub(crate) fn ticks() -> Result<u64> {
+    clock(libc::CLOCK_BOOTTIME)
+}
+
+fn clock(which: i32) -> Result<u64> {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel writes one structure.
-    unsafe { syscall!(Sysno::clock_gettime, libc::CLOCK_BOOTTIME, &raw mut time) }?;
+    unsafe { syscall!(Sysno::clock_gettime, which, &raw mut time) }?;
     Ok(time.tv_sec as u64 * 100 + time.tv_nsec as u64 / 10_000_000)
+}
+
+/// When this process began, in hundredths of a second since 1970, by the clock as it goes now. `None` if nothing can be known
+/// of it.
+pub(crate) fn began() -> Option<u64> {
+    let mut buf = [0; 512];
+    let len = Fd::open(c"/proc/self/stat", libc::O_RDONLY).and_then(|file| file.read(&mut buf)).ok()?;
+    let process = Thread::parse(buf.get(..len)?)?;
+    let age = ticks().ok()?.checked_sub(process.began)?;
+    clock(libc::CLOCK_REALTIME).ok()?.checked_sub(age)
 }
 
 /// Whether a thread wouldn't run the handler of a signal, but leave the signal waiting: it has it blocked, or waits for
@@ -67,8 +81,26 @@ pub(crate) fn leaves_waiting(id: i32, signal: i32) -> bool {
 
 /// The signals that are blocked, from proc_pid_status(5).
 fn blocked(status: &[u8]) -> Option<u64> {
-    let mut lines = status.split(|&byte| byte == b'\n');
-    number(lines.find_map(|line| line.strip_prefix(b"SigBlk:\t"))?, 16)
+    number(line(status, b"SigBlk:\t")?, 16)
+}
+
+fn line<'a>(status: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    status.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(name))
+}
+
+/// Whether `/proc` has the numbers for threads that this process has for them. It hasn't in a namespace of processes for which
+/// no other was mounted.
+pub(crate) fn proc_has_our_numbers() -> bool {
+    let mut buf = [0; PAGE];
+    let file = Fd::open(c"/proc/thread-self/status", libc::O_RDONLY);
+    let len = file.and_then(|file| file.read(&mut buf)).unwrap_or(0);
+    has_one_number(buf.get(..len).unwrap_or(&[]))
+}
+
+/// The numbers go from that of the namespace that `/proc` shows to the thread's own (proc_pid_status(5); kernels before 4.1
+/// don't say).
+fn has_one_number(status: &[u8]) -> bool {
+    line(status, b"NSpid:\t").is_none_or(|numbers| !numbers.contains(&b'\t'))
 }
 
 fn number(digits: &[u8], radix: u32) -> Option<u64> {
@@ -141,6 +173,14 @@ mod tests {
         assert!(thread.began + 100 * 3600 > ticks().unwrap(), "{thread:?}");
         assert!(!leaves_waiting(crate::sys::tid(), 64));
         assert_eq!(Thread::of(i32::MAX), None);
+    }
+
+    #[test]
+    fn numbers_of_several_namespaces_are_seen() {
+        assert!(proc_has_our_numbers());
+        assert!(has_one_number(b"Pid:\t7\nNSpid:\t7\nNSpgid:\t7\t1\n"));
+        assert!(!has_one_number(b"Pid:\t7\nNSpid:\t7\t1\n"));
+        assert!(has_one_number(b"Pid:\t7\n"));
     }
 
     #[test]

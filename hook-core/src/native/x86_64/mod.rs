@@ -1,12 +1,13 @@
 //! x86-64: what the engine needs to know beyond what the relocator does.
 //!
 //! # Safety
-//! Two routines are assembly: the end of a signal handler, which the kernel's frame alone returns to, and the rewriting of
-//! pages that can't run meanwhile.
+//! Nothing here is unsafe but a question to the kernel. What is assembly is in the modules.
 
 mod entry;
 mod island;
 mod kernel;
+#[cfg_attr(miri, path = "machine_of_miri.rs")]
+mod machine;
 mod registers;
 mod returns;
 mod save;
@@ -20,10 +21,11 @@ use grapnel_arch::x86_64::decode;
 use grapnel_relocator::{CodeAddr, Isa, redirect};
 
 use super::Pad;
-use crate::rebind::RelocatedValue;
+use crate::{rebind::RelocatedValue, sys};
 pub(crate) use entry::routine;
 pub(crate) use island::Pattern;
 pub(crate) use kernel::{EFFECTIVE_USER, RESTORER, SIGNAL_WAITS, mmap, pread, pwrite};
+pub(crate) use machine::{rewrite, rewrite_range, signal_return, synchronise_this_core, thread_pointer};
 pub use registers::Registers;
 pub(crate) use registers::Saved;
 pub(super) use returns::{POINT, POINT_OFFSET};
@@ -110,12 +112,6 @@ pub(crate) const HIGHEST: usize = 0x7fff_ffff_f000;
 /// A patch may go over a landing pad: nothing on Linux enforces them in user space yet.
 pub(crate) const PADS_MAY_GO: bool = true;
 
-/// Makes this core drop what it has decoded of code that has changed (Intel SDM volume 3, 9.1.3: a serialising
-/// instruction).
-pub(crate) fn synchronise_this_core() {
-    core::hint::black_box(core::arch::x86_64::__cpuid(0));
-}
-
 /// How many of the bytes are whole instructions that compilers and linkers put between functions.
 pub(crate) fn padding_len(_: Isa, at: CodeAddr, bytes: &[u8]) -> usize {
     let mut len = 0;
@@ -150,83 +146,6 @@ pub(crate) fn set_pc(context: &mut libc::ucontext_t, pc: u64) {
     context.uc_mcontext.gregs[libc::REG_RIP as usize] = pc.cast_signed();
 }
 
-// grapnel_hook_rewrite(start, len, at, bytes, count): makes pages writable, copies bytes into them, and makes them
-// executable again. Between the two system calls it runs nothing but itself. Answers 0 or a negative error number.
-core::arch::global_asm!(
-    ".pushsection .text.grapnel_hook_rewrite, \"ax\", @progbits",
-    ".p2align 4",
-    ".globl grapnel_hook_rewrite",
-    ".hidden grapnel_hook_rewrite",
-    ".type grapnel_hook_rewrite, @function",
-    "grapnel_hook_rewrite:",
-    ".cfi_startproc",
-    "mov r9, rdx",
-    "mov r10, rcx",
-    "mov eax, 10", // mprotect
-    "mov edx, 3",  // PROT_READ | PROT_WRITE
-    "syscall",
-    "test rax, rax",
-    "jnz 2f",
-    "xchg rdi, r9",
-    "xchg rsi, r10",
-    "mov rcx, r8",
-    "rep movsb",
-    "mov rdi, r9",
-    "mov rsi, r10",
-    "mov eax, 10",
-    "mov edx, 5", // PROT_READ | PROT_EXEC
-    "syscall",
-    "2: ret",
-    ".cfi_endproc",
-    ".globl grapnel_hook_rewrite_end",
-    ".hidden grapnel_hook_rewrite_end",
-    "grapnel_hook_rewrite_end:",
-    ".size grapnel_hook_rewrite, . - grapnel_hook_rewrite",
-    ".popsection",
-);
-
-unsafe extern "C" {
-    fn grapnel_hook_rewrite(start: usize, len: usize, at: usize, bytes: *const u8, count: usize) -> isize;
-    safe static grapnel_hook_rewrite_end: u8;
-}
-
-/// Writes bytes into pages of code that are made writable for it and executable afterwards. Answers 0, or a negative
-/// error number. If the second change of rights fails, the pages stay writable and not executable.
-///
-/// # Safety
-/// `bytes` fit into the pages at `at`, the caller may change them, and nothing runs code in the pages meanwhile.
-pub(crate) unsafe fn rewrite(pages: &Range<usize>, at: usize, bytes: &[u8]) -> isize {
-    // SAFETY: the caller's promise; the routine keeps the C ABI.
-    unsafe { grapnel_hook_rewrite(pages.start, pages.len(), at, bytes.as_ptr(), bytes.len()) }
-}
-
-/// Where that routine lies.
-pub(crate) fn rewrite_range() -> Range<usize> {
-    grapnel_hook_rewrite as *const () as usize..&raw const grapnel_hook_rewrite_end as usize
-}
-
-// What a signal handler returns to: `rt_sigreturn`. Unwinders and debuggers know the end of a signal handler by exactly
-// these bytes, if no unwind entry covers them; they look at the byte before as well, since that is where a call would be.
-core::arch::global_asm!(
-    ".pushsection .text.grapnel_hook_signal_return, \"ax\", @progbits",
-    ".p2align 4",
-    "nop",
-    ".globl grapnel_hook_signal_return",
-    ".hidden grapnel_hook_signal_return",
-    ".type grapnel_hook_signal_return, @function",
-    "grapnel_hook_signal_return:",
-    ".byte 0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0", // mov rax, 15
-    "syscall",
-    ".size grapnel_hook_signal_return, . - grapnel_hook_signal_return",
-    ".popsection",
-);
-
-unsafe extern "C" {
-    /// Run by the kernel's signal frame alone.
-    #[link_name = "grapnel_hook_signal_return"]
-    pub(crate) fn signal_return();
-}
-
 /// What is added to the first argument of an IFUNC's resolver, which has none here.
 pub(crate) const RESOLVER_FLAG: usize = 0;
 
@@ -245,23 +164,11 @@ pub(crate) fn relocated_value(kind: u32) -> Option<RelocatedValue> {
     }
 }
 
-/// What tells this thread from all others: the thread pointer, which the word that it points to holds as well (System V
-/// ABI, x86-64 psABI 3.4.6 with the TLS ABI's variant II).
-pub(crate) fn thread_pointer() -> usize {
-    let pointer: usize;
-    // SAFETY: every thread that runs code of an ELF object has its control block there.
-    unsafe {
-        core::arch::asm!("mov {}, qword ptr fs:[0]", out(reg) pointer, options(nostack, readonly, preserves_flags));
-    }
-    pointer
-}
-
 /// Whether the processor keeps a second stack of return addresses, which a changed one wouldn't fit.
 pub(crate) fn has_shadow_stack() -> bool {
     const ARCH_SHSTK_STATUS: usize = 0x5005;
     let mut features = 0u64;
     // SAFETY: the kernel writes one word; one that doesn't know the question answers EINVAL.
-    let answer =
-        unsafe { syscalls::syscall!(syscalls::Sysno::arch_prctl, ARCH_SHSTK_STATUS, &raw mut features) };
+    let answer = unsafe { sys::syscall!(syscalls::Sysno::arch_prctl, ARCH_SHSTK_STATUS, &raw mut features) };
     answer.is_ok() && features & 1 != 0
 }

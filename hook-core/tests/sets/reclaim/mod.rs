@@ -89,8 +89,21 @@ unsafe extern "C" {
     fn blocking_later(x: u64) -> u64;
 }
 
+/// Overwrites what calls that are over have left on the stack. Addresses among it, in parts of frames that nobody writes, would
+/// keep code from being freed.
+#[inline(never)]
+fn clear_the_stack() {
+    std::hint::black_box([0u8; 64 << 10]);
+}
+
 /// Calls a function in another thread, which blocks somewhere; meanwhile it is looked at, and again afterwards.
 fn while_blocked(call: Function, during: impl FnOnce(), after: impl FnOnce()) {
+    clear_the_stack();
+    with_it_blocked(call, during, after);
+}
+
+#[inline(never)]
+fn with_it_blocked(call: Function, during: impl FnOnce(), after: impl FnOnce()) {
     BLOCK.store(true, SeqCst);
     let thread = std::thread::spawn(move || call(1));
     while !INSIDE.load(SeqCst) {

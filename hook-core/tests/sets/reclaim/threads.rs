@@ -6,7 +6,7 @@ use std::sync::{
     mpsc,
 };
 
-use grapnel_hook::{Doubt, HookSet, Listener, Liveness, module};
+use grapnel_hook::{Doubt, HookSet, Listener, Liveness, Refusal, module};
 
 use super::{
     BLOCK, INSIDE, block, blocking_enter, blocking_first, blocking_later, blocking_leave, enter, leave,
@@ -266,7 +266,55 @@ fn who_can_not_be_asked_is_a_doubt() {
     assert_eq!(status, 0, "{status:#x}");
 }
 
+/// In a namespace of processes of its own and with the `/proc` of another, a process finds its threads by other numbers than
+/// those by which it can send them a signal.
+fn numbers_of_another_namespace_are_a_doubt() {
+    const NOT_ALLOWED: i32 = 77;
+    // SAFETY: no other thread runs, so that the children can go on as this process. Each ends here.
+    let status = unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            if libc::unshare(libc::CLONE_NEWPID) != 0 {
+                libc::_exit(NOT_ALLOWED);
+            }
+            let first = libc::fork();
+            if first == 0 {
+                libc::_exit(i32::from(!is_kept_in_another_namespace()));
+            }
+            let mut status = -1;
+            libc::waitpid(first, &raw mut status, 0);
+            libc::_exit(i32::from(status != 0));
+        }
+        let mut status = 0;
+        assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+        status
+    };
+    if libc::WEXITSTATUS(status) == NOT_ALLOWED {
+        println!("  namespaces aren't allowed here: left out");
+        return;
+    }
+    assert_eq!(status, 0, "{status:#x}");
+}
+
+fn is_kept_in_another_namespace() -> bool {
+    let target = blocking_later as *const ();
+    let mut set = HookSet::new();
+    let listener = Listener::new(core::ptr::null_mut()).on_enter(blocking_enter);
+    let attached = attach(&mut set, |b| b.listen(target, listener)).unwrap();
+    let mut reclaimed = Default::default();
+    while_blocked(
+        function(target),
+        || {
+            remove(&mut set, attached).unwrap();
+            reclaimed = reclaim(&mut set, Liveness::Live);
+        },
+        || {},
+    );
+    reclaimed.doubt == Some(Doubt::NotAsked(Refusal::OtherNamespace)) && reclaimed.freed == 0
+}
+
 pub(super) fn run() {
+    numbers_of_another_namespace_are_a_doubt();
     who_can_not_be_asked_is_a_doubt();
     code_is_kept_while_a_thread_is_in_it();
     who_does_not_answer_is_named();

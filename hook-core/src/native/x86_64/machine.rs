@@ -1,0 +1,101 @@
+//! What only the processor itself can do, apart from the routines of stubs.
+//!
+//! # Safety
+//! Two routines are assembly: the end of a signal handler, which the kernel's frame alone returns to, and the rewriting of
+//! pages that can't run meanwhile.
+
+use core::ops::Range;
+
+/// Makes this core drop what it has decoded of code that has changed (Intel SDM volume 3, 9.1.3: a serialising
+/// instruction).
+pub(crate) fn synchronise_this_core() {
+    core::hint::black_box(core::arch::x86_64::__cpuid(0));
+}
+
+/// What tells this thread from all others: the thread pointer, which the word that it points to holds as well (System V
+/// ABI, x86-64 psABI 3.4.6 with the TLS ABI's variant II).
+pub(crate) fn thread_pointer() -> usize {
+    let pointer: usize;
+    // SAFETY: every thread that runs code of an ELF object has its control block there.
+    unsafe {
+        core::arch::asm!("mov {}, qword ptr fs:[0]", out(reg) pointer, options(nostack, readonly, preserves_flags));
+    }
+    pointer
+}
+
+// grapnel_hook_rewrite(start, len, at, bytes, count): makes pages writable, copies bytes into them, and makes them
+// executable again. Between the two system calls it runs nothing but itself. Answers 0 or a negative error number.
+core::arch::global_asm!(
+    ".pushsection .text.grapnel_hook_rewrite, \"ax\", @progbits",
+    ".p2align 4",
+    ".globl grapnel_hook_rewrite",
+    ".hidden grapnel_hook_rewrite",
+    ".type grapnel_hook_rewrite, @function",
+    "grapnel_hook_rewrite:",
+    ".cfi_startproc",
+    "mov r9, rdx",
+    "mov r10, rcx",
+    "mov eax, 10", // mprotect
+    "mov edx, 3",  // PROT_READ | PROT_WRITE
+    "syscall",
+    "test rax, rax",
+    "jnz 2f",
+    "xchg rdi, r9",
+    "xchg rsi, r10",
+    "mov rcx, r8",
+    "rep movsb",
+    "mov rdi, r9",
+    "mov rsi, r10",
+    "mov eax, 10",
+    "mov edx, 5", // PROT_READ | PROT_EXEC
+    "syscall",
+    "2: ret",
+    ".cfi_endproc",
+    ".globl grapnel_hook_rewrite_end",
+    ".hidden grapnel_hook_rewrite_end",
+    "grapnel_hook_rewrite_end:",
+    ".size grapnel_hook_rewrite, . - grapnel_hook_rewrite",
+    ".popsection",
+);
+
+unsafe extern "C" {
+    fn grapnel_hook_rewrite(start: usize, len: usize, at: usize, bytes: *const u8, count: usize) -> isize;
+    safe static grapnel_hook_rewrite_end: u8;
+}
+
+/// Writes bytes into pages of code that are made writable for it and executable afterwards. Answers 0, or a negative
+/// error number. If the second change of rights fails, the pages stay writable and not executable.
+///
+/// # Safety
+/// `bytes` fit into the pages at `at`, the caller may change them, and nothing runs code in the pages meanwhile.
+pub(crate) unsafe fn rewrite(pages: &Range<usize>, at: usize, bytes: &[u8]) -> isize {
+    // SAFETY: the caller's promise; the routine keeps the C ABI.
+    unsafe { grapnel_hook_rewrite(pages.start, pages.len(), at, bytes.as_ptr(), bytes.len()) }
+}
+
+/// Where that routine lies.
+pub(crate) fn rewrite_range() -> Range<usize> {
+    grapnel_hook_rewrite as *const () as usize..&raw const grapnel_hook_rewrite_end as usize
+}
+
+// What a signal handler returns to: `rt_sigreturn`. Unwinders and debuggers know the end of a signal handler by exactly
+// these bytes, if no unwind entry covers them; they look at the byte before as well, since that is where a call would be.
+core::arch::global_asm!(
+    ".pushsection .text.grapnel_hook_signal_return, \"ax\", @progbits",
+    ".p2align 4",
+    "nop",
+    ".globl grapnel_hook_signal_return",
+    ".hidden grapnel_hook_signal_return",
+    ".type grapnel_hook_signal_return, @function",
+    "grapnel_hook_signal_return:",
+    ".byte 0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0", // mov rax, 15
+    "syscall",
+    ".size grapnel_hook_signal_return, . - grapnel_hook_signal_return",
+    ".popsection",
+);
+
+unsafe extern "C" {
+    /// Run by the kernel's signal frame alone.
+    #[link_name = "grapnel_hook_signal_return"]
+    pub(crate) fn signal_return();
+}

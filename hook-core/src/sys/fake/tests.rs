@@ -1,0 +1,270 @@
+//! Hooks in memory that tests made up: where their code leads, and what is left when any call of the system fails.
+
+use core::ops::Range;
+
+use super::{Kernel, Memory};
+use crate::{Attachment, Error, Hook, HookSet, Liveness, Options, Transaction, live::table_way_on};
+
+/// Functions, each at a multiple of 32, and how long they are.
+const FUNCTIONS: [&[u8]; 4] = [
+    // mov eax, 1; ret
+    &[0xb8, 1, 0, 0, 0, 0xc3],
+    // lea rax, [rip + 0x10]; ret
+    &[0x48, 0x8d, 0x05, 0x10, 0, 0, 0, 0xc3],
+    // endbr64; xor eax, eax; mov ecx, 3; ret: a thread may be inside
+    &[0xf3, 0x0f, 0x1e, 0xfa, 0x31, 0xc0, 0xb9, 3, 0, 0, 0, 0xc3],
+    // push rbp; mov rbp, rsp; mov eax, 1; pop rbp; ret: at two places, for which no island lies near enough
+    &[0x55, 0x48, 0x89, 0xe5, 0xb8, 1, 0, 0, 0, 0x5d, 0xc3],
+];
+const STEP: usize = 32;
+
+/// Where the patch of a function is.
+fn pad(number: usize) -> usize {
+    if FUNCTIONS[number].starts_with(&[0xf3]) { 4 } else { 0 }
+}
+
+/// The functions, and behind them what takes their places: `ret`.
+fn code() -> Vec<u8> {
+    let mut code = vec![0xcc; 2 * FUNCTIONS.len() * STEP];
+    for (number, function) in FUNCTIONS.iter().enumerate() {
+        code[number * STEP..][..function.len()].copy_from_slice(function);
+        code[(FUNCTIONS.len() + number) * STEP] = 0xc3;
+    }
+    code
+}
+
+/// Some code in a memory of its own.
+struct World {
+    at: usize,
+    live: bool,
+}
+
+impl World {
+    fn begin(liveness: Liveness, no_file: bool, fails: Option<usize>) -> Self {
+        let mut memory = Memory::new();
+        let at = memory.code(&code());
+        assert!(memory.start() < at);
+        Kernel::begin(memory);
+        Kernel::with(|kernel| (kernel.no_file, kernel.fails) = (no_file, fails));
+        Self { at, live: liveness == Liveness::Live }
+    }
+
+    fn function(&self, number: usize) -> usize {
+        self.at + number * STEP
+    }
+
+    fn replacement(&self, number: usize) -> usize {
+        self.function(FUNCTIONS.len() + number)
+    }
+
+    /// Not by a call, which might be the one that fails.
+    fn bytes(&self, range: Range<usize>) -> Vec<u8> {
+        let mut bytes = vec![0; range.len()];
+        // SAFETY: so many bytes.
+        let read = Kernel::with(|kernel| unsafe {
+            kernel.memory.read(range.start, bytes.as_mut_ptr(), range.len())
+        });
+        assert_eq!(read, Ok(range.len()));
+        bytes
+    }
+
+    fn word(&self, at: usize) -> usize {
+        usize::from_le_bytes(self.bytes(at..at + 8).try_into().expect("eight"))
+    }
+
+    /// Where jumps lead from here.
+    fn way(&self, mut at: usize) -> usize {
+        loop {
+            let code = self.bytes(at..at + 6);
+            let distance =
+                |from: usize| i32::from_le_bytes(code[from..from + 4].try_into().unwrap()) as isize;
+            at = match code[..] {
+                [0xf3, 0x0f, 0x1e, 0xfa, ..] => at + 4,
+                [0xe9, ..] => (at + 5).wrapping_add_signed(distance(1)),
+                [0xff, 0x25, ..] => self.word((at + 6).wrapping_add_signed(distance(2))),
+                _ => return at,
+            }
+        }
+    }
+
+    /// What the function does is done there, and it goes on in the function.
+    fn is_the_function(&self, number: usize, at: usize) {
+        let pad = pad(number);
+        let at = self.way(at);
+        let first = FUNCTIONS[number][pad];
+        assert_eq!(self.bytes(at..at + 1), [first], "function {number}");
+        let code = self.bytes(at..at + 24);
+        let jump = code.iter().position(|byte| *byte == 0xe9).expect("it goes on");
+        let back = self.way(at + jump) - self.function(number);
+        assert!((pad + 5..=pad + 10).contains(&back), "function {number} goes on at {back}");
+    }
+
+    /// Whether the function is as it was; or, if threads may be running it, does what it did by way of traps.
+    fn is_as_before(&self, number: usize, old: &[u8]) -> bool {
+        let at = self.function(number);
+        let now = self.bytes(at..at + old.len());
+        let traps = |i: usize| now[i] == 0xcc && table_way_on((at + i) as u64).is_some();
+        let all_trap = || (0..old.len()).all(|i| now[i] == old[i] || traps(i));
+        now == old || (self.live && (traps(pad(number)) || all_trap()))
+    }
+
+    fn end(self) -> (usize, usize) {
+        let kernel = Kernel::end();
+        assert_eq!(kernel.open_files(), 0);
+        (kernel.calls, kernel.synchronised)
+    }
+}
+
+fn options(number: usize) -> Options {
+    Options { size: Some(FUNCTIONS[number].len()), ..Options::default() }
+}
+
+fn pointer(at: usize) -> *const () {
+    core::ptr::with_exposed_provenance(at)
+}
+
+/// Replaces all, looks, and takes them out again. Answers how many calls were made, how often cores synchronised, and how
+/// many functions were hooked.
+fn replace_all(liveness: Liveness, no_file: bool, fails: Option<usize>) -> (usize, usize, usize) {
+    let world = World::begin(liveness, no_file, fails);
+    let before = world.bytes(world.at..world.at + code().len());
+    let old = |number: usize| &before[number * STEP..][..FUNCTIONS[number].len()];
+    let mut transaction = Transaction::new();
+    if world.live {
+        transaction = transaction.live();
+    }
+    for number in 0..FUNCTIONS.len() {
+        let (function, by) = (pointer(world.function(number)), pointer(world.replacement(number)));
+        transaction.replace_with(function, by, options(number));
+    }
+    // SAFETY: nothing runs the code.
+    let mut hooks = unsafe { transaction.commit(liveness) };
+    let mut hooked = 0;
+    for (number, hook) in hooks.iter_mut().enumerate() {
+        let Ok(hook) = hook else {
+            assert!(world.is_as_before(number, old(number)), "{number} failed: {hook:?}");
+            continue;
+        };
+        hooked += 1;
+        assert_eq!(world.way(world.function(number)), world.replacement(number));
+        world.is_the_function(number, hook.original() as usize);
+    }
+    for (number, hook) in hooks.iter_mut().enumerate() {
+        let Ok(hook) = hook else { continue };
+        // SAFETY: as above.
+        let removed = unsafe { Hook::remove(hook, liveness) };
+        let as_before = world.is_as_before(number, old(number));
+        assert!(as_before || removed.is_err(), "{number} removed: {removed:?}");
+    }
+    if fails.is_none() {
+        assert_eq!(world.bytes(world.at..world.at + code().len()), before);
+    }
+    drop(hooks);
+    let (calls, synchronised) = world.end();
+    (calls, synchronised, hooked)
+}
+
+/// Ways to write code, and whether some call fails. Where it can't be written through the file in which the memory is, and
+/// nobody runs it, that is done by a routine of the processor's, which has no made-up kernel; Miri has another.
+fn ways(fails: bool) -> impl Iterator<Item = (Liveness, bool)> {
+    let ways = [
+        (Liveness::Live, false),
+        (Liveness::Live, true),
+        (Liveness::SingleThreaded, false),
+        (Liveness::SingleThreaded, true),
+    ];
+    let routine = move |(liveness, no_file)| liveness == Liveness::SingleThreaded && (no_file || fails);
+    ways.into_iter().filter(move |way| cfg!(miri) || !routine(*way))
+}
+
+/// Which call fails: each in its turn, and under Miri, which is slow, some.
+fn failing(calls: usize) -> impl Iterator<Item = usize> {
+    (1..=calls).step_by(if cfg!(miri) { 7 } else { 1 })
+}
+
+#[test]
+fn functions_are_replaced_and_have_their_bytes_back() {
+    for (liveness, no_file) in ways(false) {
+        let (_, synchronised, hooked) = replace_all(liveness, no_file, None);
+        match liveness {
+            Liveness::SingleThreaded => assert_eq!(hooked, 4),
+            // Once for the process, and three times for each protocol: in together, and out one by one.
+            Liveness::Live => assert_eq!((hooked, synchronised), (3, 4 + 3 * 4)),
+        }
+    }
+}
+
+#[test]
+fn a_call_that_fails_leaves_each_function_as_it_was_or_hooked() {
+    for (liveness, no_file) in ways(true) {
+        let (calls, ..) = replace_all(liveness, no_file, None);
+        for fails in failing(calls) {
+            replace_all(liveness, no_file, Some(fails));
+        }
+    }
+}
+
+/// Puts three replacements on each of two functions, takes the middle one out, and then all.
+fn attach_and_remove(liveness: Liveness, no_file: bool, fails: Option<usize>) -> usize {
+    let world = World::begin(liveness, no_file, fails);
+    let before = world.bytes(world.at..world.at + code().len());
+    let mut set = HookSet::new();
+    let attach = |set: &mut HookSet, by: usize| -> Vec<Result<(Attachment, usize), Error>> {
+        let mut batch = set.begin();
+        if world.live {
+            batch = batch.live();
+        }
+        let wishes: Vec<_> = [0, 2]
+            .map(|number| {
+                let (function, by) = (pointer(world.function(number)), pointer(world.replacement(by)));
+                batch.replace_with(function, by, options(number))
+            })
+            .into();
+        let prepared = batch.prepare();
+        let originals: Vec<_> = wishes.into_iter().map(|wish| prepared.original(wish)).collect();
+        // SAFETY: nothing runs the code.
+        let results = unsafe { prepared.commit(liveness) };
+        results.into_iter().zip(originals).map(|(id, at)| Ok((id?, at? as usize))).collect()
+    };
+    let attached: Vec<_> = (0..3).map(|by| attach(&mut set, by)).collect();
+    for (number, function) in [0, 2].into_iter().enumerate() {
+        let old = &before[function * STEP..][..FUNCTIONS[function].len()];
+        let look = |without: usize| {
+            let mut at = world.function(function);
+            let links = attached.iter().enumerate().rev().filter(|(by, _)| *by != without);
+            let links: Vec<_> =
+                links.filter_map(|(by, all)| Some((by, all[number].as_ref().ok()?))).collect();
+            if links.is_empty() {
+                return assert!(world.is_as_before(function, old));
+            }
+            for (by, (_, original)) in links {
+                assert_eq!(world.way(at), world.replacement(by), "{function} with {attached:?}");
+                at = *original;
+            }
+            world.is_the_function(function, at);
+        };
+        look(usize::MAX);
+        if let Ok((id, _)) = attached[1][number] {
+            // SAFETY: nothing runs the code.
+            let out = unsafe { set.remove(id, liveness) }.is_ok();
+            look(if out { 1 } else { usize::MAX });
+        }
+        for (id, _) in attached.iter().filter_map(|all| all[number].as_ref().ok()) {
+            // SAFETY: as above.
+            let _ = unsafe { set.remove(*id, liveness) };
+        }
+        assert!(world.is_as_before(function, old) || fails.is_some());
+    }
+    drop(set);
+    world.end().0
+}
+
+#[test]
+fn chains_lead_to_their_function_whatever_fails() {
+    for (liveness, no_file) in ways(true) {
+        let calls = attach_and_remove(liveness, no_file, None);
+        for fails in failing(calls) {
+            attach_and_remove(liveness, no_file, Some(fails));
+        }
+    }
+}
