@@ -9,8 +9,11 @@
 #include <string.h>
 
 /* A sum of three terms. In assembly, so that this example knows where the loop is. */
-uint64_t sum(uint64_t first);
+unsigned long sum(unsigned long first);
 extern char sum_loop[], sum_end[];
+__asm__(".globl sum, sum_loop, sum_end");
+#if defined(__x86_64__)
+#define PC rip
 __asm__(".text\n"
         ".p2align 4\n"
         "sum: xor %eax, %eax\n"
@@ -21,6 +24,42 @@ __asm__(".text\n"
         "    jnz sum_loop\n"
         "    ret\n"
         "sum_end: nop\n");
+#elif defined(__aarch64__)
+#define PC pc
+__asm__(".text\n"
+        ".p2align 4\n"
+        "sum: mov x1, x0\n"
+        "    mov x0, #0\n"
+        "    mov x2, #3\n"
+        "sum_loop: add x0, x0, x1\n"
+        "    add x1, x1, #1\n"
+        "    subs x2, x2, #1\n"
+        "    b.ne sum_loop\n"
+        "    ret\n"
+        "sum_end: nop\n");
+#elif defined(__arm__)
+/* What has the type of a function has bit 0 of its address set in T32. */
+#define PC r[15]
+#if defined(__thumb__)
+#define INSTRUCTION_SET ".thumb\n"
+#else
+#define INSTRUCTION_SET ".arm\n"
+#endif
+__asm__(".text\n"
+        ".syntax unified\n" INSTRUCTION_SET
+        ".p2align 4\n"
+        ".type sum, %function\n"
+        ".type sum_loop, %function\n"
+        "sum: mov r1, r0\n"
+        "    movs r0, #0\n"
+        "    movs r2, #3\n"
+        "sum_loop: adds r0, r0, r1\n"
+        "    adds r1, r1, #1\n"
+        "    subs r2, r2, #1\n"
+        "    bne sum_loop\n"
+        "    bx lr\n"
+        "sum_end: nop\n");
+#endif
 
 static int entered, left, turns;
 
@@ -44,7 +83,11 @@ static void on_leave(grapnel_call *call, void *data)
 static void on_turn(grapnel_call *call, void *data)
 {
     (void)data;
-    if (grapnel_call_registers(call)->rip != (uint64_t)sum_loop)
+    uintptr_t loop = (uintptr_t)sum_loop;
+#if defined(__arm__)
+    loop &= ~(uintptr_t)1;
+#endif
+    if (grapnel_call_registers(call)->PC != loop)
         abort();
     turns++;
 }
@@ -68,7 +111,7 @@ int main(void)
     grapnel_batch_probe(batch, sum_loop, (void *)sum, sum_end - (char *)sum, on_turn, NULL, 0, &probe);
     check(grapnel_commit(batch, GRAPNEL_SINGLE_THREADED));
 
-    for (uint64_t i = 0; i < 10; i++)
+    for (unsigned long i = 0; i < 10; i++)
         if (sum(i) != 1000)
             return 1;
 

@@ -44,5 +44,5 @@ int main()
     }
     std::printf("20000 calls, %d caught, %d left\n", caught, left);
     error = grapnel_remove(hook, GRAPNEL_SINGLE_THREADED);
-    return error || grapnel_missed() != 0;
+    return error || caught != 10000 || left != 10000 || grapnel_missed() != 0;
 }
