@@ -4,6 +4,7 @@ use crate::check::CheckArgs;
 use crate::diff::DiffArgs;
 use crate::export::ExportArgs;
 use crate::import::ImportArgs;
+use crate::query::QueryArgs;
 use crate::relocate::RelocateArgs;
 use crate::report::ReportArgs;
 use crate::run::RunArgs;
@@ -58,6 +59,16 @@ Exit status:
   0  all was imported
   1  the file is cut or damaged, and what comes before was imported; it is no such
      file, or can't be read or written";
+
+const QUERY_EXAMPLES: &str = "Examples:
+  grapnel query --by size t.grapnel
+  grapnel query --by time t.grapnel
+  grapnel query --by function --keep ^Parser:: --min-size 4K t.grapnel
+  grapnel query --from 2s --to 3s --by function --sort grown t.grapnel
+  grapnel query --group json=libjson --group ours=^app:: t.grapnel
+
+A PATTERN is looked for anywhere in a name, unless it begins with ^ or ends with $;
+* stands for any characters. docs/query.md tells what the columns mean.";
 
 const DIFF_EXAMPLES: &str = "Examples:
   grapnel diff old.grapnel new.grapnel
@@ -127,6 +138,9 @@ pub(crate) enum Command {
     /// Make a trace of another profiler's file: heaptrack's
     #[command(after_help = IMPORT_EXAMPLES)]
     Import(ImportArgs),
+    /// Ask for figures by function, module, thread, size, lifetime or time, with filters
+    #[command(after_help = QUERY_EXAMPLES)]
+    Query(QueryArgs),
     /// Compare two traces: which sites came, grew, shrank and went
     ///
     /// A site is here a stack of functions by their names, so that it is the same in another build.

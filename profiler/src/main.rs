@@ -6,9 +6,12 @@ mod diff;
 mod export;
 mod import;
 mod opened;
+mod query;
+mod reading;
 mod relocate;
 mod report;
 mod run;
+mod sizes;
 mod symbols;
 mod whole_file;
 
@@ -37,6 +40,7 @@ fn main() -> ExitCode {
         Command::Report(args) => report::run(&args).unwrap_or_else(|error| fail(error, 1)),
         Command::Export(args) => export::run(&args).unwrap_or_else(|error| fail(error, 1)),
         Command::Import(args) => import::run(&args).unwrap_or_else(|error| fail(error, 1)),
+        Command::Query(args) => query::run(&args).unwrap_or_else(|error| fail(error, 1)),
         Command::Diff(args) => diff::run(&args).unwrap_or_else(|error| fail(error, 1)),
         Command::Check(args) => check::run(&args).unwrap_or_else(|error| fail(error, 1)),
         Command::Relocate(args) => relocate::run(&args).unwrap_or_else(|error| fail(error, 1)),

@@ -1,5 +1,6 @@
 //! A trace that is to be analysed: opening it, and what there is to say about it.
 
+use crate::reading::Shown;
 use grapnel_analysis::history::{History, Window, analyse_over_time};
 use grapnel_analysis::report::words::harmless;
 use grapnel_analysis::{Analysis, analyse};
@@ -45,7 +46,7 @@ pub(crate) fn say(text: &str) {
 }
 
 /// Opens a trace.
-pub(crate) fn reader_of(trace: &Path) -> Result<Reader<BufReader<File>>, OpenError> {
+pub(crate) fn reader_of(trace: &Path) -> Result<Reader<BufReader<Shown>>, OpenError> {
     let path = || text_of(trace);
     let file = File::open(trace).map_err(|error| {
         let hint = match error.kind() {
@@ -54,7 +55,7 @@ pub(crate) fn reader_of(trace: &Path) -> Result<Reader<BufReader<File>>, OpenErr
         };
         OpenError::Open { path: path(), error, hint }
     })?;
-    Reader::new(BufReader::with_capacity(1 << 18, file)).map_err(|error| OpenError::Trace {
+    Reader::new(BufReader::with_capacity(1 << 18, Shown::new(file))).map_err(|error| OpenError::Trace {
         path: path(),
         hint: hint(&error),
         error,
@@ -75,7 +76,8 @@ pub(crate) fn history_of(trace: &Path, window: Window) -> Result<(Analysis, Hist
     Ok((analysis, history))
 }
 
-fn say_ending(trace: &Path, analysis: &Analysis) {
+/// Says how a trace ends, if not in order.
+pub(crate) fn say_ending(trace: &Path, analysis: &Analysis) {
     if let Some(note) = analysis.ending.note() {
         let word = if analysis.ending.is_damage() { "warning" } else { "note" };
         say(&format!("{word}: {}: {note}", text_of(trace)));

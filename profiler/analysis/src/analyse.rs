@@ -155,6 +155,8 @@ pub(crate) trait Tally: Watcher {
     fn begin_anew(&mut self);
     /// From here on it is so many nanoseconds since the recording began.
     fn moment(&mut self, ns: u64);
+    /// A thread has this number from here on.
+    fn thread(&mut self, _index: u32, _tid: u32, _name: &[u8]) {}
 }
 
 impl Tally for Sites {
@@ -342,7 +344,10 @@ impl<T: Tally> Pass<T> {
             Event::Heap(heap) => self.heaps.define(&heap)?,
             Event::HeapEnd(id) => self.heaps.end(id),
             Event::InHeap(id) => self.heaps.mark(id),
-            Event::Thread { .. } => self.threads = self.threads.saturating_add(1),
+            Event::Thread { index, tid, ref name } => {
+                self.threads = self.threads.saturating_add(1);
+                self.tally.thread(index, tid, name);
+            }
             _ => {
                 if let Event::Time(ns) = event {
                     self.mappings.set_time(ns);

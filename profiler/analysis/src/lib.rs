@@ -15,6 +15,7 @@
 //! - [`page`]: an analysis and its history as a page of HTML;
 //! - [`export`]: an analysis as a file that other tools open;
 //! - [`diff`]: two analyses side by side;
+//! - [`query`]: figures of groups of blocks, with filters, by the same pass;
 //! - [`gates`]: conditions that an analysis is to meet, and [`suppressions`] of leaks;
 //! - [`import`]: other profilers' files as traces.
 //!
@@ -44,6 +45,7 @@ pub mod modules;
 pub mod overhead;
 pub mod page;
 mod peak;
+pub mod query;
 mod replay;
 pub mod report;
 pub mod sites;

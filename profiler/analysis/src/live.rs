@@ -77,6 +77,8 @@ pub trait Watcher {
     fn removed(&mut self, address: u64, block: Block, freed: bool);
     /// The block of a failed `realloc` is live again.
     fn restored(&mut self, address: u64, block: Block, peak: bool);
+    /// A `realloc` gave a block at `to` for one at `from`: said after both were told of by themselves.
+    fn reallocated(&mut self, _from: u64, _old: Block, _to: u64, _new: Block) {}
     /// Loads something of what is kept for a stack that is likely to come up soon, and gives back any part of it. The
     /// stack may be one that was never told of.
     fn peek(&self, _stack: u32) -> u64 {
@@ -314,11 +316,14 @@ impl<const W: usize> Live<W> {
             }
             HeapEvent::ReallocBegin { thread, address } => self.begin_realloc(thread, address, watcher),
             HeapEvent::ReallocEnd { thread, stack, address, size, old } => {
-                self.end_realloc(thread, old, watcher);
+                let before = self.end_realloc(thread, old, watcher);
                 let (source, alignment) = (Source::Realloc, Alignment::NONE);
                 let block = Block { size, stack, thread, source, alignment, mean: self.mean(thread) };
                 self.totals.reallocations = self.totals.reallocations.saturating_add(block.weight().count);
                 self.add(address, block, watcher);
+                if let Some(before) = before {
+                    watcher.reallocated(old, before, address, block);
+                }
             }
             HeapEvent::ReallocFailed { thread, address } => match self.held.remove(&(thread, address)) {
                 Some(Some(block)) => self.restore(address, block, watcher),
@@ -363,14 +368,17 @@ impl<const W: usize> Live<W> {
         }
     }
 
-    fn end_realloc(&mut self, thread: u32, old: u64, watcher: &mut impl Watcher) {
+    /// Gives the old block, as far as it is known.
+    fn end_realloc(&mut self, thread: u32, old: u64, watcher: &mut impl Watcher) -> Option<Block> {
         // Without its beginning, `old` may still look live. With it, a block at `old` is another thread's, which
         // got the address since.
         // Of a sample it may be that the old block was not recorded.
-        if self.held.remove(&(thread, old)).is_none() && !Self::SAMPLED {
+        let held = self.held.remove(&(thread, old));
+        if held.is_none() && !Self::SAMPLED {
             self.totals.inconsistent_events += 1;
             self.remove(old, false, watcher);
         }
+        held.flatten()
     }
 
     #[inline]

@@ -16,7 +16,25 @@ fn report_on(trace: &[u8]) -> Option<Analysis> {
     let analysis = analyse(Reader::new(trace).ok()?);
     report(&analysis);
     show(trace);
+    ask(trace);
     Some(analysis)
+}
+
+/// Asks all that can be asked. Groups that share no block must add up to the whole.
+fn ask(trace: &[u8]) {
+    use grapnel_analysis::query::{By, Query, gather};
+    let shared = [By::Function, By::File, By::Module];
+    let apart = [By::All, By::Thread, By::Size, By::Lifetime, By::Time, By::Source, By::Pattern];
+    for by in shared.into_iter().chain(apart) {
+        for window in [0..=u64::MAX, 20..=200] {
+            let query = Query { by, window, ..Query::default() };
+            let Ok((analysis, gathered)) = gather(Reader::new(trace).unwrap(), &query) else { continue };
+            let store = FileStore::new();
+            let answer = gathered.answer(&analysis, &mut Symbols::new(&store, SearchPath::default()));
+            let sum = answer.rows.iter().map(|row| row.figures.allocations).sum::<u64>();
+            assert!(shared.contains(&by) || sum == answer.whole.allocations, "{by:?}");
+        }
+    }
 }
 
 /// Makes a page of a trace, whole and of a part of it. What is in the trace must not become markup.
