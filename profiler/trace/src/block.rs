@@ -11,7 +11,7 @@
 /// First bytes of a trace file.
 pub const FILE_MAGIC: [u8; 8] = *b"GRAPNEL\0";
 /// The format's version.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 /// Bytes before the first block.
 pub const FILE_HEADER: usize = 16;
 /// Bytes of a block before its content.

@@ -20,12 +20,14 @@ pub(crate) enum Column {
     Sizes = 3,
     /// Which block.
     Places = 5,
-    /// Frames and parents of nodes.
-    Nodes = 7,
+    /// Frames of nodes.
+    Frames = 7,
+    /// Parents of nodes.
+    Parents = 9,
 }
 
 /// All but the tags have a second one for what follows a number's first byte.
-const COLUMNS: usize = 9;
+pub(crate) const COLUMNS: usize = 11;
 
 /// The most bytes that a record adds to a column, with what may be written behind its end.
 const RECORD: usize = 64;
@@ -142,14 +144,15 @@ impl Columns {
         self.columns.iter_mut().for_each(|column| column.len = 0);
     }
 
-    /// Appends the content to `out`.
-    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+    /// Appends the content to `out`. Returns where each column ends there.
+    pub(crate) fn write(&self, out: &mut Vec<u8>) -> [usize; COLUMNS] {
         for column in &self.columns {
             varint::put(out, column.len as u64);
         }
-        for column in &self.columns {
+        self.columns.each_ref().map(|column| {
             out.extend_from_slice(column.content());
-        }
+            out.len()
+        })
     }
 }
 
@@ -244,7 +247,7 @@ mod tests {
         for number in numbers {
             columns.record();
             columns.put(Column::Sizes, number);
-            columns.put(Column::Nodes, !number);
+            columns.put(Column::Frames, !number);
         }
         let mut content = Vec::new();
         columns.write(&mut content);
@@ -255,7 +258,7 @@ mod tests {
         assert_eq!(cursors.tag(&content), None);
         for number in numbers {
             assert_eq!(cursors.get(&content, Column::Sizes), Some(number));
-            assert_eq!(cursors.get(&content, Column::Nodes), Some(!number));
+            assert_eq!(cursors.get(&content, Column::Frames), Some(!number));
         }
         assert_eq!(cursors.get(&content, Column::Sizes), None);
         for len in 0..content.len() {

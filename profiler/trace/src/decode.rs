@@ -172,17 +172,17 @@ impl BlockDecoder {
         } else {
             u32::try_from(self.cursors.number(content)?).ok()?
         };
-        let back = if tag & tag::KNOWN == 0 { self.cursors.get(content, Column::Nodes)? } else { 1 };
+        let back = if tag & tag::KNOWN == 0 { self.cursors.get(content, Column::Parents)? } else { 1 };
         let parent = id.checked_sub(u32::try_from(back).ok()?)?;
         if id == 0 || back == 0 {
             return None;
         }
         self.model.node = id;
-        let number = usize::try_from(self.cursors.get(content, Column::Nodes)?).ok()?;
+        let number = usize::try_from(self.cursors.get(content, Column::Frames)?).ok()?;
         if number == self.model.frames.len() {
-            let delta = unzigzag(self.cursors.get(content, Column::Nodes)?);
-            let module = u32::try_from(self.cursors.get(content, Column::Nodes)?).ok()?;
-            let flags = u8::try_from(self.cursors.get(content, Column::Nodes)?).ok()?;
+            let delta = unzigzag(self.cursors.get(content, Column::Frames)?);
+            let module = u32::try_from(self.cursors.get(content, Column::Frames)?).ok()?;
+            let flags = u8::try_from(self.cursors.get(content, Column::Frames)?).ok()?;
             self.model.pc = self.model.pc.wrapping_add(delta);
             self.model.frames.push((self.model.pc, module, flags));
         }

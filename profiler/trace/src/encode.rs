@@ -39,7 +39,7 @@
 //!   size (`model.rs`). Of Node: the parent is the node before, and left out.
 //! - 64: the stack is that of the thread's last Alloc or ReallocEnd, and left out.
 
-use crate::columns::{Column, Columns};
+use crate::columns::{COLUMNS, Column, Columns};
 use crate::event::Event;
 use crate::heap::HeapEvent;
 use crate::model::{Model, NodeFrame, class};
@@ -128,9 +128,9 @@ impl BlockEncoder {
         self.len() == 0
     }
 
-    /// Appends the content so far to `out`.
-    pub fn write_content(&self, out: &mut Vec<u8>) {
-        self.columns.write(out);
+    /// Appends the content so far to `out`. Returns where each of its columns ends there.
+    pub fn write_content(&self, out: &mut Vec<u8>) -> [usize; COLUMNS] {
+        self.columns.write(out)
     }
 
     /// Time of the block's start, in nanoseconds since the recording began.
@@ -257,19 +257,19 @@ impl BlockEncoder {
         }
         model.node = id;
         if known == 0 {
-            columns.put(Column::Nodes, u64::from(id.wrapping_sub(parent)));
+            columns.put(Column::Parents, u64::from(id.wrapping_sub(parent)));
         }
         let (pc, module, flags) = frame;
         let slot = frames.slot(pc);
         if model.frames.get((*slot as usize).wrapping_sub(1)) == Some(&frame) {
-            return columns.put(Column::Nodes, u64::from(*slot) - 1);
+            return columns.put(Column::Frames, u64::from(*slot) - 1);
         }
-        columns.put(Column::Nodes, model.frames.len() as u64);
+        columns.put(Column::Frames, model.frames.len() as u64);
         model.frames.push(frame);
         *slot = model.frames.len() as u32;
-        columns.put(Column::Nodes, zigzag(pc.wrapping_sub(model.pc)));
-        columns.put(Column::Nodes, u64::from(module));
-        columns.put(Column::Nodes, u64::from(flags));
+        columns.put(Column::Frames, zigzag(pc.wrapping_sub(model.pc)));
+        columns.put(Column::Frames, u64::from(module));
+        columns.put(Column::Frames, u64::from(flags));
         model.pc = pc;
     }
 

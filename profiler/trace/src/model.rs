@@ -1,14 +1,13 @@
 //! What the records of a block refer to, as writer and reader both keep it. It begins anew in each block.
 
-use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 /// Threads that share what is known of their allocator's caches: the bound of what a hostile trace can make us keep.
 const CACHES: usize = 16;
 /// Sizes of blocks that are told apart: glibc's, which are 16 bytes apart.
 const CLASSES: usize = 64;
-/// How many blocks of one size a thread is thought to have freed and not got again: glibc keeps 7.
-const DEPTH: usize = 8;
+/// How many blocks of one size a thread is thought to have freed and not got again: what glibc keeps.
+const DEPTH: usize = 7;
 
 /// A frame as a node has it: pc, module, flags.
 pub(crate) type NodeFrame = (u64, u32, u8);
@@ -22,7 +21,7 @@ pub(crate) struct Model {
     /// By thread, at least as far as the current one.
     threads: Vec<ThreadDeltas>,
     /// By thread modulo [`CACHES`], at least as far as the current one.
-    caches: Vec<Box<FreedBlocks>>,
+    caches: Vec<FreedBlocks>,
     /// The frames that nodes of this block have, by their numbers.
     pub(crate) frames: Vec<NodeFrame>,
 }
@@ -38,7 +37,7 @@ pub(crate) struct ThreadDeltas {
 #[derive(Debug)]
 pub(crate) struct FreedBlocks {
     items: [[u64; DEPTH]; CLASSES],
-    tops: [u8; CLASSES],
+    counts: [u8; CLASSES],
 }
 
 impl Default for Model {
@@ -63,7 +62,7 @@ impl Model {
         self.threads.clear();
         self.frames.clear();
         for cache in &mut self.caches {
-            **cache = FreedBlocks::NONE;
+            *cache = FreedBlocks::NONE;
         }
         (self.time, self.pc, self.node) = (time, 0, 0);
         self.switch(0);
@@ -89,7 +88,7 @@ impl Model {
         let threads = self.thread as usize + 1;
         self.threads.resize(threads, ThreadDeltas::default());
         let caches = threads.min(CACHES).max(self.caches.len());
-        self.caches.resize_with(caches, || Box::new(FreedBlocks::NONE));
+        self.caches.resize_with(caches, || FreedBlocks::NONE);
     }
 
     #[inline]
@@ -111,24 +110,25 @@ pub(crate) fn class(size: u64) -> u8 {
 }
 
 impl FreedBlocks {
-    const NONE: Self = Self { items: [[0; DEPTH]; CLASSES], tops: [0; CLASSES] };
+    const NONE: Self = Self { items: [[0; DEPTH]; CLASSES], counts: [0; CLASSES] };
 
-    /// Notes that a block came back.
+    /// Notes that a block came back. Where there are as many as glibc keeps, it goes elsewhere.
     #[inline]
     pub(crate) fn push(&mut self, class: u8, address: u64) {
         let class = usize::from(class) % CLASSES;
-        self.tops[class] = self.tops[class].wrapping_add(1);
-        self.items[class][usize::from(self.tops[class]) % DEPTH] = address;
+        let count = self.counts[class];
+        if let Some(item) = self.items[class].get_mut(usize::from(count)) {
+            *item = address;
+            self.counts[class] = count + 1;
+        }
     }
 
     /// The address that is expected to be given out for a block of this class; 0 for none.
     #[inline]
     pub(crate) fn pop(&mut self, class: u8) -> u64 {
         let class = usize::from(class) % CLASSES;
-        let at = usize::from(self.tops[class]) % DEPTH;
-        let address = core::mem::take(&mut self.items[class][at]);
-        // Where there is none, none was pushed on top of it.
-        self.tops[class] = self.tops[class].wrapping_sub(u8::from(address != 0));
-        address
+        let Some(below) = self.counts[class].checked_sub(1) else { return 0 };
+        self.counts[class] = below;
+        self.items[class].get(usize::from(below)).copied().unwrap_or(0)
     }
 }

@@ -9,12 +9,16 @@ use crate::meter::Meter;
 use crate::varint::put;
 use std::io::Write;
 use xxhash_rust::xxh64::Xxh64;
+use zstd::stream::raw::{Encoder, InBuffer, Operation, OutBuffer};
+
+/// Columns of fewer bytes are compressed together with what follows.
+const WORTH_A_CODE: usize = 512;
 
 /// Writes events to a trace, a block at a time.
 pub struct Writer<W: Write> {
     out: W,
     encoder: BlockEncoder,
-    compressor: zstd::bulk::Compressor<'static>,
+    compressor: Encoder<'static>,
     /// Kept from block to block: the content, and what goes into the file.
     content: Vec<u8>,
     stored: Vec<u8>,
@@ -30,7 +34,7 @@ impl<W: Write> core::fmt::Debug for Writer<W> {
 impl<W: Write> Writer<W> {
     /// Begins a trace. `level` is zstd's compression level.
     pub fn new(out: W, info: &ProcessInfo, level: i32) -> Result<Self, Error> {
-        let compressor = zstd::bulk::Compressor::new(level)?;
+        let compressor = Encoder::new(level)?;
         let encoder = BlockEncoder::default();
         let (content, stored) = (Vec::new(), Vec::new());
         let mut writer = Self { out, encoder, compressor, content, stored, written: 0 };
@@ -69,8 +73,8 @@ impl<W: Write> Writer<W> {
         }
         let mut content = core::mem::take(&mut self.content);
         content.clear();
-        self.encoder.write_content(&mut content);
-        let result = self.block(BlockKind::Events, self.encoder.start(), &content);
+        let columns = self.encoder.write_content(&mut content);
+        let result = self.block_of_parts(BlockKind::Events, self.encoder.start(), &content, &columns);
         self.content = content;
         self.encoder.clear();
         result
@@ -108,14 +112,60 @@ impl<W: Write> Writer<W> {
     }
 
     fn block(&mut self, kind: BlockKind, time_ns: u64, raw: &[u8]) -> Result<(), Error> {
-        self.stored.resize(BLOCK_HEADER + zstd::zstd_safe::compress_bound(raw.len()), 0);
-        let len = self.compressor.compress_to_buffer(raw, &mut self.stored[BLOCK_HEADER..])?;
+        self.block_of_parts(kind, time_ns, raw, &[raw.len()])
+    }
+
+    /// Compresses `raw` into `stored`, behind the block's header. Returns how many bytes that took; `raw.len()` or more
+    /// where it didn't fit.
+    ///
+    /// Each part of it, they end at `ends`, becomes a block of its own in zstd's frame: with codes for the bytes of one
+    /// column, not for a mixture of several.
+    fn compress(&mut self, raw: &[u8], ends: &[usize]) -> Result<usize, Error> {
+        self.compressor.reinit()?;
+        self.compressor.set_pledged_src_size(Some(raw.len() as u64))?;
+        let mut output = OutBuffer::around(&mut self.stored[BLOCK_HEADER..]);
+        let mut start = 0;
+        for &end in ends {
+            if end - start < WORTH_A_CODE {
+                continue;
+            }
+            let mut input = InBuffer::around(&raw[start..end]);
+            while input.pos() < end - start {
+                let before = input.pos();
+                self.compressor.run(&mut input, &mut output)?;
+                if input.pos() == before {
+                    return Ok(raw.len());
+                }
+            }
+            if end != raw.len() && self.compressor.flush(&mut output)? != 0 {
+                return Ok(raw.len());
+            }
+            start = end;
+        }
+        let mut input = InBuffer::around(&raw[start..]);
+        self.compressor.run(&mut input, &mut output)?;
+        let fits = input.pos() == raw.len() - start && self.compressor.finish(&mut output, true)? == 0;
+        Ok(if fits { output.pos() } else { raw.len() })
+    }
+
+    fn block_of_parts(
+        &mut self,
+        kind: BlockKind,
+        time_ns: u64,
+        raw: &[u8],
+        ends: &[usize],
+    ) -> Result<(), Error> {
+        // Each flush may add a few bytes to what zstd promises for the whole.
+        let bound = zstd::zstd_safe::compress_bound(raw.len()) + 32 * ends.len();
+        if self.stored.len() < BLOCK_HEADER + bound {
+            self.stored.resize(BLOCK_HEADER + bound, 0);
+        }
+        let len = self.compress(raw, ends)?;
         let codec = u8::from(len < raw.len());
         if codec == 0 {
             self.stored[BLOCK_HEADER..][..raw.len()].copy_from_slice(raw);
         }
         let stored_len = len.min(raw.len());
-        self.stored.truncate(BLOCK_HEADER + stored_len);
         let mut header = BlockHeader {
             kind: kind as u8,
             codec,
@@ -124,10 +174,11 @@ impl<W: Write> Writer<W> {
             time_ns,
             checksum: 0,
         };
-        header.checksum = checksum(&header, &self.stored[BLOCK_HEADER..]);
-        self.stored[..BLOCK_HEADER].copy_from_slice(&header.encode());
-        self.out.write_all(&self.stored)?;
-        self.written += self.stored.len() as u64;
+        let block = &mut self.stored[..BLOCK_HEADER + stored_len];
+        header.checksum = checksum(&header, &block[BLOCK_HEADER..]);
+        block[..BLOCK_HEADER].copy_from_slice(&header.encode());
+        self.out.write_all(block)?;
+        self.written += block.len() as u64;
         Ok(())
     }
 }
