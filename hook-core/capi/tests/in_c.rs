@@ -185,6 +185,13 @@ fn a_fork_in_the_middle_of_a_commit_leaves_a_child_that_can_hook() {
 }
 
 #[test]
+fn what_the_library_itself_uses_may_be_listened_to() {
+    assert_has(&SHARED.run("tests/programs/own.c"), &["told, 2000 signals"]);
+    let program = SHARED.dir.path().join("own");
+    assert_has(&run(SHARED.command(program).arg("live")), &["told, 2000 signals"]);
+}
+
+#[test]
 fn exceptions_pass_relocated_calls() {
     let told = "4000 replaced, 1000 caught inside, 1000 outside, 2000 cleaned";
     assert_has(&SHARED.run("tests/programs/relocated_call.cc"), &[told]);

@@ -179,7 +179,7 @@ fn ways(fails: bool) -> impl Iterator<Item = (Liveness, bool)> {
 
 /// Which call fails: each in its turn, and under Miri, which is slow, some.
 fn failing(calls: usize) -> impl Iterator<Item = usize> {
-    (1..=calls).step_by(if cfg!(miri) { 7 } else { 1 })
+    (1..=calls).step_by(if cfg!(miri) { calls / 3 } else { 1 })
 }
 
 #[test]
