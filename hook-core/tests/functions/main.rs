@@ -52,7 +52,15 @@ fn every_prologue(mut arena: Arena, way: CodeWay) {
         }
         let mut transaction = Transaction::with_arena(&mut arena);
         let id = transaction.replace(sample.at, replacement as *const ());
-        let mut hook = hook_one(transaction, id).unwrap_or_else(|e| panic!("{}: {e}", sample.name));
+        let mut hook = match hook_one(transaction, id) {
+            Ok(hook) => hook,
+            // Each hook takes new memory this way.
+            Err(Error::Clobbers { .. }) if way == CodeWay::Protect => {
+                println!("  {:20} no room is left close enough", sample.name);
+                continue;
+            }
+            Err(error) => panic!("{}: {error}", sample.name),
+        };
         for x in [0, 1, 10, 11, 12345] {
             assert_eq!(plain(x), expected(x) + 1000, "{} hooked", sample.name);
         }

@@ -103,7 +103,9 @@ fn comes_and_goes(waiting: Waiting, path: &Path, liveness: Liveness) {
             assert_eq!(kept[round], kept[round - 1]);
         }
     }
-    assert!(before[0] == before[1] && before[3] == before[4], "{before:x?}");
+    // The kernel gives out again what has become free; an emulator need not.
+    let emulated = std::env::var_os("GRAPNEL_EMULATED").is_some();
+    assert!(emulated || before[0] == before[1] && before[3] == before[4], "{before:x?}");
     assert!(before[2] != before[3], "{before:x?}");
     let library = Library::load(path);
     let mut hooks = waiting.lock().unwrap();
