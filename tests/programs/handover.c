@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { THREADS = 6, SLOTS = 48, STEPS = 5000, EPOCHS = 10, SMALLEST = 32, NUMBERS = 1000, MARK = 4 << 20 };
+enum { THREADS = 6, SLOTS = 48, STEPS = 20000, EPOCHS = 10, SMALLEST = 32, NUMBERS = 16, MARK = 4 << 20 };
 
 static _Atomic(size_t *) slots[SLOTS];
 static _Atomic long held;
