@@ -8,6 +8,7 @@ use crate::query::QueryArgs;
 use crate::relocate::RelocateArgs;
 use crate::report::ReportArgs;
 use crate::run::RunArgs;
+use crate::symbolize::SymbolizeArgs;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use std::io;
@@ -91,6 +92,11 @@ Exit status:
       or is a sample; a file can't be read or written
   2   the options are wrong";
 
+const SYMBOLIZE_EXAMPLES: &str = "Examples:
+  grapnel symbolize -o named.grapnel t.grapnel      # then report named.grapnel anywhere
+  grapnel symbolize --sysroot /mnt/device -o t.grapnel t.grapnel
+  grapnel symbolize --debuginfod -o t.grapnel t.grapnel";
+
 const RELOCATE_EXAMPLES: &str = "Examples:
   grapnel relocate --explain --isa x86_64 --from 0x401000 --to 0x7f00000000 \\
       488b0500100000 c3
@@ -135,6 +141,9 @@ pub(crate) enum Command {
     /// Write what a trace holds as a file that other tools open: flame graphs, pprof, speedscope, tables
     #[command(after_help = EXPORT_EXAMPLES)]
     Export(ExportArgs),
+    /// Write a trace that carries the names of its functions, for machines that haven't the program's files
+    #[command(after_help = SYMBOLIZE_EXAMPLES)]
+    Symbolize(SymbolizeArgs),
     /// Make a trace of another profiler's file: heaptrack's
     #[command(after_help = IMPORT_EXAMPLES)]
     Import(ImportArgs),

@@ -12,6 +12,7 @@ mod relocate;
 mod report;
 mod run;
 mod sizes;
+mod symbolize;
 mod symbols;
 mod whole_file;
 
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args).unwrap_or_else(|error| fail(&error, error.exit_code())),
         Command::Report(args) => report::run(&args).unwrap_or_else(|error| fail(error, 1)),
         Command::Export(args) => export::run(&args).unwrap_or_else(|error| fail(error, 1)),
+        Command::Symbolize(args) => symbolize::run(&args).unwrap_or_else(|error| fail(error, 1)),
         Command::Import(args) => import::run(&args).unwrap_or_else(|error| fail(error, 1)),
         Command::Query(args) => query::run(&args).unwrap_or_else(|error| fail(error, 1)),
         Command::Diff(args) => diff::run(&args).unwrap_or_else(|error| fail(error, 1)),

@@ -51,8 +51,7 @@ impl Modules {
 
     /// Notes what an address is called.
     pub(crate) fn name(&mut self, names: &Names) -> Result<(), Violation> {
-        let text = names.frames.iter().map(|frame| frame.function.len() + frame.file.len());
-        self.named += 64 + text.map(|len| len + size_of::<Frame>()).sum::<usize>();
+        self.named += cost(names);
         if self.named > MAX_NAMES {
             return Err(Violation::TooMany { what: "bytes of addresses' names", limit: MAX_NAMES as u64 });
         }
@@ -60,6 +59,11 @@ impl Modules {
             self.names.insert((names.module, names.address), Frame::of_names(names));
         }
         Ok(())
+    }
+
+    /// How much more the trace may say of addresses, by [`cost`].
+    pub(crate) fn room_for_names(&self) -> usize {
+        MAX_NAMES.saturating_sub(self.named)
     }
 
     /// What the trace itself says of an address in a module.
@@ -98,6 +102,12 @@ impl Modules {
     pub fn iter(&self) -> impl Iterator<Item = &Module> {
         self.list.iter()
     }
+}
+
+/// What it takes to keep these names.
+pub(crate) fn cost(names: &Names) -> usize {
+    let text = names.frames.iter().map(|frame| frame.function.len() + frame.file.len() + size_of::<Frame>());
+    64 + text.sum::<usize>()
 }
 
 #[cfg(test)]

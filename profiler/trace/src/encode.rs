@@ -123,6 +123,13 @@ impl BlockEncoder {
         self.columns.len()
     }
 
+    /// An empty block that begins at this time, in nanoseconds since the recording began.
+    pub fn starting_at(time: u64) -> Self {
+        let mut block = Self { now: time, ..Self::default() };
+        block.clear();
+        block
+    }
+
     /// Whether nothing is in it.
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -120,6 +120,12 @@ impl<R: Read> Reader<R> {
         self.time
     }
 
+    /// Where the block begins that was read last: once all was read, the end's, or that of one that is cut, or the end of the
+    /// file. Before it stand whole blocks only.
+    pub fn block_offset(&self) -> u64 {
+        self.block_offset
+    }
+
     /// Bytes of the file read so far.
     pub fn offset(&self) -> u64 {
         self.offset

@@ -34,10 +34,7 @@ impl<W: Write> core::fmt::Debug for Writer<W> {
 impl<W: Write> Writer<W> {
     /// Begins a trace. `level` is zstd's compression level.
     pub fn new(out: W, info: &ProcessInfo, level: i32) -> Result<Self, Error> {
-        let compressor = Encoder::new(level)?;
-        let encoder = BlockEncoder::default();
-        let (content, stored) = (Vec::new(), Vec::new());
-        let mut writer = Self { out, encoder, compressor, content, stored, written: 0 };
+        let mut writer = Self::resume(out, 0, level)?;
         let mut header = FILE_MAGIC.to_vec();
         header.extend_from_slice(&VERSION.to_le_bytes());
         header.extend_from_slice(&[0; 6]);
@@ -45,6 +42,26 @@ impl<W: Write> Writer<W> {
         writer.written = header.len() as u64;
         writer.block(BlockKind::Info, 0, &encode_info(info))?;
         Ok(writer)
+    }
+
+    /// Goes on with a trace behind its whole blocks that aren't its end: `time` is that of their last event.
+    ///
+    /// # Errors
+    /// When zstd can't be set up.
+    pub fn resume(out: W, time: u64, level: i32) -> Result<Self, Error> {
+        let compressor = Encoder::new(level)?;
+        let (content, stored) = (Vec::new(), Vec::new());
+        Ok(Self { out, encoder: BlockEncoder::starting_at(time), compressor, content, stored, written: 0 })
+    }
+
+    /// Writes out what was gathered, and leaves the trace without an end.
+    ///
+    /// # Errors
+    /// When the file can't be written.
+    pub fn suspend(mut self) -> Result<W, Error> {
+        self.flush()?;
+        self.out.flush()?;
+        Ok(self.out)
     }
 
     /// Appends an event; a full block goes out.

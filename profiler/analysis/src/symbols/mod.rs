@@ -20,6 +20,7 @@ mod data;
 mod debuginfod;
 mod demangle;
 mod dwarf;
+mod embed;
 mod files;
 mod search;
 mod sections;
@@ -29,6 +30,7 @@ mod table;
 mod units;
 
 pub use debuginfod::{Debuginfod, DebuginfodError, Limits};
+pub use embed::{Embedded, embed};
 pub use files::{FileError, FileStore};
 pub use search::SearchPath;
 

@@ -144,6 +144,11 @@ pub(crate) fn without_debug_info(path: &Path) -> Vec<u8> {
 }
 
 pub(crate) fn trace(path: &Path, build_id: &[u8], offsets: &[u64]) -> Analysis {
+    crate::common::read(&crate::common::write(&events(path, build_id, offsets), 0))
+}
+
+/// What [`trace`] holds.
+pub(crate) fn events(path: &Path, build_id: &[u8], offsets: &[u64]) -> Vec<Event> {
     use std::os::unix::ffi::OsStrExt;
     let bias = 0x5555_0000_0000;
     let path = path.as_os_str().as_bytes().to_vec();
@@ -159,7 +164,7 @@ pub(crate) fn trace(path: &Path, build_id: &[u8], offsets: &[u64]) -> Analysis {
             source: Source::Malloc,
         });
     }
-    crate::common::read(&crate::common::write(&events, 0))
+    events
 }
 
 /// Each frame as `function file:line`, with `>` before an inlined one; frames of one stack joined.

@@ -1,6 +1,8 @@
 //! Symbols of programs that are compiled here.
 
-use crate::programs::{C, C_FRAMES, CPP, CPP_FRAMES, Program, RUST, look_up, nowhere, run};
+use crate::programs::{C, C_FRAMES, CPP, CPP_FRAMES, Program, RUST, events, look_up, nowhere, run};
+use grapnel_analysis::symbols::{Embedded, FileStore, Symbols, embed};
+use grapnel_trace::event::Event;
 use std::process::Command;
 
 #[test]
@@ -45,4 +47,28 @@ fn without_dwarf_the_symbol_tables_give_the_function() {
     assert_eq!(look_up(&trace, nowhere()).0, functions);
     run(Command::new("strip").arg(&program.path));
     assert_eq!(look_up(&trace, nowhere()).0, functions, "from .dynsym");
+}
+
+#[test]
+fn a_trace_carries_its_names() {
+    let program = Program::build(C, "c", &["-O2", "-g"]);
+    let mut events = events(&program.path, &program.build_id(), &program.offsets);
+    let store = FileStore::new();
+    let mut symbols = Symbols::new(&store, nowhere());
+    let count = |embedded: Embedded| (embedded.named, embedded.before, embedded.unknown);
+    let add = |names| {
+        events.push(Event::Names(names));
+        Ok::<_, ()>(())
+    };
+    let embedded = embed(&program.trace(&program.build_id()), &mut symbols, add).unwrap();
+    assert_eq!(count(embedded), (2, 0, 0));
+    std::fs::remove_file(&program.path).unwrap();
+    let named = crate::common::read(&crate::common::write(&events, 0));
+    assert_eq!(look_up(&named, nowhere()), (C_FRAMES.map(str::to_owned).to_vec(), vec![]));
+
+    let store = FileStore::new();
+    let mut symbols = Symbols::new(&store, nowhere());
+    assert_eq!(count(embed(&named, &mut symbols, |_| Err(())).unwrap()), (0, 2, 0));
+    let bare = program.trace(&[1; 20]);
+    assert_eq!(count(embed(&bare, &mut symbols, |_| Err(())).unwrap()), (0, 0, 2));
 }
