@@ -155,10 +155,14 @@ fn look(sampling: &Sampling) {
     let own_ns = own_ticks as f64 / ticks_per_ns.max(1e-3);
     let rest_ns = (since(now.2, before.2) - own_ns).max(1.0);
     let wanted = BUDGET.load(Ordering::Relaxed) as f64 / 1e6;
+    sampling.mean.set(adapted(sampling.mean.get(), own_ns / rest_ns, wanted));
+}
+
+/// The mean by which records would have taken the `wanted` part of the program's own time, where they took `part` by `mean`.
+fn adapted(mean: u64, part: f64, wanted: f64) -> u64 {
     // What is measured in a few records varies; steps are no larger than twofold.
-    let factor = (own_ns / rest_ns / wanted).clamp(0.5, 2.0);
-    let mean = (sampling.mean.get() as f64 * factor) as u64;
-    sampling.mean.set(mean.clamp(SMALLEST_MEAN, LARGEST_MEAN));
+    let factor = (part / wanted).clamp(0.5, 2.0);
+    ((mean as f64 * factor) as u64).clamp(SMALLEST_MEAN, LARGEST_MEAN)
 }
 
 #[cfg(test)]
@@ -238,6 +242,40 @@ mod tests {
             "{}",
             sum_of_squares / runs
         );
+    }
+
+    /// A program that takes `ns_per_byte` for what it allocates and does with it, and records that cost `record_ns`, more or
+    /// less: the part that all of them take, less those of the beginning.
+    fn part_taken(first: u64, wanted: f64, ns_per_byte: f64, record_ns: f64) -> f64 {
+        let sampling = thread(first ^ 0x77, first);
+        let mut noise = first | 1;
+        let (mut all_own, mut all_rest) = (0.0, 0.0);
+        for look in 0..400 {
+            let (mut own, mut rest) = (0.0, 0.0);
+            for _ in 0..LOOK_EVERY {
+                rest += gap(&sampling) as f64 * ns_per_byte;
+                own += record_ns * (0.5 + next(&mut noise) as f64 / u64::MAX as f64);
+            }
+            sampling.mean.set(adapted(sampling.mean.get(), own / rest, wanted));
+            if look >= 40 {
+                (all_own, all_rest) = (all_own + own, all_rest + rest);
+            }
+        }
+        all_own / all_rest
+    }
+
+    #[test]
+    fn records_take_the_budgets_part_of_the_time() {
+        for first in [512, 524_288, 1 << 31] {
+            for wanted in [0.001, 0.01, 0.2] {
+                for (ns_per_byte, record_ns) in [(0.05, 300.0), (1.0, 2000.0), (40.0, 500_000.0)] {
+                    let part = part_taken(first, wanted, ns_per_byte, record_ns);
+                    assert!((0.85..1.15).contains(&(part / wanted)), "{part} for {wanted} from {first}");
+                }
+            }
+        }
+        // Nothing is recorded more often than the smallest mean says, however much there is to spend.
+        assert!(part_taken(512, 0.5, 100.0, 100.0) < 0.1);
     }
 
     #[test]
