@@ -2,6 +2,7 @@
 //! noisy machine disturbs all alike. And the relocator's steps beside iced-x86's `BlockEncoder`, and the hook
 //! engine beside others.
 
+pub mod analyse;
 pub mod hooks;
 pub mod machine;
 pub mod measure;

@@ -4,6 +4,7 @@
 use clap::{Parser, Subcommand};
 use grapnel_benches::measure::{self, Failed, TOOLS, Tool};
 use grapnel_benches::{
+    analyse,
     hooks::{
         self,
         subject::{self, Engine},
@@ -45,6 +46,22 @@ enum Command {
         #[arg(long)]
         output: Option<PathBuf>,
     },
+    /// Measures reports, beside heaptrack_interpret and heaptrack_print on recordings of the same workloads, and writes a
+    /// table.
+    Analyse {
+        /// How many times each.
+        #[arg(long, default_value_t = 5)]
+        rounds: usize,
+        /// Only the workloads whose name contains this.
+        #[arg(long)]
+        only: Option<String>,
+        /// Also report on recordings of so many events.
+        #[arg(long, default_value_t = 100_000_000)]
+        large: u64,
+        /// Where the table goes; benches/results/analyse-<date>.md if not given.
+        #[arg(long)]
+        output: Option<PathBuf>,
+    },
     /// Measures calls of hooked functions and how long putting hooks in takes, here and with other engines, and writes a
     /// table. Frida takes part if the Python package `frida` is installed.
     Hooks {
@@ -78,12 +95,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             }
         }
         Command::Run { rounds, only, output } => {
-            let chosen: Vec<_> = all()?
-                .into_iter()
-                .filter(|one| only.as_ref().is_none_or(|name| one.name.contains(name)))
-                .collect();
-            let page = run(&chosen, rounds)?;
+            let page = run(&chosen(all()?, only.as_deref()), rounds)?;
             write("heaptrack", output, &page)?;
+        }
+        Command::Analyse { rounds, only, large, output } => {
+            let page = analyse(&chosen(all()?, only.as_deref()), rounds, large)?;
+            write("analyse", output, &page)?;
         }
         Command::Relocate { rounds, lines, output } => {
             write("relocate", output, &relocate(rounds, lines)?)?;
@@ -115,6 +132,27 @@ fn hooks(engines: &[Engine], rounds: usize) -> std::io::Result<String> {
         machine::load()
     );
     hooks::page(engines, rounds, &head)
+}
+
+/// Those whose name contains a text.
+fn chosen(all: Vec<workloads::Workload>, only: Option<&str>) -> Vec<workloads::Workload> {
+    all.into_iter().filter(|one| only.is_none_or(|name| one.name.contains(name))).collect()
+}
+
+fn analyse(chosen: &[workloads::Workload], rounds: usize, large: u64) -> Result<String, Failed> {
+    let grapnel = grapnel_tests::programs::grapnel().display().to_string();
+    let mut head = format!("# Reports, {}\n\n", machine::date());
+    for line in machine::describe(&grapnel) {
+        head += &format!("- {line}\n");
+    }
+    head += &format!(
+        "- Load of the last minute before the runs: {}\n\n{rounds} rounds; in each, heaptrack_interpret (fed by zstd) and \
+        heaptrack_print ran, and then `grapnel report`, on recordings of the same work. Figures are medians (least-most). \
+        Memory is the most that the kernel had in memory for a process; of heaptrack's two, the larger. Measured with \
+        `cargo run --release -p grapnel-benches -- analyse`.\n",
+        machine::load()
+    );
+    analyse::page(chosen, rounds, large, &head)
 }
 
 fn write(subject: &str, output: Option<PathBuf>, page: &str) -> std::io::Result<()> {

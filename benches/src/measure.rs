@@ -82,7 +82,7 @@ fn prefix(tool: Tool, dir: &Path) -> Vec<OsString> {
     }
 }
 
-fn command(workload: &Workload, before: &[OsString]) -> Result<Command, Failed> {
+pub(crate) fn command(workload: &Workload, before: &[OsString]) -> Result<Command, Failed> {
     let all: Vec<&OsString> = before.iter().chain(&workload.argv).collect();
     let mut command = Command::new(all[0]);
     let stdin = File::open(&workload.stdin).map_err(|error| failed("stdin", error))?;
@@ -121,6 +121,52 @@ fn bytes_in(dir: &Path) -> u64 {
     entries.filter_map(|entry| entry.metadata().ok()).map(|facts| facts.len()).sum()
 }
 
+/// Runs a command that must succeed, without input or output.
+///
+/// # Errors
+/// When it can't be started or fails.
+pub(crate) fn timed(mut command: Command) -> Result<Sample, Failed> {
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let cpu = children_cpu();
+    let start = Instant::now();
+    let status = command.status().map_err(|error| failed(&format!("{command:?}"), error))?;
+    let wall = start.elapsed().as_secs_f64();
+    if !status.success() {
+        return Err(failed(&format!("{command:?}"), status));
+    }
+    Ok(Sample { wall, cpu: children_cpu() - cpu, trace_bytes: 0 })
+}
+
+/// The most memory that any process of a command had, in bytes: what the kernel had in memory for it.
+///
+/// # Errors
+/// When it can't be started or fails, or none of its processes tells.
+pub(crate) fn most_memory(mut command: Command) -> Result<u64, Failed> {
+    let told = run::temporary_dir();
+    let library = programs::library_of(&workloads::source("peak.c"));
+    command.env("PEAK_DIR", told.path()).env("LD_PRELOAD", library);
+    let text = format!("{command:?}");
+    timed(command)?;
+    let texts = texts_in(told.path());
+    let most = texts.iter().filter_map(|text| high_water(text)).max();
+    most.ok_or_else(|| Failed(format!("{text} does not tell its peak")))
+}
+
+fn texts_in(dir: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.filter_map(|entry| std::fs::read_to_string(entry.path()).ok()).collect()
+}
+
+fn field<'t>(status: &'t str, name: &str) -> Option<&'t str> {
+    status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
+}
+
+/// The peak of memory in a process's `status`, in bytes.
+fn high_water(status: &str) -> Option<u64> {
+    let kib = field(status, "VmHWM:")?.trim_end_matches("kB").trim().parse::<u64>().ok()?;
+    Some(kib << 10)
+}
+
 /// The peak of the workload's own memory under the tool, in bytes: what the kernel had in memory for its process, what it
 /// shares with the tool included.
 ///
@@ -136,14 +182,11 @@ pub fn peak(workload: &Workload, tool: Tool) -> Result<u64, Failed> {
         return Err(failed(&format!("{tool:?} of {}", workload.name), status));
     }
     let program = Path::new(&workload.argv[0]).file_name().unwrap_or_default().to_string_lossy();
-    let entries = std::fs::read_dir(told.path()).into_iter().flatten().flatten();
-    let texts = entries.filter_map(|entry| std::fs::read_to_string(entry.path()).ok());
-    let peaks = texts.filter_map(|text| {
-        let field = |name| text.lines().find_map(|line: &str| line.strip_prefix(name)).map(str::trim);
-        let kib = field("VmHWM:")?.trim_end_matches("kB").trim().parse::<u64>().ok()?;
+    let texts = texts_in(told.path());
+    let peaks = texts.iter().filter_map(|text| {
         // The kernel cuts long names off.
-        let is_it = field("Name:").is_some_and(|name| !name.is_empty() && program.starts_with(name));
-        is_it.then_some(kib << 10)
+        let is_it = field(text, "Name:").is_some_and(|name| !name.is_empty() && program.starts_with(name));
+        high_water(text).filter(|_| is_it)
     });
     peaks.max().ok_or_else(|| Failed(format!("{} does not tell its peak", workload.name)))
 }

@@ -143,6 +143,23 @@ pub fn all(dir: &Path) -> std::io::Result<Vec<Workload>> {
     ])
 }
 
+/// Long recordings, of so many events each.
+pub fn long(events: u64) -> Vec<Workload> {
+    let thousands = |share: u64| (events / share / 1000).to_string();
+    vec![
+        workload(
+            "long",
+            "eight threads, stacks of about 12 frames",
+            synthetic("threads.c", &[&thousands(2), "8"]),
+        ),
+        workload(
+            "long, many stacks",
+            "a million live blocks, 700,000 stacks of 12 frames",
+            synthetic("many_stacks.c", &[&thousands(2)]),
+        ),
+    ]
+}
+
 /// The workloads that differ in nothing but the number of their threads.
 pub const ONE_THREAD: &str = "1 thread";
 /// See [`ONE_THREAD`].
