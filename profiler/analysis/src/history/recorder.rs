@@ -44,7 +44,7 @@ struct Open {
     most_bytes: u64,
 }
 
-/// A [`Tally`] of the sites that also keeps what each did over time.
+/// A tally of the sites that also keeps what each did over time.
 #[derive(Debug)]
 pub struct Recorder {
     sites: Sites,
