@@ -9,6 +9,7 @@ use crate::relocate::RelocateArgs;
 use crate::report::ReportArgs;
 use crate::run::RunArgs;
 use crate::symbolize::SymbolizeArgs;
+use crate::view::ViewArgs;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use std::io;
@@ -138,6 +139,11 @@ pub(crate) enum Command {
     /// Say what a trace holds: totals, peak, leaks, and who allocates most
     #[command(after_help = REPORT_EXAMPLES)]
     Report(ReportArgs),
+    /// Show what a trace holds in a browser, any range of it in full detail
+    ///
+    /// Prints an address on this machine and serves a page there until it is interrupted. The page is that of
+    /// `grapnel report --html`, and the trace is behind it.
+    View(ViewArgs),
     /// Write what a trace holds as a file that other tools open: flame graphs, pprof, speedscope, tables
     #[command(after_help = EXPORT_EXAMPLES)]
     Export(ExportArgs),

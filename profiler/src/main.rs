@@ -14,6 +14,7 @@ mod run;
 mod sizes;
 mod symbolize;
 mod symbols;
+mod view;
 mod whole_file;
 
 use clap::Parser;
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Run(args) => run::run(&args).unwrap_or_else(|error| fail(&error, error.exit_code())),
         Command::Report(args) => report::run(&args).unwrap_or_else(|error| fail(error, 1)),
+        Command::View(args) => view::run(&args).unwrap_or_else(|error| fail(error, 1)),
         Command::Export(args) => export::run(&args).unwrap_or_else(|error| fail(error, 1)),
         Command::Symbolize(args) => symbolize::run(&args).unwrap_or_else(|error| fail(error, 1)),
         Command::Import(args) => import::run(&args).unwrap_or_else(|error| fail(error, 1)),

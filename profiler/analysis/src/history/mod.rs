@@ -27,7 +27,7 @@ pub struct History {
     pub buckets: Vec<Bucket>,
     /// The stack of each site that cells name, by its number. Several sites may have the same one.
     pub stacks: Vec<u32>,
-    /// The most bytes that each site ever held, at the site's number.
+    /// The most bytes that each site ever held within the window, at the site's number.
     pub most_bytes: Vec<u64>,
     /// For each node, from 0 for the empty stack, the first node that is the same.
     pub(crate) canonical: Vec<u32>,

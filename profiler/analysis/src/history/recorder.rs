@@ -225,6 +225,8 @@ impl Recorder {
         self.clock.new_peak();
         if self.window.from > 0 && self.prelude.is_none() {
             self.prelude = Some(closed);
+            // What counts is what a site held within the window.
+            self.states.iter_mut().for_each(|state| state.most_bytes = state.live_bytes);
             return;
         }
         self.cells += closed.cells.len();

@@ -5,7 +5,7 @@
 //! allocated or left behind more than that part, at any moment and in any range.
 
 use crate::Analysis;
-use crate::history::History;
+use crate::history::{Bucket, History};
 
 /// Sites that are shown as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,30 +37,35 @@ pub(super) struct Folding {
 impl<'a> Shares<'a> {
     pub(super) fn new(analysis: &Analysis, history: &'a History) -> Self {
         const FIGURES: usize = 5;
-        let totals = &analysis.totals;
-        let given_out = totals.allocations.saturating_add(totals.reallocations);
+        let sum = |figure: fn(&Bucket) -> u64| {
+            history.buckets.iter().fold(0_u64, |sum, bucket| sum.saturating_add(figure(bucket)))
+        };
+        let peak = history.all().map(|bucket| bucket.peak_bytes).max().unwrap_or(0);
+        let live = analysis.totals.live_bytes;
         let wholes: [u64; FIGURES] = [
-            totals.peak_bytes,
-            totals.live_bytes,
-            totals.allocated_bytes,
-            given_out,
-            totals.temporary_allocations,
+            peak,
+            sum(|bucket| bucket.allocated_bytes),
+            sum(|bucket| bucket.allocations),
+            sum(|bucket| bucket.temporary),
+            live,
         ];
         let parents: Vec<u32> = core::iter::once(0)
             .chain(analysis.stacks.iter().map(|node| history.canonical[node.parent as usize]))
             .collect();
         let mut sums = vec![[0.0_f32; FIGURES]; parents.len()];
-        for site in &analysis.sites {
-            let figures =
-                [0, site.live_bytes, site.allocated_bytes, site.allocations, site.temporary_allocations];
-            for ((sum, figure), whole) in sums[site.stack as usize].iter_mut().zip(figures).zip(wholes) {
+        let mut add = |stack: u32, figures: [u64; FIGURES]| {
+            for ((sum, figure), whole) in sums[stack as usize].iter_mut().zip(figures).zip(wholes) {
                 *sum += (figure as f64 / whole.max(1) as f64) as f32;
             }
+        };
+        for cell in history.buckets.iter().flat_map(|bucket| &bucket.cells) {
+            let stack = history.stacks[cell.site as usize];
+            add(stack, [0, cell.allocated_bytes, cell.allocations, cell.temporary.into(), 0]);
         }
+        analysis.sites.iter().for_each(|site| add(site.stack, [0, 0, 0, 0, site.live_bytes]));
         // Sites hold their most at different moments, so these are no less than what they held together.
         for (&stack, &most) in history.stacks.iter().zip(&history.most_bytes) {
-            let share = history.whole(most) as f64 / totals.peak_bytes.max(1) as f64;
-            sums[stack as usize][0] += share as f32;
+            add(stack, [most, 0, 0, 0, 0]);
         }
         // Parents come before their children.
         for node in (1..parents.len()).rev() {
@@ -92,7 +97,9 @@ impl<'a> Shares<'a> {
         let mut stacks: Vec<u32> = self.history.stacks.clone();
         stacks.sort_unstable();
         stacks.dedup();
-        let folded = stacks.iter().filter(|&&stack| place[stack as usize].is_folded).count() as u64;
+        // Those that did nothing in the window are not missed.
+        let is_missed = |stack: u32| place[stack as usize].is_folded && self.of_node[stack as usize] > 0.0;
+        let folded = stacks.iter().filter(|&&stack| is_missed(stack)).count() as u64;
         groups.extend(stacks.iter().map(|&stack| place[stack as usize]));
         groups.sort_unstable();
         groups.dedup();

@@ -24,19 +24,26 @@ use fold::Shares;
 use std::io::{self, Write};
 use tree::Tree;
 
-/// How large the data of a page may be, compressed. In base64 it takes a third more.
-const MAX_DATA: usize = 3_400_000;
+/// How much a page may hold.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Bytes of its data, compressed. In base64 they take a third more.
+    data: usize,
+    /// Nodes and cells beyond which it isn't tried: looking up names and opening the page would take too long.
+    nodes: usize,
+    cells: usize,
+}
 
-/// What `grapnel view` sends for a range: it doesn't have to be kept.
-pub const MAX_LIVE_DATA: usize = 8_000_000;
+impl Limits {
+    /// Of a page that is kept, which stays below 5 MB.
+    pub const FILE: Self = Self { data: 3_400_000, nodes: 200_000, cells: 1_000_000 };
+    /// Of what a server sends.
+    pub const LIVE: Self = Self { data: 8_000_000, nodes: 400_000, cells: 2_000_000 };
+}
 
 /// Parts of the whole below which stacks are folded: the first that gives data that isn't too large is taken.
 const THRESHOLDS: [f32; 16] =
     [0.0, 1e-6, 3e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 1e-1];
-
-/// Nodes and cells beyond which it isn't tried: looking up names and reading the page would take too long.
-const MAX_NODES: usize = 200_000;
-const MAX_CELLS: usize = 1_000_000;
 
 /// A recording as the page's script reads it, compressed.
 ///
@@ -46,7 +53,7 @@ pub fn data(
     analysis: &Analysis,
     history: &History,
     symbols: &mut Symbols<'_>,
-    most: usize,
+    limits: Limits,
 ) -> io::Result<Vec<u8>> {
     let shares = Shares::new(analysis, history);
     let mut data = Vec::new();
@@ -54,7 +61,7 @@ pub fn data(
         let folding = shares.fold(threshold);
         let is_last = threshold == THRESHOLDS[THRESHOLDS.len() - 1];
         let nodes = folding.is_shown.iter().filter(|&&shown| shown).count();
-        if !is_last && (nodes > MAX_NODES || cells(history, &folding.of_site) > MAX_CELLS) {
+        if !is_last && (nodes > limits.nodes || cells(history, &folding.of_site) > limits.cells) {
             continue;
         }
         let tree = Tree::new(analysis, history, &folding, symbols);
@@ -62,7 +69,7 @@ pub fn data(
         let mut out = ZlibEncoder::new(Vec::new(), Compression::new(7));
         out.write_all(&encode(analysis, history, &tree, &facts))?;
         data = out.finish()?;
-        if data.len() <= most {
+        if data.len() <= limits.data {
             break;
         }
     }
@@ -95,5 +102,18 @@ pub fn write(
     history: &History,
     symbols: &mut Symbols<'_>,
 ) -> io::Result<()> {
-    html::write(out, &[&data(analysis, history, symbols, MAX_DATA)?])
+    html::write(out, &data(analysis, history, symbols, Limits::FILE)?, false)
+}
+
+/// Writes the page for a server that has the trace: it asks for `data?from=N&to=N`, which [`data`] is the answer to.
+///
+/// # Errors
+/// What writing gives.
+pub fn write_live(
+    out: &mut impl Write,
+    analysis: &Analysis,
+    history: &History,
+    symbols: &mut Symbols<'_>,
+) -> io::Result<()> {
+    html::write(out, &data(analysis, history, symbols, Limits::LIVE)?, true)
 }

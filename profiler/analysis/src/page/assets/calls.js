@@ -4,19 +4,23 @@ const FOLDED = -1;
 
 // A tree of functions, made of the nodes of all stacks: it has one child for each function that is called, whatever the lines.
 function functionTree(model) {
-  const { nodes, groups, keys } = model;
-  const parent = [0], key = [FOLDED], sample = [0], children = [new Map()];
+  const { nodes, groups, keys } = model, most = nodes.count + groups.count;
+  const parent = new Int32Array(most), key = new Int32Array(most), sample = new Int32Array(most);
+  // Children are a list: the first one of a node, and the next one after each.
+  const first = new Int32Array(most), next = new Int32Array(most);
+  const known = new Map(), kinds = keys.length + 1;
+  let count = 1;
   const child = (of, which, node) => {
-    let place = children[of].get(which);
-    if (place === undefined) {
-      place = parent.length;
-      children[of].set(which, place);
-      parent.push(of);
-      key.push(which);
-      sample.push(node);
-      children.push(new Map());
-    }
-    return place;
+    // FOLDED is −1.
+    const name = of * kinds + which + 1, place = known.get(name);
+    if (place !== undefined) return place;
+    known.set(name, count);
+    parent[count] = of;
+    key[count] = which;
+    sample[count] = node;
+    next[count] = first[of];
+    first[of] = count;
+    return count++;
   };
   const place = new Int32Array(nodes.count);
   for (let node = 1; node < nodes.count; node++) {
@@ -27,7 +31,7 @@ function functionTree(model) {
     const at = place[groups.node[group]];
     ofGroup[group] = groups.folded[group] ? child(at, FOLDED, groups.node[group]) : at;
   }
-  return { parent, key, sample, children, ofGroup };
+  return { count, parent, key, sample, first, next, ofGroup };
 }
 
 // Nodes of a view have a key, a node of the model that they stand for, a value, a part of it that is their own, and children.
@@ -38,8 +42,7 @@ function viewNode(key, sample, depth) {
 // Functions from the root. Follows `zoom` however little there is, and elsewhere leaves out what has less than `least`.
 function fromRoot(model, values, zoom, least) {
   const tree = model.tree || (model.tree = functionTree(model));
-  const sums = new Float64Array(tree.parent.length), own = new Float64Array(tree.parent.length);
-  const stacks = new Float64Array(tree.parent.length);
+  const sums = new Float64Array(tree.count), own = new Float64Array(tree.count), stacks = new Float64Array(tree.count);
   values.forEach((value, group) => {
     if (value <= 0) return;
     own[tree.ofGroup[group]] += value;
@@ -58,7 +61,9 @@ function fromRoot(model, values, zoom, least) {
   };
   return grow(make(0, 0), zoom, least, node => {
     const all = [];
-    for (const place of tree.children[node.place].values()) if (sums[place] > 0) all.push(make(place, node.depth + 1));
+    for (let place = tree.first[node.place]; place; place = tree.next[place]) {
+      if (sums[place] > 0) all.push(make(place, node.depth + 1));
+    }
     return all;
   });
 }
@@ -127,8 +132,9 @@ function nodeText(model, node) {
   return functionText(model, model.nodes.frame[node.sample]);
 }
 
-// Colours go by module. The largest have one of their own, by the bytes that were allocated through their functions.
-function moduleColours(model) {
+// Colours go by module. The largest have one of their own, by the bytes that were allocated through their functions. A
+// model that is shown after another one has that one's colours.
+function moduleColours(model, before) {
   const { nodes, groups, frames, texts } = model;
   const through = new Float64Array(nodes.count), all = groupValues(model, "allocated", wholeRange());
   all.forEach((value, group) => { through[groups.node[group]] += value; });
@@ -139,9 +145,10 @@ function moduleColours(model) {
     sums.set(module, (sums.get(module) || 0) + through[node]);
   }
   const ranked = [...sums].sort((a, b) => b[1] - a[1]).map(([module]) => module);
-  const own = ranked.slice(0, ranked.length > 7 ? 6 : 7);
-  const colours = new Map(own.map((module, at) => [module, `m${at}`]));
-  const legend = own.map((module, at) => ({ colour: `m${at}`, name: texts[module] ? baseName(texts[module]) : "no module", module }));
+  const paths = before ? before.paths : ranked.slice(0, ranked.length > 7 ? 6 : 7).map(module => texts[module]);
+  const own = ranked.filter(module => paths.includes(texts[module]));
+  const colours = new Map(own.map(module => [module, `m${paths.indexOf(texts[module])}`]));
+  const legend = own.map(module => ({ colour: colours.get(module), name: texts[module] ? baseName(texts[module]) : "no module" }));
   if (ranked.length > own.length) legend.push({ colour: "mx", name: counted(ranked.length - own.length, "other module") });
-  return { of: module => colours.get(module) || "mx", legend };
+  return { of: module => colours.get(module) || "mx", legend, paths };
 }

@@ -2,7 +2,7 @@
 
 const ROW = 19;
 // Boxes narrower than this are left out.
-const NARROWEST = 1.5;
+const NARROWEST = 2.5;
 
 const flame = {
   boxes: [],
@@ -23,6 +23,7 @@ const flame = {
   draw() {
     const { model } = state, stage = byId("boxes");
     const { values, width, tree } = this.build();
+    this.width = stage.clientWidth;
     // Of a path that no longer is, what is left.
     if (tree.path.length - 1 < state.zoom.length) state.zoom = tree.path.slice(1).map(node => node.key);
     const found = foundFrames(model, state.query);
@@ -177,12 +178,9 @@ const flame = {
     });
     stage.addEventListener("focusout", () => tip.hide());
     stage.addEventListener("keydown", event => this.key(event));
-    let width = 0;
     new ResizeObserver(once(() => {
-      if (stage.clientWidth === width || byId("panel-flame").hidden) return;
-      width = stage.clientWidth;
-      this.draw();
-    })).observe(stage);
+      if (stage.clientWidth !== this.width && !byId("panel-flame").hidden) this.draw();
+    })).observe(byId("flame-scroll"));
   },
 
   key(event) {

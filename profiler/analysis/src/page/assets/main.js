@@ -49,7 +49,7 @@ function drawNotes({ facts }) {
   if (facts.sampling) notes.unshift("Only a sample of the allocations was recorded: all figures are estimates, and which blocks were temporary isn't known.");
   if (facts.mismatches) notes.push(`${counted(facts.mismatches, "block")} were given back in another way than they were got: grapnel report shows the stacks.`);
   if (folded.stacks) {
-    notes.push(`${counted(folded.stacks, "small stack")} ${folded.stacks === 1 ? "is" : "are"} folded into their callers, to keep this page small: none has more than ${(folded.threshold * 100).toPrecision(1)}% of everything, at any time. grapnel view shows them.`);
+    notes.push(`${counted(folded.stacks, "small stack")} ${folded.stacks === 1 ? "is" : "are"} folded into their callers, to keep this page small: none has more than ${(folded.threshold * 100).toPrecision(1)}% of everything, at any time. ${isLive() ? "Choose a range and look closer to see more of them." : "grapnel view shows them."}`);
   }
   byId("notes").replaceChildren(...notes.map(text => el("li", { text })));
   byId("notes-box").hidden = !notes.length;
@@ -132,12 +132,18 @@ function listenToKeys() {
   byId("measures").addEventListener("change", event => choose({ measure: event.target.value }));
 }
 
-function show(model) {
+// Shows a model in place of the one before, whole.
+function take(model) {
+  const before = state.model;
   Object.assign(state, { model, range: [model.buckets.first, model.buckets.count] });
-  model.colours = moduleColours(model);
-  drawHeader(model);
+  model.colours ||= moduleColours(model, before?.colours);
   drawNotes(model);
   drawLegend(model);
+}
+
+function show(model) {
+  take(model);
+  drawHeader(model);
   byId("measure-temporary").closest("label").hidden = Boolean(model.facts.sampling);
   if (model.facts.sampling) sitesTable.columns = sitesTable.columns.filter(column => column.key !== "temporary");
   byId("loading").hidden = true;
@@ -145,8 +151,9 @@ function show(model) {
   timeline.listen();
   listenToTabs();
   flame.listen();
+  closer.listen();
   listenToKeys();
-  state.listeners.push(() => timeline.mark(), drawView);
+  state.listeners.push(() => timeline.mark(), () => closer.mark(), drawView);
   timeline.draw();
   drawView();
 }
@@ -157,7 +164,7 @@ async function start() {
   const bytes = fromBase64(data.textContent.trim());
   data.remove();
   show(readModel(await inflate(bytes)));
-  document.documentElement.dataset.ready = Math.round(performance.now());
+  document.documentElement.dataset.ready = Math.max(1, Math.round(performance.now()));
 }
 
 start().catch(error => {

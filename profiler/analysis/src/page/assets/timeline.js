@@ -92,6 +92,7 @@ function peakMoment(model) {
 
 const timeline = {
   scale: null,
+  width: 0,
 
   // Draws what doesn't depend on the range.
   draw() {
@@ -99,6 +100,7 @@ const timeline = {
     const width = box.clientWidth, { top, height, rates, axis } = TIMELINE;
     const bottom = top + height, rateBottom = bottom + 6 + rates;
     if (!width) return;
+    this.width = width;
     const scale = this.scale = timeScale(model, width);
     const peak = peakMoment(model);
     const y = bytes => bottom - (peak.bytes > 0 ? bytes / peak.bytes : 0) * height;
@@ -148,9 +150,9 @@ const timeline = {
       handle.setAttribute("aria-valuenow", range[at]);
       handle.setAttribute("aria-valuetext", durationText(edges[range[at]]));
     });
-    const whole = isWhole();
+    const whole = isWhole(), isPart = closer.before.length > 0;
     const span = edges[range[1]] - edges[range[0]];
-    byId("range-text").textContent = whole ? `Whole recording, ${durationText(edges[range[1]] - edges[range[0]])}`
+    byId("range-text").textContent = whole && !isPart ? `Whole recording, ${durationText(edges[range[1]] - edges[range[0]])}`
       : `${durationText(edges[range[0]])} to ${durationText(edges[range[1]])} (${durationText(span)})`;
     byId("range-figures").textContent = [
       `peak ${bytesText(wholeValue(model, "peak", range))}`,
@@ -158,6 +160,7 @@ const timeline = {
       `${counted(wholeValue(model, "allocations", range), "allocation")} of ${bytesText(wholeValue(model, "allocated", range))}`,
     ].join(" · ");
     byId("range-all").disabled = whole;
+    byId("range-all").textContent = isPart ? "Whole part" : "Whole recording";
   },
 
   listen() {
@@ -199,7 +202,7 @@ const timeline = {
     byId("range-all").addEventListener("click", () => choose({ range: wholeRange() }));
     byId("range-before").addEventListener("click", () => chooseRange(state.model.buckets.first, peakBucket(state.model, wholeRange()) + 1));
     byId("range-after").addEventListener("click", () => chooseRange(peakBucket(state.model, wholeRange()), state.model.buckets.count));
-    new ResizeObserver(once(() => this.draw())).observe(box);
+    new ResizeObserver(once(() => { if (box.clientWidth !== this.width) this.draw(); })).observe(box);
   },
 
   // Moves a range along, with the length that it has.
