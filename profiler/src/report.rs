@@ -28,6 +28,9 @@ pub(crate) struct ReportArgs {
     /// written.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["format", "top", "frames", "color"])]
     html: Option<PathBuf>,
+    /// On that page, compare the trace with this one, of before.
+    #[arg(long, value_name = "TRACE", requires = "html")]
+    before: Option<PathBuf>,
     /// Sites to show in each section, 0 for all [default: 10]; in JSON, sites with the most allocated bytes
     /// [default: all].
     #[arg(long, value_name = "N")]
@@ -95,7 +98,7 @@ pub(crate) enum ReportError {
 pub(crate) fn run(args: &ReportArgs) -> Result<ExitCode, ReportError> {
     let search = args.symbols.search()?;
     if let Some(path) = &args.html {
-        return write_page(path, &args.trace, search);
+        return write_page(path, args, &search);
     }
     let analysis = analysis_of(&args.trace)?;
     let store = FileStore::new();
@@ -119,16 +122,26 @@ fn status(analysis: &Analysis) -> ExitCode {
     if analysis.ending.is_damage() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-fn write_page(path: &Path, trace: &Path, search: SearchPath) -> Result<ExitCode, ReportError> {
-    if is_same_file(path, trace) {
-        return Err(ReportError::Trace { path: text_of(path) });
+fn write_page(path: &Path, args: &ReportArgs, search: &SearchPath) -> Result<ExitCode, ReportError> {
+    if let Some(trace) = args.before.iter().chain([&args.trace]).find(|trace| is_same_file(path, trace)) {
+        return Err(ReportError::Trace { path: text_of(trace) });
     }
-    let (analysis, history) = history_of(trace, Window::ALL)?;
+    let (analysis, history) = history_of(&args.trace, Window::ALL)?;
+    let before = args.before.as_ref().map(|before| history_of(before, Window::ALL)).transpose()?;
     let store = FileStore::new();
-    let mut symbols = Symbols::new(&store, search);
-    to_file(path, |mut out| page::write(&mut out, &analysis, &history, &mut symbols))
-        .map_err(|error| ReportError::Page { path: text_of(path), error })?;
-    Ok(status(&analysis))
+    // Addresses of different traces have nothing to do with each other.
+    let [mut symbols, mut symbols_before] = [(); 2].map(|()| Symbols::new(&store, search.clone()));
+    let written = to_file(path, |mut out| match &before {
+        None => page::write(&mut out, &analysis, &history, &mut symbols),
+        Some((analysis_before, history_before)) => page::write_compared(
+            &mut out,
+            ((&analysis, &history), &mut symbols),
+            ((analysis_before, history_before), &mut symbols_before),
+        ),
+    });
+    written.map_err(|error| ReportError::Page { path: text_of(path), error })?;
+    let is_damage = before.is_some_and(|(before, _)| before.ending.is_damage());
+    Ok(if is_damage { ExitCode::FAILURE } else { status(&analysis) })
 }
 
 fn write(args: &ReportArgs, analysis: &Analysis, symbols: &mut Symbols<'_>) -> io::Result<()> {

@@ -200,6 +200,49 @@ fn graphs_are_walked_zoomed_and_searched() {
 }
 
 #[test]
+fn two_recordings_are_compared() {
+    let script = |count: u32| format!("rows = [bytes(1000) for n in range({count})]");
+    let record = |count| {
+        Case::new("/usr/bin/python3").args(["-c", &script(count)]).env("PYTHONMALLOC", "malloc").recorded()
+    };
+    let (before, now, dir) = (record(2000), record(6000), temporary_dir());
+    let page = dir.path().join("compared.html");
+    let (before_trace, now_trace) = (before.trace(), now.trace());
+    let outcome = grapnel([
+        "report".as_ref(),
+        "--html".as_ref(),
+        page.as_os_str(),
+        "--before".as_ref(),
+        before_trace.as_os_str(),
+        now_trace.as_os_str(),
+    ]);
+    assert!(outcome.status.success(), "{}", outcome.err());
+    let browser = Browser::new(1300, 1000);
+    browser.open(&page);
+    browser.click("#tab-compared");
+    let all = boxes(&browser);
+    let grown = now.report().totals.peak_bytes - before.report().totals.peak_bytes;
+    assert!(grown > 3_500_000, "{grown}");
+    let said = format!("+{:.1} MiB (+", grown as f64 / 1048576.0);
+    assert!(all[0].starts_with("all, ") && all[0].contains(&said), "{} has no {said}", all[0]);
+    // What grew is red, and what is the same is grey.
+    let colours = browser
+        .script("return [...document.querySelectorAll('.box')].map(box => /d[0-6]/.exec(box.className)[0])");
+    let colours: Vec<String> = serde_json::from_value(colours).unwrap();
+    assert!(colours[0] >= "d5".to_owned(), "{colours:?}");
+    assert!(colours.iter().any(|colour| colour == "d3"), "{colours:?}");
+    browser.click("#range-before");
+    browser.press(&["/"]);
+    browser.type_text("start");
+    assert_ne!(browser.script("return document.querySelectorAll('.box.found').length"), 0);
+    let fact = browser.text("return document.querySelector('.fact .was').textContent");
+    assert!(fact.starts_with("before ") && fact.contains("MiB, +"), "{fact}");
+    assert_eq!(browser.console(), Vec::<String>::new());
+    let alone = grapnel(["report", "--before", "x.grapnel", "t.grapnel"]);
+    assert_eq!(alone.status.code(), Some(2));
+}
+
+#[test]
 fn it_fits_any_window_in_the_colours_that_are_preferred() {
     let (recorded, dir) = (phases(), temporary_dir());
     let browser = Browser::new(1300, 1000);

@@ -101,7 +101,8 @@ fn a_range_is_read_again_in_more_detail() {
 
 #[test]
 fn only_who_has_the_address_is_answered() {
-    let served = Served::new(&recorded());
+    let recorded = recorded();
+    let served = Served::new(&recorded);
     let (host, token) = served.parts();
     assert!(host.starts_with("127.0.0.1:") && token.len() == 32, "{}", served.address);
     let page = format!("/{token}/");

@@ -8,7 +8,7 @@ const STYLE: &str = include_str!("assets/page.css");
 const BODY: &str = include_str!("assets/body.html");
 
 /// In the order in which they need each other. They share one scope.
-const SCRIPTS: [&str; 13] = [
+const SCRIPTS: [&str; 14] = [
     include_str!("assets/inflate.js"),
     include_str!("assets/words.js"),
     include_str!("assets/dom.js"),
@@ -21,11 +21,13 @@ const SCRIPTS: [&str; 13] = [
     include_str!("assets/tables.js"),
     include_str!("assets/sizes.js"),
     include_str!("assets/closer.js"),
+    include_str!("assets/compare.js"),
     include_str!("assets/main.js"),
 ];
 
-/// Writes a page with the data of a recording. One that is `live` may ask its server for more.
-pub(super) fn write(out: &mut impl Write, data: &[u8], live: bool) -> io::Result<()> {
+/// Writes a page with the data of a recording, and perhaps of another to compare it with. One that is `live` may ask its
+/// server for more.
+pub(super) fn write(out: &mut impl Write, recordings: &[Vec<u8>], live: bool) -> io::Result<()> {
     let script = format!("(() => {{\n\"use strict\";\n{}}})();\n", SCRIPTS.concat());
     let checksum = |text: &str| BASE64.encode(&Sha256::digest(text.as_bytes()));
     writeln!(
@@ -42,12 +44,14 @@ pub(super) fn write(out: &mut impl Write, data: &[u8], live: bool) -> io::Result
         if live { "; connect-src 'self'" } else { "" },
     )?;
     write!(out, "<style>{STYLE}</style>\n</head>\n<body>\n{BODY}")?;
-    // Base64 has no character that means anything in HTML.
-    writeln!(
-        out,
-        "<script type=\"application/octet-stream\" class=\"recording\">{}</script>",
-        BASE64.encode(data)
-    )?;
+    for data in recordings {
+        // Base64 has no character that means anything in HTML.
+        writeln!(
+            out,
+            "<script type=\"application/octet-stream\" class=\"recording\">{}</script>",
+            BASE64.encode(data)
+        )?;
+    }
     write!(out, "<script>{script}</script>\n</body>\n</html>\n")?;
     out.flush()
 }

@@ -37,6 +37,8 @@ pub struct Limits {
 impl Limits {
     /// Of a page that is kept, which stays below 5 MB.
     pub const FILE: Self = Self { data: 3_400_000, nodes: 200_000, cells: 1_000_000 };
+    /// Of each of two on such a page.
+    const HALF: Self = Self { data: 1_650_000, nodes: 100_000, cells: 500_000 };
     /// Of what a server sends.
     pub const LIVE: Self = Self { data: 8_000_000, nodes: 400_000, cells: 2_000_000 };
 }
@@ -102,7 +104,24 @@ pub fn write(
     history: &History,
     symbols: &mut Symbols<'_>,
 ) -> io::Result<()> {
-    html::write(out, &data(analysis, history, symbols, Limits::FILE)?, false)
+    html::write(out, &[data(analysis, history, symbols, Limits::FILE)?], false)
+}
+
+/// A recording with all that is known of it.
+pub type Recording<'r> = (&'r Analysis, &'r History);
+
+/// Writes the page of a recording beside another, that of `before`.
+///
+/// # Errors
+/// What writing gives.
+pub fn write_compared(
+    out: &mut impl Write,
+    now: (Recording<'_>, &mut Symbols<'_>),
+    before: (Recording<'_>, &mut Symbols<'_>),
+) -> io::Result<()> {
+    let now = data(now.0.0, now.0.1, now.1, Limits::HALF)?;
+    let before = data(before.0.0, before.0.1, before.1, Limits::HALF)?;
+    html::write(out, &[now, before], false)
 }
 
 /// Writes the page for a server that has the trace: it asks for `data?from=N&to=N`, which [`data`] is the answer to.
@@ -115,5 +134,5 @@ pub fn write_live(
     history: &History,
     symbols: &mut Symbols<'_>,
 ) -> io::Result<()> {
-    html::write(out, &data(analysis, history, symbols, Limits::LIVE)?, true)
+    html::write(out, &[data(analysis, history, symbols, Limits::LIVE)?], true)
 }

@@ -128,6 +128,7 @@ function grow(root, zoom, least, childrenOf) {
 // What a node of a view is called.
 function nodeText(model, node) {
   if (node.depth === 0) return "all";
+  if (node.text) return node.text;
   if (node.key === FOLDED) return node.stacks === 1 ? "1 smaller stack" : `${countText(node.stacks)} smaller stacks`;
   return functionText(model, model.nodes.frame[node.sample]);
 }

@@ -16,6 +16,7 @@ const flame = {
     const { model, measure, range, zoom } = state;
     const values = groupValues(model, measure, range);
     const width = Math.max(200, byId("boxes").clientWidth);
+    if (state.view === "compared") return { values, width, tree: compare.graph(zoom, NARROWEST / width) };
     const make = state.view === "bottom" ? fromLeaves : fromRoot;
     return { values, width, tree: make(model, values, zoom, NARROWEST / width) };
   },
@@ -28,6 +29,7 @@ const flame = {
     if (tree.path.length - 1 < state.zoom.length) state.zoom = tree.path.slice(1).map(node => node.key);
     const found = foundFrames(model, state.query);
     this.found = found;
+    this.foundBefore = compare.base && foundFrames(compare.base, state.query);
     const nodes = [];
     let depth = tree.path.length - 1;
     tree.path.forEach(node => nodes.push(Object.assign(node, { x: 0, w: width })));
@@ -69,7 +71,7 @@ const flame = {
   box(node, tree, width, top) {
     const { model } = state, isRoot = node.depth === 0, isFolded = !isRoot && node.key === FOLDED;
     const frame = model.nodes.frame[node.sample];
-    const colour = isRoot ? "mr" : isFolded ? "mf" : model.colours.of(model.frames.module[frame]);
+    const colour = node.owner ? compare.colour(node) : isRoot ? "mr" : isFolded ? "mf" : model.colours.of(model.frames.module[frame]);
     const text = nodeText(model, node);
     const part = shareText(node.value, tree.root.value);
     let look = `box ${colour}`;
@@ -77,8 +79,8 @@ const flame = {
     if (this.found && !isRoot) look += !isFolded && this.isFound(node) ? " found" : " faded";
     const box = el("div", {
       class: look, role: "treeitem", tabindex: "-1", "aria-level": node.depth + 1,
-      "aria-label": `${text}, ${valueText(state.measure, node.value)}, ${part}`,
-      text: node.w > 26 ? (isRoot ? `all: ${valueText(state.measure, node.value)}` : text) : "",
+      "aria-label": node.owner ? `${text}, ${compare.words(node)}` : `${text}, ${valueText(state.measure, node.value)}, ${part}`,
+      text: node.w > 26 ? (!isRoot ? text : node.owner ? `all: ${compare.words(node)}` : `all: ${valueText(state.measure, node.value)}`) : "",
     });
     box.style.left = `${node.x}px`;
     box.style.width = `${Math.max(1, node.w - 1)}px`;
@@ -90,7 +92,8 @@ const flame = {
 
   // Any of the lines of a function may lie in a file that is searched for; its box stands for all of them.
   isFound(node) {
-    return this.found[state.model.nodes.frame[node.sample]] === 1;
+    const isBefore = node.owner && node.owner === compare.base, { nodes } = isBefore ? compare.base : state.model;
+    return (isBefore ? this.foundBefore : this.found)[nodes.frame[node.sample]] === 1;
   },
 
   crumbs(tree) {
@@ -115,7 +118,7 @@ const flame = {
       else if (hits && hits[group]) matched += value;
     });
     const notes = [];
-    if (hits) notes.push(`found in ${valueText(measure, matched)}, ${shareText(matched, this.root.value)}`);
+    if (hits && state.view !== "compared") notes.push(`found in ${valueText(measure, matched)}, ${shareText(matched, this.root.value)}`);
     if (measure === "growth" && gone) notes.push(`stacks that shrank, by ${bytesText(gone)} in all, are not drawn`);
     byId("flame-note").textContent = notes.join("; ");
   },
@@ -138,7 +141,11 @@ const flame = {
   },
 
   details(node) {
-    const { model, measure } = state, value = valueText(measure, node.value);
+    const { measure } = state, model = node.owner || state.model, value = valueText(measure, node.value);
+    if (node.owner) {
+      const line = node.depth && node.key !== FOLDED && lineText(model, model.nodes.frame[node.sample], true);
+      return [nodeText(model, node), compare.words(node), line];
+    }
     const lines = [nodeText(model, node), `${value} ${MEASURES[measure].unit === "blocks" ? "blocks " : ""}${MEASURES[measure].long}, ${shareText(node.value, this.root.value)} of all`];
     if (state.view !== "bottom" && node.self > 0 && node.depth > 0 && node.key !== FOLDED && node.self < node.value) {
       lines.push(`${valueText(measure, node.self)} by itself`);

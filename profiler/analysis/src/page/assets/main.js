@@ -1,6 +1,8 @@
 // Brings the page to life.
 
-const VIEWS = ["flame", "icicle", "bottom", "sites", "leaks", "sizes"];
+const VIEWS = ["flame", "icicle", "bottom", "sites", "leaks", "sizes", "compared"];
+// Two recordings are compared only if there are two.
+const views = () => compare.base ? VIEWS : VIEWS.slice(0, -1);
 const THEMES = ["auto", "light", "dark"];
 
 function setTheme(theme) {
@@ -21,8 +23,8 @@ function savedTheme() {
   }
 }
 
-function fact(name, value, rest, title) {
-  return el("div", { class: "fact", title }, el("dt", { text: name }), el("dd", { text: value }), rest ? el("dd", { class: "rest", text: rest }) : null);
+function fact(name, value, rest, title, was) {
+  return el("div", { class: "fact", title }, el("dt", { text: name }), el("dd", { text: value }), rest ? el("dd", { class: "rest", text: rest }) : null, was);
 }
 
 function drawHeader({ facts }) {
@@ -32,13 +34,18 @@ function drawHeader({ facts }) {
   byId("command").textContent = facts.command;
   byId("process").textContent = [`process ${facts.pid}`, counted(facts.threads, "thread"), facts.exit, durationText(totals.duration_ns),
     `from ${facts.started}`, `recorded by grapnel ${facts.recorder} on ${facts.machine}`].join(" · ");
+  const before = compare.base?.facts.totals;
   const given = totals.allocations + totals.reallocations;
   const error = bytes => sampling && bytes ? `± ${bytesText(bytes)}, ` : "";
   byId("facts").replaceChildren(
-    fact("Peak", bytesText(totals.peak_bytes), `${error(sampling?.peak_bytes_error)}at ${durationText(totals.peak_time_ns)}`, `${countText(totals.peak_bytes)} bytes`),
-    fact("Live at end", bytesText(totals.live_bytes), `${error(sampling?.live_bytes_error)}${counted(totals.live_allocations, "block")}`, `${countText(totals.live_bytes)} bytes`),
-    fact("Allocated", bytesText(totals.allocated_bytes), `${error(sampling?.allocated_bytes_error)}mean ${bytesText(given ? Math.round(totals.allocated_bytes / given) : 0)}`, `${countText(totals.allocated_bytes)} bytes`),
-    fact("Allocations", countText(totals.allocations), `and ${counted(totals.reallocations, "reallocation")}`),
+    fact("Peak", bytesText(totals.peak_bytes), `${error(sampling?.peak_bytes_error)}at ${durationText(totals.peak_time_ns)}`, `${countText(totals.peak_bytes)} bytes`,
+      compare.was(totals.peak_bytes, before?.peak_bytes, bytesText)),
+    fact("Live at end", bytesText(totals.live_bytes), `${error(sampling?.live_bytes_error)}${counted(totals.live_allocations, "block")}`, `${countText(totals.live_bytes)} bytes`,
+      compare.was(totals.live_bytes, before?.live_bytes, bytesText)),
+    fact("Allocated", bytesText(totals.allocated_bytes), `${error(sampling?.allocated_bytes_error)}mean ${bytesText(given ? Math.round(totals.allocated_bytes / given) : 0)}`, `${countText(totals.allocated_bytes)} bytes`,
+      compare.was(totals.allocated_bytes, before?.allocated_bytes, bytesText)),
+    fact("Allocations", countText(totals.allocations), `and ${counted(totals.reallocations, "reallocation")}`, null,
+      compare.was(totals.allocations, before?.allocations, countText)),
     sampling ? fact("Sample", countText(sampling.recorded), `recorded, one in ${bytesText(sampling.mean_bytes)}`)
       : fact("Temporary", countText(totals.temporary_allocations), `${shareText(totals.temporary_allocations, given)} of all`, "freed before their thread allocated again"),
     fact("Sites", countText(totals.sites), counted(totals.events, "event")));
@@ -66,7 +73,7 @@ function drawView() {
   const { model, view } = state;
   state.foundFrames = foundFrames(model, state.query);
   state.foundGroups = state.foundFrames && foundGroups(model, state.foundFrames);
-  const isGraph = view === "flame" || view === "icicle" || view === "bottom";
+  const isGraph = view === "compared" || view === "flame" || view === "icicle" || view === "bottom";
   for (const name of VIEWS) {
     const tab = byId(`tab-${name}`), current = name === view;
     tab.setAttribute("aria-selected", current ? "true" : "false");
@@ -79,6 +86,8 @@ function drawView() {
   byId("search-box").hidden = view === "sizes";
   const { name, long } = MEASURES[state.measure];
   byId("measure-words").textContent = isGraph ? `${name}: ${MEASURES[state.measure].unit} ${long}` : "";
+  if (view === "compared") byId("legend").replaceChildren(...compare.legend());
+  else drawLegend(model);
   if (isGraph) flame.draw();
   else if (view === "sites") drawSites();
   else if (view === "leaks") drawLeaks();
@@ -92,7 +101,7 @@ function listenToTabs() {
   });
   byId("tabs").addEventListener("keydown", event => {
     const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key], at = VIEWS.indexOf(state.view);
-    const next = event.key === "Home" ? 0 : event.key === "End" ? VIEWS.length - 1 : by && (at + by + VIEWS.length) % VIEWS.length;
+    const next = event.key === "Home" ? 0 : event.key === "End" ? views().length - 1 : by && (at + by + views().length) % views().length;
     if (next === undefined) return;
     event.preventDefault();
     chooseView(VIEWS[next]);
@@ -102,7 +111,8 @@ function listenToTabs() {
 
 function chooseView(view) {
   // A path from the root is none from the leaves.
-  const turned = (view === "bottom") !== (state.view === "bottom");
+  const kind = name => name === "bottom" || name === "compared" ? name : "";
+  const turned = kind(view) !== kind(state.view);
   tip.hide();
   choose(turned ? { view, zoom: [] } : { view });
 }
@@ -113,7 +123,7 @@ function listenToKeys() {
     const number = Number(event.key);
     if (event.key === "/") byId("search").focus();
     else if (event.key === "?") byId("help").showModal();
-    else if (number >= 1 && number <= VIEWS.length) chooseView(VIEWS[number - 1]);
+    else if (number >= 1 && number <= views().length) chooseView(VIEWS[number - 1]);
     else if (event.key === "Escape" && !event.target.closest("#boxes") && (state.zoom.length || state.query)) {
       byId("search").value = "";
       choose({ zoom: [], query: "" });
@@ -146,6 +156,9 @@ function show(model) {
   drawHeader(model);
   byId("measure-temporary").closest("label").hidden = Boolean(model.facts.sampling);
   if (model.facts.sampling) sitesTable.columns = sitesTable.columns.filter(column => column.key !== "temporary");
+  byId("tab-compared").hidden = !compare.base;
+  byId("base").hidden = !compare.base;
+  if (compare.base) byId("base").textContent = `Compared with a recording of ${compare.base.facts.command}, process ${compare.base.facts.pid}, from ${compare.base.facts.started} (dashed, stretched to the same length)`;
   byId("loading").hidden = true;
   byId("page").hidden = false;
   timeline.listen();
@@ -160,10 +173,14 @@ function show(model) {
 
 async function start() {
   setTheme(savedTheme());
-  const data = document.querySelector("script.recording");
-  const bytes = fromBase64(data.textContent.trim());
-  data.remove();
-  show(readModel(await inflate(bytes)));
+  const read = async data => {
+    const bytes = fromBase64(data.textContent.trim());
+    data.remove();
+    return readModel(await inflate(bytes));
+  };
+  const [now, before] = document.querySelectorAll("script.recording");
+  if (before) compare.base = await read(before);
+  show(await read(now));
   document.documentElement.dataset.ready = Math.max(1, Math.round(performance.now()));
 }
 

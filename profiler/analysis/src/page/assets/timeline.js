@@ -103,14 +103,16 @@ const timeline = {
     this.width = width;
     const scale = this.scale = timeScale(model, width);
     const peak = peakMoment(model);
-    const y = bytes => bottom - (peak.bytes > 0 ? bytes / peak.bytes : 0) * height;
+    const { base } = compare, top0 = Math.max(peak.bytes, base && !closer.before.length ? base.facts.totals.peak_bytes : 0);
+    const y = bytes => bottom - (top0 > 0 ? bytes / top0 : 0) * height;
     const line = livePath(model, scale, y);
     const x = scale.x(peak.ns);
     const anchor = x > width * 0.75 ? "end" : x < width * 0.25 ? "start" : "middle";
     const drawing = svg("svg", { width, height: rateBottom + axis, "aria-hidden": "true" },
-      byteAxis(peak.bytes, width, y),
+      byteAxis(top0, width, y),
       svg("path", { class: "area", d: `M${scale.x(scale.start)},${bottom} L${line} L${scale.x(scale.end)},${bottom}Z` }),
       svg("path", { class: "curve", d: `M${line}` }),
+      base && svg("path", { class: "curve before", d: `M${livePath(base, timeScale(base, width), y)}` }),
       svg("path", { class: "rate", d: ratePath(model, scale, rateBottom) }),
       timeAxis(scale, width, rateBottom),
       peak.bytes > 0 && svg("g", { class: "peak" },
