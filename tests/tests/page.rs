@@ -229,7 +229,7 @@ fn two_recordings_are_compared() {
     let colours = browser
         .script("return [...document.querySelectorAll('.box')].map(box => /d[0-6]/.exec(box.className)[0])");
     let colours: Vec<String> = serde_json::from_value(colours).unwrap();
-    assert!(colours[0] >= "d5".to_owned(), "{colours:?}");
+    assert!(*colours[0] >= *"d5", "{colours:?}");
     assert!(colours.iter().any(|colour| colour == "d3"), "{colours:?}");
     browser.click("#range-before");
     browser.press(&["/"]);

@@ -52,8 +52,11 @@ fn report<T: AsRef<OsStr>>(options: &[T], trace: &Path) -> Outcome {
     grapnel(args)
 }
 
-/// Functions, lines and inlined calls of the program, at each site.
-fn names(report: &Report) -> Vec<Vec<(Option<String>, Option<u64>, bool)>> {
+/// A frame's function, its line, and whether it was inlined.
+type Name = (Option<String>, Option<u64>, bool);
+
+/// The frames of the program, at each site.
+fn names(report: &Report) -> Vec<Vec<Name>> {
     let of_app = |module: &Option<String>| module.as_ref().is_some_and(|module| module.ends_with("/app"));
     let sites = report.sites.iter().map(|site| {
         let frames = site.frames.iter().filter(|frame| of_app(&frame.module));
