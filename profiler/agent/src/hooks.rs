@@ -58,19 +58,6 @@ const FUNCTIONS: usize = Function::Shmdt as usize + 1;
 /// Where libc's own code of each function goes on, behind its hook.
 pub(crate) static ORIGINALS: [AtomicUsize; FUNCTIONS] = [const { AtomicUsize::new(0) }; FUNCTIONS];
 
-/// The functions that are hooked.
-static TARGETS: [AtomicUsize; FUNCTIONS] = [const { AtomicUsize::new(0) }; FUNCTIONS];
-
-/// Notes where a function that is hooked lies.
-pub(crate) fn remember_target(function: Function, address: usize) {
-    TARGETS[function as usize].store(address, Ordering::Relaxed);
-}
-
-/// Whether the function at an address is hooked.
-pub(crate) fn is_target(address: usize) -> bool {
-    TARGETS.iter().any(|target| target.load(Ordering::Relaxed) == address)
-}
-
 /// The address of the original.
 #[inline(always)]
 pub(crate) fn original(function: Function) -> usize {
@@ -99,7 +86,7 @@ const INSIDE: usize = 800;
 pub(crate) fn is_inside(saved: Saved<'_>) -> bool {
     let from = tls::get().inside.get();
     from.wrapping_sub(ptr::from_ref(saved).addr()) < INSIDE
-        && (from & slots::MARKS == 0 || slots::is_own(from, saved.return_address()))
+        && (from & slots::OPERATOR == 0 || slots::is_operators_own(from, saved.return_address()))
 }
 
 /// libc's code, and `free` in it.
@@ -112,24 +99,8 @@ pub(crate) fn remember_libc(code: Range<usize>, free: usize) {
     }
 }
 
-/// The code of the library whose `malloc` is the program's, where that isn't libc.
-static ALLOCATOR: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
-
-/// Keeps where that lies.
-pub(crate) fn remember_allocator(code: Range<usize>) {
-    for (to, value) in ALLOCATOR.iter().zip([code.start, code.len()]) {
-        to.store(value, Ordering::Relaxed);
-    }
-}
-
-/// Whether code at an address is that of whoever gets memory for the program's heap: what it maps is in the heap.
-pub(crate) fn is_of_allocator(address: usize) -> bool {
-    is_of_libc(address)
-        || address.wrapping_sub(ALLOCATOR[0].load(Ordering::Relaxed)) < ALLOCATOR[1].load(Ordering::Relaxed)
-}
-
 /// Whether code at an address is libc's.
-fn is_of_libc(address: usize) -> bool {
+pub(crate) fn is_of_libc(address: usize) -> bool {
     address.wrapping_sub(LIBC[0].load(Ordering::Relaxed)) < LIBC[1].load(Ordering::Relaxed)
 }
 
@@ -235,10 +206,6 @@ stub!(grapnel_agent_realloc, realloc, "rdx");
 unsafe extern "C" fn realloc(old: Block, size: usize, saved: Saved<'_>) -> Block {
     // SAFETY: the function's own type.
     let call = unsafe { original_as::<unsafe extern "C" fn(Block, usize) -> Block>(Function::Realloc) };
-    if is_inside(saved) {
-        // SAFETY: the caller's call, passed on: part of `reallocarray`, where that is another allocator's.
-        return unsafe { call(old, size) };
-    }
     let address = old.addr() as u64;
     if !old.is_null() {
         // glibc frees the block when the size is 0.

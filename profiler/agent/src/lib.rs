@@ -12,7 +12,6 @@
 //! - `hooks`: what each hooked function records, and in which order
 //! - `slots`: functions of which there may be several: their thunks, their stub, which of them is which
 //! - `operators`: `operator new` and `operator delete`; `shadow`: how each of their blocks was asked for
-//! - `families`: allocators besides libc's; `symbols`: functions that aren't exported
 //! - `sampled`: the hooks when only some allocations are recorded; `sampling`: which
 //! - `heaps`: heaps besides the program's own; `reported`: those that it reports itself
 //! - `mappings`: what the program maps by itself
@@ -29,7 +28,6 @@ extern crate alloc;
 mod context;
 mod entry;
 mod exec;
-mod families;
 mod follow;
 mod heap;
 mod heaps;
@@ -49,7 +47,6 @@ mod shadow;
 mod slots;
 mod stack;
 mod start;
-mod symbols;
 mod sys;
 mod tls;
 

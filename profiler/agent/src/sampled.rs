@@ -139,25 +139,6 @@ quick!(
     "js {stub}"
 );
 
-// As `grapnel_agent_quick_realloc`, of an allocator whose own doesn't call malloc.
-quick!(
-    grapnel_agent_quick_own_realloc,
-    grapnel_agent_sampled_realloc,
-    Realloc,
-    "test rdi, rdi",
-    "jz {stub}",
-    "mov r11, rdi",
-    "shr r11, 4",
-    "imul r11d, r11d, -1640531535",
-    "shr r11d, 16",
-    "lea rax, [rip + {filter}]",
-    "cmp byte ptr [rax + r11], 0",
-    "jne {stub}",
-    "mov r11, qword ptr [rip + grapnel_agent_tls@GOTTPOFF]",
-    "sub qword ptr fs:[r11 + {left}], rsi",
-    "js {stub}"
-);
-
 /// A block was given out; `mean` if it is to be recorded. `result`: what the function returns.
 #[inline(always)]
 fn given(
@@ -222,15 +203,6 @@ unsafe extern "C" fn free(block: Block, saved: Saved<'_>) {
 
 stub!(grapnel_agent_sampled_realloc, realloc, "rdx");
 unsafe extern "C" fn realloc(old: Block, size: usize, saved: Saved<'_>) -> Block {
-    if old.is_null() {
-        let mean = sampling::passes(size);
-        // SAFETY: the function's own type.
-        let call = unsafe { original_as::<unsafe extern "C" fn(Block, usize) -> Block>(Function::Realloc) };
-        // SAFETY: the caller's call, passed on.
-        let block = inside(|| unsafe { call(old, size) });
-        given(saved, block, size, Source::Realloc, 0, mean, block);
-        return block;
-    }
     let is_lowered = tls::get().sampling.left.get() < 0;
     let mean = if is_lowered { sampling::passed() } else { sampling::passes(size) };
     let address = old.addr() as u64;
@@ -316,15 +288,12 @@ macro_rules! paged {
 paged!(grapnel_agent_sampled_valloc, valloc, Valloc);
 paged!(grapnel_agent_sampled_pvalloc, pvalloc, Pvalloc);
 
-/// As [`crate::hooks::allocation_functions`]; whether they are libc's.
-pub(crate) fn allocation_functions(
-    are_libcs: bool,
-) -> [(&'static [u8], unsafe extern "C" fn(), Function); 9] {
-    let realloc = if are_libcs { grapnel_agent_quick_realloc } else { grapnel_agent_quick_own_realloc };
+/// As [`crate::hooks::allocation_functions`].
+pub(crate) fn allocation_functions() -> [(&'static [u8], unsafe extern "C" fn(), Function); 9] {
     [
         (b"malloc", grapnel_agent_quick_malloc, Function::Malloc),
         (b"calloc", grapnel_agent_quick_calloc, Function::Calloc),
-        (b"realloc", realloc, Function::Realloc),
+        (b"realloc", grapnel_agent_quick_realloc, Function::Realloc),
         (b"free", grapnel_agent_quick_free, Function::Free),
         (b"posix_memalign", grapnel_agent_sampled_posix_memalign, Function::PosixMemalign),
         (b"memalign", grapnel_agent_sampled_memalign, Function::Memalign),

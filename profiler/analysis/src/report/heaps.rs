@@ -30,7 +30,9 @@ pub(super) fn sections(
     symbols: &mut Symbols<'_>,
     options: &TextOptions,
 ) -> io::Result<()> {
-    for heaps in &analysis.heaps {
+    // An allocator that nobody called is of no interest.
+    let used = |heaps: &&HeapAnalysis| heaps.kind == HeapKind::Pool || heaps.totals.allocated_bytes != 0;
+    for heaps in analysis.heaps.iter().filter(used) {
         section(out, heaps, analysis, symbols, options)?;
     }
     Ok(())
