@@ -1,6 +1,7 @@
 //! Hooks in memory that tests made up: where their code leads, and what is left when any call of the system fails.
 
 use core::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{Kernel, Memory};
 use crate::{Attachment, Error, Hook, HookSet, Liveness, Options, Transaction, live::table_way_on};
@@ -33,20 +34,25 @@ fn code() -> Vec<u8> {
     code
 }
 
+/// The kernel is the thread's, but the tables of live patching are the process's: who finds them in use fails.
+static ALONE: Mutex<()> = Mutex::new(());
+
 /// Some code in a memory of its own.
 struct World {
     at: usize,
     live: bool,
+    _alone: MutexGuard<'static, ()>,
 }
 
 impl World {
     fn begin(liveness: Liveness, no_file: bool, fails: Option<usize>) -> Self {
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let mut memory = Memory::new();
         let at = memory.code(&code());
         assert!(memory.start() < at);
         Kernel::begin(memory);
         Kernel::with(|kernel| (kernel.no_file, kernel.fails) = (no_file, fails));
-        Self { at, live: liveness == Liveness::Live }
+        Self { at, live: liveness == Liveness::Live, _alone: alone }
     }
 
     fn function(&self, number: usize) -> usize {
