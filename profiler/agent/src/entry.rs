@@ -62,7 +62,7 @@ impl Start for SavedRegisters {
     }
 
     #[inline(always)]
-    fn bp(&self) -> u64 {
+    fn fp(&self) -> u64 {
         self.rbp
     }
 
@@ -71,7 +71,7 @@ impl Start for SavedRegisters {
         Registers {
             pc: self.pc(),
             sp: self.sp(),
-            bp: self.bp(),
+            bp: self.fp(),
             rbx: self.rbx,
             r12: self.r12,
             r13: self.r13,

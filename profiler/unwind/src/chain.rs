@@ -105,7 +105,8 @@ impl Chains {
 mod tests {
     use super::*;
     use crate::memo::Path;
-    use crate::native::{Cursor, UnwindRule};
+    use crate::native::UnwindRule;
+    use crate::start::Cursor;
     use crate::tree::{FrameFlags, Stack};
 
     fn path(pcs: &[u64]) -> Path {

@@ -9,7 +9,7 @@
 //!              |  |  +-- Recent: some hundred walks, each reused if every word that it read is unchanged
 //!              |  +----- Memo: the last walk that was none of these, reused as far as its words are unchanged
 //!              +-------- Chains: the first frames from a leaf, their rules and nodes, as they were the last time
-//!                          +-- RuleCache -- on a miss --> Resolver -> ModuleTable -> .eh_frame of the module
+//!                          +-- RuleCache -- on a miss --> Resolver -> ModuleTable -> unwind tables of the module
 //! ```
 //!
 //! * [`ModuleTable`] is an immutable snapshot of the loaded modules, made by whoever knows them.
@@ -34,10 +34,18 @@
 //! All words that were read are read again: return addresses, saved frame pointers and saved CFAs. If none of a whole walk
 //! has changed since, from the leaf to the root, it is the same stack, and so is its node.
 //!
+//! # Instruction sets
+//! Each has a folder with the same files, and all compile and are tested on every host; walks are those of the machine.
+//! x86-64 and AArch64 have call frame information in `.eh_frame`, 32-bit Arm has instructions of its own in
+//! `.ARM.exidx` and `.ARM.extab`. Where there is none, frame pointers are followed: rbp, x29, r7 in T32 code and r11 in A32
+//! code.
+//!
 //! # What it can't know
 //! Code without CFI and without frame pointers ends the stack, or leads it astray: its frame is marked as a
 //! [guess](FrameFlags::GUESS), and what lies rootward of it is only as good as that. CFI that is wrong, as in some
-//! hand-written assembly, is believed.
+//! hand-written assembly, is believed. On 32-bit Arm `EXIDX_CANTUNWIND` ends a stack as a root does: linkers say it of code
+//! without tables, and libraries of the first frame of a thread. CFI of AArch64 that says that return addresses are signed
+//! with the second key counts as none, since its reader doesn't know that letter.
 //!
 //! # Cost
 //! `examples/ns_per_frame.rs` measures it. `examples/rule_kinds.rs` counts the call sites of libraries that need more
@@ -47,10 +55,21 @@
 
 extern crate alloc;
 
+#[cfg_attr(
+    not(target_arch = "aarch64"),
+    expect(dead_code, unused_imports, reason = "walks are those of this machine; the rest is for its tests")
+)]
+pub mod aarch64;
+#[cfg_attr(
+    not(target_arch = "arm"),
+    expect(dead_code, unused_imports, reason = "walks are those of this machine; the rest is for its tests")
+)]
+pub mod arm;
 mod cache;
 mod cfi;
 mod chain;
 mod error;
+mod frame_pointer;
 mod memo;
 mod memory;
 mod module;
@@ -58,20 +77,30 @@ mod probe;
 mod recent;
 mod resolve;
 mod stack;
+mod start;
 mod tree;
 mod walker;
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    expect(dead_code, unused_imports, reason = "walks are those of this machine; the rest is for its tests")
+)]
 pub mod x86_64;
 mod zeroed;
 
 // The one place where an instruction set is chosen.
+#[cfg(target_arch = "aarch64")]
+use aarch64 as native;
+#[cfg(target_arch = "arm")]
+use arm as native;
 #[cfg(target_arch = "x86_64")]
 use x86_64 as native;
 
 pub use cfi::CfiScratch;
 pub use error::Error;
 pub use module::{ModuleInfo, ModuleTable, ProgramHeader};
-pub use native::{FullState, Registers, RuleKind, Start, UnwindRule};
+pub use native::{FullState, Registers, RuleKind, UnwindRule};
 pub use resolve::{FullStep, Outcome, Resolver, RuleEntry, TableResolver};
 pub use stack::StackMemory;
+pub use start::Start;
 pub use tree::{Frame, FrameFlags, NodeId, Sink, StackTree};
 pub use walker::{Config, End, Walker};

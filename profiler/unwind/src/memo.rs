@@ -6,9 +6,10 @@
 
 use crate::Error;
 use crate::memory::read_word;
-use crate::native::{Cursor, prefetch};
+use crate::native::{plain, prefetch};
 use crate::recent::Leaf;
 use crate::stack::{Range, StackMemory};
+use crate::start::Cursor;
 use crate::tree::{Frame, FrameFlags, FrameKey, Interner, NodeId, Sink, Stack};
 use crate::zeroed::{Zeroable, zeroed};
 use alloc::vec::Vec;
@@ -67,7 +68,7 @@ impl Record {
     }
 
     fn key(&self) -> FrameKey {
-        FrameKey::new(self.pc, self.flags)
+        FrameKey::new(plain(self.pc), self.flags)
     }
 
     /// Whether a frame at this pc and sp is this one, if it has the same frame pointer or none that matters.
@@ -235,7 +236,7 @@ impl Path {
             let (pc, flags, known) = (record.pc, record.flags, record.module);
             stack = tree.child(stack, record.key(), record.hash, || {
                 let module = if known == UNKNOWN { module_of(pc) } else { known };
-                Frame { pc, module, flags }
+                Frame { pc: plain(pc), module, flags }
             });
             record.node = stack.node;
             record.hash = stack.hash;

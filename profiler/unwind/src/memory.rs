@@ -10,19 +10,22 @@ use gimli::{EndianSlice, NativeEndian};
 /// Bytes of a mapped module, as gimli reads them.
 pub(crate) type Slice = EndianSlice<'static, NativeEndian>;
 
+/// The bytes of a word of this machine.
+pub(crate) const WORD: u64 = size_of::<usize>() as u64;
+
 /// The word at `address`, which need not be aligned.
 ///
 /// # Safety
-/// The 8 bytes at `address` can be read.
+/// The [`WORD`] bytes at `address` can be read.
 #[inline(always)]
 pub(crate) unsafe fn read_word(address: u64) -> u64 {
     #[repr(C, packed)]
     #[derive(Clone, Copy)]
-    struct Unaligned(u64);
+    struct Unaligned(usize);
     let pointer = core::ptr::with_exposed_provenance::<Unaligned>(address as usize);
     // SAFETY: the caller promises that the bytes can be read; the type needs no alignment. The read is volatile since
     // the memory belongs to code that the compiler does not see.
-    unsafe { pointer.read_volatile() }.0
+    unsafe { pointer.read_volatile() }.0 as u64
 }
 
 /// The bytes from `start` to `end`.

@@ -23,6 +23,7 @@ pub struct ProgramHeader {
 
 const PT_LOAD: u32 = 1;
 const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
+const PT_ARM_EXIDX: u32 = 0x7000_0001;
 const PF_X: u32 = 1;
 const PF_R: u32 = 4;
 
@@ -63,6 +64,7 @@ pub(crate) struct Module {
     /// Base of text-relative pointers: the start of the first executable segment.
     pub(crate) text: u64,
     pub(crate) eh_frame_hdr: Option<Span>,
+    pub(crate) arm_exidx: Option<Span>,
     /// The readable, file-backed parts of the segments: where `.eh_frame` may lie.
     readable: Vec<Span>,
 }
@@ -74,6 +76,12 @@ impl Module {
     pub(crate) fn rest_of_segment(&self, address: u64) -> Option<Span> {
         let segment = self.readable.iter().find(|s| s.contains(address))?;
         Some(Span { start: address, end: segment.end })
+    }
+
+    /// What of a table is mapped: one that lies outside is not worth a fault.
+    fn mapped(&self, table: Span) -> Option<Span> {
+        let rest = self.rest_of_segment(table.start)?;
+        Some(Span { start: table.start, end: table.end.min(rest.end) })
     }
 }
 
@@ -96,11 +104,20 @@ impl ModuleTable {
         for info in modules {
             let at = |vaddr: u64| info.bias.wrapping_add(vaddr);
             let index = table.modules.len() as u32;
-            let mut module = Module { id: info.id, text: u64::MAX, eh_frame_hdr: None, readable: Vec::new() };
+            let mut module = Module {
+                id: info.id,
+                text: u64::MAX,
+                eh_frame_hdr: None,
+                arm_exidx: None,
+                readable: Vec::new(),
+            };
             for header in info.phdrs {
                 let start = at(header.p_vaddr);
-                if header.p_type == PT_GNU_EH_FRAME {
-                    module.eh_frame_hdr = Some(Span { start, end: start.saturating_add(header.p_memsz) });
+                let whole = Span { start, end: start.saturating_add(header.p_memsz) };
+                match header.p_type {
+                    PT_GNU_EH_FRAME => module.eh_frame_hdr = Some(whole),
+                    PT_ARM_EXIDX => module.arm_exidx = Some(whole),
+                    _ => {}
                 }
                 if header.p_type != PT_LOAD || header.p_memsz == 0 {
                     continue;
@@ -113,15 +130,10 @@ impl ModuleTable {
                     let len = header.p_filesz.min(header.p_memsz);
                     module.readable.push(Span { start, end: start.saturating_add(len) });
                 }
-                let span = Span { start, end: start.saturating_add(header.p_memsz) };
-                table.segments.push(Segment { span, module: index, executable });
+                table.segments.push(Segment { span: whole, module: index, executable });
             }
-            // A header that lies outside what is mapped is not worth a fault.
-            let hdr = module.eh_frame_hdr.take();
-            module.eh_frame_hdr = hdr.and_then(|h| {
-                let rest = module.rest_of_segment(h.start)?;
-                Some(Span { start: h.start, end: h.end.min(rest.end) })
-            });
+            module.eh_frame_hdr = module.eh_frame_hdr.and_then(|span| module.mapped(span));
+            module.arm_exidx = module.arm_exidx.and_then(|span| module.mapped(span));
             table.modules.push(module);
         }
         table.segments.sort_unstable_by_key(|s| s.span.start);

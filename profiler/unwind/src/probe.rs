@@ -1,9 +1,9 @@
 //! Asks the kernel whether memory can be read.
 //!
 //! # Safety
-//! The system call made here passes addresses that may be bad. It relies on the kernel to answer `EFAULT` for
-//! these, and on an invalid `how` so that a good address changes nothing. Linux does so. An emulator of Linux that
-//! looks at `how` first, as qemu-user does, makes every page seem readable: there, a broken chain can fault.
+//! The system call made here passes addresses that may be bad. It relies on the kernel to answer `EFAULT` for these,
+//! and on wakes and moves of no thread to change nothing at a good address. Linux does so, and emulators of it, which
+//! pass a futex on, do too; calls with a structure that emulators translate answer for some that they didn't look at.
 
 use syscalls::{Errno, Sysno};
 
@@ -18,17 +18,15 @@ pub(crate) fn page_of(address: u64) -> u64 {
 
 /// Whether the page that holds `address` can be read.
 ///
-/// `rt_sigprocmask` copies the set from the address before it looks at `how`: `EINVAL` means that the copy worked.
-/// Any other answer (a filter that refuses the call) counts as unreadable.
+/// `FUTEX_CMP_REQUEUE` compares the word at the address with a value, and if they are equal moves none of its waiters:
+/// either answer means that the word was read. Any other one (a filter that refuses the call) counts as unreadable.
 #[cold]
 pub(crate) fn page_is_readable(address: u64) -> bool {
-    const NOT_A_HOW: usize = 0x7fff;
-    const SET_BYTES: usize = 8;
-    // SAFETY: the kernel reads 8 bytes at the address or answers EFAULT; with this `how` it writes nothing.
-    let answer = unsafe {
-        syscalls::syscall!(Sysno::rt_sigprocmask, NOT_A_HOW, page_of(address) as usize, 0usize, SET_BYTES)
-    };
-    answer == Err(Errno::EINVAL)
+    const CMP_REQUEUE_PRIVATE: usize = 4 | 128;
+    let Ok(page) = usize::try_from(page_of(address)) else { return false };
+    // SAFETY: the kernel reads 4 bytes at the address or answers EFAULT; no thread is woken or moved.
+    let answer = unsafe { syscalls::syscall!(Sysno::futex, page, CMP_REQUEUE_PRIVATE, 0, 0, page, 0) };
+    matches!(answer, Ok(0) | Err(Errno::EAGAIN))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use crate::cfi::CfiScratch;
 use crate::module::ModuleTable;
-use crate::native::{FullState, UnwindRule};
+use crate::native::{self, FullState, UnwindRule};
 use crate::stack::StackMemory;
 use crate::tree::FrameFlags;
 
@@ -46,6 +46,24 @@ pub trait Resolver {
 
     /// Makes a full step: all callee-saved registers are tracked, expressions are evaluated.
     fn step(&mut self, state: &mut FullState, stack: &mut StackMemory) -> FullStep;
+}
+
+impl ModuleTable {
+    /// The rule for the frame at `pc`.
+    ///
+    /// Off the hot path: parses unwind information, may allocate, and asks the kernel whether a pc outside all modules
+    /// is mapped.
+    pub fn rule(&self, scratch: &mut CfiScratch, pc: u64, is_return_address: bool) -> RuleEntry {
+        let (rule, module_id) = native::rule(self, scratch, pc, is_return_address);
+        RuleEntry { rule, module_id }
+    }
+
+    /// Moves `state` to the caller.
+    ///
+    /// Off the hot path: parses unwind information and may allocate.
+    pub fn step(&self, scratch: &mut CfiScratch, state: &mut FullState, stack: &mut StackMemory) -> FullStep {
+        native::full_step(self, scratch, state, stack)
+    }
 }
 
 /// A resolver over a table that nobody else changes.

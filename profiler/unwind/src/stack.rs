@@ -6,10 +6,9 @@
 //! frames. Once a frame was found by guessing, this no longer holds and each page is probed again
 //! ([`StackMemory::distrust`]).
 
-use crate::memory::read_word;
+use crate::memory::{WORD, read_word};
 use crate::probe::{PAGE, page_is_readable, page_of};
 
-const WORD: u64 = 8;
 /// How many stacks of a context are remembered besides the one in use.
 const OTHERS: usize = 3;
 /// How far below a known range a new stack pointer may lie to be taken as the same stack.

@@ -4,12 +4,11 @@ use crate::Error;
 use crate::cache::RuleCache;
 use crate::chain::Chains;
 use crate::memo::{Memo, MemoEnd, Path, UNKNOWN};
-use crate::native::{
-    Cursor, FramePointer, FullState, PackedRule, Registers, RuleKind, Start, step, step_by_frame_pointer,
-};
+use crate::native::{FramePointer, FullState, PackedRule, Registers, RuleKind, step, step_by_frame_pointer};
 use crate::recent::Recent;
 use crate::resolve::{Outcome, Resolver};
 use crate::stack::StackMemory;
+use crate::start::{Cursor, Start};
 use crate::tree::{Frame, FrameFlags, FrameKey, Interner, NodeId, Sink, Stack, StackTree};
 
 /// How much a [`Walker`] may see and hold.
@@ -177,7 +176,7 @@ impl Gatherer {
     #[inline(always)]
     fn recent_walk(&mut self, start: &impl Start) -> Option<NodeId> {
         let range = self.stack.range_at(start.sp())?;
-        let node = self.recent.find(start.pc(), start.sp(), start.bp(), range)?;
+        let node = self.recent.find(start.pc(), start.sp(), start.fp(), range)?;
         self.last_end = End::Root;
         Some(node)
     }
@@ -256,7 +255,7 @@ impl Gatherer {
     #[inline(always)]
     fn gather(&mut self, start: &impl Start, mut memo_at: usize, resolver: &mut impl Resolver) -> Gathered {
         // Scalars, so that they stay in registers: a cursor in memory is written by words and read by pairs.
-        let (mut pc, mut sp, mut fp) = (start.pc(), start.sp(), FramePointer::known(start.bp()));
+        let (mut pc, mut sp, mut fp) = (start.pc(), start.sp(), FramePointer::known(start.fp()));
         self.path.clear();
         self.stack.begin(sp);
         let chain = Chains::of(pc, sp);
@@ -308,7 +307,7 @@ impl Gatherer {
                     rule
                 }
             };
-            let ignores_fp = rule.ignores_bp();
+            let ignores_fp = rule.ignores_fp();
             if !ignores_fp {
                 if rule.is(RuleKind::NotCode) && self.path.len() != 0 {
                     return ended(MemoEnd::Open);
@@ -387,7 +386,7 @@ impl Gatherer {
         tree: &mut Interner<'_, impl Sink>,
     ) -> NodeId {
         self.path.clear();
-        self.stack.begin(registers.sp);
+        self.stack.begin(registers.sp());
         let mut state = FullState::new(&registers);
         let end = loop {
             let at = Cursor { pc: state.pc(), sp: state.sp(), fp: 0 };

@@ -2,70 +2,26 @@
 
 use super::registers::{RBP, RSP};
 use super::rule::{FrameRegister, RuleKind, UnwindRule};
-use crate::cfi::{CfiScratch, Row, operations, with_row};
-use crate::module::{Module, ModuleTable};
-use crate::probe::page_is_readable;
-use crate::resolve::RuleEntry;
+use crate::cfi::{CfiScratch, NoCfi, Row, operations};
+use crate::module::ModuleTable;
 use gimli::{CfaRule, Operation, RegisterRule, UnwindExpression};
 
-/// How code that is not in a module, or has no CFI, is treated.
-pub(super) enum NoCfi {
-    /// In a module, or at least in memory: follow the frame pointer.
-    FramePointer(u32),
-    /// A return address that no call pushed: it is the first byte of a function, and no code lies before it. The
-    /// stack of a coroutine begins so (`__start_context` of makecontext).
-    MadeUp(u32),
-    /// No code can be here.
-    NotCode,
-}
-
-impl ModuleTable {
-    /// The rule for the frame at `pc`.
-    ///
-    /// Off the hot path: parses CFI, may allocate, and asks the kernel whether a pc outside all modules is mapped.
-    pub fn rule(&self, scratch: &mut CfiScratch, pc: u64, is_return_address: bool) -> RuleEntry {
-        let compiled = self.with_row_at(scratch, pc, is_return_address, |module, row| RuleEntry {
-            rule: compile(&row),
-            module_id: module.id,
-        });
-        compiled.unwrap_or_else(|| match self.without_cfi(scratch, pc, is_return_address) {
-            NoCfi::MadeUp(module_id) => RuleEntry { rule: UnwindRule::ROOT, module_id },
-            NoCfi::FramePointer(module_id) => RuleEntry { rule: UnwindRule::FRAME_POINTER, module_id },
-            NoCfi::NotCode => RuleEntry { rule: UnwindRule::NOT_CODE, module_id: 0 },
-        })
-    }
-
-    /// Shows the row for `pc` to `found`.
-    ///
-    /// The trap: a return address may be the first byte after its function, when the call does not return. So the
-    /// call is looked up instead.
-    pub(super) fn with_row_at<R>(
-        &self,
-        scratch: &mut CfiScratch,
-        pc: u64,
-        is_return_address: bool,
-        found: impl FnOnce(&Module, Row<'_>) -> R,
-    ) -> Option<R> {
-        let address = pc.wrapping_sub(u64::from(is_return_address));
-        let module = self.code_at(address)?;
-        with_row(module, scratch, address, |row| found(module, row))
-    }
-
-    /// What a frame is whose pc has no CFI.
-    pub(super) fn without_cfi(&self, scratch: &mut CfiScratch, pc: u64, is_return_address: bool) -> NoCfi {
-        if let Some(module) = self.code_at(pc) {
-            let starts_here = with_row(module, scratch, pc, |row| row.fde.initial_address() == pc);
-            if is_return_address && starts_here == Some(true) {
-                return NoCfi::MadeUp(module.id);
-            }
-            return NoCfi::FramePointer(module.id);
-        }
-        // A module's data is never code; other memory may be a JIT compiler's.
-        if self.module_at(pc).is_some() || !page_is_readable(pc) {
-            return NoCfi::NotCode;
-        }
-        NoCfi::FramePointer(0)
-    }
+/// The rule for the frame at `pc`, and the id of its module.
+///
+/// Off the hot path: parses CFI, may allocate, and asks the kernel whether a pc outside all modules is mapped.
+pub(crate) fn rule(
+    table: &ModuleTable,
+    scratch: &mut CfiScratch,
+    pc: u64,
+    is_return_address: bool,
+) -> (UnwindRule, u32) {
+    let compiled =
+        table.with_row_at(scratch, pc, is_return_address, |module, row| (compile(&row), module.id));
+    compiled.unwrap_or_else(|| match table.without_cfi(scratch, pc, is_return_address) {
+        NoCfi::MadeUp(module_id) => (UnwindRule::ROOT, module_id),
+        NoCfi::FramePointer(module_id) => (UnwindRule::FRAME_POINTER, module_id),
+        NoCfi::NotCode => (UnwindRule::NOT_CODE, 0),
+    })
 }
 
 fn compile(row: &Row<'_>) -> UnwindRule {

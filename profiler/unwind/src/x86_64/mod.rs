@@ -6,15 +6,25 @@
 
 mod compile;
 mod full;
+#[cfg(target_arch = "x86_64")]
 mod prefetch;
 mod registers;
 mod rule;
 mod step;
 
+pub(crate) use crate::frame_pointer::FramePointer;
+pub(crate) use compile::rule;
 pub use full::FullState;
+pub(crate) use full::full_step;
+#[cfg(target_arch = "x86_64")]
 pub(crate) use prefetch::prefetch;
-pub(crate) use registers::Cursor;
-pub use registers::{Registers, Start};
+pub use registers::Registers;
 pub(crate) use rule::PackedRule;
 pub use rule::{FrameRegister, RuleKind, UnwindRule};
-pub(crate) use step::{FramePointer, step, step_by_frame_pointer};
+pub(crate) use step::{step, step_by_frame_pointer};
+
+/// The address of an instruction, as a frame has it.
+#[inline(always)]
+pub(crate) fn plain(pc: u64) -> u64 {
+    pc
+}

@@ -1,5 +1,6 @@
 //! The registers that a walk starts from, and their DWARF numbers.
 
+use crate::start::Cursor;
 use gimli::Register;
 
 /// DWARF numbers (System V ABI for AMD64, figure 3.36).
@@ -30,43 +31,9 @@ pub struct Registers {
     pub r15: u64,
 }
 
-/// A frame as the fast rules see it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Cursor {
-    pub(crate) pc: u64,
-    pub(crate) sp: u64,
-    pub(crate) fp: u64,
-}
-
-/// Where a walk starts: what of [`Registers`] the fast rules need, and the rest when it is asked for.
-pub trait Start {
-    #[expect(missing_docs, reason = "registers by their own names")]
-    fn pc(&self) -> u64;
-    #[expect(missing_docs, reason = "registers by their own names")]
-    fn sp(&self) -> u64;
-    #[expect(missing_docs, reason = "registers by their own names")]
-    fn bp(&self) -> u64;
-    /// All of them. Off the hot path.
-    fn registers(&self) -> Registers;
-}
-
-impl Start for Registers {
+impl Registers {
     #[inline(always)]
-    fn pc(&self) -> u64 {
-        self.pc
-    }
-
-    #[inline(always)]
-    fn sp(&self) -> u64 {
-        self.sp
-    }
-
-    #[inline(always)]
-    fn bp(&self) -> u64 {
-        self.bp
-    }
-
-    fn registers(&self) -> Registers {
-        *self
+    pub(crate) fn cursor(&self) -> Cursor {
+        Cursor { pc: self.pc, sp: self.sp, fp: self.bp }
     }
 }

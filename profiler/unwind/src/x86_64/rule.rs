@@ -89,7 +89,7 @@ impl PackedRule {
 
     /// `CFA = sp + offset`, and the caller's bp is saved in the frame: the caller follows from pc, sp and the stack alone.
     #[inline(always)]
-    pub(crate) fn ignores_bp(self) -> bool {
+    pub(crate) fn ignores_fp(self) -> bool {
         const IGNORES: u16 = RuleKind::Sp as u16 | ((FrameRegister::AtCfa as u16) << 8);
         self.0 as u16 == IGNORES
     }
@@ -119,7 +119,7 @@ mod tests {
                 {
                     let packed = PackedRule::new(UnwindRule { kind, bp, bp_offset, cfa_offset });
                     assert!(packed.is(kind) && packed.finds_bp(bp));
-                    assert_eq!(packed.ignores_bp(), kind == RuleKind::Sp && bp == FrameRegister::AtCfa);
+                    assert_eq!(packed.ignores_fp(), kind == RuleKind::Sp && bp == FrameRegister::AtCfa);
                     assert_eq!(packed.cfa_offset(), i64::from(cfa_offset) as u64);
                     assert_eq!(packed.bp_offset(), i64::from(bp_offset) as u64);
                 }

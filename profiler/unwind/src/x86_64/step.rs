@@ -1,53 +1,12 @@
 //! From a frame to its caller by a fast rule. The inner loop of a walk.
 
-use super::registers::Cursor;
 use super::rule::{FrameRegister, PackedRule, RuleKind};
+use crate::frame_pointer::{FramePointer, LARGEST_GUESSED_FRAME, read};
 use crate::memo::Words;
 use crate::stack::StackMemory;
+use crate::start::Cursor;
 
 const WORD: u64 = 8;
-/// A guess that would make a frame larger than this is not believed.
-const LARGEST_GUESSED_FRAME: u64 = 1 << 20;
-
-/// The frame pointer of a frame. Where a callee saved it, it is read only when a step needs it: most code uses the
-/// register for anything, saves it, and never asks what it was.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct FramePointer {
-    /// Of no meaning while it has to be read.
-    value: u64,
-    /// Where it is saved, as long as it was not read; else 0.
-    slot: u64,
-}
-
-impl FramePointer {
-    #[inline(always)]
-    pub(crate) fn known(value: u64) -> Self {
-        FramePointer { value, slot: 0 }
-    }
-
-    /// What it was last known to be: its value, unless no step from here reads it.
-    #[inline(always)]
-    pub(crate) fn value(self) -> u64 {
-        self.value
-    }
-
-    /// Reads it if that was not done yet. False where that can't be done.
-    ///
-    /// The word is one of those that were read to leave the callee, so this comes before the frame goes to the path.
-    #[inline(always)]
-    pub(crate) fn settle(&mut self, stack: &mut StackMemory, words: &mut Words) -> bool {
-        if self.slot == 0 {
-            return true;
-        }
-        match read(self.slot, stack, words) {
-            Some(value) => {
-                *self = Self::known(value);
-                true
-            }
-            None => false,
-        }
-    }
-}
 
 /// The pc and the sp of the caller's frame, by a rule of kind `Sp`, `Bp` or `BpDeref`; `None` where it can't be found
 /// and for other kinds. A caller at pc 0 is the end of the stack.
@@ -66,9 +25,9 @@ pub(crate) fn step(
     let cfa = if rule.is(RuleKind::Sp) {
         sp.wrapping_add(rule.cfa_offset())
     } else if rule.is(RuleKind::Bp) {
-        fp.value.wrapping_add(rule.cfa_offset())
+        fp.value().wrapping_add(rule.cfa_offset())
     } else if rule.is(RuleKind::BpDeref) {
-        read(fp.value.wrapping_add(rule.cfa_offset()), stack, words)?
+        read(fp.value().wrapping_add(rule.cfa_offset()), stack, words)?
     } else {
         return None;
     };
@@ -78,9 +37,9 @@ pub(crate) fn step(
     let pc = read(cfa.wrapping_sub(WORD), stack, words)?;
     if rule.finds_bp(FrameRegister::AtCfa) {
         // Not 0: the word before the CFA was read, and the offset has 16 bits. Linux maps nothing that low.
-        fp.slot = cfa.wrapping_add(rule.bp_offset());
+        fp.is_at(cfa.wrapping_add(rule.bp_offset()));
     } else if rule.finds_bp(FrameRegister::AtBp) {
-        *fp = FramePointer::known(read(fp.value.wrapping_add(rule.bp_offset()), stack, words)?);
+        *fp = FramePointer::known(read(fp.value().wrapping_add(rule.bp_offset()), stack, words)?);
     }
     Some((pc, cfa))
 }
@@ -107,11 +66,4 @@ pub(crate) fn step_by_frame_pointer(
     let caller_fp = read(fp, stack, words)?;
     let pc = read(fp.wrapping_add(WORD), stack, words)?;
     Some(Cursor { pc, sp: fp.wrapping_add(2 * WORD), fp: caller_fp })
-}
-
-#[inline(always)]
-fn read(address: u64, stack: &mut StackMemory, words: &mut Words) -> Option<u64> {
-    let value = stack.read(address)?;
-    words.push(address, value);
-    Some(value)
 }

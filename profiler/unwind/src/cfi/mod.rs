@@ -3,6 +3,9 @@
 //! # Safety
 //! Slices of mapped memory are made here; see [`memory`](crate::memory) for what that relies on.
 
+mod columns;
+mod place;
+
 use crate::memory::{Slice, mapped_slice};
 use crate::module::Module;
 use gimli::{
@@ -10,6 +13,10 @@ use gimli::{
     UnwindTableRow,
 };
 
+pub(crate) use columns::{Columns, Names};
+pub(crate) use place::NoCfi;
+
+/// CFI is what the 64-bit instruction sets have.
 const ADDRESS_BYTES: u8 = 8;
 
 /// Memory that parsing needs, kept from one lookup to the next.

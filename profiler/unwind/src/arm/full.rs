@@ -1,0 +1,203 @@
+//! From a frame to its caller by all that the tables say: every register is tracked.
+//!
+//! Signal frames, functions that a signal stopped and hand-written assembly need this.
+
+use super::frame_pointers::FramePointer;
+use super::opcode::{NoOpcode, Opcode, next};
+use super::registers::{LR, PC, R4, R7, R11, Registers, SP};
+use super::step::step_by_frame_pointer;
+use super::table::{Entry, Program};
+use super::{plain, signal};
+use crate::cfi::CfiScratch;
+use crate::memo::Words;
+use crate::module::ModuleTable;
+use crate::probe::page_is_readable;
+use crate::resolve::{FullStep, Outcome};
+use crate::stack::StackMemory;
+use crate::start::Cursor;
+use crate::tree::FrameFlags;
+
+/// All registers of a frame, as far as they are known.
+#[derive(Clone, Copy, Debug)]
+pub struct FullState {
+    registers: [Option<u32>; 16],
+    exact: bool,
+}
+
+impl FullState {
+    /// The state of the first frame of a walk.
+    pub fn new(start: &Registers) -> Self {
+        let mut registers = [None; 16];
+        for (slot, value) in registers.iter_mut().skip(R4).zip(start.r4) {
+            *slot = Some(value);
+        }
+        (registers[SP], registers[PC]) = (Some(start.sp), Some(start.pc));
+        FullState { registers, exact: false }
+    }
+
+    /// Where the frame is.
+    pub fn pc(&self) -> u64 {
+        self.registers[PC].unwrap_or(0).into()
+    }
+
+    /// The frame's stack pointer.
+    pub fn sp(&self) -> u64 {
+        self.registers[SP].unwrap_or(0).into()
+    }
+
+    /// Whether the pc is that of an instruction that a signal stopped.
+    pub fn is_exact(&self) -> bool {
+        self.exact
+    }
+
+    pub(super) fn frame_pointers(&self) -> u64 {
+        FramePointer::pair(self.registers[R7].unwrap_or(0), self.registers[R11].unwrap_or(0))
+    }
+
+    /// Goes on at a frame of which no more is known.
+    fn move_to(&mut self, caller: Cursor) {
+        let fp = FramePointer::known(caller.fp);
+        for (register, value) in [(SP, caller.sp), (PC, caller.pc), (R7, fp.r7()), (R11, fp.r11())] {
+            self.registers[register] = Some(value as u32);
+        }
+        self.registers[LR] = None;
+        self.exact = false;
+    }
+
+    /// Goes on where a signal stopped the thread. `None` where its frame can't be read.
+    fn leave_signal(&mut self, saved: signal::Saved, stack: &mut StackMemory) -> Option<Outcome> {
+        let mut registers = [None; 16];
+        for (number, register) in (0..).zip(registers.iter_mut()) {
+            *register = Some(stack.read(saved.register(number))? as u32);
+        }
+        let is_t32 = stack.read(saved.status())? & signal::T32 != 0;
+        registers[PC] = registers[PC].map(|pc| pc | u32::from(is_t32));
+        (self.registers, self.exact) = (registers, true);
+        Some(if plain(self.pc()) == 0 { Outcome::Root } else { Outcome::Next })
+    }
+
+    /// Follows the instructions (EHABI32, section 10.3). `None` where a word can't be read, or they lead nowhere.
+    fn leave(&mut self, program: &Program, stack: &mut StackMemory) -> Option<Left> {
+        let mut bytes = program.bytes();
+        let mut caller = *self;
+        caller.exact = false;
+        let (mut vsp, mut pc) = (self.registers[SP]?, None);
+        let mut popped = 0;
+        loop {
+            match next(&mut bytes) {
+                Ok(Opcode::Finish) => break,
+                Ok(Opcode::Nothing) => {}
+                Ok(Opcode::Add(n)) => vsp = vsp.wrapping_add_signed(n),
+                Ok(Opcode::Skip(n)) => vsp = vsp.wrapping_add(n),
+                Ok(Opcode::Set(register)) => vsp = (*caller.registers.get(usize::from(register))?)?,
+                Ok(Opcode::Pop(mask)) => {
+                    for (register, slot) in caller.registers.iter_mut().enumerate() {
+                        if mask & (1 << register) != 0 {
+                            *slot = Some(stack.read(vsp.into())? as u32);
+                            vsp = vsp.wrapping_add(4);
+                        }
+                    }
+                    if mask & (1 << SP) != 0 {
+                        vsp = caller.registers[SP]?;
+                    }
+                    if mask & (1 << PC) != 0 {
+                        pc = caller.registers[PC];
+                    }
+                    popped |= mask;
+                }
+                Err(NoOpcode::Refused) => return Some(Left::Ended),
+                Err(NoOpcode::Unknown) => return None,
+            }
+        }
+        // Whoever gives both back returns to what was stopped, not to a caller: a signal's trampoline.
+        caller.exact = popped & (1 << SP) != 0 && popped & (1 << PC) != 0;
+        caller.registers[SP] = Some(vsp);
+        caller.registers[PC] = Some(pc.or(caller.registers[LR])?);
+        if !caller.exact {
+            // What a callee leaves there is its own affair.
+            caller.registers[LR] = None;
+        }
+        // Outside signal frames a caller lies above; without progress the walk would not end. A leaf that saved
+        // nothing has no frame.
+        let leaf = self.exact && caller.sp() == self.sp();
+        if !caller.exact && !leaf && caller.sp() <= self.sp() {
+            return None;
+        }
+        *self = caller;
+        Some(Left::ToCaller)
+    }
+}
+
+/// What became of a program.
+enum Left {
+    ToCaller,
+    Ended,
+}
+
+/// Moves `state` to the caller.
+///
+/// Off the hot path: reads tables.
+pub(crate) fn full_step(
+    table: &ModuleTable,
+    _: &mut CfiScratch,
+    state: &mut FullState,
+    stack: &mut StackMemory,
+) -> FullStep {
+    let flags = if state.exact { FrameFlags::EXACT } else { FrameFlags::NONE };
+    let pc = state.pc();
+    let address = plain(pc).wrapping_sub(u64::from(!state.exact));
+    let found = table.arm_entry(address);
+    let module_id = found.as_ref().map_or(0, |(module, _)| module.id);
+    let entry = match found {
+        Some((_, entry)) => entry,
+        None if table.module_at(address).is_some() || !page_is_readable(address) => {
+            return FullStep { outcome: Outcome::NotCode, module_id, flags };
+        }
+        None => None,
+    };
+    if let Some(Entry::Program(program)) = entry {
+        let outcome = match state.leave(&program, stack) {
+            Some(Left::ToCaller) if plain(state.pc()) == 0 => Outcome::Root,
+            Some(Left::ToCaller) => Outcome::Next,
+            Some(Left::Ended) => Outcome::Root,
+            None => Outcome::Stuck,
+        };
+        let signal =
+            if state.exact && outcome == Outcome::Next { FrameFlags::SIGNAL } else { FrameFlags::NONE };
+        return FullStep { outcome, module_id, flags: flags | signal };
+    }
+    if let Some(saved) = signal::saved(pc, state.sp()) {
+        let outcome = state.leave_signal(saved, stack).unwrap_or(Outcome::Stuck);
+        return FullStep { outcome, module_id, flags: flags | FrameFlags::SIGNAL };
+    }
+    match entry {
+        Some(Entry::CantUnwind) => FullStep { outcome: Outcome::Root, module_id, flags },
+        Some(_) => FullStep { outcome: Outcome::Stuck, module_id, flags },
+        None => {
+            let outcome = guess(table, state, stack);
+            FullStep { outcome, module_id, flags: flags | FrameFlags::GUESS }
+        }
+    }
+}
+
+fn guess(table: &ModuleTable, state: &mut FullState, stack: &mut StackMemory) -> Outcome {
+    let at = Cursor { pc: state.pc(), sp: state.sp(), fp: state.frame_pointers() };
+    if state.exact {
+        // Stopped in code without an entry, perhaps before it made a frame: the return address is then in its
+        // register.
+        if let Some(link) = state.registers[LR].map(u64::from)
+            && table.is_code(plain(link))
+        {
+            state.move_to(Cursor { pc: link, ..at });
+            return Outcome::Next;
+        }
+    }
+    match step_by_frame_pointer(at, stack, &mut Words::none()) {
+        Some(caller) if plain(caller.pc) == 0 => Outcome::Root,
+        Some(caller) => {
+            state.move_to(caller);
+            Outcome::Next
+        }
+        None => Outcome::Stuck,
+    }
+}

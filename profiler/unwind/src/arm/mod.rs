@@ -1,0 +1,37 @@
+//! 32-bit Arm, A32 and T32 code alike, EHABI.
+//!
+//! The files are those of [`x86_64`](crate::x86_64) and, since unwind information isn't CFI here, `table` (the entry for
+//! a pc in `.ARM.exidx` and `.ARM.extab`), `opcode` (what its bytes mean), `frame_pointers` (there are two) and `signal`.
+//!
+//! In a walk bit 0 of a pc says that the code there is T32; frames have addresses without it.
+
+mod compile;
+mod frame_pointers;
+mod full;
+mod opcode;
+#[cfg(target_arch = "arm")]
+mod prefetch;
+mod registers;
+mod rule;
+mod signal;
+mod step;
+mod table;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use compile::rule;
+pub(crate) use frame_pointers::FramePointer;
+pub use full::FullState;
+pub(crate) use full::full_step;
+#[cfg(target_arch = "arm")]
+pub(crate) use prefetch::prefetch;
+pub use registers::Registers;
+pub(crate) use rule::PackedRule;
+pub use rule::{RuleKind, UnwindRule};
+pub(crate) use step::{step, step_by_frame_pointer};
+
+/// The address of an instruction, as a frame has it.
+#[inline(always)]
+pub(crate) fn plain(pc: u64) -> u64 {
+    pc & !1
+}

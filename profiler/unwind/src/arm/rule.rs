@@ -1,0 +1,103 @@
+//! How to get from a frame to its caller, in eight bytes.
+
+/// Where the CFA is, or why there is none. The caller's sp is the CFA.
+#[repr(u8)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RuleKind {
+    /// No code can be at this pc.
+    NotCode = 0,
+    /// `CFA = sp + offset`
+    Sp,
+    /// `CFA = r7 + offset`: T32 code with frames of variable size.
+    R7,
+    /// `CFA = r11 + offset`: A32 code with frames of variable size.
+    R11,
+    /// The frame is the outermost one, or can't be unwound: `EXIDX_CANTUNWIND` says both.
+    Root,
+    /// There is no entry: r7 or r11 points at a frame record, which is checked, and a guess.
+    FramePointer,
+    /// Needs more than pc, sp, r7 and r11.
+    Full,
+}
+
+/// A rule for a pc. Places are in words below the CFA; 0 stands for a register that is what it was.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnwindRule {
+    /// Which kind of rule.
+    pub kind: RuleKind,
+    /// `pc = *(CFA - 4 * place)`. Not 0.
+    pub pc: u8,
+    /// `r7 = *(CFA - 4 * place)`
+    pub r7: u8,
+    /// `r11 = *(CFA - 4 * place)`
+    pub r11: u8,
+    /// The offset that `kind` takes.
+    pub cfa_offset: i32,
+}
+
+impl UnwindRule {
+    /// The outermost frame.
+    pub const ROOT: UnwindRule = Self::bare(RuleKind::Root);
+    /// A frame without an entry.
+    pub const FRAME_POINTER: UnwindRule = Self::bare(RuleKind::FramePointer);
+    /// A frame that takes a full step.
+    pub const FULL: UnwindRule = Self::bare(RuleKind::Full);
+    /// Not a frame.
+    pub const NOT_CODE: UnwindRule = Self::bare(RuleKind::NotCode);
+
+    const fn bare(kind: RuleKind) -> Self {
+        UnwindRule { kind, pc: 0, r7: 0, r11: 0, cfa_offset: 0 }
+    }
+}
+
+const _: () = assert!(size_of::<UnwindRule>() == 8);
+
+/// A rule in one word, as the cache holds it: `kind`, `pc`, `r7`, `r11` and `cfa_offset` from the lowest bits up. Zero is
+/// a rule of kind `NotCode`.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PackedRule(u64);
+
+impl PackedRule {
+    pub(crate) const fn new(rule: UnwindRule) -> Self {
+        let places = (rule.pc as u64) << 8 | (rule.r7 as u64) << 16 | (rule.r11 as u64) << 24;
+        PackedRule(rule.kind as u64 | places | (rule.cfa_offset as u32 as u64) << 32)
+    }
+
+    #[inline(always)]
+    pub(crate) fn is(self, kind: RuleKind) -> bool {
+        self.0 as u8 == kind as u8
+    }
+
+    /// `CFA = sp + offset`, and both registers that may be a frame pointer are saved in the frame: the caller follows
+    /// from pc, sp and the stack alone.
+    #[inline(always)]
+    pub(crate) fn ignores_fp(self) -> bool {
+        self.is(RuleKind::Sp) && self.r7() != 0 && self.r11() != 0
+    }
+
+    /// Sign-extended, to be added.
+    #[inline(always)]
+    pub(crate) fn cfa_offset(self) -> u64 {
+        (self.0.cast_signed() >> 32).cast_unsigned()
+    }
+
+    /// How far below the CFA, in bytes.
+    #[inline(always)]
+    pub(crate) fn pc(self) -> u64 {
+        4 * u64::from((self.0 >> 8) as u8)
+    }
+
+    /// How far below the CFA, in bytes; 0 where it is what it was.
+    #[inline(always)]
+    pub(crate) fn r7(self) -> u64 {
+        4 * u64::from((self.0 >> 16) as u8)
+    }
+
+    /// How far below the CFA, in bytes; 0 where it is what it was.
+    #[inline(always)]
+    pub(crate) fn r11(self) -> u64 {
+        4 * u64::from((self.0 >> 24) as u8)
+    }
+}
