@@ -1,6 +1,7 @@
 //! The command line: one definition for parsing, help, completions and man pages.
 
 use crate::check::CheckArgs;
+use crate::control::{ListArgs, StatusArgs};
 use crate::diff::DiffArgs;
 use crate::export::ExportArgs;
 use crate::import::ImportArgs;
@@ -136,6 +137,10 @@ pub(crate) enum Command {
     /// malloc, calloc, realloc, free and their kin is recorded with its stack.
     #[command(after_help = RUN_EXAMPLES)]
     Run(RunArgs),
+    /// Say which programs are being recorded
+    List(ListArgs),
+    /// Say how the recording of a process stands
+    Status(StatusArgs),
     /// Say what a trace holds: totals, peak, leaks, and who allocates most
     #[command(after_help = REPORT_EXAMPLES)]
     Report(ReportArgs),

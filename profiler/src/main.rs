@@ -2,6 +2,7 @@
 
 mod check;
 mod cli;
+mod control;
 mod diff;
 mod export;
 mod import;
@@ -47,6 +48,8 @@ fn main() -> ExitCode {
         Command::Query(args) => query::run(&args).unwrap_or_else(|error| fail(error, 1)),
         Command::Diff(args) => diff::run(&args).unwrap_or_else(|error| fail(error, 1)),
         Command::Check(args) => check::run(&args).unwrap_or_else(|error| fail(error, 1)),
+        Command::List(args) => control::list(&args).unwrap_or_else(|error| fail(error, 1)),
+        Command::Status(args) => control::status(&args).unwrap_or_else(|error| fail(error, 1)),
         Command::Relocate(args) => relocate::run(&args).unwrap_or_else(|error| fail(error, 1)),
         Command::Header => cli::header(),
         Command::Completions { shell } => cli::completions(shell),

@@ -1,9 +1,12 @@
 //! The drain: finds processes as they join the session, empties their rings, ends their traces.
 
+mod asked;
+
 use super::identity::{ProcessId, describe};
 use super::recording::{Finished, Recording};
 use super::shared::{LIMIT, Segment, Session, futex_wait, futex_wake};
 use super::spawn::short_name;
+use crate::control::Desk;
 use grapnel_trace::Exit;
 use grapnel_trace::shared::segment_state;
 use std::collections::HashMap;
@@ -12,8 +15,8 @@ use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// The longest that a wake-up may be missed by: also the trace's resolution of time.
@@ -42,6 +45,8 @@ pub(crate) struct Orders {
     pub(crate) program_exit: Mutex<Option<(Exit, u64)>>,
     /// Nothing more is to be waited for.
     pub(crate) over: AtomicBool,
+    /// What clients ask for.
+    pub(crate) desk: Arc<Desk>,
 }
 
 /// The drain of a session.
@@ -124,6 +129,7 @@ impl<'a> Drain<'a> {
             if words != 0 {
                 self.tell();
             }
+            self.answer();
             if over {
                 self.end_dead();
                 break;

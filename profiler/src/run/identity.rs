@@ -29,6 +29,11 @@ impl ProcessId {
         Self { namespace: own_namespace(), pid }
     }
 
+    /// Its number, in its namespace.
+    pub(crate) fn pid(self) -> u32 {
+        self.pid
+    }
+
     pub(super) fn is_ours(self) -> bool {
         self.namespace == own_namespace()
     }

@@ -19,6 +19,8 @@ mod spawn;
 mod summary;
 mod wait;
 
+use crate::control::Server;
+use crate::opened::say;
 use clap::Args;
 use drain::{Drain, Orders, Outcome, Progress};
 use grapnel_trace::Exit;
@@ -183,7 +185,11 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, RunError> {
     };
     let orders = Orders::default();
     let progress = Progress::default();
+    // Who can't be asked records all the same.
+    let server = Server::start(&orders.desk)
+        .map_err(|error| say(&format!("note: no control of this recording: {error}")));
     let recorded = record(args, &session, child, output, &path, &orders, &progress);
+    drop(server);
     if matches!(recorded, Err(RunError::Exec { .. })) && !existed {
         // It was made for a program that never ran.
         let _ = std::fs::remove_file(&path);

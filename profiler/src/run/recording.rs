@@ -1,5 +1,7 @@
 //! The recording of one process: from its segment through the merge of its rings to its trace.
 
+mod asked;
+
 use super::clock::{Clock, ticks};
 use super::identity::{ProcessId, pieces, text};
 use super::merge::Merge;

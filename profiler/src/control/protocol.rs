@@ -1,0 +1,95 @@
+//! What clients and a recording say to each other: a line of JSON each, a request and then its answer.
+
+use serde::{Deserialize, Serialize};
+
+/// The longest line of a request.
+pub(crate) const MAX_REQUEST: usize = 4096;
+/// The longest line of an answer.
+pub(super) const MAX_ANSWER: usize = 16 << 20;
+
+/// What is asked for. A process is one that is recorded, or grapnel itself, which means PROGRAM.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum Request {
+    /// How the recording stands.
+    Status,
+}
+
+/// How a recording stands.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Status {
+    /// The process that records.
+    pub(crate) grapnel: u32,
+    /// Its version.
+    pub(crate) version: String,
+    /// PROGRAM's process.
+    pub(crate) program: u32,
+    /// Those that are recorded now, in the order in which they came.
+    pub(crate) processes: Vec<ProcessStatus>,
+}
+
+/// How the recording of one process stands.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ProcessStatus {
+    /// Its id, as it calls itself.
+    pub(crate) pid: u32,
+    /// Its arguments.
+    pub(crate) command: Vec<String>,
+    /// Its trace.
+    pub(crate) trace: String,
+    /// How long it is recorded, in nanoseconds.
+    pub(crate) duration_ns: u64,
+    /// Events in the trace.
+    pub(crate) events: u64,
+    /// Bytes of the trace.
+    pub(crate) trace_bytes: u64,
+    /// Bytes live now; nothing where nobody adds them up (`--quiet`).
+    pub(crate) live_bytes: Option<u64>,
+    /// Events that could not be recorded.
+    pub(crate) lost_events: u64,
+}
+
+/// What is answered.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "answer", rename_all = "snake_case")]
+pub(crate) enum Answer {
+    /// To [`Request::Status`].
+    Status(Status),
+    /// It can't be done.
+    Refused {
+        /// Why, in a sentence.
+        error: String,
+    },
+}
+
+/// Why something can't be done.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum Refusal {
+    /// It is no request, or one of another version.
+    #[error("this is no request that grapnel {version} knows: {0}", version = env!("CARGO_PKG_VERSION"))]
+    Unknown(String),
+    /// It is too long.
+    #[error("a request has at most {MAX_REQUEST} bytes")]
+    TooLong,
+    /// The drain doesn't come to it.
+    #[error("the recording is busy; ask again")]
+    Busy,
+    /// The drain is no more.
+    #[error("the recording is over")]
+    Over,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_what_is_documented_and_nothing_else() {
+        let read = |text: &str| serde_json::from_str::<Request>(text).ok();
+        assert_eq!(read(r#"{"request":"status"}"#), Some(Request::Status));
+        for bad in ["", "{}", r#"{"request":"halt"}"#, r#"{"request":"status","pid":1}"#, "[]", "\0"] {
+            assert_eq!(read(bad), None, "{bad}");
+        }
+    }
+}
