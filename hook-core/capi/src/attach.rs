@@ -119,6 +119,9 @@ pub(crate) unsafe fn probe(hit: grapnel_listener, data: *mut c_void, flags: grap
 /// was attached before, and within that the function. It stays valid when the hook is removed, until grapnel_reclaim is
 /// called. If `hook` isn't NULL, the handle is stored there; otherwise the hook stays in for good.
 ///
+/// A call that is still in a replacement when that is removed and attached again, and reads the newer original, goes on
+/// from the newer place in the order, and may pass a second time what it has passed.
+///
 /// # Errors
 /// If the function can't be hooked, or hooks are being changed at this moment by another thread or around this call.
 /// Nothing has changed then, `hook` is NULL, and `original` is as it was.

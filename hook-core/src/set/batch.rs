@@ -61,6 +61,11 @@ impl<'a> Batch<'a> {
     }
 
     /// Asks for a function to be replaced.
+    ///
+    /// Each attachment has an original of its own ([`PreparedBatch::original`]). If a replacement is removed and attached
+    /// again while a call is still in it, and that call reads the newer original, it goes on from the newer place in the
+    /// order, and may pass a second time what it has passed. Where that matters, use a function for each attachment, or
+    /// attach it again when the calls are over.
     pub fn replace(&mut self, target: *const (), replacement: *const ()) -> BatchId {
         self.replace_with(target, replacement, Options::default())
     }

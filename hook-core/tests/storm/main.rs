@@ -56,8 +56,9 @@ extern "C" fn replacement<const I: usize>(x: u64) -> u64 {
 
 /// One for each number below [`MAX`].
 macro_rules! replacements {
-    ($of:ident) => { replacements!($of; 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31) };
+    ($of:ident $(, $kind:literal)?) => { replacements!($of $(, $kind)?; 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31) };
     ($of:ident; $($i:literal)*) => { [$($of::<$i> as *const ()),*] };
+    ($of:ident, $kind:literal; $($i:literal)*) => { [$($of::<$kind, $i> as *const ()),*] };
 }
 use replacements;
 

@@ -14,17 +14,21 @@ use grapnel_hook::{
 
 use crate::{Caller, MAX, SIGNALS, Target, code, function, interrupt, isa, replacements};
 
-/// What a replacement adds, and a listener of each kind.
-const REPLACED: u64 = 1 << 40;
+/// What a replacement adds, by its turn, and a listener of each kind.
+const REPLACED: [u64; TURNS] = [1 << 40, 1 << 56];
 const LISTENED: [u64; 3] = [1 << 44, 1 << 48, 1 << 52];
 
 static STOP: AtomicBool = AtomicBool::new(false);
-static ORIGINALS: [AtomicUsize; MAX] = [const { AtomicUsize::new(0) }; MAX];
+/// Each function has two replacements that take turns, each with an original of its own.
+const TURNS: usize = 2;
+static ORIGINALS: [[AtomicUsize; MAX]; TURNS] = [const { [const { AtomicUsize::new(0) }; MAX] }; TURNS];
+/// How often each thread has called all functions.
+static PASSES: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
 static HITS: AtomicU64 = AtomicU64::new(0);
 static PASSED: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
 
-extern "C" fn replacement<const I: usize>(x: u64) -> u64 {
-    function(ORIGINALS[I].load(Acquire))(x).wrapping_add(REPLACED)
+extern "C" fn replacement<const TURN: usize, const I: usize>(x: u64) -> u64 {
+    function(ORIGINALS[TURN][I].load(Acquire))(x).wrapping_add(REPLACED[TURN])
 }
 
 /// A word of its own for each call, which must come back.
@@ -47,16 +51,19 @@ unsafe extern "C" fn hit(_: &mut Hit, _: *mut c_void) {
     HITS.fetch_add(1, Relaxed);
 }
 
+/// How often a call passed each kind of thing. A replacement of the other turn may come in within one that a call is in.
 fn check(i: usize, at: usize, expected: fn(u64) -> u64, x: u64) -> [u64; 4] {
     let result = function(at)(x);
     let marks = result.wrapping_sub(expected(x));
     let count = |mark: u64| (marks >> mark.trailing_zeros()) & 15;
-    let counts = [REPLACED, LISTENED[0], LISTENED[1], LISTENED[2]].map(count);
-    if counts.iter().any(|&n| n > 1) || marks & (REPLACED - 1) != 0 || marks >> 56 != 0 {
+    let [one, other] = REPLACED.map(count);
+    let listened = LISTENED.map(count);
+    let all = REPLACED.iter().zip([one, other]).chain(LISTENED.iter().zip(listened));
+    if all.clone().any(|(_, n)| n > 1) || marks != all.map(|(mark, n)| mark * n).sum() {
         eprintln!("function {i} returned {result:#x} for {x}, expected {:#x}", expected(x));
         std::process::abort();
     }
-    counts
+    [one + other, listened[0], listened[1], listened[2]]
 }
 
 /// Where a probe can be beside a hook at the function's start.
@@ -86,7 +93,22 @@ impl Random {
 
 /// What can be attached to one function: a replacement, three listeners and a probe, each at most once at a time.
 #[derive(Clone, Copy, Default)]
-struct Attached([Option<Attachment>; 5]);
+struct Attached {
+    what: [Option<Attachment>; 5],
+    /// Whose turn it is among the replacements.
+    turn: usize,
+    /// What [`PASSES`] were when each was removed.
+    removed: [Option<[u64; 4]>; TURNS],
+}
+
+impl Attached {
+    /// Whether no call can be in the replacement whose turn it is. One that was would read the original of the new
+    /// attachment, further out than where it stands, and pass a second time what is between.
+    fn is_left(&self) -> bool {
+        let passes = PASSES.each_ref().map(|count| count.load(Acquire));
+        self.removed[self.turn].is_none_or(|then| passes.iter().zip(then).all(|(now, then)| *now > then))
+    }
+}
 
 pub(crate) fn run(seconds: u64) {
     let samples: Vec<_> = crate::samples().take(MAX).collect();
@@ -94,7 +116,7 @@ pub(crate) fn run(seconds: u64) {
     let before: Vec<_> = samples.iter().map(|s| code::bytes(s.at, 16)).collect();
     let places: Vec<_> = samples.iter().map(|s| place_for_probe(s.at)).collect();
     let ranges: Vec<_> = samples.iter().map(|s| isa::range_of(s.at)).collect();
-    let replacements = replacements!(replacement);
+    let replacements = [replacements!(replacement, 0), replacements!(replacement, 1)];
     let mut set = HookSet::new();
     let mut attached = vec![Attached::default(); samples.len()];
     let mut random = Random(seconds);
@@ -119,6 +141,7 @@ pub(crate) fn run(seconds: u64) {
                         }
                     }
                     x += 7;
+                    PASSES[n as usize].fetch_add(1, Release);
                 }
                 for (total, sum) in PASSED.iter().zip(passed) {
                     total.fetch_add(sum, Relaxed);
@@ -136,9 +159,10 @@ pub(crate) fn run(seconds: u64) {
                 if asked.iter().any(|&(_, other, _)| other == i) {
                     continue;
                 }
-                let id = match (attached[i].0[what], what) {
+                let id = match (attached[i].what[what], what) {
                     (Some(attachment), _) => batch.remove(attachment),
-                    (None, 0) => batch.replace(samples[i].at, replacements[i]),
+                    (None, 0) if !attached[i].is_left() => continue,
+                    (None, 0) => batch.replace(samples[i].at, replacements[attached[i].turn][i]),
                     (None, 4) => match places[i] {
                         Some(place) => {
                             let probe = Probe::new(hit, std::ptr::null_mut());
@@ -160,21 +184,26 @@ pub(crate) fn run(seconds: u64) {
                 asked.push((id, i, what));
             }
             let prepared = batch.prepare();
-            for &(id, i, what) in
-                asked.iter().filter(|(_, i, what)| *what == 0 && attached[*i].0[0].is_none())
-            {
-                debug_assert_eq!(what, 0);
+            let replaces = |i: usize, what| what == 0 && attached[i].what[0].is_none();
+            for &(id, i, _) in asked.iter().filter(|(_, i, what)| replaces(*i, *what)) {
                 if let Ok(original) = prepared.original(id) {
-                    ORIGINALS[i].store(original as usize, Release);
+                    ORIGINALS[attached[i].turn][i].store(original as usize, Release);
                 }
             }
             interrupt(random.below(1 << 20));
             // SAFETY: the threads run the functions with the trap signal unblocked; the types agree.
             let results = unsafe { prepared.commit(Liveness::Live) };
             for ((_, i, what), result) in asked.into_iter().zip(results) {
-                let slot = &mut attached[i].0[what];
+                let Attached { what: slots, turn, removed } = &mut attached[i];
+                let slot = &mut slots[what];
                 match result {
-                    Ok(_) if slot.is_some() => *slot = None,
+                    Ok(_) if slot.is_some() => {
+                        *slot = None;
+                        if what == 0 {
+                            removed[*turn] = Some(PASSES.each_ref().map(|count| count.load(Acquire)));
+                            *turn = (*turn + 1) % TURNS;
+                        }
+                    }
                     Ok(attachment) => *slot = Some(attachment),
                     // A short redirect has no island to choose, and padding that was used stays so.
                     Err(_) if isa::SHORT.contains(&samples[i].name) => refused += 1,
@@ -186,7 +215,7 @@ pub(crate) fn run(seconds: u64) {
             commits += 1;
         }
         // All out while the threads still run.
-        for attachment in attached.iter().flat_map(|one| one.0).flatten() {
+        for attachment in attached.iter().flat_map(|one| one.what).flatten() {
             // SAFETY: as above.
             unsafe { set.remove(attachment, Liveness::Live) }.unwrap();
         }
