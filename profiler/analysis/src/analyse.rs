@@ -1,8 +1,9 @@
 //! One pass over a trace, from its events to an [`Analysis`].
 //!
 //! Memory is bounded by what is live at once, by the distinct frames, and by the distinct stacks that
-//! allocate; it does not grow with the number of events.
+//! allocate; it does not grow with the number of events. Another thread reads ahead.
 
+use crate::ahead::{Ahead, Done, Stretch};
 use crate::heaps::{HeapAnalysis, Heaps};
 use crate::live::{LiveBlocks, LiveSample, Totals, Watcher};
 use crate::mappings::{MappingAnalysis, Mappings};
@@ -10,17 +11,15 @@ use crate::merge::{canonical_nodes, merge_sites};
 use crate::mismatches::{Mismatch, Mismatches};
 use crate::modules::Modules;
 use crate::sites::{Site, Sites};
-use crate::stacks::{Node, Stacks};
+use crate::stacks::Stacks;
 use crate::weight::Sampling;
 use grapnel_trace::event::{Exit, ProcessInfo};
 use grapnel_trace::heap::HeapEvent;
 use grapnel_trace::reader::Reader;
 use grapnel_trace::{Error, Event, Meter, Source};
 use std::io::Read;
+use std::ops::ControlFlow;
 use std::time::{Duration, SystemTime};
-
-/// Events of the heap that are taken in together.
-const BATCH: usize = 256;
 
 /// More live blocks than we keep, to within a batch: their table alone would be larger than 13 GB.
 const MAX_LIVE: u64 = 1 << 28;
@@ -143,7 +142,7 @@ pub struct Analysis {
 /// Reads the rest of a trace and adds it up.
 ///
 /// Never fails: a trace that breaks off is worth what it has until then, and [`Analysis::ending`] tells.
-pub fn analyse<R: Read>(reader: Reader<R>) -> Analysis {
+pub fn analyse<R: Read + Send>(reader: Reader<R>) -> Analysis {
     analyse_with(reader, Sites::new()).0
 }
 
@@ -172,27 +171,20 @@ impl Tally for Sites {
 }
 
 /// As [`analyse`]; gives also the first of equal nodes for each node, and all that was added up.
-pub(crate) fn analyse_with<R: Read, T: Tally>(mut reader: Reader<R>, tally: T) -> (Analysis, Vec<u32>, T) {
+pub(crate) fn analyse_with<R: Read + Send, T: Tally>(reader: Reader<R>, tally: T) -> (Analysis, Vec<u32>, T) {
     let mut pass = Pass::new(tally);
-    let mut batch = Vec::with_capacity(BATCH);
-    let ending = loop {
-        batch.clear();
-        let next = reader.next_batch(&mut batch, BATCH);
-        if let Err(violation) = pass.take_heap(&batch) {
-            break Ending::Impossible(violation);
-        }
-        match next {
-            Ok(Some(event)) => {
-                pass.events += 1;
-                if let Err(violation) = pass.take(event) {
-                    break Ending::Impossible(violation);
-                }
+    let mut violated = None;
+    let Done { reader, stacks, events, ending } =
+        Ahead::new(reader, u64::MAX).each(|stretch| match pass.take_stretch(stretch) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(violation) => {
+                violated = Some(violation);
+                ControlFlow::Break(())
             }
-            Ok(None) if batch.len() == BATCH => {}
-            Ok(None) if reader.end().is_some() => break Ending::InOrder,
-            Ok(None) => break Ending::Cut,
-            Err(error) => break Ending::Damaged(error),
-        }
+        });
+    let (ending, events) = match violated {
+        Some((violation, events)) => (Ending::Impossible(violation), events),
+        None => (ending.unwrap_or(Ending::Cut), events),
     };
     let sample = pass.sample.as_ref();
     let mut totals = sample.map_or_else(|| pass.live.totals(), |sample| sample.totals());
@@ -207,10 +199,12 @@ pub(crate) fn analyse_with<R: Read, T: Tally>(mut reader: Reader<R>, tally: T) -
     // What was imported doesn't know when it was.
     pass.modules.recorded_until =
         (started != 0).then(|| SystemTime::UNIX_EPOCH.checked_add(Duration::from_nanos(until))).flatten();
+    // Each of these may be large, and none is needed beside the next.
+    drop((pass.live, pass.sample));
     let sites = pass.tally.sites();
     totals.temporary_allocations = sites.temporary_allocations();
     let functions = sites.functions();
-    let canonical = canonical_nodes(&pass.stacks, &pass.modules);
+    let canonical = canonical_nodes(&stacks, &pass.modules);
     let mut sites = merge_sites(sites.finish(), &canonical);
     Site::sort(&mut sites);
     let analysis = Analysis {
@@ -224,11 +218,11 @@ pub(crate) fn analyse_with<R: Read, T: Tally>(mut reader: Reader<R>, tally: T) -
         mismatches: pass.mismatches.finish(&canonical),
         heaps: pass.heaps.finish(&canonical),
         mappings: pass.mappings.finish(&canonical),
-        stacks: pass.stacks,
+        stacks,
         modules: pass.modules,
         meter: reader.meter(),
         threads: pass.threads,
-        events: pass.events,
+        events,
     };
     (analysis, canonical, pass.tally)
 }
@@ -241,10 +235,8 @@ struct Pass<T> {
     mismatches: Mismatches,
     mappings: Mappings,
     heaps: Heaps,
-    stacks: Stacks,
     modules: Modules,
     threads: u32,
-    events: u64,
 }
 
 impl<T: Tally> Pass<T> {
@@ -256,19 +248,27 @@ impl<T: Tally> Pass<T> {
             mismatches: Mismatches::default(),
             mappings: Mappings::default(),
             heaps: Heaps::default(),
-            stacks: Stacks::default(),
             modules: Modules::default(),
             threads: 0,
-            events: 0,
         }
     }
 
-    /// Takes in events of the heap, all up to the first that can't be true.
+    /// Takes in events up to the first that can't be true; with it comes how many events of the trace there are until then.
+    fn take_stretch(&mut self, stretch: &mut Stretch) -> Result<(), (Violation, u64)> {
+        let mut from = 0;
+        for other in stretch.others.drain(..) {
+            let with_count = |violation| (violation, other.until);
+            self.take_heap(&stretch.heap[from..other.at]).map_err(with_count)?;
+            from = other.at;
+            self.take(other.event).map_err(with_count)?;
+        }
+        self.take_heap(&stretch.heap[from..]).map_err(|violation| (violation, stretch.until))
+    }
+
+    /// Takes in events of the heap.
     fn take_heap(&mut self, events: &[HeapEvent]) -> Result<(), Violation> {
         let events = match (events, self.heaps.take_mark()) {
             ([first, rest @ ..], Some(id)) => {
-                self.events += 1;
-                self.check_stack(first)?;
                 self.heaps.apply(id, first)?;
                 rest
             }
@@ -278,69 +278,30 @@ impl<T: Tally> Pass<T> {
             }
             (_, None) => events,
         };
-        let mut good = events;
-        let mut result = Ok(());
-        let known = self.stacks.len();
         let live =
             self.sample.as_ref().map_or(self.live.live_allocations(), |sample| sample.live_allocations());
-        let mut room = MAX_LIVE.saturating_sub(live);
-        for (at, event) in events.iter().enumerate() {
-            let (HeapEvent::Alloc { stack, .. } | HeapEvent::ReallocEnd { stack, .. }) = *event else {
-                continue;
-            };
-            if stack as usize > known {
-                result = Err(Violation::UnknownStack { stack });
-            } else if room == 0 {
-                result = Err(Violation::TooMany { what: "live blocks", limit: MAX_LIVE });
-            }
-            if result.is_err() {
-                good = &events[..at];
-                break;
-            }
-            room -= 1;
+        if live + events.len() as u64 > MAX_LIVE {
+            return Err(Violation::TooMany { what: "live blocks", limit: MAX_LIVE });
         }
-        self.events += good.len() as u64 + u64::from(result.is_err());
         if let Some(sample) = &mut self.sample {
-            sample.apply_all_watched(good, &mut self.tally);
+            sample.apply_all_watched(events, &mut self.tally);
         } else if self.mismatches.is_quiet() {
-            self.live.apply_all_watched(good, &mut self.tally);
+            self.live.apply_all_watched(events, &mut self.tally);
         } else {
-            for event in good {
+            for event in events {
                 self.mismatches.look(event, &self.live);
                 self.live.apply_all_watched(core::slice::from_ref(event), &mut self.tally);
             }
         }
-        result
-    }
-
-    fn check_stack(&self, event: &HeapEvent) -> Result<(), Violation> {
-        match *event {
-            HeapEvent::Alloc { stack, .. } | HeapEvent::ReallocEnd { stack, .. }
-                if stack as usize > self.stacks.len() =>
-            {
-                Err(Violation::UnknownStack { stack })
-            }
-            _ => Ok(()),
-        }
+        Ok(())
     }
 
     fn take(&mut self, event: Event) -> Result<(), Violation> {
         match event {
-            Event::Node { id, parent, pc, module, flags } => {
-                self.stacks.push(id, Node { parent, module, pc, flags })?;
-            }
             Event::Module(module) => self.modules.push(module)?,
             Event::Names(names) => self.modules.name(&names)?,
-            Event::FreedAs(said) if said.stack as usize > self.stacks.len() => {
-                return Err(Violation::UnknownStack { stack: said.stack });
-            }
             Event::FreedAs(said) => self.mismatches.announce(said),
-            Event::Mapping(event) => {
-                if let Some(stack) = event.stack().filter(|&stack| stack as usize > self.stacks.len()) {
-                    return Err(Violation::UnknownStack { stack });
-                }
-                self.mappings.apply(&event)?;
-            }
+            Event::Mapping(event) => self.mappings.apply(&event)?,
             Event::Heap(heap) => self.heaps.define(&heap)?,
             Event::HeapEnd(id) => self.heaps.end(id),
             Event::InHeap(id) => self.heaps.mark(id),

@@ -29,6 +29,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod ahead;
 pub mod analyse;
 pub mod diff;
 pub mod export;
@@ -42,6 +43,7 @@ pub mod mappings;
 mod merge;
 pub mod mismatches;
 pub mod modules;
+mod numbering;
 pub mod overhead;
 pub mod page;
 mod peak;
@@ -52,6 +54,7 @@ pub mod sites;
 pub mod stacks;
 pub mod suppressions;
 pub mod symbols;
+mod table;
 pub mod weight;
 
 pub use analyse::{Analysis, Ending, analyse};

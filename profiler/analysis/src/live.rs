@@ -14,14 +14,12 @@
 //!
 //! Sizes are what the caller requested, not what the allocator rounded them up to.
 
-mod table;
-
 use crate::hash::FoldHash;
+use crate::table::Table;
 use crate::weight::{Errors, Sampling, Variance, whole};
 use grapnel_trace::heap::HeapEvent;
 use grapnel_trace::{Alignment, Event, Source};
 use std::collections::HashMap;
-use table::Table;
 
 /// Figures over a whole recording. See the [module's documentation](self) for what each means.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,14 +1,14 @@
 //! A second pass over a trace, for what its events tell one by one.
 
 use crate::Analysis;
+use crate::ahead::{Ahead, Stretch};
+use crate::analyse::Ending;
 use crate::live::{LiveBlocks, Totals, Watcher};
 use grapnel_trace::Event;
 use grapnel_trace::heap::HeapEvent;
 use grapnel_trace::reader::Reader;
 use std::io::{self, Read};
-
-/// Events of the heap that are taken in together.
-const BATCH: usize = 256;
+use std::ops::ControlFlow;
 
 /// A [`Watcher`] that is told of the time too.
 pub(crate) trait Player: Watcher {
@@ -25,8 +25,8 @@ pub(crate) trait Player: Watcher {
 ///
 /// # Errors
 /// What reading gives, where the first pass found nothing wrong; of a sample, [`io::ErrorKind::InvalidInput`].
-pub(crate) fn replay<R: Read>(
-    mut reader: Reader<R>,
+pub(crate) fn replay<R: Read + Send>(
+    reader: Reader<R>,
     analysis: &Analysis,
     player: &mut impl Player,
 ) -> io::Result<LiveBlocks> {
@@ -34,33 +34,44 @@ pub(crate) fn replay<R: Read>(
         let message = "this format tells of single blocks, and the trace has a sample of them: choose another, such as pprof";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
     }
-    let mut live = LiveBlocks::new();
-    let mut batch: Vec<HeapEvent> = Vec::with_capacity(BATCH);
-    let mut left = analysis.events;
-    // Whether the next event of a block is of another heap than the program's own.
-    let mut is_others = false;
-    while left > 0 && player.goes_on() {
-        batch.clear();
-        let most = BATCH.min(usize::try_from(left).unwrap_or(BATCH));
-        let next = reader.next_batch(&mut batch, most);
-        let own = match batch.split_first() {
-            Some((_, rest)) if std::mem::take(&mut is_others) => rest,
-            _ => &batch,
-        };
-        live.apply_all_watched(own, player);
-        left -= batch.len() as u64;
-        match next.map_err(io::Error::other)? {
-            Some(event) if left > 0 => {
-                left -= 1;
-                live.apply_watched(&event, player);
-                is_others |= matches!(event, Event::InHeap(_));
-                if let Event::Time(ns) = event {
-                    player.moment(ns, &live.totals());
-                }
-            }
-            None if batch.len() == most => {}
-            Some(_) | None => break,
-        }
+    let mut replay = Replay { live: LiveBlocks::new(), is_others: false, player };
+    let done = Ahead::new(reader, analysis.events).each(|stretch| {
+        replay.take(stretch);
+        if replay.player.goes_on() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    match done.ending {
+        Some(Ending::Damaged(error)) => Err(io::Error::other(error)),
+        _ => Ok(replay.live),
     }
-    Ok(live)
+}
+
+struct Replay<'p, P> {
+    live: LiveBlocks,
+    /// Whether the next event of a block is of another heap than the program's own.
+    is_others: bool,
+    player: &'p mut P,
+}
+
+impl<P: Player> Replay<'_, P> {
+    fn take(&mut self, stretch: &Stretch) {
+        let mut from = 0;
+        for other in &stretch.others {
+            self.take_heap(&stretch.heap[from..other.at]);
+            from = other.at;
+            self.live.apply_watched(&other.event, self.player);
+            self.is_others |= matches!(other.event, Event::InHeap(_));
+            if let Event::Time(ns) = other.event {
+                self.player.moment(ns, &self.live.totals());
+            }
+        }
+        self.take_heap(&stretch.heap[from..]);
+    }
+
+    fn take_heap(&mut self, events: &[HeapEvent]) {
+        let own = match events.split_first() {
+            Some((_, rest)) if std::mem::take(&mut self.is_others) => rest,
+            _ => events,
+        };
+        self.live.apply_all_watched(own, self.player);
+    }
 }

@@ -52,7 +52,7 @@ impl Sources {
 impl Site {
     /// By allocated bytes, most first; those with equal bytes by their allocations, then in the order of their stacks.
     pub(crate) fn sort(sites: &mut [Self]) {
-        sites.sort_by(|a, b| {
+        sites.sort_unstable_by(|a, b| {
             let key = |site: &Self| (site.allocated_bytes, site.allocations);
             key(b).cmp(&key(a)).then(a.stack.cmp(&b.stack))
         });

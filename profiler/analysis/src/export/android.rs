@@ -21,7 +21,7 @@ use grapnel_trace::reader::Reader;
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
 
-pub(super) fn write<R: Read>(
+pub(super) fn write<R: Read + Send>(
     out: &mut impl Write,
     analysis: &Analysis,
     symbols: &mut Symbols<'_>,

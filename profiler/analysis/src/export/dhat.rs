@@ -22,7 +22,7 @@ const TICK: u64 = 1000;
 /// The mean lifetime up to which blocks are shown as short-lived, in these units: a trace's times are no finer.
 const SHORT: u64 = 10_000;
 
-pub(super) fn write<R: Read>(
+pub(super) fn write<R: Read + Send>(
     out: &mut impl Write,
     analysis: &Analysis,
     symbols: &mut Symbols<'_>,

@@ -27,7 +27,7 @@ use std::io::{self, Read, Write};
 /// What is said of the writer: heaptrack 1.4, the first with format 3.
 const VERSION: &str = "v 10400 3";
 
-pub(super) fn write<R: Read>(
+pub(super) fn write<R: Read + Send>(
     out: &mut impl Write,
     analysis: &Analysis,
     symbols: &mut Symbols<'_>,

@@ -20,7 +20,7 @@ const SNAPSHOTS: u64 = 100;
 /// A frame that held less than one part in so many is not told by itself.
 const THRESHOLD: u64 = 100;
 
-pub(super) fn write<R: Read>(
+pub(super) fn write<R: Read + Send>(
     out: &mut impl Write,
     analysis: &Analysis,
     symbols: &mut Symbols<'_>,

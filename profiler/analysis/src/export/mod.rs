@@ -125,7 +125,7 @@ pub(crate) fn command(analysis: &Analysis) -> String {
 ///
 /// # Errors
 /// What writing, opening and reading give; an SVG of nothing is refused with [`io::ErrorKind::InvalidInput`].
-pub fn write<R: Read>(
+pub fn write<R: Read + Send>(
     mut out: impl Write,
     analysis: &Analysis,
     symbols: &mut Symbols<'_>,

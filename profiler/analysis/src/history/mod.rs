@@ -48,7 +48,7 @@ impl History {
 }
 
 /// As [`crate::analyse()`], and keeps what each site did over time, within a window.
-pub fn analyse_over_time<R: Read>(reader: Reader<R>, window: Window) -> (Analysis, History) {
+pub fn analyse_over_time<R: Read + Send>(reader: Reader<R>, window: Window) -> (Analysis, History) {
     let (analysis, canonical, recorder) = analyse_with(reader, Recorder::new(window));
     let mut history = recorder.finish(analysis.totals.duration_ns);
     for stack in &mut history.stacks {

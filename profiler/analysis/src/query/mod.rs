@@ -194,7 +194,10 @@ pub enum Unanswered {
 ///
 /// # Errors
 /// When the trace is a sample.
-pub fn gather<R: Read>(reader: Reader<R>, query: &Query) -> Result<(Analysis, Gathered<'_>), Unanswered> {
+pub fn gather<R: Read + Send>(
+    reader: Reader<R>,
+    query: &Query,
+) -> Result<(Analysis, Gathered<'_>), Unanswered> {
     let (analysis, _, collector) = analyse_with(reader, Collector::new(query));
     if analysis.sampling.is_some() {
         return Err(Unanswered::Sample);

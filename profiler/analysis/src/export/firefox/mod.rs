@@ -26,7 +26,7 @@ use tables::Tables;
 const POINTS: u64 = 2000;
 const NS_PER_MS: f64 = 1e6;
 
-pub(super) fn write<R: Read>(
+pub(super) fn write<R: Read + Send>(
     out: &mut impl Write,
     analysis: &Analysis,
     symbols: &mut Symbols<'_>,

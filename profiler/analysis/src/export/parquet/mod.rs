@@ -92,7 +92,7 @@ pub(super) fn sites(out: &mut impl Write, analysis: &Analysis, symbols: &mut Sym
 /// `event` is `allocated` (with the `function` that gave the block), `freed`, `reallocated` (the block was handed to a
 /// `realloc`, whose new block is another row), or `restored` (that `realloc` failed). `thread`, `size` and `stack` are those of
 /// the block, so `thread` is the one that got it. `change` is what the row adds to the live bytes.
-pub(super) fn events<R: Read>(
+pub(super) fn events<R: Read + Send>(
     out: &mut impl Write,
     analysis: &Analysis,
     reader: Reader<R>,

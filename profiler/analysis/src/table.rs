@@ -1,5 +1,5 @@
 //! A table of blocks by their addresses, made for what a heap does to it: millions of blocks that come and go, most
-//! of them near to the last one.
+//! of them near to the last one. What has another number for an address may lie in it too.
 //!
 //! Open addressing with linear probing in a power of two of slots, at most half of them in use. Word 0 of a slot is
 //! the address, or 0 where there is none. Blocks of the same 512 bytes have their homes in the same 16 slots, a
@@ -13,7 +13,7 @@ const FIRST_SLOTS: usize = 256;
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 #[derive(Debug)]
-pub(super) struct Table<const W: usize> {
+pub(crate) struct Table<const W: usize> {
     slots: Vec<[u64; W]>,
     /// 64 less the logarithm of the number of slots.
     shift: u32,
@@ -33,12 +33,12 @@ impl<const W: usize> Table<W> {
         Self { slots: vec![[0; W]; slots], shift: 64 - slots.ilog2(), len: 0, zero: None }
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len + usize::from(self.zero.is_some())
     }
 
     /// The blocks in no order.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &[u64; W]> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &[u64; W]> {
         self.slots.iter().filter(|slot| slot[0] != 0).chain(&self.zero)
     }
 
@@ -49,12 +49,12 @@ impl<const W: usize> Table<W> {
 
     /// The slot where a block would lie if it met no other: to be loaded ahead of its use. Of no meaning otherwise.
     #[inline]
-    pub(super) fn peek(&self, address: u64) -> &[u64; W] {
+    pub(crate) fn peek(&self, address: u64) -> &[u64; W] {
         &self.slots[self.home(address)]
     }
 
     /// The block at an address.
-    pub(super) fn get(&self, address: u64) -> Option<&[u64; W]> {
+    pub(crate) fn get(&self, address: u64) -> Option<&[u64; W]> {
         if address == 0 {
             return self.zero.as_ref();
         }
@@ -71,7 +71,7 @@ impl<const W: usize> Table<W> {
 
     /// Puts in a block, by word 0, and gives back the one that was at the same address.
     #[inline]
-    pub(super) fn insert(&mut self, block: [u64; W]) -> Option<[u64; W]> {
+    pub(crate) fn insert(&mut self, block: [u64; W]) -> Option<[u64; W]> {
         if block[0] == 0 {
             return self.zero.replace(block);
         }
@@ -96,7 +96,7 @@ impl<const W: usize> Table<W> {
 
     /// Takes out the block at an address.
     #[inline]
-    pub(super) fn remove(&mut self, address: u64) -> Option<[u64; W]> {
+    pub(crate) fn remove(&mut self, address: u64) -> Option<[u64; W]> {
         if address == 0 {
             return self.zero.take();
         }
