@@ -40,6 +40,10 @@
 //! `.ARM.exidx` and `.ARM.extab`. Where there is none, frame pointers are followed: rbp, x29, r7 in T32 code and r11 in A32
 //! code.
 //!
+//! # Other ways
+//! [`ModuleTable::by_frame_pointers`] makes walks that ask no table. [`Walker::walk_by_backtrace`] asks the unwinder that
+//! the process has.
+//!
 //! # What it can't know
 //! Code without CFI and without frame pointers ends the stack, or leads it astray: its frame is marked as a
 //! [guess](FrameFlags::GUESS), and what lies rootward of it is only as good as that. CFI that is wrong, as in some
@@ -65,11 +69,14 @@ pub mod aarch64;
     expect(dead_code, unused_imports, reason = "walks are those of this machine; the rest is for its tests")
 )]
 pub mod arm;
+mod backtrace;
 mod cache;
 mod cfi;
 mod chain;
 mod error;
 mod frame_pointer;
+#[cfg_attr(target_arch = "arm", expect(dead_code, reason = "there the interface is another one"))]
+mod itanium;
 mod memo;
 mod memory;
 mod module;
@@ -95,6 +102,7 @@ use arm as native;
 #[cfg(target_arch = "x86_64")]
 use x86_64 as native;
 
+pub use backtrace::Backtrace;
 pub use cfi::CfiScratch;
 pub use error::Error;
 pub use module::{ModuleInfo, ModuleTable, ProgramHeader};

@@ -91,6 +91,7 @@ pub struct ModuleTable {
     /// Sorted by start; they do not overlap.
     segments: Vec<Segment>,
     modules: Vec<Module>,
+    pub(crate) by_frame_pointers: bool,
 }
 
 impl ModuleTable {
@@ -138,6 +139,13 @@ impl ModuleTable {
         }
         table.segments.sort_unstable_by_key(|s| s.span.start);
         table
+    }
+
+    /// From now on callers are found by frame pointers alone, as if code had no tables: for programs that were built
+    /// with these, and whose tables are wrong or missing.
+    #[must_use]
+    pub fn by_frame_pointers(self) -> Self {
+        ModuleTable { by_frame_pointers: true, ..self }
     }
 
     fn segment_at(&self, address: u64) -> Option<&Segment> {

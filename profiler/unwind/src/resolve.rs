@@ -54,11 +54,16 @@ impl ModuleTable {
     /// Off the hot path: parses unwind information, may allocate, and asks the kernel whether a pc outside all modules
     /// is mapped.
     pub fn rule(&self, scratch: &mut CfiScratch, pc: u64, is_return_address: bool) -> RuleEntry {
+        if self.by_frame_pointers
+            && let Some(module) = self.code_at(native::plain(pc))
+        {
+            return RuleEntry { rule: UnwindRule::FRAME_POINTER, module_id: module.id };
+        }
         let (rule, module_id) = native::rule(self, scratch, pc, is_return_address);
         RuleEntry { rule, module_id }
     }
 
-    /// Moves `state` to the caller.
+    /// Moves `state` to the caller, by what tables say of its code.
     ///
     /// Off the hot path: parses unwind information and may allocate.
     pub fn step(&self, scratch: &mut CfiScratch, state: &mut FullState, stack: &mut StackMemory) -> FullStep {

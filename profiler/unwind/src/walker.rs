@@ -1,10 +1,13 @@
 //! Walks of one context.
 
 use crate::Error;
+use crate::backtrace::Backtrace;
 use crate::cache::RuleCache;
 use crate::chain::Chains;
 use crate::memo::{Memo, MemoEnd, Path, UNKNOWN};
-use crate::native::{FramePointer, FullState, PackedRule, Registers, RuleKind, step, step_by_frame_pointer};
+use crate::native::{
+    FramePointer, FullState, PackedRule, Registers, RuleKind, plain, step, step_by_frame_pointer,
+};
 use crate::recent::Recent;
 use crate::resolve::{Outcome, Resolver};
 use crate::stack::StackMemory;
@@ -113,6 +116,21 @@ impl Walker {
     ) -> NodeId {
         let tree = &mut Interner::new(&mut self.tree, sink);
         self.walk.by_cfi(start.registers(), resolver, tree)
+    }
+
+    /// Asks the process's own unwinder for every frame: the stack from the caller of whoever calls this to the root.
+    /// A signal's trampoline is not marked as one.
+    ///
+    /// For those who choose it: its locks are taken, and it may allocate.
+    pub fn walk_by_backtrace(
+        &mut self,
+        start: &impl Start,
+        backtrace: &Backtrace,
+        resolver: &mut impl Resolver,
+        sink: &mut impl Sink,
+    ) -> NodeId {
+        let tree = &mut Interner::new(&mut self.tree, sink);
+        self.walk.by_backtrace(start.pc(), backtrace, resolver, tree)
     }
 
     /// How the last walk ended.
@@ -374,6 +392,30 @@ impl Gatherer {
         let entry = resolver.rule(pc, true);
         self.cache.insert(pc, entry);
         PackedRule::new(entry.rule)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn by_backtrace(
+        &mut self,
+        first: u64,
+        backtrace: &Backtrace,
+        resolver: &mut impl Resolver,
+        tree: &mut Interner<'_, impl Sink>,
+    ) -> NodeId {
+        let (path, max_frames) = (&mut self.path, self.max_frames);
+        path.clear();
+        self.last_end = backtrace.frames(plain(first), |pc, exact| {
+            let more = path.len() < max_frames;
+            if more {
+                let flags = if exact { FrameFlags::EXACT } else { FrameFlags::NONE };
+                path.push(Cursor { pc, sp: 0, fp: 0 }, UNKNOWN, flags, false);
+            }
+            more
+        });
+        let end = if self.last_end == End::Depth { MemoEnd::Depth } else { MemoEnd::Root };
+        let parent = root(end, tree);
+        self.path.intern(parent, 0, tree, module_of(&self.cache, resolver)).node
     }
 
     /// Walks all frames by full steps.

@@ -16,6 +16,7 @@ mod signal;
 mod step;
 
 pub(crate) use crate::frame_pointer::FramePointer;
+pub(crate) use crate::itanium::{INSTRUCTION_POINTER, InstructionPointer, instruction_pointer};
 pub(crate) use compile::rule;
 pub use full::FullState;
 pub(crate) use full::full_step;

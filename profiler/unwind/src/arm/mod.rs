@@ -6,6 +6,7 @@
 //! In a walk bit 0 of a pc says that the code there is T32; frames have addresses without it.
 
 mod compile;
+mod context;
 mod frame_pointers;
 mod full;
 mod opcode;
@@ -20,6 +21,7 @@ mod table;
 mod tests;
 
 pub(crate) use compile::rule;
+pub(crate) use context::{INSTRUCTION_POINTER, InstructionPointer, instruction_pointer};
 pub(crate) use frame_pointers::FramePointer;
 pub use full::FullState;
 pub(crate) use full::full_step;

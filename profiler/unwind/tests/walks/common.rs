@@ -4,9 +4,10 @@
 //! The probe is called with the registers of its caller; fixtures are libraries compiled from `tests/fixtures`, whose
 //! functions have the types given here.
 
+use crate::native::{FLAGS, LIBGCC_TELLS_EXACT, address};
 use grapnel_unwind::{
-    CfiScratch, Config, End, Frame, FrameFlags, ModuleInfo, ModuleTable, NodeId, ProgramHeader, Registers,
-    TableResolver, Walker,
+    Backtrace, CfiScratch, Config, End, Frame, FrameFlags, ModuleInfo, ModuleTable, NodeId, ProgramHeader,
+    Registers, Start, TableResolver, Walker,
 };
 use std::any::Any;
 use std::cell::RefCell;
@@ -20,44 +21,13 @@ use std::sync::Mutex;
 /// The probe as fixtures see it.
 pub(crate) type Probe = unsafe extern "C-unwind" fn();
 
-core::arch::global_asm!(
-    ".globl grapnel_test_probe",
-    ".type grapnel_test_probe, @function",
-    "grapnel_test_probe:",
-    ".cfi_startproc",
-    "mov rax, [rsp]",
-    "sub rsp, 72",
-    ".cfi_adjust_cfa_offset 72",
-    "mov [rsp], rax",
-    "lea rax, [rsp + 80]",
-    "mov [rsp + 8], rax",
-    "mov [rsp + 16], rbp",
-    "mov [rsp + 24], rbx",
-    "mov [rsp + 32], r12",
-    "mov [rsp + 40], r13",
-    "mov [rsp + 48], r14",
-    "mov [rsp + 56], r15",
-    "mov rdi, rsp",
-    "call {on_probe}",
-    "add rsp, 72",
-    ".cfi_adjust_cfa_offset -72",
-    "ret",
-    ".cfi_endproc",
-    ".size grapnel_test_probe, . - grapnel_test_probe",
-    on_probe = sym on_probe,
-);
-
 unsafe extern "C-unwind" {
     /// Saves the registers as they are after its return and gives them to the [`Checker`] of this thread.
     pub(crate) fn grapnel_test_probe();
-    fn _Unwind_Backtrace(
-        trace: extern "C" fn(*mut c_void, *mut c_void) -> c_int,
-        argument: *mut c_void,
-    ) -> c_int;
-    fn _Unwind_GetIPInfo(context: *mut c_void, before: *mut c_int) -> usize;
 }
 
-unsafe extern "C-unwind" fn on_probe(registers: *const Registers) {
+/// What the probe calls.
+pub(crate) unsafe extern "C-unwind" fn on_probe(registers: *const Registers) {
     // SAFETY: the probe passes its own stack slots.
     let registers = unsafe { *registers };
     CHECKER.with_borrow_mut(|checker| {
@@ -103,6 +73,7 @@ pub(crate) enum Walk {
     Memoised,
     Unmemoised,
     ByCfi,
+    ByBacktrace,
 }
 
 impl State {
@@ -130,6 +101,7 @@ impl State {
             Walk::Memoised => walker.walk(registers, resolver, &mut sink),
             Walk::Unmemoised => walker.walk_unmemoised(registers, resolver, &mut sink),
             Walk::ByCfi => walker.walk_by_cfi(registers, resolver, &mut sink),
+            Walk::ByBacktrace => walker.walk_by_backtrace(registers, &libgcc(), resolver, &mut sink),
         }
     }
 
@@ -180,9 +152,11 @@ impl State {
     /// As [`check_walks`](Self::check_walks), and compares with libgcc frame by frame.
     pub(crate) fn check(&mut self, registers: &Registers) {
         let frames = self.check_walks(registers);
-        let expected = libgcc_frames(registers.pc);
-        let found: Vec<(u64, bool)> =
-            frames.iter().map(|f| (f.pc, f.flags.contains(FrameFlags::EXACT))).collect();
+        let expected = libgcc_frames(address(registers.pc()));
+        let found: Vec<(u64, bool)> = frames
+            .iter()
+            .map(|f| (f.pc, LIBGCC_TELLS_EXACT && f.flags.contains(FrameFlags::EXACT)))
+            .collect();
         assert!(
             found == expected,
             "probe {}: found {:x?}\nlibgcc has {:x?}",
@@ -221,24 +195,28 @@ pub(crate) fn check(probes: u64, body: impl FnOnce()) -> State {
     state
 }
 
-extern "C" fn on_frame(context: *mut c_void, argument: *mut c_void) -> c_int {
-    let mut before = 0;
-    // SAFETY: libgcc passes its context and the argument of `libgcc_frames`.
-    unsafe {
-        let pc = _Unwind_GetIPInfo(context, &raw mut before) as u64;
-        (*argument.cast::<Vec<(u64, bool)>>()).push((pc, before != 0));
-    }
-    0
+/// libgcc's unwinder, which Rust's panics are thrown by.
+pub(crate) fn libgcc() -> Backtrace {
+    let functions = Backtrace::NAMES.map(|name| {
+        let name = CString::new(name).expect("no NUL");
+        // SAFETY: a look-up by name.
+        let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+        assert!(!address.is_null(), "{name:?} is missing");
+        address.cast_const().cast()
+    });
+    // SAFETY: the functions of these names, of the one library that has them.
+    unsafe { Backtrace::new(functions) }
 }
 
 /// What libgcc finds from the frame at `first` on, leaf first: the pc and whether it is exact.
 fn libgcc_frames(first: u64) -> Vec<(u64, bool)> {
     let mut frames: Vec<(u64, bool)> = Vec::new();
-    // SAFETY: the callback has the type that libgcc calls.
-    unsafe { _Unwind_Backtrace(on_frame, (&raw mut frames).cast()) };
-    let start = frames.iter().position(|f| f.0 == first).expect("libgcc sees the probe's caller");
-    let end = frames.iter().position(|f| f.0 == 0).unwrap_or(frames.len());
-    frames[start..end].to_vec()
+    let end = libgcc().frames(first, |pc, exact| {
+        frames.push((pc, exact));
+        true
+    });
+    assert_eq!(end, End::Root, "libgcc sees the probe's caller");
+    frames
 }
 
 fn symbols(frames: &[(u64, bool)]) -> Vec<String> {
@@ -264,16 +242,23 @@ pub(crate) fn loaded_modules() -> ModuleTable {
     unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _: usize, list: *mut c_void) -> c_int {
         // SAFETY: the loader passes a valid record, and the argument is the list below.
         unsafe {
-            let list = &mut *list.cast::<Vec<(u64, &'static [ProgramHeader])>>();
-            let phdrs = std::slice::from_raw_parts(
-                (*info).dlpi_phdr.cast::<ProgramHeader>(),
-                (*info).dlpi_phnum.into(),
-            );
-            list.push(((*info).dlpi_addr, phdrs));
+            let list = &mut *list.cast::<Vec<(u64, Vec<ProgramHeader>)>>();
+            let phdrs = std::slice::from_raw_parts((*info).dlpi_phdr, (*info).dlpi_phnum.into());
+            let phdrs = phdrs.iter().map(|header| ProgramHeader {
+                p_type: header.p_type,
+                p_flags: header.p_flags,
+                p_offset: header.p_offset as _,
+                p_vaddr: header.p_vaddr as _,
+                p_paddr: header.p_paddr as _,
+                p_filesz: header.p_filesz as _,
+                p_memsz: header.p_memsz as _,
+                p_align: header.p_align as _,
+            });
+            list.push(((*info).dlpi_addr as _, phdrs.collect()));
         }
         0
     }
-    let mut list: Vec<(u64, &'static [ProgramHeader])> = Vec::new();
+    let mut list: Vec<(u64, Vec<ProgramHeader>)> = Vec::new();
     // SAFETY: as the callback says; no test unloads a module while its table is in use.
     unsafe {
         libc::dl_iterate_phdr(Some(add), (&raw mut list).cast());
@@ -346,19 +331,19 @@ pub(crate) fn compile(source: &str, tag: &str, flags: &[&str], libraries: &[&Pat
         assert_eq!(*earlier, flags_given, "{name} names two variants");
         return out;
     }
-    let target = "x86_64-unknown-linux-gnu";
-    let compiler = cc::Build::new()
-        .cpp(source.ends_with("cc"))
-        .target(target)
-        .host(target)
-        .opt_level(2)
-        .cargo_metadata(false)
-        .get_compiler();
+    let is_cpp = source.ends_with("cc");
+    // Under an emulator `GRAPNEL_CC` says which compiler makes code for this machine.
+    let words =
+        std::env::var("GRAPNEL_CC").unwrap_or_else(|_| String::from(if is_cpp { "c++" } else { "cc" }));
+    let words = if is_cpp { words.replacen("-gcc", "-g++", 1) } else { words };
+    let mut words = words.split_whitespace();
     // Renamed into place, so that a library that is in use by another process is not written to.
     let fresh = directory.join(format!("{name}.{}", std::process::id()));
-    let status = Command::new(compiler.path())
+    let status = Command::new(words.next().expect("a compiler in GRAPNEL_CC"))
+        .args(words)
         .args(["-O2", "-g", "-shared", "-fPIC", "-Wall", "-fno-optimize-sibling-calls"])
         .args(["-Wno-unused-but-set-variable", "-Wno-unused-variable"])
+        .args(FLAGS)
         .args(flags)
         .arg("-o")
         .arg(&fresh)

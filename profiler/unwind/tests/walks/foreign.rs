@@ -4,9 +4,16 @@
 //! The bytes written here are functions of the types that they are called as, and keep what the ABI has them keep.
 
 use crate::common::{self, Probe, State, grapnel_test_probe, with_probe};
+use crate::native::{self, with_frame, with_frame_last, with_frame_pointer, without_frame};
 use grapnel_unwind::{Config, End, Frame, FrameFlags, Registers};
 use std::cell::RefCell;
 use std::rc::Rc;
+
+#[cfg(not(target_arch = "x86_64"))]
+unsafe extern "C" {
+    /// Of the compiler's library: lets new code be seen where instructions are fetched.
+    fn __clear_cache(start: *mut std::ffi::c_char, end: *mut std::ffi::c_char);
+}
 
 /// A page of code outside all modules.
 struct Page(*mut u8);
@@ -29,7 +36,9 @@ impl Page {
         unsafe {
             let at = self.0.add(offset);
             at.copy_from_nonoverlapping(code.as_ptr(), code.len());
-            at as u64
+            #[cfg(not(target_arch = "x86_64"))]
+            __clear_cache(at.cast(), at.add(code.len()).cast());
+            native::entry(at as u64)
         }
     }
 
@@ -45,27 +54,12 @@ impl Drop for Page {
     }
 }
 
-/// push rbp; mov rbp, rsp; call rsi; pop rbp; ret
-const WITH_FRAME: &[u8] = &[0x55, 0x48, 0x89, 0xe5, 0xff, 0xd6, 0x5d, 0xc3];
-/// push rbp; mov rbp, rsp; call rdi; pop rbp; ret
-const WITH_FRAME_LAST: &[u8] = &[0x55, 0x48, 0x89, 0xe5, 0xff, 0xd7, 0x5d, 0xc3];
-/// sub rsp, 8; call rdi; add rsp, 8; ret
-const WITHOUT_FRAME: &[u8] = &[0x48, 0x83, 0xec, 0x08, 0xff, 0xd7, 0x48, 0x83, 0xc4, 0x08, 0xc3];
-
-/// push rbp; mov rbp, imm64; call rdi; pop rbp; ret
-fn with_bp(value: u64) -> Vec<u8> {
-    let mut code = vec![0x55, 0x48, 0xbd];
-    code.extend(value.to_le_bytes());
-    code.extend([0xff, 0xd7, 0x5d, 0xc3]);
-    code
-}
-
 /// Calls code at an address with the probe, and with another address.
 #[inline(never)]
 fn call(code: u64, other: u64) {
     // SAFETY: see the module's header.
     unsafe {
-        let f: unsafe extern "C-unwind" fn(Probe, u64) = std::mem::transmute(code as *const ());
+        let f: unsafe extern "C-unwind" fn(Probe, u64) = std::mem::transmute(code as usize as *const ());
         f(grapnel_test_probe, other);
     }
     std::hint::black_box(());
@@ -86,8 +80,8 @@ fn stacks(body: impl FnOnce()) -> (Vec<Vec<Frame>>, State) {
 #[test]
 fn frame_pointers_bridge_code_without_cfi() {
     let page = Page::new();
-    let last = page.put(0, WITH_FRAME_LAST);
-    let first = page.put(64, WITH_FRAME);
+    let last = page.put(0, &with_frame_last());
+    let first = page.put(64, &with_frame());
     let (stacks, state) = stacks(|| {
         for _ in 0..20 {
             for (code, other) in [(last, 0), (first, last), (grapnel_test_probe as *const () as u64, 0)] {
@@ -111,7 +105,7 @@ fn frame_pointers_bridge_code_without_cfi() {
 #[test]
 fn no_fault_without_frame_pointers() {
     let page = Page::new();
-    let code = page.put(0, WITHOUT_FRAME);
+    let code = page.put(0, &without_frame());
     let (stacks, _) = stacks(|| {
         for _ in 0..5 {
             call(code, 0);
@@ -129,11 +123,11 @@ fn no_fault_on_a_broken_chain() {
     let unmapped = hole.0 as u64;
     drop(hole);
     let heap = vec![0x4141_4141_4141_4141u64; 64];
-    let mut chain = [0u64; 4];
+    let mut chain = [0usize; 4];
     let on_stack = &raw mut chain as u64;
     // A frame that is its own caller.
-    chain[0] = on_stack;
-    chain[1] = page.0 as u64 + 5;
+    chain[0] = on_stack as usize;
+    chain[1] = page.0 as usize + 5;
     let values = [
         0,
         1,
@@ -153,7 +147,7 @@ fn no_fault_on_a_broken_chain() {
     let (stacks, _) = stacks(|| {
         for _ in 0..3 {
             for value in values {
-                let code = page.put(0, &with_bp(value));
+                let code = page.put(0, &with_frame_pointer(value));
                 call(code, 0);
             }
         }
@@ -173,10 +167,10 @@ fn start_registers_may_be_anything() {
     let values = [0, 1, 8, 4096, code, 1 << 47, u64::MAX, u64::MAX - 7, 0x8000_0000_0000_0000];
     for pc in values {
         for sp in values {
-            for bp in values {
-                let registers = Registers { pc, sp, bp, ..Default::default() };
+            for fp in values {
+                let registers = native::registers(pc, sp, fp);
                 let frames = state.check_walks(&registers);
-                assert_eq!(frames.first().map(|f| f.pc), Some(pc));
+                assert_eq!(frames.first().map(|f| f.pc), Some(native::address(pc)));
             }
         }
     }

@@ -1,5 +1,11 @@
 //! Walks of real stacks of this process, compared with libgcc's unwinder and with each other.
 
+#[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]
+#[cfg_attr(target_arch = "arm", path = "arm.rs")]
+#[cfg_attr(target_arch = "x86_64", path = "x86_64.rs")]
+mod native;
+
+mod chosen;
 mod common;
 mod control;
 mod foreign;

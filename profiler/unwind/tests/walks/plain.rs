@@ -1,7 +1,7 @@
 //! Stacks of C code against libgcc's unwinder.
 
 use crate::common::{self, Fixture, State, check};
-use grapnel_unwind::{Config, Registers, RuleKind};
+use grapnel_unwind::{Config, Registers};
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -96,26 +96,6 @@ fn a_library_replaced_by_another() {
     });
     assert_eq!(state.probes, rounds * 2 * 21);
     assert!(!places[0].is_disjoint(&places[1]), "{places:x?}");
-}
-
-#[test]
-fn realigned_stacks() {
-    if !std::arch::is_x86_feature_detected!("avx2") {
-        return;
-    }
-    for (tag, flags) in [
-        ("avx-plain", ["-mavx2", "-fomit-frame-pointer"]),
-        ("avx-framed", ["-mavx2", "-fno-omit-frame-pointer"]),
-    ] {
-        let f = Fixture::new("drap.c", tag, &flags);
-        check(21, || f.call(c"aligned", 20));
-        check(21, || f.call(c"aligned_alloca", 20));
-        check(21, || f.call(c"aligned_busy", 20));
-        let mut state = check(21, || f.call(c"drap", 20));
-        let State { table, scratch, last, .. } = &mut state;
-        let kinds = last.iter().map(|f| table.rule(scratch, f.pc, true).rule.kind);
-        assert_eq!(kinds.filter(|kind| *kind == RuleKind::BpDeref).count(), 21);
-    }
 }
 
 #[test]
