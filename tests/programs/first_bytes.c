@@ -10,7 +10,7 @@
 int main(void) {
     const char *names[] = {"malloc", "calloc", "realloc", "free", "posix_memalign", "memalign", "aligned_alloc", "valloc",
                            "pvalloc", "execve", "execveat", "fexecve", "mmap", "munmap", "mremap", "brk", "sbrk",
-                           "_dl_debug_state"};
+                           "_dl_debug_state", "longjmp", "__longjmp_chk"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const unsigned char *code = dlsym(RTLD_DEFAULT, names[i]);
         printf("%s", names[i]);

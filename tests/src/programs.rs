@@ -75,6 +75,14 @@ pub fn program(name: &str) -> PathBuf {
     compile("g++", &["-std=c++17", "-pthread"], &sources().join(format!("{name}.cc")), name)
 }
 
+/// The executable of `programs/<name>.cc` with a library that is linked into it.
+pub fn program_with(name: &str, library: &str) -> PathBuf {
+    let source = sources().join(format!("{name}.cc"));
+    // All of it: nothing that comes before asks for it.
+    let flag = format!("-Wl,--whole-archive,-l:{library},--no-whole-archive");
+    compile("g++", &["-std=c++17", "-pthread", &flag, "-ldl"], &source, &format!("{name}-{library}"))
+}
+
 /// The executable of a C source that lies elsewhere. Its name is the source's.
 pub fn executable_of(source: &Path) -> PathBuf {
     let name = source.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();

@@ -118,6 +118,22 @@ fn operators_of_the_program_are_followed() {
     assert!(given_by(&report, "malloc") <= 4, "{:?}", report.totals.functions);
 }
 
+/// A new_handler may leave them by a jump: what comes then is no part of them.
+#[test]
+fn operators_that_are_left_by_a_jump_hide_nothing() {
+    let case = Case::ours("left_new");
+    let recorded = case.recorded();
+    recorded.outcome.same_as(&case.bare());
+    let report = recorded.report();
+    assert_eq!(given_by(&report, "new"), 1);
+    let blocks_in = |function: &str| {
+        let is_in = |frame: &Frame| frame.name().starts_with(function);
+        let sites = report.sites.iter().filter(|site| site.frames.iter().any(is_in));
+        sites.map(|site| site.allocations).sum::<u64>()
+    };
+    assert_eq!((blocks_in("below_what_was_left"), blocks_in("further_down")), (10, 190));
+}
+
 #[test]
 fn operators_of_libraries_that_come_later_are_followed() {
     let case = Case::ours("late_cxx").arg(programs::cxx_library("cxx_plug"));

@@ -81,19 +81,89 @@ impl Start for SavedRegisters {
     }
 }
 
+/// Assembly that saves what is in [`SavedRegisters`], but for RDI, which is saved already.
+macro_rules! push_saved {
+    () => {
+        "push rsi
+        .cfi_adjust_cfa_offset 8
+        push rdx
+        .cfi_adjust_cfa_offset 8
+        push rbp
+        .cfi_adjust_cfa_offset 8
+        .cfi_rel_offset rbp, 0
+        push rbx
+        .cfi_adjust_cfa_offset 8
+        .cfi_rel_offset rbx, 0
+        push r12
+        .cfi_adjust_cfa_offset 8
+        .cfi_rel_offset r12, 0
+        push r13
+        .cfi_adjust_cfa_offset 8
+        .cfi_rel_offset r13, 0
+        push r14
+        .cfi_adjust_cfa_offset 8
+        .cfi_rel_offset r14, 0
+        push r15
+        .cfi_adjust_cfa_offset 8
+        .cfi_rel_offset r15, 0
+        "
+    };
+}
+pub(crate) use push_saved;
+
 /// Defines the stub `$stub`, which calls `$hook` with the caller's arguments and, as the argument in
 /// `$register`, a pointer to the [`SavedRegisters`]. Where six arguments take all registers, it is the seventh: `stack`.
+///
+/// With `beside $beside` defines another stub for the same hook, for functions whose callers may lie beside them: it keeps
+/// what [`crate::kept`] says, and of a function without a result, `nothing`, RAX too.
 macro_rules! stub {
     ($stub:ident, $hook:path, $register:literal) => {
-        $crate::entry::stub!(@define $stub, $hook, concat!("mov ", $register, ", rsp"), "88");
+        $crate::entry::stub!(
+            @define $stub, $hook,
+            concat!(
+                "mov ", $register, ", rsp\n",
+                "call {hook}\n",
+                "add rsp, 88\n.cfi_adjust_cfa_offset -88"
+            )
+        );
     };
     ($stub:ident, $hook:path, stack) => {
         $crate::entry::stub!(
             @define $stub, $hook,
-            "mov rax, rsp\nsub rsp, 8\npush rax\n.cfi_adjust_cfa_offset 16", "104"
+            "mov rax, rsp
+            sub rsp, 8
+            .cfi_adjust_cfa_offset 8
+            push rax
+            .cfi_adjust_cfa_offset 8
+            call {hook}
+            add rsp, 104
+            .cfi_adjust_cfa_offset -104"
         );
     };
-    (@define $stub:ident, $hook:path, $pass:expr, $frame:literal) => {
+    ($stub:ident, $hook:path, $register:literal, beside $beside:ident) => {
+        $crate::entry::stub!($stub, $hook, $register);
+        $crate::entry::stub!(@keeping $beside, $hook, $register, "");
+    };
+    ($stub:ident, $hook:path, $register:literal, nothing, beside $beside:ident) => {
+        $crate::entry::stub!($stub, $hook, $register);
+        $crate::entry::stub!(@keeping $beside, $hook, $register, "mov rax, [rsp + 280]\n");
+    };
+    (@keeping $stub:ident, $hook:path, $register:literal, $result:literal) => {
+        $crate::entry::stub!(
+            @define $stub, $hook,
+            concat!(
+                "sub rsp, 320\n.cfi_adjust_cfa_offset 320\n",
+                "mov [rsp + 280], rax\n",
+                $crate::kept::keep!(),
+                "lea ", $register, ", [rsp + 320]\n",
+                "call {hook}\n",
+                $result,
+                $crate::kept::bring_back!(),
+                "add rsp, 408\n.cfi_adjust_cfa_offset -408"
+            )
+        );
+    };
+    (@define $stub:ident, $hook:path, $call:expr) => {
         unsafe extern "C" {
             pub(crate) fn $stub();
         }
@@ -107,26 +177,11 @@ macro_rules! stub {
             ".cfi_startproc",
             "endbr64",
             "push rdi",
-            "push rsi",
-            "push rdx",
-            "push rbp",
-            "push rbx",
-            "push r12",
-            "push r13",
-            "push r14",
-            "push r15",
+            ".cfi_adjust_cfa_offset 8",
+            $crate::entry::push_saved!(),
             "sub rsp, 16",
-            ".cfi_adjust_cfa_offset 88",
-            ".cfi_rel_offset rbp, 56",
-            ".cfi_rel_offset rbx, 48",
-            ".cfi_rel_offset r12, 40",
-            ".cfi_rel_offset r13, 32",
-            ".cfi_rel_offset r14, 24",
-            ".cfi_rel_offset r15, 16",
-            $pass,
-            "call {hook}",
-            concat!("add rsp, ", $frame),
-            concat!(".cfi_adjust_cfa_offset -", $frame),
+            ".cfi_adjust_cfa_offset 16",
+            $call,
             "ret",
             ".cfi_endproc",
             concat!(".size ", stringify!($stub), ", . - ", stringify!($stub)),
@@ -166,27 +221,53 @@ pub(crate) fn escape() {
     tls.level.set(0);
     crate::lock::let_signals_through();
     // SAFETY: `saved` lies in the frame of a stub that has not returned; from there this does what the stub
-    // does after its call, with the registers as they were saved.
+    // does after its call, with the registers as they were saved. What lies below `saved` is the frame that keeps the
+    // others (`crate::kept`), or, where the stub has none, anything in the frames of the call that ends here: then
+    // they are such as any call may leave behind.
     unsafe {
         core::arch::asm!(
-            "mov rsp, {saved}",
-            "pop rax",
-            "pop r11",
-            "pop r15",
-            "pop r14",
-            "pop r13",
-            "pop r12",
-            "pop rbx",
-            "pop rbp",
-            "pop rdx",
-            "pop rsi",
-            "pop rdi",
-            "test r11, r11",
-            "jz 2f",
-            "jmp r11",
+            "mov rbx, rax",
+            "mov r11, [rbx - 48]",
+            "mov r10, [rbx - 32]",
+            "mov r9, [rbx - 24]",
+            "mov r8, [rbx - 16]",
+            "mov rcx, [rbx - 8]",
+            "movups xmm0, [rbx - 304]",
+            "movups xmm1, [rbx - 288]",
+            "movups xmm2, [rbx - 272]",
+            "movups xmm3, [rbx - 256]",
+            "movups xmm4, [rbx - 240]",
+            "movups xmm5, [rbx - 224]",
+            "movups xmm6, [rbx - 208]",
+            "movups xmm7, [rbx - 192]",
+            "movups xmm8, [rbx - 176]",
+            "movups xmm9, [rbx - 160]",
+            "movups xmm10, [rbx - 144]",
+            "movups xmm11, [rbx - 128]",
+            "movups xmm12, [rbx - 112]",
+            "movups xmm13, [rbx - 96]",
+            "movups xmm14, [rbx - 80]",
+            "movups xmm15, [rbx - 64]",
+            "mov r15, [rbx + 16]",
+            "mov r14, [rbx + 24]",
+            "mov r13, [rbx + 32]",
+            "mov r12, [rbx + 40]",
+            "mov rdx, [rbx + 64]",
+            "mov rsi, [rbx + 72]",
+            "mov rdi, [rbx + 80]",
+            "mov rbp, [rbx + 56]",
+            "mov rax, [rbx]",
+            "cmp qword ptr [rbx + 8], 0",
+            "je 2f",
+            "mov rax, [rbx - 40]",
+            "lea rsp, [rbx + 88]",
+            "mov rbx, [rbx + 48]",
+            "jmp qword ptr [rsp - 80]",
             "2:",
+            "lea rsp, [rbx + 88]",
+            "mov rbx, [rbx + 48]",
             "ret",
-            saved = in(reg) saved,
+            in("rax") saved,
             options(noreturn),
         );
     }

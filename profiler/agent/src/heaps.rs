@@ -118,6 +118,16 @@ pub(crate) fn add(kind: HeapKind, name: &[u8]) -> Option<u32> {
     Some(place)
 }
 
+/// The handle of the allocator with this name, which is added if it isn't there.
+pub(crate) fn allocator(name: &[u8]) -> Option<u32> {
+    let name = &name[..name.len().min(NAME)];
+    let is_it = |entry: &Entry| {
+        entry.heap().is_some_and(|heap| heap.kind == HeapKind::Allocator && heap.name == name)
+    };
+    let found = table().and_then(|table| table.iter().position(is_it));
+    found.map_or_else(|| add(HeapKind::Allocator, name), |place| Some(place as u32))
+}
+
 /// The number of the heap with this handle; 0 if there is none.
 #[inline]
 pub(crate) fn id(handle: u64) -> u32 {

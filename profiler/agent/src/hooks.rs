@@ -51,12 +51,27 @@ pub(crate) enum Function {
     Sbrk,
     Shmat,
     Shmdt,
+    Longjmp,
+    LongjmpChecked,
 }
 
-const FUNCTIONS: usize = Function::Shmdt as usize + 1;
+const FUNCTIONS: usize = Function::LongjmpChecked as usize + 1;
 
 /// Where libc's own code of each function goes on, behind its hook.
 pub(crate) static ORIGINALS: [AtomicUsize; FUNCTIONS] = [const { AtomicUsize::new(0) }; FUNCTIONS];
+
+/// The functions that are hooked.
+static TARGETS: [AtomicUsize; FUNCTIONS] = [const { AtomicUsize::new(0) }; FUNCTIONS];
+
+/// Notes where a function that is hooked lies.
+pub(crate) fn remember_target(function: Function, address: usize) {
+    TARGETS[function as usize].store(address, Ordering::Relaxed);
+}
+
+/// Whether the function at an address is hooked.
+pub(crate) fn is_target(address: usize) -> bool {
+    TARGETS.iter().any(|target| target.load(Ordering::Relaxed) == address)
+}
 
 /// The address of the original.
 #[inline(always)]
@@ -86,7 +101,7 @@ const INSIDE: usize = 800;
 pub(crate) fn is_inside(saved: Saved<'_>) -> bool {
     let from = tls::get().inside.get();
     from.wrapping_sub(ptr::from_ref(saved).addr()) < INSIDE
-        && (from & slots::OPERATOR == 0 || slots::is_operators_own(from, saved.return_address()))
+        && (from & slots::MARKS == 0 || slots::is_own(from, saved.return_address()))
 }
 
 /// libc's code, and `free` in it.
@@ -99,8 +114,24 @@ pub(crate) fn remember_libc(code: Range<usize>, free: usize) {
     }
 }
 
+/// The code of the library whose `malloc` is the program's, where that isn't libc.
+static ALLOCATOR: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+
+/// Keeps where that lies.
+pub(crate) fn remember_allocator(code: Range<usize>) {
+    for (to, value) in ALLOCATOR.iter().zip([code.start, code.len()]) {
+        to.store(value, Ordering::Relaxed);
+    }
+}
+
+/// Whether code at an address is that of whoever gets memory for the program's heap: what it maps is in the heap.
+pub(crate) fn is_of_allocator(address: usize) -> bool {
+    is_of_libc(address)
+        || address.wrapping_sub(ALLOCATOR[0].load(Ordering::Relaxed)) < ALLOCATOR[1].load(Ordering::Relaxed)
+}
+
 /// Whether code at an address is libc's.
-pub(crate) fn is_of_libc(address: usize) -> bool {
+fn is_of_libc(address: usize) -> bool {
     address.wrapping_sub(LIBC[0].load(Ordering::Relaxed)) < LIBC[1].load(Ordering::Relaxed)
 }
 
@@ -162,14 +193,14 @@ fn given_aligned(saved: Saved<'_>, block: Block, size: usize, alignment: usize, 
     }
 }
 
-stub!(grapnel_agent_malloc, malloc, "rsi");
+stub!(grapnel_agent_malloc, malloc, "rsi", beside grapnel_agent_beside_malloc);
 unsafe extern "C" fn malloc(size: usize, saved: Saved<'_>) -> Block {
     // SAFETY: the caller's call, passed on.
     let block = unsafe { original_as::<unsafe extern "C" fn(usize) -> Block>(Function::Malloc)(size) };
     given(saved, block, size, Source::Malloc)
 }
 
-stub!(grapnel_agent_calloc, calloc, "rdx");
+stub!(grapnel_agent_calloc, calloc, "rdx", beside grapnel_agent_beside_calloc);
 unsafe extern "C" fn calloc(count: usize, size: usize, saved: Saved<'_>) -> Block {
     // SAFETY: the caller's call, passed on.
     let call = unsafe { original_as::<unsafe extern "C" fn(usize, usize) -> Block>(Function::Calloc) };
@@ -191,7 +222,7 @@ fn taken_back(context: &mut Context, saved: Saved<'_>, block: Block, release: Re
     }
 }
 
-stub!(grapnel_agent_free, free, "rsi");
+stub!(grapnel_agent_free, free, "rsi", nothing, beside grapnel_agent_beside_free);
 unsafe extern "C" fn free(block: Block, saved: Saved<'_>) {
     if !block.is_null() && !is_inside(saved) && !is_own_business(saved) {
         rescued(saved, ptr::null_mut(), original(Function::Free), || {
@@ -202,10 +233,14 @@ unsafe extern "C" fn free(block: Block, saved: Saved<'_>) {
     unsafe { original_as::<unsafe extern "C" fn(Block)>(Function::Free)(block) }
 }
 
-stub!(grapnel_agent_realloc, realloc, "rdx");
+stub!(grapnel_agent_realloc, realloc, "rdx", beside grapnel_agent_beside_realloc);
 unsafe extern "C" fn realloc(old: Block, size: usize, saved: Saved<'_>) -> Block {
     // SAFETY: the function's own type.
     let call = unsafe { original_as::<unsafe extern "C" fn(Block, usize) -> Block>(Function::Realloc) };
+    if is_inside(saved) {
+        // SAFETY: the caller's call, passed on: part of `reallocarray`, where that is another allocator's.
+        return unsafe { call(old, size) };
+    }
     let address = old.addr() as u64;
     if !old.is_null() {
         // glibc frees the block when the size is 0.
@@ -231,7 +266,7 @@ unsafe extern "C" fn realloc(old: Block, size: usize, saved: Saved<'_>) -> Block
     block
 }
 
-stub!(grapnel_agent_posix_memalign, posix_memalign, "rcx");
+stub!(grapnel_agent_posix_memalign, posix_memalign, "rcx", beside grapnel_agent_beside_posix_memalign);
 unsafe extern "C" fn posix_memalign(
     out: *mut Block,
     alignment: usize,
@@ -250,8 +285,8 @@ unsafe extern "C" fn posix_memalign(
 }
 
 macro_rules! aligned {
-    ($stub:ident, $hook:ident, $function:ident) => {
-        stub!($stub, $hook, "rdx");
+    ($stub:ident, $beside:ident, $hook:ident, $function:ident) => {
+        stub!($stub, $hook, "rdx", beside $beside);
         unsafe extern "C" fn $hook(alignment: usize, size: usize, saved: Saved<'_>) -> Block {
             type Call = unsafe extern "C" fn(usize, usize) -> Block;
             // SAFETY: the caller's call, passed on.
@@ -261,12 +296,12 @@ macro_rules! aligned {
         }
     };
 }
-aligned!(grapnel_agent_memalign, memalign, Memalign);
-aligned!(grapnel_agent_aligned_alloc, aligned_alloc, AlignedAlloc);
+aligned!(grapnel_agent_memalign, grapnel_agent_beside_memalign, memalign, Memalign);
+aligned!(grapnel_agent_aligned_alloc, grapnel_agent_beside_aligned_alloc, aligned_alloc, AlignedAlloc);
 
 macro_rules! paged {
-    ($stub:ident, $hook:ident, $function:ident) => {
-        stub!($stub, $hook, "rsi");
+    ($stub:ident, $beside:ident, $hook:ident, $function:ident) => {
+        stub!($stub, $hook, "rsi", beside $beside);
         unsafe extern "C" fn $hook(size: usize, saved: Saved<'_>) -> Block {
             // SAFETY: the caller's call, passed on.
             let call = unsafe { original_as::<unsafe extern "C" fn(usize) -> Block>(Function::$function) };
@@ -276,8 +311,8 @@ macro_rules! paged {
         }
     };
 }
-paged!(grapnel_agent_valloc, valloc, Valloc);
-paged!(grapnel_agent_pvalloc, pvalloc, Pvalloc);
+paged!(grapnel_agent_valloc, grapnel_agent_beside_valloc, valloc, Valloc);
+paged!(grapnel_agent_pvalloc, grapnel_agent_beside_pvalloc, pvalloc, Pvalloc);
 
 stub!(grapnel_agent_loader_state, loader_state, "rdi");
 unsafe extern "C" fn loader_state(saved: Saved<'_>) {
@@ -286,8 +321,11 @@ unsafe extern "C" fn loader_state(saved: Saved<'_>) {
     unsafe { original_as::<unsafe extern "C" fn()>(Function::LoaderState)() }
 }
 
-/// The functions to hook: the name in the library, the stub, the number.
-pub(crate) fn allocation_functions() -> [(&'static [u8], unsafe extern "C" fn(), Function); 9] {
+/// A function to hook: its name, the stub, its number.
+pub(crate) type Hooked = (&'static [u8], unsafe extern "C" fn(), Function);
+
+/// The functions to hook, where they are libc's.
+pub(crate) fn allocation_functions() -> [Hooked; 9] {
     [
         (b"malloc", grapnel_agent_malloc, Function::Malloc),
         (b"calloc", grapnel_agent_calloc, Function::Calloc),
@@ -298,5 +336,20 @@ pub(crate) fn allocation_functions() -> [(&'static [u8], unsafe extern "C" fn(),
         (b"aligned_alloc", grapnel_agent_aligned_alloc, Function::AlignedAlloc),
         (b"valloc", grapnel_agent_valloc, Function::Valloc),
         (b"pvalloc", grapnel_agent_pvalloc, Function::Pvalloc),
+    ]
+}
+
+/// The same, where they may lie beside their callers.
+pub(crate) fn allocation_functions_beside() -> [Hooked; 9] {
+    [
+        (b"malloc", grapnel_agent_beside_malloc, Function::Malloc),
+        (b"calloc", grapnel_agent_beside_calloc, Function::Calloc),
+        (b"realloc", grapnel_agent_beside_realloc, Function::Realloc),
+        (b"free", grapnel_agent_beside_free, Function::Free),
+        (b"posix_memalign", grapnel_agent_beside_posix_memalign, Function::PosixMemalign),
+        (b"memalign", grapnel_agent_beside_memalign, Function::Memalign),
+        (b"aligned_alloc", grapnel_agent_beside_aligned_alloc, Function::AlignedAlloc),
+        (b"valloc", grapnel_agent_beside_valloc, Function::Valloc),
+        (b"pvalloc", grapnel_agent_beside_pvalloc, Function::Pvalloc),
     ]
 }

@@ -12,6 +12,8 @@
 //! - `hooks`: what each hooked function records, and in which order
 //! - `slots`: functions of which there may be several: their thunks, their stub, which of them is which
 //! - `operators`: `operator new` and `operator delete`; `shadow`: how each of their blocks was asked for
+//! - `kept`: stubs that change no register; `jumps`: leaving a hooked function by `longjmp`
+//! - `families`: allocators besides libc's; `symbols`: functions that aren't exported
 //! - `sampled`: the hooks when only some allocations are recorded; `sampling`: which
 //! - `heaps`: heaps besides the program's own; `reported`: those that it reports itself
 //! - `mappings`: what the program maps by itself
@@ -28,10 +30,13 @@ extern crate alloc;
 mod context;
 mod entry;
 mod exec;
+mod families;
 mod follow;
 mod heap;
 mod heaps;
 mod hooks;
+mod jumps;
+mod kept;
 mod life;
 mod lock;
 mod mappings;
@@ -47,6 +52,7 @@ mod shadow;
 mod slots;
 mod stack;
 mod start;
+mod symbols;
 mod sys;
 mod tls;
 

@@ -1,7 +1,7 @@
 //! What the program maps by itself: `mmap`, `munmap`, `mremap`, `brk`, `sbrk`, `shmat`, `shmdt`.
 //!
 //! A kind of its own, apart from the heap. libc's own calls, which lead through the same code, are left out: memory for
-//! `malloc`, whose blocks are recorded, and stacks of threads. The dynamic linker has its own copy of these functions.
+//! `malloc`, whose blocks are recorded, and stacks of threads; as are those of a library whose `malloc` is the program's. The dynamic linker has its own copy of these functions.
 //!
 //! As for blocks, what goes is recorded before the call and what comes after it. A call that fails puts back what was
 //! said to go.
@@ -50,7 +50,7 @@ impl Context {
 
 /// Whether the call is the program's.
 fn is_programs(saved: Saved<'_>) -> bool {
-    !hooks::is_of_libc(saved.return_address())
+    !hooks::is_of_allocator(saved.return_address())
 }
 
 /// A length as the kernel takes it; `None` for one that no mapping has, with which the call will fail.

@@ -13,7 +13,7 @@
 use crate::entry::SavedRegisters;
 use crate::meter::setting_up;
 use crate::stack::on_own_stack;
-use crate::{life, operators, reported, session, slots, sys};
+use crate::{families, heaps, life, operators, reported, session, slots, sys};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
@@ -226,7 +226,14 @@ pub(crate) fn update(mut ring: Option<&mut Producer<'static>>) {
     VERSION.fetch_add(1, Ordering::AcqRel);
     if !added.is_empty() {
         // Planning takes more stack than a thread may have.
-        on_own_stack(&guard, || operators::install(added.iter()));
+        let heaps = on_own_stack(&guard, || {
+            let heaps = families::install(added.iter().map(|module| (module, module.name())));
+            operators::install(added.iter());
+            heaps
+        });
+        if let Some(ring) = ring.as_mut() {
+            heaps.into_iter().for_each(|handle| heaps::describe(handle.into(), ring));
+        }
     }
     if let Some(ring) = ring.as_mut()
         && state.described == life::current()

@@ -10,14 +10,15 @@
 use crate::entry::{SavedRegisters, rescued};
 use crate::record::{self, enter};
 use crate::shadow::{self, Asked};
-use crate::{session, slots};
+use crate::slots::{self, What};
+use crate::{hooks, session};
 use alloc::format;
 use alloc::vec::Vec;
 use core::ops::Range;
 use core::ptr;
 use grapnel_hook::module::Module;
 use grapnel_hook::symbol::{self, SymbolKind};
-use grapnel_hook::{CodeAddr, HookId, HookPlan, Liveness, Options, Transaction};
+use grapnel_hook::{CodeAddr, HookPlan, Options};
 use grapnel_trace::shared::failure;
 use grapnel_trace::{Alignment, FreedAs, Release, Source};
 
@@ -46,6 +47,11 @@ impl Operator {
     pub(crate) fn from_u8(n: u8) -> Self {
         let bit = |at: u8| n >> at & 1 != 0;
         Self { deletes: bit(0), array: bit(1), sized: bit(2), aligned: bit(3), shared: bit(4), own: bit(5) }
+    }
+
+    /// Whether it is the program's own, or a library's that isn't C++ itself.
+    pub(crate) fn is_own(self) -> bool {
+        self.own
     }
 
     /// What a caller with these registers said of the block.
@@ -170,7 +176,12 @@ pub(crate) fn install<'m>(modules: impl Iterator<Item = &'m Module>) {
         if found.is_empty() {
             continue;
         }
-        if let Err(error) = hook(module, &found) {
+        let what = |(operator, range): (Operator, Range<usize>)| {
+            let code = own_code(module, &range);
+            (What::Operator(operator), range, code)
+        };
+        let found: Vec<_> = found.into_iter().map(what).collect();
+        if let Err(error) = slots::hook_all(&found) {
             let name = module.file_name().escape_ascii();
             let note = format!("new and delete of {name} are seen as malloc and free: {error}");
             session::report_failure(failure::NOTE, note.as_bytes());
@@ -187,7 +198,16 @@ fn exported(module: &Module) -> Vec<(Operator, Range<usize>)> {
     let mut found: Vec<(Operator, Range<usize>)> = Vec::new();
     for (name, operator) in NAMES {
         let Some(symbol) = symbol::find(module, name) else { continue };
+        // The same code as an allocator's function. Of another heap's, all that this object has is of that heap.
+        if slots::handle_at(symbol.addr).is_some_and(|handle| handle != 0) {
+            return Vec::new();
+        }
         if symbol.kind != SymbolKind::Function || slots::is_hooked(symbol.addr) {
+            continue;
+        }
+        // One function for `malloc` and `new`, or for `free` and `delete`: which of them was called can't be known.
+        if hooks::is_target(symbol.addr) {
+            shadow::do_without(operator.deletes);
             continue;
         }
         let options = Options { size: Some(symbol.size), ..Options::default() };
@@ -203,45 +223,6 @@ fn exported(module: &Module) -> Vec<(Operator, Range<usize>)> {
         }
     }
     found
-}
-
-/// Hooks all of them or none: were some left out, blocks would seem to be given back in the wrong way.
-fn hook(module: &Module, found: &[(Operator, Range<usize>)]) -> Result<(), grapnel_hook::Error> {
-    let mut transaction = Transaction::new();
-    let mut taken: Vec<(usize, HookId)> = Vec::new();
-    let give_back =
-        |taken: &[(usize, HookId)]| taken.iter().for_each(|&(number, _)| slots::give_back(number));
-    for (operator, range) in found {
-        let Some((number, thunk)) = slots::take(range.start, *operator, &own_code(module, range)) else {
-            give_back(&taken);
-            return Ok(());
-        };
-        let target: *const () = ptr::with_exposed_provenance(range.start);
-        taken.push((number, transaction.replace_sized(target, range.len(), thunk)));
-    }
-    let prepared = transaction.prepare();
-    for &(number, id) in &taken {
-        match prepared.original(id) {
-            Ok(original) => slots::set_original(number, original),
-            Err(error) => {
-                give_back(&taken);
-                return Err(error);
-            }
-        }
-    }
-    // SAFETY: the targets are functions of an object whose code nobody runs yet: the process has one thread, or the object
-    // is being loaded. The stub has their ABI. When the object goes, its slots are given back.
-    let hooks = unsafe { prepared.commit(Liveness::SingleThreaded) };
-    let mut error = None;
-    for hook in hooks {
-        match hook {
-            // For as long as the object is loaded.
-            Ok(hook) => core::mem::forget(hook),
-            Err(failed) => error = Some(failed),
-        }
-    }
-    // The slots stay: some of the hooks are in.
-    error.map_or(Ok(()), Err)
 }
 
 #[cfg(test)]

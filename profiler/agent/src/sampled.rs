@@ -15,7 +15,7 @@
 
 use crate::context::Context;
 use crate::entry::{SavedRegisters, rescued, stub};
-use crate::hooks::{Function, ORIGINALS, inside, is_inside, original, original_as};
+use crate::hooks::{Function, Hooked, ORIGINALS, inside, is_inside, original, original_as};
 use crate::record::{self, enter};
 use crate::sampling::{self, Costs};
 use crate::shadow::{self, Asked};
@@ -139,6 +139,68 @@ quick!(
     "js {stub}"
 );
 
+// The same of functions that may lie beside their callers: no register is changed that the function may leave as it is.
+// A realloc that isn't libc's need not call malloc.
+quick!(
+    grapnel_agent_quick_beside_malloc,
+    grapnel_agent_sampled_beside_malloc,
+    Malloc,
+    "mov [rsp - 8], r11",
+    "mov r11, qword ptr [rip + grapnel_agent_tls@GOTTPOFF]",
+    "sub qword ptr fs:[r11 + {left}], rdi",
+    "mov r11, [rsp - 8]",
+    "js {stub}"
+);
+quick!(
+    grapnel_agent_quick_beside_calloc,
+    grapnel_agent_sampled_beside_calloc,
+    Calloc,
+    "mov rax, rdi",
+    "imul rax, rsi",
+    "jo 9f",
+    "mov [rsp - 8], r11",
+    "mov r11, qword ptr [rip + grapnel_agent_tls@GOTTPOFF]",
+    "sub qword ptr fs:[r11 + {left}], rax",
+    "mov r11, [rsp - 8]",
+    "js {stub}"
+);
+quick!(
+    grapnel_agent_quick_beside_free,
+    grapnel_agent_sampled_beside_free,
+    Free,
+    "mov [rsp - 8], r11",
+    "mov [rsp - 16], rax",
+    "mov r11, rdi",
+    "shr r11, 4",
+    "imul r11d, r11d, -1640531535",
+    "shr r11d, 16",
+    "lea rax, [rip + {filter}]",
+    "cmp byte ptr [rax + r11], 0",
+    "mov rax, [rsp - 16]",
+    "mov r11, [rsp - 8]",
+    "jne {stub}"
+);
+quick!(
+    grapnel_agent_quick_beside_realloc,
+    grapnel_agent_sampled_beside_realloc,
+    Realloc,
+    "test rdi, rdi",
+    "jz {stub}",
+    "mov [rsp - 8], r11",
+    "mov r11, rdi",
+    "shr r11, 4",
+    "imul r11d, r11d, -1640531535",
+    "shr r11d, 16",
+    "lea rax, [rip + {filter}]",
+    "cmp byte ptr [rax + r11], 0",
+    "mov r11, [rsp - 8]",
+    "jne {stub}",
+    "mov r11, qword ptr [rip + grapnel_agent_tls@GOTTPOFF]",
+    "sub qword ptr fs:[r11 + {left}], rsi",
+    "mov r11, [rsp - 8]",
+    "js {stub}"
+);
+
 /// A block was given out; `mean` if it is to be recorded. `result`: what the function returns.
 #[inline(always)]
 fn given(
@@ -170,7 +232,7 @@ fn told(saved: Saved<'_>, function: usize, result: Block, tell: impl FnOnce(&mut
     rescued(saved, result, function, || enter(saved, tell));
 }
 
-stub!(grapnel_agent_sampled_malloc, malloc, "rsi");
+stub!(grapnel_agent_sampled_malloc, malloc, "rsi", beside grapnel_agent_sampled_beside_malloc);
 unsafe extern "C" fn malloc(size: usize, saved: Saved<'_>) -> Block {
     let mean = sampling::passed();
     // SAFETY: the caller's call, passed on.
@@ -179,7 +241,7 @@ unsafe extern "C" fn malloc(size: usize, saved: Saved<'_>) -> Block {
     block
 }
 
-stub!(grapnel_agent_sampled_calloc, calloc, "rdx");
+stub!(grapnel_agent_sampled_calloc, calloc, "rdx", beside grapnel_agent_sampled_beside_calloc);
 unsafe extern "C" fn calloc(count: usize, size: usize, saved: Saved<'_>) -> Block {
     let mean = sampling::passed();
     // SAFETY: the function's own type.
@@ -190,7 +252,7 @@ unsafe extern "C" fn calloc(count: usize, size: usize, saved: Saved<'_>) -> Bloc
     block
 }
 
-stub!(grapnel_agent_sampled_free, free, "rsi");
+stub!(grapnel_agent_sampled_free, free, "rsi", nothing, beside grapnel_agent_sampled_beside_free);
 unsafe extern "C" fn free(block: Block, saved: Saved<'_>) {
     if forget(block) {
         told(saved, original(Function::Free), ptr::null_mut(), |context| {
@@ -201,8 +263,17 @@ unsafe extern "C" fn free(block: Block, saved: Saved<'_>) {
     unsafe { original_as::<unsafe extern "C" fn(Block)>(Function::Free)(block) }
 }
 
-stub!(grapnel_agent_sampled_realloc, realloc, "rdx");
+stub!(grapnel_agent_sampled_realloc, realloc, "rdx", beside grapnel_agent_sampled_beside_realloc);
 unsafe extern "C" fn realloc(old: Block, size: usize, saved: Saved<'_>) -> Block {
+    if old.is_null() {
+        let mean = sampling::passes(size);
+        // SAFETY: the function's own type.
+        let call = unsafe { original_as::<unsafe extern "C" fn(Block, usize) -> Block>(Function::Realloc) };
+        // SAFETY: the caller's call, passed on.
+        let block = inside(|| unsafe { call(old, size) });
+        given(saved, block, size, Source::Realloc, 0, mean, block);
+        return block;
+    }
     let is_lowered = tls::get().sampling.left.get() < 0;
     let mean = if is_lowered { sampling::passed() } else { sampling::passes(size) };
     let address = old.addr() as u64;
@@ -236,7 +307,7 @@ unsafe extern "C" fn realloc(old: Block, size: usize, saved: Saved<'_>) -> Block
     block
 }
 
-stub!(grapnel_agent_sampled_posix_memalign, posix_memalign, "rcx");
+stub!(grapnel_agent_sampled_posix_memalign, posix_memalign, "rcx", beside grapnel_agent_sampled_beside_posix_memalign);
 unsafe extern "C" fn posix_memalign(
     out: *mut Block,
     alignment: usize,
@@ -256,8 +327,8 @@ unsafe extern "C" fn posix_memalign(
 }
 
 macro_rules! aligned {
-    ($stub:ident, $hook:ident, $function:ident) => {
-        stub!($stub, $hook, "rdx");
+    ($stub:ident, $beside:ident, $hook:ident, $function:ident) => {
+        stub!($stub, $hook, "rdx", beside $beside);
         unsafe extern "C" fn $hook(alignment: usize, size: usize, saved: Saved<'_>) -> Block {
             type Call = unsafe extern "C" fn(usize, usize) -> Block;
             let mean = sampling::passes(size);
@@ -268,12 +339,17 @@ macro_rules! aligned {
         }
     };
 }
-aligned!(grapnel_agent_sampled_memalign, memalign, Memalign);
-aligned!(grapnel_agent_sampled_aligned_alloc, aligned_alloc, AlignedAlloc);
+aligned!(grapnel_agent_sampled_memalign, grapnel_agent_sampled_beside_memalign, memalign, Memalign);
+aligned!(
+    grapnel_agent_sampled_aligned_alloc,
+    grapnel_agent_sampled_beside_aligned_alloc,
+    aligned_alloc,
+    AlignedAlloc
+);
 
 macro_rules! paged {
-    ($stub:ident, $hook:ident, $function:ident) => {
-        stub!($stub, $hook, "rsi");
+    ($stub:ident, $beside:ident, $hook:ident, $function:ident) => {
+        stub!($stub, $hook, "rsi", beside $beside);
         unsafe extern "C" fn $hook(size: usize, saved: Saved<'_>) -> Block {
             let mean = sampling::passes(size);
             // SAFETY: the function's own type.
@@ -285,11 +361,11 @@ macro_rules! paged {
         }
     };
 }
-paged!(grapnel_agent_sampled_valloc, valloc, Valloc);
-paged!(grapnel_agent_sampled_pvalloc, pvalloc, Pvalloc);
+paged!(grapnel_agent_sampled_valloc, grapnel_agent_sampled_beside_valloc, valloc, Valloc);
+paged!(grapnel_agent_sampled_pvalloc, grapnel_agent_sampled_beside_pvalloc, pvalloc, Pvalloc);
 
 /// As [`crate::hooks::allocation_functions`].
-pub(crate) fn allocation_functions() -> [(&'static [u8], unsafe extern "C" fn(), Function); 9] {
+pub(crate) fn allocation_functions() -> [Hooked; 9] {
     [
         (b"malloc", grapnel_agent_quick_malloc, Function::Malloc),
         (b"calloc", grapnel_agent_quick_calloc, Function::Calloc),
@@ -300,5 +376,20 @@ pub(crate) fn allocation_functions() -> [(&'static [u8], unsafe extern "C" fn(),
         (b"aligned_alloc", grapnel_agent_sampled_aligned_alloc, Function::AlignedAlloc),
         (b"valloc", grapnel_agent_sampled_valloc, Function::Valloc),
         (b"pvalloc", grapnel_agent_sampled_pvalloc, Function::Pvalloc),
+    ]
+}
+
+/// As [`crate::hooks::allocation_functions_beside`].
+pub(crate) fn allocation_functions_beside() -> [Hooked; 9] {
+    [
+        (b"malloc", grapnel_agent_quick_beside_malloc, Function::Malloc),
+        (b"calloc", grapnel_agent_quick_beside_calloc, Function::Calloc),
+        (b"realloc", grapnel_agent_quick_beside_realloc, Function::Realloc),
+        (b"free", grapnel_agent_quick_beside_free, Function::Free),
+        (b"posix_memalign", grapnel_agent_sampled_beside_posix_memalign, Function::PosixMemalign),
+        (b"memalign", grapnel_agent_sampled_beside_memalign, Function::Memalign),
+        (b"aligned_alloc", grapnel_agent_sampled_beside_aligned_alloc, Function::AlignedAlloc),
+        (b"valloc", grapnel_agent_sampled_beside_valloc, Function::Valloc),
+        (b"pvalloc", grapnel_agent_sampled_beside_pvalloc, Function::Pvalloc),
     ]
 }

@@ -79,6 +79,14 @@ static ROOT: [AtomicPtr<Middle>; 1 << (ALL - MIDDLE)] =
 /// Whether anything was ever noted: programs without C++ look no further.
 static USED: AtomicBool = AtomicBool::new(false);
 
+/// Whether what gives a block back can't tell how.
+static SHARED: AtomicBool = AtomicBool::new(false);
+
+/// A function is both `free` and `delete`: nothing is noted, since all would seem to be given back in the wrong way.
+pub(crate) fn do_without(is_shared: bool) {
+    SHARED.fetch_or(is_shared, Ordering::Relaxed);
+}
+
 /// The place of an address in a table whose entries have 2^`low` bytes and that has 2^`high`.
 #[inline]
 fn index(address: usize, low: u32, high: u32) -> usize {
@@ -102,7 +110,7 @@ fn leaf(address: usize) -> Option<&'static Leaf> {
 /// Notes how the block at an address was asked for. What there is no memory for is not noted.
 #[inline]
 pub(crate) fn note(address: usize, asked: Asked) {
-    if !is_noted(address) {
+    if !is_noted(address) || SHARED.load(Ordering::Relaxed) {
         return;
     }
     if let Some(leaf) = leaf(address).or_else(|| make_leaf(address)) {

@@ -1,5 +1,5 @@
 //! Hooks on functions of which there may be several in a process: `operator new` is in libstdc++, and may be in the
-//! program and in other libraries too.
+//! program and in other libraries too. So may be allocators.
 //!
 //! Each such function has a slot, which says what it is and where its own code goes on, and a thunk, which its hook
 //! leads to. All thunks lead to one stub, which asks [`before`], makes the call with the caller's registers, and tells
@@ -10,11 +10,16 @@
 //! object of its function is gone. The stub keeps to the System V ABI on both sides, for functions of up to six whole
 //! arguments whose result is in RAX.
 
-use crate::entry::SavedRegisters;
+use crate::entry::{SavedRegisters, push_saved};
+use crate::families::{self, Role};
+use crate::kept::{bring_back, keep};
 use crate::operators::{self, Operator};
 use crate::tls;
+use alloc::vec::Vec;
 use core::ops::Range;
-use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use core::ptr;
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
+use grapnel_hook::{HookId, Liveness, Transaction};
 
 /// How many functions can be hooked in this way.
 pub(crate) const SLOTS: usize = 512;
@@ -26,8 +31,10 @@ pub(crate) struct Slot {
     target: AtomicUsize,
     /// Where its own code goes on.
     original: AtomicUsize,
-    /// Which operator it is: [`Operator::to_u8`].
+    /// Which operator it is: [`Operator::to_u8`]; of an allocator's function [`Role`].
     operator: AtomicU8,
+    /// Of an allocator's function one more than the handle of its heap, which is 0 for the program's own; otherwise 0.
+    heap: AtomicU32,
     /// The code whose calls of allocation functions are its own.
     code: [AtomicUsize; 2],
 }
@@ -38,14 +45,30 @@ impl Slot {
             target: AtomicUsize::new(0),
             original: AtomicUsize::new(0),
             operator: AtomicU8::new(0),
+            heap: AtomicU32::new(0),
             code: [AtomicUsize::new(0), AtomicUsize::new(0)],
         }
     }
 
     #[inline(always)]
-    pub(crate) fn operator(&self) -> Operator {
+    fn operator(&self) -> Operator {
         Operator::from_u8(self.operator.load(Ordering::Relaxed))
     }
+
+    /// What an allocator's function does, and the handle of its heap.
+    #[inline(always)]
+    fn family(&self) -> Option<(Role, u32)> {
+        let handle = self.heap.load(Ordering::Relaxed).checked_sub(1)?;
+        Role::from_u8(self.operator.load(Ordering::Relaxed)).map(|role| (role, handle))
+    }
+}
+
+/// What a slot's function is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum What {
+    Operator(Operator),
+    /// An allocator's, whose heap has this handle.
+    Family(Role, u32),
 }
 
 static TABLE: [Slot; SLOTS] = [const { Slot::free() }; SLOTS];
@@ -64,14 +87,21 @@ const PART: usize = 2;
 
 /// Marks the stack pointer in [`tls::Tls::inside`] as that of an operator's stub.
 pub(crate) const OPERATOR: usize = 1;
+/// As that of an allocator's function.
+pub(crate) const FAMILY: usize = 4;
+/// Either.
+pub(crate) const MARKS: usize = OPERATOR | FAMILY;
 
 unsafe extern "C" {
     static grapnel_agent_thunks: u8;
     static grapnel_agent_slot_returns: u8;
+    static grapnel_agent_beside_thunks: u8;
+    static grapnel_agent_beside_slot_returns: u8;
 }
 
 const THUNK: usize = 16;
 
+// The stubs' frames have the slot's number where the stack pointer is when the call is made: a [`Frame`].
 core::arch::global_asm!(
     ".text",
     ".balign 16",
@@ -83,29 +113,21 @@ core::arch::global_asm!(
     "sub r11, rax",
     "shr r11, 4",
     "push rdi",
-    "push rsi",
-    "push rdx",
-    "push rbp",
-    "push rbx",
-    "push r12",
-    "push r13",
-    "push r14",
-    "push r15",
+    ".cfi_adjust_cfa_offset 8",
+    push_saved!(),
     // Room for the way out of a fault.
     "sub rsp, 16",
+    ".cfi_adjust_cfa_offset 16",
     "push rcx",
+    ".cfi_adjust_cfa_offset 8",
     "push r8",
+    ".cfi_adjust_cfa_offset 8",
     "push r9",
+    ".cfi_adjust_cfa_offset 8",
     "push r11",
-    ".cfi_adjust_cfa_offset 120",
-    ".cfi_rel_offset rbp, 88",
-    ".cfi_rel_offset rbx, 80",
-    ".cfi_rel_offset r12, 72",
-    ".cfi_rel_offset r13, 64",
-    ".cfi_rel_offset r14, 56",
-    ".cfi_rel_offset r15, 48",
+    ".cfi_adjust_cfa_offset 8",
     "lea rdi, [rsp + 32]",
-    "mov rsi, r11",
+    "mov rsi, rsp",
     "call {before}",
     "mov rbx, rdx",
     "mov r9, [rsp + 8]",
@@ -124,9 +146,9 @@ core::arch::global_asm!(
     "mov rcx, rbx",
     "call {after}",
     "mov rbx, [rsp + 80]",
+    ".cfi_restore rbx",
     "add rsp, 120",
     ".cfi_adjust_cfa_offset -120",
-    ".cfi_restore rbx",
     "ret",
     ".cfi_endproc",
     ".size grapnel_agent_slot, . - grapnel_agent_slot",
@@ -143,6 +165,64 @@ core::arch::global_asm!(
     ".endr",
     ".cfi_endproc",
     ".size grapnel_agent_thunks, . - grapnel_agent_thunks",
+    // The same for functions whose callers may lie beside them: no register of theirs is changed.
+    ".balign 16",
+    "grapnel_agent_beside_slot:",
+    ".cfi_startproc",
+    ".cfi_personality 0x1b, {personality}",
+    // The thunk pushed its number.
+    ".cfi_def_cfa_offset 16",
+    "mov [rsp - 120], rax",
+    "mov rax, [rsp]",
+    "mov [rsp], rdi",
+    push_saved!(),
+    "sub rsp, 336",
+    ".cfi_adjust_cfa_offset 336",
+    "mov [rsp], rax",
+    keep!(),
+    "lea rdi, [rsp + 320]",
+    "mov rsi, rsp",
+    "call {before}",
+    "mov [rsp + 8], rax",
+    "mov rbx, rdx",
+    bring_back!(),
+    "mov rax, [rsp + 280]",
+    "call [rsp + 8]",
+    ".globl grapnel_agent_beside_slot_returns",
+    ".hidden grapnel_agent_beside_slot_returns",
+    "grapnel_agent_beside_slot_returns:",
+    "mov rdi, rax",
+    "lea rsi, [rsp + 320]",
+    "mov rdx, [rsp]",
+    "mov rcx, rbx",
+    "call {after}",
+    bring_back!(),
+    "mov rbx, [rsp + 368]",
+    ".cfi_restore rbx",
+    "add rsp, 408",
+    ".cfi_adjust_cfa_offset -408",
+    "ret",
+    ".cfi_endproc",
+    ".size grapnel_agent_beside_slot, . - grapnel_agent_beside_slot",
+    ".balign 16",
+    ".globl grapnel_agent_beside_thunks",
+    ".hidden grapnel_agent_beside_thunks",
+    "grapnel_agent_beside_thunks:",
+    ".cfi_startproc",
+    ".set grapnel_agent_thunk_number, 0",
+    ".rept {slots}",
+    "endbr64",
+    ".byte 0x68",
+    ".long grapnel_agent_thunk_number",
+    ".set grapnel_agent_thunk_number, grapnel_agent_thunk_number + 1",
+    ".cfi_def_cfa_offset 16",
+    ".byte 0xe9",
+    ".long grapnel_agent_beside_slot - . - 4",
+    ".balign 16",
+    ".cfi_def_cfa_offset 8",
+    ".endr",
+    ".cfi_endproc",
+    ".size grapnel_agent_beside_thunks, . - grapnel_agent_beside_thunks",
     slots = const SLOTS,
     before = sym before,
     after = sym after,
@@ -166,43 +246,74 @@ unsafe extern "C" fn personality(
     CONTINUE_UNWIND
 }
 
-/// Where the registers of the operator's stub that `inside` names were saved, less this, its slot's number stands.
-const SLOT_BELOW: usize = 32;
+/// What lies where the stack pointer of a slot's stub is when it makes the call.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Frame {
+    /// The slot's number.
+    number: usize,
+}
 
 /// Whether a call that returns to `caller` is made by the operator itself that this thread is in, whose stub `inside`
-/// names, and not by code that the operator calls: a `new_handler` frees blocks of the program's.
+/// names, and not by code that the operator calls: a `new_handler` frees blocks of the program's. Or by a function of the
+/// allocator of the program's own heap.
 #[inline(never)]
-pub(crate) fn is_operators_own(inside: usize, caller: usize) -> bool {
-    // A tail call: the operator's own return is awaited.
-    if caller == (&raw const grapnel_agent_slot_returns).addr() {
-        return true;
-    }
-    let number: *const usize = core::ptr::with_exposed_provenance((inside & !OPERATOR) - SLOT_BELOW);
-    // SAFETY: the stub's frame lies less than a kilobyte up this thread's stack.
-    let number = unsafe { number.read() };
+pub(crate) fn is_own(inside: usize, caller: usize) -> bool {
+    is_of_slot(inside, caller, 0)
+}
+
+/// How far up the stack an allocator's function may have been called whose own code makes this call. Its code calls
+/// nobody else's.
+const FAR: usize = 32 << 10;
+
+/// Whether the call with these registers is made by the code of a function of the same allocator, that the thread is in.
+pub(crate) fn is_part_of_family(saved: &SavedRegisters, handle: u32) -> bool {
+    let inside = tls::get().inside.get();
+    inside & FAMILY != 0
+        && inside.wrapping_sub(ptr::from_ref(saved).addr()) < FAR
+        && is_of_slot(inside, saved.return_address(), handle)
+}
+
+fn is_of_slot(inside: usize, caller: usize, handle: u32) -> bool {
+    let frame: *const Frame = ptr::with_exposed_provenance(inside & !MARKS);
+    // SAFETY: the stub's frame lies a little up this thread's stack.
+    let number = unsafe { (*frame).number };
     TABLE.get(number).is_some_and(|slot| {
         let [start, len] = &slot.code;
-        caller.wrapping_sub(start.load(Ordering::Relaxed)) < len.load(Ordering::Relaxed)
+        let is_same = slot.family().is_none_or(|(_, of)| of == handle);
+        // A tail call: the function's own return is awaited.
+        let returns = [&raw const grapnel_agent_slot_returns, &raw const grapnel_agent_beside_slot_returns];
+        let returns = returns.iter().any(|label| caller == label.addr());
+        is_same
+            && (returns || caller.wrapping_sub(start.load(Ordering::Relaxed)) < len.load(Ordering::Relaxed))
     })
 }
 
-unsafe extern "C" fn before(saved: &SavedRegisters, number: usize) -> Going {
-    let slot = &TABLE[number % SLOTS];
+unsafe extern "C" fn before(saved: &SavedRegisters, frame: &Frame) -> Going {
+    let slot = &TABLE[frame.number % SLOTS];
     let target = slot.original.load(Ordering::Relaxed);
+    if let Some((role, handle)) = slot.family() {
+        let part = if families::before(saved, role, handle, target) { PART } else { 0 };
+        return Going { target, cookie: families::mark(saved, frame) | part };
+    }
     let part = if crate::hooks::is_inside(saved) {
         PART
     } else {
         operators::before(saved, slot.operator(), target);
         0
     };
-    let here = core::ptr::from_ref(saved).expose_provenance();
+    let here = ptr::from_ref(frame).expose_provenance();
     Going { target, cookie: tls::get().inside.replace(here | OPERATOR) | part }
 }
 
 unsafe extern "C" fn after(result: usize, saved: &SavedRegisters, number: usize, cookie: usize) -> usize {
     tls::get().inside.set(cookie & !PART);
     if cookie & PART == 0 {
-        operators::after(saved, TABLE[number % SLOTS].operator(), result);
+        let slot = &TABLE[number % SLOTS];
+        match slot.family() {
+            Some((role, handle)) => families::after(saved, role, handle, result),
+            None => operators::after(saved, slot.operator(), result),
+        }
     }
     result
 }
@@ -212,26 +323,83 @@ pub(crate) fn is_hooked(target: usize) -> bool {
     TABLE.iter().any(|slot| slot.target.load(Ordering::Relaxed) == target)
 }
 
-/// Takes a free slot for a function and gives its thunk. Only under PROCESS, or in the only thread.
-pub(crate) fn take(target: usize, operator: Operator, code: &Range<usize>) -> Option<(usize, *const ())> {
+/// The handle of the heap of the allocator's function at an address, if it is hooked as one.
+pub(crate) fn handle_at(target: usize) -> Option<u32> {
+    let slot = TABLE.iter().find(|slot| slot.target.load(Ordering::Relaxed) == target)?;
+    slot.family().map(|(_, handle)| handle)
+}
+
+/// Takes a free slot for a function and gives its thunk.
+fn take(target: usize, what: What, code: &Range<usize>) -> Option<(usize, *const ())> {
     let number = TABLE.iter().position(|slot| slot.target.load(Ordering::Relaxed) == 0)?;
     let slot = &TABLE[number];
     slot.target.store(target, Ordering::Relaxed);
-    slot.operator.store(operator.to_u8(), Ordering::Relaxed);
+    let (operator, heap) = match what {
+        What::Operator(operator) => (operator.to_u8(), 0),
+        What::Family(role, handle) => (role as u8, handle + 1),
+    };
+    slot.operator.store(operator, Ordering::Relaxed);
+    slot.heap.store(heap, Ordering::Relaxed);
     slot.code[0].store(code.start, Ordering::Relaxed);
     slot.code[1].store(code.len(), Ordering::Relaxed);
-    let thunk = (&raw const grapnel_agent_thunks).wrapping_add(number * THUNK);
+    let beside = match what {
+        What::Operator(operator) => operator.is_own(),
+        What::Family(..) => true,
+    };
+    let thunks =
+        if beside { &raw const grapnel_agent_beside_thunks } else { &raw const grapnel_agent_thunks };
+    let thunk = thunks.wrapping_add(number * THUNK);
     Some((number, thunk.cast()))
 }
 
 /// Says where the function's own code goes on.
-pub(crate) fn set_original(number: usize, original: *const ()) {
+fn set_original(number: usize, original: *const ()) {
     TABLE[number].original.store(original.expose_provenance(), Ordering::Release);
 }
 
 /// Gives a slot back whose hook did not come about.
-pub(crate) fn give_back(number: usize) {
+fn give_back(number: usize) {
     TABLE[number].target.store(0, Ordering::Relaxed);
+}
+
+/// Hooks all of these functions or none: what they are, where they lie, the code whose calls are their own. Were some left
+/// out, blocks would seem to be given back in the wrong way. None of their code runs meanwhile. Only under PROCESS, or in
+/// the only thread.
+pub(crate) fn hook_all(found: &[(What, Range<usize>, Range<usize>)]) -> Result<(), grapnel_hook::Error> {
+    let mut transaction = Transaction::new();
+    let mut taken: Vec<(usize, HookId)> = Vec::new();
+    let give_back_all = |taken: &[(usize, HookId)]| taken.iter().for_each(|&(number, _)| give_back(number));
+    for (what, range, code) in found {
+        let Some((number, thunk)) = take(range.start, *what, code) else {
+            give_back_all(&taken);
+            return Ok(());
+        };
+        let target: *const () = ptr::with_exposed_provenance(range.start);
+        taken.push((number, transaction.replace_sized(target, range.len(), thunk)));
+    }
+    let prepared = transaction.prepare();
+    for &(number, id) in &taken {
+        match prepared.original(id) {
+            Ok(original) => set_original(number, original),
+            Err(error) => {
+                give_back_all(&taken);
+                return Err(error);
+            }
+        }
+    }
+    // SAFETY: the targets are functions of an object whose code nobody runs yet: the process has one thread, or the object
+    // is being loaded. The stub has their ABI. When the object goes, its slots are given back.
+    let hooks = unsafe { prepared.commit(Liveness::SingleThreaded) };
+    let mut error = None;
+    for hook in hooks {
+        match hook {
+            // For as long as the object is loaded.
+            Ok(hook) => core::mem::forget(hook),
+            Err(failed) => error = Some(failed),
+        }
+    }
+    // The slots stay: some of the hooks are in.
+    error.map_or(Ok(()), Err)
 }
 
 /// Gives back the slots of functions at these addresses, where nothing is loaded any more.

@@ -8,8 +8,8 @@ use crate::entry::{SavedRegisters, rescued, stub};
 use crate::hooks::{self, Function, ORIGINALS};
 use crate::lock::Quiet;
 use crate::{
-    context, exec, life, mappings, meter, modules, operators, reported, sampled, sampling, session, stack,
-    sys,
+    context, exec, families, jumps, life, mappings, meter, modules, operators, reported, sampled, sampling,
+    session, stack, sys,
 };
 use alloc::format;
 use alloc::string::String;
@@ -18,7 +18,8 @@ use core::ffi::{CStr, c_char, c_int};
 use core::ptr;
 use core::sync::atomic::Ordering;
 use grapnel_hook::module::Module;
-use grapnel_hook::{HookId, Liveness, Transaction, symbol};
+use grapnel_hook::symbol::{self, SymbolKind};
+use grapnel_hook::{HookId, Liveness, Transaction};
 use grapnel_trace::shared::{SESSION_VARIABLE, failure, segment_state, session_flags};
 
 #[cfg(grapnel_cdylib)]
@@ -131,13 +132,20 @@ fn install() -> Result<(), String> {
     };
     let is_loaders =
         |module: &&Module| module.file_name().starts_with(b"ld-") || module.file_name().starts_with(b"ld.");
-    let others = modules.iter().filter(|module| module.file_name() != b"libc.so.6" && !is_loaders(module));
-    if let Some(other) = others.into_iter().find(|module| symbol::find(module, b"malloc").is_some()) {
-        let name = other.file_name().escape_ascii();
-        let name = format!("{name}");
-        let name = if name.is_empty() { "the program" } else { name.as_str() };
-        let note = format!("malloc is that of {name}, not libc's: what it gives out itself is not recorded");
-        session::report_failure(failure::NOTE, note.as_bytes());
+    let is_libcs = |module: &Module| module.file_name() == b"libc.so.6";
+    // In the order in which the loader looks for them: whose function the program calls by libc's name.
+    let called = |name: &[u8]| {
+        modules.iter().filter(|module| !is_loaders(module)).find_map(|module| {
+            let symbol = symbol::find(module, name)?;
+            (symbol.kind == SymbolKind::Function && symbol.size != 0).then_some((module, symbol))
+        })
+    };
+    let allocator = called(b"malloc").map(|(module, _)| module).filter(|module| !is_libcs(module));
+    // The program's own code maps what it likes.
+    if let Some(allocator) = allocator.filter(|module| !module.file_name().is_empty())
+        && let Some(code) = allocator.segments().iter().find(|segment| segment.execute)
+    {
+        hooks::remember_allocator(code.range.clone());
     }
     if let Some(code) = libc.segments().iter().find(|segment| segment.execute) {
         let free = symbol::find(libc, b"free").map_or(0, |symbol| symbol.addr);
@@ -146,15 +154,30 @@ fn install() -> Result<(), String> {
     let mut transaction = Transaction::new();
     let mut asked: Vec<(&[u8], Function, usize, HookId)> = Vec::new();
     let is_sampled = session::header().is_some_and(sampling::prepare);
-    let functions = if is_sampled { sampled::allocation_functions() } else { hooks::allocation_functions() };
+    let (libcs, beside) = if is_sampled {
+        (sampled::allocation_functions(), sampled::allocation_functions_beside())
+    } else {
+        (hooks::allocation_functions(), hooks::allocation_functions_beside())
+    };
+    let functions = libcs.into_iter().zip(beside).map(|((name, stub, function), (_, beside, _))| {
+        // libc's functions can be interposed, and their callers count on nothing.
+        match called(name) {
+            Some((module, symbol)) if !is_libcs(module) => (name, beside, function, Some(symbol)),
+            found => (name, stub, function, found.map(|(_, symbol)| symbol)),
+        }
+    });
     let others = exec::exec_functions().into_iter().chain(mappings::mapping_functions());
-    for (name, stub, function) in functions.into_iter().chain(others) {
-        let Some(symbol) = symbol::find(libc, name) else { continue };
+    let others = others.chain(jumps::jump_functions());
+    let others = others.map(|(name, stub, function)| (name, stub, function, None));
+    for (name, stub, function, found) in functions.chain(others) {
+        let found = found.or_else(|| symbol::find(libc, name));
+        let Some(symbol) = found else { continue };
         // Names that share their code (aligned_alloc and memalign of older glibc) share a hook.
         if asked.iter().any(|&(_, _, address, _)| address == symbol.addr) {
             continue;
         }
         let id = transaction.replace_sized(symbol.pointer(), symbol.size, stub as *const ());
+        hooks::remember_target(function, symbol.addr);
         asked.push((name, function, symbol.addr, id));
     }
     let loader = modules.iter().find_map(|module| {
@@ -182,24 +205,40 @@ fn install() -> Result<(), String> {
                 failure::NOTE,
                 format!("what {} does is not recorded: {error}", name.escape_ascii()).as_bytes(),
             ),
+            Err(error) if jumps::is_one(function) => session::report_failure(
+                failure::NOTE,
+                format!("operators of the program that it leaves by a jump hide events: {error}").as_bytes(),
+            ),
             Err(error) => return Err(format!("{} can't be hooked: {error}", name.escape_ascii())),
         }
     }
-    // SAFETY: the targets are functions of libc and the loader, which stay; the stubs have their ABI; this is
-    // the only thread, and has no signal handlers yet.
+    // SAFETY: the targets are functions of libc, the loader, and whoever was loaded with the program, which stay; the stubs
+    // have their ABI; this is the only thread, and has no signal handlers yet.
     let hooks = unsafe { prepared.commit(Liveness::SingleThreaded) };
     for (hook, (name, function, ..)) in hooks.into_iter().zip(&asked) {
         match hook {
             // For as long as the process lives.
             Ok(hook) => core::mem::forget(hook),
-            Err(_) if matches!(function, Function::LoaderState) || mappings::is_one(*function) => {}
+            Err(_)
+                if matches!(function, Function::LoaderState)
+                    || mappings::is_one(*function)
+                    || jumps::is_one(*function) => {}
             Err(error) => return Err(format!("{} can't be hooked: {error}", name.escape_ascii())),
         }
     }
     if !is_sampled {
-        let others =
-            modules.iter().filter(|module| module.file_name() != b"libc.so.6" && !is_loaders(module));
-        operators::install(others);
+        let others = || modules.iter().filter(|module| !is_libcs(module) && !is_loaders(module));
+        let path = |module: &'_ Module| match module.name() {
+            b"" => b"/proc/self/exe".to_vec(),
+            name => name.to_vec(),
+        };
+        // libc's are a family beside the program's where others have taken their names.
+        let with_libc: Vec<(&Module, Vec<u8>)> = others()
+            .map(|module| (module, path(module)))
+            .chain(allocator.map(|_| (libc, Vec::new())))
+            .collect();
+        families::install(with_libc.iter().map(|(module, path)| (*module, &path[..])));
+        operators::install(others());
         loaded.iter().for_each(|(bias, _, headers)| reported::connect(*bias, headers));
         modules::follow_operators();
     }

@@ -211,6 +211,11 @@ impl Heaps {
         self.instances.values().for_each(|instance| live_heaps[instance.named] += 1);
         let mut all: Vec<HeapAnalysis> =
             self.all.into_iter().zip(live_heaps).map(|(named, live)| named.finish(live, canonical)).collect();
+        // An allocator that nobody called is of no interest.
+        all.retain(|heaps| {
+            let Totals { allocations, reallocations, frees, .. } = heaps.totals;
+            heaps.kind == HeapKind::Pool || allocations | reallocations | frees != 0
+        });
         let bytes = |heaps: &HeapAnalysis| heaps.totals.allocated_bytes;
         all.sort_by(|a, b| bytes(b).cmp(&bytes(a)).then(a.name.cmp(&b.name)));
         all

@@ -30,9 +30,7 @@ pub(super) fn sections(
     symbols: &mut Symbols<'_>,
     options: &TextOptions,
 ) -> io::Result<()> {
-    // An allocator that nobody called is of no interest.
-    let used = |heaps: &&HeapAnalysis| heaps.kind == HeapKind::Pool || heaps.totals.allocated_bytes != 0;
-    for heaps in analysis.heaps.iter().filter(used) {
+    for heaps in &analysis.heaps {
         section(out, heaps, analysis, symbols, options)?;
     }
     Ok(())

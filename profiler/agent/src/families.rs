@@ -1,0 +1,382 @@
+//! Allocators besides libc's: whose `malloc` the program calls, and families of functions with a common prefix, such as
+//! `je_malloc`, `je_free` and the rest, wherever an object has them.
+//!
+//! What the program calls by libc's names is its own heap, whoever defines them: those nine are hooked where they are
+//! found first in the order of the objects ([`crate::start`]). What the object that defines `malloc` offers besides, by other
+//! names, belongs to that heap too. Every other family is a heap of its own: a prefix with `malloc`, `calloc`, `realloc`,
+//! `free` and a function for aligned blocks; and libc's own functions, where others have taken their names.
+//!
+//! A call that a family's own code makes of the family is part of the call that led there. Calls of another heap's
+//! functions are that heap's.
+//!
+//! # Safety
+//! As in [`crate::slots`]: a family's functions are taken to have the types that their names have everywhere.
+
+use crate::context::Context;
+use crate::entry::{SavedRegisters, rescued};
+use crate::hooks;
+use crate::record::{self, enter};
+use crate::slots::{self, FAMILY, Frame, What};
+use crate::{heaps, session, shadow, symbols, tls};
+use alloc::format;
+use alloc::vec::Vec;
+use core::ops::Range;
+use core::ptr;
+use grapnel_hook::module::Module;
+use grapnel_hook::symbol::{self, SymbolKind};
+use grapnel_trace::Source;
+use grapnel_trace::shared::failure;
+
+/// What a function of a family does with its arguments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Role {
+    /// `malloc(size)`
+    Malloc = 1,
+    /// `calloc(count, size)`
+    Calloc,
+    /// `zalloc(size)`
+    Zalloc,
+    /// `realloc(block, size)`
+    Realloc,
+    /// `reallocn(block, count, size)`
+    ReallocArray,
+    /// `free(block)`
+    Free,
+    /// `memalign(alignment, size)`
+    Memalign,
+    /// `valloc(size)`, and whatever takes an alignment last.
+    Valloc,
+    /// `posix_memalign(&block, alignment, size)`
+    PosixMemalign,
+}
+
+impl Role {
+    const ALL: [Self; 9] = [
+        Self::Malloc,
+        Self::Calloc,
+        Self::Zalloc,
+        Self::Realloc,
+        Self::ReallocArray,
+        Self::Free,
+        Self::Memalign,
+        Self::Valloc,
+        Self::PosixMemalign,
+    ];
+
+    pub(crate) fn from_u8(n: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(n).checked_sub(1)?).copied()
+    }
+
+    /// The block that a call with these arguments takes back, and whether it is exchanged for another.
+    fn taken(self, saved: &SavedRegisters) -> Option<(u64, bool)> {
+        let block = saved.argument(0);
+        let exchanged = match self {
+            Self::Free => false,
+            Self::Realloc => saved.argument(1) != 0,
+            // One that overflows takes nothing back: it fails.
+            Self::ReallocArray => saved.argument(1) != 0 && saved.argument(2) != 0,
+            _ => return None,
+        };
+        (block != 0).then_some((block, exchanged))
+    }
+
+    /// The size that is asked for. A product that overflows gives no block.
+    fn size(self, saved: &SavedRegisters) -> u64 {
+        match self {
+            Self::Malloc | Self::Zalloc | Self::Valloc => saved.argument(0),
+            Self::Calloc => saved.argument(0).wrapping_mul(saved.argument(1)),
+            Self::Realloc | Self::Memalign => saved.argument(1),
+            Self::ReallocArray => saved.argument(1).wrapping_mul(saved.argument(2)),
+            Self::PosixMemalign => saved.argument(2),
+            Self::Free => 0,
+        }
+    }
+
+    fn source(self) -> Source {
+        match self {
+            Self::Malloc | Self::Free => Source::Malloc,
+            Self::Calloc | Self::Zalloc => Source::Calloc,
+            Self::Realloc | Self::ReallocArray => Source::Realloc,
+            Self::Memalign | Self::Valloc | Self::PosixMemalign => Source::Aligned,
+        }
+    }
+}
+
+/// What a family's functions are called behind its prefix. The first four, and one of the three behind them, make one.
+/// `reallocarray` isn't among them: libc's, and those that hand on to it, end in `realloc`.
+const NAMES: [(&[u8], Role); 28] = [
+    (b"malloc", Role::Malloc),
+    (b"calloc", Role::Calloc),
+    (b"realloc", Role::Realloc),
+    (b"free", Role::Free),
+    (b"memalign", Role::Memalign),
+    (b"aligned_alloc", Role::Memalign),
+    (b"posix_memalign", Role::PosixMemalign),
+    (b"valloc", Role::Valloc),
+    (b"pvalloc", Role::Valloc),
+    (b"cfree", Role::Free),
+    (b"free_sized", Role::Free),
+    (b"free_aligned_sized", Role::Free),
+    // jemalloc's, with flags behind the arguments.
+    (b"mallocx", Role::Malloc),
+    (b"rallocx", Role::Realloc),
+    (b"dallocx", Role::Free),
+    (b"sdallocx", Role::Free),
+    // mimalloc's.
+    (b"zalloc", Role::Zalloc),
+    (b"malloc_small", Role::Malloc),
+    (b"zalloc_small", Role::Zalloc),
+    (b"mallocn", Role::Calloc),
+    (b"reallocn", Role::ReallocArray),
+    (b"malloc_aligned", Role::Valloc),
+    (b"zalloc_aligned", Role::Valloc),
+    (b"calloc_aligned", Role::Calloc),
+    (b"realloc_aligned", Role::Realloc),
+    (b"free_size", Role::Free),
+    (b"free_aligned", Role::Free),
+    (b"free_size_aligned", Role::Free),
+];
+
+/// Whether functions at these places of [`NAMES`] make a family.
+fn is_whole(found: u32) -> bool {
+    const FIRST: u32 = 0b1111;
+    const ALIGNED: u32 = 0b111 << 4;
+    found & FIRST == FIRST && found & ALIGNED != 0
+}
+
+/// Functions of an object whose names have a prefix in common.
+#[derive(Debug, PartialEq, Eq)]
+struct Family {
+    prefix: Vec<u8>,
+    functions: Vec<(Role, Range<usize>)>,
+    /// The places of [`NAMES`] that were found.
+    found: u32,
+}
+
+/// Tells of names and where the functions lie that have them.
+pub(crate) type Visit<'v> = dyn FnMut(&[u8], Range<usize>) + 'v;
+
+/// More prefixes than any object has families.
+const MOST: usize = 64;
+
+/// The families among all functions that `visit` tells of, whole or not.
+fn families(visit: &dyn Fn(&mut Visit<'_>)) -> Vec<Family> {
+    let mut all: Vec<Family> = Vec::new();
+    visit(&mut |name, _| {
+        if let Some(prefix) = name.strip_suffix(b"malloc")
+            && all.len() < MOST
+            && !all.iter().any(|family| family.prefix == prefix)
+        {
+            all.push(Family { prefix: prefix.to_vec(), functions: Vec::new(), found: 0 });
+        }
+    });
+    if all.is_empty() {
+        return all;
+    }
+    visit(&mut |name, range| {
+        for family in &mut all {
+            let Some(rest) = name.strip_prefix(&family.prefix[..]) else { continue };
+            let Some(at) = NAMES.iter().position(|(known, _)| *known == rest) else { continue };
+            family.found |= 1 << at;
+            if !family.functions.iter().any(|(_, other)| other.start == range.start) {
+                family.functions.push((NAMES[at].1, range.clone()));
+            }
+        }
+    });
+    all
+}
+
+/// What is done with the blocks of a slot's function before its own code runs; whether the call is part of another one.
+#[inline]
+pub(crate) fn before(saved: &SavedRegisters, role: Role, handle: u32, target: usize) -> bool {
+    if slots::is_part_of_family(saved, handle) || (handle == 0 && hooks::is_inside(saved)) {
+        return true;
+    }
+    if let Some((block, exchanged)) = role.taken(saved) {
+        let kind = if exchanged { record::REALLOC_BEGIN } else { record::FREE };
+        if handle == 0 {
+            let _ = shadow::take(block as usize);
+        }
+        told(saved, handle, ptr::null_mut(), target, |context, id| context.plain_in(id, kind, block));
+    }
+    false
+}
+
+/// What is recorded afterwards: what the function gave.
+pub(crate) fn after(saved: &SavedRegisters, role: Role, handle: u32, result: usize) {
+    let given = match role {
+        Role::Free => return,
+        Role::PosixMemalign if result != 0 => return,
+        Role::PosixMemalign => {
+            let out: *const u64 = ptr::with_exposed_provenance(saved.argument(0) as usize);
+            // SAFETY: on success the block's address was stored there.
+            unsafe { out.read() }
+        }
+        _ => result as u64,
+    };
+    let back = ptr::with_exposed_provenance_mut(result);
+    let size = role.size(saved);
+    match role.taken(saved) {
+        Some((old, true)) if given == 0 => {
+            told(saved, handle, back, 0, |context, id| context.plain_in(id, record::REALLOC_FAILED, old));
+        }
+        Some((old, true)) => {
+            told(saved, handle, back, 0, |context, id| context.realloc_end_in(id, saved, given, size, old));
+        }
+        _ if given == 0 => {}
+        _ => told(saved, handle, back, 0, |context, id| {
+            context.alloc_in(id, saved, given, size, role.source());
+        }),
+    }
+}
+
+/// Records something of the heap with this handle, 0 for the program's own.
+#[inline]
+fn told(
+    saved: &SavedRegisters,
+    handle: u32,
+    result: *mut core::ffi::c_void,
+    call: usize,
+    tell: impl FnOnce(&mut Context, u32),
+) {
+    let id = heaps::id(handle.into());
+    if handle == 0 || id != 0 {
+        rescued(saved, result, call, || enter(saved, |context| tell(context, id)));
+    }
+}
+
+/// Marks the thread as inside a family's function, unless an operator's own call led there, which is then still that. What
+/// it was before.
+#[inline]
+pub(crate) fn mark(saved: &SavedRegisters, frame: &Frame) -> usize {
+    let inside = &tls::get().inside;
+    if hooks::is_inside(saved) {
+        inside.get()
+    } else {
+        inside.replace(ptr::from_ref(frame).expose_provenance() | FAMILY)
+    }
+}
+
+/// Hooks the families of these objects, but for the functions that are hooked already. None of their code runs meanwhile.
+/// Only under PROCESS, or in the only thread. The handles of their heaps.
+pub(crate) fn install<'m>(modules: impl Iterator<Item = (&'m Module, &'m [u8])>) -> Vec<u32> {
+    let mut handles = Vec::new();
+    for (module, path) in modules {
+        let Some(code) = module.segments().iter().find(|segment| segment.execute) else { continue };
+        // Our own stubs have such names.
+        if code.range.contains(&(before as *const ()).addr()) {
+            continue;
+        }
+        let exported = |each: &mut Visit<'_>| {
+            symbol::for_each(module, &mut |name, symbol| {
+                if symbol.kind == SymbolKind::Function && symbol.size != 0 {
+                    each(name, symbol.range());
+                }
+            });
+        };
+        let in_file = symbols::read(path);
+        let listed = |each: &mut Visit<'_>| {
+            exported(each);
+            if let Some(file) = &in_file {
+                file.for_each(module.bias(), each);
+            }
+        };
+        let mut found = families(&listed);
+        // What has no prefix gives the object's heap its name.
+        found.sort_by_key(|family| family.prefix.len());
+        // Where functions of this object lie, and their heap. A function of two names makes of both families one.
+        let mut known: Vec<(usize, u32)> = Vec::new();
+        for mut family in found {
+            let starts: Vec<usize> = family.functions.iter().map(|(_, range)| range.start).collect();
+            let is_own = starts.iter().any(|&start| hooks::is_target(start));
+            let same = known.iter().find(|(start, _)| starts.contains(start)).map(|&(_, handle)| handle);
+            if !is_own && same.is_none() && !is_whole(family.found) {
+                continue;
+            }
+            family.functions.retain(|(_, range)| {
+                code.range.contains(&range.start)
+                    && !hooks::is_target(range.start)
+                    && !slots::is_hooked(range.start)
+            });
+            let name = match (&family.prefix[..], module.file_name()) {
+                (b"" | b"__libc_", file) if !file.is_empty() => file.to_vec(),
+                (prefix, _) => [prefix, b"malloc"].concat(),
+            };
+            let handle = if is_own { Some(0) } else { same.or_else(|| heaps::allocator(&name)) };
+            let Some(handle) = handle else { continue };
+            known.extend(starts.into_iter().map(|start| (start, handle)));
+            if family.functions.is_empty() {
+                continue;
+            }
+            let wanted =
+                |(role, range): (Role, Range<usize>)| (What::Family(role, handle), range, code.range.clone());
+            let wanted: Vec<_> = family.functions.into_iter().map(wanted).collect();
+            match slots::hook_all(&wanted) {
+                Ok(()) if handle != 0 => handles.push(handle),
+                Ok(()) => {}
+                Err(error) => {
+                    let note = format!("what {} gives is not recorded: {error}", name.escape_ascii());
+                    session::report_failure(failure::NOTE, note.as_bytes());
+                }
+            }
+        }
+    }
+    handles
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(names: &[&str]) -> Vec<(Vec<u8>, usize, bool)> {
+        let visit = |each: &mut Visit<'_>| {
+            for (at, name) in names.iter().enumerate() {
+                each(name.as_bytes(), at * 16..at * 16 + 16);
+            }
+        };
+        let all = families(&visit).into_iter();
+        all.map(|family| (family.prefix, family.functions.len(), is_whole(family.found))).collect()
+    }
+
+    #[test]
+    fn a_family_has_a_prefix_and_all_that_makes_one() {
+        let names = [
+            "je_malloc",
+            "je_calloc",
+            "je_realloc",
+            "je_free",
+            "je_memalign",
+            "je_mallocx",
+            "je_large_malloc",
+            "g_malloc",
+            "g_realloc",
+            "g_free",
+            "malloc",
+            "free",
+            "rpmalloc",
+            "rpcalloc",
+            "rprealloc",
+            "rpfree",
+            "rpaligned_alloc",
+            "je_arena_new",
+        ];
+        let found = found(&names);
+        let row =
+            |prefix: &str| found.iter().find(|row| row.0 == prefix.as_bytes()).map(|row| (row.1, row.2));
+        assert_eq!(row("je_"), Some((6, true)));
+        assert_eq!(row("rp"), Some((5, true)));
+        assert_eq!(row("g_"), Some((3, false)));
+        assert_eq!(row(""), Some((2, false)));
+        assert_eq!(row("je_large_"), Some((1, false)));
+        assert_eq!(found.len(), 5);
+    }
+
+    #[test]
+    fn a_role_comes_back_from_its_number() {
+        for role in Role::ALL {
+            assert_eq!(Role::from_u8(role as u8), Some(role));
+        }
+        assert_eq!((Role::from_u8(0), Role::from_u8(10)), (None, None));
+    }
+}

@@ -1,0 +1,124 @@
+//! The symbol table of an object's file: functions that it doesn't export, as an allocator that is linked into a program.
+//!
+//! Read into memory, not mapped: a file that is cut short meanwhile would kill the program. A file that can't be made sense
+//! of has no symbols. The file is the one that was loaded, but for a moment between the two; what its symbols say is only
+//! used for code that lies in the object's own, and can be relocated.
+
+use crate::families::Visit;
+use crate::sys;
+use alloc::ffi::CString;
+use alloc::vec::Vec;
+use core::ops::Range;
+
+const SHT_SYMTAB: u32 = 2;
+const STT_FUNC: u8 = 2;
+const SECTION_HEADER: usize = 64;
+const SYMBOL: usize = 24;
+/// Sections that are larger are not looked at: to read them would hold up the program's start.
+const LARGEST: u64 = 256 << 20;
+
+/// A symbol table with its names.
+#[derive(Debug)]
+pub(crate) struct FileSymbols {
+    symbols: Vec<u8>,
+    names: Vec<u8>,
+}
+
+fn number<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
+    bytes.get(at..)?.first_chunk().copied()
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    number(bytes, at).map(u64::from_le_bytes)
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    number(bytes, at).map(u32::from_le_bytes)
+}
+
+/// Bytes of a file, if all of them are there.
+fn bytes(fd: i32, offset: u64, len: u64) -> Option<Vec<u8>> {
+    let len = usize::try_from(len).ok().filter(|&len| len as u64 <= LARGEST)?;
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(len).ok()?;
+    bytes.resize(len, 0);
+    let mut read = 0;
+    while read < len {
+        match sys::read_at(fd, &mut bytes[read..], offset.checked_add(read as u64)?) {
+            0 => return None,
+            more => read += more,
+        }
+    }
+    Some(bytes)
+}
+
+/// Reads the symbol table of the file at a path, if it has one.
+pub(crate) fn read(path: &[u8]) -> Option<FileSymbols> {
+    let path = CString::new(path).ok().filter(|path| !path.is_empty())?;
+    let fd = sys::open_regular(&path).ok()?;
+    let found = read_file(fd);
+    sys::close(fd);
+    found
+}
+
+fn read_file(fd: i32) -> Option<FileSymbols> {
+    let header = bytes(fd, 0, 64)?;
+    if !header.starts_with(b"\x7fELF\x02\x01") {
+        return None;
+    }
+    let count = u16::from_le_bytes(number(&header, 60)?);
+    let sections = bytes(fd, u64_at(&header, 40)?, u64::from(count) * SECTION_HEADER as u64)?;
+    let table =
+        sections.chunks_exact(SECTION_HEADER).find(|section| u32_at(section, 4) == Some(SHT_SYMTAB))?;
+    let names = sections.chunks_exact(SECTION_HEADER).nth(u32_at(table, 40)? as usize)?;
+    let content = |section: &[u8]| bytes(fd, u64_at(section, 24)?, u64_at(section, 32)?);
+    Some(FileSymbols { symbols: content(table)?, names: content(names)? })
+}
+
+impl FileSymbols {
+    /// Tells of each function that is defined.
+    pub(crate) fn for_each(&self, bias: usize, each: &mut Visit<'_>) {
+        for symbol in self.symbols.chunks_exact(SYMBOL) {
+            if let Some((name, range)) = self.function(symbol, bias) {
+                each(name, range);
+            }
+        }
+    }
+
+    fn function(&self, symbol: &[u8], bias: usize) -> Option<(&[u8], Range<usize>)> {
+        let section = u16::from_le_bytes(number(symbol, 6)?);
+        let (value, size) = (u64_at(symbol, 8)? as usize, u64_at(symbol, 16)? as usize);
+        if symbol[4] & 15 != STT_FUNC || section == 0 || size == 0 {
+            return None;
+        }
+        let name = self.names.get(u32_at(symbol, 0)? as usize..)?;
+        let len = name.iter().position(|&byte| byte == 0)?;
+        let start = bias.wrapping_add(value);
+        Some((&name[..len], start..start.checked_add(size)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_functions_of_this_very_test_are_found() {
+        let file = read(b"/proc/self/exe").expect("tests aren't stripped");
+        let mut found = 0;
+        let own = "the_functions_of_this_very_test_are_found".as_bytes();
+        file.for_each(0, &mut |name, range| {
+            found += usize::from(name.windows(own.len()).any(|part| part == own) && !range.is_empty());
+        });
+        assert!(found > 0);
+    }
+
+    #[test]
+    fn what_is_no_object_has_none() {
+        for path in [&b"/etc/passwd"[..], b"/nonexistent", b"", b"/dev/zero", b"/proc/self"] {
+            assert!(read(path).is_none());
+        }
+        let cut = FileSymbols { symbols: alloc::vec![2; 5 * SYMBOL + 7], names: alloc::vec![b'x'; 9] };
+        cut.for_each(usize::MAX, &mut |name, _| panic!("{name:?}"));
+    }
+}

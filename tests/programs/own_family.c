@@ -1,0 +1,43 @@
+/* Has an allocator with a prefix that it exports to nobody, made of malloc: each block is one of both heaps. */
+#include "keep.h"
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+NOINLINE void *own_malloc(size_t size) {
+    return keep(malloc(size + 16));
+}
+
+NOINLINE void own_free(void *block) {
+    free(keep(block));
+}
+
+NOINLINE void *own_calloc(size_t count, size_t size) {
+    void *block = own_malloc(count * size);
+    return block ? memset(block, 0, count * size) : NULL;
+}
+
+NOINLINE void *own_realloc(void *old, size_t size) {
+    void *block = own_malloc(size);
+    if (old)
+        own_free(old);
+    return block;
+}
+
+NOINLINE void *own_memalign(size_t alignment, size_t size) {
+    return keep(aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment));
+}
+
+int main(void) {
+    void *last = NULL;
+    for (int i = 0; i < 100; i++) {
+        own_free(own_malloc(10));
+        own_free(own_calloc(3, 7));
+        last = own_realloc(last, 40 + i);
+        own_free(own_memalign(64, 100));
+    }
+    own_free(NULL);
+    printf("done\n");
+    return last == NULL;
+}

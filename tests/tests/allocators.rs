@@ -1,0 +1,137 @@
+//! Allocators besides libc's, real ones: preloaded, linked into the program, opened later, and found by their names alone.
+
+use grapnel_tests::programs;
+use grapnel_tests::report::{Heap, Report, Site};
+use grapnel_tests::run::{Case, Recorded};
+
+const LIBRARIES: &str = "/usr/lib/x86_64-linux-gnu";
+
+fn library(name: &str) -> String {
+    let path = format!("{LIBRARIES}/{name}");
+    assert!(std::path::Path::new(&path).exists(), "{path}: ./test installs it");
+    path
+}
+
+fn agrees(case: &Case) -> Recorded {
+    let bare = case.bare();
+    assert_eq!(bare.out(), "done\n", "{}", bare.err());
+    let recorded = case.recorded();
+    recorded.outcome.same_as(&bare);
+    recorded
+}
+
+/// Blocks, bytes, live blocks and live bytes of the sites in a function of the program.
+fn of(sites: &[Site], function: &str) -> [u64; 4] {
+    let own = sites.iter().filter(|site| site.frames.iter().any(|frame| frame.name().starts_with(function)));
+    own.fold([0; 4], |[a, b, c, d], site| {
+        let Site { allocations, allocated_bytes, live_allocations, live_bytes, .. } = *site;
+        [a + allocations, b + allocated_bytes, c + live_allocations, d + live_bytes]
+    })
+}
+
+/// What the program calls by libc's names is in its own heap, as it is with libc's functions.
+fn has_all(report: &Report, libcs: &Report) {
+    let own = |report: &Report, function: &str| of(&report.sites, function);
+    assert_eq!(own(report, "by_libcs_names"), own(libcs, "by_libcs_names"));
+    // libc asks for more per thread where a library has thread-local variables.
+    assert_eq!(own(report, "in_threads")[0], own(libcs, "in_threads")[0]);
+    // Libraries get some at their start.
+    for (found, right) in [
+        (report.totals.allocations, libcs.totals.allocations),
+        (report.totals.frees, libcs.totals.frees),
+        (report.totals.reallocations, libcs.totals.reallocations),
+    ] {
+        assert!((right..right + 20).contains(&found), "{found} for {right}: {:?}", report.totals);
+    }
+    assert!(report.mismatches.is_empty(), "{:?}", report.mismatches);
+}
+
+fn heap<'r>(report: &'r Report, name: &str) -> &'r Heap {
+    let found = report.heaps.iter().find(|heap| heap.name == name && heap.kind == "allocator");
+    found.unwrap_or_else(|| {
+        panic!("no {name}: {:?}", report.heaps.iter().map(|heap| &heap.name).collect::<Vec<_>>())
+    })
+}
+
+#[test]
+fn an_allocator_that_is_preloaded_is_the_programs_heap() {
+    let libcs = agrees(&Case::ours("allocators")).report();
+    assert!(libcs.heaps.is_empty());
+    for name in ["libjemalloc.so.2", "libmimalloc.so.2", "libtcmalloc_minimal.so.4"] {
+        let recorded = agrees(&Case::ours("allocators").env("LD_PRELOAD", library(name)));
+        has_all(&recorded.report(), &libcs);
+    }
+}
+
+#[test]
+fn a_sample_of_a_preloaded_allocator_is_one_of_all() {
+    let libcs = agrees(&Case::ours("allocators")).report();
+    let sampled = |library: &str| {
+        let case = Case::ours("allocators").env("LD_PRELOAD", library).option("--sample=64");
+        agrees(&case).report().totals
+    };
+    for name in ["libjemalloc.so.2", "libmimalloc.so.2", "libtcmalloc_minimal.so.4"] {
+        let totals = sampled(&library(name));
+        // Nearly every block is larger than the mean many times over.
+        let near = |found: u64, right: u64| found.abs_diff(right) < right / 20 + 20;
+        assert!(near(totals.allocations, libcs.totals.allocations), "{name}: {totals:?}");
+        assert!(near(totals.frees, libcs.totals.frees), "{name}: {totals:?}");
+        assert!(near(totals.reallocations, libcs.totals.reallocations), "{name}: {totals:?}");
+    }
+}
+
+#[test]
+fn an_allocator_that_is_linked_into_the_program_is_its_heap() {
+    let libcs = agrees(&Case::ours("allocators")).report();
+    let program = programs::program_with("allocators", "libjemalloc.a");
+    has_all(&agrees(&Case::new(program)).report(), &libcs);
+}
+
+#[test]
+fn an_allocator_that_is_opened_later_is_a_heap_of_its_own() {
+    for (name, prefix) in [("libmimalloc.so.2", "mi_"), ("libtcmalloc_minimal.so.4", "tc_")] {
+        let case = Case::ours("allocators").arg(library(name)).arg(prefix);
+        let report = agrees(&case).report();
+        let found = &heap(&report, name).sites;
+        let bytes = 500 * 100 + 400 * 10_000 + 20 * 110 + 5 * 333;
+        assert_eq!(of(found, "by_prefix"), [500 + 400 + 20 + 5, bytes, 7, 700], "{name}");
+        assert_eq!(report.heaps.len(), 1);
+        // Its blocks are not those of malloc.
+        assert_eq!(
+            of(&report.sites, "by_libcs_names"),
+            of(&agrees(&Case::ours("allocators")).report().sites, "by_libcs_names")
+        );
+    }
+}
+
+#[test]
+fn a_family_that_is_exported_to_nobody_is_found_and_its_own_calls_are_part_of_it() {
+    let report = agrees(&Case::ours("own_family")).report();
+    let found = heap(&report, "own_malloc");
+    let totals = &found.totals;
+    assert_eq!((totals.allocations, totals.frees, totals.reallocations), (301, 300, 99));
+    let bytes = 100 * 10 + 100 * 21 + 100 * 100 + (40..140).sum::<u64>();
+    assert_eq!((totals.allocated_bytes, totals.live_allocations, totals.live_bytes), (bytes, 1, 139));
+    // What it is made of is malloc's.
+    assert!(report.totals.functions["malloc"] >= 300, "{:?}", report.totals);
+    assert_eq!(report.totals.functions["aligned_alloc"], 100);
+}
+
+/// Functions that lie beside their callers may leave registers alone on which these count.
+#[test]
+fn callers_beside_an_allocator_find_their_registers_as_they_were() {
+    let case = Case::ours("beside");
+    let bare = case.bare();
+    assert_eq!(bare.out(), "all as they were\n");
+    // One that records all, ones that take the way through a stub always, often and hardly ever.
+    for sample in ["--sample=1", "--sample=200", "--sample=1000000000"] {
+        case.clone().option(sample).recorded().outcome.same_as(&bare);
+    }
+    let recorded = case.recorded();
+    recorded.outcome.same_as(&bare);
+    let report = recorded.report();
+    assert_eq!(of(&report.sites, "call_full")[0], 1100);
+    assert_eq!((report.totals.reallocations, report.totals.frees), (100, 900));
+    let totals = &heap(&report, "beside_malloc").totals;
+    assert_eq!((totals.allocations, totals.reallocations, totals.frees), (400, 100, 400));
+}
