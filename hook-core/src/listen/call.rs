@@ -13,11 +13,6 @@ macro_rules! view {
         pub struct $name(Saved);
 
         impl $name {
-            pub(super) fn of(saved: &mut Saved) -> &mut Self {
-                // SAFETY: the types have one layout, and the borrow goes on.
-                unsafe { &mut *core::ptr::from_mut(saved).cast::<Self>() }
-            }
-
             /// The general registers.
             pub fn registers(&self) -> &Registers {
                 &self.0.general

@@ -15,6 +15,7 @@
 
 mod call;
 mod guard;
+mod link;
 mod places;
 mod returns;
 mod silence;
@@ -30,9 +31,9 @@ use core::{
 };
 
 pub use crate::native::Registers;
-use crate::native::{self, LinkKind, Saved, StubKind};
+use crate::native::{self, Saved};
 pub use call::{Entry, Exit, Hit};
-use guard::Guard;
+pub(crate) use link::{Link, LinkKey, Telling};
 
 /// What is told when a function is entered.
 pub type OnEnter = unsafe extern "C" fn(call: &mut Entry, data: *mut c_void);
@@ -128,58 +129,7 @@ impl Probe {
     }
 }
 
-/// What a link stub knows: whom to tell.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Link {
-    Listener(Listener),
-    Probe(Probe),
-}
-
-impl Link {
-    /// Equal for those that tell the same functions the same data in the same way.
-    pub(crate) fn key(&self) -> LinkKey {
-        let (functions, data, guarded) = match self {
-            Self::Listener(l) => {
-                ([l.enter.map(|f| f as usize), l.leave.map(|f| f as usize)], l.data, l.guarded)
-            }
-            Self::Probe(p) => ([Some(p.hit as usize), None], p.data, p.guarded),
-        };
-        let is_probe = matches!(self, Self::Probe(_));
-        LinkKey { functions, data: data as usize, ways: [is_probe, guarded, self.all_vectors()] }
-    }
-
-    /// What the stub that tells it has to do.
-    pub(crate) fn kind(&self, stub: StubKind) -> LinkKind {
-        LinkKind { stub, all_vectors: self.all_vectors(), returns: self.hears_returns() }
-    }
-
-    /// Whether a return may be told to it.
-    pub(crate) fn hears_returns(&self) -> bool {
-        matches!(self, Self::Listener(listener) if listener.leave.is_some())
-    }
-
-    /// Whether all vector state is saved for it.
-    pub(crate) fn all_vectors(&self) -> bool {
-        match self {
-            Self::Listener(listener) => listener.all_vectors,
-            Self::Probe(probe) => probe.all_vectors,
-        }
-    }
-}
-
-/// What a link does, in comparable form.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct LinkKey {
-    functions: [Option<usize>; 2],
-    data: usize,
-    ways: [bool; 3],
-}
-
 // SAFETY: the data is for the listener to share among threads, which is part of what attaching asks of its caller.
-unsafe impl Send for Link {}
-// SAFETY: as above.
-unsafe impl Sync for Link {}
-// SAFETY: as above.
 unsafe impl Send for Listener {}
 // SAFETY: as above.
 unsafe impl Sync for Listener {}
@@ -219,26 +169,38 @@ unsafe fn link_of(saved: &Saved) -> &'static Link {
     unsafe { &*(native::link_of_stub(saved.stub) as usize as *const Link) }
 }
 
-/// A function is entered.
+/// A function is entered: says whom to tell.
 ///
 /// # Safety
 /// Called by an entry routine, with what it saved.
-pub(crate) unsafe extern "C" fn entered(saved: &mut Saved) {
+pub(crate) unsafe extern "C" fn entering(saved: &mut Saved) -> Telling {
     // SAFETY: the caller's promise.
-    let link = unsafe { link_of(saved) };
-    let Link::Listener(listener) = link else { return };
-    // SAFETY: as above.
-    saved.at_boundary(unsafe { native::site_of_stub(saved.stub) });
+    let (link, site) = unsafe { (link_of(saved), native::site_of_stub(saved.stub)) };
+    saved.at_boundary(site);
     saved.word = 0;
-    let told = with_care(listener.guarded, || {
-        if let Some(enter) = listener.enter {
-            // SAFETY: who attached the listener answers for it.
-            unsafe { enter(Entry::of(saved), listener.data) };
-        }
-    });
-    if told && listener.leave.is_some() {
+    link.first(saved)
+}
+
+/// The listener was told of the entry: has the return watched if it wants to hear of that.
+///
+/// # Safety
+/// Called by an entry routine, with what it saved, and what [`entering`] answered.
+pub(crate) unsafe extern "C" fn watch(saved: &mut Saved, link: &'static Link) {
+    if link.hears_returns() {
         // SAFETY: the return address is that of a call that is under way.
         unsafe { returns::watch(link, saved) };
+    }
+}
+
+/// All that an entry routine has to do.
+///
+/// # Safety
+/// As [`entering`].
+pub(crate) unsafe extern "C" fn entered(saved: &mut Saved) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let link = tell(saved, |saved| entering(saved));
+        watch(saved, link);
     }
 }
 
@@ -246,31 +208,44 @@ pub(crate) unsafe extern "C" fn entered(saved: &mut Saved) {
 ///
 /// # Safety
 /// Called by a return routine, with what it saved.
-#[inline]
 pub(crate) unsafe extern "C" fn take_return(saved: &mut Saved) -> u64 {
-    let number = native::number_of_return_point(saved.return_address);
-    let address = returns::take(number, saved.call());
+    let (number, address) = take(saved);
     saved.stub = number as u64;
-    saved.at_boundary(address);
     address
 }
 
-/// The same function's listener is told.
+/// The same, and says at which point.
+#[inline(always)]
+pub(crate) fn take(saved: &mut Saved) -> (usize, u64) {
+    let number = native::number_of_return_point(saved.return_address);
+    let address = returns::take(number, saved.call());
+    saved.at_boundary(address);
+    (number, address)
+}
+
+/// The listener of a return: says whom to tell. Who calls this keeps the link in a register or on the stack while that runs:
+/// there, who asks what threads may reach finds it.
+///
+/// # Safety
+/// The call was taken from this point, and the return slot holds its real return address.
+#[inline(always)]
+pub(crate) unsafe fn leaving(saved: &mut Saved, number: usize) -> Telling {
+    let (link, word) = returns::release(number);
+    saved.word = word;
+    // SAFETY: the point was taken for a link.
+    unsafe { &*link }.leave(saved)
+}
+
+/// All that is left for a return routine to do.
 ///
 /// # Safety
 /// Called by a return routine, after [`take_return`] and when the return slot holds what it answered.
 #[inline]
 pub(crate) unsafe extern "C" fn returned(saved: &mut Saved) {
-    let (link, word) = returns::release(saved.stub as usize);
-    saved.word = word;
-    // SAFETY: the point was taken for a link.
-    let link = unsafe { &*link };
-    let Link::Listener(Listener { leave: Some(leave), data, guarded, .. }) = *link else { return };
-    with_care(guarded, || {
-        // SAFETY: who attached the listener answers for it.
-        unsafe { leave(Exit::of(saved), data) };
-    });
-    // Until here the link's address is in this frame, where who asks what threads may reach finds it.
+    let number = saved.stub as usize;
+    // SAFETY: the caller's promise.
+    let link = unsafe { tell(saved, |saved| leaving(saved, number)) };
+    // Until here it is in this frame.
     core::hint::black_box(core::ptr::from_ref(link));
 }
 
@@ -280,43 +255,29 @@ pub(crate) unsafe extern "C" fn returned(saved: &mut Saved) {
 /// Called by a probe routine, with what it saved.
 pub(crate) unsafe extern "C" fn probed(saved: &mut Saved) {
     // SAFETY: the caller's promise.
-    let Link::Probe(probe) = (unsafe { link_of(saved) }) else { return };
-    // SAFETY: as above.
-    saved.at_probe(unsafe { native::site_of_stub(saved.stub) });
-    with_care(probe.guarded, || {
-        // SAFETY: who attached the probe answers for it.
-        unsafe { (probe.hit)(Hit::of(saved), probe.data) };
-    });
+    unsafe {
+        let (link, site) = (link_of(saved), native::site_of_stub(saved.stub));
+        saved.at_probe(site);
+        tell(saved, |saved| link.first(saved));
+    }
 }
 
-/// Runs a listener so that `errno` is as before, and not inside another if it is guarded. Answers whether it ran.
+/// Tells, so that `errno` is as before.
+///
+/// # Safety
+/// What was saved is as the link wants it.
 #[inline(always)]
-fn with_care(guarded: bool, listener: impl FnOnce()) -> bool {
-    if silence::is_here() {
-        return false;
-    }
+unsafe fn tell(saved: &mut Saved, whom: impl FnOnce(&mut Saved) -> Telling) -> &'static Link {
     let errno = Errno::keep();
-    if guarded {
-        return with_guard(errno, listener);
-    }
-    listener();
+    let Telling { listener, link } = whom(saved);
+    // SAFETY: who attached the listener answers for it.
+    unsafe { listener(saved, link.data) };
     errno.restore();
-    true
-}
-
-/// Apart, so that listeners without a guard don't pay for its place on the stack.
-#[inline(never)]
-fn with_guard(errno: Errno, listener: impl FnOnce()) -> bool {
-    let mut word = 0;
-    let Some(guard) = Guard::enter(&mut word) else { return false };
-    listener();
-    drop(guard);
-    errno.restore();
-    true
+    link
 }
 
 /// Where `errno` lies from the thread pointer on; 0 while that isn't known.
-static ERRNO: AtomicIsize = AtomicIsize::new(0);
+pub(crate) static ERRNO: AtomicIsize = AtomicIsize::new(0);
 
 unsafe extern "C" {
     /// libc's, which Android calls otherwise.

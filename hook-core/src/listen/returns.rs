@@ -70,14 +70,30 @@ const MOST_PATIENCE: usize = 32 * LEAST_PATIENCE;
 pub(super) unsafe fn watch(link: &'static Link, saved: &mut Saved) {
     let call = saved.call();
     let outer = native::point_at(saved.return_address).is_none();
+    let number = native::return_point_to_try(call, 0, link.all_vectors(), outer);
+    if call & LOW == 0 && takes(number) {
+        await_return(link, saved, number);
+    } else {
+        watch_elsewhere(link, saved, outer);
+    }
+}
+
+/// The same when the first point is taken. Apart, so that whoever finds it free saves no registers for this.
+#[cold]
+#[inline(never)]
+extern "C" fn watch_elsewhere(link: &'static Link, saved: &mut Saved, outer: bool) {
     // No ABI allows a stack pointer that isn't aligned to words. The low bits are spoken for.
-    let aligned = call & LOW == 0;
-    let claimed = aligned.then(|| claim(call, saved.return_address, link.all_vectors(), outer));
-    let Some(number) = claimed.flatten() else {
-        miss();
-        return;
-    };
-    let point = &POINTS[number];
+    let aligned = saved.call() & LOW == 0;
+    match aligned.then(|| claim(saved.call(), saved.return_address, link.all_vectors(), outer)).flatten() {
+        Some(number) => await_return(link, saved, number),
+        None => miss(),
+    }
+}
+
+/// Has the call return to a point that was claimed for it.
+#[inline(always)]
+fn await_return(link: &'static Link, saved: &mut Saved, number: usize) {
+    let (call, point) = (saved.call(), &POINTS[number % RETURN_POINTS]);
     native::return_word(number).store(saved.return_address, Relaxed);
     // Whoever sees that sees the word.
     point.state.store(call | PASSING, Release);
@@ -168,17 +184,16 @@ pub(super) fn settle(link: &'static Link) {
 }
 
 /// Takes a point, near where other calls of this thread at this depth took theirs.
-#[inline]
 fn claim(slot: usize, returns_to: u64, all_vectors: bool, outer: bool) -> Option<usize> {
     const FEW: usize = 32;
-    (0..FEW)
+    (1..FEW)
         .map(|i| native::return_point_to_try(slot, i, all_vectors, outer))
         .find(|&number| takes(number))
         .or_else(|| claim_where_scarce(slot, returns_to, all_vectors, outer))
 }
 
 /// Takes a place, if it is a point and free.
-#[inline]
+#[inline(always)]
 fn takes(number: usize) -> bool {
     let state = &POINTS[number % RETURN_POINTS].state;
     native::is_return_point(number)

@@ -83,7 +83,7 @@ impl<'a> Batch<'a> {
 
     /// The same with what is known of the function.
     pub fn listen_with(&mut self, target: *const (), listener: Listener, options: Options) -> BatchId {
-        self.attach(target, Place::Entry, options, Wanted::Tell(Link::Listener(listener)))
+        self.attach(target, Place::Entry, options, Wanted::Tell(listener.into()))
     }
 
     /// Asks for a probe at an instruction. The addresses of its function are found in its object's unwind table.
@@ -100,7 +100,7 @@ impl<'a> Batch<'a> {
         probe: Probe,
         options: Options,
     ) -> BatchId {
-        self.attach(at, Place::Inside(function), options, Wanted::Tell(Link::Probe(probe)))
+        self.attach(at, Place::Inside(function), options, Wanted::Tell(probe.into()))
     }
 
     /// Asks for something to be removed.

@@ -14,7 +14,6 @@ use super::{
 use crate::{
     Error, Options, PatchWay,
     hook::Hook,
-    listen::Link,
     memory::{
         maps::Maps,
         pages::Pages,
@@ -61,9 +60,7 @@ impl<'a> Bench<'a> {
         wanted: Wanted,
     ) -> Result<(CodeAddr, Attachment), Error> {
         if let Wanted::Tell(link) = wanted {
-            if matches!(link, Link::Listener(listener) if listener.leave.is_some())
-                && native::has_shadow_stack()
-            {
+            if link.hears_returns() && native::has_shadow_stack() {
                 return Err(Error::ShadowStack { target });
             }
             if link.all_vectors() && !native::vectors_can_be_saved() {

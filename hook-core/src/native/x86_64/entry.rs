@@ -12,7 +12,10 @@ use super::{
     stub::{RETURN, WATCHED},
     vectors::{load_all, save_all, with_all_vectors},
 };
-use crate::native::{LinkKind, StubKind};
+use crate::{
+    listen::{self, Link},
+    native::{LinkKind, StubKind},
+};
 
 // What is said to unwinders about the return address of a probe, as a DWARF expression: it is the site literal of the
 // stub, 45 bytes behind where its call returns to, at CFA - 136.
@@ -21,7 +24,7 @@ use crate::native::{LinkKind, StubKind};
 //   23 2d           plus_uconst 45
 // At a function's entry: the stub's return address is on the stack, and above it the function's.
 macro_rules! entry_routine {
-    ($name:literal, $vectors:ident, $before:expr, $behind:expr; $($operands:tt)*) => {
+    ($name:literal, $vectors:ident, $before:expr, $tell:expr, $behind:expr; $($operands:tt)*) => {
         routine!(
             $name,
             ".cfi_def_cfa rsp, 16",
@@ -31,14 +34,12 @@ macro_rules! entry_routine {
             "lea rax, [rbp + 312]",
             "mov [rbp + 160], rax",
             $before,
-            "mov rdi, rbp",
-            "call {entered}",
+            $tell,
             $behind,
             load!($vectors),
             "lea rsp, [rsp + 304]",
             ".cfi_def_cfa_offset 16",
             "ret";
-            entered = sym crate::listen::entered,
             $($operands)*
         );
     };
@@ -47,12 +48,13 @@ macro_rules! entry_routine {
 // The same where the return may be watched. Unless it is, the stub goes straight on. Where it goes on afterwards is put in
 // the place of the listener's word, which a point has by then.
 macro_rules! watching_routine {
-    ($name:literal, $vectors:ident; $($operands:tt)*) => {
+    ($name:literal, $vectors:ident, $tell:expr; $($operands:tt)*) => {
         entry_routine!(
             $name,
             $vectors,
             "lea rax, [rip + grapnel_hook_unwatched]
              mov [rbp + {way_in}], rax",
+            $tell,
             "mov rax, [rbp + 304]
              add rax, {rest}
              mov [rbp + 296], rax";
@@ -63,10 +65,22 @@ macro_rules! watching_routine {
     };
 }
 
-entry_routine!("grapnel_hook_entered", low, "", "";);
-with_all_vectors!(entry_routine!("grapnel_hook_entered_all", all, "", ""));
-watching_routine!("grapnel_hook_watched", low;);
-with_all_vectors!(watching_routine!("grapnel_hook_watched_all", all));
+entry_routine!(
+    "grapnel_hook_entered", low, "", tell!("{entering}"), "";
+    entering = sym listen::entering, data = const Link::DATA, errno = sym listen::ERRNO,
+);
+watching_routine!(
+    "grapnel_hook_watched", low, concat!(tell!("{entering}"), "mov rdi, rbp\nmov rsi, rbx\ncall {watch}");
+    entering = sym listen::entering, data = const Link::DATA, errno = sym listen::ERRNO, watch = sym listen::watch,
+);
+with_all_vectors!(entry_routine!(
+    "grapnel_hook_entered_all", all, "", "mov rdi, rbp\ncall {entered}", "";
+    entered = sym listen::entered,
+));
+with_all_vectors!(watching_routine!(
+    "grapnel_hook_watched_all", all, "mov rdi, rbp\ncall {entered}";
+    entered = sym listen::entered,
+));
 
 // In the middle of a function: the stub has passed the red zone. The flags are kept. What lies above is the frame of the
 // probed function, as an interrupted one: its address is that of an instruction that has yet to run.
@@ -98,14 +112,14 @@ macro_rules! probe_routine {
             "lea rsp, [rsp + 40]",
             ".cfi_def_cfa_offset 136",
             "ret";
-            probed = sym crate::listen::probed,
+            probed = sym listen::probed,
             $($operands)*
         );
     };
 }
 
 probe_routine!("grapnel_hook_probed", none;);
-with_all_vectors!(probe_routine!("grapnel_hook_probed_all", all));
+with_all_vectors!(probe_routine!("grapnel_hook_probed_all", all;));
 unsafe extern "C" {
     fn grapnel_hook_entered();
     fn grapnel_hook_entered_all();

@@ -5,7 +5,7 @@
 //! The routines keep every register but those that the listener changes.
 
 use crate::{
-    listen,
+    listen::{self, Link, Telling},
     native::points::{PAGE, RETURN_POINTS},
 };
 
@@ -56,7 +56,7 @@ pub(in crate::native) const POINT_OFFSET: usize = CALL_LEN as usize;
 // Behind a return point. The slot below the stack pointer still holds the point's address: it is in the red zone, which
 // signals keep. It gets the real return address, and from there on this is an ordinary frame.
 macro_rules! return_routine {
-    ($name:literal, $vectors:ident; $($operands:tt)*) => {
+    ($name:literal, $vectors:ident, $tell:expr; $($operands:tt)*) => {
         routine!(
             $name,
             ".cfi_def_cfa rsp, 0",
@@ -66,27 +66,44 @@ macro_rules! return_routine {
             save!($vectors),
             "lea rax, [rbp + 320]",
             "mov [rbp + 160], rax",
-            "mov rdi, rbp",
             ".cfi_offset rip, -8",
-            "call {returned}",
+            $tell,
             load!($vectors),
             "lea rsp, [rsp + 312]",
             ".cfi_def_cfa_offset 8",
             "ret";
-            returned = sym returned,
             $($operands)*
         );
     };
 }
 
-return_routine!("grapnel_hook_returned", low;);
-with_all_vectors!(return_routine!("grapnel_hook_returned_all", all));
+return_routine!(
+    "grapnel_hook_returned", low, tell!("{returning}");
+    returning = sym returning, data = const Link::DATA, errno = sym listen::ERRNO,
+);
+with_all_vectors!(return_routine!(
+    "grapnel_hook_returned_all", all, "mov rdi, rbp\ncall {returned}";
+    returned = sym returned,
+));
 
-/// A function has returned: the slot gets the real return address, and the listener is told. A signal's backtrace that comes
-/// before finds the point's address there, and goes on through the point's own entry.
+/// A function has returned: the slot gets the real return address. A signal's backtrace that comes before finds the point's
+/// address there, and goes on through the point's own entry. Says which listener to tell.
 ///
 /// # Safety
 /// Called by a return routine, with what it saved.
+unsafe extern "C" fn returning(saved: &mut Saved) -> Telling {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let (number, address) = listen::take(saved);
+        saved.return_to(address);
+        listen::leaving(saved, number)
+    }
+}
+
+/// The same, and tells it.
+///
+/// # Safety
+/// As [`returning`].
 unsafe extern "C" fn returned(saved: &mut Saved) {
     // SAFETY: the caller's promise.
     unsafe {

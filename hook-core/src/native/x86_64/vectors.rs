@@ -285,7 +285,7 @@ macro_rules! load_all {
 macro_rules! with_all_vectors {
     ($routine:ident!($($arguments:tt)*)) => {
         $routine!(
-            $($arguments)*;
+            $($arguments)*
             room = const crate::native::x86_64::vectors::ROOM,
             masks = const crate::native::x86_64::vectors::MASKS,
             x87 = const crate::native::x86_64::vectors::X87_AREA,

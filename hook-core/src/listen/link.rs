@@ -1,0 +1,148 @@
+//! What a link stub knows: whom to tell, and how.
+//!
+//! # Safety
+//! A listener's function takes what was saved by another name.
+
+use core::ffi::c_void;
+
+use super::{Entry, Exit, Hit, Listener, Probe, guard::Guard, silence};
+use crate::native::{LinkKind, Saved, StubKind};
+
+/// A listener's function, whatever it is told of.
+pub(crate) type Tell = unsafe extern "C" fn(saved: &mut Saved, data: *mut c_void);
+
+/// Whom a stub tells.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Link {
+    /// For the entry of a function, or for a probe.
+    first: Option<Tell>,
+    /// For its return.
+    leave: Option<Tell>,
+    pub(crate) data: *mut c_void,
+    is_probe: bool,
+    guarded: bool,
+    all_vectors: bool,
+}
+
+/// What a link does, in comparable form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct LinkKey {
+    functions: [Option<usize>; 2],
+    data: usize,
+    ways: [bool; 3],
+}
+
+// SAFETY: the data is for the listener to share among threads, which is part of what attaching asks of its caller.
+unsafe impl Send for Link {}
+// SAFETY: as above.
+unsafe impl Sync for Link {}
+
+/// What is called next, by a routine or in [`super::tell`], with what was saved and the link's data.
+#[repr(C)]
+pub(crate) struct Telling {
+    pub(crate) listener: Tell,
+    pub(crate) link: &'static Link,
+}
+
+/// Nobody is told, and no return is watched.
+static NOBODY: Link = Link {
+    first: None,
+    leave: None,
+    data: core::ptr::null_mut(),
+    is_probe: false,
+    guarded: false,
+    all_vectors: false,
+};
+
+unsafe extern "C" fn nothing(_: &mut Saved, _: *mut c_void) {}
+
+/// The same function, of one view of what was saved.
+macro_rules! as_tell {
+    ($function:expr, $view:ty) => {{
+        let function: unsafe extern "C" fn(&mut $view, *mut c_void) = $function;
+        // SAFETY: the views are `repr(transparent)`, so the two types of references are passed alike.
+        unsafe { core::mem::transmute::<unsafe extern "C" fn(&mut $view, *mut c_void), Tell>(function) }
+    }};
+}
+
+impl From<Listener> for Link {
+    fn from(Listener { enter, leave, data, guarded, all_vectors }: Listener) -> Self {
+        let first = enter.map(|enter| as_tell!(enter, Entry));
+        let leave = leave.map(|leave| as_tell!(leave, Exit));
+        Self { first, leave, data, is_probe: false, guarded, all_vectors }
+    }
+}
+
+impl From<Probe> for Link {
+    fn from(Probe { hit, data, guarded, all_vectors }: Probe) -> Self {
+        Self { first: Some(as_tell!(hit, Hit)), leave: None, data, is_probe: true, guarded, all_vectors }
+    }
+}
+
+impl Link {
+    /// Where the data is, for routines.
+    pub(crate) const DATA: usize = core::mem::offset_of!(Self, data);
+
+    /// Equal for those that tell the same functions the same data in the same way.
+    pub(crate) fn key(&self) -> LinkKey {
+        let functions = [self.first, self.leave].map(|function| function.map(|f| f as usize));
+        LinkKey { functions, data: self.data as usize, ways: [self.is_probe, self.guarded, self.all_vectors] }
+    }
+
+    /// What the stub that tells it has to do.
+    pub(crate) fn kind(&self, stub: StubKind) -> LinkKind {
+        LinkKind { stub, all_vectors: self.all_vectors, returns: self.hears_returns() }
+    }
+
+    /// Whether a return may be told to it.
+    #[inline]
+    pub(crate) fn hears_returns(&self) -> bool {
+        self.leave.is_some()
+    }
+
+    /// Whether all vector state is saved for it.
+    #[inline]
+    pub(crate) fn all_vectors(&self) -> bool {
+        self.all_vectors
+    }
+
+    /// Whom to tell of an entry or of a probe.
+    #[inline(always)]
+    pub(super) fn first(&'static self, saved: &mut Saved) -> Telling {
+        self.told(self.first, saved)
+    }
+
+    /// Whom to tell of a return.
+    #[inline(always)]
+    pub(super) fn leave(&'static self, saved: &mut Saved) -> Telling {
+        self.told(self.leave, saved)
+    }
+
+    #[inline(always)]
+    fn told(&'static self, listener: Option<Tell>, saved: &mut Saved) -> Telling {
+        if silence::is_here() {
+            return Telling { listener: nothing, link: &NOBODY };
+        }
+        if self.guarded {
+            return self.tell_guarded(listener, saved);
+        }
+        Telling { listener: listener.unwrap_or(nothing), link: self }
+    }
+
+    /// Tells it here, unless this thread is in a guarded listener. Apart, so that others don't pay for the guard's place on the
+    /// stack.
+    #[cold]
+    #[inline(never)]
+    extern "C" fn tell_guarded(&'static self, listener: Option<Tell>, saved: &mut Saved) -> Telling {
+        let mut word = 0;
+        let Some(guard) = Guard::enter(&mut word) else {
+            return Telling { listener: nothing, link: &NOBODY };
+        };
+        if let Some(listener) = listener {
+            // SAFETY: who attached the listener answers for it.
+            unsafe { listener(saved, self.data) };
+        }
+        drop(guard);
+        Telling { listener: core::hint::black_box(nothing), link: self }
+    }
+}
