@@ -41,6 +41,8 @@ pub struct Hook {
     pub(crate) proof: Proof,
     pub(crate) way: PatchWay,
     pub(crate) removed: bool,
+    /// A removal failed half way.
+    pub(crate) torn: bool,
 }
 
 /// What became of a hook that was taken out. Its function is as it was before, byte for byte.
@@ -102,7 +104,8 @@ impl Hook {
     ///
     /// # Errors
     /// If someone else has patched the function meanwhile, or it can't be written. The hook then stays in, and this may
-    /// be called again.
+    /// be called again. If writing failed half way and back again, calls go to the function as if the hook were out, by way
+    /// of traps, until this is called again and succeeds; where no other thread runs, until then nothing must call it.
     ///
     /// # Safety
     /// What `liveness` says of the other threads is so.
@@ -115,7 +118,8 @@ impl Hook {
         // SAFETY: the original bytes come back where they were, and only if this hook's are there; what `liveness`
         // says is so.
         unsafe { patch::apply(&view, &mut patches, liveness) };
-        let [Patch { state, .. }] = patches;
+        let [Patch { state, torn, .. }] = patches;
+        self.torn = torn;
         state.map_err(Error::of_removal)?;
         self.removed = true;
         // SAFETY: the redirect at the start is gone; what `liveness` says is so.
@@ -162,6 +166,6 @@ impl Hook {
 
     /// The patch that takes it out.
     pub(crate) fn patch_out(&self) -> Patch {
-        Patch { leaves: true, ..Patch::new(self.isa, None, self.start.undone(), self.ways) }
+        Patch { leaves: true, torn: self.torn, ..Patch::new(self.isa, None, self.start.undone(), self.ways) }
     }
 }

@@ -49,28 +49,54 @@ pub(crate) struct Patch {
     pub(crate) watched: bool,
     /// It takes a hook out.
     pub(crate) leaves: bool,
+    /// An attempt has failed half way, and what was there before could not be put back: each byte is the old one, the new
+    /// one or a trap's.
+    pub(crate) torn: bool,
+    /// Something of it may be written.
+    pub(crate) begun: bool,
     /// What became of it.
     pub(crate) state: Result<PatchWay, Error>,
 }
 
 impl Patch {
     pub(crate) fn new(isa: Isa, aside: Option<Edit>, start: Edit, ways: Ways) -> Self {
-        Self { isa, aside, start, ways, watched: false, leaves: false, state: Ok(PatchWay::ProcMem) }
+        Self {
+            isa,
+            aside,
+            start,
+            ways,
+            watched: false,
+            leaves: false,
+            torn: false,
+            begun: false,
+            state: Ok(PatchWay::ProcMem),
+        }
     }
 
     /// Leaves the patch out if any of its bytes isn't what it should be.
     fn look(&mut self, pages: &Pages<'_>) {
         for edit in [self.aside.as_ref(), Some(&self.start)].into_iter().flatten() {
             let found = pages.bytes(edit.at.0 as usize, edit.old.as_slice().len());
-            if found != edit.old {
+            if found != edit.old && !self.is_torn(edit, &found) {
                 self.state = Err(Error::Changed { site: edit.at, expected: edit.old, found });
                 return;
             }
         }
     }
+
+    /// Whether that is what an attempt has left that failed half way.
+    fn is_torn(&self, edit: &Edit, found: &Bytes) -> bool {
+        let (found, old, new) = (found.as_slice(), edit.old.as_slice(), edit.new.as_slice());
+        let traps = native::trap(self.isa).iter().cycle();
+        let mut bytes = found.iter().zip(old).zip(new).zip(traps);
+        self.torn
+            && found.len() == old.len()
+            && bytes.all(|(((found, old), new), trap)| [old, new, trap].contains(&found))
+    }
 }
 
-/// Makes the patches. Each says in its state whether it was made.
+/// Makes the patches. Each says in its state whether it was made. Where one fails half way, what was there before is put back;
+/// should that fail as well, it is torn.
 ///
 /// # Safety
 /// The bytes are code that the caller may change, every patch leaves code that does what its callers expect, and what
@@ -89,8 +115,11 @@ pub(crate) unsafe fn apply(view: &MemoryView, patches: &mut [Patch], liveness: L
                 (_, Err(refusal)) => refusal,
                 (Ok(()), Ok(right)) => {
                     // SAFETY: the caller's promise.
-                    unsafe { apply_live(view, patches, &right) };
-                    return settle(patches);
+                    unsafe {
+                        apply_live(view, patches, &right);
+                        put_back(view, patches, &right);
+                    }
+                    return settle(view, patches);
                 }
             };
             for patch in patches.iter_mut() {
@@ -98,13 +127,30 @@ pub(crate) unsafe fn apply(view: &MemoryView, patches: &mut [Patch], liveness: L
             }
         }
     }
-    settle(patches);
+    settle(view, patches);
+}
+
+/// Takes back what was left half way.
+///
+/// # Safety
+/// As [`apply`].
+unsafe fn put_back(view: &MemoryView, patches: &[Patch], right: &PatchingRight) {
+    let failed = |patch: &Patch| matches!(patch.state, Err(Error::Write { .. })) && patch.is_left_torn(view);
+    for patch in patches.iter().filter(|patch| patch.begun && failed(patch)) {
+        let start = patch.start.undone();
+        let back = Patch { torn: true, ..Patch::new(patch.isa, None, start, patch.ways) };
+        // SAFETY: what was there before, by the same steps: from the first on, whoever comes here traps and finds its way.
+        unsafe { apply_live(view, &mut [back], right) };
+    }
 }
 
 /// From now on a trap where a patch was is another's.
-fn settle(patches: &mut [Patch]) {
-    for patch in good(patches) {
-        live::leave(patch.start.at.0, patch.leaves);
+fn settle(view: &MemoryView, patches: &mut [Patch]) {
+    for patch in patches {
+        patch.torn = patch.is_left_torn(view);
+        if patch.state.is_ok() {
+            live::leave(patch.start.at.0, patch.leaves);
+        }
     }
 }
 
@@ -122,6 +168,7 @@ unsafe fn apply_alone(view: &MemoryView, patches: &mut [Patch]) {
             }
         }
     }
+    good(patches).for_each(|patch| patch.begun = true);
     let mut pieces = Vec::with_capacity(patches.len());
     for edit_of in [|patch: &Patch| patch.aside, |patch: &Patch| Some(patch.start)] {
         pieces.clear();
@@ -148,6 +195,7 @@ unsafe fn apply_live(view: &MemoryView, patches: &mut [Patch], right: &PatchingR
     right.expect(patches.len());
     for patch in good(patches) {
         right.enter(patch.start.at.0, patch.ways);
+        patch.begun = true;
         if let Some(edit) = patch.aside {
             // SAFETY: padding, which nobody runs (the plan's proof).
             let written = unsafe { view.write_running(edit.at.0 as usize, edit.new.as_slice()) };
@@ -168,20 +216,20 @@ unsafe fn apply_live(view: &MemoryView, patches: &mut [Patch], right: &PatchingR
         // SAFETY: units of the shortest instruction's length, where instructions start. Whoever runs one traps, and the
         // handler knows where to go on.
         unsafe { patch.write_units(view, patch.first_traps(), &traps) };
-        if patch.state.is_err() {
+        if patch.state.is_err() && !patch.torn {
             let old = patch.start.old;
             // SAFETY: what was there before, where instructions start. Should that fail as well, the traps are as good.
             unsafe { patch.write_units(view, patch.first_traps(), &old) };
         }
     }
     if let Err(errno) = right.synchronise() {
-        // The bytes that were there before are as good as the traps, one by one.
+        // The bytes that were there before are as good as the traps, one by one. Where they aren't known to be, traps stay.
         for patch in good(patches) {
             let old = patch.start.old;
             if patch.is_one_store() {
                 // SAFETY: as above, backwards.
                 unsafe { patch.write(view, 0, Some(old.as_slice())) };
-            } else {
+            } else if !patch.torn {
                 // SAFETY: what was there before, where instructions start.
                 unsafe { patch.write_units(view, patch.first_traps(), &old) };
             }
@@ -212,6 +260,14 @@ unsafe fn apply_live(view: &MemoryView, patches: &mut [Patch], right: &PatchingR
 }
 
 impl Patch {
+    /// Whether it has failed, and what was there before isn't.
+    fn is_left_torn(&self, view: &MemoryView) -> bool {
+        let old = self.start.old.as_slice();
+        (self.begun || self.torn)
+            && self.state.is_err()
+            && view.differs(self.start.at.0 as usize, old).is_some()
+    }
+
     /// Everybody sees the whole patch or nothing of it.
     fn is_one_store(&self) -> bool {
         native::is_one_store(self.start.at, self.start.new.as_slice().len())

@@ -68,6 +68,7 @@ impl Ready {
             proof: self.plan.proof().clone(),
             way,
             removed: false,
+            torn: false,
         }
     }
 }

@@ -91,6 +91,9 @@ impl PreparedBatch<'_> {
             let stays = site.chain.has(&[State::Coming, State::In]);
             let patch = if site.is_patched() != stays { patches.next() } else { None };
             let failed = patch.and_then(|patch| patch.state.as_ref().err());
+            if let Some(patch) = patch {
+                site.hook.torn = !stays && patch.torn;
+            }
             if let Some(error) = failed {
                 let error = if stays { error.clone() } else { error.clone().of_removal() };
                 for wish in self.wishes.iter_mut().filter(|wish| matches!(wish, Ok((at, _)) if *at == target))

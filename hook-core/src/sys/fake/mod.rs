@@ -11,6 +11,7 @@ mod tests;
 use std::{
     cell::RefCell,
     ffi::{CStr, c_char},
+    ops::Range,
 };
 
 use syscalls::{Errno, Sysno};
@@ -59,9 +60,9 @@ pub(crate) struct Kernel {
     pub(crate) memory: Memory,
     files: Vec<Option<File>>,
     actions: Vec<[usize; 4]>,
-    /// How many calls could have failed so far, and which of them does.
+    /// How many calls could have failed so far, and which of them do.
     pub(crate) calls: usize,
-    pub(crate) fails: Option<usize>,
+    pub(crate) fails: Range<usize>,
     /// There is no `/proc/self/mem`.
     pub(crate) no_file: bool,
     /// How often cores have synchronised.
@@ -76,7 +77,7 @@ impl Kernel {
             files: Vec::new(),
             actions: vec![[0; 4]; 65],
             calls: 0,
-            fails: None,
+            fails: 0..0,
             no_file: false,
             synchronised: 0,
         };
@@ -144,7 +145,7 @@ impl Kernel {
             _ => {}
         }
         self.calls += 1;
-        if self.fails == Some(self.calls) {
+        if self.fails.contains(&self.calls) {
             return Err(Errno::ENOMEM);
         }
         match number {

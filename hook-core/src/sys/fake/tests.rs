@@ -51,6 +51,7 @@ impl World {
         let at = memory.code(&code());
         assert!(memory.start() < at);
         Kernel::begin(memory);
+        let fails = fails.map_or(0..0, |call| call..call + 1);
         Kernel::with(|kernel| (kernel.no_file, kernel.fails) = (no_file, fails));
         Self { at, live: liveness == Liveness::Live, _alone: alone }
     }
@@ -206,6 +207,53 @@ fn a_call_that_fails_leaves_each_function_as_it_was_or_hooked() {
         let (calls, ..) = replace_all(liveness, no_file, None);
         for fails in failing(calls) {
             replace_all(liveness, no_file, Some(fails));
+        }
+    }
+}
+
+/// Has a removal fail at the given call of its own, and at all further ones if that is asked for, and repeats it when all is well
+/// again. Answers whether it failed.
+fn remove_twice(liveness: Liveness, no_file: bool, number: usize, call: usize, further: bool) -> bool {
+    let world = World::begin(liveness, no_file, None);
+    let before = world.bytes(world.at..world.at + code().len());
+    let mut transaction = Transaction::new();
+    if world.live {
+        transaction = transaction.live();
+    }
+    let (function, by) = (pointer(world.function(number)), pointer(world.replacement(number)));
+    transaction.replace_with(function, by, options(number));
+    // SAFETY: nothing runs the code.
+    let mut hook = unsafe { transaction.commit(liveness) }.remove(0).expect("nothing fails yet");
+    Kernel::with(|kernel| {
+        let first = kernel.calls + call;
+        kernel.fails = first..if further { usize::MAX } else { first + 1 };
+    });
+    // SAFETY: as above.
+    let failed = unsafe { hook.remove(liveness) }.is_err();
+    Kernel::with(|kernel| kernel.fails = 0..0);
+    if failed {
+        let old = &before[number * STEP..][..FUNCTIONS[number].len()];
+        let stays = || world.way(world.function(number)) == world.replacement(number);
+        assert!(!world.live || world.is_as_before(number, old) || stays(), "call {call}");
+        // SAFETY: as above.
+        unsafe { hook.remove(liveness) }.expect("nothing fails any more");
+    }
+    assert_eq!(world.bytes(world.at..world.at + code().len()), before, "call {call}");
+    drop(hook);
+    world.end();
+    failed
+}
+
+#[test]
+fn a_removal_that_fails_half_way_can_be_repeated() {
+    // Without traps inside, and with them.
+    for (way, number) in ways(true).flat_map(|way| [(way, 0), (way, 2)]) {
+        for further in [false, true] {
+            let fails = |call: &usize| remove_twice(way.0, way.1, number, *call, further);
+            // Miri, which is slow, tries each third. The last call of all, which closes a file, can't fail.
+            let calls = (1..).step_by(if cfg!(miri) { 3 } else { 1 }).take(40);
+            let failed = calls.filter(fails).count();
+            assert!(failed > if cfg!(miri) { 0 } else { 3 }, "{way:?} {number} {further}: {failed}");
         }
     }
 }
