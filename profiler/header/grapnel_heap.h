@@ -30,7 +30,7 @@
 #include <stdint.h>
 
 /* The version of the interface in this file. Later ones add to it. */
-#define GRAPNEL_HEAP_VERSION 1
+#define GRAPNEL_HEAP_VERSION 2
 
 /* A pool. 0 is none: what is told of it is nobody's. */
 typedef uint64_t grapnel_heap;
@@ -45,6 +45,11 @@ struct grapnel_interface {
     void (*alloc)(grapnel_heap heap, const void *block, size_t size);
     void (*free)(grapnel_heap heap, const void *block);
     void (*realloc)(grapnel_heap heap, const void *old, const void *block, size_t size);
+    /* Since version 2. */
+    void (*mark)(const char *name);
+    void (*snapshot)(void);
+    void (*pause)(void);
+    void (*resume)(void);
 };
 
 #if defined(__ELF__) && defined(__linux__) && defined(__GNUC__)
@@ -131,6 +136,36 @@ static __inline__ void grapnel_heap_realloc(grapnel_heap heap, const void *old, 
         grapnel->realloc(heap, old, block, size);
 }
 
+/* Gives this moment a name, by which reports and queries know it. Of the name, 128 bytes are kept. */
+static __inline__ void grapnel_mark(const char *name) {
+    const struct grapnel_interface *grapnel = grapnel_heap_interface();
+    if (grapnel && grapnel->version >= 2)
+        grapnel->mark(name);
+}
+
+/* Asks for a snapshot: a trace of all up to here, written beside the trace. It is written by another process, while this
+ * one goes on; of several that are asked for at once there may be fewer. */
+static __inline__ void grapnel_snapshot(void) {
+    const struct grapnel_interface *grapnel = grapnel_heap_interface();
+    if (grapnel && grapnel->version >= 2)
+        grapnel->snapshot();
+}
+
+/* From here on what is allocated is left out, in this thread at once, in others within some hundred events of theirs.
+ * Frees are recorded all the time; a block that is reallocated leaves the record. */
+static __inline__ void grapnel_pause(void) {
+    const struct grapnel_interface *grapnel = grapnel_heap_interface();
+    if (grapnel && grapnel->version >= 2)
+        grapnel->pause();
+}
+
+/* What is allocated is recorded again. */
+static __inline__ void grapnel_resume(void) {
+    const struct grapnel_interface *grapnel = grapnel_heap_interface();
+    if (grapnel && grapnel->version >= 2)
+        grapnel->resume();
+}
+
 #ifdef __cplusplus
 }
 #endif
@@ -143,6 +178,10 @@ static __inline__ void grapnel_heap_realloc(grapnel_heap heap, const void *old, 
 #define grapnel_heap_alloc(heap, block, size) ((void)(heap), (void)(block), (void)(size))
 #define grapnel_heap_free(heap, block) ((void)(heap), (void)(block))
 #define grapnel_heap_realloc(heap, old, block, size) ((void)(heap), (void)(old), (void)(block), (void)(size))
+#define grapnel_mark(name) ((void)(name))
+#define grapnel_snapshot() ((void)0)
+#define grapnel_pause() ((void)0)
+#define grapnel_resume() ((void)0)
 
 #endif
 

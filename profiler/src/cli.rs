@@ -1,7 +1,7 @@
 //! The command line: one definition for parsing, help, completions and man pages.
 
 use crate::check::CheckArgs;
-use crate::control::{ListArgs, StatusArgs};
+use crate::control::{ListArgs, MarkArgs, PidArgs, SnapshotArgs, StatusArgs};
 use crate::diff::DiffArgs;
 use crate::export::ExportArgs;
 use crate::import::ImportArgs;
@@ -141,6 +141,19 @@ pub(crate) enum Command {
     List(ListArgs),
     /// Say how the recording of a process stands
     Status(StatusArgs),
+    /// Write the trace of a process that is being recorded as it is now
+    ///
+    /// All that happened up to this moment is in it. The recording goes on.
+    Snapshot(SnapshotArgs),
+    /// Leave out what a process allocates, until `grapnel resume`
+    ///
+    /// Its threads notice within some hundred events each. Frees are recorded all the time, so that blocks which were
+    /// recorded before are followed to their end; a block that is reallocated leaves the record.
+    Pause(PidArgs),
+    /// Record again what a process allocates
+    Resume(PidArgs),
+    /// Give this moment of a recording a name, by which reports and `grapnel query --from mark:NAME` know it
+    Mark(MarkArgs),
     /// Say what a trace holds: totals, peak, leaks, and who allocates most
     #[command(after_help = REPORT_EXAMPLES)]
     Report(ReportArgs),

@@ -5,13 +5,16 @@ mod cli;
 mod control;
 mod diff;
 mod export;
+mod http;
 mod import;
+mod moment;
 mod opened;
 mod query;
 mod reading;
 mod relocate;
 mod report;
 mod run;
+mod serve;
 mod sizes;
 mod symbolize;
 mod symbols;
@@ -49,6 +52,10 @@ fn main() -> ExitCode {
         Command::Diff(args) => diff::run(&args).unwrap_or_else(|error| fail(error, 1)),
         Command::Check(args) => check::run(&args).unwrap_or_else(|error| fail(error, 1)),
         Command::List(args) => control::list(&args).unwrap_or_else(|error| fail(error, 1)),
+        Command::Snapshot(args) => control::snapshot(&args).unwrap_or_else(|error| fail(error, 1)),
+        Command::Pause(args) => control::pause(&args).unwrap_or_else(|error| fail(error, 1)),
+        Command::Resume(args) => control::resume(&args).unwrap_or_else(|error| fail(error, 1)),
+        Command::Mark(args) => control::mark(&args).unwrap_or_else(|error| fail(error, 1)),
         Command::Status(args) => control::status(&args).unwrap_or_else(|error| fail(error, 1)),
         Command::Relocate(args) => relocate::run(&args).unwrap_or_else(|error| fail(error, 1)),
         Command::Header => cli::header(),

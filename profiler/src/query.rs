@@ -1,5 +1,6 @@
 //! `grapnel query`: figures of groups of blocks, with filters.
 
+use crate::moment::{When, WhenError, when, window};
 use crate::opened::{OpenError, reader_of, say, say_ending, text_of};
 use crate::sizes::size;
 use crate::symbols::{SymbolArgs, SymbolArgsError};
@@ -9,6 +10,7 @@ use grapnel_analysis::report::words::harmless;
 use grapnel_analysis::suppressions::Pattern;
 use grapnel_analysis::symbols::{FileStore, Symbols};
 use std::io::{self, BufWriter};
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -20,12 +22,12 @@ pub(crate) struct QueryArgs {
     /// What blocks are grouped by [default: nothing, or the groups of --group]
     #[arg(long, value_enum)]
     by: Option<Group>,
-    /// Only what happened from here on: a number with s, ms or us
-    #[arg(long, value_name = "TIME", value_parser = time)]
-    from: Option<u64>,
+    /// Only what happened from here on: a number with s, ms or us, or mark:NAME
+    #[arg(long, value_name = "TIME", value_parser = when)]
+    from: Option<When>,
     /// Only what happened until then
-    #[arg(long, value_name = "TIME", value_parser = time)]
-    to: Option<u64>,
+    #[arg(long, value_name = "TIME", value_parser = when)]
+    to: Option<When>,
     /// Only blocks of at least this size
     #[arg(long, value_name = "SIZE", value_parser = size)]
     min_size: Option<u64>,
@@ -109,6 +111,9 @@ pub(crate) enum QueryError {
     /// There is nowhere to look for symbols.
     #[error(transparent)]
     Symbols(#[from] SymbolArgsError),
+    /// There is no such moment.
+    #[error(transparent)]
+    When(#[from] WhenError),
     /// The trace has no answer.
     #[error("{path} can't be asked: {error}")]
     Unanswered {
@@ -120,20 +125,6 @@ pub(crate) enum QueryError {
     /// The answer can't be written.
     #[error("the answer can't be written: {0}")]
     Write(io::Error),
-}
-
-/// Nanoseconds since the recording began, as people write them.
-fn time(text: &str) -> Result<u64, String> {
-    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let ns = match unit.trim() {
-        "s" | "" => 1e9,
-        "ms" => 1e6,
-        "us" => 1e3,
-        _ => return Err("the unit is none of s, ms and us".to_owned()),
-    };
-    let number: f64 = number.parse().map_err(|_| "there is no number".to_owned())?;
-    Ok((number * ns) as u64)
 }
 
 fn group(text: &str) -> Result<(String, String), String> {
@@ -151,7 +142,8 @@ fn group(text: &str) -> Result<(String, String), String> {
 /// When the trace can't be read, or the answer can't be written. A closed pipe is no error.
 pub(crate) fn run(args: &QueryArgs) -> Result<ExitCode, QueryError> {
     let search = args.symbols.search()?;
-    let query = query_of(args);
+    let window = window(&args.trace, args.from.as_ref(), args.to.as_ref())?;
+    let query = query_of(args, window);
     let (analysis, gathered) = gather(reader_of(&args.trace)?, &query)
         .map_err(|error| QueryError::Unanswered { path: text_of(&args.trace), error })?;
     say_ending(&args.trace, &analysis);
@@ -173,7 +165,7 @@ pub(crate) fn run(args: &QueryArgs) -> Result<ExitCode, QueryError> {
     Ok(if analysis.ending.is_damage() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-fn query_of(args: &QueryArgs) -> Query {
+fn query_of(args: &QueryArgs, window: RangeInclusive<u64>) -> Query {
     let by = match args.by {
         None if args.group.is_empty() => By::All,
         None => By::Pattern,
@@ -197,7 +189,7 @@ fn query_of(args: &QueryArgs) -> Query {
     let patterns = |texts: &[String]| texts.iter().map(|text| Pattern::new(text)).collect();
     Query {
         by,
-        window: args.from.unwrap_or(0)..=args.to.unwrap_or(u64::MAX),
+        window,
         sizes: args.min_size.unwrap_or(0)..=args.max_size.unwrap_or(u64::MAX),
         threads: patterns(&args.thread),
         keep: patterns(&args.keep),

@@ -1,26 +1,22 @@
 //! `grapnel view`: the page of a trace with the trace behind it, for ranges that a page can't hold.
 
-mod http;
+mod request;
 
+use crate::http::{self, MAX_CONNECTIONS};
 use crate::opened::{OpenError, history_of, say, text_of};
 use crate::symbols::{SymbolArgs, SymbolArgsError};
 use clap::Args;
 use grapnel_analysis::history::Window;
 use grapnel_analysis::page;
 use grapnel_analysis::symbols::{FileStore, Symbols};
-use http::{Place, Request};
+use request::{Place, Request};
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
-
-/// Connections that may be open at once. A browser keeps some open before it needs them.
-const MAX_CONNECTIONS: usize = 32;
 
 /// Options of `grapnel view`.
 #[derive(Args, Clone, Debug)]
@@ -95,7 +91,7 @@ pub(crate) fn run(args: &ViewArgs) -> Result<ExitCode, ViewError> {
         open(&address);
     }
     let (send, receive) = sync_channel(MAX_CONNECTIONS);
-    let listening = std::thread::spawn(move || listen(&listener, &place, &send));
+    let listening = std::thread::spawn(move || listen(&listener, place, send));
     // Symbols are looked up here, one request after the other.
     for (mut stream, request) in receive {
         let result = match request {
@@ -135,40 +131,16 @@ fn token() -> io::Result<String> {
     }))
 }
 
-/// Takes connections until that fails. Each is read by a thread of its own: a browser opens some that it doesn't use.
-fn listen(listener: &TcpListener, place: &Place, send: &SyncSender<(TcpStream, Request)>) -> io::Error {
-    let open = Arc::new(AtomicUsize::new(0));
-    loop {
-        let mut stream = match listener.accept() {
-            Ok((stream, _)) => stream,
-            Err(error) if is_passing(&error) => continue,
-            Err(error) => return error,
-        };
-        // One more than can be served is closed at once.
-        if open.fetch_add(1, Ordering::Relaxed) >= MAX_CONNECTIONS {
-            open.fetch_sub(1, Ordering::Relaxed);
-            continue;
+/// Takes connections until that fails, and passes on what is asked.
+fn listen(listener: &TcpListener, place: Place, send: SyncSender<(TcpStream, Request)>) -> io::Error {
+    http::listen(listener, move |mut stream| {
+        match http::read(&mut stream, |head| request::parse(head, &place)) {
+            Ok(Ok(request)) => drop(send.send((stream, request))),
+            Ok(Err(refusal)) => drop(refusal.answer(&mut stream)),
+            // Nobody is there.
+            Err(_) => {}
         }
-        let (place, send, open) = (place.clone(), send.clone(), Arc::clone(&open));
-        std::thread::spawn(move || {
-            match http::read(&mut stream, &place) {
-                Ok(Ok(request)) => drop(send.send((stream, request))),
-                Ok(Err(refusal)) => {
-                    let status = refusal.status();
-                    drop(http::answer(&mut stream, status, "text/plain; charset=utf-8", status.as_bytes()));
-                }
-                // Nobody is there.
-                Err(_) => {}
-            }
-            open.fetch_sub(1, Ordering::Relaxed);
-        });
-    }
-}
-
-/// Whether the next connection may still be taken.
-fn is_passing(error: &io::Error) -> bool {
-    use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
-    matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted)
+    })
 }
 
 /// Opens the address in a browser. If there is none, it can still be opened by hand.

@@ -22,18 +22,42 @@ pub(crate) fn to_file(
     }
     // A link stays one.
     let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    // As any file is made: the user's mask applies.
+    let permissions = path.metadata().map(|before| before.permissions()).ok();
+    replace(&path, 0o666, permissions, write)
+}
+
+/// As [`to_file`], for nobody's eyes but the owner's. A link by that name is replaced, not followed.
+pub(crate) fn to_private_file(
+    path: &Path,
+    mut write: impl FnMut(&mut dyn Write) -> io::Result<()>,
+) -> io::Result<()> {
+    if path.metadata().is_ok_and(|facts| !facts.is_file()) {
+        return write(&mut BufWriter::new(File::options().write(true).open(path)?));
+    }
+    replace(path, 0o600, None, write)
+}
+
+fn replace(
+    path: &Path,
+    mode: u32,
+    permissions: Option<Permissions>,
+    mut write: impl FnMut(&mut dyn Write) -> io::Result<()>,
+) -> io::Result<()> {
     let directory = match path.parent() {
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),
     };
     let mut options = tempfile::Builder::new();
-    // As any file is made: the user's mask applies.
-    options.permissions(Permissions::from_mode(0o666));
+    options.permissions(Permissions::from_mode(mode));
     let mut file = options.prefix(".grapnel-").tempfile_in(directory)?;
-    write(&mut BufWriter::with_capacity(1 << 16, file.as_file_mut()))?;
-    if let Ok(before) = path.metadata() {
-        file.as_file().set_permissions(before.permissions())?;
+    let mut out = BufWriter::with_capacity(1 << 16, file.as_file_mut());
+    write(&mut out)?;
+    out.flush()?;
+    drop(out);
+    if let Some(permissions) = permissions {
+        file.as_file().set_permissions(permissions)?;
     }
-    file.persist(&path).map_err(|error| error.error)?;
+    file.persist(path).map_err(|error| error.error)?;
     Ok(())
 }

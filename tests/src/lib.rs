@@ -5,6 +5,7 @@
 //! `tests/truth/`. Nothing here links grapnel: it is judged as the executable that people use.
 
 pub mod browser;
+pub mod going;
 pub mod programs;
 pub mod report;
 pub mod run;

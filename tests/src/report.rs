@@ -26,6 +26,20 @@ pub struct Report {
     pub heaps: Vec<Heap>,
     /// What the program mapped by itself.
     pub mappings: Mappings,
+    /// Moments that were marked, in their order.
+    pub marks: Vec<Mark>,
+}
+
+/// A moment that was marked.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Mark {
+    /// When, in nanoseconds since the recording began.
+    pub time_ns: u64,
+    /// What it is.
+    pub kind: String,
+    /// What it is called, of a `mark`.
+    pub name: Option<String>,
 }
 
 /// The process that was recorded.

@@ -264,3 +264,27 @@ fn flipped_bits() {
         }
     }
 }
+
+/// A trace that another user prepared, as a file or as a link to one's own, is not written.
+#[test]
+fn a_trace_that_another_user_prepared() {
+    if !is_root() {
+        skipped("another user's file in the trace's place", "needs root");
+        return;
+    }
+    let dir = temporary_dir();
+    let (theirs, link, precious) =
+        (dir.path().join("theirs"), dir.path().join("link"), dir.path().join("precious"));
+    std::fs::write(&theirs, "").expect("the file can be written");
+    std::fs::write(&precious, "mine").expect("the file can be written");
+    std::os::unix::fs::symlink(&precious, &link).expect("a link can be made");
+    for path in [&theirs, &link] {
+        std::os::unix::fs::lchown(path, Some(65534), Some(65534)).expect("root may give files away");
+    }
+    for (path, words) in [(&theirs, "another user's file"), (&link, "another user made a link")] {
+        let path = path.to_str().expect("the path is text");
+        let outcome = grapnel(["run", "-q", "-o", path, "--", "/bin/true"]);
+        expect(&outcome, OWN, &[path, words]);
+    }
+    assert_eq!(std::fs::read(&precious).expect("it is there"), b"mine");
+}

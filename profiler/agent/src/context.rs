@@ -233,6 +233,7 @@ fn revive_in_child() -> Option<()> {
     }
     let segment = session::replace_segment(|parent, child| {
         child.arguments.store(parent.arguments.load(Ordering::Relaxed), Ordering::Relaxed);
+        child.paused.store(parent.paused.load(Ordering::Relaxed), Ordering::Relaxed);
         child.command.copy(&parent.command);
         child.executable.copy(&parent.executable);
     })?;

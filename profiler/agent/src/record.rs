@@ -178,6 +178,10 @@ impl Context {
     fn refresh(&mut self) -> Result<(), NotWritten> {
         // Read first: a change in between is then seen again.
         let version = modules::version();
+        if session::is_paused() {
+            self.look_at_each_walk();
+            return Err(NotWritten);
+        }
         if let Some(words) = self.room_for_walk {
             // A node that is not told can't be taken back: there must be room for all that a walk may find.
             if !self.ring.has_room(words) {
@@ -200,6 +204,11 @@ impl Context {
             self.walker.flush();
         }
         Ok(())
+    }
+
+    /// Leads each walk through [`Context::refresh`].
+    pub(crate) fn look_at_each_walk(&mut self) {
+        self.modules_seen = !modules::version();
     }
 
     /// A block was given out.
@@ -232,7 +241,7 @@ impl Context {
         }
     }
 
-    /// A `realloc` took a recorded block and gave one that isn't.
+    /// A `realloc` took a block that may be recorded, and gave one that isn't.
     pub(crate) fn gone(&mut self, address: u64) {
         let _ = push(&mut self.ring, &[wire::head(address, kind::UNSAMPLED)]);
     }
@@ -255,7 +264,7 @@ impl Context {
     /// A `realloc` succeeded.
     #[inline(always)]
     pub(crate) fn realloc_end(&mut self, saved: &SavedRegisters, address: u64, size: u64, old: u64) {
-        let Ok(node) = self.stack(saved) else { return };
+        let Ok(node) = self.stack(saved) else { return self.gone(old) };
         self.write::<3, 4>(address, size, wire::realloc_end(address, node, size, old));
     }
 
@@ -316,6 +325,9 @@ impl Context {
         }
         if self.ring.position() >= self.meter.next() {
             self.meter.choose(self.ring.position());
+        }
+        if session::is_paused() {
+            self.look_at_each_walk();
         }
         let full = self.ring.last_start(STOP_WORDS) + 1;
         self.next_stop = self.next_clock.min(self.meter.next()).min(full);

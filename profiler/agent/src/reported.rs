@@ -13,10 +13,12 @@ use crate::context::Context;
 use crate::entry::{SavedRegisters, rescued, stub};
 use crate::heaps;
 use crate::record::{self, enter};
+use crate::session;
+use alloc::vec::Vec;
 use core::ffi::{CStr, c_char};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
-use grapnel_trace::{HeapKind, Source};
+use grapnel_trace::{HeapKind, Mark, Source, wire};
 use grapnel_unwind::ProgramHeader;
 
 type Saved<'a> = &'a SavedRegisters;
@@ -34,10 +36,14 @@ struct Interface {
     alloc: Function,
     free: Function,
     realloc: Function,
+    mark: Function,
+    snapshot: Function,
+    pause: Function,
+    resume: Function,
 }
 
 static INTERFACE: Interface = Interface {
-    version: 1,
+    version: 2,
     bytes: size_of::<Interface>() as u32,
     create: grapnel_agent_heap_create,
     destroy: grapnel_agent_heap_destroy,
@@ -45,6 +51,10 @@ static INTERFACE: Interface = Interface {
     alloc: grapnel_agent_heap_alloc,
     free: grapnel_agent_heap_free,
     realloc: grapnel_agent_heap_realloc,
+    mark: grapnel_agent_mark,
+    snapshot: grapnel_agent_snapshot,
+    pause: grapnel_agent_pause,
+    resume: grapnel_agent_resume,
 };
 
 /// Records something of the heap with this number, if there is one.
@@ -102,11 +112,59 @@ unsafe extern "C" fn realloc(heap: u64, old: u64, block: u64, size: u64, saved: 
         (0, 0) => {}
         (0, _) => context.alloc_in(id, saved, block, size, Source::Realloc),
         (_, 0) => context.plain_in(id, record::FREE, old),
+        // Its end would not be told.
+        _ if session::is_paused() => context.plain_in(id, record::FREE, old),
         _ => {
             context.plain_in(id, record::REALLOC_BEGIN, old);
             context.realloc_end_in(id, saved, block, size, old);
         }
     });
+}
+
+/// Marks this moment.
+fn marked(saved: Saved<'_>, mark: &Mark) {
+    rescued(saved, ptr::null_mut(), 0, || enter(saved, |context| context.mark(mark)));
+}
+
+stub!(grapnel_agent_mark, mark, "rsi");
+unsafe extern "C" fn mark(name: *const c_char, saved: Saved<'_>) {
+    // SAFETY: null, or the program's zero-terminated string.
+    let name = if name.is_null() { c"" } else { unsafe { CStr::from_ptr(name) } };
+    let name = name.to_bytes();
+    rescued(saved, ptr::null_mut(), 0, || {
+        enter(saved, |context| {
+            if record::push(&mut context.ring, &wire::name(name)).is_ok() {
+                context.mark(&Mark::Named(Vec::new()));
+            }
+        });
+    });
+}
+
+stub!(grapnel_agent_snapshot, snapshot, "rdi");
+unsafe extern "C" fn snapshot(saved: Saved<'_>) {
+    marked(saved, &Mark::Snapshot);
+}
+
+stub!(grapnel_agent_pause, pause, "rdi");
+unsafe extern "C" fn pause(saved: Saved<'_>) {
+    if session::set_paused(true) {
+        marked(saved, &Mark::Paused);
+    }
+}
+
+stub!(grapnel_agent_resume, resume, "rdi");
+unsafe extern "C" fn resume(saved: Saved<'_>) {
+    if session::set_paused(false) {
+        marked(saved, &Mark::Resumed);
+    }
+}
+
+impl Context {
+    /// A moment of the process.
+    fn mark(&mut self, mark: &Mark) {
+        self.write::<1, 2>(0, 0, wire::mark(mark));
+        self.look_at_each_walk();
+    }
 }
 
 /// The word that an object's note tells of.
@@ -165,7 +223,6 @@ pub(crate) fn connect(bias: u64, headers: &[ProgramHeader]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::vec::Vec;
 
     fn note(name: &[u8], kind: u32, description: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::new();

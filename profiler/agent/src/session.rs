@@ -145,6 +145,16 @@ pub(crate) fn wake_drain(now: bool) {
     }
 }
 
+/// Whether blocks that are given out are left out of the record.
+pub(crate) fn is_paused() -> bool {
+    segment().is_some_and(|segment| segment.paused.load(Ordering::Relaxed) != 0)
+}
+
+/// Begins or ends a pause of this process. Whether that is a change.
+pub(crate) fn set_paused(paused: bool) -> bool {
+    segment().is_some_and(|segment| segment.paused.swap(paused.into(), Ordering::AcqRel) != u32::from(paused))
+}
+
 /// Whether the recording is over for everybody: it was stopped, or the drain died.
 pub(crate) fn is_over(header: &SessionHeader) -> bool {
     header.stopped.load(Ordering::Relaxed) != 0 || drain_died(&header.owner[0])

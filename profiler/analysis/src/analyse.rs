@@ -7,6 +7,7 @@ use crate::ahead::{Ahead, Done, Stretch};
 use crate::heaps::{HeapAnalysis, Heaps};
 use crate::live::{LiveBlocks, LiveSample, Totals, Watcher};
 use crate::mappings::{MappingAnalysis, Mappings};
+use crate::marks::{self, Moment};
 use crate::merge::{canonical_nodes, merge_sites};
 use crate::mismatches::{Mismatch, Mismatches};
 use crate::modules::Modules;
@@ -131,6 +132,8 @@ pub struct Analysis {
     pub stacks: Stacks,
     /// Every module.
     pub modules: Modules,
+    /// Moments that were marked, in their order.
+    pub marks: Vec<Moment>,
     /// What the recording cost, where the trace says so.
     pub meter: Option<Meter>,
     /// Threads that the trace names.
@@ -220,6 +223,7 @@ pub(crate) fn analyse_with<R: Read + Send, T: Tally>(reader: Reader<R>, tally: T
         mappings: pass.mappings.finish(&canonical),
         stacks,
         modules: pass.modules,
+        marks: pass.marks,
         meter: reader.meter(),
         threads: pass.threads,
         events,
@@ -236,6 +240,8 @@ struct Pass<T> {
     mappings: Mappings,
     heaps: Heaps,
     modules: Modules,
+    marks: Vec<Moment>,
+    time_ns: u64,
     threads: u32,
 }
 
@@ -249,6 +255,8 @@ impl<T: Tally> Pass<T> {
             mappings: Mappings::default(),
             heaps: Heaps::default(),
             modules: Modules::default(),
+            marks: Vec::new(),
+            time_ns: 0,
             threads: 0,
         }
     }
@@ -303,6 +311,7 @@ impl<T: Tally> Pass<T> {
             Event::FreedAs(said) => self.mismatches.announce(said),
             Event::Mapping(event) => self.mappings.apply(&event)?,
             Event::Heap(heap) => self.heaps.define(&heap)?,
+            Event::Mark(mark) => marks::keep(&mut self.marks, self.time_ns, mark),
             Event::HeapEnd(id) => self.heaps.end(id),
             Event::InHeap(id) => self.heaps.mark(id),
             Event::Thread { index, tid, ref name } => {
@@ -311,6 +320,7 @@ impl<T: Tally> Pass<T> {
             }
             _ => {
                 if let Event::Time(ns) = event {
+                    self.time_ns = ns;
                     self.mappings.set_time(ns);
                     self.heaps.set_time(ns);
                     self.tally.moment(ns);

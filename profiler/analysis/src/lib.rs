@@ -6,6 +6,7 @@
 //! - [`weight`]: estimates, and their errors, where only some blocks were recorded;
 //! - [`heaps`]: heaps besides the program's own;
 //! - [`mappings`]: what the program mapped by itself;
+//! - [`marks`]: moments that were marked;
 //! - [`overhead`]: what the recording cost the program;
 //! - [`mismatches`]: blocks given back otherwise than they were got;
 //! - [`mod@analyse`]: one pass over a trace in bounded memory, giving an [`Analysis`];
@@ -40,6 +41,7 @@ pub mod history;
 pub mod import;
 pub mod live;
 pub mod mappings;
+pub mod marks;
 mod merge;
 pub mod mismatches;
 pub mod modules;

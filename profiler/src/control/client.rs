@@ -25,6 +25,14 @@ pub(crate) enum ControlError {
     /// It says no.
     #[error("{0}")]
     Refused(String),
+    /// The file can't be written.
+    #[error("{path}: the snapshot can't be written: {error}; choose another place with -o")]
+    Output {
+        /// The file.
+        path: String,
+        /// Why not.
+        error: io::Error,
+    },
     /// Nothing can be said.
     #[error("the answer can't be written: {0}")]
     Say(io::Error),
@@ -60,6 +68,16 @@ impl Client {
         match serde_json::from_slice(&line).map_err(|_| ControlError::Unexpected)? {
             Answer::Refused { error } => Err(ControlError::Refused(error)),
             answer => Ok(answer),
+        }
+    }
+
+    /// The bytes that follow an answer.
+    pub(super) fn bytes(&mut self, len: u64, out: &mut dyn Write) -> io::Result<()> {
+        match io::copy(&mut (&mut self.stream).take(len), out)? {
+            copied if copied == len => Ok(()),
+            _ => {
+                Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the recording ended before all was copied"))
+            }
         }
     }
 

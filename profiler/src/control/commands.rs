@@ -1,11 +1,15 @@
-//! The commands that ask: `grapnel list`, `grapnel status`.
+//! The commands that ask.
 
 use super::client::{ControlError, recording_of, recordings};
-use super::protocol::{ProcessStatus, Status};
+use super::protocol::{Answer, ProcessStatus, Request, Status};
+use super::snapshot::{free_path, to_file};
+use crate::opened::text_of;
 use clap::Args;
 use grapnel_analysis::report::words::{grouped, harmless, human_bytes};
+use grapnel_trace::mark::MAX_MARK;
 use std::fmt::Write as _;
 use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Options of `grapnel list`.
@@ -24,6 +28,86 @@ pub(crate) struct StatusArgs {
     json: bool,
     /// A process that is recorded, or the grapnel that records it
     pid: u32,
+}
+
+/// Options of `grapnel pause` and `grapnel resume`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct PidArgs {
+    /// A process that is recorded, or the grapnel that records it
+    pid: u32,
+}
+
+/// Options of `grapnel mark`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct MarkArgs {
+    /// A process that is recorded, or the grapnel that records it
+    pid: u32,
+    /// What this moment is called
+    #[arg(value_parser = name)]
+    name: String,
+}
+
+/// Options of `grapnel snapshot`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct SnapshotArgs {
+    /// The file to write [default: NAME.snapshot-N.grapnel in the current directory]
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// A process that is recorded, or the grapnel that records it
+    pid: u32,
+}
+
+fn name(text: &str) -> Result<String, String> {
+    match text.len() {
+        0 => Err("a name has at least one character".into()),
+        len if len > MAX_MARK => Err(format!("a name has at most {MAX_MARK} bytes")),
+        _ => Ok(text.into()),
+    }
+}
+
+/// Leaves out what a process allocates.
+///
+/// # Errors
+/// When the process is not recorded.
+pub(crate) fn pause(args: &PidArgs) -> Result<ExitCode, ControlError> {
+    done(args.pid, &Request::Pause { pid: args.pid })
+}
+
+/// Records it again.
+///
+/// # Errors
+/// When the process is not recorded.
+pub(crate) fn resume(args: &PidArgs) -> Result<ExitCode, ControlError> {
+    done(args.pid, &Request::Resume { pid: args.pid })
+}
+
+/// Marks a moment.
+///
+/// # Errors
+/// When the process is not recorded.
+pub(crate) fn mark(args: &MarkArgs) -> Result<ExitCode, ControlError> {
+    done(args.pid, &Request::Mark { pid: args.pid, name: args.name.clone() })
+}
+
+fn done(pid: u32, request: &Request) -> Result<ExitCode, ControlError> {
+    match recording_of(pid)?.0.ask(request)? {
+        Answer::Done | Answer::Marked { .. } => Ok(ExitCode::SUCCESS),
+        _ => Err(ControlError::Unexpected),
+    }
+}
+
+/// Writes the trace of a process as it is now, and says where.
+///
+/// # Errors
+/// When the process is not recorded, or the file can't be written.
+pub(crate) fn snapshot(args: &SnapshotArgs) -> Result<ExitCode, ControlError> {
+    let (mut client, _) = recording_of(args.pid)?;
+    let Answer::Snapshot { bytes, trace } = client.ask(&Request::Snapshot { pid: args.pid })? else {
+        return Err(ControlError::Unexpected);
+    };
+    let path = args.output.clone().unwrap_or_else(|| free_path(Path::new(""), Path::new(&trace)));
+    to_file(&path, |out| client.bytes(bytes, out))?;
+    write_out(&format!("{}\n", text_of(&path)))
 }
 
 /// Says which recordings go on.
@@ -60,6 +144,10 @@ fn say(all: &[Status], json: bool) -> Result<ExitCode, ControlError> {
             }
         }
     }
+    write_out(&text)
+}
+
+fn write_out(text: &str) -> Result<ExitCode, ControlError> {
     match io::stdout().write_all(text.as_bytes()) {
         // A reader that closes early wanted no more.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(ControlError::Say(error)),
@@ -69,15 +157,18 @@ fn say(all: &[Status], json: bool) -> Result<ExitCode, ControlError> {
 
 fn line(text: &mut String, status: &Status, process: &ProcessStatus) {
     let command = process.command.join(" ");
-    let live = process.live_bytes.map_or_else(String::new, |bytes| format!(", {} live", human_bytes(bytes)));
+    let live = process
+        .totals
+        .map_or_else(String::new, |totals| format!(", {} live", human_bytes(totals.live_bytes)));
     let lost = match process.lost_events {
         0 => String::new(),
         lost => format!(", {} lost", grouped(lost)),
     };
+    let paused = if process.paused { ", paused" } else { "" };
     // Writing into a string never fails.
     let _ = writeln!(
         text,
-        "{}  {:.1} s, {} events{live}{lost}  {}  (by {}: {})",
+        "{}  {:.1} s, {} events{live}{lost}{paused}  {}  (by {}: {})",
         process.pid,
         process.duration_ns as f64 / 1e9,
         grouped(process.events),

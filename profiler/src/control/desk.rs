@@ -1,6 +1,7 @@
 //! Where requests wait for the drain.
 
 use super::protocol::{Refusal, Request, Status};
+use super::snapshot::SnapshotSource;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -16,6 +17,12 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) enum Reply {
     /// How the recording stands.
     Status(Status),
+    /// The time of the moment that was marked.
+    Marked(u64),
+    /// It is done.
+    Done,
+    /// Where the trace up to now is.
+    Snapshot(SnapshotSource),
 }
 
 /// A request, and where its answer goes.

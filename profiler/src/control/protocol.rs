@@ -13,6 +13,28 @@ pub(super) const MAX_ANSWER: usize = 16 << 20;
 pub(crate) enum Request {
     /// How the recording stands.
     Status,
+    /// Marks this moment.
+    Mark {
+        /// The process.
+        pid: u32,
+        /// What the moment is called.
+        name: String,
+    },
+    /// From here on leaves out blocks that are given out.
+    Pause {
+        /// The process.
+        pid: u32,
+    },
+    /// Records all again.
+    Resume {
+        /// The process.
+        pid: u32,
+    },
+    /// The trace up to now.
+    Snapshot {
+        /// The process.
+        pid: u32,
+    },
 }
 
 /// How a recording stands.
@@ -43,10 +65,26 @@ pub(crate) struct ProcessStatus {
     pub(crate) events: u64,
     /// Bytes of the trace.
     pub(crate) trace_bytes: u64,
-    /// Bytes live now; nothing where nobody adds them up (`--quiet`).
-    pub(crate) live_bytes: Option<u64>,
+    /// The figures so far; nothing where nobody adds them up (`--quiet`).
+    pub(crate) totals: Option<Figures>,
+    /// Whether they are estimates from a sample.
+    pub(crate) sampled: bool,
     /// Events that could not be recorded.
     pub(crate) lost_events: u64,
+    /// Whether it is paused.
+    pub(crate) paused: bool,
+}
+
+/// Figures of a process's own heap: those of `grapnel_analysis::Totals`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Figures {
+    pub(crate) allocations: u64,
+    pub(crate) frees: u64,
+    pub(crate) reallocations: u64,
+    pub(crate) allocated_bytes: u64,
+    pub(crate) live_blocks: u64,
+    pub(crate) live_bytes: u64,
+    pub(crate) peak_bytes: u64,
 }
 
 /// What is answered.
@@ -55,6 +93,20 @@ pub(crate) struct ProcessStatus {
 pub(crate) enum Answer {
     /// To [`Request::Status`].
     Status(Status),
+    /// The moment is marked.
+    Marked {
+        /// Its time, in nanoseconds since the recording began.
+        time_ns: u64,
+    },
+    /// It is done.
+    Done,
+    /// So many bytes follow, which are the trace.
+    Snapshot {
+        /// How many.
+        bytes: u64,
+        /// The trace that they are of.
+        trace: String,
+    },
     /// It can't be done.
     Refused {
         /// Why, in a sentence.
@@ -69,6 +121,17 @@ pub(crate) enum Refusal {
     /// It is no request, or one of another version.
     #[error("this is no request that grapnel {version} knows: {0}", version = env!("CARGO_PKG_VERSION"))]
     Unknown(String),
+    /// Nobody records that process here.
+    #[error("{0}: this process is not recorded any more")]
+    NotRecorded(u32),
+    /// What was recorded can't be read back.
+    #[error(
+        "{0}: the trace is no plain file, and what went into it can't be read back; give `grapnel run` one by -o"
+    )]
+    NotAFile(String),
+    /// The trace has come to its end early.
+    #[error("there is no trace any more: {0}")]
+    NoTrace(String),
     /// It is too long.
     #[error("a request has at most {MAX_REQUEST} bytes")]
     TooLong,

@@ -128,6 +128,13 @@ fn serve(stream: &UnixStream, desk: &Desk, busy: &AtomicUsize) -> io::Result<()>
         };
         match desk.ask(request) {
             Ok(Reply::Status(status)) => say(stream, &Answer::Status(status))?,
+            Ok(Reply::Marked(time_ns)) => say(stream, &Answer::Marked { time_ns })?,
+            Ok(Reply::Done) => say(stream, &Answer::Done)?,
+            Ok(Reply::Snapshot(source)) => {
+                let trace = source.path.to_string_lossy().into_owned();
+                say(stream, &Answer::Snapshot { bytes: source.bytes(), trace })?;
+                source.write_to(&mut &*stream)?;
+            }
             Err(refusal) => say(stream, &refused(&refusal))?,
         }
     }

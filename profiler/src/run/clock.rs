@@ -75,6 +75,13 @@ impl Clock {
         u64::try_from(ticks).unwrap_or(0)
     }
 
+    /// The time of a moment that is to lie behind all that was told.
+    pub(crate) fn moment(&mut self, ticks: u64) -> u64 {
+        self.told_ns = self.nanoseconds(ticks).max(self.told_ns + 1);
+        self.next = ticks.saturating_add(self.ticks_of(STEP_NS));
+        self.told_ns
+    }
+
     /// How long a tick takes.
     pub(crate) fn ns_per_tick(&self) -> f64 {
         let ((first_ticks, first_ns), (last_ticks, last_ns)) = (self.first, self.last);

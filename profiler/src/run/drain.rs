@@ -6,9 +6,10 @@ use super::identity::{ProcessId, describe};
 use super::recording::{Finished, Recording};
 use super::shared::{LIMIT, Segment, Session, futex_wait, futex_wake};
 use super::spawn::short_name;
-use crate::control::Desk;
+use super::trace_file::create_new;
+use crate::control::{Desk, Dumps};
 use grapnel_trace::Exit;
-use grapnel_trace::shared::segment_state;
+use grapnel_trace::shared::{SessionHeader, segment_state};
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -47,6 +48,8 @@ pub(crate) struct Orders {
     pub(crate) over: AtomicBool,
     /// What clients ask for.
     pub(crate) desk: Arc<Desk>,
+    /// Where snapshots go that nobody waits for.
+    pub(crate) dumps: Option<Dumps>,
 }
 
 /// The drain of a session.
@@ -119,17 +122,13 @@ impl<'a> Drain<'a> {
             let wake = header.wake.load(Ordering::Acquire);
             self.discover(&mut refused);
             // Whoever waits for room goes on while what was taken is merged and written.
-            let made_room = || {
-                if header.waiting.load(Ordering::Acquire) != 0 {
-                    header.room.fetch_add(1, Ordering::AcqRel);
-                    futex_wake(&header.room);
-                }
-            };
+            let made_room = || make_room(header);
             let words: usize = self.active.iter_mut().map(|recording| recording.drain(&made_room)).sum();
             if words != 0 {
                 self.tell();
             }
             self.answer();
+            self.dump_wishes();
             if over {
                 self.end_dead();
                 break;
@@ -167,7 +166,8 @@ impl<'a> Drain<'a> {
         if let Some(file) = self.output.take().filter(|_| self.program_exit().is_some()) {
             let _ = emptied(file);
         }
-        for recording in std::mem::take(&mut self.active) {
+        for mut recording in std::mem::take(&mut self.active) {
+            self.dump_last_wish(&mut recording);
             self.finished.push(recording.finish(None));
         }
         let unfollowed = header.unfollowed.load(Ordering::Relaxed);
@@ -252,7 +252,8 @@ impl<'a> Drain<'a> {
                 index += 1;
                 continue;
             }
-            let recording = self.active.remove(index);
+            let mut recording = self.active.remove(index);
+            self.dump_last_wish(&mut recording);
             let exit = if recording.id == self.program { self.program_exit() } else { None };
             let segment = recording.index;
             self.finished.push(recording.finish(exit));
@@ -269,15 +270,11 @@ impl<'a> Drain<'a> {
     }
 }
 
-/// Makes a child's trace. Its name can be foretold, and part of it is the child's choice: no link is followed, and an
-/// old file makes room.
-fn create_new(path: &Path) -> io::Result<File> {
-    match File::create_new(path) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            std::fs::remove_file(path)?;
-            File::create_new(path)
-        }
-        made => made,
+/// Wakes those who wait for room.
+fn make_room(header: &SessionHeader) {
+    if header.waiting.load(Ordering::Acquire) != 0 {
+        header.room.fetch_add(1, Ordering::AcqRel);
+        futex_wake(&header.room);
     }
 }
 

@@ -15,12 +15,15 @@ mod queue;
 mod recording;
 mod shared;
 mod signals;
+mod snapshots;
 mod spawn;
 mod summary;
+mod trace_file;
 mod wait;
 
-use crate::control::Server;
+use crate::control::{Dumps, Server};
 use crate::opened::say;
+use crate::serve::{ServeArgs, ServeError};
 use clap::Args;
 use drain::{Drain, Orders, Outcome, Progress};
 use grapnel_trace::Exit;
@@ -28,6 +31,7 @@ use grapnel_trace::shared::session_flags;
 use limits::{Limits, explain};
 use program::{Program, ProgramError};
 use shared::Session;
+use snapshots::SnapshotOptions;
 use spawn::Waiting;
 use std::ffi::OsString;
 use std::fs::File;
@@ -82,6 +86,10 @@ pub(crate) struct RunArgs {
     /// Walk each stack a second time without shortcuts, and count differences (slow; for tests)
     #[arg(long, hide = true)]
     check_stacks: bool,
+    #[command(flatten)]
+    serve: ServeArgs,
+    #[command(flatten)]
+    snapshots: SnapshotOptions,
     /// The program to run, and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     command: Vec<OsString>,
@@ -114,6 +122,8 @@ impl RunArgs {
 pub(crate) enum RunError {
     #[error(transparent)]
     Program(#[from] ProgramError),
+    #[error(transparent)]
+    Serve(#[from] ServeError),
     #[error("{path}: the trace can't be written: {error}; choose another place with -o")]
     Output { path: String, error: io::Error },
     #[error("{what}: {error}")]
@@ -143,6 +153,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, RunError> {
     let inherited = spawn::inherited_descriptors();
     let name = args.command.first().cloned().unwrap_or_default();
     let program = Program::find(&name)?;
+    let listening = args.serve.listen()?;
     let limits = Limits::raise();
     let agent = agent_file::agent().map_err(explain).map_err(system("the agent can't be put into memory"))?;
     std::fs::metadata(&agent.path).map_err(system("the program can't reach the agent; is /proc mounted?"))?;
@@ -170,7 +181,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, RunError> {
         .clone()
         .unwrap_or_else(|| PathBuf::from(format!("{}.{pid}.grapnel", spawn::short_name(&name))));
     let existed = path.symlink_metadata().is_ok();
-    let opened = File::options().write(true).create(true).truncate(false).open(&path);
+    let opened = trace_file::open(&path);
     // Two recordings into one file would spoil it.
     let opened = opened.and_then(|output| match output.try_lock() {
         Err(std::fs::TryLockError::WouldBlock) => Err(io::Error::other("another recording goes there")),
@@ -183,13 +194,22 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, RunError> {
             return Err(RunError::Output { path: path.display().to_string(), error });
         }
     };
-    let orders = Orders::default();
+    let (dumps, writing) = Dumps::start(args.quiet);
+    let orders = Orders { dumps: Some(dumps.clone()), ..Orders::default() };
+    orders.desk.open();
+    args.snapshots.start(&orders.desk, &dumps, pid as u32);
     let progress = Progress::default();
     // Who can't be asked records all the same.
     let server = Server::start(&orders.desk)
         .map_err(|error| say(&format!("note: no control of this recording: {error}")));
+    if let Some(listening) = listening {
+        say(&format!("serving at http://{}/", listening.address()));
+        listening.start(&orders.desk);
+    }
     let recorded = record(args, &session, child, output, &path, &orders, &progress);
     drop(server);
+    orders.desk.close();
+    writing.finish();
     if matches!(recorded, Err(RunError::Exec { .. })) && !existed {
         // It was made for a program that never ran.
         let _ = std::fs::remove_file(&path);
@@ -217,7 +237,8 @@ fn record(
     let program = args.command.first().cloned().unwrap_or_default().to_string_lossy().into_owned();
     std::thread::scope(|scope| {
         let (owned_send, owned) = std::sync::mpsc::channel();
-        let drain = Drain::new(session, progress, orders, pid as u32, output, path.to_owned(), !args.quiet);
+        let totals = !args.quiet || args.serve.is_wanted() || args.snapshots.need_totals();
+        let drain = Drain::new(session, progress, orders, pid as u32, output, path.to_owned(), totals);
         let drain = std::thread::Builder::new().name("drain".into()).spawn_scoped(scope, move || {
             let _ = owned_send.send(session.own());
             drain.run()
@@ -253,7 +274,8 @@ fn record(
         }
         // Not of the scope: it ends with the process, wherever it waits.
         let builder = || std::thread::Builder::new();
-        let _ = builder().spawn(move || signals::forward_signals(pid));
+        let on = args.snapshots.signal(&orders.desk, orders.dumps.as_ref());
+        let _ = builder().spawn(move || signals::forward_signals(pid, on));
         let show = || progress::show(progress, orders);
         let shown = (!args.quiet).then(|| builder().spawn_scoped(scope, show)).and_then(Result::ok);
         let (status, cpu_ns) = wait::reap(pid);

@@ -6,7 +6,7 @@ use super::meter::Events;
 use grapnel_analysis::RunningTotals;
 use grapnel_trace::heap::HeapEvent;
 use grapnel_trace::writer::Writer;
-use grapnel_trace::{Error, Event};
+use grapnel_trace::{Error, Event, Mark};
 use std::fs::File;
 
 /// Events that are counted together.
@@ -19,6 +19,8 @@ pub(super) struct Out<'a> {
     pub(super) events: &'a mut Events,
     pub(super) totals: Option<&'a mut RunningTotals>,
     pub(super) clock: &'a mut Clock,
+    /// Whether the program asked for a snapshot.
+    pub(super) snapshot: bool,
     /// Events that are in the file and not yet in the totals.
     pub(super) batch: Vec<HeapEvent>,
 }
@@ -35,12 +37,16 @@ impl Out<'_> {
     #[inline]
     fn tell(&mut self, ticks: u64) {
         if let Some(time) = self.clock.step(ticks) {
-            self.count();
-            let time = Event::Time(time);
-            self.write(|writer| writer.push(&time));
-            if let Some(totals) = &mut self.totals {
-                totals.apply(&time);
-            }
+            self.tell_time(time);
+        }
+    }
+
+    fn tell_time(&mut self, time: u64) {
+        self.count();
+        let time = Event::Time(time);
+        self.write(|writer| writer.push(&time));
+        if let Some(totals) = &mut self.totals {
+            totals.apply(&time);
         }
     }
 
@@ -76,7 +82,14 @@ impl Output for Out<'_> {
     }
 
     fn other(&mut self, ticks: u64, event: Event) {
-        self.tell(ticks);
+        match event {
+            Event::Mark(ref mark) => {
+                self.snapshot |= *mark == Mark::Snapshot;
+                let time = self.clock.moment(ticks);
+                self.tell_time(time);
+            }
+            _ => self.tell(ticks),
+        }
         self.write(|writer| writer.push(&event));
         if let Some(totals) = &mut self.totals {
             totals.apply(&event);

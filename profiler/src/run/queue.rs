@@ -3,7 +3,7 @@
 use super::merge::{Nodes, Output};
 use grapnel_trace::heap::HeapEvent;
 use grapnel_trace::wire::{self, BadRecord, HeapRecord, Record, SHARDS, kind};
-use grapnel_trace::{Event, FreedAs, MappingEvent};
+use grapnel_trace::{Event, FreedAs, MappingEvent, Mark};
 
 /// The records of one ring, from where they were drained to where they go out.
 #[derive(Debug, Default)]
@@ -30,6 +30,8 @@ struct Context {
     large: u64,
     /// The heap of the next event; 0 for the program's own.
     heap: u32,
+    /// The name of the next mark.
+    name: Vec<u8>,
 }
 
 impl Queue {
@@ -168,6 +170,12 @@ impl Context {
         if record.kind == kind::HEAP_END {
             return Event::HeapEnd(address as u32);
         }
+        if record.kind == kind::MARK {
+            let name = std::mem::take(&mut self.name);
+            // What it is can be anything: a target may write what it likes.
+            let code = u8::try_from(address).unwrap_or(u8::MAX);
+            return Event::Mark(Mark::from_code(code, &name).unwrap_or(Mark::Named(name)));
+        }
         let (thread, stack) = (self.thread, self.node(record.node));
         // MAP_FAILED has no size, and none is large.
         let size = u64::from(record.size) | std::mem::take(&mut self.large);
@@ -229,6 +237,7 @@ impl Context {
             }
             Record::Heap(heap) => Event::Heap(heap),
             Record::InHeap(id) => return self.heap = id,
+            Record::Name(name) => return self.name = name,
             Record::Thread { tid, name } => {
                 self.thread = *threads;
                 *threads += 1;

@@ -69,6 +69,8 @@ pub(crate) struct Recording {
     metered_ns: u64,
     last_progress_ns: u64,
     ended: Cell<Option<Instant>>,
+    /// The program asked for a snapshot.
+    wants_snapshot: bool,
 }
 
 /// What a finished recording leaves.
@@ -134,6 +136,7 @@ impl Recording {
             metered_ns: 0,
             last_progress_ns: 0,
             ended: Cell::new(None),
+            wants_snapshot: false,
         }
     }
 
@@ -276,9 +279,10 @@ impl Recording {
         clock.measure();
         let batch = Vec::with_capacity(BATCH);
         let (writer, totals) = (writer.as_mut(), totals.as_mut());
-        let mut out = Out { writer, error: None, events, totals, clock, batch };
+        let mut out = Out { writer, error: None, events, totals, clock, snapshot: false, batch };
         let merged = merge.run(*since, horizon, &mut out);
         out.count();
+        self.wants_snapshot |= out.snapshot;
         if let Some(error) = out.error {
             self.fail(error);
         }

@@ -33,8 +33,15 @@ pub(crate) fn stop_was_asked_for() -> bool {
     STOP.load(Ordering::Relaxed)
 }
 
-/// Passes on to `pid` what others send to grapnel, until PROGRAM is over. A thread's work.
-pub(crate) fn forward_signals(pid: libc::pid_t) {
+/// What grapnel does on a signal of its own.
+pub(super) struct OnSignal {
+    pub(super) number: c_int,
+    pub(super) work: Box<dyn Fn() + Send>,
+}
+
+/// Passes on to `pid` what others send to grapnel, until PROGRAM is over; not the signal that is for grapnel. A thread's
+/// work.
+pub(crate) fn forward_signals(pid: libc::pid_t, own: Option<OnSignal>) {
     // SAFETY: the set is initialised before use; `info` is written before it is read.
     unsafe {
         let mut set = std::mem::zeroed();
@@ -47,6 +54,8 @@ pub(crate) fn forward_signals(pid: libc::pid_t) {
             let signal = libc::sigwaitinfo(&set, &mut info);
             if signal > 0 && OVER.load(Ordering::Relaxed) {
                 STOP.store(true, Ordering::Relaxed);
+            } else if let Some(own) = own.as_ref().filter(|own| own.number == signal) {
+                (own.work)();
             } else if signal > 0 && !reached_program_too(signal, &info) {
                 libc::kill(pid, signal);
             }

@@ -7,6 +7,7 @@ use crate::event::{Event, Source};
 use crate::heap::HeapEvent;
 use crate::heaps::Heap;
 use crate::mapping::MappingEvent;
+use crate::mark::Mark;
 use crate::model::{Model, class};
 use crate::release::{Alignment, FreedAs};
 use crate::varint::unzigzag;
@@ -228,6 +229,10 @@ impl BlockDecoder {
                 let len = usize::try_from(cursors.number(content)?).ok()?;
                 Event::Heap(Heap::decode(cursors.bytes(content, len)?)?)
             }
+            tag::MARK => {
+                let len = usize::try_from(cursors.number(content)?).ok()?;
+                Event::Mark(Mark::decode(cursors.bytes(content, len)?)?)
+            }
             tag::ALIGNED => {
                 let thread = Model::thread_of(cursors.number(content)?)?;
                 let alignment = u8::try_from(cursors.number(content)?).ok()?;
@@ -305,6 +310,8 @@ mod tests {
                 frames: vec![NamedFrame { function: b"f".to_vec(), file: vec![], line: u32::MAX }],
             }),
             Event::Lost(17),
+            Event::Mark(Mark::Named(b"loaded".to_vec())),
+            Event::Mark(Mark::Paused),
             Event::Aligned { thread: 200, alignment: Alignment::of(64) },
             Event::Alloc { thread: 200, stack: 1, address: 0x7040, size: 64, source: Source::NewArray },
             Event::FreedAs(FreedAs {

@@ -15,6 +15,7 @@
 //! | 7 | Heap | length, bytes of [`crate::Heap::encode`] |
 //! | 8 + source | Alloc | ~stack, size, place |
 //! | 14 | HeapEnd | id |
+//! | 15 | Mark | length, bytes of [`crate::Mark::encode`] |
 //! | 16 | Free | place |
 //! | 17 | ReallocBegin | place |
 //! | 18 | ReallocEnd | place of the old block, then as Alloc |
@@ -59,6 +60,7 @@ pub(crate) mod tag {
     pub(crate) const HEAP: u8 = 7;
     pub(crate) const ALLOC: u8 = 8;
     pub(crate) const HEAP_END: u8 = 14;
+    pub(crate) const MARK: u8 = 15;
     pub(crate) const FREE: u8 = 16;
     pub(crate) const REALLOC_BEGIN: u8 = 17;
     pub(crate) const REALLOC_END: u8 = 18;
@@ -244,6 +246,13 @@ impl BlockEncoder {
                 heap.encode(&mut bytes);
                 columns.make_room(bytes.len());
                 columns.tag(tag::HEAP);
+                columns.number(bytes.len() as u64);
+                columns.bytes(&bytes);
+            }
+            Event::Mark(ref mark) => {
+                let bytes = mark.encode();
+                columns.make_room(bytes.len());
+                columns.tag(tag::MARK);
                 columns.number(bytes.len() as u64);
                 columns.bytes(&bytes);
             }

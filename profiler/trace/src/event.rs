@@ -2,6 +2,7 @@
 
 use crate::heaps::Heap;
 use crate::mapping::MappingEvent;
+use crate::mark::Mark;
 use crate::names::Names;
 use crate::release::{Alignment, FreedAs};
 use alloc::vec::Vec;
@@ -219,4 +220,6 @@ pub enum Event {
     InHeap(u32),
     /// What an address is called, in traces that know it otherwise than from the modules' files.
     Names(Names),
+    /// A moment that somebody marked. It has a time of its own: a [`Event::Time`] before it, later than that of all before.
+    Mark(Mark),
 }

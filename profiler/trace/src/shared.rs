@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 /// First word of a session.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"GRAPNEL\x01");
 /// Changes with every change of the layout: command and agent must be of one build.
-pub const LAYOUT: u32 = 4;
+pub const LAYOUT: u32 = 5;
 
 /// Room for a path or a command line in shared memory.
 pub const TEXT_BYTES: usize = 4096;
@@ -164,7 +164,8 @@ pub struct SegmentHeader {
     pub failure: AtomicU32,
     /// How many arguments it has; there may be room for the first of them only.
     pub arguments: AtomicU32,
-    _pad0: AtomicU32,
+    /// Not zero while blocks that are given out are left out of the record.
+    pub paused: AtomicU32,
     /// The inode of its namespace of process ids; 0 when that isn't known. In another namespace than the drain's, `pid`
     /// is not what the drain would call it.
     pub process_namespace: AtomicU64,

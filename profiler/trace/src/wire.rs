@@ -21,6 +21,8 @@
 //! | MAP_FAILED | `kind`: the last UNMAP did not come about |
 //! | HEAP | `bytes<<8 \| kind`, then [`Heap::encode`]'s bytes padded to words |
 //! | HEAP_END | `id<<8 \| kind`: that heap's blocks are gone |
+//! | NAME | `bytes<<8 \| kind`, then bytes padded to words: the name of the next MARK |
+//! | MARK | `what<<8 \| kind`: a moment ([`Mark`]) |
 //! | IN_HEAP | `id<<8 \| kind`: the next record of the heap is of this one |
 //! | FREED_AS | `how<<8 \| kind`, node, size: how the next record of the heap gives its block back ([`FreedAs`]) |
 //!
@@ -30,14 +32,15 @@
 //!
 //! Two numbers order events of different rings; both are taken before a block is given back and after it was
 //! given out. `seq` counts the events of one [`shard`] of the address space: it puts the events of each block in
-//! their true order, without fail. Ranges overlap: all records of mappings, and the ends of
-//! heaps, are of the shard of address 0. The ticks of the processor's clock (x86-64: the time stamp counter) put the
+//! their true order, without fail. Ranges overlap: all records of mappings, the ends of
+//! heaps, and marks, are of the shard of address 0. The ticks of the processor's clock (x86-64: the time stamp counter) put the
 //! rest in order, to within what a processor reorders; they are also the event's time. A record has the lower half
 //! of its ticks: the whole is the number nearest to that of the ring's last CLOCK.
 
 use crate::event::{Module, Source};
 use crate::heaps::Heap;
 use crate::mapping::Mapped;
+use crate::mark::Mark;
 use crate::release::{Alignment, FreedAs};
 use alloc::vec::Vec;
 
@@ -68,6 +71,7 @@ pub mod kind {
     pub const UNSAMPLED: u8 = 33;
     pub const HEAP: u8 = 36;
     pub const IN_HEAP: u8 = 37;
+    pub const NAME: u8 = 38;
     /// The first of as many as there are sources.
     pub const ALLOC: u8 = 16;
     /// The first of as many as a mapping may be of.
@@ -76,6 +80,7 @@ pub mod kind {
     pub const REMAP: u8 = 57;
     pub const MAP_FAILED: u8 = 58;
     pub const HEAP_END: u8 = 59;
+    pub const MARK: u8 = 60;
 }
 
 /// What is added to the kind of a record that has a place among those of other rings.
@@ -239,6 +244,16 @@ pub fn heap(heap: &Heap) -> Vec<u64> {
     let mut bytes = Vec::new();
     heap.encode(&mut bytes);
     of_bytes(kind::HEAP, &bytes)
+}
+
+/// The name of the next mark as a record's words.
+pub fn name(name: &[u8]) -> Vec<u64> {
+    of_bytes(kind::NAME, &name[..name.len().min(crate::mark::MAX_MARK)])
+}
+
+/// A mark, whose name stands before it.
+pub fn mark(mark: &Mark) -> [u64; 1] {
+    [head(u64::from(mark.code()), kind::MARK)]
 }
 
 fn of_bytes(kind: u8, bytes: &[u8]) -> Vec<u64> {

@@ -127,6 +127,11 @@ impl<W: Write> Writer<W> {
         Ok(self.out)
     }
 
+    /// What it writes to.
+    pub fn get_ref(&self) -> &W {
+        &self.out
+    }
+
     /// Bytes written to the file so far.
     pub fn written(&self) -> u64 {
         self.written

@@ -27,7 +27,7 @@ mod heaptrack;
 mod labels;
 mod massif;
 mod parquet;
-mod pprof;
+pub mod pprof;
 mod profile;
 mod speedscope;
 pub(crate) mod stack;

@@ -4,6 +4,7 @@ use super::profile::{Function, Line, Location, Mapping, Profile, Sample, ValueTy
 use super::stack::frames;
 use super::{Measure, command};
 use crate::Analysis;
+use crate::sites::Site;
 use crate::symbols::Symbols;
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -20,6 +21,9 @@ const TYPES: [(&str, &str); 6] = [
     ("peak_space", "bytes"),
     ("temporary_objects", "count"),
 ];
+
+/// The number of the first object that a trace tells of.
+const FIRST_MODULE: u32 = 1;
 
 /// What is shown if nothing else is asked for.
 const DEFAULT: &str = "peak_space";
@@ -123,15 +127,7 @@ impl Builder {
 }
 
 pub(super) fn write(out: &mut impl Write, analysis: &Analysis, symbols: &mut Symbols<'_>) -> io::Result<()> {
-    let mut builder = Builder::default();
-    // The first string is the empty one.
-    builder.string("");
-    for (name, unit) in TYPES {
-        let value = ValueType { r#type: builder.string(name), unit: builder.string(unit) };
-        builder.profile.sample_type.push(value);
-    }
-    for site in &analysis.sites {
-        let location_id = builder.locations(analysis, symbols, site.stack);
+    let samples = analysis.sites.iter().map(|site| {
         let value = [
             Measure::Allocations.of(site),
             Measure::Allocated.of(site),
@@ -140,13 +136,78 @@ pub(super) fn write(out: &mut impl Write, analysis: &Analysis, symbols: &mut Sym
             Measure::Peak.of(site),
             Measure::Temporary.of(site),
         ];
-        builder.profile.sample.push(Sample { location_id, value: value.map(signed).to_vec() });
+        (site.stack, value.map(signed).to_vec())
+    });
+    write_samples(out, analysis, symbols, (&TYPES, DEFAULT), samples, analysis.totals.duration_ns)
+}
+
+/// Which of Go's heap profiles: they hold the same, and differ in what is shown first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GoProfile {
+    /// `/debug/pprof/heap`: what is live.
+    Heap,
+    /// `/debug/pprof/allocs`: what was ever allocated.
+    Allocs,
+}
+
+/// Writes a profile as Go's own are: allocated and live, objects and bytes. With an earlier analysis of the same trace,
+/// the difference to that; sites without any are left out.
+///
+/// # Errors
+/// What writing gives.
+pub fn write_go(
+    mut out: impl Write,
+    analysis: &Analysis,
+    symbols: &mut Symbols<'_>,
+    profile: GoProfile,
+    before: Option<&Analysis>,
+) -> io::Result<()> {
+    let value = |site: &Site| {
+        let value = [site.allocations, site.allocated_bytes, site.live_allocations, site.live_bytes];
+        value.map(signed)
+    };
+    let earlier: HashMap<u32, [i64; 4]> =
+        before.iter().flat_map(|before| &before.sites).map(|site| (site.stack, value(site))).collect();
+    let samples = analysis.sites.iter().filter_map(|site| {
+        let (now, then) = (value(site), earlier.get(&site.stack).copied().unwrap_or_default());
+        let grown: Vec<i64> = now.iter().zip(then).map(|(now, then)| now.saturating_sub(then)).collect();
+        (before.is_none() || grown.iter().any(|&value| value != 0)).then_some((site.stack, grown))
+    });
+    let default = match profile {
+        GoProfile::Heap => "inuse_space",
+        GoProfile::Allocs => "alloc_space",
+    };
+    let duration = analysis.totals.duration_ns
+        - before.map_or(0, |before| before.totals.duration_ns.min(analysis.totals.duration_ns));
+    write_samples(&mut out, analysis, symbols, (&TYPES[..4], default), samples, duration)
+}
+
+fn write_samples(
+    out: &mut impl Write,
+    analysis: &Analysis,
+    symbols: &mut Symbols<'_>,
+    (types, default): (&[(&str, &str)], &str),
+    samples: impl Iterator<Item = (u32, Vec<i64>)>,
+    duration_ns: u64,
+) -> io::Result<()> {
+    let mut builder = Builder::default();
+    // The first string is the empty one.
+    builder.string("");
+    for (name, unit) in types {
+        let value = ValueType { r#type: builder.string(name), unit: builder.string(unit) };
+        builder.profile.sample_type.push(value);
+    }
+    // pprof names the profile after its first mapping. The program is the first object that was loaded.
+    builder.mapping(analysis, FIRST_MODULE);
+    for (stack, value) in samples {
+        let location_id = builder.locations(analysis, symbols, stack);
+        builder.profile.sample.push(Sample { location_id, value });
     }
     let comment = builder.string(&command(analysis));
     builder.profile.comment.push(comment);
-    builder.profile.default_sample_type = builder.string(DEFAULT);
+    builder.profile.default_sample_type = builder.string(default);
     builder.profile.time_nanos = signed(analysis.process.started_unix_ns);
-    builder.profile.duration_nanos = signed(analysis.totals.duration_ns);
+    builder.profile.duration_nanos = signed(duration_ns);
     let mut compressed = GzEncoder::new(out, Compression::default());
     compressed.write_all(&builder.profile.encode_to_vec())?;
     compressed.finish()?;

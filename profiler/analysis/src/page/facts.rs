@@ -20,8 +20,18 @@ struct Facts {
     totals: Totals,
     sampling: Option<Sampling>,
     mismatches: u64,
+    marks: Vec<Mark>,
     notes: Vec<String>,
     folded: Folded,
+}
+
+/// More marks can't be told apart on a timeline; the first are shown.
+const MARKS: usize = 100;
+
+#[derive(Serialize)]
+struct Mark {
+    time_ns: u64,
+    name: String,
 }
 
 #[derive(Serialize)]
@@ -107,6 +117,12 @@ pub(super) fn facts(
             peak_bytes_error: up(sampling.errors.peak_bytes),
         }),
         mismatches: analysis.mismatches.iter().fold(0, |sum, found| sum.saturating_add(found.count)),
+        marks: analysis
+            .marks
+            .iter()
+            .take(MARKS)
+            .map(|moment| Mark { time_ns: moment.time_ns, name: moment.harmless_name() })
+            .collect(),
         notes: notes.map(|note| harmless(&note).into_owned()).collect(),
         folded: Folded { stacks: folded, threshold },
     })

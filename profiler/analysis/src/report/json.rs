@@ -19,12 +19,13 @@ use super::mappings::MappingsForm;
 use super::mismatches::{fault_name, is_seen_whole, release_name};
 use super::words::source_name;
 use crate::Analysis;
+use crate::marks::Moment;
 use crate::overhead::Overhead;
 use crate::sites::Site;
 use crate::symbols::Symbols;
 use crate::weight::{Errors, Sampling};
 use grapnel_trace::event::Exit;
-use grapnel_trace::{Meter, Source};
+use grapnel_trace::{Mark, Meter, Source};
 use serde::Serialize;
 use serde::ser::{SerializeSeq, Serializer};
 use std::borrow::Cow;
@@ -85,6 +86,7 @@ pub fn write(
         mismatches: MismatchList { analysis, symbols },
         heaps: HeapList { analysis, symbols, top },
         mappings: MappingsForm { analysis, symbols, top },
+        marks: analysis.marks.iter().map(MarkForm::of).collect(),
     };
     serde_json::to_writer(&mut out, &report)?;
     out.write_all(b"\n")?;
@@ -102,6 +104,28 @@ struct Report<'r, 's, 'a> {
     mismatches: MismatchList<'r, 's, 'a>,
     heaps: HeapList<'r, 's, 'a>,
     mappings: MappingsForm<'r, 's, 'a>,
+    marks: Vec<MarkForm<'r>>,
+}
+
+#[derive(Serialize)]
+struct MarkForm<'r> {
+    time_ns: u64,
+    kind: &'static str,
+    name: Option<Cow<'r, str>>,
+}
+
+impl<'r> MarkForm<'r> {
+    fn of(moment: &'r Moment) -> Self {
+        let kind = match moment.mark {
+            Mark::Named(_) => "mark",
+            Mark::Paused => "paused",
+            Mark::Resumed => "resumed",
+            Mark::Snapshot => "snapshot",
+            _ => "unknown",
+        };
+        let name = matches!(moment.mark, Mark::Named(_)).then(|| moment.name());
+        Self { time_ns: moment.time_ns, kind, name }
+    }
 }
 
 #[derive(Serialize)]

@@ -104,6 +104,25 @@ fn header(out: &mut impl Write, analysis: &Analysis, options: &TextOptions) -> i
     writeln!(out)
 }
 
+/// Moments shown in full; of more, the last.
+const MOMENTS: usize = 20;
+
+fn marks(out: &mut impl Write, analysis: &Analysis, options: &TextOptions) -> io::Result<()> {
+    let faint = options.palette.faint;
+    let hidden = analysis.marks.len().saturating_sub(MOMENTS);
+    if hidden > 0 {
+        writeln!(out, "  {faint}and {} before{faint:#}", counted(hidden as u64, "mark"))?;
+    }
+    for moment in &analysis.marks[hidden..] {
+        let name = moment.harmless_name();
+        let name = options
+            .width
+            .map_or(name.as_str().into(), |width| folded(&name, width.saturating_sub(30).max(20)));
+        writeln!(out, "  {:<12}{:>12}   {name}", "mark", duration(moment.time_ns))?;
+    }
+    Ok(())
+}
+
 /// How a process ended.
 pub(crate) fn exit_words(exit: Option<Exit>) -> String {
     match exit {
@@ -187,6 +206,7 @@ fn totals(out: &mut impl Write, analysis: &Analysis, options: &TextOptions) -> i
         row("recording", &figure, rest)?;
         row("", "", cost::besides(meter))?;
     }
+    marks(out, analysis, options)?;
     writeln!(out)
 }
 

@@ -9,7 +9,7 @@ use grapnel_trace::Meter;
 use grapnel_trace::event::{Event, Exit, Module, Source, node_flags};
 use grapnel_trace::meter::Timed;
 use grapnel_trace::writer::Writer;
-use grapnel_trace::{Heap, HeapKind, Mapped, MappingEvent};
+use grapnel_trace::{Heap, HeapKind, Mapped, MappingEvent, Mark};
 
 /// Everything that a report can show but symbols: those are of files, and the tests of symbols have them.
 fn events() -> Vec<Event> {
@@ -66,6 +66,8 @@ fn events() -> Vec<Event> {
         Event::InHeap(2),
         alloc(0, 3, 0x6000, 80),
         Event::HeapEnd(1),
+        Event::Mark(Mark::Named(b"read\x1b[31m".to_vec())),
+        Event::Mark(Mark::Paused),
         Event::Lost(2),
     ]);
     events

@@ -8,7 +8,7 @@ use grapnel_analysis::{Analysis, analyse, page};
 use grapnel_trace::block::BLOCK_HEADER;
 use grapnel_trace::event::{Event, Module, Source};
 use grapnel_trace::reader::Reader;
-use grapnel_trace::{Heap, HeapKind, Mapped, MappingEvent};
+use grapnel_trace::{Heap, HeapKind, Mapped, MappingEvent, Mark};
 use std::sync::OnceLock;
 
 /// Reports on the bytes of a trace, if they begin like one.
@@ -80,7 +80,8 @@ fn event(random: &mut Random, nodes: &mut u32) -> Event {
     let bytes = |random: &mut Random| (0..random.below(12)).map(|_| random.next() as u8).collect::<Vec<u8>>();
     let (thread, address, size) = (number(random), wild(random), wild(random));
     let stack = if random.below(600) > 0 { random.below(u64::from(*nodes) + 1) as u32 } else { 100_000 };
-    match random.below(18) {
+    match random.below(19) {
+        18 => Event::Mark(Mark::Named(bytes(random))),
         11 => Event::InHeap(number(random)),
         12 => Event::HeapEnd(number(random)),
         13 => Event::Heap(Heap { id: 1 + number(random), kind: HeapKind::Pool, name: bytes(random) }),

@@ -26,6 +26,7 @@ pub enum Record {
     Unsampled(u64),
     Heap(Heap),
     InHeap(u32),
+    Name(Vec<u8>),
 }
 
 /// Words that are no record: the ring's writer is not the agent, or went astray. Nothing after them can be
@@ -37,7 +38,7 @@ pub struct BadRecord(pub u64);
 /// The most words that a record of the heap has.
 pub const HEAP_WORDS: usize = 4;
 
-/// A record of the heap, of a mapping, or of the end of a heap: one that has a place in the order. What its kind does not have is rubbish.
+/// A record of the heap, of a mapping, of the end of a heap, or a mark: one that has a place in the order. What its kind does not have is rubbish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the fields are those of the constructors")]
 pub struct HeapRecord {
@@ -66,7 +67,7 @@ impl HeapRecord {
         Mapped::from_u8(self.kind.wrapping_sub(kind::MAP))
     }
 
-    /// Whether it is of more than a block: of mappings, or of a heap as a whole.
+    /// Whether it is of more than a block: of mappings, of a heap as a whole, or of none.
     #[inline]
     pub fn is_of_many(&self) -> bool {
         self.kind >= kind::MAP
@@ -91,7 +92,7 @@ pub fn heap_record(words: &[u64; HEAP_WORDS]) -> Option<HeapRecord> {
         kind::REALLOC_END => 3,
         kind::MAP..=LAST_MAP | kind::UNMAP => 2,
         kind::REMAP => 3,
-        kind::MAP_FAILED | kind::HEAP_END => 1,
+        kind::MAP_FAILED | kind::HEAP_END | kind::MARK => 1,
         _ => return None,
     };
     let numbered = first as u8 & NUMBERED != 0;
@@ -150,7 +151,9 @@ pub fn parse(words: &[u64]) -> Result<Option<(Record, usize)>, BadRecord> {
         kind::SAMPLED | kind::UNSAMPLED | kind::IN_HEAP => 1,
         kind::NODE | kind::CLOCK => 2,
         kind::THREAD | kind::FREED_AS => 3,
-        kind::MODULE | kind::HEAP if value <= (8 * MAX_WORDS - 8) as u64 => 1 + (value as usize).div_ceil(8),
+        kind::MODULE | kind::HEAP | kind::NAME if value <= (8 * MAX_WORDS - 8) as u64 => {
+            1 + (value as usize).div_ceil(8)
+        }
         _ => return Err(bad),
     };
     let Some(words) = words.get(..len) else { return Ok(None) };
@@ -189,6 +192,7 @@ pub fn parse(words: &[u64]) -> Result<Option<(Record, usize)>, BadRecord> {
             bytes.truncate(value as usize);
             match first as u8 {
                 kind::HEAP => Record::Heap(Heap::decode(&bytes).ok_or(bad)?),
+                kind::NAME => Record::Name(bytes),
                 _ => Record::Module(decode_module(&bytes).ok_or(bad)?),
             }
         }

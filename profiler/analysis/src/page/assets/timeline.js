@@ -80,6 +80,20 @@ function ratePath({ buckets }, scale, bottom) {
   return bars.join("");
 }
 
+// Moments that were marked. Names that would lie on each other are left to the pointer.
+function markLines(model, scale, width, top, bottom) {
+  let free = 0;
+  return model.facts.marks.map(({ time_ns: ns, name }) => {
+    const x = scale.x(ns), room = Math.min(8 * name.length + 8, width);
+    const isShown = x >= free && x + room <= width;
+    if (isShown) free = x + room;
+    return svg("g", { class: "mark" },
+      svg("title", { text: `${name} at ${durationText(ns)}` }),
+      svg("line", { x1: x, x2: x, y1: top, y2: bottom }),
+      isShown && svg("text", { x: x + 3, y: top + 10, text: name }));
+  });
+}
+
 // Where the highest moment of the shown time is.
 function peakMoment(model) {
   const bucket = peakBucket(model, wholeRange());
@@ -115,6 +129,7 @@ const timeline = {
       base && svg("path", { class: "curve before", d: `M${livePath(base, timeScale(base, width), y)}` }),
       svg("path", { class: "rate", d: ratePath(model, scale, rateBottom) }),
       timeAxis(scale, width, rateBottom),
+      ...markLines(model, scale, width, top, bottom),
       peak.bytes > 0 && svg("g", { class: "peak" },
         svg("line", { x1: x, x2: x, y1: y(peak.bytes), y2: bottom }),
         svg("circle", { cx: x, cy: y(peak.bytes), r: 4 }),

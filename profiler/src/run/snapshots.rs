@@ -1,0 +1,66 @@
+//! When snapshots are written without anybody asking: options of `grapnel run`.
+
+use super::signals::OnSignal;
+use crate::control::{Desk, Dumps, Triggers, dump_all, watch};
+use crate::sizes::size;
+use clap::{Args, ValueEnum};
+use std::sync::Arc;
+
+/// Options that say when snapshots are written.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct SnapshotOptions {
+    /// Write a snapshot beside the trace when grapnel itself gets this signal, instead of passing it on
+    #[arg(long, value_name = "SIGNAL", value_enum)]
+    snapshot_on: Option<Signal>,
+    /// Write a snapshot when so many bytes are live, and each time so many more are
+    #[arg(long, value_name = "SIZE", value_parser = step)]
+    snapshot_at: Option<u64>,
+    /// Write a snapshot when memory is about to be used up: a twentieth is left of what a control group may have, or of the
+    /// machine's
+    #[arg(long)]
+    snapshot_before_oom: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Signal {
+    #[value(name = "SIGUSR1", alias = "USR1")]
+    Usr1,
+    #[value(name = "SIGUSR2", alias = "USR2")]
+    Usr2,
+}
+
+fn step(text: &str) -> Result<u64, String> {
+    match size(text)? {
+        0 => Err("it is 0".into()),
+        step => Ok(step),
+    }
+}
+
+impl SnapshotOptions {
+    /// Whether the live bytes have to be known.
+    pub(super) fn need_totals(&self) -> bool {
+        self.snapshot_at.is_some()
+    }
+
+    /// Looks from here on whether one is due, in a thread that ends with the recording.
+    pub(super) fn start(&self, desk: &Arc<Desk>, dumps: &Dumps, program: u32) {
+        let triggers = Triggers { bytes: self.snapshot_at, memory: self.snapshot_before_oom };
+        if triggers.bytes.is_some() || triggers.memory {
+            let (desk, dumps) = (Arc::clone(desk), dumps.clone());
+            let work = move || watch(&desk, &dumps, triggers, program);
+            // Without the thread the recording goes on.
+            drop(std::thread::Builder::new().name("watch".into()).spawn(work));
+        }
+    }
+
+    /// What a signal does that isn't passed on.
+    pub(super) fn signal(&self, desk: &Arc<Desk>, dumps: Option<&Dumps>) -> Option<OnSignal> {
+        let number = match self.snapshot_on? {
+            Signal::Usr1 => libc::SIGUSR1,
+            Signal::Usr2 => libc::SIGUSR2,
+        };
+        let (desk, dumps) = (Arc::clone(desk), dumps?.clone());
+        // The recording may be over: then there is nothing left to write.
+        Some(OnSignal { number, work: Box::new(move || drop(dump_all(&desk, &dumps))) })
+    }
+}

@@ -1,0 +1,356 @@
+//! Control of a recording that goes on: who is found, what is answered, and who is not.
+
+use grapnel_tests::going::{Going, until};
+use grapnel_tests::run::{Case, kill, temporary_dir};
+use grapnel_tests::{is_root, programs, skipped};
+use rustix::process::Signal;
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// Waits for the end of its input.
+fn waiting() -> Case {
+    Case::new("/usr/bin/python3")
+        .args(["-c", "import sys; kept = [bytes(1000) for n in range(500)]; sys.stdin.read()"])
+}
+
+#[test]
+fn a_recording_is_found_while_it_goes_on() {
+    let mut going = Going::new(&waiting());
+    let status = going.status().unwrap();
+    let process = &status["processes"][0];
+    assert_eq!(status["grapnel"], going.child.id());
+    assert_eq!((process["pid"].to_string(), &process["command"][1]), (going.pid(), &Value::from("-c")));
+    assert!(Path::new(process["trace"].as_str().unwrap()).ends_with("t.grapnel"));
+    until("events", || (going.status()?["processes"][0]["events"].as_u64()? > 500).then_some(()));
+    let list = going.grapnel(&["list"]);
+    assert!(list.out().starts_with(&going.pid()) && list.out().contains("t.grapnel"), "{}", list.out());
+    // By the process's own id too.
+    assert!(going.grapnel(&["status", &going.pid()]).status.success());
+    let other = going.grapnel(&["status", "1"]);
+    assert_eq!((other.status.code(), other.out()), (Some(1), String::new()));
+    assert!(other.err().contains("no process of this id is recorded"), "{}", other.err());
+    going.end();
+    assert!(!going.socket().exists());
+    assert_eq!(going.status(), None);
+}
+
+#[test]
+fn the_socket_of_a_recording_that_was_killed_is_removed() {
+    let mut going = Going::new(&waiting());
+    let pid: u32 = going.pid().parse().unwrap();
+    kill(Signal::KILL, going.child.id());
+    going.child.wait().unwrap();
+    assert!(going.socket().exists());
+    assert_eq!(going.grapnel(&["list"]).err(), "grapnel: nothing is being recorded\n");
+    assert!(!going.socket().exists());
+    kill(Signal::KILL, pid);
+}
+
+#[test]
+fn nonsense_is_refused_and_holds_up_nobody() {
+    let going = Going::new(&waiting());
+    // These say nothing, or too little, and stay.
+    let silent: Vec<UnixStream> = (0..8).map(|_| UnixStream::connect(going.socket()).unwrap()).collect();
+    for mut stream in &silent {
+        stream.write_all(b"{\"request\"").unwrap();
+    }
+    let ask = |request: &[u8]| {
+        let mut stream = UnixStream::connect(going.socket()).unwrap();
+        let _ = stream.write_all(request);
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).unwrap();
+        serde_json::from_str::<Value>(&line).unwrap()
+    };
+    for nonsense in
+        [&b"\n"[..], b"{}\n", b"[[[[\n", b"\xff\xff\0\n", b"{\"request\":\"halt\"}\n", &[b'x'; 5000]]
+    {
+        let answer = ask(nonsense);
+        assert_eq!(answer["answer"], "refused", "{answer}");
+        assert!(answer["error"].as_str().unwrap().len() < 300, "{answer}");
+    }
+    assert_eq!(ask(b"{\"request\":\"status\"}\n")["answer"], "status");
+    // More than are served at once: closed, and the recording goes on.
+    let many: Vec<UnixStream> = (0..40).map(|_| UnixStream::connect(going.socket()).unwrap()).collect();
+    let closed = |mut stream: &UnixStream| {
+        stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        stream.read(&mut [0]).is_ok_and(|len| len == 0)
+    };
+    assert!(closed(many.last().unwrap()));
+    drop((many, silent));
+    until("an answer", || going.status());
+}
+
+#[test]
+fn others_can_neither_enter_nor_mislead() {
+    let going = Going::new(&waiting());
+    let directory = going.dir.path().join("run/grapnel");
+    let facts = directory.metadata().unwrap();
+    assert_eq!((facts.mode() & 0o7777, facts.uid()), (0o700, rustix::process::geteuid().as_raw()));
+    drop(going);
+    // A directory that others can enter, or a link to one, is not used; the recording goes on without.
+    for prepare in [
+        (|path: &Path| {
+            std::fs::create_dir(path).unwrap();
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o777)).unwrap();
+        }) as fn(&Path),
+        |path| {
+            let other = path.with_file_name("other");
+            std::fs::create_dir(&other).unwrap();
+            symlink(other, path).unwrap();
+        },
+    ] {
+        let dir = temporary_dir();
+        let runtime = dir.path().join("run");
+        std::fs::create_dir(&runtime).unwrap();
+        prepare(&runtime.join("grapnel"));
+        let list = r#"ls "$XDG_RUNTIME_DIR"/grapnel/"#;
+        let case = Case::new("/bin/sh").args(["-c", list]).env("XDG_RUNTIME_DIR", &runtime);
+        let recorded = case.recorded();
+        assert!(recorded.outcome.status.success());
+        assert_eq!(recorded.outcome.out(), "", "a socket is there");
+    }
+    if !is_root() {
+        skipped("another user who asks", "needs root");
+        return;
+    }
+    let going = Going::new(&waiting());
+    // What keeps others out is the directory, and behind it who they are.
+    for open in [&directory_of(&going), &going.dir.path().join("run"), going.dir.path()] {
+        std::fs::set_permissions(open, std::fs::Permissions::from_mode(0o777)).unwrap();
+    }
+    std::fs::set_permissions(going.socket(), std::fs::Permissions::from_mode(0o777)).unwrap();
+    let script = "import socket, sys
+s = socket.socket(socket.AF_UNIX)
+s.connect(sys.argv[1])
+try:
+    s.sendall(b'{\"request\":\"status\"}\\n')
+    print(s.recv(10))
+except (BrokenPipeError, ConnectionResetError):
+    print(b'')";
+    let mut other = Command::new("setpriv");
+    other.args(["--reuid=65534", "--regid=65534", "--clear-groups", "/usr/bin/python3", "-c", script]);
+    let answer = grapnel_tests::run::finish(other.arg(going.socket()), b"");
+    assert_eq!(answer.out(), "b''\n", "{}", answer.err());
+    // Nor are the trace and the memory with the rings for others.
+    let script = "import os, sys
+for what, look in [('trace', lambda: open(sys.argv[1], 'rb')), ('memory', lambda: os.listdir(sys.argv[2]))]:
+    try:
+        look()
+        print(what, 'open')
+    except PermissionError:
+        print(what, 'closed')";
+    let mut other = Command::new("setpriv");
+    other.args(["--reuid=65534", "--regid=65534", "--clear-groups", "/usr/bin/python3", "-c", script]);
+    other.arg(going.dir.path().join("t.grapnel")).arg(format!("/proc/{}/fd", going.child.id()));
+    let answer = grapnel_tests::run::finish(&mut other, b"");
+    assert_eq!(answer.out(), "trace closed\nmemory closed\n", "{}", answer.err());
+}
+
+fn directory_of(going: &Going) -> PathBuf {
+    going.dir.path().join("run/grapnel")
+}
+
+/// Allocates and keeps by its input's lines: a number of blocks each, or `free`.
+const STEPS: &str = "
+import ctypes, sys
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.free.argtypes = [ctypes.c_void_p]
+kept = []
+for line in sys.stdin:
+    if line == 'free\\n':
+        while kept: libc.free(kept.pop())
+    else:
+        kept += [libc.malloc(54321) for n in range(int(line))]
+    print('done', flush=True)
+";
+
+/// A program that allocates when it is told to.
+struct Stepping {
+    going: Going,
+    answers: BufReader<std::process::ChildStdout>,
+}
+
+impl Stepping {
+    fn new(options: &[&str]) -> Self {
+        let case = Case::new("/usr/bin/python3").args(["-c", STEPS]).env("PYTHONMALLOC", "malloc");
+        let case = options.iter().fold(case, |case, option| case.option(option));
+        let mut going = Going::new(&case);
+        let answers = BufReader::new(going.child.stdout.take().unwrap());
+        Self { going, answers }
+    }
+
+    fn step(&mut self, line: &str) {
+        writeln!(self.going.child.stdin.as_mut().unwrap(), "{line}").unwrap();
+        let mut answer = String::new();
+        self.answers.read_line(&mut answer).unwrap();
+        assert_eq!(answer, "done\n");
+    }
+
+    fn ask(&self, what: &str, more: &[&str]) -> String {
+        let pid = self.going.pid();
+        let outcome = self.going.grapnel(&[&[what, &pid][..], more].concat());
+        assert!(outcome.status.success(), "{what}: {}", outcome.err());
+        outcome.out()
+    }
+
+    fn snapshot(&self, name: &str) -> PathBuf {
+        let path = self.going.dir.path().join(name);
+        self.ask("snapshot", &["-o", path.to_str().unwrap()]);
+        path
+    }
+
+    fn trace(&self) -> PathBuf {
+        self.going.dir.path().join("t.grapnel")
+    }
+}
+
+/// How many blocks of the program's own size were allocated and are live, by a query of a trace.
+fn blocks(trace: &Path, more: &[&str]) -> (u64, i64) {
+    let trace = trace.to_str().unwrap();
+    let only = ["query", "--format", "json", "--min-size", "54321", "--max-size", "54321", trace];
+    let outcome = grapnel_tests::run::grapnel(only.iter().chain(more));
+    assert!(outcome.status.success(), "{}", outcome.err());
+    let answer: Value = serde_json::from_slice(&outcome.stdout).unwrap();
+    let whole = &answer["whole"];
+    (whole["allocations"].as_u64().unwrap(), whole["grown_blocks"].as_i64().unwrap())
+}
+
+#[test]
+fn a_snapshot_has_all_up_to_its_moment() {
+    let mut stepping = Stepping::new(&[]);
+    for (number, expected) in [(100, 100_u64), (1, 101), (1000, 1101)] {
+        stepping.step(&number.to_string());
+        let path = stepping.snapshot("s.grapnel");
+        assert_eq!(blocks(&path, &[]), (expected, expected.cast_signed()));
+        // A report of it has nothing to complain of.
+        grapnel_tests::run::report(&path);
+        assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o600);
+    }
+    assert_eq!(stepping.trace().metadata().unwrap().mode() & 0o777, 0o600);
+    // Without a name it gets one that is free.
+    let pid = stepping.going.pid();
+    let mut here = Command::new(programs::grapnel());
+    here.args(["snapshot", &pid]).env("XDG_RUNTIME_DIR", stepping.going.dir.path().join("run"));
+    for number in 1..3 {
+        let outcome = grapnel_tests::run::finish(here.current_dir(stepping.going.dir.path()), b"");
+        assert_eq!(outcome.out(), format!("t.snapshot-{number}.grapnel\n"), "{}", outcome.err());
+    }
+    // A link that lies in the way is replaced, and leads nobody astray.
+    let (link, other) =
+        (stepping.going.dir.path().join("link.grapnel"), stepping.going.dir.path().join("other"));
+    std::fs::write(&other, "precious").unwrap();
+    symlink(&other, &link).unwrap();
+    stepping.snapshot("link.grapnel");
+    assert!(!link.is_symlink());
+    assert_eq!(std::fs::read(&other).unwrap(), b"precious");
+    stepping.going.end();
+    assert_eq!(blocks(&stepping.trace(), &[]), (1101, 1101));
+}
+
+#[test]
+fn what_lies_between_two_marks_is_what_happened_between_them() {
+    let mut stepping = Stepping::new(&[]);
+    stepping.step("10");
+    stepping.ask("mark", &["loaded"]);
+    stepping.step("200");
+    stepping.ask("mark", &["done"]);
+    stepping.step("3");
+    stepping.going.end();
+    let trace = stepping.trace();
+    let between = |from: &str, to: &str| {
+        let given = |option: &'static str, mark: &str| match mark {
+            "" => vec![],
+            mark => vec![option.to_owned(), format!("mark:{mark}")],
+        };
+        let more = [given("--from", from), given("--to", to)].concat();
+        blocks(&trace, &more.iter().map(String::as_str).collect::<Vec<_>>()).0
+    };
+    assert_eq!(
+        [between("", "loaded"), between("loaded", "done"), between("done", ""), between("", "")],
+        [10, 200, 3, 213]
+    );
+    let text = grapnel_tests::run::grapnel(["report", trace.to_str().unwrap()]).out();
+    assert!(text.contains("loaded") && text.contains("done"), "{text}");
+    let json = grapnel_tests::run::grapnel(["report", "--format", "json", trace.to_str().unwrap()]);
+    let json: Value = serde_json::from_slice(&json.stdout).unwrap();
+    let names: Vec<_> =
+        json["marks"].as_array().unwrap().iter().map(|mark| mark["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["loaded", "done"]);
+    let missing = grapnel_tests::run::grapnel(["query", "--from", "mark:never", trace.to_str().unwrap()]);
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(missing.err().contains("no mark is called \"never\"; it has loaded, done"), "{}", missing.err());
+}
+
+#[test]
+fn a_pause_leaves_out_what_comes_and_follows_what_was_there() {
+    let mut stepping = Stepping::new(&[]);
+    stepping.step("5000");
+    stepping.ask("pause", &[]);
+    assert_eq!(stepping.going.status().unwrap()["processes"][0]["paused"], true);
+    // The thread notices within some hundred events.
+    stepping.step("2000");
+    let noticed = blocks(&stepping.snapshot("noticed.grapnel"), &[]).0;
+    assert!(noticed < 7000, "{noticed}");
+    stepping.step("3000");
+    assert_eq!(blocks(&stepping.snapshot("paused.grapnel"), &[]).0, noticed);
+    // What was recorded is followed to its end, also while nothing else is recorded.
+    stepping.step("free");
+    assert_eq!(blocks(&stepping.snapshot("freed.grapnel"), &[]), (noticed, 0));
+    stepping.ask("resume", &[]);
+    stepping.step("7");
+    stepping.going.end();
+    assert_eq!(blocks(&stepping.trace(), &[]), (noticed + 7, 7));
+    let report = grapnel_tests::run::report(&stepping.trace());
+    assert_eq!(report.totals.lost_events, 0);
+}
+
+/// Snapshots beside the trace, once there are so many.
+fn snapshots(dir: &Path, number: usize) -> Vec<PathBuf> {
+    until("snapshots", || {
+        let mut all = grapnel_tests::run::traces_in(dir);
+        all.retain(|path| path.to_string_lossy().contains("snapshot-"));
+        (all.len() >= number).then_some(all)
+    })
+}
+
+#[test]
+fn snapshots_come_on_a_signal_and_at_thresholds() {
+    let mut stepping = Stepping::new(&["--snapshot-on", "SIGUSR1", "--snapshot-at", "100M"]);
+    let dir = stepping.going.dir.path().to_owned();
+    stepping.step("1500");
+    kill(Signal::USR1, stepping.going.child.id());
+    let all = snapshots(&dir, 1);
+    assert_eq!(blocks(&all[0], &[]), (1500, 1500));
+    stepping.step("1000");
+    let live = |number: usize| blocks(&snapshots(&dir, number)[number - 1], &[]).1;
+    let second = live(2);
+    assert!(second * 54321 >= 100 << 20 && second <= 2500, "{second}");
+    // Not the same again: so much more, once more.
+    stepping.step("900");
+    stepping.step("1100");
+    let third = live(3);
+    assert!((third - second) * 54321 >= 100 << 20 && third <= 4500, "{third}");
+    stepping.going.end();
+}
+
+#[test]
+fn a_program_marks_pauses_and_asks_by_itself() {
+    let recorded = Case::ours("moments").recorded();
+    assert!(recorded.outcome.status.success(), "{}", recorded.outcome.err());
+    let trace = recorded.trace();
+    assert_eq!(blocks(&trace, &["--to", "mark:first"]).0, 10);
+    assert_eq!(blocks(&trace, &["--from", "mark:first", "--to", "mark:second"]).0, 20);
+    // The thread that pauses notices at once.
+    assert_eq!(blocks(&trace, &["--from", "mark:second"]).0, 40);
+    // It was taken at some moment behind the call.
+    let snapshot = &snapshots(recorded.dir.path(), 1)[0];
+    assert!(blocks(snapshot, &[]).0 >= 30);
+    let bare = Case::ours("moments").bare();
+    recorded.outcome.same_as(&bare);
+}
