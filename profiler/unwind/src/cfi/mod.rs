@@ -10,7 +10,7 @@ use crate::memory::{Slice, mapped_slice};
 use crate::module::Module;
 use gimli::{
     BaseAddresses, EhFrame, EhFrameHdr, FrameDescriptionEntry, NativeEndian, UnwindContext, UnwindSection,
-    UnwindTableRow,
+    UnwindTableRow, Vendor,
 };
 
 pub(crate) use columns::{Columns, Names};
@@ -66,6 +66,8 @@ pub(crate) fn with_row<R>(
     let eh_frame_slice = unsafe { mapped_slice(span.start, span.end) };
     let mut section = EhFrame::new(eh_frame_slice.slice(), NativeEndian);
     section.set_address_size(ADDRESS_BYTES);
+    // Signed return addresses; the instruction has no other meaning where these are unknown.
+    section.set_vendor(Vendor::AArch64);
 
     let fde = match parsed.table() {
         Some(table) => {

@@ -166,7 +166,8 @@ impl State {
         );
         assert_eq!(self.last_end, End::Root, "{:x?}", symbols(&found));
         for frame in &frames {
-            assert_eq!(self.table.module_at(frame.pc - 1), Some(frame.module));
+            // An emulator's trampoline of signals is in none.
+            assert_eq!(self.table.module_at(frame.pc - 1).unwrap_or(0), frame.module);
         }
     }
 }

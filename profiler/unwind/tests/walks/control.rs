@@ -1,6 +1,7 @@
 //! Signals, coroutines, exceptions and lazy binding.
 
 use crate::common::{self, Fixture, State};
+use crate::native::RESOLVER_HAS_CFI;
 use grapnel_unwind::{Config, End, FrameFlags, Registers};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -60,7 +61,16 @@ fn lazy_binding() {
     let library = common::compile("ifunc.c", "callee", &[], &[]);
     let ifunc = Fixture::open(&library);
     let lazy = Fixture::linked("lazy.c", "caller", &["-Wl,-z,lazy", "-fomit-frame-pointer"], &[&library]);
-    let state = check_at_every_probe(|| {
+    let on_probe = |state: &mut State, registers: &Registers| {
+        if state.probes == 0 && !RESOLVER_HAS_CFI {
+            // The frames up to the dynamic linker's, which are right.
+            let symbols = state.check_walks(registers);
+            assert!(symbols.len() >= 3 && symbols.iter().take(3).all(|f| f.flags == FrameFlags::NONE));
+            return;
+        }
+        state.check(registers);
+    };
+    let state = common::with_probe(Config::default(), on_probe, || {
         ifunc.call(c"set_probe", 0);
         lazy.call(c"call_lazily", 3);
     });

@@ -67,6 +67,10 @@ fn frames_of_megabytes() {
 
 #[test]
 fn a_library_replaced_by_another() {
+    if std::env::var_os("GRAPNEL_EMULATED").is_some() {
+        // QEMU maps each library behind the last one.
+        return;
+    }
     let changed = Rc::new(Cell::new(true));
     let seen = changed.clone();
     let on_probe = move |state: &mut State, registers: &Registers| {

@@ -33,6 +33,9 @@ core::arch::global_asm!(
 /// Whether libgcc's unwinder tells a stopped instruction from a return address.
 pub(crate) const LIBGCC_TELLS_EXACT: bool = true;
 
+/// Whether `_dl_runtime_resolve` has unwind information that is right.
+pub(crate) const RESOLVER_HAS_CFI: bool = true;
+
 /// More options for the compiler of fixtures.
 pub(crate) const FLAGS: &[&str] = &[];
 
