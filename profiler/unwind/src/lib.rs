@@ -74,8 +74,8 @@ mod cache;
 mod cfi;
 mod chain;
 mod error;
+#[cfg_attr(target_arch = "arm", expect(dead_code, reason = "there are two frame pointers"))]
 mod frame_pointer;
-#[cfg_attr(target_arch = "arm", expect(dead_code, reason = "there the interface is another one"))]
 mod itanium;
 mod memo;
 mod memory;

@@ -213,12 +213,12 @@ mod tests {
 
     #[test]
     fn reads_the_stack_and_nothing_bad() {
-        let words = [1u64, 2, 3];
+        let words = [1usize, 2, 3];
         let at = &raw const words as u64;
         let mut stack = StackMemory::new();
         stack.begin(at);
-        assert_eq!(stack.read(at + 8), Some(2));
-        assert_eq!(stack.read(at + 1), Some(2 << 56));
+        assert_eq!(stack.read(at + WORD), Some(2));
+        assert_eq!(stack.read(at + 1), Some(2 << (8 * WORD - 8)));
         assert_eq!(stack.read(0), None);
         assert_eq!(stack.read(u64::MAX - 3), None);
         assert_eq!(stack.read(0xffff_8000_0000_0000), None);

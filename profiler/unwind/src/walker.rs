@@ -119,7 +119,7 @@ impl Walker {
     }
 
     /// Asks the process's own unwinder for every frame: the stack from the caller of whoever calls this to the root.
-    /// A signal's trampoline is not marked as one.
+    /// A signal's trampoline is not marked as one, and on 32-bit Arm the outermost frame is not shown.
     ///
     /// For those who choose it: its locks are taken, and it may allocate.
     pub fn walk_by_backtrace(

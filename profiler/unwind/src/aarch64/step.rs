@@ -73,7 +73,8 @@ pub(crate) fn step_by_frame_pointer(
     Some(Cursor { pc, sp: if caller_fp >= end { caller_fp } else { end }, fp: caller_fp })
 }
 
-#[cfg(test)]
+// Words of 8 bytes are read.
+#[cfg(all(test, target_pointer_width = "64"))]
 mod tests {
     use super::super::rule::UnwindRule;
     use super::*;

@@ -33,6 +33,9 @@ core::arch::global_asm!(
 /// Whether libgcc's unwinder tells a stopped instruction from a return address.
 pub(crate) const LIBGCC_TELLS_EXACT: bool = true;
 
+/// Whether libgcc's unwinder shows the outermost frame.
+pub(crate) const LIBGCC_SHOWS_ROOT: bool = true;
+
 /// Whether `_dl_runtime_resolve` has unwind information that is right: glibc's leaves out the 16 bytes that a PLT's first entry pushed.
 pub(crate) const RESOLVER_HAS_CFI: bool = false;
 

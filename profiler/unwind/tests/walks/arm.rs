@@ -1,13 +1,13 @@
-//! The probe, and code without tables. Both are A32 or T32 code as Rust's is.
+//! The probe, and code without tables, which is A32 or T32 code as Rust's is.
 
 use grapnel_unwind::Registers;
 
 core::arch::global_asm!(
+    ".pushsection .text.grapnel_test_probe, \"ax\", %progbits",
+    ".p2align 2",
+    ".arm",
     ".globl grapnel_test_probe",
     ".type grapnel_test_probe, %function",
-    ".ifdef __thumb__",
-    ".thumb_func",
-    ".endif",
     "grapnel_test_probe:",
     ".fnstart",
     "push {{r4, lr}}",
@@ -25,11 +25,15 @@ core::arch::global_asm!(
     "pop {{r4, pc}}",
     ".fnend",
     ".size grapnel_test_probe, . - grapnel_test_probe",
+    ".popsection",
     on_probe = sym crate::common::on_probe,
 );
 
 /// Whether libgcc's unwinder tells a stopped instruction from a return address.
 pub(crate) const LIBGCC_TELLS_EXACT: bool = false;
+
+/// Whether libgcc's unwinder shows the outermost frame: not one that its table says can't be unwound.
+pub(crate) const LIBGCC_SHOWS_ROOT: bool = false;
 
 /// Whether `_dl_runtime_resolve` has unwind information that is right.
 pub(crate) const RESOLVER_HAS_CFI: bool = true;

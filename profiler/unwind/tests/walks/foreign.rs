@@ -59,8 +59,8 @@ impl Drop for Page {
 fn call(code: u64, other: u64) {
     // SAFETY: see the module's header.
     unsafe {
-        let f: unsafe extern "C-unwind" fn(Probe, u64) = std::mem::transmute(code as usize as *const ());
-        f(grapnel_test_probe, other);
+        let f: unsafe extern "C-unwind" fn(Probe, usize) = std::mem::transmute(code as usize as *const ());
+        f(grapnel_test_probe, other as usize);
     }
     std::hint::black_box(());
 }
