@@ -121,6 +121,17 @@ impl Drop for Image {
     }
 }
 
+/// Numbers below a bound, the same in each run.
+fn random() -> impl FnMut(u64) -> u64 {
+    let mut seed = 0x2545_f491_4f6c_dd1du64;
+    move |below| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        (seed >> 11) % below
+    }
+}
+
 fn decoded(bytes: &[u8]) -> (Result<Opcode, NoOpcode>, usize) {
     let mut rest = bytes.iter().copied();
     (next(&mut rest), bytes.len() - rest.len())
@@ -245,13 +256,7 @@ fn an_entry_is_found_in_each_of_its_forms() {
 #[test]
 fn a_rule_does_what_the_instructions_do() {
     let image = Image::new();
-    let mut seed = 0x2545_f491_4f6c_dd1du64;
-    let mut random = |below: u64| {
-        seed ^= seed << 13;
-        seed ^= seed >> 7;
-        seed ^= seed << 17;
-        (seed >> 11) % below
-    };
+    let mut random = random();
     let stack: Vec<u32> = (0..0x3000).map(|_| random(1 << 32) as u32 | 2).collect();
     image.put(TABLE_END, &stack);
     let (mut fast, mut ended) = (0, 0);
@@ -387,4 +392,50 @@ fn frame_pointers_of_both_instruction_sets_and_compilers() {
     let end = (image.0 + LEN) as u32;
     assert_eq!(step(1, end - 4, 0), None);
     assert_eq!(step(1, end, 0), None);
+}
+
+#[test]
+fn tables_of_anything_on_stacks_of_anything_are_left_without_a_fault() {
+    let image = Image::new();
+    let mut random = random();
+    let (mut steps, mut signals) = (0, 0);
+    for _ in 0..400 {
+        // Words that could be an address of code or of the image, three instructions, or the head of a table, and others.
+        let base = image.0;
+        let mut word = || match random(8) {
+            0..3 => (base + random(INDEX)) as u32,
+            3 => (base + random(LEN)) as u32,
+            4 => {
+                let mut one = || match random(8) {
+                    0..4 => 0xa8 | random(8) as u8,
+                    4 | 5 => random(0x20) as u8,
+                    6 => 0x8d,
+                    _ => random(256) as u8,
+                };
+                u32::from_be_bytes([0x80, one(), one(), one()])
+            }
+            5 => 0x8100_0000 | random(1 << 18) as u32,
+            6 => random(0x2000) as u32,
+            _ => random(1 << 32) as u32,
+        };
+        let words: Vec<u32> = (0..(LEN - INDEX) / 4).map(|_| word()).collect();
+        let mut seconds: Vec<u32> = (0..255).map(|_| word()).collect();
+        for (number, second) in (0..).zip(&mut seconds).step_by(2) {
+            *second = image.prel31(INDEX + 8 * number + 4, TABLE + random(TABLE_END - TABLE));
+        }
+        image.put(INDEX, &words);
+        let table = image.index(&seconds);
+        for _ in 0..50 {
+            let mut state = image.state(CODE + random(INDEX));
+            for _ in 0..64 {
+                let (outcome, flags) = image.full(&table, &mut state);
+                signals += u32::from(flags.contains(FrameFlags::SIGNAL));
+                if outcome != Outcome::Next {
+                    break;
+                }
+                steps += 1;
+            }
+        }
+    }
+    assert!(steps > 1000 && signals > 10, "{steps} {signals}");
 }
