@@ -80,9 +80,6 @@ impl From<Probe> for Link {
 }
 
 impl Link {
-    /// Where the data is, for routines.
-    pub(crate) const DATA: usize = core::mem::offset_of!(Self, data);
-
     /// Equal for those that tell the same functions the same data in the same way.
     pub(crate) fn key(&self) -> LinkKey {
         let functions = [self.first, self.leave].map(|function| function.map(|f| f as usize));

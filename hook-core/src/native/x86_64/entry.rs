@@ -13,7 +13,7 @@ use super::{
     vectors::{load_all, save_all, with_all_vectors},
 };
 use crate::{
-    listen::{self, Link},
+    listen,
     native::{LinkKind, StubKind},
 };
 
@@ -67,11 +67,11 @@ macro_rules! watching_routine {
 
 entry_routine!(
     "grapnel_hook_entered", low, "", tell!("{entering}"), "";
-    entering = sym listen::entering, data = const Link::DATA, errno = sym listen::ERRNO,
+    entering = sym listen::entering, data = const LINK_DATA, errno = sym listen::ERRNO,
 );
 watching_routine!(
     "grapnel_hook_watched", low, concat!(tell!("{entering}"), "mov rdi, rbp\nmov rsi, rbx\ncall {watch}");
-    entering = sym listen::entering, data = const Link::DATA, errno = sym listen::ERRNO, watch = sym listen::watch,
+    entering = sym listen::entering, data = const LINK_DATA, errno = sym listen::ERRNO, watch = sym listen::watch,
 );
 with_all_vectors!(entry_routine!(
     "grapnel_hook_entered_all", all, "", "mov rdi, rbp\ncall {entered}", "";

@@ -5,7 +5,7 @@
 //! The routines keep every register but those that the listener changes.
 
 use crate::{
-    listen::{self, Link, Telling},
+    listen::{self, Telling},
     native::points::{PAGE, RETURN_POINTS},
 };
 
@@ -79,7 +79,7 @@ macro_rules! return_routine {
 
 return_routine!(
     "grapnel_hook_returned", low, tell!("{returning}");
-    returning = sym returning, data = const Link::DATA, errno = sym listen::ERRNO,
+    returning = sym returning, data = const LINK_DATA, errno = sym listen::ERRNO,
 );
 with_all_vectors!(return_routine!(
     "grapnel_hook_returned_all", all, "mov rdi, rbp\ncall {returned}";

@@ -3,6 +3,9 @@
 //!
 //! `rbp` holds the `Saved` in between, so that the stack can be aligned whatever the caller did with it.
 
+/// Where a link has its data.
+pub(super) const LINK_DATA: usize = core::mem::offset_of!(crate::listen::Link, data);
+
 // With rsp at the `Saved`. All but rsp, and nothing but them.
 macro_rules! save {
     // Vector registers that pass arguments go where the listener sees them, and the others below: a caller that the
