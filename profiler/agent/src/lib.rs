@@ -11,7 +11,7 @@
 //! - `entry`: the stubs that the hooks lead to, and the way out of a fault of our own
 //! - `hooks`: what each hooked function records, and in which order
 //! - `slots`: functions of which there may be several: their thunks, their stub, which of them is which
-//! - `operators`: `operator new` and `operator delete`; `shadow`: how each of their blocks was asked for
+//! - `operators`: `operator new` and `operator delete`; `shadow`, `cells`: how each of their blocks was asked for
 //! - `kept`: stubs that change no register; `jumps`: leaving a hooked function by `longjmp`
 //! - `families`: allocators besides libc's; `symbols`: functions that aren't exported
 //! - `sampled`: the hooks when only some allocations are recorded; `sampling`: which
@@ -27,6 +27,7 @@
 
 extern crate alloc;
 
+mod cells;
 mod context;
 mod entry;
 mod exec;

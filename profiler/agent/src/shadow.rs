@@ -1,8 +1,8 @@
 //! What `operator new` gave: for each block how it was asked for, by its address, so that what gives it back otherwise
 //! is noticed, and its stack walked, at the moment when it does.
 //!
-//! A table like a sanitizer's shadow: 16 bytes of address space have an entry of 16 bits, in leaves that are mapped when
-//! something in their mebibyte is first noted. 0 says that nothing is known. An entry is written by whoever was just
+//! A table like a sanitizer's shadow: 16 bytes of address space have an entry of 16 bits, kept for each mebibyte in the form
+//! that its number of entries asks for ([`crate::cells`]). 0 says that nothing is known. An entry is written by whoever was just
 //! given the block and read by whoever is about to give it back: no two threads meet in one. So there is nothing to
 //! lock, and a signal handler or a fork at any moment finds each entry whole.
 //!
@@ -10,11 +10,13 @@
 //! Sizes up to 8191 are kept as they are, larger ones as 13 bits that most others differ in.
 //!
 //! # Safety
-//! A leaf and a middle table are mappings of their whole size, zero when new, and never unmapped. Blocks of an address
-//! that no user of x86-64 has unless it asks for one (from 2^47) are not noted.
+//! A middle table is a mapping of its whole size, zero when new, and never unmapped. Blocks of an address that no user of
+//! x86-64 has unless it asks for one (from 2^47) are not noted.
 
+use crate::cells::Cell;
 use crate::sys;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, Ordering};
+use core::ptr;
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 /// How a block was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,16 +67,15 @@ fn folded(size: usize, bits: u32) -> u16 {
 
 /// Bytes of address space with one entry, as its logarithm.
 const GRANULE: u32 = 4;
-/// The same of a leaf, of a middle table, and of all.
-const LEAF: u32 = 20;
+/// The same of a cell, of a middle table, and of all.
+const CELL: u32 = 20;
 const MIDDLE: u32 = 33;
 const ALL: u32 = 47;
 
-type Leaf = [AtomicU16; 1 << (LEAF - GRANULE)];
-type Middle = [AtomicPtr<Leaf>; 1 << (MIDDLE - LEAF)];
+type Middle = [Cell; 1 << (MIDDLE - CELL)];
 
 static ROOT: [AtomicPtr<Middle>; 1 << (ALL - MIDDLE)] =
-    [const { AtomicPtr::new(core::ptr::null_mut()) }; 1 << (ALL - MIDDLE)];
+    [const { AtomicPtr::new(ptr::null_mut()) }; 1 << (ALL - MIDDLE)];
 
 /// Whether anything was ever noted: programs without C++ look no further.
 static USED: AtomicBool = AtomicBool::new(false);
@@ -98,13 +99,18 @@ fn is_noted(address: usize) -> bool {
     address >> ALL == 0 && address & ((1 << GRANULE) - 1) == 0
 }
 
-/// The leaf of an address, if there is one.
+/// The place of an address in its cell.
 #[inline]
-fn leaf(address: usize) -> Option<&'static Leaf> {
+fn place(address: usize) -> u16 {
+    index(address, GRANULE, CELL) as u16
+}
+
+/// The cell of an address, if there is one.
+#[inline]
+fn cell(address: usize) -> Option<&'static Cell> {
     // SAFETY: null, or a table as the module's header has it.
     let middle = unsafe { ROOT[index(address, MIDDLE, ALL)].load(Ordering::Acquire).as_ref() }?;
-    // SAFETY: as above.
-    unsafe { middle[index(address, LEAF, MIDDLE)].load(Ordering::Acquire).as_ref() }
+    Some(&middle[index(address, CELL, MIDDLE)])
 }
 
 /// Notes how the block at an address was asked for. What there is no memory for is not noted.
@@ -113,8 +119,8 @@ pub(crate) fn note(address: usize, asked: Asked) {
     if !is_noted(address) || SHARED.load(Ordering::Relaxed) {
         return;
     }
-    if let Some(leaf) = leaf(address).or_else(|| make_leaf(address)) {
-        leaf[index(address, GRANULE, LEAF)].store(asked.entry(), Ordering::Relaxed);
+    if let Some(cell) = cell(address).or_else(|| make_cell(address)) {
+        cell.note(place(address), asked.entry());
     }
 }
 
@@ -124,45 +130,24 @@ pub(crate) fn take(address: usize) -> u16 {
     if !USED.load(Ordering::Relaxed) || !is_noted(address) {
         return 0;
     }
-    let Some(leaf) = leaf(address) else { return 0 };
-    let entry = &leaf[index(address, GRANULE, LEAF)];
-    let found = entry.load(Ordering::Relaxed);
-    if found != 0 {
-        entry.store(0, Ordering::Relaxed);
-    }
-    found
+    cell(address).map_or(0, |cell| cell.take(place(address)))
 }
 
 #[cold]
 #[inline(never)]
-fn make_leaf(address: usize) -> Option<&'static Leaf> {
+fn make_cell(address: usize) -> Option<&'static Cell> {
     USED.store(true, Ordering::Relaxed);
-    let middle = made(&ROOT[index(address, MIDDLE, ALL)])?;
-    made(&middle[index(address, LEAF, MIDDLE)])
-}
-
-/// What `place` points to, mapped if it is null.
-fn made<T>(place: &AtomicPtr<T>) -> Option<&'static T> {
-    let found = place.load(Ordering::Acquire);
-    if !found.is_null() {
-        // SAFETY: a table as the module's header has it.
-        return unsafe { found.as_ref() };
+    let root = &ROOT[index(address, MIDDLE, ALL)];
+    let fresh = sys::map_anonymous(size_of::<Middle>())?;
+    let _ = sys::advise(fresh, size_of::<Middle>(), libc::MADV_DONTDUMP);
+    let placed =
+        root.compare_exchange(ptr::null_mut(), fresh.cast(), Ordering::AcqRel, Ordering::Acquire).is_ok();
+    if placed {
+        crate::heap::count_mapped(size_of::<Middle>());
+    } else {
+        sys::unmap(fresh, size_of::<Middle>());
     }
-    let fresh = sys::map_anonymous(size_of::<T>())?;
-    let _ = sys::advise(fresh, size_of::<T>(), libc::MADV_DONTDUMP);
-    let placed = place.compare_exchange(found, fresh.cast(), Ordering::AcqRel, Ordering::Acquire);
-    let table = match placed {
-        Ok(_) => {
-            crate::heap::count_mapped(size_of::<T>());
-            fresh.cast()
-        }
-        Err(other) => {
-            sys::unmap(fresh, size_of::<T>());
-            other
-        }
-    };
-    // SAFETY: zeroed memory of that size, a table of atomics, or another thread's of the kind.
-    unsafe { table.as_ref() }
+    cell(address)
 }
 
 #[cfg(test)]
@@ -188,6 +173,24 @@ mod tests {
         for address in [0x10_0008, 1 << 47] {
             note(address, asked(false, None, 1));
             assert_eq!(take(address), 0);
+        }
+    }
+
+    /// Large blocks, each of them with a small one beside it.
+    #[test]
+    fn what_is_far_apart_takes_little_memory() {
+        const BLOCKS: usize = 50_000;
+        let address = |number: usize| 0x6000_0000_0000 + number * 40_000 / 16 * 16;
+        let before = crate::heap::mapped();
+        for number in 0..BLOCKS {
+            note(address(number), asked(false, None, 32));
+            note(address(number) + 48, asked(true, None, 39_000));
+        }
+        let took = crate::heap::mapped() - before;
+        assert!(took < (4 << 20) + 16 * 2 * BLOCKS as u64, "{took} bytes");
+        for number in 0..BLOCKS {
+            assert_eq!(take(address(number)), asked(false, None, 32).entry());
+            assert_eq!(take(address(number) + 48), asked(true, None, 39_000).entry());
         }
     }
 

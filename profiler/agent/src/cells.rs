@@ -1,0 +1,367 @@
+//! The shadow of one mebibyte: which of its addresses have an entry, in memory that follows how many there are.
+//!
+//! A cell begins with a table of a few entries, each with its address's place in the mebibyte, found by a hash. Where a
+//! table has no room, one of eight times the size comes before it, after the fourth one of twice, and at last a [`Leaf`],
+//! which has an entry for each place. So a mebibyte with one large block takes 48 bytes, and one that is full of small ones
+//! 2 for each 16. The first cells have leaves from the start: most programs have no others, and a leaf is the quickest.
+//!
+//! Nothing is locked, and nothing moves. An entry of 0 is free, and is taken by compare and swap; a block's entry is
+//! written, and taken out, by whoever has the block. It stays in the table that it was put in, and is looked for in all of
+//! them, the newest first: there are six at most, and the newest have most of the entries.
+//!
+//! # Safety
+//! A table is zeroed memory of its whole size when it is put in place, and never given back; so is a leaf. All of it but
+//! the header's size is atomic.
+
+use crate::sys;
+use core::ptr::{self, NonNull};
+use core::slice;
+use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicUsize, Ordering};
+
+/// Places in a mebibyte: one for each 16 bytes.
+const PLACES: usize = 1 << 16;
+
+/// How many cells begin with a leaf.
+static LEAVES: AtomicUsize = AtomicUsize::new(32);
+
+/// A mebibyte's shadow. Null, a [`Leaf`], or, marked by [`TABLE`], a [`Table`].
+#[repr(transparent)]
+#[derive(Debug)]
+pub(crate) struct Cell(AtomicPtr<u8>);
+
+/// The mark of a pointer to a table.
+const TABLE: usize = 1;
+
+/// An entry for each place.
+#[derive(Debug)]
+#[repr(C)]
+struct Leaf {
+    entries: [AtomicU16; PLACES],
+    /// The table that was there before.
+    older: AtomicPtr<Header>,
+}
+
+/// What a table begins with. Its entries follow.
+#[derive(Debug)]
+#[repr(C, align(16))]
+struct Header {
+    /// The table that was there before.
+    older: AtomicPtr<Header>,
+    len: usize,
+}
+
+/// Entries that one of two hashes leads to.
+const GROUP: usize = 8;
+/// As many entries as a table has at first and at last.
+const SMALLEST: usize = GROUP;
+const LARGEST: usize = 1 << 13;
+
+/// How many entries the table has that follows one of so many; more than [`LARGEST`] for a leaf.
+fn next_len(len: usize) -> usize {
+    if len < LARGEST / 2 { len * 8 } else { len * 2 }
+}
+const FREE: u32 = 0;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Table(NonNull<Header>);
+
+fn entry_of(place: u16, asked: u16) -> u32 {
+    u32::from(place) << 16 | u32::from(asked)
+}
+
+fn is_of(entry: u32, place: u16) -> bool {
+    entry != FREE && entry >> 16 == u32::from(place)
+}
+
+impl Table {
+    fn new(len: usize) -> Option<Self> {
+        let memory = memory(size_of::<Header>() + len * size_of::<u32>())?.cast::<Header>();
+        // SAFETY: fresh memory of that size, which nobody else knows of.
+        unsafe { memory.write(Header { older: AtomicPtr::new(ptr::null_mut()), len }) };
+        NonNull::new(memory).map(Self)
+    }
+
+    fn header(self) -> &'static Header {
+        // SAFETY: a table as the module's header has it.
+        unsafe { self.0.as_ref() }
+    }
+
+    fn entries(self) -> &'static [AtomicU32] {
+        // SAFETY: as above; the entries lie behind its header.
+        unsafe { slice::from_raw_parts(self.0.as_ptr().add(1).cast(), self.header().len) }
+    }
+
+    /// The entries where that of a place may be.
+    fn candidates(self, place: u16) -> impl Iterator<Item = &'static AtomicU32> {
+        let (entries, hash) = (self.entries(), u32::from(place).wrapping_mul(0x9e37_79b1));
+        let mask = entries.len() / GROUP - 1;
+        let [one, other] = [22, 12].map(|bits| hash as usize >> bits & mask);
+        let group = |number: usize| entries[number * GROUP..][..GROUP].iter();
+        group(one).chain(group(other).take(if one == other { 0 } else { GROUP }))
+    }
+
+    /// Whether there was room.
+    fn put(self, entry: u32) -> bool {
+        let place = (entry >> 16) as u16;
+        loop {
+            let mut free = None;
+            for at in self.candidates(place) {
+                let found = at.load(Ordering::Relaxed);
+                if is_of(found, place) {
+                    // Of a block that went unseen.
+                    at.store(entry, Ordering::Relaxed);
+                    return true;
+                }
+                if found == FREE && free.is_none() {
+                    free = Some(at);
+                }
+            }
+            let Some(at) = free else { return false };
+            if at.compare_exchange(FREE, entry, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+                return true;
+            }
+        }
+    }
+
+    fn take(self, place: u16) -> u16 {
+        let found = self.candidates(place).find_map(|at| {
+            let entry = at.load(Ordering::Relaxed);
+            is_of(entry, place).then(|| {
+                at.store(FREE, Ordering::Relaxed);
+                entry as u16
+            })
+        });
+        found.unwrap_or(0)
+    }
+}
+
+/// What a cell has first.
+#[derive(Clone, Copy, Debug)]
+enum First {
+    Leaf(&'static Leaf),
+    Table(Table),
+}
+
+impl First {
+    fn of(pointer: *mut u8) -> Option<Self> {
+        if pointer.addr() & TABLE != 0 {
+            return NonNull::new(pointer.map_addr(|address| address & !TABLE).cast())
+                .map(Table)
+                .map(Self::Table);
+        }
+        // SAFETY: null, or a leaf as the module's header has it.
+        unsafe { pointer.cast::<Leaf>().as_ref() }.map(Self::Leaf)
+    }
+
+    fn older(self) -> &'static AtomicPtr<Header> {
+        match self {
+            Self::Leaf(leaf) => &leaf.older,
+            Self::Table(table) => &table.header().older,
+        }
+    }
+
+    fn take(self, place: u16) -> u16 {
+        match self {
+            Self::Table(table) => table.take(place),
+            Self::Leaf(leaf) => {
+                let at = &leaf.entries[usize::from(place)];
+                let found = at.load(Ordering::Relaxed);
+                if found != 0 {
+                    at.store(0, Ordering::Relaxed);
+                }
+                found
+            }
+        }
+    }
+}
+
+impl Cell {
+    /// Notes something of a place, not 0.
+    #[inline]
+    pub(crate) fn note(&self, place: u16, asked: u16) {
+        loop {
+            let pointer = self.0.load(Ordering::Acquire);
+            let first = First::of(pointer);
+            match first {
+                Some(First::Leaf(leaf)) => {
+                    return leaf.entries[usize::from(place)].store(asked, Ordering::Relaxed);
+                }
+                Some(First::Table(table)) if table.put(entry_of(place, asked)) => return,
+                _ => {
+                    if !self.grow(pointer, first) {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes out what is noted of a place; 0 for nothing.
+    #[inline]
+    pub(crate) fn take(&self, place: u16) -> u16 {
+        let Some(first) = First::of(self.0.load(Ordering::Acquire)) else { return 0 };
+        let found = first.take(place);
+        let older = first.older().load(Ordering::Acquire);
+        if found != 0 || older.is_null() { found } else { take_older(older, place) }
+    }
+
+    /// Puts what is larger in place of the first. Whether there is memory for it.
+    #[cold]
+    #[inline(never)]
+    fn grow(&self, pointer: *mut u8, first: Option<First>) -> bool {
+        let one_less = |left: usize| left.checked_sub(1);
+        let len = match first {
+            Some(First::Table(table)) => next_len(table.header().len),
+            _ if LEAVES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok() => LARGEST + 1,
+            _ => SMALLEST,
+        };
+        let (next, made) = if len > LARGEST {
+            let Some(made) = sys::map_anonymous(size_of::<Leaf>()) else { return false };
+            let _ = sys::advise(made, size_of::<Leaf>(), libc::MADV_DONTDUMP);
+            (made, First::of(made))
+        } else {
+            let Some(table) = Table::new(len) else { return false };
+            let made: *mut u8 = table.0.as_ptr().cast();
+            (made.map_addr(|address| address | TABLE), Some(First::Table(table)))
+        };
+        let Some(made) = made else { return false };
+        if let Some(First::Table(old)) = first {
+            made.older().store(old.0.as_ptr(), Ordering::Relaxed);
+        }
+        let placed = self.0.compare_exchange(pointer, next, Ordering::AcqRel, Ordering::Acquire).is_ok();
+        if matches!(made, First::Leaf(_)) {
+            match placed {
+                true => crate::heap::count_mapped(size_of::<Leaf>()),
+                // Somebody else was faster.
+                false => sys::unmap(next, size_of::<Leaf>()),
+            }
+        }
+        true
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn take_older(mut older: *mut Header, place: u16) -> u16 {
+    while let Some(table) = NonNull::new(older).map(Table) {
+        let found = table.take(place);
+        if found != 0 {
+            return found;
+        }
+        older = table.header().older.load(Ordering::Acquire);
+    }
+    0
+}
+
+/// Memory for tables, in pieces that are never given back.
+const PIECE: usize = 1 << 18;
+
+/// The piece that tables are cut from. It begins with how much of it is in use.
+static CURRENT: AtomicPtr<AtomicUsize> = AtomicPtr::new(ptr::null_mut());
+
+/// Zeroed memory.
+fn memory(len: usize) -> Option<*mut u8> {
+    const ALIGNED: usize = 16;
+    let len = len.next_multiple_of(ALIGNED);
+    loop {
+        let current = CURRENT.load(Ordering::Acquire);
+        // SAFETY: null, or a piece: its first word is this counter.
+        if let Some(used) = unsafe { current.as_ref() } {
+            let start = used.fetch_add(len, Ordering::Relaxed);
+            if start.checked_add(len).is_some_and(|end| end <= PIECE) {
+                // SAFETY: this part of the piece is nobody else's.
+                return Some(unsafe { current.cast::<u8>().add(start) });
+            }
+        }
+        let fresh = sys::map_anonymous(PIECE)?;
+        let _ = sys::advise(fresh, PIECE, libc::MADV_DONTDUMP);
+        let piece: *mut AtomicUsize = fresh.cast();
+        // SAFETY: fresh memory, which nobody else knows of.
+        unsafe { piece.write(AtomicUsize::new(ALIGNED)) };
+        if CURRENT.compare_exchange(current, piece, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            sys::unmap(fresh, PIECE);
+        } else {
+            crate::heap::count_mapped(PIECE);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashMap;
+
+    /// A cell that doesn't begin with a leaf.
+    fn cell() -> Cell {
+        let table = Table::new(SMALLEST).expect("memory");
+        Cell(AtomicPtr::new(table.0.as_ptr().cast::<u8>().map_addr(|address| address | TABLE)))
+    }
+
+    fn asked(number: u32) -> u16 {
+        number.wrapping_mul(0x9e37_79b1) as u16 | 1
+    }
+
+    /// xorshift
+    fn random(state: &mut u32) -> u32 {
+        *state ^= *state << 13;
+        *state ^= *state >> 17;
+        *state ^= *state << 5;
+        *state
+    }
+
+    #[test]
+    fn a_cell_finds_all_that_is_noted_and_grows_with_it() {
+        for step in [1, 16, 100, 2500] {
+            let cell = cell();
+            let places: Vec<u16> = (0..=u16::MAX).step_by(step).collect();
+            places.iter().for_each(|&place| cell.note(place, asked(place.into())));
+            let len = match First::of(cell.0.load(Ordering::Relaxed)) {
+                Some(First::Table(table)) => table.header().len,
+                _ => PLACES,
+            };
+            assert!(places.len() * 32 >= len, "{} places in {len}", places.len());
+            for &place in &places {
+                assert_eq!(cell.take(place), asked(place.into()), "{place} of each {step}");
+                assert_eq!(cell.take(place), 0);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_noted_again_is_as_it_was_noted_last() {
+        let cell = cell();
+        for turn in 0..100 {
+            cell.note(7, asked(turn));
+        }
+        assert_eq!((cell.take(7), cell.take(7)), (asked(99), 0));
+    }
+
+    /// Each thread has places of its own, as it has blocks. All share the tables.
+    #[test]
+    fn threads_find_theirs_while_tables_grow() {
+        const THREADS: u32 = if cfg!(miri) { 2 } else { 4 };
+        for turn in 1..if cfg!(miri) { 2 } else { 60 } {
+            let cell = cell();
+            std::thread::scope(|scope| {
+                for thread in 0..THREADS {
+                    let cell = &cell;
+                    scope.spawn(move || {
+                        let (mut state, mut own) = (turn * 77 + thread + 1, HashMap::new());
+                        for step in 0..if cfg!(miri) { 300 } else { 12_000 } {
+                            let number = random(&mut state);
+                            let place = (number % (65536 / THREADS) * THREADS + thread) as u16;
+                            // A block is given back before its address is given out again.
+                            if number >> 16 & 3 == 0 || own.contains_key(&place) {
+                                assert_eq!(cell.take(place), own.remove(&place).unwrap_or(0), "{place}");
+                            } else {
+                                cell.note(place, asked(step));
+                                own.insert(place, asked(step));
+                            }
+                        }
+                        own.into_iter().for_each(|(place, asked)| assert_eq!(cell.take(place), asked));
+                    });
+                }
+            });
+        }
+    }
+}
