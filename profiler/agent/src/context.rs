@@ -149,11 +149,14 @@ fn find_abandoned(contexts: &mut [*mut Context], owner: u64) -> Option<*mut Cont
     }
 }
 
-/// How large the tree of context `index` may get: those of a process with many threads are smaller, so that all together
+/// How much the walker of context `index` remembers: those of a process with many threads less, so that all together
 /// stay within some megabytes.
-fn tree_bits(index: u32) -> u32 {
-    let most = Config::default().tree_bits;
-    if index < LARGE_RINGS as u32 { most } else { most - 2 }
+fn memory_of(index: u32) -> Config {
+    let most = Config::default();
+    if index < LARGE_RINGS as u32 {
+        return most;
+    }
+    Config { tree_bits: most.tree_bits - 2, recent_bits: most.recent_bits - 3, ..most }
 }
 
 fn add(contexts: &mut Vec<*mut Context>) -> Option<*mut Context> {
@@ -166,7 +169,8 @@ fn add(contexts: &mut Vec<*mut Context>) -> Option<*mut Context> {
     let drops = header.flags.load(Ordering::Relaxed) & session_flags::DROP != 0;
     let version = modules::version();
     // Two walks of a stack agree in its node only as long as the tree is not emptied in between.
-    let tree_bits = if check { 28 } else { tree_bits(index) };
+    let memory = memory_of(index);
+    let tree_bits = if check { 28 } else { memory.tree_bits };
     let context = Box::new(Context {
         ring: Producer::new(control, words),
         clock: 0,
@@ -175,7 +179,7 @@ fn add(contexts: &mut Vec<*mut Context>) -> Option<*mut Context> {
         meter: Meter::new(index),
         told_mean: 0,
         index,
-        walker: Walker::new(Config { max_frames, tree_bits, ..Config::default() }).ok()?,
+        walker: Walker::new(Config { max_frames, tree_bits, ..memory }).ok()?,
         modules_seen: if drops { u64::MAX } else { version },
         modules_known: version,
         room_for_walk: drops.then(|| crate::record::room_for_walk(max_frames, words.len())),

@@ -17,10 +17,8 @@ use alloc::vec::Vec;
 /// The binary logarithm of the number of sets.
 const SET_BITS: u32 = 7;
 const WAYS: usize = 4;
-/// How many words of walks are kept, 16 bytes each.
-const WORDS: usize = 1 << 14;
 /// A walk of more words is not remembered: it would push out too many others.
-const MOST_WORDS: usize = 256;
+pub(crate) const MOST_WORDS: usize = 256;
 
 /// A walk that ended at the root, without a guess. One cache line.
 #[repr(C, align(64))]
@@ -75,7 +73,7 @@ const PASSED: u8 = 15;
 pub(crate) struct Recent {
     heads: Vec<Head>,
     sets: Vec<Set>,
-    /// A ring: the words of the newest walks, each walk's side by side.
+    /// A ring of a power of two: the words of the newest walks, each walk's side by side.
     words: Vec<Word>,
     /// How many words were ever kept.
     kept: u64,
@@ -92,9 +90,10 @@ pub(crate) struct Leaf {
 }
 
 impl Recent {
-    pub(crate) fn new() -> Result<Self, Error> {
+    /// Keeps walks of `1 << word_bits` words, 16 bytes each.
+    pub(crate) fn new(word_bits: u32) -> Result<Self, Error> {
         let (heads, sets) = (zeroed(1 << SET_BITS)?, zeroed(1 << SET_BITS)?);
-        Ok(Recent { heads, sets, words: zeroed(WORDS)?, kept: 0 })
+        Ok(Recent { heads, sets, words: zeroed(1 << word_bits)?, kept: 0 })
     }
 
     pub(crate) fn forget(&mut self) {
@@ -115,10 +114,11 @@ impl Recent {
     /// The words of a walk, unless others took their place.
     #[inline(always)]
     fn words_of(&self, walk: &Walk) -> Option<&[Word]> {
-        if self.kept.wrapping_sub(walk.start) > WORDS as u64 {
+        let most = self.words.len();
+        if self.kept.wrapping_sub(walk.start) > most as u64 {
             return None;
         }
-        let first = walk.start as usize & (WORDS - 1);
+        let first = walk.start as usize & most.wrapping_sub(1);
         self.words.get(first..first + walk.len as usize)
     }
 
@@ -167,9 +167,10 @@ impl Recent {
             head.passed += 1;
             return;
         }
-        let mut first = self.kept as usize & (WORDS - 1);
-        if first + words.len() > WORDS {
-            self.kept += (WORDS - first) as u64;
+        let most = self.words.len();
+        let mut first = self.kept as usize & most.wrapping_sub(1);
+        if first + words.len() > most {
+            self.kept += (most - first) as u64;
             first = 0;
         }
         let Some(place) = self.words.get_mut(first..first + words.len()) else { return };
@@ -189,6 +190,9 @@ impl Recent {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const WORD_BITS: u32 = 14;
+    const WORDS: usize = 1 << WORD_BITS;
     use crate::memo::Word;
 
     fn range() -> Range {
@@ -211,7 +215,7 @@ mod tests {
 
     #[test]
     fn a_walk_is_found_as_long_as_its_leaf_its_words_and_its_stack_are_the_same() {
-        let mut recent = Recent::new().unwrap();
+        let mut recent = Recent::new(WORD_BITS).unwrap();
         let mut stack = [5u64, 6, 7];
         let at = |stack: &[u64; 3], n: usize| &raw const stack[n] as u64;
         let words: Vec<Word> = (0..3).map(|n| Word::new(at(&stack, n), stack[n])).collect();
@@ -239,7 +243,7 @@ mod tests {
 
     #[test]
     fn words_that_were_overwritten_are_nobodys() {
-        let mut recent = Recent::new().unwrap();
+        let mut recent = Recent::new(WORD_BITS).unwrap();
         let stack: Vec<u64> = (0..100).collect();
         let words: Vec<Word> =
             stack.iter().map(|value| Word::new(&raw const *value as u64, *value)).collect();
@@ -261,7 +265,7 @@ mod tests {
 
     #[test]
     fn where_no_walk_comes_back_few_are_kept() {
-        let mut recent = Recent::new().unwrap();
+        let mut recent = Recent::new(WORD_BITS).unwrap();
         let value = 3u64;
         let words = vec![Word::new(&raw const value as u64, 3); 10];
         let mut keep = |n: u32| {
@@ -287,7 +291,7 @@ mod tests {
 
     #[test]
     fn a_walk_of_many_words_is_not_kept() {
-        let mut recent = Recent::new().unwrap();
+        let mut recent = Recent::new(WORD_BITS).unwrap();
         let value = 3u64;
         let words = vec![Word::new(&raw const value as u64, 3); MOST_WORDS + 1];
         recent.keep(leaf(1), &words, range());

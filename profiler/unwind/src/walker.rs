@@ -19,18 +19,20 @@ use crate::tree::{Frame, FrameFlags, FrameKey, Interner, NodeId, Sink, Stack, St
 pub struct Config {
     /// The most frames that a stack keeps; those nearest to the leaf are kept. Clamped to 1..=65536.
     ///
-    /// A walker takes 192 bytes of memory per frame of this limit, and 420 kB for recent walks and chains; pages that no stack was deep enough for are
+    /// A walker takes 192 bytes of memory per frame of this limit, and 160 kB for chains and the leaves of recent walks; pages that no stack was deep enough for are
     /// never touched after a zeroing allocation.
     pub max_frames: usize,
     /// The binary logarithm of the number of cached rules, 24 bytes each. Clamped to 6..=20.
     pub cache_bits: u32,
     /// The binary logarithm of the most slots of the [`StackTree`], 16 bytes each. Clamped to 10..=28.
     pub tree_bits: u32,
+    /// The binary logarithm of the words of recent walks that are kept, 16 bytes each. Clamped to 8..=20.
+    pub recent_bits: u32,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Config { max_frames: 1024, cache_bits: 12, tree_bits: 15 }
+        Config { max_frames: 1024, cache_bits: 12, tree_bits: 15, recent_bits: 14 }
     }
 }
 
@@ -75,7 +77,7 @@ impl Walker {
             stack: StackMemory::new(),
             path: Path::new(max_frames)?,
             memo: Memo::new(max_frames)?,
-            recent: Recent::new()?,
+            recent: Recent::new(config.recent_bits.clamp(8, 20))?,
             max_frames,
             last_end: End::Open,
         };
