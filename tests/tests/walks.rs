@@ -4,6 +4,7 @@
 use grapnel_tests::programs;
 use grapnel_tests::report::{Report, Site};
 use grapnel_tests::run::Case;
+use std::path::Path;
 
 fn check(case: Case) {
     let bare = case.bare();
@@ -59,7 +60,25 @@ fn of_real_programs() {
     check(Case::new("/usr/bin/xmllint").args(["--format", "-"]).stdin(format!("<all>{items}</all>")));
     let source =
         "#include <map>\n#include <string>\nstd::map<std::string, int> m;\nint f() { return m[\"a\"]++; }\n";
-    check(Case::new("/usr/bin/gcc").args(["-O1", "-x", "c++", "-S", "-o", "-", "-"]).stdin(source));
+    for compiler in ["/usr/bin/gcc", "/usr/bin/clang"] {
+        check(Case::new(compiler).args(["-O1", "-x", "c++", "-S", "-o", "-", "-"]).stdin(source));
+    }
+}
+
+/// The programs of `benches/`, with less to do.
+#[test]
+fn of_the_synthetic_workloads() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../benches/programs");
+    for (file, arguments) in [
+        ("shallow.c", &["50"][..]),
+        ("recursion.c", &["50"]),
+        ("across.c", &["50"]),
+        ("threads.c", &["50", "1"]),
+        ("threads.c", &["50", "8"]),
+        ("many_stacks.c", &["50"]),
+    ] {
+        check(Case::new(programs::executable_of(&folder.join(file))).args(arguments));
+    }
 }
 
 fn frames_of(report: &Report, name: &str) -> Vec<Site> {

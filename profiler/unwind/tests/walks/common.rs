@@ -323,6 +323,22 @@ impl Fixture {
 
 /// Compiles a source into a library, once in this process for each variant.
 pub(crate) fn compile(source: &str, tag: &str, flags: &[&str], libraries: &[&Path]) -> PathBuf {
+    let is_cpp = source.ends_with("cc");
+    // Under an emulator `GRAPNEL_CC` says which compiler makes code for this machine.
+    let words =
+        std::env::var("GRAPNEL_CC").unwrap_or_else(|_| String::from(if is_cpp { "c++" } else { "cc" }));
+    let words = if is_cpp { words.replacen("-gcc", "-g++", 1) } else { words };
+    compile_by(&words, source, tag, flags, libraries)
+}
+
+/// As [`compile`], by the compiler with this command.
+pub(crate) fn compile_by(
+    words: &str,
+    source: &str,
+    tag: &str,
+    flags: &[&str],
+    libraries: &[&Path],
+) -> PathBuf {
     static COMPILED: Mutex<BTreeMap<String, Vec<String>>> = Mutex::new(BTreeMap::new());
     let name = format!("{source}-{tag}.so");
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
@@ -333,11 +349,6 @@ pub(crate) fn compile(source: &str, tag: &str, flags: &[&str], libraries: &[&Pat
         assert_eq!(*earlier, flags_given, "{name} names two variants");
         return out;
     }
-    let is_cpp = source.ends_with("cc");
-    // Under an emulator `GRAPNEL_CC` says which compiler makes code for this machine.
-    let words =
-        std::env::var("GRAPNEL_CC").unwrap_or_else(|_| String::from(if is_cpp { "c++" } else { "cc" }));
-    let words = if is_cpp { words.replacen("-gcc", "-g++", 1) } else { words };
     let mut words = words.split_whitespace();
     // Renamed into place, so that a library that is in use by another process is not written to.
     let fresh = directory.join(format!("{name}.{}", std::process::id()));

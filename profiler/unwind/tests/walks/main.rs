@@ -11,3 +11,4 @@ mod control;
 mod foreign;
 mod plain;
 mod random;
+mod tail;
