@@ -1,9 +1,9 @@
-//! Builds the agent as a shared library of its own, to be carried inside the command.
+//! Builds the agent as a shared library of its own, in two forms, to be carried inside the command.
 //!
 //! Cargo has no stable way to depend on another package's shared library, so this calls cargo again, with a
 //! target directory of its own below `OUT_DIR`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, error::Error};
 
@@ -19,14 +19,46 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed={}", root.join("Cargo.lock").display());
     println!("cargo::rerun-if-changed=build.rs");
 
+    build(&root, &out, &target, &PRELOADED)?;
+    // Who attaches knows x86-64 only.
+    if env::var("CARGO_CFG_TARGET_ARCH")? == "x86_64" {
+        build(&root, &out, &target, &ATTACHED)?;
+    }
+    Ok(())
+}
+
+/// A form of the agent.
+struct Form {
+    /// The variable that tells the command's source where it is.
+    variable: &'static str,
+    file: &'static str,
+    options: &'static [&'static str],
+}
+
+/// For processes into which the dynamic linker loads it.
+const PRELOADED: Form = Form {
+    variable: "GRAPNEL_AGENT",
+    file: "libgrapnel_agent.so",
+    options: &["-Clink-arg=-Wl,-z,initfirst,-z,now,-z,nodelete,--gc-sections"],
+};
+
+/// For processes that run already: it asks no other object for anything.
+const ATTACHED: Form = Form {
+    variable: "GRAPNEL_AGENT_ATTACHED",
+    file: "libgrapnel_agent_attached.so",
+    options: &["-Clink-arg=-Wl,-z,now,--gc-sections,--no-undefined", "--cfg", "grapnel_attached"],
+};
+
+fn build(root: &Path, out: &Path, target: &str, form: &Form) -> Result<(), Box<dyn Error>> {
     let mut command = Command::new(env::var("CARGO")?);
     command
-        .current_dir(&root)
+        .current_dir(root)
         .args(["rustc", "--profile", "agent", "--locked", "--package", "grapnel-agent"])
         .args(["--lib", "--crate-type", "cdylib"])
-        .args(["--target", &target, "--target-dir"])
-        .arg(&out)
-        .args(["--", "-Clink-arg=-Wl,-z,initfirst,-z,now,-z,nodelete,--gc-sections"])
+        .args(["--target", target, "--target-dir"])
+        .arg(out)
+        .arg("--")
+        .args(form.options)
         .arg("-Clink-arg=-Wl,-soname,libgrapnel_agent.so")
         // Panic handler, allocator, constructor; a feature would reach the agent as a crate of the workspace too.
         .args(["--cfg", "grapnel_cdylib"])
@@ -42,10 +74,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     if !status.success() {
         return Err(format!("building the agent failed: {status}").into());
     }
-    let agent = out.join(&target).join("agent").join("libgrapnel_agent.so");
-    if !agent.is_file() {
-        return Err(format!("the agent was built, but {} is not there", agent.display()).into());
+    let built = out.join(target).join("agent").join("libgrapnel_agent.so");
+    if !built.is_file() {
+        return Err(format!("the agent was built, but {} is not there", built.display()).into());
     }
-    println!("cargo::rustc-env=GRAPNEL_AGENT={}", agent.display());
+    // The next form is built in the same place.
+    let agent = out.join(form.file);
+    std::fs::copy(&built, &agent)?;
+    println!("cargo::rustc-env={}={}", form.variable, agent.display());
     Ok(())
 }

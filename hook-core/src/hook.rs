@@ -11,7 +11,7 @@ use crate::{
     Error, Liveness, PatchKind, PatchWay, Proof,
     arena::CodeSlot,
     live::Ways,
-    memory::view::MemoryView,
+    memory::view::{Bytes, MemoryView},
     patch::{self, Edit, Patch},
 };
 
@@ -72,6 +72,14 @@ impl Hook {
     /// The addresses of the code that was made for the hook.
     pub fn code(&self) -> Range<u64> {
         self.code.clone()
+    }
+
+    /// What is changed: each place with the bytes that were there and those that are. The last is the patch itself; if
+    /// there is another, it is a redirect in padding that only the patch leads to. Who stops all threads can undo the
+    /// hook from outside with this and [`Self::pc_map`].
+    pub fn edits(&self) -> impl DoubleEndedIterator<Item = (CodeAddr, Bytes, Bytes)> + use<> {
+        let edits = [self.aside, Some(self.start)];
+        edits.into_iter().flatten().map(|edit| (edit.at, edit.old, edit.new))
     }
 
     /// Where the function's first instructions went: offsets from the patch against offsets from

@@ -1,5 +1,7 @@
 //! The command line: one definition for parsing, help, completions and man pages.
 
+#[cfg(target_arch = "x86_64")]
+use crate::attach::{AttachArgs, DetachArgs};
 use crate::check::CheckArgs;
 use crate::control::{ListArgs, MarkArgs, PidArgs, SnapshotArgs, StatusArgs};
 use crate::diff::DiffArgs;
@@ -39,6 +41,16 @@ Exit status:
   127  PROGRAM isn't there
   126  PROGRAM can't be run under grapnel: not executable, static, 32-bit, set-uid
   125  grapnel itself failed before PROGRAM started";
+
+#[cfg(target_arch = "x86_64")]
+const ATTACH_EXAMPLES: &str = "Examples:
+  grapnel attach 4711                         # until Ctrl-C
+  grapnel attach --for 10 -o t.grapnel $(pidof server) && grapnel report t.grapnel
+
+Exit status:
+  0    it was recorded, until it was detached from or ended
+  125  it could not be attached to, and nothing in it was changed
+  1    the agent could not be taken out again";
 
 const REPORT_EXAMPLES: &str = "Examples:
   grapnel report python3.4711.grapnel
@@ -154,6 +166,16 @@ pub(crate) enum Command {
     Resume(PidArgs),
     /// Give this moment of a recording a name, by which reports and `grapnel query --from mark:NAME` know it
     Mark(MarkArgs),
+    /// Record a process that runs already, and leave it as it was afterwards
+    ///
+    /// The process is stopped for some milliseconds when the recording begins and when it ends, and goes on as before. No
+    /// debugger is needed.
+    #[cfg(target_arch = "x86_64")]
+    #[command(after_help = ATTACH_EXAMPLES)]
+    Attach(AttachArgs),
+    /// End what `grapnel attach` does in a process, or did when it was killed
+    #[cfg(target_arch = "x86_64")]
+    Detach(DetachArgs),
     /// Say what a trace holds: totals, peak, leaks, and who allocates most
     #[command(after_help = REPORT_EXAMPLES)]
     Report(ReportArgs),

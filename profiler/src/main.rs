@@ -1,5 +1,7 @@
 //! The command `grapnel`.
 
+#[cfg(target_arch = "x86_64")]
+mod attach;
 mod check;
 mod cli;
 mod control;
@@ -43,6 +45,12 @@ fn main() -> ExitCode {
     }));
     match Cli::parse().command {
         Command::Run(args) => run::run(&args).unwrap_or_else(|error| fail(&error, error.exit_code())),
+        #[cfg(target_arch = "x86_64")]
+        Command::Attach(args) => attach::run(&args).unwrap_or_else(|error| fail(&error, error.exit_code())),
+        #[cfg(target_arch = "x86_64")]
+        Command::Detach(args) => {
+            attach::detach(&args).unwrap_or_else(|error| fail(&error, error.exit_code()))
+        }
         Command::Report(args) => report::run(&args).unwrap_or_else(|error| fail(error, 1)),
         Command::View(args) => view::run(&args).unwrap_or_else(|error| fail(error, 1)),
         Command::Export(args) => export::run(&args).unwrap_or_else(|error| fail(error, 1)),

@@ -3,6 +3,7 @@
 //! # Safety
 //! The constructor's entry is the one of [`crate::start`].
 
+#[cfg(not(grapnel_attached))]
 use crate::start::grapnel_agent_start;
 use crate::{entry, life, session, sys};
 use core::fmt::{self, Write};
@@ -10,6 +11,7 @@ use core::panic::PanicInfo;
 use grapnel_trace::shared::failure;
 
 /// Called by the loader with the arguments and the environment.
+#[cfg(not(grapnel_attached))]
 #[used]
 #[unsafe(link_section = ".init_array")]
 static CONSTRUCTOR: unsafe extern "C" fn() = grapnel_agent_start;
@@ -39,6 +41,8 @@ fn panic(info: &PanicInfo<'_>) -> ! {
     let _ = write!(text, "a fault in the agent: {info}");
     session::report_failure(failure::PANIC, &text.bytes[..text.len]);
     entry::escape();
+    #[cfg(grapnel_attached)]
+    crate::attached::give_up_if_starting();
     sys::abort()
 }
 
@@ -150,4 +154,20 @@ core::arch::global_asm!(
     "3:",
     "ret",
     ".size strlen, . - strlen",
+);
+
+// No libc is asked for anything by an agent that was put into a running process: that may be in any state, and may be none.
+// What the hook library would ask is answered here: there is no auxiliary vector but the file's, and errno is nobody's.
+#[cfg(grapnel_attached)]
+core::arch::global_asm!(
+    "grapnel_function getauxval",
+    "xor eax, eax",
+    "ret",
+    ".size getauxval, . - getauxval",
+    "grapnel_function __errno_location",
+    "lea rax, [rip + grapnel_agent_no_errno]",
+    "ret",
+    ".size __errno_location, . - __errno_location",
+    ".local grapnel_agent_no_errno",
+    ".comm grapnel_agent_no_errno, 4, 4",
 );

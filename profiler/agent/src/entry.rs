@@ -111,6 +111,37 @@ macro_rules! push_saved {
 }
 pub(crate) use push_saved;
 
+/// The section of the stubs. An agent that was put into a running process has them in one of their own: an address in it
+/// that a stack holds is that of a call under way.
+#[cfg(not(grapnel_attached))]
+macro_rules! stub_section {
+    () => {
+        ".text"
+    };
+}
+#[cfg(grapnel_attached)]
+macro_rules! stub_section {
+    () => {
+        ".section grapnel_stubs,\"ax\",@progbits"
+    };
+}
+pub(crate) use stub_section;
+
+/// What follows a call in a stub: nothing, or the address that the call has left below the stack is wiped out.
+#[cfg(not(grapnel_attached))]
+macro_rules! stub_returned {
+    () => {
+        ""
+    };
+}
+#[cfg(grapnel_attached)]
+macro_rules! stub_returned {
+    () => {
+        "mov qword ptr [rsp - 8], 0\n"
+    };
+}
+pub(crate) use stub_returned;
+
 /// Defines the stub `$stub`, which calls `$hook` with the caller's arguments and, as the argument in
 /// `$register`, a pointer to the [`SavedRegisters`]. Where six arguments take all registers, it is the seventh: `stack`.
 ///
@@ -123,6 +154,7 @@ macro_rules! stub {
             concat!(
                 "mov ", $register, ", rsp\n",
                 "call {hook}\n",
+                $crate::entry::stub_returned!(),
                 "add rsp, 88\n.cfi_adjust_cfa_offset -88"
             )
         );
@@ -130,14 +162,14 @@ macro_rules! stub {
     ($stub:ident, $hook:path, stack) => {
         $crate::entry::stub!(
             @define $stub, $hook,
-            "mov rax, rsp
-            sub rsp, 8
-            .cfi_adjust_cfa_offset 8
-            push rax
-            .cfi_adjust_cfa_offset 8
-            call {hook}
-            add rsp, 104
-            .cfi_adjust_cfa_offset -104"
+            concat!(
+                "mov rax, rsp\n",
+                "sub rsp, 8\n.cfi_adjust_cfa_offset 8\n",
+                "push rax\n.cfi_adjust_cfa_offset 8\n",
+                "call {hook}\n",
+                $crate::entry::stub_returned!(),
+                "add rsp, 104\n.cfi_adjust_cfa_offset -104"
+            )
         );
     };
     ($stub:ident, $hook:path, $register:literal, beside $beside:ident) => {
@@ -157,6 +189,7 @@ macro_rules! stub {
                 $crate::kept::keep!(),
                 "lea ", $register, ", [rsp + 320]\n",
                 "call {hook}\n",
+                $crate::entry::stub_returned!(),
                 $result,
                 $crate::kept::bring_back!(),
                 "add rsp, 408\n.cfi_adjust_cfa_offset -408"
@@ -168,7 +201,7 @@ macro_rules! stub {
             pub(crate) fn $stub();
         }
         core::arch::global_asm!(
-            ".text",
+            $crate::entry::stub_section!(),
             ".balign 16",
             concat!(".globl ", stringify!($stub)),
             concat!(".hidden ", stringify!($stub)),
@@ -185,6 +218,7 @@ macro_rules! stub {
             "ret",
             ".cfi_endproc",
             concat!(".size ", stringify!($stub), ", . - ", stringify!($stub)),
+            ".text",
             hook = sym $hook,
         );
     };

@@ -1,13 +1,16 @@
 //! The part of grapnel that lives in the target.
 //!
 //! It is loaded by `LD_PRELOAD`, hooks libc's allocation functions before any other constructor runs, and from
-//! then on writes each event into the calling thread's ring in shared memory, where the command drains it.
+//! then on writes each event into the calling thread's ring in shared memory, where the command drains it. Built with
+//! `--cfg grapnel_attached`, it is put into a process that runs instead: without a loader, a libc or a thread-local
+//! block of its own.
 //!
 //! What it never does: use the target's heap, take a lock that the target's code can hold, touch errno, keep
 //! a descriptor, print, install a signal handler, or unwind into the target. System calls are made raw; its
 //! own memory comes from `heap`; thread-local state is initial-exec and has no destructor.
 //!
 //! - `start`: the constructor; environment, session, hooks
+//! - `attached`: the start in a process that runs already; `install`: the hooks there; `ledger`: what is changed there, so that it can be undone
 //! - `entry`: the stubs that the hooks lead to, and the way out of a fault of our own
 //! - `hooks`: what each hooked function records, and in which order
 //! - `slots`: functions of which there may be several: their thunks, their stub, which of them is which
@@ -21,12 +24,14 @@
 //! - `context`: what a thread owns while it records; claiming, reuse
 //! - `meter`: what recording costs, measured on some calls
 //! - `life`: whether we record at all; fork
-//! - `modules`: which objects are loaded; rules for their code
+//! - `modules`: which objects are loaded; rules for their code; `listing`: who says so
 //! - `exec`: going along into the next program; `follow`: into which
 #![cfg_attr(not(test), no_std)]
 
 extern crate alloc;
 
+#[cfg(grapnel_attached)]
+mod attached;
 mod cells;
 mod context;
 mod entry;
@@ -36,9 +41,14 @@ mod follow;
 mod heap;
 mod heaps;
 mod hooks;
+#[cfg(grapnel_attached)]
+mod install;
+#[cfg(not(grapnel_attached))]
 mod jumps;
 mod kept;
+mod ledger;
 mod life;
+mod listing;
 mod lock;
 mod mappings;
 mod meter;
@@ -52,6 +62,7 @@ mod session;
 mod shadow;
 mod slots;
 mod stack;
+#[cfg(not(grapnel_attached))]
 mod start;
 mod symbols;
 mod sys;

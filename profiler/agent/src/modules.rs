@@ -2,27 +2,24 @@
 //!
 //! The dynamic linker calls `_dl_debug_state`, which does nothing, each time before and after it changes its
 //! list: a place made for debuggers, and hooked here. In it, and only there and at the start, the list is read
-//! through `dl_iterate_phdr`: its lock is then either free or this thread's.
+//! (`listing`): the linker's lock is then either free or this thread's.
 //!
 //! # Safety
-//! [`STATE`] is used under [`life::PROCESS`] only. `dl_iterate_phdr` is never called with that lock held: its
-//! own lock may belong to a thread that waits for ours. The table is replaced before the linker returns from
+//! [`STATE`] is used under [`life::PROCESS`] only. The list is never read with that lock held: the
+//! linker's may belong to a thread that waits for ours. The table is replaced before the linker returns from
 //! unloading, so that no pc is resolved in an object that is gone; between unmapping and that moment only a
 //! stack whose words are not return addresses could lead there.
 
 use crate::entry::SavedRegisters;
+use crate::listing::{self, Listed};
 use crate::meter::setting_up;
 use crate::stack::on_own_stack;
 use crate::{families, heaps, life, operators, reported, session, slots, sys};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
-use core::ffi::{CStr, c_void};
-use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use grapnel_hook::{
-    module::{self, BuildId, Module as LoadedObject},
-    symbol,
-};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use grapnel_hook::module::{BuildId, Module as LoadedObject};
 use grapnel_trace::event::Module;
 use grapnel_trace::ring::Producer;
 use grapnel_trace::wire::{self, kind};
@@ -83,57 +80,6 @@ unsafe fn state<'a>(_held: &'a crate::lock::Guard<'_>) -> &'a mut State {
     })
 }
 
-/// An object as the dynamic linker lists it.
-struct Listed {
-    bias: u64,
-    path: Vec<u8>,
-    headers: Vec<ProgramHeader>,
-}
-
-fn listed() -> Vec<Listed> {
-    unsafe extern "C" fn one(info: *mut libc::dl_phdr_info, _: usize, list: *mut c_void) -> i32 {
-        // SAFETY: the linker passes a live description, whose program headers are mapped; `list` is ours.
-        unsafe {
-            let (info, list) = (&*info, &mut *list.cast::<Vec<Listed>>());
-            let mut headers = Vec::new();
-            if !info.dlpi_phdr.is_null() {
-                let raw = core::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum));
-                headers.extend(raw.iter().map(|header| ProgramHeader {
-                    p_type: header.p_type,
-                    p_flags: header.p_flags,
-                    p_offset: header.p_offset,
-                    p_vaddr: header.p_vaddr,
-                    p_paddr: header.p_paddr,
-                    p_filesz: header.p_filesz,
-                    p_memsz: header.p_memsz,
-                    p_align: header.p_align,
-                }));
-            }
-            let name = if info.dlpi_name.is_null() { c"" } else { CStr::from_ptr(info.dlpi_name) };
-            list.push(Listed { bias: info.dlpi_addr, path: name.to_bytes().to_vec(), headers });
-        }
-        0
-    }
-    let mut list: Vec<Listed> = Vec::new();
-    type Iterate = unsafe extern "C" fn(
-        Option<unsafe extern "C" fn(*mut libc::dl_phdr_info, usize, *mut c_void) -> i32>,
-        *mut c_void,
-    ) -> i32;
-    let iterate: Iterate = match ITERATE.load(Ordering::Relaxed) {
-        0 => libc::dl_iterate_phdr,
-        // SAFETY: the address of libc's function of that name and type.
-        address => unsafe {
-            core::mem::transmute::<*const (), Iterate>(core::ptr::with_exposed_provenance(address))
-        },
-    };
-    // SAFETY: `one` takes what the linker gives it, and the list that is passed here.
-    unsafe { iterate(Some(one), (&raw mut list).cast()) };
-    list
-}
-
-/// libc's `dl_iterate_phdr`: the program may have one of its own, by which the name would lead there.
-static ITERATE: AtomicUsize = AtomicUsize::new(0);
-
 /// Whether what is loaded from now on is looked through for operators of C++, and for pools that are reported.
 static FOLLOWED: AtomicBool = AtomicBool::new(false);
 
@@ -156,26 +102,15 @@ fn described(listed: &Listed) -> LoadedObject {
     }
 }
 
-/// Finds what the rest of this module calls. At the start.
-pub(crate) fn prepare() {
-    let Some(debug) = module::r_debug_of_this_process() else { return };
-    // SAFETY: the linker's own list, at rest: this is the only thread.
-    let modules = unsafe { module::loaded_modules(debug) };
-    let libc = modules.iter().find(|module| module.file_name() == b"libc.so.6");
-    if let Some(symbol) = libc.and_then(|libc| symbol::find(libc, b"dl_iterate_phdr")) {
-        ITERATE.store(symbol.addr, Ordering::Relaxed);
-    }
-}
-
 /// Bias, path and program headers of each loaded object. Only where the list is at rest, as [`update`].
 pub(crate) fn loaded() -> Vec<(u64, Vec<u8>, Vec<ProgramHeader>)> {
-    listed().into_iter().map(|listed| (listed.bias, listed.path, listed.headers)).collect()
+    listing::listed().into_iter().map(|listed| (listed.bias, listed.path, listed.headers)).collect()
 }
 
 /// Reads the linker's list and takes over what has changed. Called where the list is at rest: at the start, and
 /// from `_dl_debug_state`. What is new is told to the trace through `ring`, if this thread has one.
 pub(crate) fn update(mut ring: Option<&mut Producer<'static>>) {
-    let list = listed();
+    let list = listing::listed();
     let guard = life::PROCESS.lock();
     // SAFETY: PROCESS is held by `guard`.
     let state = unsafe { state(&guard) };

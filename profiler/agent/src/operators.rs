@@ -13,6 +13,7 @@ use crate::shadow::{self, Asked};
 use crate::slots::{self, What};
 use crate::{hooks, session};
 use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 use core::ptr;
@@ -171,6 +172,23 @@ fn own_code(module: &Module, range: &Range<usize>) -> Range<usize> {
 /// Hooks the operators that these objects export. None of their code runs meanwhile. Only under PROCESS, or in the only
 /// thread.
 pub(crate) fn install<'m>(modules: impl Iterator<Item = &'m Module>) {
+    for ready in prepare(modules) {
+        // SAFETY: the caller's promise.
+        unsafe { ready.commit() };
+    }
+}
+
+/// Hooks on the operators of an object, ready to go in.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    /// The object's.
+    name: String,
+    pub(crate) hooks: slots::Ready,
+}
+
+/// Prepares hooks on the operators that these objects export. Only under PROCESS, or in the only thread.
+pub(crate) fn prepare<'m>(modules: impl Iterator<Item = &'m Module>) -> Vec<Ready> {
+    let mut all = Vec::new();
     for module in modules {
         let found = exported(module);
         if found.is_empty() {
@@ -181,10 +199,29 @@ pub(crate) fn install<'m>(modules: impl Iterator<Item = &'m Module>) {
             (What::Operator(operator), range, code)
         };
         let found: Vec<_> = found.into_iter().map(what).collect();
-        if let Err(error) = slots::hook_all(&found) {
-            let name = module.file_name().escape_ascii();
-            let note = format!("new and delete of {name} are seen as malloc and free: {error}");
-            session::report_failure(failure::NOTE, note.as_bytes());
+        let name = format!("{}", module.file_name().escape_ascii());
+        match slots::prepare_all(&found) {
+            Ok(hooks) => all.extend(hooks.map(|hooks| Ready { name, hooks })),
+            Err(error) => not_hooked(&name, &error),
+        }
+    }
+    all
+}
+
+fn not_hooked(name: &str, error: &grapnel_hook::Error) {
+    let note = format!("new and delete of {name} are seen as malloc and free: {error}");
+    session::report_failure(failure::NOTE, note.as_bytes());
+}
+
+impl Ready {
+    /// Puts the hooks in.
+    ///
+    /// # Safety
+    /// Nobody runs the object's code meanwhile.
+    pub(crate) unsafe fn commit(self) {
+        // SAFETY: the caller's promise.
+        if let Err(error) = unsafe { self.hooks.commit() } {
+            not_hooked(&self.name, &error);
         }
     }
 }
@@ -213,7 +250,8 @@ fn exported(module: &Module) -> Vec<(Operator, Range<usize>)> {
         let options = Options { size: Some(symbol.size), ..Options::default() };
         let moves_call =
             || HookPlan::new(CodeAddr(symbol.addr as u64), options).is_ok_and(|plan| plan.moves_call());
-        if !operator.deletes && moves_call() {
+        // A patch that a call returns into takes a handler for traps, which nobody brings into a process that runs.
+        if (!operator.deletes || cfg!(grapnel_attached)) && moves_call() {
             continue;
         }
         let operator = Operator { own, ..operator };

@@ -12,6 +12,7 @@
 use crate::context::Context;
 use crate::entry::{SavedRegisters, rescued, stub};
 use crate::heaps;
+use crate::ledger;
 use crate::record::{self, enter};
 use crate::session;
 use alloc::vec::Vec;
@@ -216,7 +217,11 @@ fn described_slot(bytes: &[u8], alignment: u64) -> Option<(usize, i32)> {
 pub(crate) fn connect(bias: u64, headers: &[ProgramHeader]) {
     if let Some(slot) = slot(bias as usize, headers) {
         // SAFETY: a word in a segment of a loaded object that can be written, and that the header reserved for this.
-        unsafe { &*slot }.store((&raw const INTERFACE).cast_mut(), Ordering::Release);
+        let word = unsafe { &*slot };
+        let interface = (&raw const INTERFACE).cast_mut();
+        if ledger::word(slot.addr(), word.load(Ordering::Relaxed).addr(), interface.addr()) {
+            word.store(interface, Ordering::Release);
+        }
     }
 }
 

@@ -55,17 +55,62 @@ fn forget(block: Block) -> bool {
     is_noted
 }
 
+/// Lowers what is left of the thread's gap by a register, and leaves if that falls below 0.
+#[cfg(not(grapnel_attached))]
+macro_rules! lower {
+    ($register:literal) => {
+        concat!(
+            "mov r11, qword ptr [rip + grapnel_agent_tls@GOTTPOFF]\n",
+            "sub qword ptr fs:[r11 + {left}], ",
+            $register,
+            "\njs {stub}"
+        )
+    };
+}
+/// Where a thread's block has to be looked up, the stub's function lowers the gap.
+#[cfg(grapnel_attached)]
+macro_rules! lower {
+    ($register:literal) => {
+        "jmp {stub}"
+    };
+}
+
+/// As [`lower`], where R11 was put below the stack pointer and is to be as it was.
+#[cfg(not(grapnel_attached))]
+macro_rules! lower_beside {
+    ($register:literal) => {
+        concat!(
+            "mov r11, qword ptr [rip + grapnel_agent_tls@GOTTPOFF]\n",
+            "sub qword ptr fs:[r11 + {left}], ",
+            $register,
+            "\nmov r11, [rsp - 8]\njs {stub}"
+        )
+    };
+}
+#[cfg(grapnel_attached)]
+macro_rules! lower_beside {
+    ($register:literal) => {
+        "jmp {stub}"
+    };
+}
+
+/// The mean by which an allocation is to be recorded that came by a quick beginning, if it is.
+#[inline(always)]
+fn chosen(size: usize) -> Option<u64> {
+    if cfg!(grapnel_attached) { sampling::passes(size) } else { sampling::passed() }
+}
+
 const LEFT: usize = offset_of!(Tls, sampling) + offset_of!(Sampling, left);
 
 /// Defines the quick beginning `$quick` of a hook: `$instructions` leave by `js` or `jne` to `$stub`, or go on to the
 /// original.
 macro_rules! quick {
-    ($quick:ident, $stub:ident, $function:ident, $($instructions:literal),+) => {
+    ($quick:ident, $stub:ident, $function:ident, $($instructions:expr),+) => {
         unsafe extern "C" {
             fn $quick();
         }
         core::arch::global_asm!(
-            ".text",
+            $crate::entry::stub_section!(),
             ".balign 16",
             concat!(".globl ", stringify!($quick)),
             concat!(".hidden ", stringify!($quick)),
@@ -78,6 +123,7 @@ macro_rules! quick {
             "jmp qword ptr [rip + {originals} + {function}]",
             ".cfi_endproc",
             concat!(".size ", stringify!($quick), ", . - ", stringify!($quick)),
+            ".text",
             "/* {filter} {left} {stub} */",
             originals = sym ORIGINALS,
             function = const size_of::<usize>() * Function::$function as usize,
@@ -88,14 +134,7 @@ macro_rules! quick {
     };
 }
 
-quick!(
-    grapnel_agent_quick_malloc,
-    grapnel_agent_sampled_malloc,
-    Malloc,
-    "mov r11, qword ptr [rip + grapnel_agent_tls@GOTTPOFF]",
-    "sub qword ptr fs:[r11 + {left}], rdi",
-    "js {stub}"
-);
+quick!(grapnel_agent_quick_malloc, grapnel_agent_sampled_malloc, Malloc, lower!("rdi"));
 quick!(
     grapnel_agent_quick_calloc,
     grapnel_agent_sampled_calloc,
@@ -104,9 +143,7 @@ quick!(
     "mul rsi",
     // A product that overflows gives no block.
     "jc 9f",
-    "mov r11, qword ptr [rip + grapnel_agent_tls@GOTTPOFF]",
-    "sub qword ptr fs:[r11 + {left}], rax",
-    "js {stub}"
+    lower!("rax")
 );
 quick!(
     grapnel_agent_quick_free,
@@ -134,9 +171,7 @@ quick!(
     "lea rax, [rip + {filter}]",
     "cmp byte ptr [rax + r11], 0",
     "jne {stub}",
-    "mov r11, qword ptr [rip + grapnel_agent_tls@GOTTPOFF]",
-    "sub qword ptr fs:[r11 + {left}], rsi",
-    "js {stub}"
+    lower!("rsi")
 );
 
 // The same of functions that may lie beside their callers: no register is changed that the function may leave as it is.
@@ -146,10 +181,7 @@ quick!(
     grapnel_agent_sampled_beside_malloc,
     Malloc,
     "mov [rsp - 8], r11",
-    "mov r11, qword ptr [rip + grapnel_agent_tls@GOTTPOFF]",
-    "sub qword ptr fs:[r11 + {left}], rdi",
-    "mov r11, [rsp - 8]",
-    "js {stub}"
+    lower_beside!("rdi")
 );
 quick!(
     grapnel_agent_quick_beside_calloc,
@@ -159,10 +191,7 @@ quick!(
     "imul rax, rsi",
     "jo 9f",
     "mov [rsp - 8], r11",
-    "mov r11, qword ptr [rip + grapnel_agent_tls@GOTTPOFF]",
-    "sub qword ptr fs:[r11 + {left}], rax",
-    "mov r11, [rsp - 8]",
-    "js {stub}"
+    lower_beside!("rax")
 );
 quick!(
     grapnel_agent_quick_beside_free,
@@ -195,10 +224,7 @@ quick!(
     "cmp byte ptr [rax + r11], 0",
     "mov r11, [rsp - 8]",
     "jne {stub}",
-    "mov r11, qword ptr [rip + grapnel_agent_tls@GOTTPOFF]",
-    "sub qword ptr fs:[r11 + {left}], rsi",
-    "mov r11, [rsp - 8]",
-    "js {stub}"
+    lower_beside!("rsi")
 );
 
 /// A block was given out; `mean` if it is to be recorded. `result`: what the function returns.
@@ -234,7 +260,7 @@ fn told(saved: Saved<'_>, function: usize, result: Block, tell: impl FnOnce(&mut
 
 stub!(grapnel_agent_sampled_malloc, malloc, "rsi", beside grapnel_agent_sampled_beside_malloc);
 unsafe extern "C" fn malloc(size: usize, saved: Saved<'_>) -> Block {
-    let mean = sampling::passed();
+    let mean = chosen(size);
     // SAFETY: the caller's call, passed on.
     let block = unsafe { original_as::<unsafe extern "C" fn(usize) -> Block>(Function::Malloc)(size) };
     given(saved, block, size, Source::Malloc, 0, mean, block);
@@ -243,7 +269,7 @@ unsafe extern "C" fn malloc(size: usize, saved: Saved<'_>) -> Block {
 
 stub!(grapnel_agent_sampled_calloc, calloc, "rdx", beside grapnel_agent_sampled_beside_calloc);
 unsafe extern "C" fn calloc(count: usize, size: usize, saved: Saved<'_>) -> Block {
-    let mean = sampling::passed();
+    let mean = chosen(count.wrapping_mul(size));
     // SAFETY: the function's own type.
     let call = unsafe { original_as::<unsafe extern "C" fn(usize, usize) -> Block>(Function::Calloc) };
     // SAFETY: the caller's call, passed on.

@@ -41,11 +41,16 @@ pub(crate) fn segment() -> Option<&'static SegmentHeader> {
 }
 
 /// Maps the header of the session at `path`. False when it is not there or not of our kind.
+#[cfg(not(grapnel_attached))]
 pub(crate) fn open(path: &CStr) -> bool {
     let Ok(fd) = sys::open(path, libc::O_RDWR) else { return false };
     let address = sys::map_file(fd, HEADER_BYTES as usize, 0);
     sys::close(fd);
-    let Some(address) = address else { return false };
+    address.is_some_and(adopt)
+}
+
+/// Takes the header of a session that is mapped at `address`. False when it is not of our kind.
+pub(crate) fn adopt(address: *mut u8) -> bool {
     HEADER.store(address.cast(), Ordering::Release);
     header().is_some_and(|header| {
         header.magic.load(Ordering::Acquire) == MAGIC && header.layout.load(Ordering::Relaxed) == LAYOUT
@@ -84,15 +89,15 @@ fn map_next_segment() -> Option<*mut u8> {
     }
     let offset = HEADER_BYTES + u64::from(index) * header.segment_stride.load(Ordering::Relaxed);
     let mut path = [0; SESSION_PATH_BYTES];
-    let path = CStr::from_bytes_until_nul(header.session_path.get(&mut path)).ok()?;
-    let address = match sys::open(path, libc::O_RDWR) {
-        Ok(fd) => {
+    let path = CStr::from_bytes_until_nul(header.session_path.get(&mut path)).ok();
+    let address = match path.and_then(|path| sys::open(path, libc::O_RDWR).ok()) {
+        Some(fd) => {
             let address = sys::map_file(fd, len, offset);
             sys::close(fd);
             address
         }
-        // No /proc here, or no descriptors left.
-        Err(_) => sys::map_again(HEADER.load(Ordering::Relaxed).cast(), offset, len),
+        // No path that leads there from here, no /proc, or no descriptors left.
+        None => sys::map_again(HEADER.load(Ordering::Relaxed).cast(), offset, len),
     }?;
     // A core dump of the target is the target's.
     let _ = sys::advise(address, len, libc::MADV_DONTDUMP);

@@ -10,16 +10,16 @@
 //! object of its function is gone. The stub keeps to the System V ABI on both sides, for functions of up to six whole
 //! arguments whose result is in RAX.
 
-use crate::entry::{SavedRegisters, push_saved};
+use crate::entry::{SavedRegisters, push_saved, stub_returned, stub_section};
 use crate::families::{self, Role};
 use crate::kept::{bring_back, keep};
 use crate::operators::{self, Operator};
-use crate::tls;
+use crate::{ledger, tls};
 use alloc::vec::Vec;
 use core::ops::Range;
 use core::ptr;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
-use grapnel_hook::{HookId, Liveness, Transaction};
+use grapnel_hook::{HookId, Liveness, Prepared, Transaction};
 
 /// How many functions can be hooked in this way.
 pub(crate) const SLOTS: usize = 512;
@@ -103,7 +103,7 @@ const THUNK: usize = 16;
 
 // The stubs' frames have the slot's number where the stack pointer is when the call is made: a [`Frame`].
 core::arch::global_asm!(
-    ".text",
+    stub_section!(),
     ".balign 16",
     "grapnel_agent_slot:",
     ".cfi_startproc",
@@ -145,6 +145,7 @@ core::arch::global_asm!(
     "mov rdx, [rsp]",
     "mov rcx, rbx",
     "call {after}",
+    stub_returned!(),
     "mov rbx, [rsp + 80]",
     ".cfi_restore rbx",
     "add rsp, 120",
@@ -196,6 +197,7 @@ core::arch::global_asm!(
     "mov rdx, [rsp]",
     "mov rcx, rbx",
     "call {after}",
+    stub_returned!(),
     bring_back!(),
     "mov rbx, [rsp + 368]",
     ".cfi_restore rbx",
@@ -223,6 +225,7 @@ core::arch::global_asm!(
     ".endr",
     ".cfi_endproc",
     ".size grapnel_agent_beside_thunks, . - grapnel_agent_beside_thunks",
+    ".text",
     slots = const SLOTS,
     before = sym before,
     after = sym after,
@@ -362,17 +365,27 @@ fn give_back(number: usize) {
     TABLE[number].target.store(0, Ordering::Relaxed);
 }
 
-/// Hooks all of these functions or none: what they are, where they lie, the code whose calls are their own. Were some left
-/// out, blocks would seem to be given back in the wrong way. None of their code runs meanwhile. Only under PROCESS, or in
-/// the only thread.
-pub(crate) fn hook_all(found: &[(What, Range<usize>, Range<usize>)]) -> Result<(), grapnel_hook::Error> {
+/// Hooks on functions with slots, ready to go in.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    prepared: Prepared<'static>,
+    #[cfg(grapnel_attached)]
+    hooks: usize,
+}
+
+/// Prepares hooks on all of these functions or none: what they are, where they lie, the code whose calls are their own. Were
+/// some left out, blocks would seem to be given back in the wrong way. Only under PROCESS, or in the only thread.
+pub(crate) fn prepare_all(
+    found: &[(What, Range<usize>, Range<usize>)],
+) -> Result<Option<Ready>, grapnel_hook::Error> {
     let mut transaction = Transaction::new();
     let mut taken: Vec<(usize, HookId)> = Vec::new();
     let give_back_all = |taken: &[(usize, HookId)]| taken.iter().for_each(|&(number, _)| give_back(number));
     for (what, range, code) in found {
-        let Some((number, thunk)) = take(range.start, *what, code) else {
+        let Some((number, thunk)) = take(range.start, *what, code).filter(|_| ledger::has_room(found.len()))
+        else {
             give_back_all(&taken);
-            return Ok(());
+            return Ok(None);
         };
         let target: *const () = ptr::with_exposed_provenance(range.start);
         taken.push((number, transaction.replace_sized(target, range.len(), thunk)));
@@ -387,19 +400,53 @@ pub(crate) fn hook_all(found: &[(What, Range<usize>, Range<usize>)]) -> Result<(
             }
         }
     }
-    // SAFETY: the targets are functions of an object whose code nobody runs yet: the process has one thread, or the object
-    // is being loaded. The stub has their ABI. When the object goes, its slots are given back.
-    let hooks = unsafe { prepared.commit(Liveness::SingleThreaded) };
-    let mut error = None;
-    for hook in hooks {
-        match hook {
-            // For as long as the object is loaded.
-            Ok(hook) => core::mem::forget(hook),
-            Err(failed) => error = Some(failed),
-        }
+    if !ledger::keeps(&prepared) {
+        give_back_all(&taken);
+        return Ok(None);
     }
-    // The slots stay: some of the hooks are in.
-    error.map_or(Ok(()), Err)
+    Ok(Some(Ready {
+        prepared,
+        #[cfg(grapnel_attached)]
+        hooks: found.len(),
+    }))
+}
+
+/// Hooks all of these functions or none, as [`prepare_all`] has them. None of their code runs meanwhile.
+pub(crate) fn hook_all(found: &[(What, Range<usize>, Range<usize>)]) -> Result<(), grapnel_hook::Error> {
+    // SAFETY: the targets are functions of an object whose code nobody runs yet: the process has one thread, or the object
+    // is being loaded.
+    prepare_all(found)?.map_or(Ok(()), |ready| unsafe { ready.commit() })
+}
+
+impl Ready {
+    /// How many functions will be hooked.
+    #[cfg(grapnel_attached)]
+    pub(crate) fn hooks(&self) -> usize {
+        self.hooks
+    }
+
+    /// Puts the hooks in.
+    ///
+    /// # Safety
+    /// Nobody runs the functions' code meanwhile.
+    pub(crate) unsafe fn commit(self) -> Result<(), grapnel_hook::Error> {
+        let mut error = None;
+        // SAFETY: the stub has the functions' ABI. When the object goes, its slots are given back. The rest is the caller's
+        // promise.
+        let hooks = unsafe { self.prepared.commit(Liveness::SingleThreaded) };
+        for hook in hooks {
+            match hook {
+                Ok(hook) => {
+                    ledger::changed(&hook);
+                    // For as long as the object is loaded.
+                    core::mem::forget(hook);
+                }
+                Err(failed) => error = Some(failed),
+            }
+        }
+        // The slots stay: some of the hooks are in.
+        error.map_or(Ok(()), Err)
+    }
 }
 
 /// Gives back the slots of functions at these addresses, where nothing is loaded any more.

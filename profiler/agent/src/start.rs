@@ -8,8 +8,8 @@ use crate::entry::{SavedRegisters, rescued, stub};
 use crate::hooks::{self, Function, ORIGINALS};
 use crate::lock::Quiet;
 use crate::{
-    context, exec, families, jumps, life, mappings, meter, modules, operators, reported, sampled, sampling,
-    session, stack, sys,
+    context, exec, families, jumps, life, listing, mappings, meter, modules, operators, reported, sampled,
+    sampling, session, stack, sys,
 };
 use alloc::format;
 use alloc::string::String;
@@ -65,7 +65,7 @@ unsafe fn begin(count: c_int, arguments: *const *const c_char, environment: *mut
     if header.flags.load(Ordering::Relaxed) & session_flags::OFF != 0 {
         return session::announce(segment, segment_state::READY);
     }
-    modules::prepare();
+    listing::prepare();
     modules::update(None);
     if !life::prepare() || !stack::prepare() {
         return session::report_failure(failure::MEMORY, b"no memory, or a kernel older than 4.14");

@@ -4,6 +4,7 @@
 //! Each wrapper passes the kernel pointers to live memory of the right size; a mapping that is returned is
 //! new and nobody else's.
 
+use crate::ledger;
 use core::ffi::CStr;
 use core::ptr;
 use syscalls::{Errno, Sysno, syscall};
@@ -16,7 +17,17 @@ pub(crate) fn map_anonymous(len: usize) -> Option<*mut u8> {
     // SAFETY: a new mapping at an address of the kernel's choice touches no other memory.
     let address =
         unsafe { syscall!(Sysno::mmap, 0, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1isize, 0) };
-    address.ok().map(ptr::with_exposed_provenance_mut)
+    kept(address.ok()?, len)
+}
+
+/// A mapping that was just made, if it could be noted.
+fn kept(address: usize, len: usize) -> Option<*mut u8> {
+    if !ledger::mapped(address, len) {
+        // SAFETY: nobody knows of the mapping yet.
+        let _ = unsafe { syscall!(Sysno::munmap, address, len) };
+        return None;
+    }
+    Some(ptr::with_exposed_provenance_mut(address))
 }
 
 /// Shared memory of a file.
@@ -25,7 +36,7 @@ pub(crate) fn map_file(fd: i32, len: usize, offset: u64) -> Option<*mut u8> {
     // SAFETY: as in `map_anonymous`.
     let address =
         unsafe { syscall!(Sysno::mmap, 0, len, libc::PROT_READ | libc::PROT_WRITE, flags, fd, offset) };
-    address.ok().map(ptr::with_exposed_provenance_mut)
+    kept(address.ok()?, len)
 }
 
 /// A second view of shared memory that is mapped at `of`: `skip` bytes behind it in its file, `len` bytes. For
@@ -36,7 +47,7 @@ pub(crate) fn map_again(of: *mut u8, skip: u64, len: usize) -> Option<*mut u8> {
     let start = unsafe { syscall!(Sysno::mremap, of, 0, skip + len, libc::MREMAP_MAYMOVE) }.ok()?;
     // SAFETY: the front of the mapping that was just made, which nobody uses.
     let _ = unsafe { syscall!(Sysno::munmap, start, skip) };
-    Some(ptr::with_exposed_provenance_mut(start + skip))
+    kept(start + skip, len)
 }
 
 /// Where the program's break is.
@@ -58,7 +69,11 @@ pub(crate) fn segment_size(id: i32) -> Option<usize> {
 pub(crate) fn move_over(from: *mut u8, len: usize, to: *mut u8) -> bool {
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
     // SAFETY: callers pass two mappings of ours, of the same length and use.
-    unsafe { syscall!(Sysno::mremap, from, len, len, flags, to) }.is_ok()
+    let moved = unsafe { syscall!(Sysno::mremap, from, len, len, flags, to) }.is_ok();
+    if moved {
+        ledger::unmapped(from.addr(), len);
+    }
+    moved
 }
 
 /// The inode of this process's namespace of process ids, or 0.
@@ -84,7 +99,10 @@ pub(crate) fn open_regular(path: &CStr) -> Result<i32, Errno> {
 
 pub(crate) fn unmap(address: *mut u8, len: usize) {
     // SAFETY: callers pass a whole mapping of ours that nothing refers to.
-    let _ = unsafe { syscall!(Sysno::munmap, address, len) };
+    let gone = unsafe { syscall!(Sysno::munmap, address, len) };
+    if gone.is_ok() {
+        ledger::unmapped(address.addr(), len);
+    }
 }
 
 pub(crate) fn advise(address: *mut u8, len: usize, advice: i32) -> Result<usize, Errno> {
@@ -237,5 +255,14 @@ pub(crate) fn abort() -> ! {
         let _ = unsafe { syscall!(Sysno::kill, process_id(), libc::SIGABRT) };
         // SAFETY: as above, for a process that blocks or handles the first.
         let _ = unsafe { syscall!(Sysno::exit_group, 134) };
+    }
+}
+
+/// Ends the calling thread, and nothing else.
+#[cfg(grapnel_attached)]
+pub(crate) fn exit_thread() -> ! {
+    loop {
+        // SAFETY: the thread is the agent's own, and nobody waits for what is on its stack.
+        let _ = unsafe { syscall!(Sysno::exit, 0) };
     }
 }

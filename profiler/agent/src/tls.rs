@@ -1,16 +1,25 @@
-//! Thread-local state: initial-exec, zero in each new thread, without a destructor.
+//! Thread-local state: zero in each new thread, without a destructor.
 //!
-//! `thread_local!` would call `__tls_get_addr`, which may allocate; a variable in `.tbss` reached through its
-//! offset from the thread pointer never does.
+//! Where it lies depends on how the agent came into the process: `tls/preloaded.rs` for one that the dynamic linker
+//! loaded, `tls/attached.rs` for one that was put into a process that runs.
 //!
 //! # Safety
 //! [`get`] returns this thread's own block. Only the thread itself uses it (its signal handlers included), so
 //! `Cell`s suffice, and the pointer is not kept beyond a call.
 
+#[cfg(grapnel_attached)]
+pub(crate) mod attached;
+#[cfg(not(grapnel_attached))]
+mod preloaded;
+
+#[cfg(grapnel_attached)]
+pub(crate) use attached::get;
+#[cfg(not(grapnel_attached))]
+pub(crate) use preloaded::get;
+
 use crate::context::Context;
 use crate::entry::SavedRegisters;
 use core::cell::Cell;
-use core::ptr;
 
 /// How many recordings of one thread may be inside one another: one, and one by a signal handler in its middle.
 pub(crate) const LEVELS: usize = 2;
@@ -60,34 +69,3 @@ pub(crate) struct Tls {
 }
 
 const _: () = assert!(size_of::<Tls>() == 192);
-
-#[cfg(target_arch = "x86_64")]
-core::arch::global_asm!(
-    ".section .tbss.grapnel_agent_tls,\"awT\",@nobits",
-    ".balign 64",
-    ".globl grapnel_agent_tls",
-    ".hidden grapnel_agent_tls",
-    ".type grapnel_agent_tls,@object",
-    ".size grapnel_agent_tls,192",
-    "grapnel_agent_tls:",
-    ".zero 192",
-    ".text",
-);
-
-/// This thread's block.
-#[inline(always)]
-pub(crate) fn get() -> &'static Tls {
-    let address: usize;
-    // SAFETY: reads the thread pointer and the variable's offset from it, which the loader filled in. Both are the same
-    // as long as the thread lives, so that memory is none of the compiler's concern: one look per call is enough.
-    unsafe {
-        core::arch::asm!(
-            "mov {address}, qword ptr [rip + grapnel_agent_tls@GOTTPOFF]",
-            "add {address}, qword ptr fs:[0]",
-            address = out(reg) address,
-            options(pure, nomem, nostack),
-        );
-    }
-    // SAFETY: the block is 192 zeroed bytes of this thread, aligned to 64, and lives as long as the thread.
-    unsafe { &*ptr::with_exposed_provenance::<Tls>(address) }
-}

@@ -46,6 +46,8 @@ pub(crate) struct Orders {
     pub(crate) program_exit: Mutex<Option<(Exit, u64)>>,
     /// Nothing more is to be waited for.
     pub(crate) over: AtomicBool,
+    /// The agent was taken out of all processes: what they do from now on is not to be recorded.
+    pub(crate) detached: AtomicBool,
     /// What clients ask for.
     pub(crate) desk: Arc<Desk>,
     /// Where snapshots go that nobody waits for.
@@ -91,7 +93,7 @@ impl<'a> Drain<'a> {
         session: &'a Session,
         progress: &'a Progress,
         orders: &'a Orders,
-        program: u32,
+        program: ProcessId,
         output: File,
         path: PathBuf,
         totals: bool,
@@ -101,7 +103,7 @@ impl<'a> Drain<'a> {
             progress,
             orders,
             totals,
-            program: ProcessId::ours(program),
+            program,
             output: Some(output),
             path,
             seen: 0,
@@ -150,7 +152,8 @@ impl<'a> Drain<'a> {
     /// Ends what still runs.
     fn stop(mut self, refused: Option<String>) -> Outcome {
         let header = self.session.header();
-        let running = self.active.len();
+        let detached = self.orders.detached.load(Ordering::Acquire);
+        let running = if detached { 0 } else { self.active.len() };
         header.stopped.store(1, Ordering::SeqCst);
         if running != 0 {
             // Whoever was in the middle of an event finishes it.

@@ -34,13 +34,18 @@ impl ProcessId {
         self.pid
     }
 
+    /// The process that is called `pid` in a namespace.
+    pub(crate) fn in_namespace(namespace: u64, pid: u32) -> Self {
+        Self { namespace, pid }
+    }
+
     pub(super) fn is_ours(self) -> bool {
         self.namespace == own_namespace()
     }
 }
 
 /// The bytes of a text in shared memory.
-pub(super) fn text(text: &Text) -> Vec<u8> {
+pub(crate) fn text(text: &Text) -> Vec<u8> {
     let mut buffer = [0; TEXT_BYTES];
     text.get(&mut buffer).to_vec()
 }

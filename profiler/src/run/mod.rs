@@ -1,23 +1,23 @@
 //! `grapnel run`: starts a program with the agent in it and writes down what it allocates.
 
-mod agent_file;
+pub(crate) mod agent_file;
 mod clock;
-mod drain;
-mod identity;
-mod limits;
+pub(crate) mod drain;
+pub(crate) mod identity;
+pub(crate) mod limits;
 mod merge;
 mod meter;
 mod output;
-mod process;
+pub(crate) mod process;
 mod program;
-mod progress;
+pub(crate) mod progress;
 mod queue;
 mod recording;
-mod shared;
-mod signals;
+pub(crate) mod shared;
+pub(crate) mod signals;
 mod snapshots;
-mod spawn;
-mod summary;
+pub(crate) mod spawn;
+pub(crate) mod summary;
 mod trace_file;
 mod wait;
 
@@ -28,6 +28,7 @@ use clap::Args;
 use drain::{Drain, Orders, Outcome, Progress};
 use grapnel_trace::Exit;
 use grapnel_trace::shared::session_flags;
+use identity::ProcessId;
 use limits::{Limits, explain};
 use program::{Program, ProgramError};
 use shared::Session;
@@ -39,6 +40,7 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
+use summary::End;
 
 /// Exit status when grapnel itself fails before PROGRAM starts, as `env` and `timeout` have it.
 const OWN_FAILURE: u8 = 125;
@@ -216,7 +218,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, RunError> {
     }
     let (status, outcome) = recorded?;
     let exit = process::exit_of(status);
-    summary::print(args.quiet, &path, &name, pid as u32, exit, &outcome);
+    summary::print(args.quiet, &path, &name, pid as u32, End::Exit(exit), &outcome);
     match exit {
         Exit::Code(code) => Ok(ExitCode::from(code as u8)),
         Exit::Signal(signal) => signals::die_by(signal),
@@ -238,7 +240,8 @@ fn record(
     std::thread::scope(|scope| {
         let (owned_send, owned) = std::sync::mpsc::channel();
         let totals = !args.quiet || args.serve.is_wanted() || args.snapshots.need_totals();
-        let drain = Drain::new(session, progress, orders, pid as u32, output, path.to_owned(), totals);
+        let id = ProcessId::ours(pid as u32);
+        let drain = Drain::new(session, progress, orders, id, output, path.to_owned(), totals);
         let drain = std::thread::Builder::new().name("drain".into()).spawn_scoped(scope, move || {
             let _ = owned_send.send(session.own());
             drain.run()

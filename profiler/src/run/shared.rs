@@ -47,6 +47,17 @@ impl Session {
         sampling: Option<Sampling>,
     ) -> io::Result<Self> {
         let memory = memory_file(c"grapnel-session", libc::MFD_ALLOW_SEALING)?;
+        Self::in_memory(memory, agent_path, flags, max_frames, sampling)
+    }
+
+    /// The same in a memory file that is there, and that nobody else has touched.
+    pub(crate) fn in_memory(
+        memory: MemoryFile,
+        agent_path: &str,
+        flags: u32,
+        max_frames: u32,
+        sampling: Option<Sampling>,
+    ) -> io::Result<Self> {
         memory.file.set_len(HEADER_BYTES + u64::from(LIMIT) * STRIDE)?;
         // A target could cut it off below our feet.
         seal(&memory.file, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW)?;
@@ -76,6 +87,12 @@ impl Session {
     pub(crate) fn header(&self) -> &SessionHeader {
         // SAFETY: HEADER_BYTES are mapped, page-aligned, and hold the header.
         unsafe { &*self.map.as_ptr().cast() }
+    }
+
+    /// The number by which the memory is known in `/proc/PID/maps`.
+    pub(crate) fn inode(&self) -> u64 {
+        use std::os::unix::fs::MetadataExt;
+        self.memory.file.metadata().map_or(0, |metadata| metadata.ino())
     }
 
     /// The state of the segment of this number, without mapping it.

@@ -10,8 +10,23 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::Path;
 
+/// How a recording came to its end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum End {
+    /// The program ended.
+    Exit(Exit),
+    /// It ended, and how isn't known.
+    Ended,
+    /// The agent was taken out of it.
+    Detached,
+    /// Somebody else took it out.
+    Taken,
+    /// It has become another program, which isn't recorded.
+    Exec,
+}
+
 /// Prints the summary to stderr; with `quiet` only what went wrong.
-pub(crate) fn print(quiet: bool, path: &Path, program: &OsStr, pid: u32, exit: Exit, outcome: &Outcome) {
+pub(crate) fn print(quiet: bool, path: &Path, program: &OsStr, pid: u32, end: End, outcome: &Outcome) {
     let mut text = String::new();
     for problem in problems(path, outcome) {
         let _ = writeln!(text, "grapnel: {problem}");
@@ -23,7 +38,7 @@ pub(crate) fn print(quiet: bool, path: &Path, program: &OsStr, pid: u32, exit: E
     }
     let own = outcome.recordings.iter().find(|recording| recording.path == path);
     if let Some(own) = own.filter(|_| !quiet) {
-        summarise(&mut text, program, pid, exit, own, outcome);
+        summarise(&mut text, program, pid, end, own, outcome);
     }
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
@@ -43,7 +58,7 @@ fn problems(path: &Path, outcome: &Outcome) -> Vec<String> {
     problems
 }
 
-fn summarise(text: &mut String, program: &OsStr, pid: u32, exit: Exit, own: &Finished, outcome: &Outcome) {
+fn summarise(text: &mut String, program: &OsStr, pid: u32, end: End, own: &Finished, outcome: &Outcome) {
     let totals = &own.totals;
     let command: Vec<_> =
         own.command.iter().map(|word| quoted(&String::from_utf8_lossy(word)).into_owned()).collect();
@@ -52,9 +67,12 @@ fn summarise(text: &mut String, program: &OsStr, pid: u32, exit: Exit, own: &Fin
     if command.chars().count() > 60 {
         command = command.chars().take(59).chain(['…']).collect();
     }
-    let ended = match exit {
-        Exit::Code(code) => format!("exited with status {code}"),
-        Exit::Signal(signal) => format!("was killed by signal {signal}"),
+    let ended = match end {
+        End::Exit(Exit::Code(code)) => format!("exited with status {code}"),
+        End::Exit(Exit::Signal(signal)) => format!("was killed by signal {signal}"),
+        End::Ended => "ended".into(),
+        End::Detached | End::Taken => "was recorded and goes on,".into(),
+        End::Exec => "became another program".into(),
     };
     let events = match own.sampled {
         true => own.events,

@@ -6,7 +6,8 @@
 //! - [`event`]: the records of a trace file, in one order for all threads, compact and compressed
 //!   ([`block`], [`encode`], [`decode`], and with the feature `file` [`writer`] and [`reader`]).
 //!
-//! The drain, in the command, turns the first into the second.
+//! The drain, in the command, turns the first into the second. [`attached`] is what else the command and an agent tell
+//! each other that was put into a running process.
 #![cfg_attr(not(any(test, feature = "file")), no_std)]
 #![forbid(unsafe_code)]
 
@@ -16,6 +17,7 @@ extern crate alloc;
 mod atomic {
     pub(crate) use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 }
+pub mod attached;
 pub mod block;
 mod columns;
 pub mod decode;

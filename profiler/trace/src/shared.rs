@@ -115,7 +115,9 @@ pub struct SessionHeader {
     pub sample_seed: AtomicU64,
     /// Not zero: the mean is adapted so that records take so many millionths of a thread's time.
     pub budget_millionths: AtomicU64,
-    _pad1: [AtomicU64; 3],
+    /// Where in each target the agent's ledger lies ([`crate::attached`]), of a session that was attached; else 0.
+    pub ledger: AtomicU64,
+    _pad1: [AtomicU64; 2],
     /// The path under which targets find the agent.
     pub agent_path: Text,
     /// The path under which targets find this session.

@@ -1,0 +1,90 @@
+//! What the agent maps and changes in a process that it was put into while it ran: noted, for the command to undo.
+//!
+//! An agent that was loaded at the start stays, and notes nothing.
+
+#[cfg(grapnel_attached)]
+pub(crate) use attached::{LEDGER, changed, has_room, keeps, mapped, unmapped, word};
+#[cfg(not(grapnel_attached))]
+pub(crate) use preloaded::{changed, has_room, keeps, mapped, unmapped, word};
+
+#[cfg(grapnel_attached)]
+mod attached {
+    use grapnel_hook::{Hook, Prepared};
+    use grapnel_trace::attached::Ledger;
+
+    /// Read and written by the command, which finds it by its name.
+    #[unsafe(export_name = "grapnel_agent_ledger")]
+    pub(crate) static LEDGER: Ledger = Ledger::new();
+
+    /// Memory was mapped. False: it can't be noted, and must go again.
+    pub(crate) fn mapped(start: usize, len: usize) -> bool {
+        LEDGER.add(start as u64, len as u64)
+    }
+
+    /// Memory, or a part of it, was unmapped.
+    pub(crate) fn unmapped(start: usize, len: usize) {
+        LEDGER.remove(start as u64, len as u64);
+    }
+
+    /// Whether so many functions can be hooked, with what each may change.
+    pub(crate) fn has_room(hooks: usize) -> bool {
+        LEDGER.room() >= 2 * hooks
+    }
+
+    /// The memory that was made for hooks' code. False: it can't be noted, and they must not go in.
+    pub(crate) fn keeps(prepared: &Prepared<'_>) -> bool {
+        prepared.regions().all(|(region, _)| mapped(region.start, region.len()))
+    }
+
+    /// A function was hooked.
+    pub(crate) fn changed(hook: &Hook) {
+        let code = hook.displaced().0;
+        for (index, (at, old, new)) in hook.edits().rev().enumerate() {
+            // Those of the patch itself; nobody runs the padding.
+            let ways = hook.pc_map().iter().filter(|_| index == 0);
+            LEDGER.change(at.0, old.as_slice(), new.as_slice(), code, ways);
+        }
+    }
+
+    /// A word of the program's is about to get a value.
+    pub(crate) fn word(at: usize, old: usize, new: usize) -> bool {
+        LEDGER.change(at as u64, &old.to_ne_bytes(), &new.to_ne_bytes(), 0, core::iter::empty())
+    }
+}
+
+#[cfg(not(grapnel_attached))]
+mod preloaded {
+    use grapnel_hook::{Hook, Prepared};
+
+    /// Nothing is noted.
+    #[inline(always)]
+    pub(crate) fn mapped(_start: usize, _len: usize) -> bool {
+        true
+    }
+
+    /// Nothing is noted.
+    #[inline(always)]
+    pub(crate) fn unmapped(_start: usize, _len: usize) {}
+
+    /// Nothing is noted.
+    #[inline(always)]
+    pub(crate) fn has_room(_hooks: usize) -> bool {
+        true
+    }
+
+    /// Nothing is noted.
+    #[inline(always)]
+    pub(crate) fn keeps(_prepared: &Prepared<'_>) -> bool {
+        true
+    }
+
+    /// Nothing is noted.
+    #[inline(always)]
+    pub(crate) fn changed(_hook: &Hook) {}
+
+    /// Nothing is noted.
+    #[inline(always)]
+    pub(crate) fn word(_at: usize, _old: usize, _new: usize) -> bool {
+        true
+    }
+}

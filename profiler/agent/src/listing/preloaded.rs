@@ -1,0 +1,67 @@
+//! Through `dl_iterate_phdr`.
+//!
+//! # Safety
+//! It is called where its lock is free or this thread's.
+
+use super::Listed;
+use alloc::vec::Vec;
+use core::ffi::{CStr, c_void};
+use core::sync::atomic::{AtomicUsize, Ordering};
+use grapnel_hook::{module, symbol};
+use grapnel_unwind::ProgramHeader;
+
+/// The objects, where the list is at rest.
+pub(crate) fn listed() -> Vec<Listed> {
+    unsafe extern "C" fn one(info: *mut libc::dl_phdr_info, _: usize, list: *mut c_void) -> i32 {
+        // SAFETY: the linker passes a live description, whose program headers are mapped; `list` is ours.
+        unsafe {
+            let (info, list) = (&*info, &mut *list.cast::<Vec<Listed>>());
+            let mut headers = Vec::new();
+            if !info.dlpi_phdr.is_null() {
+                let raw = core::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum));
+                headers.extend(raw.iter().map(|header| ProgramHeader {
+                    p_type: header.p_type,
+                    p_flags: header.p_flags,
+                    p_offset: header.p_offset,
+                    p_vaddr: header.p_vaddr,
+                    p_paddr: header.p_paddr,
+                    p_filesz: header.p_filesz,
+                    p_memsz: header.p_memsz,
+                    p_align: header.p_align,
+                }));
+            }
+            let name = if info.dlpi_name.is_null() { c"" } else { CStr::from_ptr(info.dlpi_name) };
+            list.push(Listed { bias: info.dlpi_addr, path: name.to_bytes().to_vec(), headers });
+        }
+        0
+    }
+    let mut list: Vec<Listed> = Vec::new();
+    type Iterate = unsafe extern "C" fn(
+        Option<unsafe extern "C" fn(*mut libc::dl_phdr_info, usize, *mut c_void) -> i32>,
+        *mut c_void,
+    ) -> i32;
+    let iterate: Iterate = match ITERATE.load(Ordering::Relaxed) {
+        0 => libc::dl_iterate_phdr,
+        // SAFETY: the address of libc's function of that name and type.
+        address => unsafe {
+            core::mem::transmute::<*const (), Iterate>(core::ptr::with_exposed_provenance(address))
+        },
+    };
+    // SAFETY: `one` takes what the linker gives it, and the list that is passed here.
+    unsafe { iterate(Some(one), (&raw mut list).cast()) };
+    list
+}
+
+/// libc's `dl_iterate_phdr`: the program may have one of its own, by which the name would lead there.
+static ITERATE: AtomicUsize = AtomicUsize::new(0);
+
+/// Finds what [`listed`] calls. At the start.
+pub(crate) fn prepare() {
+    let Some(debug) = module::r_debug_of_this_process() else { return };
+    // SAFETY: the linker's own list, at rest: this is the only thread.
+    let modules = unsafe { module::loaded_modules(debug) };
+    let libc = modules.iter().find(|module| module.file_name() == b"libc.so.6");
+    if let Some(symbol) = libc.and_then(|libc| symbol::find(libc, b"dl_iterate_phdr")) {
+        ITERATE.store(symbol.addr, Ordering::Relaxed);
+    }
+}

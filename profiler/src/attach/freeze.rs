@@ -1,0 +1,206 @@
+//! All threads of a process, stopped together.
+//!
+//! Threads that can't stop now (the kernel lets none stop that waits for its child of `vfork`) are waited for only so long
+//! as the others may be held. They stay marked, and are let go when they stop after all.
+
+use super::native::Registers;
+use super::tracee::{Stop, Tracee};
+use std::collections::HashSet;
+use std::fs;
+use std::io;
+use std::time::{Duration, Instant};
+
+/// The longest that threads are held for one that doesn't stop.
+const PATIENCE: Duration = Duration::from_millis(25);
+
+/// Why a process can't be stopped.
+#[derive(Debug)]
+pub(crate) enum FreezeError {
+    /// A thread doesn't stop.
+    Busy(i32),
+    /// The kernel refuses.
+    Refused(io::Error),
+    /// There is no process.
+    Gone,
+}
+
+/// Who stops a process's threads.
+#[derive(Debug)]
+pub(crate) struct Freezer {
+    pid: u32,
+    /// Threads that were told to stop and have not.
+    late: Vec<Tracee>,
+}
+
+/// The process while its threads stand.
+#[derive(Debug)]
+pub(crate) struct Frozen {
+    threads: Vec<(Tracee, Registers)>,
+}
+
+/// The threads of a process, those that have ended and are not gone left out.
+pub(crate) fn threads(pid: u32) -> io::Result<Vec<i32>> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let Some(tid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        all.push(tid);
+    }
+    Ok(all)
+}
+
+/// Whether a thread has ended: the first thread of a process stays until all others have.
+pub(crate) fn has_ended(pid: u32, tid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    matches!(state, None | Some('Z' | 'X'))
+}
+
+impl Freezer {
+    pub(crate) fn new(pid: u32) -> Self {
+        Self { pid, late: Vec::new() }
+    }
+
+    /// Takes over a thread that was told to stop and has not.
+    pub(crate) fn expect(&mut self, tracee: Tracee) {
+        self.late.push(tracee);
+    }
+
+    /// Stops all threads but `except`.
+    pub(crate) fn freeze(&mut self, except: Option<i32>) -> Result<Frozen, FreezeError> {
+        let mut frozen = Frozen { threads: Vec::new() };
+        match self.stop_all(except, &mut frozen) {
+            Ok(()) => Ok(frozen),
+            Err(error) => {
+                frozen.let_go();
+                Err(error)
+            }
+        }
+    }
+
+    fn stop_all(&mut self, except: Option<i32>, frozen: &mut Frozen) -> Result<(), FreezeError> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut known: HashSet<i32> =
+            except.into_iter().chain(self.late.iter().map(|late| late.tid)).collect();
+        let mut asked = std::mem::take(&mut self.late);
+        loop {
+            let mut refused = None;
+            for tid in threads(self.pid).map_err(|_| FreezeError::Gone)? {
+                if !known.insert(tid) {
+                    continue;
+                }
+                match Tracee::seize(tid, 0) {
+                    Ok(tracee) => {
+                        // One that has gone meanwhile says so when it is waited for.
+                        let _ = tracee.interrupt();
+                        asked.push(tracee);
+                    }
+                    Err(_) if has_ended(self.pid, tid) => {}
+                    Err(error) => refused = Some(error),
+                }
+            }
+            if asked.is_empty() && refused.is_none() {
+                break;
+            }
+            let mut late = Vec::new();
+            for mut tracee in asked.drain(..) {
+                match tracee.wait_until(deadline) {
+                    None => late.push(tracee),
+                    Some(Stop::Ended) => {}
+                    Some(_) => match tracee.registers() {
+                        Ok(registers) => frozen.threads.push((tracee, registers)),
+                        // Killed just now.
+                        Err(_) => late.push(tracee),
+                    },
+                }
+            }
+            if let Some(error) = refused {
+                self.late = late;
+                return Err(FreezeError::Refused(error));
+            }
+            if let Some(first) = late.first() {
+                let tid = first.tid;
+                self.late = late;
+                return Err(FreezeError::Busy(tid));
+            }
+        }
+        if frozen.threads.is_empty() { Err(FreezeError::Gone) } else { Ok(()) }
+    }
+
+    /// Lets those go that have stopped late. To be called now and then.
+    pub(crate) fn tend(&mut self) {
+        for mut tracee in std::mem::take(&mut self.late) {
+            match tracee.stopped() {
+                None => self.late.push(tracee),
+                Some(Stop::Ended) => {}
+                Some(_) => {
+                    if let Ok(registers) = tracee.registers() {
+                        let_go(tracee, registers);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Frozen {
+    /// Each thread's id and registers.
+    pub(crate) fn registers(&self) -> impl Iterator<Item = (i32, &Registers)> {
+        self.threads.iter().map(|(tracee, registers)| (tracee.tid, registers))
+    }
+
+    /// How many threads stand.
+    pub(crate) fn len(&self) -> usize {
+        self.threads.len()
+    }
+
+    /// Has a thread go on elsewhere.
+    pub(crate) fn move_to(&mut self, tid: i32, pc: u64) -> io::Result<()> {
+        for (tracee, registers) in self.threads.iter_mut().filter(|(tracee, _)| tracee.tid == tid) {
+            registers.set_pc(pc);
+            tracee.set_registers(registers)?;
+        }
+        Ok(())
+    }
+
+    /// Lets all threads go on.
+    pub(crate) fn let_go(self) {
+        self.threads.into_iter().for_each(|(tracee, registers)| let_go(tracee, registers));
+    }
+
+    /// Lets all threads go on but one, which is still to work.
+    pub(crate) fn let_others_go(mut self) -> Option<Tracee> {
+        let (last, mut registers) = self.threads.pop()?;
+        self.let_go();
+        if begin_anew(&last, &mut registers) {
+            let _ = last.set_registers(&registers);
+        }
+        Some(last)
+    }
+}
+
+fn let_go(tracee: Tracee, mut registers: Registers) {
+    if begin_anew(&tracee, &mut registers) {
+        let _ = tracee.set_registers(&registers);
+    }
+    tracee.let_go();
+}
+
+/// Has a system call that our stop has cut short begin anew, unless a signal waits whose handler will run: then it was cut
+/// short by right.
+pub(crate) fn begin_anew(tracee: &Tracee, registers: &mut Registers) -> bool {
+    let cut_short = registers.is_cut_short() && !tracee.gets_signal() && !has_signal(tracee.tid);
+    if cut_short {
+        registers.begin_anew();
+    }
+    cut_short
+}
+
+/// Whether a signal waits that the thread has a handler for and doesn't block.
+fn has_signal(tid: i32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
+    let set = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(":"));
+        line.and_then(|text| u64::from_str_radix(text.trim(), 16).ok()).unwrap_or(0)
+    };
+    (set("SigPnd") | set("ShdPnd")) & !set("SigBlk") & set("SigCgt") != 0
+}

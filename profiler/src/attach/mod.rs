@@ -1,0 +1,323 @@
+//! `grapnel attach` and `grapnel detach`: recording a process that runs already, for as long as one likes.
+//!
+//! - `target`: what a process is, and why it can't be attached to
+//! - `tracee`: a thread that is traced; `freeze`: all of them; `working`: threads that make system calls for us
+//! - `image`: the agent, for an address; `enter`: the way in
+//! - `book`: what the agent has done; `stacks`: where threads are; `leave`: the way out; `detach`: out of all processes
+//! - `waiting`: for a reason to end; `guard`: who sees to it that there is one when grapnel is killed
+//! - `x86_64`: what depends on the instruction set
+//!
+//! All tracing is done by the main thread: the kernel has a tracer be a thread, not a process.
+
+mod book;
+mod detach;
+mod enter;
+mod freeze;
+mod guard;
+mod image;
+mod leave;
+mod memory;
+mod stacks;
+mod target;
+mod tracee;
+mod waiting;
+mod working;
+mod x86_64;
+
+use x86_64 as native;
+
+pub(crate) use detach::{DetachArgs, detach};
+
+use crate::control::Server;
+use crate::opened::say;
+use crate::run::agent_file::MemoryFile;
+use crate::run::drain::{Drain, Orders, Outcome, Progress};
+use crate::run::identity::{self, ProcessId};
+use crate::run::limits::{Limits, explain};
+use crate::run::process::Process;
+use crate::run::shared::{Session, futex_wake};
+use crate::run::summary::{self, End};
+use crate::run::{progress, spawn};
+use clap::Args;
+use enter::{EnterError, Entered, Stood, enter};
+use freeze::Freezer;
+use grapnel_analysis::report::words::{counted, harmless};
+use grapnel_trace::shared::{failure, session_flags};
+use guard::Guard;
+use leave::LeaveError;
+use memory::Memory;
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use target::{Target, TargetError};
+use waiting::Signals;
+
+/// Exit status when nothing was changed in the process.
+const NOT_ATTACHED: u8 = 125;
+/// How often it is looked whether there is a reason to end.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// Options of `grapnel attach`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct AttachArgs {
+    /// The trace to write [default: NAME.PID.grapnel in the current directory]
+    #[arg(short, long, value_name = "TRACE")]
+    output: Option<PathBuf>,
+    /// Record for so long, then detach [default: until Ctrl-C, or the process's end]
+    #[arg(long = "for", value_name = "SECONDS", value_parser = seconds)]
+    time: Option<Duration>,
+    /// No progress line and no summary
+    #[arg(short, long)]
+    quiet: bool,
+    /// Record the process only, not the children that it forks from now on
+    #[arg(long)]
+    no_follow: bool,
+    /// Drop events, and count them, rather than let the process wait when grapnel can't keep up
+    #[arg(long)]
+    drop: bool,
+    /// The most frames that a stack keeps; the rest is cut off at its root, and marked
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    max_frames: u32,
+    /// Attach although a filter for system calls (seccomp) may kill the process for what the agent does
+    #[arg(long)]
+    force: bool,
+    /// The process
+    #[arg(value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    pid: u32,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    Duration::try_from_secs_f64(seconds).map_err(|_| "not a number of seconds".into())
+}
+
+/// Why nothing was recorded, or how the end went wrong.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AttachError {
+    #[error(transparent)]
+    Target(#[from] TargetError),
+    #[error(transparent)]
+    Enter(#[from] EnterError),
+    #[error(transparent)]
+    Leave(#[from] LeaveError),
+    #[error("{path}: the trace can't be written: {error}; choose another place with -o")]
+    Output { path: String, error: io::Error },
+    #[error("{what}: {error}")]
+    System { what: &'static str, error: io::Error },
+}
+
+fn system(what: &'static str) -> impl FnOnce(io::Error) -> AttachError {
+    move |error| AttachError::System { what, error }
+}
+
+impl AttachError {
+    pub(crate) fn exit_code(&self) -> u8 {
+        if matches!(self, Self::Leave(_)) { 1 } else { NOT_ATTACHED }
+    }
+}
+
+/// Records a process until it is detached from or ends.
+pub(crate) fn run(args: &AttachArgs) -> Result<ExitCode, AttachError> {
+    let target = Target::look(args.pid, args.force)?;
+    let process = Process::open(args.pid).ok_or(TargetError::NoProcess(args.pid))?;
+    let guard =
+        Guard::start(args.pid, &process).map_err(system("a process to guard this one can't be started"))?;
+    Limits::raise();
+    let name = target.name();
+    let path = args
+        .output
+        .clone()
+        .unwrap_or_else(|| PathBuf::from(format!("{}.{}.grapnel", spawn::short_name(&name), args.pid)));
+    let existed = path.symlink_metadata().is_ok();
+    let output = opened(&path)?;
+    let signals = Signals::block();
+    let mut freezer = Freezer::new(args.pid);
+    let recorded = record(args, &target, &process, &mut freezer, output, &path, &signals);
+    if recorded.is_err() && !existed {
+        // It was made for what was never recorded.
+        let _ = std::fs::remove_file(&path);
+    }
+    drop(guard);
+    let Recorded { outcome, end, left } = recorded?;
+    summary::print(args.quiet, &path, &name, args.pid, end, &outcome);
+    left?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Opens the file that a trace goes to. Two recordings into one would spoil it.
+fn opened(path: &Path) -> Result<File, AttachError> {
+    let opened = File::options().write(true).create(true).truncate(false).open(path);
+    let opened = opened.and_then(|output| match output.try_lock() {
+        Err(std::fs::TryLockError::WouldBlock) => Err(io::Error::other("another recording goes there")),
+        _ => Ok(output),
+    });
+    opened.map_err(|error| AttachError::Output { path: path.display().to_string(), error })
+}
+
+/// What a recording came to.
+#[derive(Debug)]
+struct Recorded {
+    outcome: Outcome,
+    end: End,
+    /// Whether the agent is out of the process.
+    left: Result<(), LeaveError>,
+}
+
+/// Attaches, drains until there is a reason to end, detaches.
+fn record(
+    args: &AttachArgs,
+    target: &Target,
+    process: &Process,
+    freezer: &mut Freezer,
+    output: File,
+    path: &Path,
+    signals: &Signals,
+) -> Result<Recorded, AttachError> {
+    let (mut entered, file) = enter(target, freezer)?;
+    let mut flags = 0;
+    for (set, flag) in [(!args.no_follow, session_flags::FOLLOW), (args.drop, session_flags::DROP)] {
+        flags |= if set { flag } else { 0 };
+    }
+    let memory = MemoryFile { file, path: String::new() };
+    let session = match Session::in_memory(memory, "", flags, args.max_frames, None) {
+        Ok(session) => session,
+        Err(error) => {
+            entered.give_up(freezer);
+            return Err(system("the memory shared with the process can't be made")(explain(error)));
+        }
+    };
+    session.header().ledger.store(entered.ledger, Ordering::Relaxed);
+    let (orders, shown) = (Orders::default(), Progress::default());
+    let server = Server::start(&orders.desk)
+        .map_err(|error| say(&format!("note: no control of this recording: {error}")));
+    std::thread::scope(|scope| {
+        let (owned_send, owned) = std::sync::mpsc::channel();
+        let program = ProcessId::in_namespace(target.namespace, target.inner_pid);
+        let drain = Drain::new(&session, &shown, &orders, program, output, path.to_owned(), !args.quiet);
+        let session = &session;
+        let drain = std::thread::Builder::new().name("drain".into()).spawn_scoped(scope, move || {
+            let _ = owned_send.send(session.own());
+            drain.run()
+        });
+        let drain = match drain {
+            Ok(drain) => drain,
+            Err(error) => {
+                entered.give_up(freezer);
+                return Err(system("a thread for the drain can't be started")(error));
+            }
+        };
+        let over = || {
+            orders.detached.store(true, Ordering::Release);
+            orders.over.store(true, Ordering::Release);
+            session.header().wake.fetch_add(1, Ordering::AcqRel);
+            futex_wake(&session.header().wake);
+        };
+        let owned = owned.recv().unwrap_or_else(|_| Err(io::Error::other("the drain did not start")));
+        let begun = owned.map_err(system("the drain can't be started"));
+        let begun =
+            begun.and_then(|()| begin(target, &mut entered, session, freezer).map_err(AttachError::from));
+        let stood = match begun {
+            Ok(stood) => stood,
+            Err(error) => {
+                entered.give_up(freezer);
+                over();
+                return Err(error);
+            }
+        };
+        let since = Instant::now();
+        let memory = entered.finish();
+        if !args.quiet {
+            tell(target, stood);
+        }
+        let show = || progress::show(&shown, &orders);
+        let line =
+            (!args.quiet).then(|| std::thread::Builder::new().spawn_scoped(scope, show)).and_then(Result::ok);
+        let deadline = args.time.map(|time| since + time);
+        let end = wait(process, session, &memory, freezer, deadline, signals);
+        let left = detach::end_of(end, target.pid, session, freezer, &memory, args.quiet);
+        if let End::Exit(exit) = end
+            && let Ok(mut program_exit) = orders.program_exit.lock()
+        {
+            *program_exit = Some((exit, 0));
+        }
+        over();
+        if let Some(line) = line {
+            line.thread().unpark();
+        }
+        drop(server);
+        let fault = |_| system("the drain ended early")(io::Error::other("a fault in grapnel itself"));
+        let outcome = drain.join().map_err(fault)?;
+        Ok(Recorded { outcome, end, left })
+    })
+}
+
+/// Says that the recording has begun.
+fn tell(target: &Target, stood: Stood) {
+    say(&format!(
+        "attached to {} (pid {}): {} stood still for {:.1} ms",
+        target.name().to_string_lossy(),
+        target.pid,
+        counted(stood.threads as u64, "thread"),
+        stood.time.as_secs_f64() * 1e3,
+    ));
+}
+
+/// Has the agent prepare, tells the trace what it is of, and has the hooks go in.
+fn begin(
+    target: &Target,
+    entered: &mut Entered,
+    session: &Session,
+    freezer: &mut Freezer,
+) -> Result<Stood, EnterError> {
+    let message = || {
+        let segment = session.segment(0).ok()?;
+        let code = segment.header().failure.load(Ordering::Acquire);
+        let text = identity::text(&segment.header().message);
+        let text = String::from_utf8_lossy(text.strip_suffix(b"\0").unwrap_or(&text)).into_owned();
+        (code != 0 && code != failure::NOTE).then(|| harmless(&text).into_owned())
+    };
+    entered.prepare(message)?;
+    if let Ok(segment) = session.segment(0) {
+        let header = segment.header();
+        header.arguments.store(target.command.len() as u32, Ordering::Relaxed);
+        header.command.set(target.command.iter().map(Vec::as_slice));
+        header.executable.set([target.executable.as_os_str().as_bytes()]);
+    }
+    entered.commit(freezer, message)
+}
+
+/// Waits for a reason to end.
+fn wait(
+    process: &Process,
+    session: &Session,
+    memory: &Memory,
+    freezer: &mut Freezer,
+    deadline: Option<Instant>,
+    signals: &Signals,
+) -> End {
+    let ledger = session.header().ledger.load(Ordering::Relaxed);
+    loop {
+        freezer.tend();
+        if process.has_ended() {
+            // How is known when its parent has asked.
+            std::thread::sleep(Duration::from_millis(20));
+            return process.exit().map_or(End::Ended, End::Exit);
+        }
+        if session.header().stopped.load(Ordering::Acquire) != 0 {
+            return End::Taken;
+        }
+        if memory.word(ledger).is_err() {
+            return if process.has_ended() { End::Ended } else { End::Exec };
+        }
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        if left.is_some_and(|left| left.is_zero())
+            || signals.wait(left.map_or(LOOK_EVERY, |left| left.min(LOOK_EVERY)))
+        {
+            return End::Detached;
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! What is known of a process before anything is done to it, and why nothing can be.
+
+use super::freeze::{has_ended, threads};
+use super::native::MACHINE;
+use crate::run::process::own_namespace;
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+/// The name of the session's memory in a target's mappings.
+pub(crate) const SESSION_NAME: &str = "/memfd:grapnel-session";
+
+/// Why a process can't be attached to.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TargetError {
+    #[error("there is no process {0}")]
+    NoProcess(u32),
+    #[error("process {0} has ended, and waits for its parent to notice")]
+    Ended(u32),
+    #[error("process {0} is a thread of the kernel, which has no heap of this kind")]
+    Kernel(u32),
+    #[error("process {0} is grapnel itself")]
+    Own(u32),
+    #[error("{tid} is a thread of process {pid}; attach to {pid}")]
+    Thread { tid: u32, pid: u32 },
+    #[error(
+        "process {pid} is 32-bit or for another machine; grapnel attaches to processes for its own machine only"
+    )]
+    Machine { pid: u32 },
+    #[error("process {pid} is traced by {tracer}; end that first (a debugger, strace)")]
+    Traced { pid: u32, tracer: String },
+    #[error(
+        "process {pid} is recorded already; end that recording first, by Ctrl-C or `grapnel detach {pid}`"
+    )]
+    Recorded { pid: u32 },
+    #[error(
+        "process {pid} is in seccomp's strict mode, where the first system call that the agent makes would kill it; it \
+         can't be recorded"
+    )]
+    Strict { pid: u32 },
+    #[error(
+        "process {pid} has a filter for system calls (seccomp), which may kill it when the agent makes one that is not \
+         foreseen; --force attaches all the same"
+    )]
+    Filtered { pid: u32 },
+    #[error("process {pid} can't be traced: {why}")]
+    Denied { pid: u32, why: String },
+    #[error("process {pid} was started by `grapnel run`, and stays recorded until it ends")]
+    Started { pid: u32 },
+    #[error("process {pid} isn't recorded")]
+    NotRecorded { pid: u32 },
+    #[error("process {pid} can't be looked at: {error}")]
+    Unreadable { pid: u32, error: io::Error },
+}
+
+/// One line of `/proc/PID/maps`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MapLine {
+    pub(crate) range: Range<u64>,
+    pub(crate) readable: bool,
+    pub(crate) executable: bool,
+    pub(crate) inode: u64,
+    pub(crate) name: String,
+}
+
+/// A process that may be attached to.
+#[derive(Debug)]
+pub(crate) struct Target {
+    pub(crate) pid: u32,
+    /// What it is called in its own namespace of process ids, and that namespace.
+    pub(crate) inner_pid: u32,
+    pub(crate) namespace: u64,
+    pub(crate) command: Vec<Vec<u8>>,
+    pub(crate) executable: PathBuf,
+    /// Its program headers: where they lie, and how many there are.
+    pub(crate) program_headers: (u64, u64),
+}
+
+struct Status(String);
+
+impl Status {
+    fn of(path: &str) -> io::Result<Self> {
+        fs::read_to_string(path).map(Self)
+    }
+
+    fn field(&self, name: &str) -> Option<&str> {
+        self.0.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+    }
+
+    fn number(&self, name: &str) -> Option<u32> {
+        self.field(name)?.split_whitespace().next()?.parse().ok()
+    }
+
+    /// The innermost of several ids.
+    fn inner(&self, name: &str) -> Option<u32> {
+        self.field(name)?.split_whitespace().last()?.parse().ok()
+    }
+}
+
+impl Target {
+    /// Looks at a process.
+    pub(crate) fn look(pid: u32, force: bool) -> Result<Self, TargetError> {
+        if pid == std::process::id() {
+            return Err(TargetError::Own(pid));
+        }
+        let unreadable = |error: io::Error| match error.raw_os_error() {
+            Some(libc::ENOENT | libc::ESRCH) => TargetError::NoProcess(pid),
+            Some(libc::EACCES | libc::EPERM) => TargetError::Denied { pid, why: why_denied(pid) },
+            _ => TargetError::Unreadable { pid, error },
+        };
+        let status = Status::of(&format!("/proc/{pid}/status")).map_err(unreadable)?;
+        if let Some(group) = status.number("Tgid").filter(|&group| group != pid) {
+            return Err(TargetError::Thread { tid: pid, pid: group });
+        }
+        let threads = threads(pid).map_err(unreadable)?;
+        if threads.iter().all(|&tid| has_ended(pid, tid)) {
+            return Err(TargetError::Ended(pid));
+        }
+        // The memory of a process whose first thread has ended by itself is that of the others.
+        let alive = threads.into_iter().find(|&tid| !has_ended(pid, tid)).unwrap_or(pid as i32);
+        let of_thread = |name: &str| format!("/proc/{pid}/task/{alive}/{name}");
+        let status = Status::of(&of_thread("status")).map_err(unreadable)?;
+        if status.field("VmSize").is_none() {
+            return Err(TargetError::Kernel(pid));
+        }
+        if let Some(tracer) = status.number("TracerPid").filter(|&tracer| tracer != 0) {
+            let name = fs::read_to_string(format!("/proc/{tracer}/comm")).unwrap_or_default();
+            return Err(TargetError::Traced { pid, tracer: format!("{} (pid {tracer})", name.trim()) });
+        }
+        match status.number("Seccomp") {
+            Some(1) => return Err(TargetError::Strict { pid }),
+            Some(2) if !force => return Err(TargetError::Filtered { pid }),
+            _ => {}
+        }
+        let maps = maps(pid, alive).map_err(unreadable)?;
+        if maps.iter().any(|line| line.name.starts_with(SESSION_NAME)) {
+            return Err(TargetError::Recorded { pid });
+        }
+        if !is_for_this_machine(&of_thread("exe")).map_err(unreadable)? {
+            return Err(TargetError::Machine { pid });
+        }
+        let vector = fs::read(of_thread("auxv")).map_err(unreadable)?;
+        let value = |key: libc::c_ulong| {
+            let mut pairs = vector.chunks_exact(16).map(|pair| (word(&pair[..8]), word(&pair[8..])));
+            pairs.find(|&(known, _)| known == key).map_or(0, |(_, value)| value)
+        };
+        Ok(Self {
+            pid,
+            inner_pid: status.inner("NStgid").unwrap_or(pid),
+            namespace: fs::metadata(of_thread("ns/pid")).map_or_else(|_| own_namespace(), |file| file.ino()),
+            command: fs::read(of_thread("cmdline")).map(|line| pieces(&line)).unwrap_or_default(),
+            executable: fs::read_link(of_thread("exe")).unwrap_or_default(),
+            program_headers: (value(libc::AT_PHDR), value(libc::AT_PHNUM)),
+        })
+    }
+
+    /// Why a process can't be traced.
+    pub(crate) fn denied(pid: u32) -> TargetError {
+        TargetError::Denied { pid, why: why_denied(pid) }
+    }
+
+    /// What the process is called, for a person.
+    pub(crate) fn name(&self) -> OsString {
+        self.executable.file_name().unwrap_or_default().to_owned()
+    }
+}
+
+fn word(bytes: &[u8]) -> u64 {
+    bytes.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes))
+}
+
+fn pieces(line: &[u8]) -> Vec<Vec<u8>> {
+    line.strip_suffix(b"\0").unwrap_or(line).split(|&byte| byte == 0).map(<[u8]>::to_vec).collect()
+}
+
+/// A process's mappings, seen by one of its threads.
+fn maps(pid: u32, tid: i32) -> io::Result<Vec<MapLine>> {
+    let text = fs::read(format!("/proc/{pid}/task/{tid}/maps"))?;
+    Ok(String::from_utf8_lossy(&text).lines().filter_map(parsed).collect())
+}
+
+/// A process's mappings, seen by a thread that has not ended.
+pub(crate) fn mappings(pid: u32) -> io::Result<Vec<MapLine>> {
+    let alive = threads(pid)?.into_iter().find(|&tid| !has_ended(pid, tid));
+    maps(pid, alive.unwrap_or(pid as i32))
+}
+
+/// `7f0000000000-7f0000001000 r-xp 00000000 fe:00 1234   /path`
+fn parsed(line: &str) -> Option<MapLine> {
+    let mut fields = line.splitn(6, ' ');
+    let (start, end) = fields.next()?.split_once('-')?;
+    let rights = fields.next()?;
+    let inode = fields.nth(2)?.parse().ok()?;
+    let name = fields.next().unwrap_or("").trim().to_owned();
+    let number = |text| u64::from_str_radix(text, 16).ok();
+    Some(MapLine {
+        range: number(start)?..number(end)?,
+        readable: rights.starts_with('r'),
+        executable: rights.contains('x'),
+        inode,
+        name,
+    })
+}
+
+fn is_for_this_machine(path: &str) -> io::Result<bool> {
+    use std::io::Read;
+    let mut head = [0; 20];
+    fs::File::open(path)?.read_exact(&mut head)?;
+    let machine = u16::from_le_bytes([head[18], head[19]]);
+    Ok(head.starts_with(b"\x7fELF\x02\x01") && machine == MACHINE)
+}
+
+/// Why the kernel lets this process not trace that one, and what helps.
+pub(crate) fn why_denied(pid: u32) -> String {
+    let status = Status::of(&format!("/proc/{pid}/status"));
+    let own = Status::of("/proc/self/status");
+    let uid = |status: &io::Result<Status>| status.as_ref().ok().and_then(|status| status.number("Uid"));
+    if let (Some(theirs), Some(ours)) = (uid(&status), uid(&own))
+        && theirs != ours
+        && ours != 0
+    {
+        return format!("it belongs to another user (uid {theirs}); run grapnel as that user or as root");
+    }
+    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    match scope.trim() {
+        "1" => {
+            return "Yama lets only a process's ancestors trace it (kernel.yama.ptrace_scope is 1); run grapnel as root, or \
+                    set it to 0 with sysctl"
+                .into();
+        }
+        "2" => {
+            return "Yama lets only administrators trace (kernel.yama.ptrace_scope is 2); run grapnel as root".into();
+        }
+        "3" => return "Yama lets nobody trace until the next boot (kernel.yama.ptrace_scope is 3)".into(),
+        _ => {}
+    }
+    let is_roots = fs::metadata(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.uid() == 0);
+    if is_roots && uid(&status) != Some(0) {
+        return "it isn't dumpable: it changed its user, has capabilities, or said so itself; run grapnel as root".into();
+    }
+    "this process has not the right to (CAP_SYS_PTRACE); in a container, start that with --cap-add=SYS_PTRACE"
+        .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_mappings_are_read() {
+        let line =
+            parsed("7f12-7f34 r-xp 00000000 fe:00 1234                       /usr/lib/x (deleted)").unwrap();
+        assert_eq!(line.inode, 1234);
+        assert_eq!((line.range.clone(), line.readable, line.executable), (0x7f12..0x7f34, true, true));
+        assert_eq!(line.name, "/usr/lib/x (deleted)");
+        assert_eq!(parsed("1000-2000 rw-p 00000000 00:00 0 ").unwrap().name, "");
+        assert_eq!(parsed("rubbish"), None);
+    }
+
+    #[test]
+    fn what_is_not_there_or_not_to_be_had_is_said() {
+        assert!(matches!(Target::look(u32::MAX >> 1, false), Err(TargetError::NoProcess(_))));
+        assert!(matches!(Target::look(std::process::id(), false), Err(TargetError::Own(_))));
+    }
+}

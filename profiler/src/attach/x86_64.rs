@@ -1,0 +1,192 @@
+//! What attaching has to know of x86-64: registers, system calls, and what a signal leaves on a stack.
+//!
+//! # Safety
+//! `user_regs_struct` is integers: zeroes are a value.
+
+/// `syscall`.
+pub(crate) const SYSTEM_CALL: &[u8] = &[0x0f, 0x05];
+
+/// The machine's number in ELF headers (EM_X86_64).
+pub(crate) const MACHINE: u16 = 62;
+
+/// Bytes below the stack pointer that belong to the function that runs.
+const RED_ZONE: u64 = 128;
+
+/// A thread's registers, as the kernel shows them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Registers(libc::user_regs_struct);
+
+impl Default for Registers {
+    fn default() -> Self {
+        // SAFETY: see the module's header.
+        Self(unsafe { std::mem::zeroed() })
+    }
+}
+
+/// Not in the crate of the system's numbers.
+const IO_PGETEVENTS: i64 = 333;
+
+/// System calls that end with EINTR when their thread is stopped and goes on, although no handler ran: the kernel begins
+/// them anew for nobody.
+const NOT_BEGUN_ANEW: [i64; 15] = [
+    libc::SYS_epoll_wait,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_rt_sigtimedwait,
+    libc::SYS_semop,
+    libc::SYS_semtimedop,
+    libc::SYS_io_getevents,
+    IO_PGETEVENTS,
+    libc::SYS_read,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_recvmmsg,
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_io_uring_enter,
+];
+
+impl Registers {
+    pub(crate) fn as_ptr(&self) -> *const Self {
+        &raw const *self
+    }
+
+    pub(crate) fn as_mut_ptr(&mut self) -> *mut Self {
+        &raw mut *self
+    }
+
+    pub(crate) fn pc(&self) -> u64 {
+        self.0.rip
+    }
+
+    pub(crate) fn set_pc(&mut self, pc: u64) {
+        self.0.rip = pc;
+    }
+
+    pub(crate) fn sp(&self) -> u64 {
+        self.0.rsp
+    }
+
+    /// Where what is on the stack begins.
+    pub(crate) fn stack_start(&self) -> u64 {
+        self.0.rsp.wrapping_sub(RED_ZONE)
+    }
+
+    pub(crate) fn thread_pointer(&self) -> u64 {
+        self.0.fs_base
+    }
+
+    pub(crate) fn set_thread_pointer(&mut self, pointer: u64) {
+        self.0.fs_base = pointer;
+    }
+
+    /// What may hold an address.
+    pub(crate) fn values(&self) -> [u64; 15] {
+        let r = &self.0;
+        [
+            r.rax, r.rbx, r.rcx, r.rdx, r.rsi, r.rdi, r.rbp, r.r8, r.r9, r.r10, r.r11, r.r12, r.r13, r.r14,
+            r.r15,
+        ]
+    }
+
+    /// Makes a system call by the instruction at `at`.
+    pub(crate) fn call_system(&mut self, at: u64, number: i64, arguments: [u64; 6]) {
+        let r = &mut self.0;
+        r.rip = at;
+        r.rax = number as u64;
+        [r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9] = arguments;
+        // No system call that was interrupted is to be begun anew now.
+        r.orig_rax = u64::MAX;
+    }
+
+    /// What the system call gave.
+    pub(crate) fn result(&self) -> i64 {
+        self.0.rax as i64
+    }
+
+    /// Calls the function at `at` on a stack that ends at `stack`, whose return is nobody's.
+    pub(crate) fn call(&mut self, at: u64, stack: u64, arguments: [u64; 6]) {
+        let r = &mut self.0;
+        r.rip = at;
+        // As after a call: the return address would lie at a multiple of 16, less 8.
+        r.rsp = (stack & !15) - 8;
+        [r.rdi, r.rsi, r.rdx, r.rcx, r.r8, r.r9] = arguments;
+        r.rbp = 0;
+        r.eflags = 0x202;
+        r.orig_rax = u64::MAX;
+    }
+
+    /// Whether the system call under way was interrupted, and would tell the program so although no signal's handler ran.
+    pub(crate) fn is_cut_short(&self) -> bool {
+        let number = self.0.orig_rax as i64;
+        self.result() == -i64::from(libc::EINTR) && NOT_BEGUN_ANEW.contains(&number)
+    }
+
+    /// Begins the system call under way anew.
+    pub(crate) fn begin_anew(&mut self) {
+        self.0.rax = self.0.orig_rax;
+        self.0.rip -= SYSTEM_CALL.len() as u64;
+        self.0.orig_rax = u64::MAX;
+    }
+}
+
+/// Words of a signal's frame, from the one that holds the selectors (arch/x86/include/uapi/asm/sigcontext.h): flags,
+/// program counter, stack pointer lie before it.
+const PC_BEFORE: usize = 2;
+const SP_BEFORE: usize = 3;
+
+/// Whether a word is the selectors of a thread that runs 64-bit code: CS, GS, FS, and SS, which old kernels leave 0.
+fn are_selectors(word: u64) -> bool {
+    word == 0x002b_0000_0000_0033 || word == 0x33
+}
+
+/// What a signal's frame says of the code that it interrupted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Interrupted {
+    /// Where in the words the program counter stands.
+    pub(crate) index: usize,
+    pub(crate) pc: u64,
+    pub(crate) sp: u64,
+}
+
+/// Signals' frames among the words of a stack. A few may only look like one.
+pub(crate) fn interrupted(words: &[u64]) -> impl Iterator<Item = Interrupted> {
+    let frames = words.iter().enumerate().filter(|&(index, &word)| index >= SP_BEFORE && are_selectors(word));
+    frames.map(|(index, _)| Interrupted {
+        index: index - PC_BEFORE,
+        pc: words[index - PC_BEFORE],
+        sp: words[index - SP_BEFORE],
+    })
+}
+
+/// Offsets from the thread pointer at which C libraries keep a thread's id: glibc's `struct pthread` since 2.10, musl's.
+pub(crate) const THREAD_IDS: [u32; 2] = [0x2d0, 0x30];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_is_found_by_its_selectors() {
+        let mut words = [7u64; 40];
+        assert_eq!(interrupted(&words).count(), 0);
+        words[1] = 0x33;
+        (words[20], words[21], words[23]) = (0x7ffe_0000, 0x40_1000, 0x002b_0000_0000_0033);
+        let found: Vec<_> = interrupted(&words).collect();
+        assert_eq!(found, [Interrupted { index: 21, pc: 0x40_1000, sp: 0x7ffe_0000 }]);
+    }
+
+    #[test]
+    fn a_call_that_was_cut_short_is_begun_anew_at_its_instruction() {
+        let mut registers = Registers::default();
+        registers.0.orig_rax = libc::SYS_epoll_wait as u64;
+        registers.0.rax = (-i64::from(libc::EINTR)) as u64;
+        registers.0.rip = 0x1002;
+        assert!(registers.is_cut_short());
+        registers.begin_anew();
+        assert_eq!((registers.pc(), registers.result()), (0x1000, libc::SYS_epoll_wait));
+        registers.0.orig_rax = libc::SYS_write as u64;
+        registers.0.rax = (-i64::from(libc::EINTR)) as u64;
+        assert!(!registers.is_cut_short());
+    }
+}
