@@ -69,9 +69,15 @@
 //! * Without [`Listener::with_vectors`], D16 to D31 and FPSCR are as the listener leaves them. With it the processor must
 //!   have all 32 ([`Error::NoVectors`]).
 //! * A patch of T32 code that is no aligned word is refused while threads run ([`Refusal::Unaligned`]).
+//! * Unwind entries for code that is made can't be had: the unwinder finds tables by the dynamic linker's list of objects
+//!   alone. What that means is said below, for AArch64.
 //! * Patches reach 16 MiB, where code for them must find room.
 //!
 //! # On AArch64
+//! * No unwind entries are made yet: unwinders and debuggers can't be told of code
+//!   ([`SeenError::NoEntries`](seen::SeenError::NoEntries)), perf can. Exceptions and backtraces pass through listeners,
+//!   replacements and probes all the same. An exception doesn't pass a call that was relocated into a trampoline, and the
+//!   backtrace of a signal that comes in a trampoline or a stub ends there.
 //! * A call that was listened to and never returns keeps its place until another call has the same stack pointer, or its
 //!   stack is gone.
 //! * Landing pads (BTI) are kept, and so is what signs a return address (PAC). Memory for code isn't guarded by landing
