@@ -2,6 +2,7 @@
 
 use crate::opened::{OpenError, analysis_of, say, text_of};
 use crate::sizes::size;
+use crate::suppressed::{SuppressionsError, suppressions_of};
 use crate::symbols::{SymbolArgs, SymbolArgsError};
 use crate::whole_file::to_file;
 use clap::{ArgGroup, Args, ValueEnum};
@@ -10,10 +11,9 @@ use grapnel_analysis::gates::{Gate, Unjudged, Verdict, judge, junit, sarif};
 use grapnel_analysis::report::stack::StackPrinter;
 use grapnel_analysis::report::text::TextOptions;
 use grapnel_analysis::report::words::{counted, harmless};
-use grapnel_analysis::suppressions::{Pattern, SuppressionError, Suppressions};
+use grapnel_analysis::suppressions::{Pattern, Suppressions};
 use grapnel_analysis::symbols::{FileStore, Symbols};
-use std::fs::File;
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -54,7 +54,7 @@ pub(crate) struct CheckArgs {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Fault {
-    /// Blocks that are live at the end
+    /// Blocks that are lost at the end, where the recording looked for leaks (--leaks), else those that are live
     Leaks,
 }
 
@@ -77,13 +77,8 @@ pub(crate) enum CheckError {
         error: Unjudged,
     },
     /// The suppressions can't be read.
-    #[error("{path}: {error}")]
-    Suppressions {
-        /// Their file.
-        path: String,
-        /// Why not.
-        error: SuppressionError,
-    },
+    #[error(transparent)]
+    Suppressions(#[from] SuppressionsError),
     /// A file can't be read or written.
     #[error("{path}: {error}")]
     File {
@@ -157,16 +152,6 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode, CheckError> {
     }
     let unmet = verdicts.iter().filter(|verdict| !verdict.is_met);
     Ok(ExitCode::from(unmet.fold(0, |status, verdict| status | status_of(&verdict.gate))))
-}
-
-fn suppressions_of(path: &Path) -> Result<Suppressions, CheckError> {
-    /// More than anybody writes.
-    const MOST: u64 = 1 << 24;
-    let mut text = String::new();
-    File::open(path)
-        .and_then(|file| file.take(MOST).read_to_string(&mut text))
-        .map_err(|error| CheckError::File { path: text_of(path), error })?;
-    Suppressions::parse(&text).map_err(|error| CheckError::Suppressions { path: text_of(path), error })
 }
 
 fn write(

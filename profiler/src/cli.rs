@@ -7,6 +7,7 @@ use crate::control::{ListArgs, MarkArgs, PidArgs, SnapshotArgs, StatusArgs};
 use crate::diff::DiffArgs;
 use crate::export::ExportArgs;
 use crate::import::ImportArgs;
+use crate::leaks::LeaksArgs;
 use crate::query::QueryArgs;
 use crate::relocate::RelocateArgs;
 use crate::report::ReportArgs;
@@ -75,6 +76,15 @@ Exit status:
   1  the file is cut or damaged, and what comes before was imported; it is no such
      file, or can't be read or written";
 
+const LEAKS_EXAMPLES: &str = "Examples:
+  grapnel run --leaks -o t.grapnel -- ./server && grapnel leaks t.grapnel
+  grapnel leaks --reachable --top 3 t.grapnel       # what holds what is left
+  grapnel run --leaks --interior known --tags 0x7 -o t.grapnel -- ./interpreter
+  grapnel leaks --format json t.grapnel | jq .totals
+  grapnel check --fail-on leaks t.grapnel           # lost blocks, by the exit status
+
+docs/leaks.md tells what is looked through, and what can't be seen.";
+
 const QUERY_EXAMPLES: &str = "Examples:
   grapnel query --by size t.grapnel
   grapnel query --by time t.grapnel
@@ -95,7 +105,8 @@ const CHECK_EXAMPLES: &str = "Examples:
   grapnel check --max-peak 100M --max-allocations-at parse=2000 t.grapnel
   grapnel check --fail-on leaks --suppressions known.txt --sarif leaks.sarif t.grapnel
 
-A leak is here a block that was live when the program ended, reachable or not.
+A leak is here a block that the program had lost when it ended, if it was recorded
+with --leaks; else one that was live then, reachable or not.
 
 Exit status:
   0   every condition is met
@@ -193,6 +204,12 @@ pub(crate) enum Command {
     /// Make a trace of another profiler's file: heaptrack's
     #[command(after_help = IMPORT_EXAMPLES)]
     Import(ImportArgs),
+    /// Say which blocks a program had lost at its end, and what held the others
+    ///
+    /// Of a trace that `grapnel run --leaks` wrote. Directly lost is what nothing leads to, indirectly what only lost
+    /// blocks lead to.
+    #[command(after_help = LEAKS_EXAMPLES)]
+    Leaks(LeaksArgs),
     /// Ask for figures by function, module, thread, size, lifetime or time, with filters
     #[command(after_help = QUERY_EXAMPLES)]
     Query(QueryArgs),

@@ -9,6 +9,7 @@ mod diff;
 mod export;
 mod http;
 mod import;
+mod leaks;
 mod moment;
 mod opened;
 mod query;
@@ -18,6 +19,7 @@ mod report;
 mod run;
 mod serve;
 mod sizes;
+mod suppressed;
 mod symbolize;
 mod symbols;
 mod view;
@@ -56,6 +58,7 @@ fn main() -> ExitCode {
         Command::Export(args) => export::run(&args).unwrap_or_else(|error| fail(error, 1)),
         Command::Symbolize(args) => symbolize::run(&args).unwrap_or_else(|error| fail(error, 1)),
         Command::Import(args) => import::run(&args).unwrap_or_else(|error| fail(error, 1)),
+        Command::Leaks(args) => leaks::run(&args).unwrap_or_else(|error| fail(error, 1)),
         Command::Query(args) => query::run(&args).unwrap_or_else(|error| fail(error, 1)),
         Command::Diff(args) => diff::run(&args).unwrap_or_else(|error| fail(error, 1)),
         Command::Check(args) => check::run(&args).unwrap_or_else(|error| fail(error, 1)),

@@ -105,6 +105,12 @@ pub fn sanitized_program(name: &str) -> Option<PathBuf> {
         .then(|| compile("gcc", &["-std=gnu11", "-fsanitize=address"], &source, &format!("{name}-sanitized")))
 }
 
+/// The executable of `programs/<name>.c` with the leak sanitizer.
+pub fn leak_sanitized_program(name: &str) -> PathBuf {
+    let source = sources().join(format!("{name}.c"));
+    compile("gcc", &[C, &["-fsanitize=leak"]].concat(), &source, &format!("{name}-leak-sanitized"))
+}
+
 /// The executable of `programs/<name>.c` whose loader is a copy of the usual one under musl's name.
 pub fn program_with_loader(name: &str) -> PathBuf {
     let loader = output_dir().join("ld-musl-x86_64.so.1");

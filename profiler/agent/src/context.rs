@@ -240,6 +240,7 @@ fn revive_in_child() -> Option<()> {
         child.paused.store(parent.paused.load(Ordering::Relaxed), Ordering::Relaxed);
         child.command.copy(&parent.command);
         child.executable.copy(&parent.executable);
+        child.forked.store(1, Ordering::Relaxed);
     })?;
     // SAFETY: this is the process's only thread, and the contexts of the others are gone with them.
     let contexts = unsafe { &mut *CONTEXTS.0.get() };

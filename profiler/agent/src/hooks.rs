@@ -53,9 +53,10 @@ pub(crate) enum Function {
     Shmdt,
     Longjmp,
     LongjmpChecked,
+    Exit,
 }
 
-const FUNCTIONS: usize = Function::LongjmpChecked as usize + 1;
+const FUNCTIONS: usize = Function::Exit as usize + 1;
 
 /// Where libc's own code of each function goes on, behind its hook.
 pub(crate) static ORIGINALS: [AtomicUsize; FUNCTIONS] = [const { AtomicUsize::new(0) }; FUNCTIONS];

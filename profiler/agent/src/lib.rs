@@ -25,6 +25,7 @@
 //! - `meter`: what recording costs, measured on some calls
 //! - `life`: whether we record at all; fork
 //! - `modules`: which objects are loaded; rules for their code; `listing`: who says so
+//! - `ending`: the end of the process waits for a look for leaks
 //! - `exec`: going along into the next program; `follow`: into which
 #![cfg_attr(not(test), no_std)]
 
@@ -34,6 +35,7 @@ extern crate alloc;
 mod attached;
 mod cells;
 mod context;
+mod ending;
 mod entry;
 mod exec;
 mod families;

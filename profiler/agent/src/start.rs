@@ -8,8 +8,8 @@ use crate::entry::{SavedRegisters, rescued, stub};
 use crate::hooks::{self, Function, ORIGINALS};
 use crate::lock::Quiet;
 use crate::{
-    context, exec, families, jumps, life, listing, mappings, meter, modules, operators, reported, sampled,
-    sampling, session, stack, sys,
+    context, ending, exec, families, jumps, life, listing, mappings, meter, modules, operators, reported,
+    sampled, sampling, session, stack, sys,
 };
 use alloc::format;
 use alloc::string::String;
@@ -167,7 +167,7 @@ fn install() -> Result<(), String> {
         }
     });
     let others = exec::exec_functions().into_iter().chain(mappings::mapping_functions());
-    let others = others.chain(jumps::jump_functions());
+    let others = others.chain(jumps::jump_functions()).chain(ending::functions());
     let others = others.map(|(name, stub, function)| (name, stub, function, None));
     for (name, stub, function, found) in functions.chain(others) {
         let found = found.or_else(|| symbol::find(libc, name));
@@ -201,6 +201,10 @@ fn install() -> Result<(), String> {
                 failure::NOTE,
                 format!("libraries that the program loads later can't be followed: {error}").as_bytes(),
             ),
+            Err(error) if matches!(function, Function::Exit) => session::report_failure(
+                failure::NOTE,
+                format!("there will be no look for leaks at the end: {error}").as_bytes(),
+            ),
             Err(error) if mappings::is_one(function) => session::report_failure(
                 failure::NOTE,
                 format!("what {} does is not recorded: {error}", name.escape_ascii()).as_bytes(),
@@ -220,7 +224,7 @@ fn install() -> Result<(), String> {
             // For as long as the process lives.
             Ok(hook) => core::mem::forget(hook),
             Err(_)
-                if matches!(function, Function::LoaderState)
+                if matches!(function, Function::LoaderState | Function::Exit)
                     || mappings::is_one(*function)
                     || jumps::is_one(*function) => {}
             Err(error) => return Err(format!("{} can't be hooked: {error}", name.escape_ascii())),

@@ -5,6 +5,7 @@
 
 use crate::ahead::{Ahead, Done, Stretch};
 use crate::heaps::{HeapAnalysis, Heaps};
+use crate::leaks::Found;
 use crate::live::{LiveBlocks, LiveSample, Totals, Watcher};
 use crate::mappings::{MappingAnalysis, Mappings};
 use crate::marks::{self, Moment};
@@ -128,6 +129,8 @@ pub struct Analysis {
     pub heaps: Vec<HeapAnalysis>,
     /// What the program mapped by itself; no other figure has it in it.
     pub mappings: MappingAnalysis,
+    /// What the last scan for leaks found, if the trace has one.
+    pub leaks: Option<Found>,
     /// Every stack.
     pub stacks: Stacks,
     /// Every module.
@@ -209,6 +212,7 @@ pub(crate) fn analyse_with<R: Read + Send, T: Tally>(reader: Reader<R>, tally: T
     let functions = sites.functions();
     let canonical = canonical_nodes(&stacks, &pass.modules);
     let mut sites = merge_sites(sites.finish(), &canonical);
+    let leaks = reader.leaks().and_then(|scan| Found::new(scan.clone(), &stacks, &canonical));
     Site::sort(&mut sites);
     let analysis = Analysis {
         process: reader.info().clone(),
@@ -221,6 +225,7 @@ pub(crate) fn analyse_with<R: Read + Send, T: Tally>(reader: Reader<R>, tally: T
         mismatches: pass.mismatches.finish(&canonical),
         heaps: pass.heaps.finish(&canonical),
         mappings: pass.mappings.finish(&canonical),
+        leaks,
         stacks,
         modules: pass.modules,
         marks: pass.marks,

@@ -15,6 +15,7 @@
 //! - [`report`]: an analysis as text or as JSON;
 //! - [`page`]: an analysis and its history as a page of HTML;
 //! - [`export`]: an analysis as a file that other tools open;
+//! - [`leaks`]: which live blocks a process can still reach, and through what;
 //! - [`diff`]: two analyses side by side;
 //! - [`query`]: figures of groups of blocks, with filters, by the same pass;
 //! - [`gates`]: conditions that an analysis is to meet, and [`suppressions`] of leaks;
@@ -39,6 +40,7 @@ mod hash;
 pub mod heaps;
 pub mod history;
 pub mod import;
+pub mod leaks;
 pub mod live;
 pub mod mappings;
 pub mod marks;

@@ -184,6 +184,11 @@ impl<const W: usize> Live<W> {
         self.blocks.get(address).map(block)
     }
 
+    /// Blocks that a `realloc` under way took out of the live set, by address, in no order.
+    pub fn held(&self) -> impl Iterator<Item = (u64, Block)> {
+        self.held.iter().filter_map(|(&(_, address), block)| Some((address, (*block)?)))
+    }
+
     /// Takes in the next event and tells `watcher` what it changed.
     #[inline]
     pub fn apply_watched(&mut self, event: &Event, watcher: &mut impl Watcher) {

@@ -17,6 +17,7 @@ use crate::hash::FoldHash;
 use crate::peak::{PeakClock, PeakShare};
 use grapnel_trace::{Mapped, MappingEvent};
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 
 /// More ranges than any process has.
 const MOST: usize = 1 << 20;
@@ -154,6 +155,11 @@ impl Mappings {
             0..=MOST => Ok(()),
             _ => Err(Violation::TooMany { what: "mappings", limit: MOST as u64 }),
         }
+    }
+
+    /// What is live, by address.
+    pub(crate) fn live(&self) -> impl Iterator<Item = (Range<u64>, Mapped)> {
+        self.pieces.iter().map(|(&start, piece)| (start..piece.end, piece.mapped))
     }
 
     /// The piece at an address.

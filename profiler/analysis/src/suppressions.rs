@@ -123,21 +123,33 @@ impl Suppressions {
 
     /// Whether what is live of a site is suppressed, which is noted.
     pub fn suppress(&mut self, analysis: &Analysis, symbols: &mut Symbols<'_>, site: &Site) -> bool {
+        self.suppress_stack(analysis, symbols, site.stack, site.live_allocations, site.live_bytes)
+    }
+
+    /// As [`Suppressions::suppress`], of so many blocks and bytes of a stack.
+    pub fn suppress_stack(
+        &mut self,
+        analysis: &Analysis,
+        symbols: &mut Symbols<'_>,
+        stack: u32,
+        more_blocks: u64,
+        more_bytes: u64,
+    ) -> bool {
         if self.patterns.is_empty() {
             return false;
         }
-        let pattern = match self.known.get(&site.stack) {
+        let pattern = match self.known.get(&stack) {
             Some(&known) => known,
             None => {
-                let found = self.find(analysis, symbols, site.stack);
-                self.known.insert(site.stack, found);
+                let found = self.find(analysis, symbols, stack);
+                self.known.insert(stack, found);
                 found
             }
         };
         if let Some(at) = pattern {
             let (blocks, bytes) = &mut self.used[at];
-            *blocks = blocks.saturating_add(site.live_allocations);
-            *bytes = bytes.saturating_add(site.live_bytes);
+            *blocks = blocks.saturating_add(more_blocks);
+            *bytes = bytes.saturating_add(more_bytes);
         }
         pattern.is_some()
     }

@@ -201,7 +201,7 @@ fn record(
         let session = &session;
         let drain = std::thread::Builder::new().name("drain".into()).spawn_scoped(scope, move || {
             let _ = owned_send.send(session.own());
-            drain.run()
+            drain.run(None)
         });
         let drain = match drain {
             Ok(drain) => drain,

@@ -4,10 +4,12 @@ mod asked;
 
 use super::identity::{ProcessId, describe};
 use super::recording::{Finished, Recording};
+use super::scans::Scans;
 use super::shared::{LIMIT, Segment, Session, futex_wait, futex_wake};
 use super::spawn::short_name;
 use super::trace_file::create_new;
 use crate::control::{Desk, Dumps};
+use crate::leaks::Wanted;
 use grapnel_trace::Exit;
 use grapnel_trace::shared::{SessionHeader, segment_state};
 use std::collections::HashMap;
@@ -115,7 +117,8 @@ impl<'a> Drain<'a> {
     }
 
     /// Drains until PROGRAM is over.
-    pub(crate) fn run(mut self) -> Outcome {
+    pub(crate) fn run(mut self, leaks: Option<Wanted>) -> Outcome {
+        let mut scans = Scans::new(leaks);
         let header = self.session.header();
         let mut refused = None;
         let mut naps = 0;
@@ -129,6 +132,7 @@ impl<'a> Drain<'a> {
             if words != 0 {
                 self.tell();
             }
+            scans.see_to(&mut self.active);
             self.answer();
             self.dump_wishes();
             if over {

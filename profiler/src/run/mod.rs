@@ -13,6 +13,7 @@ mod program;
 pub(crate) mod progress;
 mod queue;
 mod recording;
+mod scans;
 pub(crate) mod shared;
 pub(crate) mod signals;
 mod snapshots;
@@ -22,6 +23,7 @@ mod trace_file;
 mod wait;
 
 use crate::control::{Dumps, Server};
+use crate::leaks::PolicyArgs;
 use crate::opened::say;
 use crate::serve::{ServeArgs, ServeError};
 use clap::Args;
@@ -85,6 +87,13 @@ pub(crate) struct RunArgs {
     /// What the choice of allocations is drawn from [default: the time]
     #[arg(long, value_name = "SEED", hide = true)]
     sample_seed: Option<u64>,
+    /// When the program ends, look through its memory for blocks that nothing leads to any more: see `grapnel leaks`
+    ///
+    /// Its end waits until that is done. A program that a signal kills, or that ends without libc, is not looked through.
+    #[arg(long, conflicts_with_all = ["off", "sample", "budget"])]
+    leaks: bool,
+    #[command(flatten)]
+    policy: PolicyArgs,
     /// Walk each stack a second time without shortcuts, and count differences (slow; for tests)
     #[arg(long, hide = true)]
     check_stacks: bool,
@@ -122,6 +131,8 @@ impl RunArgs {
 /// Why PROGRAM was not started.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RunError {
+    #[error("--leaks: leaks can only be looked for on 64-bit machines; record without it")]
+    Leaks,
     #[error(transparent)]
     Program(#[from] ProgramError),
     #[error(transparent)]
@@ -152,6 +163,9 @@ fn system(what: &'static str) -> impl FnOnce(io::Error) -> RunError {
 
 /// Runs PROGRAM to its end and returns its exit status. If a signal ended it, this process ends by the same.
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, RunError> {
+    if args.leaks && cfg!(not(target_pointer_width = "64")) {
+        return Err(RunError::Leaks);
+    }
     let inherited = spawn::inherited_descriptors();
     let name = args.command.first().cloned().unwrap_or_default();
     let program = Program::find(&name)?;
@@ -165,6 +179,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, RunError> {
         (args.drop, session_flags::DROP),
         (args.check_stacks, session_flags::CHECK_STACKS),
         (args.off, session_flags::OFF),
+        (args.leaks, session_flags::LEAKS),
     ] {
         flags |= if set { flag } else { 0 };
     }
@@ -239,12 +254,13 @@ fn record(
     let program = args.command.first().cloned().unwrap_or_default().to_string_lossy().into_owned();
     std::thread::scope(|scope| {
         let (owned_send, owned) = std::sync::mpsc::channel();
+        let leaks = args.leaks.then(|| args.policy.wanted());
         let totals = !args.quiet || args.serve.is_wanted() || args.snapshots.need_totals();
         let id = ProcessId::ours(pid as u32);
         let drain = Drain::new(session, progress, orders, id, output, path.to_owned(), totals);
         let drain = std::thread::Builder::new().name("drain".into()).spawn_scoped(scope, move || {
             let _ = owned_send.send(session.own());
-            drain.run()
+            drain.run(leaks)
         });
         let drain = match drain {
             Ok(drain) => drain,

@@ -8,13 +8,15 @@ use super::merge::Merge;
 use super::meter::{Events, Times};
 use super::output::{BATCH, Out};
 use super::process::{Process, monotonic_ns};
-use super::shared::Segment;
+use super::scans::ScanError;
+use super::shared::{Segment, futex_wake};
+use grapnel_analysis::leaks::found::{self, Count};
 use grapnel_analysis::report::words::harmless;
 use grapnel_analysis::{RunningTotals, Totals};
 use grapnel_trace::ring::Consumer;
-use grapnel_trace::shared::{LARGEST_RING, failure};
+use grapnel_trace::shared::{LARGEST_RING, failure, scan};
 use grapnel_trace::writer::Writer;
-use grapnel_trace::{Error, Exit, Meter, ProcessInfo};
+use grapnel_trace::{Error, Exit, LeakScan, Meter, ProcessInfo};
 use std::cell::Cell;
 use std::fs::File;
 use std::io;
@@ -71,6 +73,8 @@ pub(crate) struct Recording {
     ended: Cell<Option<Instant>>,
     /// The program asked for a snapshot.
     wants_snapshot: bool,
+    /// What the look for leaks found, if there was one.
+    leaks: Option<Result<[Count; 4], ScanError>>,
 }
 
 /// What a finished recording leaves.
@@ -93,6 +97,8 @@ pub(crate) struct Finished {
     pub(crate) problem: Option<String>,
     /// What a person may want to know of it.
     pub(crate) note: Option<String>,
+    /// What the look for leaks found, if there was one, by kinds.
+    pub(crate) leaks: Option<Result<[Count; 4], ScanError>>,
 }
 
 impl Recording {
@@ -137,6 +143,7 @@ impl Recording {
             last_progress_ns: 0,
             ended: Cell::new(None),
             wants_snapshot: false,
+            leaks: None,
         }
     }
 
@@ -292,6 +299,42 @@ impl Recording {
         })
     }
 
+    /// Whether the process is about to end, and waits to be looked through.
+    pub(crate) fn waits_for_scan(&self) -> bool {
+        self.segment.header().scan.load(Ordering::Acquire) == scan::ASKED
+    }
+
+    /// Whether there may be blocks that are older than the recording.
+    pub(crate) fn began_before(&self) -> bool {
+        self.segment.header().forked.load(Ordering::Relaxed) != 0
+    }
+
+    /// Takes all that is in the rings of a process that stands still. False when a thread is in the middle of an event.
+    pub(crate) fn take_still(&mut self) -> bool {
+        while self.take_words(usize::MAX) + self.merge_ready(u64::MAX) != 0 {}
+        !self.any_open() && self.merge.is_empty()
+    }
+
+    /// The trace until now, for reading, and its length.
+    pub(crate) fn trace_so_far(&mut self) -> io::Result<(File, u64)> {
+        self.flush();
+        let len = self.writer.as_ref().map_or(self.written, Writer::written);
+        Ok((File::open(&self.path)?, len))
+    }
+
+    /// Writes down what the look for leaks found, and lets the process end.
+    pub(crate) fn looked_through(&mut self, result: Result<LeakScan, ScanError>) {
+        self.leaks = Some(result.map(|found| {
+            if let Some(Err(error)) = self.writer.as_mut().map(|writer| writer.leaks(&found)) {
+                self.fail(error);
+            }
+            found::totals(&found)
+        }));
+        let state = &self.segment.header().scan;
+        state.store(scan::DONE, Ordering::Release);
+        futex_wake(state);
+    }
+
     /// Nothing more can be written; what is in the file stays good.
     fn fail(&mut self, error: Error) {
         if let Some(writer) = self.writer.take() {
@@ -364,6 +407,7 @@ impl Recording {
             command,
             problem,
             note,
+            leaks: self.leaks,
         }
     }
 }

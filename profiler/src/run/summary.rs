@@ -46,6 +46,11 @@ pub(crate) fn print(quiet: bool, path: &Path, program: &OsStr, pid: u32, end: En
 fn problems(path: &Path, outcome: &Outcome) -> Vec<String> {
     let mut problems: Vec<String> =
         outcome.recordings.iter().filter_map(|recording| recording.problem.clone()).collect();
+    for recording in &outcome.recordings {
+        if let Some(Err(error)) = &recording.leaks {
+            problems.push(format!("no leaks were looked for in {}: {error}", recording.path.display()));
+        }
+    }
     if let Some(refused) = outcome.refused.as_ref().filter(|refused| !problems.contains(refused)) {
         problems.push(refused.clone());
     }
@@ -87,6 +92,7 @@ fn summarise(text: &mut String, program: &OsStr, pid: u32, end: End, own: &Finis
     if own.sampled {
         lost.push_str("; a sample, from which the figures above are estimated");
     }
+    let leaks = leaks(own);
     let others = || outcome.recordings.iter().filter(|recording| recording.path != own.path);
     let events_of = |recording: &Finished| recording.totals.allocations + recording.totals.frees;
     let mut processes = match (others().count(), others().max_by_key(|recording| events_of(recording))) {
@@ -110,7 +116,7 @@ fn summarise(text: &mut String, program: &OsStr, pid: u32, end: End, own: &Finis
   frees          {:>14}
   peak           {:>14}  at {}
   live at end    {:>14}  in {}
-  events         {:>14}  {lost}
+{leaks}  events         {:>14}  {lost}
   recording      {cost:>14}  {cost_in_words}
   trace          {} ({}, {per_event:.1} bytes per event)
   children       {processes}
@@ -130,4 +136,21 @@ fn summarise(text: &mut String, program: &OsStr, pid: u32, end: End, own: &Finis
         human_bytes(own.bytes),
         quoted(&own.path.display().to_string()),
     );
+}
+
+/// What the look for leaks found, if there was one: a line.
+fn leaks(own: &Finished) -> String {
+    let Some(Ok(totals)) = &own.leaks else { return String::new() };
+    let [direct, indirect, possible, _] = *totals;
+    let lost = human_bytes(direct.bytes.saturating_add(indirect.bytes));
+    let mut text = format!(
+        "  lost           {lost:>14}  in {} directly and {} indirectly",
+        counted(direct.blocks, "block"),
+        counted(indirect.blocks, "block")
+    );
+    if !possible.is_empty() {
+        let _ = write!(text, "; {} possibly", counted(possible.blocks, "block"));
+    }
+    text.push_str(" (see grapnel leaks)\n");
+    text
 }

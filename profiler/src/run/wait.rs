@@ -14,22 +14,39 @@ pub(crate) fn reap(pid: libc::pid_t) -> (c_int, u64) {
     let mut cpu = 0;
     loop {
         // It can be asked how long it ran until it is reaped.
-        // SAFETY: leaves the child as it is, and fills in a live structure.
-        let ended = unsafe {
-            let mut info: libc::siginfo_t = std::mem::zeroed();
-            let events = libc::WEXITED | libc::WSTOPPED | libc::WNOWAIT;
-            libc::waitid(libc::P_PID, pid.unsigned_abs(), &mut info, events)
-        };
-        if ended == 0 {
-            cpu = cpu_ns(pid.unsigned_abs()).unwrap_or(cpu);
+        match next_change(pid, libc::WEXITED | libc::WSTOPPED | libc::WNOWAIT) {
+            // It stands still for a look at its memory, and goes on by itself: that is another thread's business.
+            Some(libc::CLD_TRAPPED) => {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+                continue;
+            }
+            Some(libc::CLD_STOPPED) => {
+                if next_change(pid, libc::WSTOPPED | libc::WNOHANG) == Some(libc::CLD_STOPPED) {
+                    stop_with_program(pid);
+                }
+                continue;
+            }
+            Some(_) => cpu = cpu_ns(pid.unsigned_abs()).unwrap_or(cpu),
+            None => {}
         }
         // SAFETY: `status` is live.
-        match unsafe { libc::waitpid(pid, &mut status, libc::WUNTRACED) } {
+        match unsafe { libc::waitpid(pid, &mut status, libc::WNOHANG) } {
+            0 => {}
             -1 if io::Error::last_os_error().raw_os_error() == Some(libc::EINTR) => {}
-            -1 => return (status, cpu),
-            _ if libc::WIFSTOPPED(status) => stop_with_program(pid),
+            // It may have been stopped for a look in between.
+            _ if libc::WIFSTOPPED(status) => {}
             _ => return (status, cpu),
         }
+    }
+}
+
+/// Waits for a change of a child's state; its code, one of CLD_*. `None` if there was none, or no such child.
+fn next_change(pid: libc::pid_t, events: c_int) -> Option<c_int> {
+    // SAFETY: fills in a live structure.
+    unsafe {
+        let mut info: libc::siginfo_t = std::mem::zeroed();
+        let found = libc::waitid(libc::P_PID, pid.unsigned_abs(), &mut info, events) == 0;
+        (found && info.si_pid() != 0).then_some(info.si_code)
     }
 }
 

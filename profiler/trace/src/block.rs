@@ -34,6 +34,8 @@ pub enum BlockKind {
     End = 3,
     /// What the recording has cost so far: a [`crate::Meter`], which replaces any before.
     Meter = 4,
+    /// What a scan for leaks found: a [`crate::LeakScan`], which replaces any before.
+    Leaks = 5,
 }
 
 /// The head of a block.

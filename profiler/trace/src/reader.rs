@@ -5,6 +5,7 @@ use crate::decode::BlockDecoder;
 use crate::error::Error;
 use crate::event::{Event, Exit, ProcessInfo};
 use crate::heap::HeapEvent;
+use crate::leaks::LeakScan;
 use crate::meter::Meter;
 use crate::varint::get;
 use crate::writer::checksum;
@@ -35,6 +36,7 @@ pub struct Reader<R: Read> {
     time: u64,
     end: Option<End>,
     meter: Option<Meter>,
+    leaks: Option<LeakScan>,
     cut: bool,
     pending_time: Option<u64>,
 }
@@ -81,6 +83,7 @@ impl<R: Read> Reader<R> {
             time: 0,
             end: None,
             meter: None,
+            leaks: None,
             cut: false,
             pending_time: None,
         };
@@ -108,6 +111,11 @@ impl<R: Read> Reader<R> {
     /// What the recording had cost, as far as that was written down by the last event that was read.
     pub fn meter(&self) -> Option<Meter> {
         self.meter
+    }
+
+    /// What the last scan for leaks found, of those that were written down by the last event that was read.
+    pub fn leaks(&self) -> Option<&LeakScan> {
+        self.leaks.as_ref()
     }
 
     /// Whether the file ended in the middle of a block: the recording was cut short, or still goes on.
@@ -173,6 +181,9 @@ impl<R: Read> Reader<R> {
                 } else if header.kind == BlockKind::Meter as u8 {
                     let meter = Meter::decode(&self.block);
                     self.meter = Some(meter.ok_or_else(|| self.damaged("its cost can't be read"))?);
+                } else if header.kind == BlockKind::Leaks as u8 {
+                    let leaks = LeakScan::decode(&self.block);
+                    self.leaks = Some(leaks.ok_or_else(|| self.damaged("a scan for leaks can't be read"))?);
                 }
                 self.block.clear();
             }

@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 /// First word of a session.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"GRAPNEL\x01");
 /// Changes with every change of the layout: command and agent must be of one build.
-pub const LAYOUT: u32 = 5;
+pub const LAYOUT: u32 = 6;
 
 /// Room for a path or a command line in shared memory.
 pub const TEXT_BYTES: usize = 4096;
@@ -134,6 +134,18 @@ pub mod session_flags {
     pub const CHECK_STACKS: u32 = 4;
     /// The agent hooks nothing and records nothing.
     pub const OFF: u32 = 8;
+    /// Before a process ends it waits for a look for leaks.
+    pub const LEAKS: u32 = 16;
+}
+
+/// Values of [`SegmentHeader::scan`].
+pub mod scan {
+    /// Nobody has asked.
+    pub const NONE: u32 = 0;
+    /// The process is about to end, and waits.
+    pub const ASKED: u32 = 1;
+    /// It may end.
+    pub const DONE: u32 = 2;
 }
 
 /// States of a segment.
@@ -168,6 +180,10 @@ pub struct SegmentHeader {
     pub arguments: AtomicU32,
     /// Not zero while blocks that are given out are left out of the record.
     pub paused: AtomicU32,
+    /// Futex on which the end of the process waits for a look for leaks; see [`scan`].
+    pub scan: AtomicU32,
+    /// Not zero: the process began as a fork's child, with blocks that are its parent's in the trace.
+    pub forked: AtomicU32,
     /// The inode of its namespace of process ids; 0 when that isn't known. In another namespace than the drain's, `pid`
     /// is not what the drain would call it.
     pub process_namespace: AtomicU64,

@@ -5,6 +5,7 @@ use crate::encode::BlockEncoder;
 use crate::error::Error;
 use crate::event::{Event, Exit, ProcessInfo};
 use crate::heap::HeapEvent;
+use crate::leaks::LeakScan;
 use crate::meter::Meter;
 use crate::varint::put;
 use std::io::Write;
@@ -107,6 +108,15 @@ impl<W: Write> Writer<W> {
     /// When the file can't be written.
     pub fn meter(&mut self, meter: &Meter, time_ns: u64) -> Result<(), Error> {
         self.block(BlockKind::Meter, time_ns, &meter.encode())
+    }
+
+    /// Says what a scan for leaks found.
+    ///
+    /// # Errors
+    /// When the file can't be written.
+    pub fn leaks(&mut self, scan: &LeakScan) -> Result<(), Error> {
+        self.flush()?;
+        self.block(BlockKind::Leaks, scan.time_ns, &scan.encode())
     }
 
     /// Ends the trace in order. `duration` in nanoseconds.

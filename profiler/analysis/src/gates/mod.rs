@@ -3,17 +3,18 @@
 pub mod junit;
 pub mod sarif;
 
-use crate::Analysis;
 use crate::export::stack::frames;
 use crate::report::words::{counted, grouped, human_bytes};
 use crate::suppressions::{Pattern, Suppressions};
 use crate::symbols::Symbols;
+use crate::{Analysis, leaks};
+use std::collections::HashMap;
 
 /// A condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Gate {
-    /// Nothing is live at the end but what is suppressed.
+    /// Nothing is lost at the end but what is suppressed; where leaks were not looked for, nothing is live.
     Leaks,
     /// The peak is at most this many bytes.
     MaxPeak(u64),
@@ -113,6 +114,9 @@ fn ranked(analysis: &Analysis, figure: impl Fn(usize) -> u64) -> Vec<usize> {
 }
 
 fn leaks(analysis: &Analysis, symbols: &mut Symbols<'_>, suppressions: &mut Suppressions) -> Found {
+    if let Some(found) = analysis.leaks.as_ref().filter(|found| found.scan.at_exit) {
+        return lost(found, analysis, symbols, suppressions);
+    }
     let mut sites = ranked(analysis, |at| analysis.sites[at].live_allocations);
     sites.sort_by_key(|&at| std::cmp::Reverse(analysis.sites[at].live_bytes));
     sites.retain(|&at| !suppressions.suppress(analysis, symbols, &analysis.sites[at]));
@@ -126,6 +130,32 @@ fn leaks(analysis: &Analysis, symbols: &mut Symbols<'_>, suppressions: &mut Supp
     let of = counted(sites.len() as u64, "site");
     let message =
         format!("{} with {} of {of}, live at the end", counted(blocks, "block"), counted(bytes, "byte"));
+    (false, message, sites)
+}
+
+/// Of a trace with a look for leaks: what is lost. What is only possibly lost, is not.
+fn lost(
+    found: &leaks::Found,
+    analysis: &Analysis,
+    symbols: &mut Symbols<'_>,
+    suppressions: &mut Suppressions,
+) -> Found {
+    let left = found.without(|stack, count| {
+        suppressions.suppress_stack(analysis, symbols, stack, count.blocks, count.bytes)
+    });
+    let place: HashMap<u32, usize> = (0..).zip(&analysis.sites).map(|(at, site)| (site.stack, at)).collect();
+    let mut sites = Vec::new();
+    for site in left.sites.iter().filter(|site| site.kind.is_lost()) {
+        sites.extend(place.get(&site.stack).filter(|at| !sites.contains(*at)).copied());
+    }
+    let lost = left.lost();
+    if lost.is_empty() {
+        return (true, "nothing is lost at the end".to_owned(), sites);
+    }
+    let indirect = left.total(leaks::Kind::Indirect).blocks;
+    let of = counted(sites.len() as u64, "site");
+    let (blocks, bytes) = (counted(lost.blocks, "block"), counted(lost.bytes, "byte"));
+    let message = format!("{blocks} with {bytes} of {of}, lost at the end, {indirect} of them indirectly");
     (false, message, sites)
 }
 

@@ -271,10 +271,10 @@ struct SiteForm<'r, 's, 'a> {
     frames: FrameList<'r, 's, 'a>,
 }
 
-pub(super) struct FrameList<'r, 's, 'a> {
-    pub(super) analysis: &'r Analysis,
-    pub(super) symbols: &'r RefCell<&'s mut Symbols<'a>>,
-    pub(super) stack: u32,
+pub(crate) struct FrameList<'r, 's, 'a> {
+    pub(crate) analysis: &'r Analysis,
+    pub(crate) symbols: &'r RefCell<&'s mut Symbols<'a>>,
+    pub(crate) stack: u32,
 }
 
 impl Serialize for FrameList<'_, '_, '_> {
@@ -354,7 +354,7 @@ struct FrameForm<'f> {
     inlined: bool,
 }
 
-struct Hex(u64);
+pub(crate) struct Hex(pub(crate) u64);
 
 impl Serialize for Hex {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

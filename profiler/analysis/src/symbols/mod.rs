@@ -28,6 +28,7 @@ mod separate;
 mod split;
 mod table;
 mod units;
+mod variables;
 
 pub use debuginfod::{Debuginfod, DebuginfodError, Limits};
 pub use embed::{Embedded, embed};
@@ -46,8 +47,10 @@ use object::read::Object;
 use separate::Finder;
 use split::SplitUnits;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::time::SystemTime;
 use table::SymbolTable;
+use variables::Variables;
 
 /// Troubles that get a note of their own.
 const MAX_NOTES: usize = 8;
@@ -129,6 +132,8 @@ impl core::fmt::Debug for Symbols<'_> {
 struct LoadedObject<'a> {
     debug_info: Option<DebugInfo<'a>>,
     table: SymbolTable,
+    /// Read when one is asked for.
+    variables: Option<Variables>,
     /// Those that `table` was made from.
     files: Vec<Opened<'a>>,
     path: String,
@@ -174,6 +179,16 @@ impl<'a> Symbols<'a> {
             }
         };
         &self.frames[start as usize..end as usize]
+    }
+
+    /// The variable of a module that an address lies in: where it lies in the process, and its name, demangled.
+    pub fn variable(&mut self, module: &Module, address: u64) -> Option<(Range<u64>, String)> {
+        let object = self.object(module, None)?;
+        let LoadedObject { variables, files, .. } = &mut self.objects[object];
+        let variables = variables.get_or_insert_with(|| Variables::new(&elfs(files)));
+        let (range, name) = variables.at(address.wrapping_sub(module.bias))?;
+        let range = range.start.wrapping_add(module.bias)..range.end.wrapping_add(module.bias);
+        Some((range, demangle::demangle(name)))
     }
 
     /// What kept frames from being resolved, a sentence each, in reasonable number.
@@ -265,7 +280,7 @@ impl<'a> Symbols<'a> {
         };
         let table = SymbolTable::new(&elfs(&files));
         let code = CodeAddresses::of(&first.elf);
-        Some(LoadedObject { debug_info, table, files, code, path, unresolved: false })
+        Some(LoadedObject { debug_info, table, variables: None, files, code, path, unresolved: false })
     }
 }
 

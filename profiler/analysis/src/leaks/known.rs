@@ -1,0 +1,81 @@
+//! Pointers to the inside of a block that compilers and libraries make on purpose, when no other leads to its start.
+//!
+//! - The first element of an array whose length `new[]` keeps before it: Itanium C++ ABI, 2.7 ("array operator new
+//!   cookies").
+//! - The characters of a string whose length and capacity stand before them, with their count of users: libstdc++'s
+//!   `std::string` before C++11, in its old ABI.
+//! - The bytes behind a block's own length in its first word, as libraries of C have it.
+//! - A base class that isn't the first: both the block's start and the place pointed at hold a pointer to a table of
+//!   functions, which lies in a module.
+
+use super::blocks::Block;
+use super::scan::Memory;
+
+/// A word.
+const WORD: u64 = 8;
+/// Length, capacity and count of users.
+const OLD_STRING: u64 = 3 * WORD;
+
+/// Whether a pointer to this address, in this block and not at its start, is of such a form. `in_module`: whether an address
+/// lies in a module.
+pub(super) fn is_known(
+    memory: &mut impl Memory,
+    block: &Block,
+    address: u64,
+    in_module: impl Fn(u64) -> bool,
+) -> bool {
+    let offset = address - block.address;
+    if !offset.is_multiple_of(WORD) {
+        return false;
+    }
+    let Some(first) = word(memory, block.address) else { return false };
+    if offset == WORD {
+        let rest = block.size - WORD;
+        let is_cookie = first > 0 && rest.is_multiple_of(first) && rest / first > 0;
+        let is_length = first == block.size || first == rest;
+        if is_cookie || is_length {
+            return true;
+        }
+    }
+    if offset == OLD_STRING {
+        let capacity = word(memory, block.address + WORD);
+        // One more byte is the zero at its end.
+        if capacity.is_some_and(|capacity| {
+            first <= capacity && capacity.checked_add(OLD_STRING + 1) == Some(block.size)
+        }) {
+            return true;
+        }
+    }
+    let is_table = |value: u64| value.is_multiple_of(WORD) && in_module(value);
+    is_table(first) && word(memory, address).is_some_and(is_table)
+}
+
+fn word(memory: &mut impl Memory, address: u64) -> Option<u64> {
+    let mut word = [0];
+    (memory.read(address, &mut word) == 1).then_some(word[0])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::leaks::scan::tests::Words;
+
+    #[test]
+    fn forms_are_told_from_chance() {
+        let known = |size: u64, words: &[u64], offset: u64| {
+            let mut memory = Words::new(&[(0x1000, words)]);
+            let block = Block { address: 0x1000, size, stack: 0 };
+            is_known(&mut memory, &block, 0x1000 + offset, |value| (0x8000..0x9000).contains(&value))
+        };
+        assert!(known(8 + 5 * 24, &[5], 8), "five objects of 24 bytes");
+        assert!(!known(8 + 5 * 24, &[7], 8));
+        assert!(!known(8 + 5 * 24, &[0], 8));
+        assert!(known(8 + 100, &[100, 1], 8), "a length");
+        assert!(known(24 + 31, &[20, 30, 1], 24), "an old string");
+        assert!(!known(24 + 31, &[31, 30, 1], 24));
+        assert!(!known(24 + 99, &[20, 30, 1], 24));
+        assert!(known(64, &[0x8010, 1, 0x8020], 16), "two bases");
+        assert!(!known(64, &[0x8010, 1, 0x9020], 16));
+        assert!(!known(64, &[0x8010, 1, 0x8020], 17));
+    }
+}

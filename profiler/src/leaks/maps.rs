@@ -1,0 +1,66 @@
+//! What a process has mapped, as `/proc/PID/maps` says.
+
+use std::io;
+use std::ops::Range;
+
+/// A mapping.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Map {
+    pub(crate) range: Range<u64>,
+    pub(crate) readable: bool,
+    pub(crate) writable: bool,
+    pub(crate) private: bool,
+    /// The file's path, `[stack]` and its like, or nothing.
+    pub(crate) path: String,
+}
+
+impl Map {
+    /// Whether no file is behind it: memory for allocators, stacks, and the zeroed end of a module's variables.
+    pub(crate) fn is_anonymous(&self) -> bool {
+        // A mapping that a program has named has its name in brackets.
+        self.path.is_empty() || self.path == "[heap]" || self.path.starts_with("[anon:")
+    }
+
+    /// Whether it is the agent's, or what it shares with the command.
+    pub(crate) fn is_grapnels(&self) -> bool {
+        ["/memfd:libgrapnel_agent.so", "/memfd:grapnel-session"].iter().any(|own| self.path.starts_with(own))
+    }
+}
+
+/// Reads the mappings of a process, by address.
+///
+/// # Errors
+/// When they can't be read.
+pub(crate) fn read(pid: u32) -> io::Result<Vec<Map>> {
+    let text = std::fs::read(format!("/proc/{pid}/maps"))?;
+    Ok(String::from_utf8_lossy(&text).lines().filter_map(parse).collect())
+}
+
+/// `start-end rwxp offset device inode path`
+fn parse(line: &str) -> Option<Map> {
+    let mut fields = line.splitn(6, ' ');
+    let (start, end) = fields.next()?.split_once('-')?;
+    let range = u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?;
+    let rights = fields.next()?.as_bytes();
+    let has = |at: usize, right: u8| rights.get(at) == Some(&right);
+    let path = fields.nth(3).unwrap_or_default().trim_start().to_owned();
+    Some(Map { range, readable: has(0, b'r'), writable: has(1, b'w'), private: has(3, b'p'), path })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_taken_apart() {
+        let map =
+            parse("7f00a000-7f00c000 rw-p 0001f000 fe:01 123                    /usr/lib/a b.so").unwrap();
+        assert_eq!((map.range.clone(), map.path.as_str()), (0x7f00a000..0x7f00c000, "/usr/lib/a b.so"));
+        assert!(map.readable && map.writable && map.private && !map.is_anonymous());
+        let map = parse("7f00a000-7f00c000 r--s 00000000 00:00 0 ").unwrap();
+        assert!(!map.writable && !map.private && map.is_anonymous());
+        assert!(parse("7f00-7e rw-p 0 0 0 [heap]").unwrap().is_anonymous());
+        assert!(!parse("0-1 rw-p 0 0 0 [stack]").unwrap().is_anonymous());
+        assert_eq!(parse("nonsense"), None);
+    }
+}

@@ -1,0 +1,99 @@
+//! The memory of a process that stands still, by `/proc/PID/mem`.
+
+use grapnel_analysis::leaks::Memory;
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+
+const PAGE: u64 = 4096;
+/// Pages that are asked about together.
+const ASKED: usize = 4096;
+/// Bits of an entry of pagemap: the page is in memory, or was swapped out.
+const THERE: u64 = 0b11 << 62;
+
+/// A process's memory.
+#[derive(Debug)]
+pub(crate) struct ProcessMemory {
+    memory: File,
+    /// Says which pages were ever touched. Reading others would make the kernel map pages for them.
+    pages: Option<File>,
+    bytes: Vec<u8>,
+}
+
+impl ProcessMemory {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// When this process may not.
+    pub(crate) fn open(pid: u32) -> io::Result<Self> {
+        let memory = File::open(format!("/proc/{pid}/mem"))?;
+        let pages = File::open(format!("/proc/{pid}/pagemap")).ok();
+        Ok(Self { memory, pages, bytes: Vec::new() })
+    }
+}
+
+impl Memory for ProcessMemory {
+    fn present(&mut self, range: Range<u64>) -> Vec<Range<u64>> {
+        let Some(pages) = &self.pages else { return vec![range] };
+        let mut parts: Vec<Range<u64>> = Vec::new();
+        let mut entries = vec![0; 8 * ASKED];
+        let (mut page, end) = (range.start / PAGE, range.end.div_ceil(PAGE));
+        while page < end {
+            let count = (end - page).min(ASKED as u64) as usize;
+            if pages.read_exact_at(&mut entries[..8 * count], 8 * page).is_err() {
+                // A kernel that doesn't tell: all the rest.
+                parts.push((page * PAGE).max(range.start)..range.end);
+                return parts;
+            }
+            for (at, entry) in (page..).zip(entries[..8 * count].as_chunks::<8>().0) {
+                if u64::from_le_bytes(*entry) & THERE == 0 {
+                    continue;
+                }
+                let part = (at * PAGE).max(range.start)..((at + 1) * PAGE).min(range.end);
+                match parts.last_mut() {
+                    Some(last) if last.end == part.start => last.end = part.end,
+                    _ => parts.push(part),
+                }
+            }
+            page += count as u64;
+        }
+        parts
+    }
+
+    fn read(&mut self, address: u64, words: &mut [u64]) -> usize {
+        self.bytes.resize(8 * words.len(), 0);
+        let mut len = 0;
+        while len < self.bytes.len() {
+            match self.memory.read_at(&mut self.bytes[len..], address + len as u64) {
+                Ok(0) => break,
+                Ok(more) => len += more,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => break,
+            }
+        }
+        let found = self.bytes[..len].as_chunks::<8>().0;
+        words.iter_mut().zip(found).for_each(|(word, bytes)| *word = u64::from_ne_bytes(*bytes));
+        found.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_memory_is_read_as_it_is() {
+        let words = [1u64, 2, 3];
+        let mut memory = ProcessMemory::open(std::process::id()).expect("/proc");
+        let address = words.as_ptr().addr() as u64;
+        let mut found = [0; 3];
+        assert_eq!((memory.read(address, &mut found), found), (3, words));
+        assert_eq!(memory.read(8, &mut found), 0);
+        let parts = memory.present(address..address + 24);
+        assert!(
+            parts.is_empty() || parts.iter().map(|part| part.end - part.start).sum::<u64>() == 24,
+            "{parts:x?}"
+        );
+    }
+}

@@ -1,0 +1,76 @@
+//! Leaks by reachability: `grapnel leaks`, and the look at a process that goes before.
+//!
+//! - [`stop`]: all threads of a process, stopped, with their [`registers`];
+//! - [`maps`], [`memory`]: what it has mapped, and what is in there;
+//! - [`roots`], [`names`]: what of that blocks are held by, and what it is called;
+//! - [`job`]: all of this together, beside the drain;
+//! - [`show`]: what a trace says of it.
+
+mod job;
+mod maps;
+mod memory;
+mod names;
+mod registers;
+mod roots;
+mod show;
+mod stop;
+
+pub(crate) use job::{Job, JobError, Running};
+pub(crate) use roots::Include;
+pub(crate) use show::{LeaksArgs, run};
+pub(crate) use stop::{StopError, Stopped};
+
+use clap::{Args, ValueEnum};
+use grapnel_analysis::leaks::{Interior, Policy};
+
+/// Options that say what counts as a pointer, and what as a root.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Looks for leaks")]
+pub(crate) struct PolicyArgs {
+    /// Which pointers to the inside of a block hold it. What only others lead to is possibly lost
+    #[arg(long, value_enum, value_name = "WHICH", default_value_t = Inside::All)]
+    interior: Inside,
+    /// Bits that are no part of an address where pointers carry tags, as 0xff00000000000000 for the uppermost byte
+    #[arg(long, value_name = "MASK", value_parser = mask, default_value_t = registers::TAGS, hide_default_value = true)]
+    tags: u64,
+    /// Memory that the program maps itself (mmap, shmat, sbrk) holds no blocks
+    #[arg(long)]
+    no_mappings: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Inside {
+    /// All, as LeakSanitizer has it
+    All,
+    /// None: pointers must lead to a block's first byte
+    Start,
+    /// Those that arrays of new[], strings, and base classes have, as memcheck's heuristics
+    Known,
+}
+
+fn mask(text: &str) -> Result<u64, String> {
+    let number = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        Some(hex) => u64::from_str_radix(hex, 16),
+        None => text.parse(),
+    };
+    number.map_err(|_| "no number: give one as 0xff00000000000000".to_owned())
+}
+
+/// What is looked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) policy: Policy,
+    pub(crate) mappings: bool,
+}
+
+impl PolicyArgs {
+    /// What they ask for.
+    pub(crate) fn wanted(&self) -> Wanted {
+        let interior = match self.interior {
+            Inside::All => Interior::All,
+            Inside::Start => Interior::Start,
+            Inside::Known => Interior::Known,
+        };
+        Wanted { policy: Policy { interior, tags: self.tags }, mappings: !self.no_mappings }
+    }
+}

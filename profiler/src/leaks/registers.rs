@@ -1,0 +1,118 @@
+//! The registers of a stopped thread.
+//!
+//! # Safety
+//! ptrace requests that fill in a live buffer, of whose length the kernel is told.
+
+use std::io;
+
+/// What is known of an architecture's registers.
+struct Layout {
+    /// The general registers, as NT_PRSTATUS has them.
+    names: &'static [&'static str],
+    /// The place of the stack pointer among them.
+    stack: usize,
+    /// Where the words of the vector registers begin in NT_PRFPREG, and how many there are.
+    vectors: (usize, usize),
+    /// How the place of the thread's own variables is known.
+    thread: ThreadPointer,
+    /// Bytes below the stack pointer that are in use.
+    red_zone: u64,
+    /// Bits of a pointer that the processor takes for a tag.
+    tags: u64,
+}
+
+enum ThreadPointer {
+    /// It is one of the registers.
+    Register(usize),
+    /// It is another set, NT_ARM_TLS.
+    Set(u32),
+}
+
+#[cfg(target_arch = "x86_64")]
+const NATIVE: Layout = X86_64;
+#[cfg(target_arch = "aarch64")]
+const NATIVE: Layout = AARCH64;
+#[cfg(not(target_pointer_width = "64"))]
+const NATIVE: Layout = Layout { names: &[], ..AARCH64 };
+
+/// Tags are taken out of pointers, unless something else is asked for.
+pub(crate) const TAGS: u64 = NATIVE.tags;
+
+/// `struct user_regs_struct` and `struct user_fpregs_struct` of sys/user.h.
+#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "another machine's"))]
+const X86_64: Layout = Layout {
+    names: &[
+        "r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8", "rax", "rcx", "rdx", "rsi",
+        "rdi", "orig_rax", "rip", "cs", "eflags", "rsp", "ss", "fs_base", "gs_base",
+    ],
+    stack: 19,
+    vectors: (20, 32),
+    thread: ThreadPointer::Register(21),
+    red_zone: 128,
+    tags: 0,
+};
+
+/// `struct user_pt_regs` and `struct user_fpsimd_state` of asm/ptrace.h.
+#[cfg_attr(target_arch = "x86_64", expect(dead_code, reason = "another machine's"))]
+const AARCH64: Layout = Layout {
+    names: &[
+        "x0", "x1", "x2", "x3", "x4", "x5", "x6", "x7", "x8", "x9", "x10", "x11", "x12", "x13", "x14", "x15",
+        "x16", "x17", "x18", "x19", "x20", "x21", "x22", "x23", "x24", "x25", "x26", "x27", "x28", "x29",
+        "x30", "sp", "pc",
+    ],
+    stack: 31,
+    vectors: (0, 64),
+    thread: ThreadPointer::Set(0x401),
+    red_zone: 0,
+    tags: 0xff << 56,
+};
+
+/// What a thread's registers hold.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Values {
+    /// The general registers with their names, the stack pointer left out.
+    pub(crate) general: Vec<(&'static str, u64)>,
+    /// The words of the vector registers.
+    pub(crate) vectors: Vec<u64>,
+    /// The stack pointer.
+    pub(crate) stack: u64,
+    /// The lowest address of the stack that is in use.
+    pub(crate) stack_end: u64,
+    /// What the places of the thread's own variables are counted from.
+    pub(crate) thread: u64,
+}
+
+/// `NT_PRSTATUS` and `NT_PRFPREG` of elf.h.
+const GENERAL: u32 = 1;
+const FLOATING: u32 = 2;
+
+/// Reads the registers of a thread.
+///
+/// # Errors
+/// When it doesn't stand still, or isn't ours to ask.
+pub(crate) fn read(thread: u32) -> io::Result<Values> {
+    let words = set(thread, GENERAL)?;
+    let at = |place: usize| words.get(place).copied().unwrap_or(0);
+    let general = NATIVE.names.iter().copied().zip(words.iter().copied());
+    let general =
+        general.enumerate().filter(|(place, _)| *place != NATIVE.stack).map(|(_, value)| value).collect();
+    let (first, count) = NATIVE.vectors;
+    let vectors = set(thread, FLOATING).unwrap_or_default().into_iter().skip(first).take(count).collect();
+    let pointer = match NATIVE.thread {
+        ThreadPointer::Register(place) => at(place),
+        ThreadPointer::Set(number) => set(thread, number)?.first().copied().unwrap_or(0),
+    };
+    let stack = at(NATIVE.stack);
+    Ok(Values { general, vectors, stack, stack_end: stack.saturating_sub(NATIVE.red_zone), thread: pointer })
+}
+
+fn set(thread: u32, number: u32) -> io::Result<Vec<u64>> {
+    let mut words = [0u64; 128];
+    let mut buffer = libc::iovec { iov_base: words.as_mut_ptr().cast(), iov_len: size_of_val(&words) };
+    // SAFETY: `buffer` describes live memory, which the kernel fills in no further than said.
+    let result = unsafe { libc::ptrace(libc::PTRACE_GETREGSET, thread, number as usize, &raw mut buffer) };
+    match result {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(words[..(buffer.iov_len / 8).min(words.len())].to_vec()),
+    }
+}

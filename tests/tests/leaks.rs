@@ -1,0 +1,255 @@
+//! Looks for leaks: programs whose truth is known, and what LeakSanitizer and memcheck say of the same.
+
+use grapnel_tests::programs;
+use grapnel_tests::run::{Case, Outcome, Recorded, grapnel};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::Command;
+
+/// What `grapnel leaks` says of a trace, reachable blocks included.
+fn leaks(trace: &Path) -> Value {
+    let outcome = grapnel(
+        ["leaks", "--format", "json", "--reachable"].map(OsStr::new).into_iter().chain([trace.as_ref()]),
+    );
+    assert!(outcome.status.success(), "{}", outcome.err());
+    serde_json::from_slice(&outcome.stdout).unwrap()
+}
+
+fn recorded(program: &str, options: &[&str]) -> Recorded {
+    let case = options.iter().fold(Case::ours(program).option("--leaks"), |case, option| case.option(option));
+    case.recorded()
+}
+
+/// Blocks and bytes of each kind of the sites whose innermost line has this mark.
+fn at(leaks: &Value, source: &str, mark: &str) -> BTreeMap<String, (u64, u64)> {
+    let line = programs::marked_line(source, mark);
+    let mut found = BTreeMap::new();
+    for site in leaks["sites"].as_array().unwrap() {
+        if site["frames"][0]["line"] == line {
+            let sum: &mut (u64, u64) = found.entry(site["kind"].as_str().unwrap().to_owned()).or_default();
+            sum.0 += site["blocks"].as_u64().unwrap();
+            sum.1 += site["bytes"].as_u64().unwrap();
+        }
+    }
+    found
+}
+
+/// The paths of the sites whose innermost line has this mark.
+fn paths(leaks: &Value, source: &str, mark: &str) -> Vec<Value> {
+    let line = programs::marked_line(source, mark);
+    let sites = leaks["sites"].as_array().unwrap().iter().filter(|site| site["frames"][0]["line"] == line);
+    sites.flat_map(|site| site["paths"].as_array().unwrap().clone()).collect()
+}
+
+fn kinds(of: &[(&str, u64, u64)]) -> BTreeMap<String, (u64, u64)> {
+    of.iter().map(|&(kind, blocks, bytes)| (kind.to_owned(), (blocks, bytes))).collect()
+}
+
+/// Blocks and bytes of a kind.
+fn total(leaks: &Value, kind: &str) -> (u64, u64) {
+    let of = &leaks["totals"][kind];
+    (of["blocks"].as_u64().unwrap(), of["bytes"].as_u64().unwrap())
+}
+
+#[test]
+fn what_is_lost_is_told_from_what_is_held_and_by_what() {
+    let recorded = recorded("lost", &[]);
+    assert_eq!((recorded.outcome.out().as_str(), recorded.outcome.status.code()), ("done\n", Some(7)));
+    let found = leaks(&recorded.trace());
+    assert_eq!(found["scan"]["at_exit"], true);
+    assert_eq!(found["scan"]["notes"], serde_json::json!([]));
+    let (list, circle) = (kinds(&[("direct", 1, 48)]), kinds(&[("indirect", 1, 48)]));
+    assert_eq!(at(&found, "lost.c", "LOST alone"), kinds(&[("direct", 1, 100)]));
+    assert_eq!(at(&found, "lost.c", "LOST chain"), kinds(&[("direct", 1, 48), ("indirect", 49, 49 * 48)]));
+    let both = [at(&found, "lost.c", "LOST circle a"), at(&found, "lost.c", "LOST circle b")];
+    assert!(both == [list.clone(), circle.clone()] || both == [circle, list], "{both:?}");
+    assert_eq!(at(&found, "lost.c", "LOST root"), kinds(&[("direct", 1, 32)]));
+    assert_eq!(at(&found, "lost.c", "LOST leaf"), kinds(&[("indirect", 4, 4000)]));
+    // Its uppermost byte is no part of its address: that has to be said.
+    assert_eq!(at(&found, "lost.c", "HELD tagged"), kinds(&[("direct", 1, 15)]));
+    let held = |mark: &str, blocks: u64, bytes: u64, kind: &str, name: Option<&str>| {
+        assert_eq!(at(&found, "lost.c", mark), kinds(&[("reachable", blocks, bytes)]), "{mark}");
+        for path in paths(&found, "lost.c", mark) {
+            assert_eq!(
+                (path["root"]["kind"].as_str(), path["root"]["name"].as_str()),
+                (Some(kind), name),
+                "{path}"
+            );
+        }
+    };
+    held("HELD global", 1, 11, "global", Some("global"));
+    held("HELD table", 1, 12, "global", Some("table"));
+    assert_eq!(paths(&found, "lost.c", "HELD table")[0]["offset"], 40 * 8);
+    held("HELD list", 20, 960, "global", Some("list"));
+    assert_eq!(paths(&found, "lost.c", "HELD list").len(), 1, "a list is one path");
+    held("HELD mapped", 1, 13, "mapping", None);
+    held("HELD inside", 1, 1400, "global", Some("inside"));
+    held("HELD local", 2, 32, "thread-local", Some("lost"));
+    held("HELD stack", 1, 17, "stack", Some("lost"));
+    held("HELD register", 1, 18, "register", Some("r12"));
+    let sum =
+        ["direct", "indirect", "possible", "reachable"].map(|kind| total(&found, kind).0).iter().sum::<u64>();
+    assert_eq!(sum, recorded.report().totals.live_allocations);
+}
+
+#[test]
+fn policies_change_what_counts() {
+    let tagged = leaks(&recorded("lost", &["--tags=0xff00000000000000"]).trace());
+    assert_eq!(at(&tagged, "lost.c", "HELD tagged"), kinds(&[("reachable", 1, 15)]));
+    assert_eq!(at(&tagged, "lost.c", "LOST alone"), kinds(&[("direct", 1, 100)]));
+    for interior in ["start", "known"] {
+        let found = leaks(&recorded("lost", &["--interior", interior]).trace());
+        assert_eq!(at(&found, "lost.c", "HELD inside"), kinds(&[("possible", 1, 1400)]), "{interior}");
+        assert_eq!(at(&found, "lost.c", "HELD list"), kinds(&[("reachable", 20, 960)]), "{interior}");
+    }
+    let without = leaks(&recorded("lost", &["--no-mappings"]).trace());
+    assert_eq!(at(&without, "lost.c", "HELD mapped"), kinds(&[("direct", 1, 13)]));
+}
+
+/// LeakSanitizer looks through no memory that the program mapped, and takes any pointer into a block for one to it.
+#[test]
+fn leak_sanitizer_finds_the_same() {
+    let bare = Case::new(programs::leak_sanitized_program("lost")).env("LSAN_OPTIONS", "exitcode=0").bare();
+    let summary = bare.err();
+    if summary.contains("LeakSanitizer has encountered a fatal error") {
+        grapnel_tests::skipped("what LeakSanitizer finds", "it can't stop threads here");
+        return;
+    }
+    let summary =
+        summary.lines().find_map(|line| line.strip_prefix("SUMMARY: LeakSanitizer: ")).expect("a summary");
+    let found = leaks(&recorded("lost", &["--no-mappings"]).trace());
+    let (direct, indirect) = (total(&found, "direct"), total(&found, "indirect"));
+    let (blocks, bytes) = (direct.0 + indirect.0, direct.1 + indirect.1);
+    assert_eq!(summary, format!("{bytes} byte(s) leaked in {blocks} allocation(s)."));
+}
+
+/// memcheck's figures of what is lost, in its order.
+fn memcheck(program: &Path) -> Vec<(u64, u64)> {
+    let outcome = Command::new("valgrind")
+        .args(["--leak-check=full", "--show-leak-kinds=all", "--child-silent-after-fork=yes"])
+        .arg(program)
+        .output()
+        .expect("valgrind runs: ./test installs it");
+    let text = String::from_utf8_lossy(&outcome.stderr).replace(',', "");
+    let figure = |name: &str| {
+        let line =
+            text.lines().rev().find(|line| line.contains(name)).unwrap_or_else(|| panic!("{name}: {text}"));
+        let words: Vec<u64> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+        (words[1], words[0])
+    };
+    ["definitely lost:", "indirectly lost:", "possibly lost:"].map(figure).to_vec()
+}
+
+/// By memcheck's policy its figures are found. Of what libc keeps of threads it is one block each that both call possibly
+/// lost, larger by what the agent adds to it; and memcheck lets libc free its buffers before it looks.
+#[test]
+fn memcheck_finds_the_same() {
+    let program = programs::program("lost");
+    let found = leaks(&recorded("lost", &["--interior", "known"]).trace());
+    let memcheck = memcheck(&program);
+    assert_eq!([total(&found, "direct"), total(&found, "indirect")], memcheck[..2]);
+    assert_eq!(total(&found, "possible").0, memcheck[2].0);
+}
+
+#[test]
+fn every_orderly_end_is_looked_at_and_none_is_changed() {
+    for (end, status) in [("return", 7), ("exit", 3), ("quick", 4), ("_exit", 5)] {
+        let recorded = Case::ours("lost").arg(end).option("--leaks").recorded();
+        recorded.outcome.same_as(&Case::ours("lost").arg(end).bare());
+        assert_eq!(recorded.outcome.status.code(), Some(status));
+        assert_eq!(
+            at(&leaks(&recorded.trace()), "lost.c", "LOST alone"),
+            kinds(&[("direct", 1, 100)]),
+            "{end}"
+        );
+    }
+    let killed = Case::ours("lost").arg("abort").option("--leaks").recorded();
+    assert_eq!(killed.outcome.status.signal(), Some(6));
+    let outcome = grapnel([OsStr::new("leaks"), killed.trace().as_ref()]);
+    assert_eq!(outcome.status.code(), Some(1));
+    assert!(outcome.err().contains("leaks were not looked for"), "{}", outcome.err());
+}
+
+fn check(trace: &Path, arguments: &[&str]) -> Outcome {
+    let arguments = ["check", "--fail-on", "leaks"].iter().chain(arguments).map(OsStr::new);
+    grapnel(arguments.chain([trace.as_ref()]))
+}
+
+#[test]
+fn the_gate_and_suppressions_go_by_what_is_lost() {
+    let recorded = recorded("lost", &[]);
+    let trace = recorded.trace();
+    let outcome = check(&trace, &[]);
+    assert_eq!(outcome.status.code(), Some(8), "{}", outcome.err());
+    assert!(outcome.out().contains("lost at the end, 54 of them indirectly"), "{}", outcome.out());
+    let file = recorded.dir.path().join("known.txt");
+    std::fs::write(&file, "leak:^lose\nleak:^chain$\nleak:^hold$\n").unwrap();
+    let known = check(&trace, &["--suppressions", file.to_str().unwrap()]);
+    assert_eq!(known.status.code(), Some(0), "{}", known.out());
+    assert!(known.out().contains("suppressed by leak:^chain$: 50 blocks"), "{}", known.out());
+    // What hangs on a suppressed block goes with it.
+    std::fs::write(&file, "leak:^lose_tree$\n").unwrap();
+    let text = grapnel(
+        ["leaks", "--suppressions", file.to_str().unwrap()]
+            .map(OsStr::new)
+            .into_iter()
+            .chain([trace.as_ref()]),
+    );
+    assert!(!text.out().contains("lose_tree") && text.out().contains("lose_circle"), "{}", text.out());
+    let clean = Case::new("/bin/true").option("--leaks").recorded();
+    assert_eq!(check(&clean.trace(), &[]).status.code(), Some(0));
+}
+
+#[test]
+fn the_text_names_what_holds_a_block() {
+    let recorded = recorded("lost", &[]);
+    let outcome = grapnel(
+        ["leaks", "--reachable", "--top", "0"].map(OsStr::new).into_iter().chain([recorded.trace().as_ref()]),
+    );
+    let text = outcome.out();
+    for expected in [
+        "Directly lost",
+        "held by `table` in lost+0x",
+        "held by r12 of thread",
+        "held by the stack of thread",
+    ] {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+}
+
+/// Children are looked at too. One that was forked has blocks that its recording doesn't know of.
+#[test]
+fn children_are_looked_at() {
+    let recorded = Case::ours("forks").option("--leaks").option("--wait").recorded();
+    recorded.outcome.same_as(&Case::ours("forks").bare());
+    let mut forked = 0;
+    for trace in recorded.traces().into_iter().skip(1) {
+        let notes = leaks(&trace)["scan"]["notes"].as_array().unwrap().len();
+        forked += usize::from(notes > 0);
+    }
+    assert!(forked > 0);
+}
+
+/// What real programs print and how they end is the same, and they lose next to nothing.
+#[test]
+fn real_programs_end_as_they_would() {
+    let script = "import json, threading\nthreading.Thread(target=lambda: json.dumps([1] * 9)).start()\nprint(len('x' * 7))";
+    for case in [
+        Case::new("/usr/bin/python3").args(["-c", script]).env("PYTHONMALLOC", "malloc"),
+        Case::new("/usr/bin/jq").args(["-n", "[range(2000)] | add"]),
+        Case::new("/usr/bin/sqlite3")
+            .args([":memory:", "create table t(x); insert into t values (1); select * from t"]),
+        Case::new("/bin/sh").args(["-c", "echo $(/bin/true; echo 1); exit 9"]),
+    ] {
+        let recorded = case.clone().option("--leaks").recorded();
+        recorded.outcome.same_as(&case.bare());
+        for trace in recorded.traces() {
+            let found = leaks(&trace);
+            let (lost, all) = (total(&found, "direct"), total(&found, "reachable"));
+            assert!(lost.1 <= 64 + all.1 / 4, "{case:?}: {:?} {lost:?} of {all:?}", trace);
+        }
+    }
+}
