@@ -146,17 +146,23 @@ pub fn all(dir: &Path) -> std::io::Result<Vec<Workload>> {
 /// Long recordings, of so many events each.
 pub fn long(events: u64) -> Vec<Workload> {
     let thousands = |share: u64| (events / share / 1000).to_string();
+    let many = workload(
+        "long, many stacks",
+        "a million live blocks, 700,000 stacks of 12 frames",
+        synthetic("many_stacks.c", &[&thousands(2)]),
+    );
     vec![
         workload(
-            "long",
+            "long, across",
+            "two threads that free each other's blocks, 12 frames",
+            synthetic("across.c", &[&thousands(2)]),
+        ),
+        workload(
+            "long, 8 threads",
             "eight threads, stacks of about 12 frames",
             synthetic("threads.c", &[&thousands(2), "8"]),
         ),
-        workload(
-            "long, many stacks",
-            "a million live blocks, 700,000 stacks of 12 frames",
-            synthetic("many_stacks.c", &[&thousands(2)]),
-        ),
+        Workload { live: 1_000_000, ..many },
     ]
 }
 

@@ -1,12 +1,11 @@
 //! `grapnel diff`: two traces side by side.
 
 use crate::export::Measure;
+use crate::look::LookArgs;
 use crate::opened::{OpenError, analysis_of, say};
-use crate::report::{Color, use_color, width};
 use crate::symbols::{SymbolArgs, SymbolArgsError};
 use clap::{Args, ValueEnum};
 use grapnel_analysis::diff::{Diff, json, text};
-use grapnel_analysis::report::text::{Palette, TextOptions};
 use grapnel_analysis::report::words::harmless;
 use grapnel_analysis::symbols::{FileStore, Symbols};
 use grapnel_analysis::{Analysis, diff};
@@ -33,12 +32,8 @@ pub(crate) struct DiffArgs {
     /// Sites to show in each section, 0 for all [default: 10]; in JSON, sites that changed most [default: all].
     #[arg(long, value_name = "N")]
     top: Option<usize>,
-    /// Frames to show of each stack, beyond which its middle is left out; 0 shows all.
-    #[arg(long, value_name = "N", default_value_t = 16)]
-    frames: usize,
-    /// When to use colors.
-    #[arg(long, value_enum, value_name = "WHEN", default_value_t = Color::Auto)]
-    color: Color,
+    #[command(flatten)]
+    look: LookArgs,
     #[command(flatten)]
     symbols: SymbolArgs,
 }
@@ -87,8 +82,14 @@ pub(crate) fn run(args: &DiffArgs) -> Result<ExitCode, DiffError> {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
         result => result.map_err(DiffError::Write)?,
     }
+    // Both may have found the same trouble with a debug file.
+    let mut notes: Vec<String> = Vec::new();
     for note in symbols.iter().flat_map(Symbols::notes) {
+        if notes.contains(&note) {
+            continue;
+        }
         say(&format!("note: {}", harmless(&note)));
+        notes.push(note);
     }
     let is_damaged = before.ending.is_damage() || after.ending.is_damage();
     Ok(if is_damaged { ExitCode::FAILURE } else { ExitCode::SUCCESS })
@@ -111,12 +112,7 @@ fn write(
     match args.format {
         Format::Json => json::write(out, &diff, [old, new], args.measure.into(), args.top.unwrap_or(0)),
         Format::Text => {
-            let options = TextOptions {
-                top: args.top.unwrap_or(TextOptions::default().top),
-                frames: args.frames,
-                width: width(&stdout),
-                palette: if use_color(args.color, &stdout) { Palette::colored() } else { Palette::default() },
-            };
+            let options = args.look.options(args.top, &stdout);
             text::write(out, &diff, [old, new], args.measure.into(), &options)
         }
     }

@@ -10,6 +10,7 @@ mod export;
 mod http;
 mod import;
 mod leaks;
+mod look;
 mod moment;
 mod opened;
 mod query;

@@ -1,18 +1,16 @@
 //! `grapnel report`: what a trace says.
 
+use crate::look::LookArgs;
 use crate::opened::{OpenError, analysis_of, history_of, say, text_of};
 use crate::symbols::{SymbolArgs, SymbolArgsError};
 use crate::whole_file::{is_same_file, to_file};
-use anstream::stream::RawStream;
-use anstream::{AutoStream, ColorChoice};
 use clap::{Args, ValueEnum};
 use grapnel_analysis::history::Window;
-use grapnel_analysis::report::text::{Palette, TextOptions};
 use grapnel_analysis::report::words::harmless;
 use grapnel_analysis::report::{json, text};
 use grapnel_analysis::symbols::{FileStore, SearchPath, Symbols};
 use grapnel_analysis::{Analysis, page};
-use std::io::{self, BufWriter, IsTerminal, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -35,12 +33,8 @@ pub(crate) struct ReportArgs {
     /// [default: all].
     #[arg(long, value_name = "N")]
     top: Option<usize>,
-    /// Frames to show of each stack, beyond which its middle is left out; 0 shows all.
-    #[arg(long, value_name = "N", default_value_t = 16)]
-    frames: usize,
-    /// When to use colors.
-    #[arg(long, value_enum, value_name = "WHEN", default_value_t = Color::Auto)]
-    color: Color,
+    #[command(flatten)]
+    look: LookArgs,
     #[command(flatten)]
     symbols: SymbolArgs,
 }
@@ -49,14 +43,6 @@ pub(crate) struct ReportArgs {
 enum Format {
     Text,
     Json,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Color {
-    /// On a terminal, unless NO_COLOR is set.
-    Auto,
-    Always,
-    Never,
 }
 
 /// Why there is no report.
@@ -154,34 +140,10 @@ fn write(args: &ReportArgs, analysis: &Analysis, symbols: &mut Symbols<'_>) -> i
             args.top.unwrap_or(0),
         ),
         Format::Text => {
-            let options = TextOptions {
-                top: args.top.unwrap_or(TextOptions::default().top),
-                frames: args.frames,
-                width: width(&stdout),
-                palette: if use_color(args.color, &stdout) { Palette::colored() } else { Palette::default() },
-            };
+            let options = args.look.options(args.top, &stdout);
             let mut out = BufWriter::with_capacity(1 << 16, stdout.lock());
             text::write(&mut out, analysis, symbols, &options)?;
             out.flush()
         }
     }
-}
-
-pub(crate) fn use_color(color: Color, stdout: &impl RawStream) -> bool {
-    match color {
-        Color::Always => true,
-        Color::Never => false,
-        Color::Auto => AutoStream::choice(stdout) != ColorChoice::Never,
-    }
-}
-
-/// For terminals that don't tell their size.
-const USUAL_WIDTH: usize = 100;
-
-/// The terminal's columns; none when the output is no terminal, which has no edge.
-pub(crate) fn width(stdout: &io::Stdout) -> Option<usize> {
-    if !stdout.is_terminal() {
-        return None;
-    }
-    Some(terminal_size::terminal_size_of(stdout).map_or(USUAL_WIDTH, |(width, _)| usize::from(width.0)))
 }

@@ -199,6 +199,43 @@ fn graphs_are_walked_zoomed_and_searched() {
     assert_eq!(browser.console(), Vec::<String>::new());
 }
 
+/// What a figure of the page is in MiB.
+fn mebibytes(text: &str) -> f64 {
+    let (value, unit) = text.split_once(' ').unwrap_or_else(|| panic!("{text}"));
+    let value: f64 = value.replace('−', "-").parse().unwrap_or_else(|_| panic!("{text}"));
+    value
+        * match unit {
+            "B" => 1.0 / 1_048_576.0,
+            "KiB" => 1.0 / 1024.0,
+            _ => 1.0,
+        }
+}
+
+#[test]
+fn memory_of_other_kinds_has_a_view_of_its_own() {
+    let (mapped, dir) = (Case::ours("mappings").recorded(), temporary_dir());
+    let pools = Case::ours("pools").arg(programs::cxx_library("pool_library")).recorded();
+    let browser = Browser::new(1300, 1000);
+    let text = "return document.getElementById('others').textContent";
+    for (recorded, title) in [(&mapped, "Mappings"), (&pools, "Pool nodes")] {
+        browser.open(&page(dir.path(), &recorded.trace()));
+        browser.press(&["7"]);
+        assert_eq!(browser.text("return document.querySelector('[aria-selected=true]').id"), "tab-others");
+        assert!(browser.text(text).contains(title), "{}", browser.text(text));
+        assert_eq!(browser.script("return document.querySelectorAll('#others .stack').length"), 0);
+        browser.click("#others .opener");
+        assert_ne!(browser.script("return document.querySelectorAll('#others .stack li').length"), 0);
+        assert_eq!(browser.console(), Vec::<String>::new());
+    }
+    let nodes =
+        pools.report().heaps.iter().find(|heap| heap.name == "nodes").map(|heap| heap.totals.allocations);
+    let allocations = nodes.expect("the program has such a pool") + 10;
+    let said = browser.text(text);
+    assert!(said.contains(&format!(" in {allocations} allocations")), "{said}");
+    browser.open(&page(dir.path(), &leaks().trace()));
+    assert_eq!(browser.script("return document.getElementById('tab-others').hidden"), true);
+}
+
 #[test]
 fn two_recordings_are_compared() {
     let script = |count: u32| format!("rows = [bytes(1000) for n in range({count})]");
@@ -235,6 +272,22 @@ fn two_recordings_are_compared() {
     browser.press(&["/"]);
     browser.type_text("start");
     assert_ne!(browser.script("return document.querySelectorAll('.box.found').length"), 0);
+    // The same as a table: the change is the difference of its columns, and what changed most comes first.
+    browser.click("#range-all");
+    browser.click("#tab-changes");
+    browser.press(&["/"]);
+    browser.press(&[keys::ESCAPE]);
+    let cells = "return [...document.querySelectorAll('#changes tbody tr')].map(
+        row => [...row.querySelectorAll('td.number')].map(cell => cell.textContent))";
+    let rows: Vec<[String; 3]> = serde_json::from_value(browser.script(cells)).unwrap();
+    let [change, with, without] = rows[0].each_ref().map(|text| mebibytes(text));
+    assert!(change > 3.4 && (with - without - change).abs() < 0.2, "{:?}", rows[0]);
+    assert!(
+        rows.windows(2).all(|two| mebibytes(&two[0][0]).abs() >= mebibytes(&two[1][0]).abs()),
+        "{rows:?}"
+    );
+    browser.click("#changes .opener");
+    assert_ne!(browser.script("return document.querySelectorAll('#changes .stack li').length"), 0);
     let fact = browser.text("return document.querySelector('.fact .was').textContent");
     assert!(fact.starts_with("before ") && fact.contains("MiB, +"), "{fact}");
     assert_eq!(browser.console(), Vec::<String>::new());
@@ -265,7 +318,7 @@ fn it_fits_any_window_in_the_colours_that_are_preferred() {
         browser.prefer(scheme);
         for (width, height) in [(1920, 1080), (1280, 800), (800, 1000), (390, 844)] {
             browser.resize(width, height);
-            for view in ["flame", "icicle", "bottom", "sites", "leaks", "sizes"] {
+            for view in ["flame", "icicle", "bottom", "sites", "leaks", "sizes", "others"] {
                 browser.click(&format!("#tab-{view}"));
                 let over = browser.script("return document.documentElement.scrollWidth - innerWidth");
                 assert!(over.as_i64() <= Some(0), "{view} at {width}: {over}");
@@ -287,7 +340,7 @@ fn it_fits_any_window_in_the_colours_that_are_preferred() {
         let names = role(name);
         assert!(!names.is_empty() && names.iter().all(|name| !name.is_empty()), "{name}: {names:?}");
     }
-    assert_eq!(role("tab").len(), 6);
+    assert_eq!(role("tab").len(), 7);
     assert_eq!(role("slider"), ["Beginning of the range", "End of the range"]);
 }
 

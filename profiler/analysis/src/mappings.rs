@@ -16,6 +16,7 @@ use crate::analyse::Violation;
 use crate::hash::FoldHash;
 use crate::peak::{PeakClock, PeakShare};
 use grapnel_trace::{Mapped, MappingEvent};
+use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
@@ -24,8 +25,9 @@ const MOST: usize = 1 << 20;
 /// Threads in the middle of a call.
 const MOST_HELD: usize = 1 << 16;
 
-/// Figures of mappings of one kind. See the [module's documentation](self) for what each means.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Figures of mappings of one kind. See the [module's documentation](self) for what each means. The names of its fields are
+/// those of the JSON form.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct MappingFigures {
     /// Calls that gave a range.
     pub mappings: u64,

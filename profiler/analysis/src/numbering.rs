@@ -1,8 +1,8 @@
 //! From the numbers that a trace gives its nodes to ids of nodes that all differ.
 //!
-//! A recorder may send a node again: a thread's tree forgets all its nodes when it is full, and each thread has its own. So
-//! a long recording has many more numbers than stacks. Nodes are made one as they come, and what is kept grows with the
-//! stacks that differ. Numbers begin anew when a node comes that has the number 1: what went before is meant no more.
+//! A recorder may send a node again: a thread's tree forgets nodes when it is full, and each thread has its own. So a long
+//! recording may have many more numbers than stacks. Nodes are made one as they come, and what is kept grows with the stacks
+//! that differ, but for four bytes for each number: any of them may still be meant.
 
 use crate::analyse::Violation;
 use crate::hash::FoldHash;
@@ -12,8 +12,9 @@ use grapnel_trace::heap::HeapEvent;
 use grapnel_trace::{Event, MappingEvent};
 use std::collections::HashMap;
 
-/// More numbers than a recorder gives before it begins anew or finds that it has most nodes already: half a gigabyte.
-const MAX_NUMBERS: u32 = 1 << 27;
+/// More numbers than recordings have, a gigabyte of them: a hundred million events with as many stacks as a tree can't hold
+/// take two thirds of these.
+const MAX_NUMBERS: u32 = 1 << 28;
 
 /// Different ones for different nodes, and none is 0: what is multiplied isn't, and the factor is odd.
 fn key(parent: u32, frame: u32) -> u64 {
@@ -32,17 +33,13 @@ pub(crate) struct Numbering {
     ids: Vec<u32>,
     /// Whether numbers may differ from ids.
     differ: bool,
-    /// How many numbers were given since they began.
+    /// How many numbers were given.
     given: u32,
 }
 
 impl Numbering {
     /// Takes in the node with the next number.
     pub(crate) fn push(&mut self, number: u32, node: Node) -> Result<(), Violation> {
-        if number == 1 && self.given > 0 {
-            (self.given, self.differ) = (0, true);
-            self.ids.clear();
-        }
         if number != self.given.wrapping_add(1) {
             return Err(Violation::NodeOrder { id: number, expected: u64::from(self.given) + 1 });
         }
@@ -150,25 +147,15 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_begin_anew_mean_other_nodes() {
+    fn events_up_to_one_with_an_unknown_stack_are_kept() {
         let mut nodes = Numbering::default();
-        for pcs in [[10, 20], [20, 10], [10, 30]] {
-            for (number, pc) in (1..).zip(pcs) {
-                nodes.push(number, node(0, pc)).unwrap();
-            }
-            let (thread, address, size, source) = (0, 0, 0, grapnel_trace::Source::Malloc);
-            let mut events =
-                Vec::from([1, 2, 3].map(|stack| HeapEvent::Alloc { thread, stack, address, size, source }));
-            assert_eq!(nodes.translate(&mut events, 0), Err(Violation::UnknownStack { stack: 3 }));
-            let found: Vec<u64> = events
-                .iter()
-                .map(|event| match event {
-                    HeapEvent::Alloc { stack, .. } => nodes.stacks.node(*stack).unwrap().pc,
-                    _ => 0,
-                })
-                .collect();
-            assert_eq!(found, pcs);
+        for number in 1..=2 {
+            nodes.push(number, node(0, 10)).unwrap();
         }
-        assert_eq!(nodes.into_stacks().len(), 3);
+        let (thread, address, size, source) = (0, 0, 0, grapnel_trace::Source::Malloc);
+        let event = |stack| HeapEvent::Alloc { thread, stack, address, size, source };
+        let mut events = Vec::from([2, 1, 2, 3, 1].map(event));
+        assert_eq!(nodes.translate(&mut events, 1), Err(Violation::UnknownStack { stack: 3 }));
+        assert_eq!(events, [2, 1, 1].map(event));
     }
 }

@@ -1,13 +1,12 @@
 //! `grapnel leaks`: what a trace says of lost blocks.
 
+use crate::look::LookArgs;
 use crate::opened::{OpenError, analysis_of, say, text_of};
-use crate::report::{Color, use_color, width};
 use crate::suppressed::{SuppressionsError, suppressions_of};
 use crate::symbols::{SymbolArgs, SymbolArgsError};
 use clap::{Args, ValueEnum};
 use grapnel_analysis::Analysis;
 use grapnel_analysis::leaks::{Found, Kind, json, text};
-use grapnel_analysis::report::text::{Palette, TextOptions};
 use grapnel_analysis::report::words::{counted, harmless};
 use grapnel_analysis::suppressions::Suppressions;
 use grapnel_analysis::symbols::{FileStore, Symbols};
@@ -29,15 +28,11 @@ pub(crate) struct LeaksArgs {
     /// Sites to show of each kind; 0 for all [default: 10, all as JSON]
     #[arg(long, value_name = "N")]
     top: Option<usize>,
-    /// Frames to show of each stack, beyond which its middle is left out; 0 shows all
-    #[arg(long, value_name = "N", default_value_t = 16)]
-    frames: usize,
     /// Leaks that are known, in the syntax of LeakSanitizer's files: lines of leak:PATTERN
     #[arg(long, value_name = "FILE")]
     suppressions: Option<PathBuf>,
-    /// When to use colours
-    #[arg(long, value_enum, value_name = "WHEN", default_value_t = Color::Auto)]
-    color: Color,
+    #[command(flatten)]
+    look: LookArgs,
     #[command(flatten)]
     symbols: SymbolArgs,
 }
@@ -111,13 +106,11 @@ pub(crate) fn run(args: &LeaksArgs) -> Result<ExitCode, LeaksError> {
 fn write(args: &LeaksArgs, analysis: &Analysis, found: &Found, symbols: &mut Symbols<'_>) -> io::Result<()> {
     let kinds = if args.reachable { &Kind::ALL[..] } else { &Kind::ALL[..3] };
     let stdout = io::stdout();
-    let palette = if use_color(args.color, &stdout) { Palette::colored() } else { Palette::default() };
     let out = BufWriter::with_capacity(1 << 16, stdout.lock());
     match args.format {
         Format::Json => json::write(out, analysis, found, symbols, kinds, args.top.unwrap_or(0)),
         Format::Text => {
-            let top = args.top.unwrap_or(TextOptions::default().top);
-            let options = TextOptions { top, frames: args.frames, width: width(&stdout), palette };
+            let options = args.look.options(args.top, &stdout);
             text::write(out, analysis, found, symbols, &options, kinds)
         }
     }

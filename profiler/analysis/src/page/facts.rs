@@ -1,5 +1,6 @@
 //! What a page says of a recording as a whole, as JSON.
 
+use super::others::Other;
 use crate::Analysis;
 use crate::report::text::{date, exit_words, notes_of};
 use crate::report::words::{harmless, quoted, source_name};
@@ -7,7 +8,7 @@ use grapnel_trace::Source;
 use serde::Serialize;
 
 #[derive(Serialize)]
-struct Facts {
+struct Facts<'f> {
     program: String,
     command: String,
     pid: u32,
@@ -23,6 +24,7 @@ struct Facts {
     marks: Vec<Mark>,
     notes: Vec<String>,
     folded: Folded,
+    others: &'f [Other],
 }
 
 /// More marks can't be told apart on a timeline; the first are shown.
@@ -69,9 +71,9 @@ struct Folded {
 /// The facts of a recording, `notes` added to what is to be noted of it.
 pub(super) fn facts(
     analysis: &Analysis,
+    others: &[Other],
     notes: &[String],
-    folded: u64,
-    threshold: f32,
+    (folded, threshold): (u64, f32),
 ) -> serde_json::Result<Vec<u8>> {
     let process = &analysis.process;
     let totals = &analysis.totals;
@@ -125,5 +127,6 @@ pub(super) fn facts(
             .collect(),
         notes: notes.map(|note| harmless(&note).into_owned()).collect(),
         folded: Folded { stacks: folded, threshold },
+        others,
     })
 }

@@ -8,7 +8,7 @@ const STYLE: &str = include_str!("assets/page.css");
 const BODY: &str = include_str!("assets/body.html");
 
 /// In the order in which they need each other. They share one scope.
-const SCRIPTS: [&str; 14] = [
+const SCRIPTS: [&str; 16] = [
     include_str!("assets/inflate.js"),
     include_str!("assets/words.js"),
     include_str!("assets/dom.js"),
@@ -22,6 +22,8 @@ const SCRIPTS: [&str; 14] = [
     include_str!("assets/sizes.js"),
     include_str!("assets/closer.js"),
     include_str!("assets/compare.js"),
+    include_str!("assets/changes.js"),
+    include_str!("assets/others.js"),
     include_str!("assets/main.js"),
 ];
 

@@ -12,6 +12,7 @@ mod encode;
 mod facts;
 mod fold;
 mod html;
+mod others;
 mod tree;
 
 use crate::Analysis;
@@ -58,6 +59,7 @@ pub fn data(
     limits: Limits,
 ) -> io::Result<Vec<u8>> {
     let shares = Shares::new(analysis, history);
+    let others = others::others(analysis, symbols);
     let mut data = Vec::new();
     for threshold in THRESHOLDS {
         let folding = shares.fold(threshold);
@@ -67,7 +69,7 @@ pub fn data(
             continue;
         }
         let tree = Tree::new(analysis, history, &folding, symbols);
-        let facts = facts::facts(analysis, &symbols.notes(), folding.folded, threshold)?;
+        let facts = facts::facts(analysis, &others, &symbols.notes(), (folding.folded, threshold))?;
         let mut out = ZlibEncoder::new(Vec::new(), Compression::new(7));
         out.write_all(&encode(analysis, history, &tree, &facts))?;
         data = out.finish()?;

@@ -13,7 +13,7 @@ struct Form<'a> {
     from_ns: u64,
     to_ns: Option<u64>,
     live_bytes_before: u64,
-    whole: FiguresForm,
+    whole: Figures,
     groups: Vec<RowForm<'a>>,
 }
 
@@ -21,48 +21,8 @@ struct Form<'a> {
 struct RowForm<'a> {
     name: &'a str,
     #[serde(flatten)]
-    figures: FiguresForm,
-    own: Option<FiguresForm>,
-}
-
-#[derive(Serialize)]
-struct FiguresForm {
-    allocations: u64,
-    allocated_bytes: u64,
-    releases: u64,
-    grown_blocks: i64,
-    grown_bytes: i64,
-    temporary_allocations: u64,
-    reallocations: u64,
-    copied_bytes: u64,
-    peak_bytes: u64,
-}
-
-impl From<&Figures> for FiguresForm {
-    fn from(figures: &Figures) -> Self {
-        let Figures {
-            allocations,
-            allocated_bytes,
-            releases,
-            grown_blocks,
-            grown_bytes,
-            temporary_allocations,
-            reallocations,
-            copied_bytes,
-            peak_bytes,
-        } = *figures;
-        Self {
-            allocations,
-            allocated_bytes,
-            releases,
-            grown_blocks,
-            grown_bytes,
-            temporary_allocations,
-            reallocations,
-            copied_bytes,
-            peak_bytes,
-        }
-    }
+    figures: Figures,
+    own: Option<Figures>,
 }
 
 /// Writes the first `top` groups, all for 0.
@@ -77,16 +37,12 @@ pub fn write(mut out: impl Write, answer: &Answer, query: &Query, top: usize) ->
         from_ns: *query.window.start(),
         to_ns: (end != u64::MAX).then_some(end),
         live_bytes_before: answer.live_before,
-        whole: (&answer.whole).into(),
+        whole: answer.whole,
         groups: answer
             .rows
             .iter()
             .take(shown)
-            .map(|row| RowForm {
-                name: &row.name,
-                figures: (&row.figures).into(),
-                own: row.own.as_ref().map(FiguresForm::from),
-            })
+            .map(|row| RowForm { name: &row.name, figures: row.figures, own: row.own })
             .collect(),
     };
     serde_json::to_writer(&mut out, &form)?;

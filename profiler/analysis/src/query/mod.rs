@@ -15,6 +15,7 @@ use crate::suppressions::Pattern;
 use crate::symbols::Symbols;
 use collect::Collector;
 use grapnel_trace::reader::Reader;
+use serde::Serialize;
 use std::io::Read;
 use std::ops::RangeInclusive;
 
@@ -97,8 +98,8 @@ impl Default for Query {
     }
 }
 
-/// What a group's blocks did within the window.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What a group's blocks did within the window. The names of its fields are those of the JSON form.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Figures {
     /// Blocks that were given out, by allocations and by reallocations.
     pub allocations: u64,

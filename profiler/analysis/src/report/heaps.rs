@@ -3,7 +3,7 @@
 use super::json::{Functions, SiteList};
 use super::stack::StackPrinter;
 use super::text::{Palette, TextOptions};
-use super::words::{counted, duration, grouped, harmless, human_bytes, share};
+use super::words::{counted, duration, grouped, harmless, human_bytes};
 use crate::Analysis;
 use crate::heaps::HeapAnalysis;
 use crate::live::Totals;
@@ -43,7 +43,7 @@ fn section(
     symbols: &mut Symbols<'_>,
     options: &TextOptions,
 ) -> io::Result<()> {
-    let Palette { title, figure, faint, .. } = options.palette;
+    let Palette { title, figure, .. } = options.palette;
     let name = String::from_utf8_lossy(&heaps.name);
     let (what, name) = (if heaps.kind == HeapKind::Pool { "Pool" } else { "Allocator" }, harmless(&name));
     writeln!(out, "{title}{what} {name}, which is no part of the figures above{title:#}")?;
@@ -74,28 +74,17 @@ fn section(
             format!("of this name; {} at the end", grouped(heaps.live_heaps)),
         )?;
     }
-    let mut sites: Vec<&Site> = heaps.sites.iter().filter(|site| site.peak_bytes > 0).collect();
-    sites.sort_by_key(|site| core::cmp::Reverse(site.peak_bytes));
-    let shown = if options.top == 0 { sites.len() } else { options.top.min(sites.len()) };
-    let mut printer = StackPrinter { analysis, symbols, options };
-    for (rank, site) in sites[..shown].iter().enumerate() {
-        let text = human_bytes(site.peak_bytes);
-        let share = share(site.peak_bytes, totals.peak_bytes);
-        let context = format!(
+    let context = |site: &Site| {
+        format!(
             "{} at the peak; {} of {} in all; {} live at the end",
             counted(site.peak_bytes, "byte"),
             counted(site.allocations, "allocation"),
             human_bytes(site.allocated_bytes),
             human_bytes(site.live_bytes)
-        );
-        writeln!(out, "{:>3}. {figure}{text}{figure:#}  {share}  {faint}({context}){faint:#}", rank + 1)?;
-        printer.print(out, site.stack)?;
-    }
-    if shown < sites.len() {
-        let rest = counted((sites.len() - shown) as u64, "more site");
-        writeln!(out, "     {faint}and {rest}; --top N shows more{faint:#}")?;
-    }
-    writeln!(out)
+        )
+    };
+    let peak = |site: &Site| (site.peak_bytes, site.stack);
+    StackPrinter { analysis, symbols, options }.ranked(out, &heaps.sites, totals.peak_bytes, peak, context)
 }
 
 /// As JSON. Looks frames up while it is written.

@@ -3,7 +3,7 @@
 use super::json::FrameList;
 use super::stack::StackPrinter;
 use super::text::{Palette, TextOptions};
-use super::words::{counted, duration, human_bytes, mapped_name, share};
+use super::words::{counted, duration, human_bytes, mapped_name};
 use crate::Analysis;
 use crate::mappings::{MappingAnalysis, MappingFigures, MappingSite};
 use crate::symbols::Symbols;
@@ -52,31 +52,20 @@ pub(super) fn section(
         format!("{} {}, at most {}", counted(mappings, "time"), mapped_name(mapped), human_bytes(peak_bytes))
     };
     writeln!(out, "  {faint}{}{faint:#}", known.map(of).collect::<Vec<_>>().join("; "))?;
-    let mut sites: Vec<&MappingSite> = sites.iter().filter(|site| site.figures.peak_bytes > 0).collect();
-    sites.sort_by_key(|site| core::cmp::Reverse(site.figures.peak_bytes));
-    let shown = if options.top == 0 { sites.len() } else { options.top.min(sites.len()) };
-    let mut printer = StackPrinter { analysis, symbols, options };
-    for (rank, site) in sites[..shown].iter().enumerate() {
+    let context = |site: &MappingSite| {
         let MappingFigures { mappings, mapped_bytes, live_bytes, peak_bytes, .. } = site.figures;
-        let text = human_bytes(peak_bytes);
-        let share = share(peak_bytes, totals.peak_bytes);
         let kinds: Vec<&str> = site.kinds().map(mapped_name).collect();
-        let context = format!(
+        format!(
             "{} at the peak; {} of {} in all, {}; {} live at the end",
             counted(peak_bytes, "byte"),
             counted(mappings, "mapping"),
             human_bytes(mapped_bytes),
             kinds.join(" and "),
             human_bytes(live_bytes)
-        );
-        writeln!(out, "{:>3}. {figure}{text}{figure:#}  {share}  {faint}({context}){faint:#}", rank + 1)?;
-        printer.print(out, site.stack)?;
-    }
-    if shown < sites.len() {
-        let rest = counted((sites.len() - shown) as u64, "more site");
-        writeln!(out, "     {faint}and {rest}; --top N shows more{faint:#}")?;
-    }
-    writeln!(out)
+        )
+    };
+    let peak = |site: &MappingSite| (site.figures.peak_bytes, site.stack);
+    StackPrinter { analysis, symbols, options }.ranked(out, sites, totals.peak_bytes, peak, context)
 }
 
 /// As JSON. Looks frames up while it is written.
@@ -87,25 +76,9 @@ pub(super) struct MappingsForm<'r, 's, 'a> {
 }
 
 #[derive(Serialize)]
-struct FiguresForm {
-    mappings: u64,
-    mapped_bytes: u64,
-    live_mappings: u64,
-    live_bytes: u64,
-    peak_bytes: u64,
-}
-
-impl FiguresForm {
-    fn of(figures: &MappingFigures) -> Self {
-        let MappingFigures { mappings, mapped_bytes, live_mappings, live_bytes, peak_bytes } = *figures;
-        Self { mappings, mapped_bytes, live_mappings, live_bytes, peak_bytes }
-    }
-}
-
-#[derive(Serialize)]
 struct SiteForm<'r, 's, 'a> {
     #[serde(flatten)]
-    figures: FiguresForm,
+    figures: MappingFigures,
     kinds: Vec<&'static str>,
     frames: FrameList<'r, 's, 'a>,
 }
@@ -114,7 +87,7 @@ struct KindsForm<'r>(&'r MappingAnalysis);
 
 impl Serialize for KindsForm<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let kind = |mapped: Mapped| (mapped_name(mapped), FiguresForm::of(&self.0.kinds[mapped as usize]));
+        let kind = |mapped: Mapped| (mapped_name(mapped), self.0.kinds[mapped as usize]);
         serializer.collect_map(Mapped::ALL.into_iter().map(kind))
     }
 }
@@ -126,7 +99,7 @@ impl Serialize for SiteList<'_, '_, '_, '_> {
         let MappingsForm { analysis, symbols, top } = *self.0;
         let shown = if top == 0 { usize::MAX } else { top };
         serializer.collect_seq(analysis.mappings.sites.iter().take(shown).map(|site| SiteForm {
-            figures: FiguresForm::of(&site.figures),
+            figures: site.figures,
             kinds: site.kinds().map(mapped_name).collect(),
             frames: FrameList { analysis, symbols, stack: site.stack },
         }))
@@ -136,7 +109,7 @@ impl Serialize for SiteList<'_, '_, '_, '_> {
 impl Serialize for MappingsForm<'_, '_, '_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut form = serializer.serialize_map(None)?;
-        form.serialize_entry("totals", &FiguresForm::of(&self.analysis.mappings.totals))?;
+        form.serialize_entry("totals", &self.analysis.mappings.totals)?;
         form.serialize_entry("kinds", &KindsForm(&self.analysis.mappings))?;
         form.serialize_entry("sites", &SiteList(self))?;
         form.end()

@@ -1,8 +1,8 @@
 //! A stack as lines of text, leaf first.
 
 use super::names::abbreviated;
-use super::text::TextOptions;
-use super::words::{columns, harmless};
+use super::text::{Palette, TextOptions};
+use super::words::{columns, counted, harmless, human_bytes, share};
 use crate::Analysis;
 use crate::stacks::Node;
 use crate::symbols::{Frame, Symbols};
@@ -49,6 +49,33 @@ impl StackPrinter<'_, '_> {
             self.node(out, &nodes, at)?;
         }
         Ok(())
+    }
+
+    /// Writes the sites that held most at the peak, with their stacks. `peak` gives what a site held then, and its stack;
+    /// `context` all else that there is to say of it.
+    pub(super) fn ranked<S>(
+        &mut self,
+        out: &mut impl Write,
+        sites: &[S],
+        whole: u64,
+        peak: impl Fn(&S) -> (u64, u32),
+        context: impl Fn(&S) -> String,
+    ) -> io::Result<()> {
+        let mut sites: Vec<&S> = sites.iter().filter(|site| peak(site).0 > 0).collect();
+        sites.sort_by_key(|site| core::cmp::Reverse(peak(site).0));
+        let TextOptions { top, palette: Palette { figure, faint, .. }, .. } = *self.options;
+        let shown = if top == 0 { sites.len() } else { top.min(sites.len()) };
+        for (rank, site) in sites[..shown].iter().enumerate() {
+            let (bytes, stack) = peak(site);
+            let (text, share, context) = (human_bytes(bytes), share(bytes, whole), context(site));
+            writeln!(out, "{:>3}. {figure}{text}{figure:#}  {share}  {faint}({context}){faint:#}", rank + 1)?;
+            self.print(out, stack)?;
+        }
+        if shown < sites.len() {
+            let rest = counted((sites.len() - shown) as u64, "more site");
+            writeln!(out, "     {faint}and {rest}; --top N shows more{faint:#}")?;
+        }
+        writeln!(out)
     }
 
     fn node(&mut self, out: &mut impl Write, nodes: &[&Node], at: usize) -> io::Result<()> {

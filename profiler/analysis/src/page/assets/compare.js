@@ -77,9 +77,15 @@ const compare = {
     return `d${Math.abs(part) < 0.02 ? 3 : part < 0 ? (part < -0.5 ? 0 : part < -0.15 ? 1 : 2) : part > 0.5 ? 6 : part > 0.15 ? 5 : 4}`;
   },
 
+  // How much more there is, where there was some before.
+  more(now, before) {
+    if (now >= 10 * before) return `${countText(Math.round(now / before))} times as much`;
+    return `${now >= before ? "+" : "−"}${shareText(Math.abs(now - before), before)}`;
+  },
+
   words({ now, before }) {
     const text = value => valueText(state.measure, value);
-    const change = before ? ` (${now >= before ? "+" : "−"}${shareText(Math.abs(now - before), before)})` : "";
+    const change = before ? ` (${this.more(now, before)})` : "";
     return `${text(now)} now, ${text(before)} before: ${now >= before ? "+" : ""}${text(now - before)}${change}`;
   },
 
@@ -91,7 +97,7 @@ const compare = {
   // What a fact was before.
   was(now, before, text) {
     if (!this.base) return null;
-    const change = now === before ? "the same" : before ? `${now > before ? "+" : "−"}${shareText(Math.abs(now - before), before)}` : "new";
+    const change = now === before ? "the same" : before ? this.more(now, before) : "new";
     return el("dd", { class: "rest was", text: `before ${text(before)}, ${change}` });
   },
 };

@@ -1,8 +1,10 @@
 // Brings the page to life.
 
-const VIEWS = ["flame", "icicle", "bottom", "sites", "leaks", "sizes", "compared"];
-// Two recordings are compared only if there are two.
-const views = () => compare.base ? VIEWS : VIEWS.slice(0, -1);
+const VIEWS = ["flame", "icicle", "bottom", "sites", "leaks", "sizes", "others", "compared", "changes"];
+const GRAPHS = ["flame", "icicle", "bottom", "compared"];
+// Two recordings are compared only if there are two, and not all have memory of other kinds.
+const has = view => view === "compared" || view === "changes" ? Boolean(compare.base) : view !== "others" || state.model.facts.others.length > 0;
+const views = () => VIEWS.filter(has);
 const THEMES = ["auto", "light", "dark"];
 
 function setTheme(theme) {
@@ -71,9 +73,11 @@ function drawLegend({ colours }) {
 
 function drawView() {
   const { model, view } = state;
-  state.foundFrames = foundFrames(model, state.query);
-  state.foundGroups = state.foundFrames && foundGroups(model, state.foundFrames);
-  const isGraph = view === "compared" || view === "flame" || view === "icicle" || view === "bottom";
+  for (const searched of compare.base ? [model, compare.base] : [model]) {
+    searched.foundFrames = foundFrames(searched, state.query);
+    searched.foundGroups = searched.foundFrames && foundGroups(searched, searched.foundFrames);
+  }
+  const isGraph = GRAPHS.includes(view), hasMeasure = isGraph || view === "changes";
   for (const name of VIEWS) {
     const tab = byId(`tab-${name}`), current = name === view;
     tab.setAttribute("aria-selected", current ? "true" : "false");
@@ -81,16 +85,18 @@ function drawView() {
   }
   byId("panel-flame").setAttribute("aria-labelledby", `tab-${isGraph ? view : "flame"}`);
   byId("panel-flame").hidden = !isGraph;
-  for (const name of ["sites", "leaks", "sizes"]) byId(`panel-${name}`).hidden = view !== name;
-  byId("measures").hidden = !isGraph;
-  byId("search-box").hidden = view === "sizes";
+  for (const name of VIEWS.filter(name => !GRAPHS.includes(name))) byId(`panel-${name}`).hidden = view !== name;
+  byId("measures").hidden = !hasMeasure;
+  byId("search-box").hidden = view === "sizes" || view === "others";
   const { name, long } = MEASURES[state.measure];
-  byId("measure-words").textContent = isGraph ? `${name}: ${MEASURES[state.measure].unit} ${long}` : "";
+  byId("measure-words").textContent = hasMeasure ? `${name}: ${MEASURES[state.measure].unit} ${long}` : "";
   if (view === "compared") byId("legend").replaceChildren(...compare.legend());
   else drawLegend(model);
   if (isGraph) flame.draw();
   else if (view === "sites") drawSites();
   else if (view === "leaks") drawLeaks();
+  else if (view === "others") drawOthers();
+  else if (view === "changes") drawChanges();
   else drawSizes();
 }
 
@@ -100,12 +106,12 @@ function listenToTabs() {
     if (tab) chooseView(tab.id.slice(4));
   });
   byId("tabs").addEventListener("keydown", event => {
-    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key], at = VIEWS.indexOf(state.view);
-    const next = event.key === "Home" ? 0 : event.key === "End" ? views().length - 1 : by && (at + by + views().length) % views().length;
+    const all = views(), by = { ArrowLeft: -1, ArrowRight: 1 }[event.key], at = all.indexOf(state.view);
+    const next = event.key === "Home" ? 0 : event.key === "End" ? all.length - 1 : by && (at + by + all.length) % all.length;
     if (next === undefined) return;
     event.preventDefault();
-    chooseView(VIEWS[next]);
-    byId(`tab-${VIEWS[next]}`).focus();
+    chooseView(all[next]);
+    byId(`tab-${all[next]}`).focus();
   });
 }
 
@@ -123,7 +129,7 @@ function listenToKeys() {
     const number = Number(event.key);
     if (event.key === "/") byId("search").focus();
     else if (event.key === "?") byId("help").showModal();
-    else if (number >= 1 && number <= views().length) chooseView(VIEWS[number - 1]);
+    else if (number >= 1 && number <= views().length) chooseView(views()[number - 1]);
     else if (event.key === "Escape" && !event.target.closest("#boxes") && (state.zoom.length || state.query)) {
       byId("search").value = "";
       choose({ zoom: [], query: "" });
@@ -156,7 +162,8 @@ function show(model) {
   drawHeader(model);
   byId("measure-temporary").closest("label").hidden = Boolean(model.facts.sampling);
   if (model.facts.sampling) sitesTable.columns = sitesTable.columns.filter(column => column.key !== "temporary");
-  byId("tab-compared").hidden = !compare.base;
+  for (const name of VIEWS) byId(`tab-${name}`).hidden = !has(name);
+  if (compare.base) compare.base.colours = moduleColours(compare.base, model.colours);
   byId("base").hidden = !compare.base;
   if (compare.base) byId("base").textContent = `Compared with a recording of ${compare.base.facts.command}, process ${compare.base.facts.pid}, from ${compare.base.facts.started} (dashed, stretched to the same length)`;
   byId("loading").hidden = true;

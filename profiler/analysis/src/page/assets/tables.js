@@ -17,7 +17,7 @@ function frameItem(model, node, child) {
     child && nodes.guess[node] && "guess",
   ].filter(Boolean);
   const line = lineText(model, frame, false);
-  return el("li", { class: state.foundFrames && state.foundFrames[frame] ? "found" : "" },
+  return el("li", { class: model.foundFrames && model.foundFrames[frame] ? "found" : "" },
     el("span", { class: `swatch ${model.colours.of(frames.module[frame])}`, "aria-hidden": "true" }),
     el("span", { class: "function", text: functionText(model, frame) }),
     el("span", { class: "place", title: [lineText(model, frame, true), texts[frames.module[frame]]].filter(Boolean).join("\n"),
@@ -84,15 +84,17 @@ class GroupTable {
     Object.assign(this, { id, columns, sort, down: true, rows: PAGE_ROWS, open: new Set() });
   }
 
+  // A row is of the recording that is shown, unless it says of which.
   draw(rows, note) {
-    const { model } = state, found = state.foundGroups;
-    const shown = found ? rows.filter(row => found[row.group]) : rows;
-    const { sort, down } = this;
-    shown.sort((a, b) => (down ? b[sort] - a[sort] : a[sort] - b[sort]) || a.group - b.group);
+    const found = row => (row.model || state.model).foundGroups, isSearched = Boolean(state.model.foundGroups);
+    const shown = isSearched ? rows.filter(row => found(row)[row.group]) : rows;
+    const { sort, down } = this, bySize = this.columns.find(column => column.key === sort)?.bySize;
+    const value = row => bySize ? Math.abs(row[sort]) : row[sort];
+    shown.sort((a, b) => (down ? value(b) - value(a) : value(a) - value(b)) || a.group - b.group);
     const most = {};
     for (const { key } of this.columns) most[key] = shown.reduce((best, row) => Math.max(best, Math.abs(row[key])), 0);
     const head = el("tr", {}, el("th", { scope: "col", class: "site", text: "Site" }), ...this.columns.map(column => this.header(column)));
-    const body = shown.slice(0, this.rows).flatMap(row => this.row(model, row, most));
+    const body = shown.slice(0, this.rows).flatMap(row => this.row(row.model || state.model, row, most));
     byId(this.id).replaceChildren(el("thead", {}, head), el("tbody", {}, ...body));
     byId(`${this.id}-empty`).hidden = shown.length > 0;
     byId(`${this.id}-empty`).textContent = rows.length ? `No site is found by “${state.query}”.` : note;
@@ -100,12 +102,12 @@ class GroupTable {
     more.hidden = shown.length <= this.rows;
     more.textContent = `Show more: ${countText(Math.max(0, shown.length - this.rows))} left`;
     more.onclick = () => { this.rows += PAGE_ROWS * 2; tell(); };
-    byId(`${this.id}-count`).textContent = this.counts(shown, found ? rows : null);
+    byId(`${this.id}-count`).textContent = this.counts(shown, isSearched ? rows : null);
   }
 
   // How many rows there are, and of which kind.
   counts(shown, all) {
-    const { folded } = state.model.groups, single = rows => rows.filter(row => !folded[row.group]).length;
+    const isSingle = row => !(row.model || state.model).groups.folded[row.group], single = rows => rows.filter(isSingle).length;
     const groups = shown.length - single(shown);
     const text = all ? `${countText(single(shown))} of ${counted(single(all), "site")}` : counted(single(shown), "site");
     return groups ? `${text}, and ${counted(groups, "group")} of smaller ones.` : `${text}.`;
@@ -123,15 +125,15 @@ class GroupTable {
   }
 
   row(model, row, most) {
-    const { group } = row, isOpen = this.open.has(group);
+    const { group, key = group } = row, isOpen = this.open.has(key);
     const toggle = event => {
       const opener = event.currentTarget, line = opener.closest("tr");
-      if (this.open.delete(group)) line.nextElementSibling.remove();
+      if (this.open.delete(key)) line.nextElementSibling.remove();
       else {
-        this.open.add(group);
+        this.open.add(key);
         line.after(this.stackRow(model, group));
       }
-      opener.setAttribute("aria-expanded", this.open.has(group) ? "true" : "false");
+      opener.setAttribute("aria-expanded", this.open.has(key) ? "true" : "false");
     };
     const cells = this.columns.map(({ key, text }) => numberCell(text(row[key], row), key === this.sort && most[key] ? Math.abs(row[key]) / most[key] : undefined));
     const line = el("tr", {}, siteCell(model, group, isOpen, toggle), ...cells);

@@ -101,7 +101,8 @@ function peakMoment(model) {
   const { peak_time_ns: told, peak_bytes: bytes } = model.facts.totals;
   const middle = (edges[bucket] + edges[bucket + 1]) / 2;
   const isTold = peak[bucket] === bytes && told >= edges[bucket] && told <= edges[bucket + 1];
-  return { bucket, ns: isTold ? told : middle, bytes: peak[bucket] };
+  // Times of single events are coarser than edges: where it is drawn may differ from what is said everywhere else.
+  return { bucket, ns: isTold ? told : middle, said: peak[bucket] === bytes ? told : middle, bytes: peak[bucket] };
 }
 
 const timeline = {
@@ -134,7 +135,7 @@ const timeline = {
         svg("line", { x1: x, x2: x, y1: y(peak.bytes), y2: bottom }),
         svg("circle", { cx: x, cy: y(peak.bytes), r: 4 }),
         svg("text", { x: anchor === "end" ? x + 4 : anchor === "start" ? x - 4 : x, y: 11, "text-anchor": anchor,
-          text: `peak ${bytesText(peak.bytes)} at ${durationText(peak.ns)}` })),
+          text: `peak ${bytesText(peak.bytes)} at ${durationText(peak.said)}` })),
       svg("rect", { class: "shade", id: "shade-left", y: top, height: rateBottom - top }),
       svg("rect", { class: "shade", id: "shade-right", y: top, height: rateBottom - top }),
       svg("line", { class: "hair", id: "hair", y1: top, y2: rateBottom, visibility: "hidden" }));
