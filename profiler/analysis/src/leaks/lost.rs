@@ -42,7 +42,7 @@ impl<'l> Links<'l> {
         }
     }
 
-    fn from(&self, place: u32) -> &[(u32, u32)] {
+    fn links_of(&self, place: u32) -> &[(u32, u32)] {
         let start = self.starts.get(place as usize).copied().unwrap_or(self.links.len());
         let end = self.starts.get(place as usize + 1).copied().unwrap_or(self.links.len());
         &self.links[start..end]
@@ -60,7 +60,7 @@ impl<'l> Links<'l> {
             }
             way.push((first, 0));
             while let Some((place, followed)) = way.last_mut() {
-                let Some(&(to, _)) = self.from(*place).get(*followed) else {
+                let Some(&(to, _)) = self.links_of(*place).get(*followed) else {
                     order.push(*place);
                     way.pop();
                     continue;
@@ -85,7 +85,7 @@ impl<'l> Links<'l> {
             }
             queue.push_back(leader);
             while let Some(from) = queue.pop_front() {
-                for &(to, offset) in self.from(from) {
+                for &(to, offset) in self.links_of(from) {
                     if !std::mem::replace(&mut seen[to as usize], true) {
                         holders[to as usize].1 = Some((self.blocks[from as usize], offset));
                         queue.push_back(to);

@@ -117,10 +117,10 @@ pub fn scan(
         unreadable: false,
     };
     let mut interned = Interned::new();
-    let root_bytes = scan.from_roots(roots, &mut interned, naming);
+    let root_bytes = scan.take_roots(roots, &mut interned, naming);
     scan.flood();
-    scan.from_others(&mut interned);
-    scan.from_lost(&mut interned);
+    scan.take_others(&mut interned);
+    scan.take_lost(&mut interned);
     let mut found = 0;
     found |= if scan.unreadable { doubts::UNREADABLE } else { 0 };
     found |= if interned.cut { doubts::CUT } else { 0 };
@@ -154,14 +154,14 @@ struct Scan<'s, M> {
 }
 
 impl<M: Memory> Scan<'_, M> {
-    fn from_roots(&mut self, roots: &Roots, interned: &mut Interned, naming: &mut impl Naming) -> u64 {
+    fn take_roots(&mut self, roots: &Roots, interned: &mut Interned, naming: &mut impl Naming) -> u64 {
         let mut ranges: Vec<&RootRange> = roots.ranges.iter().collect();
         ranges.sort_by_key(|range| (range.kind, range.range.start));
         let (before, after) =
             ranges.split_at(ranges.partition_point(|range| range.kind < RootKind::Register));
         let mut bytes = 0;
         for &range in before {
-            bytes += self.from_range(range, interned, naming);
+            bytes += self.take_range(range, interned, naming);
         }
         for register in &roots.registers {
             let value = register.value & !self.policy.tags;
@@ -177,12 +177,12 @@ impl<M: Memory> Scan<'_, M> {
             }
         }
         for &range in after {
-            bytes += self.from_range(range, interned, naming);
+            bytes += self.take_range(range, interned, naming);
         }
         bytes
     }
 
-    fn from_range(&mut self, range: &RootRange, interned: &mut Interned, naming: &mut impl Naming) -> u64 {
+    fn take_range(&mut self, range: &RootRange, interned: &mut Interned, naming: &mut impl Naming) -> u64 {
         let mut bytes = 0;
         for gap in self.blocks.gaps(range.range.clone()) {
             bytes += gap.end - gap.start;
@@ -217,7 +217,7 @@ impl<M: Memory> Scan<'_, M> {
     }
 
     /// Blocks that only pointers lead to which don't count. From there on all count: nothing below can be better known.
-    fn from_others(&mut self, interned: &mut Interned) {
+    fn take_others(&mut self, interned: &mut Interned) {
         self.policy.interior = Interior::All;
         let others = std::mem::take(&mut self.others);
         for block in others {
@@ -230,7 +230,7 @@ impl<M: Memory> Scan<'_, M> {
     }
 
     /// What is left.
-    fn from_lost(&mut self, interned: &mut Interned) {
+    fn take_lost(&mut self, interned: &mut Interned) {
         let left = (0..).zip(&self.holders).filter(|(_, holder)| **holder == NONE);
         let left: Vec<u32> = left.map(|(block, _)| block).collect();
         if left.is_empty() {

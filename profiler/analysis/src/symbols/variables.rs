@@ -29,7 +29,7 @@ impl Variables {
                 }
             }
         }
-        all.sort_by(|a, b| (a.0.start, a.1).cmp(&(b.0.start, b.1)));
+        all.sort_by_key(|(range, rank, _)| (range.start, *rank));
         all.dedup_by_key(|(range, ..)| range.start);
         Self(all.into_iter().map(|(range, _, name)| (range, name)).collect())
     }
