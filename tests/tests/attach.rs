@@ -5,6 +5,7 @@ use grapnel_tests::run::{descendants, grapnel, kill, report, temporary_dir, trac
 use grapnel_tests::{is_root, programs, skipped};
 use rustix::process::Signal;
 use std::fs;
+use std::hash::{DefaultHasher, Hasher};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -21,7 +22,11 @@ impl Running {
 
     /// `steady`, at work: it prints a line each tenth of a second.
     fn steady(tenths: &str) -> Self {
-        let mut command = Command::new(programs::program("steady"));
+        Self::at_work(&programs::program("steady"), tenths)
+    }
+
+    fn at_work(steady: &Path, tenths: &str) -> Self {
+        let mut command = Command::new(steady);
         let mut running = Self::start(command.arg(tenths).stdout(Stdio::piped()));
         let out = running.0.stdout.as_mut().expect("its output");
         BufReader::new(out).read_line(&mut String::new()).expect("a line");
@@ -44,7 +49,8 @@ impl Drop for Running {
 #[derive(Debug, PartialEq)]
 struct State {
     mappings: Vec<String>,
-    code: Vec<u8>,
+    /// A hash of it.
+    code: u64,
     descriptors: usize,
     threads: usize,
 }
@@ -53,20 +59,20 @@ impl State {
     fn of(pid: u32) -> Self {
         let maps = fs::read_to_string(format!("/proc/{pid}/maps")).expect("mappings");
         let memory = fs::File::open(format!("/proc/{pid}/mem")).expect("memory");
-        let mut code = Vec::new();
+        let mut code = DefaultHasher::new();
         for line in maps.lines().filter(|line| line.contains("r-xp") && line.contains('/')) {
             let (start, end) =
                 line.split(' ').next().and_then(|range| range.split_once('-')).expect("a range");
             let [start, end] = [start, end].map(|text| u64::from_str_radix(text, 16).expect("a number"));
             let mut bytes = vec![0; (end - start) as usize];
             memory.read_exact_at(&mut bytes, start).expect("code can be read");
-            code.extend(bytes);
+            code.write(&bytes);
         }
         let count = |what: &str| fs::read_dir(format!("/proc/{pid}/{what}")).expect("a list").count();
         // The program's own heap and stacks grow as they like.
         let is_its_own = |line: &&str| line.contains("[heap]") || line.contains("[stack]");
         let mappings = maps.lines().filter(|line| !is_its_own(line)).map(str::to_owned).collect();
-        Self { mappings, code, descriptors: count("fd"), threads: count("task") }
+        Self { mappings, code: code.finish(), descriptors: count("fd"), threads: count("task") }
     }
 }
 
@@ -184,7 +190,7 @@ fn when_grapnel_is_killed_the_process_is_left_as_it_was() {
     assert!(again.err().contains("is recorded already"), "{}", again.err());
     kill(Signal::KILL, recorder.pid());
     recorder.0.wait().expect("it ends");
-    until(&|| !memory().contains("grapnel"), "nothing of the agent is left");
+    until(&|| !memory().contains("memfd:grapnel"), "nothing of the agent is left");
     until(&|| State::of(program.pid()) == before, "all is as it was");
 }
 
@@ -239,7 +245,7 @@ fn a_child_is_recorded_by_itself_and_left_too() {
     let child: u32 = child.trim().parse().expect("the child's id");
     for pid in [program.pid(), child] {
         let maps = fs::read_to_string(format!("/proc/{pid}/maps")).expect("mappings");
-        assert!(!maps.contains("grapnel"), "{maps}");
+        assert!(!maps.contains("memfd:grapnel"), "{maps}");
     }
     kill(Signal::KILL, child);
     let traces = traces_in(dir.path());
@@ -296,9 +302,8 @@ fn what_cannot_be_attached_to_is_left_alone_with_a_reason() {
     refused(program.pid(), "is traced by gdb");
     drop(debugger);
 
-    let sandboxed =
-        Running::start(Command::new(programs::static_program("steady")).arg("600").stdout(Stdio::null()));
-    let before = State::of(sandboxed.pid());
-    refused(sandboxed.pid(), "does not use glibc");
-    assert_eq!(State::of(sandboxed.pid()), before);
+    let linked = Running::at_work(&programs::static_program("steady"), "600");
+    let before = State::of(linked.pid());
+    refused(linked.pid(), "does not use glibc");
+    assert_eq!(State::of(linked.pid()), before);
 }

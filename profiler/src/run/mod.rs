@@ -15,7 +15,7 @@ mod queue;
 mod recording;
 mod scans;
 pub(crate) mod shared;
-pub(crate) mod signals;
+mod signals;
 mod snapshots;
 pub(crate) mod spawn;
 pub(crate) mod summary;
