@@ -7,49 +7,73 @@ use std::path::{Path, PathBuf};
 const LEFT: u64 = 20;
 
 /// What limits a process.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Memory {
-    /// Directories of control groups (version 2), the process's own first.
-    groups: Vec<PathBuf>,
+    pid: u32,
 }
 
 impl Memory {
     /// The limits of a process.
     pub(super) fn of(pid: u32) -> Self {
-        let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-        Self { groups: groups(&text, Path::new("/sys/fs/cgroup")) }
+        Self { pid }
     }
 
     /// Whether less than a twentieth of what is allowed, or of the machine's memory, is left.
     pub(super) fn is_short(&self) -> bool {
-        self.groups.iter().any(|group| is_group_short(group))
+        // It may be moved from one group to another.
+        let text = std::fs::read_to_string(format!("/proc/{}/cgroup", self.pid)).unwrap_or_default();
+        groups(&text, Path::new("/sys/fs/cgroup")).iter().any(|group| is_group_short(group))
             || std::fs::read_to_string("/proc/meminfo").is_ok_and(|text| is_machine_short(&text))
     }
 }
 
-/// The control group of version 2, and those that it is in.
+/// The control groups of version 2 and of version 1 that the process is in, and those that these are in.
 fn groups(text: &str, root: &Path) -> Vec<PathBuf> {
-    let Some(own) = text.lines().find_map(|line| line.strip_prefix("0::/")) else { return Vec::new() };
-    // Of another namespace: what is above can't be seen.
-    if own.split('/').any(|part| part == "..") {
-        return vec![root.to_owned()];
+    let mut found = Vec::new();
+    for line in text.lines() {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };
+        let root = match controllers {
+            "" => root.to_owned(),
+            // Version 1 has a tree for each controller, or for some together.
+            _ if controllers.split(',').any(|controller| controller == "memory") => root.join(controllers),
+            _ => continue,
+        };
+        let path = path.trim_start_matches('/');
+        // Of another namespace: what is above can't be seen.
+        let own = if path.split('/').any(|part| part == "..") { root.clone() } else { root.join(path) };
+        // A container has its own group mounted as the root.
+        found.extend(own.ancestors().take_while(|group| group.starts_with(&root)).map(Path::to_owned));
     }
-    let own = root.join(own);
-    own.ancestors().take_while(|path| path.starts_with(root)).map(Path::to_owned).collect()
+    found
 }
 
+/// The files of a control group: what is used, what of that can be given back at once, and the limits.
+const VERSIONS: [(&str, &str, &[&str]); 2] = [
+    ("memory.current", "inactive_file", &["memory.max", "memory.high"]),
+    ("memory.usage_in_bytes", "total_inactive_file", &["memory.limit_in_bytes"]),
+];
+
 fn is_group_short(group: &Path) -> bool {
+    let read = |name: &str| std::fs::read_to_string(group.join(name)).ok();
     // A limit that isn't there, or is "max", is none.
-    let number = |name| std::fs::read_to_string(group.join(name)).ok()?.trim().parse::<u64>().ok();
-    let Some(current) = number("memory.current") else { return false };
-    ["memory.max", "memory.high"].into_iter().filter_map(number).any(|limit| current >= limit - limit / LEFT)
+    let number = |name: &str| read(name)?.trim().parse::<u64>().ok();
+    VERSIONS.iter().any(|(used, cache, limits)| {
+        let Some(used) = number(used) else { return false };
+        let stat = read("memory.stat").unwrap_or_default();
+        let used = used.saturating_sub(field(&stat, cache).unwrap_or(0));
+        limits.iter().filter_map(|limit| number(limit)).any(|limit| used >= limit - limit / LEFT)
+    })
+}
+
+/// The number behind a name at the start of a line.
+fn field(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix([' ', ':']))?;
+    line.split_whitespace().next()?.parse().ok()
 }
 
 fn is_machine_short(text: &str) -> bool {
-    let number = |name: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix(name));
-        line.and_then(|line| line.trim_start_matches(':').split_whitespace().next()?.parse::<u64>().ok())
-    };
+    let number = |name| field(text, name);
     match (number("MemTotal"), number("MemAvailable"), number("SwapFree")) {
         (Some(total), Some(available), swap) => available.saturating_add(swap.unwrap_or(0)) < total / LEFT,
         _ => false,
@@ -87,11 +111,25 @@ mod tests {
         assert!(!is_short());
         write(&own, "memory.current", "950\n");
         assert!(is_short());
-        write(&own, "memory.high", "max\n");
+        // Files that were read once are given up before anybody is ended.
+        write(&own, "memory.stat", "anon 949\ninactive_file 1\n");
         assert!(!is_short());
         write(&groups[1], "memory.current", "99\n");
         write(&groups[1], "memory.max", "100\n");
         assert!(is_short());
-        assert_eq!(super::groups("0::/../x\n", root.path()), [root.path().to_owned()]);
+    }
+
+    #[test]
+    fn groups_of_version_1_count_too() {
+        let root = tempfile::tempdir().unwrap();
+        let own = root.path().join("memory/a");
+        std::fs::create_dir_all(&own).unwrap();
+        assert_eq!(groups("4:memory:/a\n2:cpu:/a\n", root.path()), [own.clone(), root.path().join("memory")]);
+        assert_eq!(groups("0::/../x\n", root.path()), [root.path().to_owned()]);
+        std::fs::write(own.join("memory.usage_in_bytes"), "96\n").unwrap();
+        std::fs::write(own.join("memory.limit_in_bytes"), "100\n").unwrap();
+        assert!(is_group_short(&own));
+        std::fs::write(own.join("memory.limit_in_bytes"), "9223372036854771712\n").unwrap();
+        assert!(!is_group_short(&own));
     }
 }
