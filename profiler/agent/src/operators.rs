@@ -110,7 +110,10 @@ const NAMES: [(&[u8], Operator); 20] = [
 #[inline(always)]
 pub(crate) fn before(saved: &SavedRegisters, operator: Operator, original: usize) {
     let block = saved.argument(0);
-    if !operator.deletes || block == 0 {
+    if !operator.deletes {
+        return record::expect(saved);
+    }
+    if block == 0 {
         return;
     }
     let asked = operator.asked(saved);

@@ -16,7 +16,7 @@ use grapnel_trace::ring::{Full, Producer};
 use grapnel_trace::shared::{SessionHeader, session_flags};
 use grapnel_trace::wire::{self, Order, kind};
 use grapnel_trace::{Alignment, FreedAs, Source};
-use grapnel_unwind::{Frame, NodeId, Sink};
+use grapnel_unwind::{Frame, MOST_TOLD, NodeId, Sink};
 
 /// The most words that are written from one [`Context::stop`] on before there is another: a clock that is due, the upper
 /// part of a size, the mark of a heap, a clock that is far from the last one, and a record of the heap.
@@ -90,6 +90,18 @@ pub(crate) fn enter(saved: &SavedRegisters, work: impl FnOnce(&mut Context)) {
     tls.level.set(level);
 }
 
+/// Says that the caller's stack will be asked for when the call that is about to begin returns.
+#[inline(always)]
+pub(crate) fn expect(saved: &SavedRegisters) {
+    let tls = tls::get();
+    if let Some(cell) = tls.contexts.get(tls.level.get())
+        // SAFETY: null, or this thread's context at its level, in which nobody else is; contexts are never freed.
+        && let Some(context) = unsafe { cell.get().as_ref() }
+    {
+        context.walker.expect(saved);
+    }
+}
+
 #[cold]
 #[inline(never)]
 fn find(life: u64, mut level: usize, saved: &SavedRegisters) -> Option<(*mut Context, usize)> {
@@ -147,10 +159,46 @@ pub(crate) fn ticks() -> u64 {
 /// Tells the ring of new nodes.
 struct Nodes<'a>(&'a mut Producer<'static>);
 
+const _: () = assert!(MOST_TOLD <= wire::MOST_NODES);
+
 impl Sink for Nodes<'_> {
     #[inline(always)]
-    fn node(&mut self, _: NodeId, parent: NodeId, frame: Frame) {
-        let _ = push(self.0, &wire::node(parent.0, frame.pc, frame.module, frame.flags.bits()));
+    fn nodes(&mut self, first: NodeId, parent: NodeId, frames: impl ExactSizeIterator<Item = Frame>) {
+        let Self(ring) = self;
+        let mut frames = frames;
+        let count = frames.len();
+        if make_room(ring, 1 + count as u64).is_err() {
+            return;
+        }
+        let mut staged = 0;
+        let large = frames.find_map(|frame| {
+            let Some(word) = wire::frame(frame.pc, frame.module, frame.flags.bits()) else {
+                return Some(frame);
+            };
+            staged += 1;
+            ring.stage(staged, word);
+            None
+        });
+        if staged != 0 {
+            ring.stage(0, wire::nodes(parent.0, staged as usize));
+            ring.publish(1 + staged);
+        }
+        if let Some(frame) = large {
+            let parent = if staged == 0 { parent.0 } else { first.0 + staged as u32 - 1 };
+            self.one_by_one(first.0 + staged as u32, parent, frame, frames);
+        }
+    }
+}
+
+impl Nodes<'_> {
+    /// Tells of nodes some of whose numbers are large: `first`, of `frame`, and the others below it.
+    #[cold]
+    fn one_by_one(&mut self, first: u32, parent: u32, frame: Frame, others: impl Iterator<Item = Frame>) {
+        let mut parent = parent;
+        for (id, frame) in (first..).zip(core::iter::once(frame).chain(others)) {
+            let _ = push(self.0, &wire::node(parent, frame.pc, frame.module, frame.flags.bits()));
+            parent = id;
+        }
     }
 }
 
@@ -365,12 +413,17 @@ pub(crate) fn push(ring: &mut Producer<'static>, record: &[u64]) -> Result<(), N
     match ring.push_slice(record) {
         Ok(()) => Ok(()),
         Err(Full) => {
-            // Nodes and modules are never dropped: events that come later need them. Where the session says to drop, a walk
-            // isn't begun without room for its nodes, and only modules come here.
-            wait(ring, record.len() as u64)?;
+            make_room(ring, record.len() as u64)?;
             ring.push_slice(record).map_err(|Full| NotWritten)
         }
     }
+}
+
+/// Waits until so many words have room. Nodes and modules are never dropped: events that come later need them. Where the
+/// session says to drop, a walk isn't begun without room for its nodes, and only modules come to wait.
+#[inline(always)]
+fn make_room(ring: &mut Producer<'static>, words: u64) -> Result<(), NotWritten> {
+    if ring.has_room(words) { Ok(()) } else { wait(ring, words) }
 }
 
 #[cold]

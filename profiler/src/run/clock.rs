@@ -48,9 +48,15 @@ impl Clock {
         self.last = read();
     }
 
+    /// Whether the time of an event may be worth telling.
+    #[inline(always)]
+    pub(crate) fn is_due(&self, ticks: u64) -> bool {
+        ticks >= self.next
+    }
+
     /// The time of an event, if it is worth telling: never earlier than what was told, and no later than now.
     pub(crate) fn step(&mut self, ticks: u64) -> Option<u64> {
-        if ticks < self.next {
+        if !self.is_due(ticks) {
             return None;
         }
         let ns = self.nanoseconds(ticks);

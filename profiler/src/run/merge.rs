@@ -13,10 +13,10 @@
 //! An event may only go out when no earlier one can still come from another ring: up to the horizon, the clock at
 //! the time when the rings were emptied, less what a store takes to be seen.
 
-use super::queue::Queue;
+use super::queue::{Numbers, Queue};
 use grapnel_trace::Event;
 use grapnel_trace::heap::HeapEvent;
-use grapnel_trace::wire::{BadRecord, SHARDS};
+use grapnel_trace::wire::{self, BadRecord, SHARDS};
 use hashbrown::HashMap;
 use std::cmp::Reverse;
 
@@ -26,6 +26,9 @@ pub(crate) trait Output {
     fn heap(&mut self, ticks: u64, event: HeapEvent);
     /// An event of a heap besides the program's own.
     fn in_heap(&mut self, ticks: u64, heap: u32, event: HeapEvent);
+    /// New nodes, numbered from `first`, each but the first below the one before it; `frames` are as
+    /// [`grapnel_trace::wire::frame_of`] takes them.
+    fn nodes(&mut self, ticks: u64, first: u32, parent: u32, frames: &[u64]);
     /// Any other.
     fn other(&mut self, ticks: u64, event: Event);
 }
@@ -51,6 +54,37 @@ impl Nodes {
         self.count = self.count.max(number);
         (number, number == next)
     }
+
+    /// As [`Nodes::number`] of nodes of which each but the first is below the one before it. Their numbers go to `numbers`.
+    #[inline]
+    pub(super) fn number_all(&mut self, parent: u32, frames: &[u64], numbers: &mut Numbers) -> New {
+        let mut new = New { known: 0, parent, first: self.count.wrapping_add(1) };
+        if !self.several_rings {
+            numbers.go_on(self.count, frames.len() as u32);
+            self.count = self.count.wrapping_add(frames.len() as u32);
+            return new;
+        }
+        let mut parent = parent;
+        for frame in frames {
+            let (pc, module, flags) = wire::frame_of(*frame);
+            let (number, is_new) = self.number(parent, pc, module, flags);
+            numbers.push(number);
+            if !is_new {
+                new = New { known: new.known + 1, parent: number, ..new };
+            }
+            parent = number;
+        }
+        new
+    }
+}
+
+/// Nodes of which the first may be known. Below a new one there are only new ones.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct New {
+    pub(super) known: usize,
+    /// What the first new one is below, and its number.
+    pub(super) parent: u32,
+    pub(super) first: u32,
 }
 
 /// A queue's first event with a place in the order.
@@ -173,7 +207,7 @@ impl Merge {
 mod tests {
     use super::*;
     use grapnel_trace::Source;
-    use grapnel_trace::wire::{self, Order};
+    use grapnel_trace::wire::Order;
 
     fn at(seq: u32, ticks: u32) -> Order {
         Order { seq, ticks }
@@ -194,6 +228,14 @@ mod tests {
 
         fn in_heap(&mut self, _: u64, heap: u32, event: HeapEvent) {
             self.extend([Event::InHeap(heap), event.into()]);
+        }
+
+        fn nodes(&mut self, _: u64, first: u32, mut parent: u32, frames: &[u64]) {
+            for (id, frame) in (first..).zip(frames) {
+                let (pc, module, flags) = wire::frame_of(*frame);
+                self.push(Event::Node { id, parent, pc, module, flags });
+                parent = id;
+            }
         }
 
         fn other(&mut self, _: u64, event: Event) {
@@ -352,6 +394,36 @@ mod tests {
             .collect();
         assert_eq!(stacks, [2, 2]);
         assert_eq!(events.iter().filter(|event| matches!(event, Event::Node { .. })).count(), 3);
+    }
+
+    #[test]
+    fn nodes_told_at_once_are_those_told_one_by_one() {
+        let frame = |pc| wire::frame(pc, 1, 0).expect("small numbers");
+        let alloc = |seq, node| {
+            wire::numbered::<2, 3>(wire::alloc(0x4000, node, 8, Source::Malloc), at(seq, 1 + seq))
+        };
+        let mut merge = Merge::default();
+        // Before there is another ring, nodes have the numbers that the ring gave them.
+        merge.queue(0).inlet().extend([wire::nodes(0, 2), frame(0x70), frame(0x80)]);
+        assert_eq!(run(&mut merge, 10).len(), 2);
+        merge.queue(1);
+        merge.queue(0).inlet().extend([wire::node(0, 0x10, 1, 0), wire::node(3, 0x20, 1, 0)].concat());
+        merge.queue(0).inlet().extend([alloc(0, 4), alloc(1, 2)].concat());
+        let words = merge.queue(1).inlet();
+        words.extend([wire::nodes(0, 3), frame(0x10), frame(0x20), frame(0x30)]);
+        words.extend([wire::nodes(2, 2), frame(0x40), frame(0x10)]);
+        words.extend([wire::nodes(0, 2), frame(0x10), frame(0x20)]);
+        words.extend((1..=7).flat_map(|node| alloc(1 + node, node)));
+        let (mut told, mut stacks) = (Vec::new(), Vec::new());
+        for event in run(&mut merge, 100) {
+            match event {
+                Event::Node { id, parent, pc, .. } => told.push((id, parent, pc)),
+                Event::Alloc { stack, .. } => stacks.push(stack),
+                _ => panic!("{event:?}"),
+            }
+        }
+        assert_eq!(told, [(3, 0, 0x10), (4, 3, 0x20), (5, 4, 0x30), (6, 4, 0x40), (7, 6, 0x10)]);
+        assert_eq!(stacks, [4, 2, 3, 4, 5, 6, 7, 3, 4]);
     }
 
     #[test]

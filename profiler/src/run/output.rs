@@ -26,7 +26,7 @@ pub(super) struct Out<'a> {
 }
 
 impl Out<'_> {
-    #[inline]
+    #[inline(always)]
     fn write(&mut self, write: impl FnOnce(&mut Writer<File>) -> Result<(), Error>) {
         if let Some(Err(error)) = self.writer.as_mut().map(|writer| write(writer)) {
             self.error = Some(error);
@@ -34,8 +34,16 @@ impl Out<'_> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn tell(&mut self, ticks: u64) {
+        if self.clock.is_due(ticks) {
+            self.tell_now(ticks);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn tell_now(&mut self, ticks: u64) {
         if let Some(time) = self.clock.step(ticks) {
             self.tell_time(time);
         }
@@ -60,7 +68,7 @@ impl Out<'_> {
 }
 
 impl Output for Out<'_> {
-    #[inline]
+    #[inline(always)]
     fn heap(&mut self, ticks: u64, event: HeapEvent) {
         self.tell(ticks);
         self.write(|writer| writer.push_heap(&event));
@@ -74,6 +82,7 @@ impl Output for Out<'_> {
     }
 
     /// The totals are of the program's own heap.
+    #[inline(never)]
     fn in_heap(&mut self, ticks: u64, heap: u32, event: HeapEvent) {
         self.tell(ticks);
         self.write(|writer| writer.push(&Event::InHeap(heap)));
@@ -81,6 +90,14 @@ impl Output for Out<'_> {
         self.events.count(&event);
     }
 
+    /// The totals have no stacks.
+    #[inline]
+    fn nodes(&mut self, ticks: u64, first: u32, parent: u32, frames: &[u64]) {
+        self.tell(ticks);
+        self.write(|writer| writer.push_nodes(first, parent, frames));
+    }
+
+    #[inline(never)]
     fn other(&mut self, ticks: u64, event: Event) {
         match event {
             Event::Mark(ref mark) => {

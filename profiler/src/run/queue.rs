@@ -19,8 +19,7 @@ pub(crate) struct Queue {
 /// What a ring's records refer to.
 #[derive(Debug, Default)]
 struct Context {
-    /// The ring's node numbers to the trace's.
-    nodes: Vec<u32>,
+    numbers: Numbers,
     thread: u32,
     /// What the clocks of records are near to.
     clock: u64,
@@ -32,6 +31,47 @@ struct Context {
     heap: u32,
     /// The name of the next mark.
     name: Vec<u8>,
+}
+
+/// The ring's node numbers to the trace's. While a process has one ring, they go up together.
+#[derive(Debug, Default)]
+pub(crate) struct Numbers {
+    /// The first nodes, as many, have numbers of the trace from the one behind `before` on.
+    together: u32,
+    before: u32,
+    /// Those of the others.
+    others: Vec<u32>,
+}
+
+impl Numbers {
+    /// 0 is the empty stack in both, and stands for what the ring never told.
+    #[inline]
+    fn of(&self, local: u32) -> u32 {
+        match local {
+            0 => 0,
+            _ if local <= self.together => self.before.wrapping_add(local),
+            _ => self.others.get((local - self.together - 1) as usize).copied().unwrap_or(0),
+        }
+    }
+
+    /// The next nodes have the next numbers behind this one.
+    #[inline]
+    pub(super) fn go_on(&mut self, behind: u32, count: u32) {
+        if self.together == 0 {
+            self.before = behind;
+        }
+        if self.others.is_empty() && self.before.wrapping_add(self.together) == behind {
+            self.together = self.together.saturating_add(count);
+        } else {
+            self.others.extend((0..count).map(|at| behind.wrapping_add(1 + at)));
+        }
+    }
+
+    /// The next node has this number.
+    #[inline]
+    pub(super) fn push(&mut self, number: u32) {
+        self.others.push(number);
+    }
 }
 
 impl Queue {
@@ -67,7 +107,7 @@ impl Queue {
     }
 
     /// Uses up what has no place in the order at the front; the clock of the first event behind it.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn head(
         &mut self,
         nodes: &mut Nodes,
@@ -86,12 +126,10 @@ impl Queue {
                 context.hand_out(&record, out);
             }
             let front = words.get(*used..).unwrap_or(&[]);
-            if let Some((parent, pc, module, flags)) = wire::whole_node(front) {
-                *used += wire::NODE_WORDS;
+            if let Some((parent, frames)) = wire::whole_nodes(front) {
+                *used += 1 + frames.len();
                 *done += 1;
-                if let Some(node) = context.number(nodes, parent, pc, module, flags) {
-                    out.other(context.ticks, node);
-                }
+                context.take_nodes(nodes, parent, frames, out);
                 continue;
             }
             match wire::parse(front) {
@@ -150,7 +188,9 @@ impl Queue {
 
 impl Context {
     /// Hands out the event of a record that has a place in the order, at the clock that the queue has come to.
-    #[inline]
+    ///
+    /// Inlined with all that is done with an event, up to the bytes that it becomes: so it is never put together in memory.
+    #[inline(always)]
     fn hand_out(&mut self, record: &HeapRecord, out: &mut impl Output) {
         if record.is_of_many() {
             let event = self.of_many(record);
@@ -176,7 +216,7 @@ impl Context {
             let code = u8::try_from(address).unwrap_or(u8::MAX);
             return Event::Mark(Mark::from_code(code, &name).unwrap_or(Mark::Named(name)));
         }
-        let (thread, stack) = (self.thread, self.node(record.node));
+        let (thread, stack) = (self.thread, self.numbers.of(record.node));
         // MAP_FAILED has no size, and none is large.
         let size = u64::from(record.size) | std::mem::take(&mut self.large);
         Event::Mapping(match (record.mapped(), record.kind) {
@@ -187,10 +227,10 @@ impl Context {
         })
     }
 
-    #[inline]
+    #[inline(always)]
     fn event(&mut self, record: &HeapRecord) -> HeapEvent {
         let (thread, address) = (self.thread, record.address);
-        let (stack, size) = (self.node(record.node), u64::from(record.size) | self.large);
+        let (stack, size) = (self.numbers.of(record.node), u64::from(record.size) | self.large);
         match record.source() {
             Some(source) => {
                 self.large = 0;
@@ -208,32 +248,32 @@ impl Context {
         }
     }
 
-    #[inline]
-    fn node(&self, local: u32) -> u32 {
-        self.nodes.get((local as usize).wrapping_sub(1)).copied().unwrap_or(0)
-    }
-
-    /// Gives the ring's next node its number in the trace; the node if that is new.
-    #[inline]
-    fn number(&mut self, nodes: &mut Nodes, parent: u32, pc: u64, module: u32, flags: u8) -> Option<Event> {
-        let parent = self.node(parent);
-        let (id, is_new) = nodes.number(parent, pc, module, flags);
-        self.nodes.push(id);
-        is_new.then_some(Event::Node { id, parent, pc, module, flags })
+    /// Takes nodes of the ring, of which each but the first is below the one before it.
+    #[inline(never)]
+    fn take_nodes(&mut self, nodes: &mut Nodes, parent: u32, frames: &[u64], out: &mut impl Output) {
+        let new = nodes.number_all(self.numbers.of(parent), frames, &mut self.numbers);
+        if let Some(frames) = frames.get(new.known..).filter(|frames| !frames.is_empty()) {
+            out.nodes(self.ticks, new.first, new.parent, frames);
+        }
     }
 
     /// Takes a record that has no place in the order.
     fn take(&mut self, record: Record, nodes: &mut Nodes, threads: &mut u32, out: &mut impl Output) {
         let event = match record {
             Record::Node { parent, pc, module, flags } => {
-                match self.number(nodes, parent, pc, module, flags) {
-                    Some(node) => node,
-                    None => return,
+                let parent = self.numbers.of(parent);
+                let (id, is_new) = nodes.number(parent, pc, module, flags);
+                self.numbers.push(id);
+                if !is_new {
+                    return;
                 }
+                Event::Node { id, parent, pc, module, flags }
             }
+            Record::Nodes { parent, frames } => return self.take_nodes(nodes, parent, &frames, out),
             Record::Reset => {
                 self.heap = 0;
-                return self.nodes.clear();
+                self.numbers = Numbers::default();
+                return;
             }
             Record::Heap(heap) => Event::Heap(heap),
             Record::InHeap(id) => return self.heap = id,
@@ -258,7 +298,7 @@ impl Context {
             Record::Sampled(mean) => Event::Sampled { thread: self.thread, mean },
             Record::Unsampled(address) => Event::Unsampled { thread: self.thread, address },
             Record::FreedAs(said) => {
-                Event::FreedAs(FreedAs { thread: self.thread, stack: self.node(said.stack), ..said })
+                Event::FreedAs(FreedAs { thread: self.thread, stack: self.numbers.of(said.stack), ..said })
             }
             Record::OfHeap(_) => return,
         };

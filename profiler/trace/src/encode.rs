@@ -260,7 +260,17 @@ impl BlockEncoder {
         }
     }
 
+    /// Appends nodes, each but the first below the one before it; `frames` are as [`wire::frame_of`] takes them.
+    pub fn push_nodes(&mut self, first: u32, parent: u32, frames: &[u64]) {
+        let mut parent = parent;
+        for (id, frame) in (first..).zip(frames) {
+            self.push_node(id, parent, wire::frame_of(*frame));
+            parent = id;
+        }
+    }
+
     /// Appends a stack node.
+    #[inline]
     fn push_node(&mut self, id: u32, parent: u32, frame: NodeFrame) {
         let Self { columns, model, frames, .. } = self;
         columns.record();
@@ -290,7 +300,7 @@ impl BlockEncoder {
     }
 
     /// Appends an event of the heap.
-    #[inline]
+    #[inline(always)]
     pub fn push_heap(&mut self, event: &HeapEvent) {
         self.columns.record();
         match *event {

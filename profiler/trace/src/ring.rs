@@ -107,8 +107,16 @@ impl<'a> Producer<'a> {
         self.publish(N as u64);
     }
 
+    /// Writes a word so many words behind what is published. There is known to be [room](Producer::has_room) for it.
     #[inline(always)]
-    fn publish(&mut self, words: u64) {
+    pub fn stage(&mut self, behind: u64, word: u64) {
+        debug_assert!(self.tail + behind < self.limit);
+        self.words[((self.tail + behind) & self.mask) as usize].store(word, Ordering::Relaxed);
+    }
+
+    /// Publishes so many words, which were [staged](Producer::stage), as one record.
+    #[inline(always)]
+    pub fn publish(&mut self, words: u64) {
         self.tail += words;
         self.control.tail.store(self.tail, Ordering::Release);
     }

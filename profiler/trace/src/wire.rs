@@ -3,6 +3,7 @@
 //! | kind | words |
 //! |---|---|
 //! | NODE | `pc<<8 \| kind`, `parent \| (module \| flags<<24)<<32` (nodes of a ring are numbered from 1 in order) |
+//! | NODES | `(count \| parent<<8)<<8 \| kind`, then `pc \| flags<<47 \| module<<51` of each: the first below `parent`, each other below the one before |
 //! | ALLOC + source | `address<<8 \| kind`, `node \| size<<32` |
 //! | FREE, REALLOC_BEGIN, REALLOC_FAILED | `address<<8 \| kind` |
 //! | REALLOC_END | as ALLOC, then the old address |
@@ -48,12 +49,14 @@ mod read;
 
 pub use read::{
     BadRecord, HEAP_WORDS, HeapRecord, NODE_WORDS, Record, heap_record, parse, whole_heap_record, whole_node,
+    whole_nodes,
 };
 
 /// Kinds of records.
 pub mod kind {
     #![expect(missing_docs, reason = "the table above says what each is")]
     pub const NODE: u8 = 1;
+    pub const NODES: u8 = 2;
     pub const FREE: u8 = 3;
     pub const REALLOC_BEGIN: u8 = 4;
     pub const REALLOC_END: u8 = 5;
@@ -152,6 +155,32 @@ pub fn is_near(ticks: u64, clock: u64) -> bool {
 pub fn node(parent: u32, pc: u64, module: u32, flags: u8) -> [u64; 2] {
     let place = (module & 0xff_ffff) | (u32::from(flags) << 24);
     [head(pc, kind::NODE), u64::from(parent) | (u64::from(place) << 32)]
+}
+
+/// The most nodes of a NODES record.
+pub const MOST_NODES: usize = 64;
+
+/// The first word of a NODES record of so many nodes, at most [`MOST_NODES`].
+#[inline]
+pub fn nodes(parent: u32, count: usize) -> u64 {
+    head(count as u64 | (u64::from(parent) << 8), kind::NODES)
+}
+
+const FLAGS_AT: u32 = 47;
+const MODULE_AT: u32 = 51;
+
+/// A node of a NODES record; `None` where its numbers are larger than there is room for.
+#[inline]
+pub fn frame(pc: u64, module: u32, flags: u8) -> Option<u64> {
+    let fits = pc >> FLAGS_AT == 0 && module >> (64 - MODULE_AT) == 0 && flags >> (MODULE_AT - FLAGS_AT) == 0;
+    fits.then_some(pc | (u64::from(flags) << FLAGS_AT) | (u64::from(module) << MODULE_AT))
+}
+
+/// The inverse of [`frame`]: pc, module, flags.
+#[inline]
+pub fn frame_of(word: u64) -> (u64, u32, u8) {
+    let flags = (word >> FLAGS_AT) as u8 & ((1 << (MODULE_AT - FLAGS_AT)) - 1);
+    (word & ((1 << FLAGS_AT) - 1), (word >> MODULE_AT) as u32, flags)
 }
 
 /// A clock that later records refer to.
@@ -319,6 +348,13 @@ mod tests {
             back(&node(7, pc, 0x12_3456, 3)),
             Record::Node { parent: 7, pc, module: 0x12_3456, flags: 3 }
         );
+        let frames = [frame(pc, 0x1fff, 15), frame((1 << 47) - 1, 0, 0)].map(Option::unwrap);
+        assert_eq!(frames.map(frame_of), [(pc, 0x1fff, 15), ((1 << 47) - 1, 0, 0)]);
+        assert_eq!([frame(1 << 47, 0, 0), frame(pc, 0x2000, 0), frame(pc, 0, 16)], [None; 3]);
+        assert_eq!(
+            back(&[nodes(u32::MAX, 2), frames[0], frames[1]]),
+            Record::Nodes { parent: u32::MAX, frames: frames.to_vec() }
+        );
         let order = Order { seq: u32::MAX, ticks: u32::MAX - 1 };
         let plain = plain(kind::FREE, pc);
         let alloc = alloc(pc, 9, 77, Source::Aligned);
@@ -415,6 +451,8 @@ mod tests {
             alignment,
             release,
             head(0, kind::SAMPLED),
+            nodes(7, 0),
+            nodes(7, MOST_NODES + 1),
         ] {
             assert_eq!(parse(&[word, 0, 0, 0, 0]), Err(BadRecord(word)));
         }

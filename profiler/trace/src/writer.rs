@@ -82,9 +82,20 @@ impl<W: Write> Writer<W> {
     ///
     /// # Errors
     /// As [`Writer::push`].
-    #[inline]
+    #[inline(always)]
     pub fn push_heap(&mut self, event: &HeapEvent) -> Result<(), Error> {
         self.encoder.push_heap(event);
+        if self.encoder.len() >= BlockEncoder::FULL { self.flush() } else { Ok(()) }
+    }
+
+    /// As [`Writer::push`], for nodes of which each but the first is below the one before it: they are numbered from
+    /// `first`, and `frames` are as [`crate::wire::frame_of`] takes them.
+    ///
+    /// # Errors
+    /// As [`Writer::push`].
+    #[inline]
+    pub fn push_nodes(&mut self, first: u32, parent: u32, frames: &[u64]) -> Result<(), Error> {
+        self.encoder.push_nodes(first, parent, frames);
         if self.encoder.len() >= BlockEncoder::FULL { self.flush() } else { Ok(()) }
     }
 

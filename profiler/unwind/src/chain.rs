@@ -5,8 +5,8 @@
 //! frames: here these lie side by side, with their rules and their nodes, so that a walk waits once.
 
 use crate::Error;
-use crate::memo::Record;
-use crate::native::PackedRule;
+use crate::memo::{Found, Record};
+use crate::native::{PackedRule, prefetch};
 use crate::tree::NodeId;
 use crate::zeroed::{Zeroable, zeroed};
 use alloc::vec::Vec;
@@ -54,6 +54,15 @@ impl Chains {
         ((pc ^ (sp << 20)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - BITS)) as usize
     }
 
+    /// Asks the processor for a chain.
+    #[inline(always)]
+    pub(crate) fn expect(&self, chain: usize) {
+        if let Some(chain) = self.0.get(chain) {
+            prefetch(&chain.pcs);
+            prefetch(&chain.nodes);
+        }
+    }
+
     /// The rule for the frame at `pc`, the one with this number from the leaf, if that is as it was.
     #[inline(always)]
     pub(crate) fn rule(&self, chain: usize, frame: usize, pc: u64) -> Option<PackedRule> {
@@ -74,26 +83,29 @@ impl Chains {
         }
     }
 
-    /// Whether the chain begins with these frames.
+    /// Whether the chain begins with frames at these pcs.
     #[inline(always)]
-    fn is(chain: &Chain, frames: &[Record]) -> bool {
-        frames.len() <= FRAMES && frames.iter().zip(&chain.pcs).all(|(frame, pc)| frame.pc == *pc)
+    fn is(chain: &Chain, pcs: impl ExactSizeIterator<Item = u64>) -> bool {
+        pcs.len() <= FRAMES && pcs.zip(&chain.pcs).all(|(pc, other)| pc == *other)
     }
 
-    /// The nodes of these frames, none of them a guess, below `parent`, if they are what was there the last time.
+    /// The nodes of these frames, leaf first and none of them a guess, below `parent`, if they are what was there the last
+    /// time.
     #[inline(always)]
-    pub(crate) fn nodes(&self, chain: usize, parent: NodeId, frames: &[Record]) -> Option<&[NodeId]> {
+    pub(crate) fn nodes(&self, chain: usize, parent: NodeId, frames: &[Found]) -> Option<&[NodeId]> {
         let chain = self.0.get(chain)?;
-        let same = chain.len as usize == frames.len() && chain.parent == parent && Self::is(chain, frames);
+        let same = chain.len as usize == frames.len()
+            && chain.parent == parent
+            && Self::is(chain, frames.iter().map(|frame| frame.pc));
         if same { chain.nodes.get(..frames.len()) } else { None }
     }
 
-    /// Keeps the nodes of these frames, none of them a guess.
+    /// Keeps the nodes of these frames, root first and none of them a guess.
     #[inline(always)]
     pub(crate) fn set_nodes(&mut self, chain: usize, parent: NodeId, frames: &[Record]) {
         let Some(chain) = self.0.get_mut(chain) else { return };
-        if Self::is(chain, frames) {
-            for (node, frame) in chain.nodes.iter_mut().zip(frames) {
+        if Self::is(chain, frames.iter().rev().map(|frame| frame.pc)) {
+            for (node, frame) in chain.nodes.iter_mut().zip(frames.iter().rev()) {
                 *node = frame.node;
             }
             (chain.parent, chain.len) = (parent, frames.len() as u32);
@@ -104,7 +116,7 @@ impl Chains {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memo::Path;
+    use crate::memo::{Memo, Path};
     use crate::native::UnwindRule;
     use crate::start::Cursor;
     use crate::tree::{FrameFlags, Stack};
@@ -114,9 +126,15 @@ mod tests {
         for &pc in pcs {
             path.push(Cursor { pc, sp: 0, fp: 0 }, 0, FrameFlags::NONE, false);
         }
-        let nodes: Vec<NodeId> = (1..=pcs.len() as u32).rev().map(NodeId).collect();
-        path.adopt(&nodes, Stack::ROOT, 0);
         path
+    }
+
+    /// The path's frames with nodes from 1 on.
+    fn interned(path: &Path) -> Memo {
+        let mut memo = Memo::new(FRAMES + 1).unwrap();
+        let nodes: Vec<NodeId> = (1..=path.len() as u32).rev().map(NodeId).collect();
+        path.adopt(&nodes, Stack::ROOT, |found, stack| memo.push(found, stack, 0));
+        memo
     }
 
     #[test]
@@ -132,7 +150,7 @@ mod tests {
         };
         let three = path(&[10, 20, 30]);
         walk(&mut chains, &[10, 20, 30]);
-        chains.set_nodes(at, NodeId::ROOT, three.frames());
+        chains.set_nodes(at, NodeId::ROOT, interned(&three).frames_from(0));
         let found = chains.nodes(at, NodeId::ROOT, three.frames());
         assert_eq!(found, Some(&[NodeId(3), NodeId(2), NodeId(1)][..]));
         assert_eq!(chains.nodes(at, NodeId(7), three.frames()), None);
@@ -143,7 +161,7 @@ mod tests {
         assert_eq!(chains.nodes(at, NodeId::ROOT, path(&[10, 20, 31]).frames()), None);
         let seven = path(&[10, 20, 31, 40, 50, 60, 70]);
         walk(&mut chains, &[10, 20, 31, 40, 50, 60, 70]);
-        chains.set_nodes(at, NodeId::ROOT, seven.frames());
+        chains.set_nodes(at, NodeId::ROOT, interned(&seven).frames_from(0));
         assert_eq!(chains.nodes(at, NodeId::ROOT, seven.frames()), None);
     }
 }

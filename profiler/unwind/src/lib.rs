@@ -110,5 +110,5 @@ pub use native::{FullState, Registers, RuleKind, UnwindRule};
 pub use resolve::{FullStep, Outcome, Resolver, RuleEntry, TableResolver};
 pub use stack::StackMemory;
 pub use start::Start;
-pub use tree::{Frame, FrameFlags, NodeId, Sink, StackTree};
+pub use tree::{Frame, FrameFlags, MOST_TOLD, NodeId, Sink, StackTree};
 pub use walker::{Config, End, Walker};

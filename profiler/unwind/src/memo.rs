@@ -10,7 +10,7 @@ use crate::native::{plain, prefetch};
 use crate::recent::Leaf;
 use crate::stack::{Range, StackMemory};
 use crate::start::Cursor;
-use crate::tree::{Frame, FrameFlags, FrameKey, Interner, NodeId, Sink, Stack};
+use crate::tree::{Frame, FrameFlags, FrameKey, Interner, MOST_TOLD, NodeId, Sink, Stack};
 use crate::zeroed::{Zeroable, zeroed};
 use alloc::vec::Vec;
 
@@ -33,27 +33,50 @@ impl Word {
     }
 }
 
-/// One frame of a walk.
+/// A frame that a walk has found.
 ///
 /// The registers are kept apart by the other fields: side by side, the compiler stores two of them as one vector, which
 /// it loads from where each was just spilled by itself. That load waits for both stores to leave the pipeline, and
 /// costs more than all else that a step does.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Record {
+pub(crate) struct Found {
     pub(crate) pc: u64,
     /// [`UNKNOWN`] as long as nobody needs it.
     module: u32,
     flags: FrameFlags,
     /// No step from here reads `fp`.
     fp_is_dead: bool,
-    pub(crate) sp: u64,
-    pub(crate) node: NodeId,
+    sp: u64,
     /// The index of the first word that was read to leave the frame.
     word: u32,
+    fp: u64,
+    /// The hash of the frame's stack, once the path is given nodes.
+    hash: u64,
+}
+
+impl Found {
+    fn key(&self) -> FrameKey {
+        FrameKey::new(plain(self.pc), self.flags)
+    }
+}
+
+/// A frame of the last walk.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Record {
+    pub(crate) pc: u64,
+    pub(crate) sp: u64,
     pub(crate) fp: u64,
     /// The hash of `node`'s stack.
     hash: u64,
+    pub(crate) node: NodeId,
+    /// How many words were read to leave this frame and all nearer to the root.
+    words: u32,
+    module: u32,
+    flags: FrameFlags,
+    /// No step from here reads `fp`.
+    fp_is_dead: bool,
 }
 
 impl Record {
@@ -65,10 +88,6 @@ impl Record {
     pub(crate) fn leaf(&self) -> Leaf {
         let Record { pc, sp, fp, fp_is_dead, node, .. } = *self;
         Leaf { pc, sp, fp, fp_is_dead, node }
-    }
-
-    fn key(&self) -> FrameKey {
-        FrameKey::new(plain(self.pc), self.flags)
     }
 
     /// Whether a frame at this pc and sp is this one, if it has the same frame pointer or none that matters.
@@ -87,7 +106,10 @@ impl Record {
 // SAFETY: made of numbers.
 unsafe impl Zeroable for Word {}
 
-// SAFETY: made of numbers.
+// SAFETY: made of numbers and a bool, for which zero is false.
+unsafe impl Zeroable for Found {}
+
+// SAFETY: as above.
 unsafe impl Zeroable for Record {}
 
 /// A list of fixed capacity: what does not fit is dropped, which the depth limit rules out.
@@ -113,12 +135,6 @@ impl<T: Zeroable> Fixed<T> {
     fn filled(&self) -> &[T] {
         self.items.get(..self.len).unwrap_or(&[])
     }
-
-    fn extend(&mut self, items: &[T]) {
-        for item in items {
-            self.push(*item);
-        }
-    }
 }
 
 /// The words that a walk has read, leaf first.
@@ -140,143 +156,152 @@ impl Words {
 /// The frames that a walk has found so far, leaf first.
 #[derive(Debug)]
 pub(crate) struct Path {
-    records: Fixed<Record>,
+    frames: Fixed<Found>,
     pub(crate) words: Words,
-    /// The guessed frame nearest to the root. Known once the path was interned.
-    last_guess: Option<usize>,
+    /// Whether a frame is a guess.
+    has_guess: bool,
 }
 
 impl Path {
     pub(crate) fn new(max_frames: usize) -> Result<Self, Error> {
         let words = Words(Fixed::new(max_frames.saturating_mul(WORDS_PER_FRAME))?);
-        Ok(Path { records: Fixed::new(max_frames)?, words, last_guess: None })
+        Ok(Path { frames: Fixed::new(max_frames)?, words, has_guess: false })
     }
 
     #[inline(always)]
     pub(crate) fn clear(&mut self) {
-        self.records.len = 0;
+        self.frames.len = 0;
         self.words.0.len = 0;
-        self.last_guess = None;
+        self.has_guess = false;
     }
 
     #[inline(always)]
     pub(crate) fn len(&self) -> usize {
-        self.records.len
+        self.frames.len
     }
 
     #[inline(always)]
     pub(crate) fn push(&mut self, at: Cursor, module: u32, flags: FrameFlags, fp_is_dead: bool) {
         let word = self.words.0.len as u32;
         let Cursor { pc, sp, fp } = at;
-        self.records.push(Record {
-            pc,
-            module,
-            flags,
-            fp_is_dead,
-            sp,
-            node: NodeId::ROOT,
-            word,
-            fp,
-            hash: 0,
-        });
+        self.has_guess |= flags.contains(FrameFlags::GUESS);
+        self.frames.push(Found { pc, module, flags, fp_is_dead, sp, word, fp, hash: 0 });
     }
 
     /// The frames, leaf first.
     #[inline(always)]
-    pub(crate) fn frames(&self) -> &[Record] {
-        self.records.filled()
+    pub(crate) fn frames(&self) -> &[Found] {
+        self.frames.filled()
     }
 
-    /// Whether a frame is a guess. Known once the path was interned.
+    /// Whether a frame is a guess.
     #[inline(always)]
     pub(crate) fn has_guess(&self) -> bool {
-        self.last_guess.is_some()
+        self.has_guess
     }
 
-    /// As [`intern`](Self::intern), where the frames, none of them a guess, are known to have these nodes.
+    /// As [`Path::intern`], of frames that are known to have these nodes, leaf first.
     #[inline(always)]
-    pub(crate) fn adopt(&mut self, nodes: &[NodeId], parent: Stack, word_base: u32) -> Stack {
-        let filled = self.records.items.get_mut(..self.records.len).unwrap_or_default();
+    pub(crate) fn adopt(
+        &self,
+        nodes: &[NodeId],
+        parent: Stack,
+        mut keep: impl FnMut(&Found, Stack),
+    ) -> Stack {
         let mut stack = parent;
-        for (record, node) in filled.iter_mut().zip(nodes).rev() {
-            stack = Stack { node: *node, hash: record.key().hash_after(stack.hash) };
-            (record.node, record.hash) = (stack.node, stack.hash);
-            record.word = record.word.wrapping_add(word_base);
+        for (found, node) in self.frames().iter().zip(nodes).rev() {
+            stack = Stack { node: *node, hash: found.key().hash_after(stack.hash) };
+            keep(found, stack);
         }
         stack
     }
 
-    /// Interns the frames, root first, below `parent`. Words are counted from `word_base` from now on. `module_of` is
-    /// asked for the module of a pc that a new node needs and the path doesn't know.
+    /// How many words were read.
+    #[inline(always)]
+    pub(crate) fn words(&self) -> usize {
+        self.words.0.len
+    }
+
+    /// Gives the frames their nodes, root first, below `parent`, and hands each with its stack to `keep`. `module_of` is asked
+    /// for the module of a pc that a new node needs and the path doesn't know.
     ///
     /// Returns the leaf's stack.
     #[inline(always)]
     pub(crate) fn intern(
         &mut self,
         parent: Stack,
-        word_base: u32,
         tree: &mut Interner<'_, impl Sink>,
         mut module_of: impl FnMut(u64) -> u32,
+        mut keep: impl FnMut(&Found, Stack),
     ) -> Stack {
-        let filled = self.records.items.get_mut(..self.records.len).unwrap_or_default();
+        let filled = self.frames.items.get_mut(..self.frames.len).unwrap_or_default();
         // All hashes first, so that the processor waits for many slots of the tree at the same time.
         let mut hash = parent.hash;
-        for record in filled.iter_mut().rev() {
-            hash = record.key().hash_after(hash);
-            record.hash = hash;
+        for found in filled.iter_mut().rev() {
+            hash = found.key().hash_after(hash);
+            found.hash = hash;
             if let Some(slot) = tree.slot_of(hash) {
                 prefetch(slot);
             }
         }
         let mut stack = parent;
-        for (index, record) in filled.iter_mut().enumerate().rev() {
-            if record.flags.contains(FrameFlags::GUESS) && self.last_guess.is_none() {
-                self.last_guess = Some(index);
+        let mut left = filled.len();
+        while let Some(found) = left.checked_sub(1).and_then(|at| filled.get(at)) {
+            let Some(node) = tree.find(stack.node, found.key(), found.hash) else { break };
+            stack = Stack { node, hash: found.hash };
+            keep(found, stack);
+            left -= 1;
+        }
+        // Below a frame that is new there are only new ones.
+        let mut frame = |found: &Found| {
+            let module = if found.module == UNKNOWN { module_of(found.pc) } else { found.module };
+            Frame { pc: plain(found.pc), module, flags: found.flags }
+        };
+        for some in filled.get(..left).unwrap_or(&[]).rchunks(MOST_TOLD) {
+            let keys = some.iter().rev().map(|found| (found.key(), found.hash));
+            let first = tree.add(stack.node, keys, some.iter().rev().map(&mut frame));
+            for (index, found) in (0u32..).zip(some.iter().rev()) {
+                // Without memory the stack lacks these frames.
+                if let Some(first) = first {
+                    stack = Stack { node: NodeId(first.0 + index), hash: found.hash };
+                }
+                keep(found, stack);
             }
-            let (pc, flags, known) = (record.pc, record.flags, record.module);
-            stack = tree.child(stack, record.key(), record.hash, || {
-                let module = if known == UNKNOWN { module_of(pc) } else { known };
-                Frame { pc: plain(pc), module, flags }
-            });
-            record.node = stack.node;
-            record.hash = stack.hash;
-            record.word = record.word.wrapping_add(word_base);
         }
         stack
     }
 }
 
-/// The last walk. Its records and words fill the end of their arrays, leaf first, so that the root is always last.
+/// The last walk, from the root on.
 #[derive(Debug)]
 pub(crate) struct Memo {
-    records: Vec<Record>,
-    words: Vec<Word>,
-    /// The index of the leaf.
-    leaf: usize,
+    records: Fixed<Record>,
+    words: Words,
     /// The range that all words were read from.
     range: Range,
-    /// The frame without CFI that is nearest to the root. Words from the first such frame on are read with a probe of
-    /// each page.
-    last_guess: Option<usize>,
+    /// How many frames there are up to the one without CFI that is nearest to the root. Words from there on are read with a
+    /// probe of each page.
+    first_guess: Option<usize>,
     pub(crate) end: MemoEnd,
 }
 
-/// The index of the first word that is not what it was. Most often there is none, so the search takes four at a time;
-/// still, none is read before those in front of it were found unchanged.
+/// The index of the last word that is not what it was. Most often there is none, so the search takes four at a time;
+/// still, none is read before those behind it were found unchanged.
 ///
 /// # Safety
 /// All words can be read.
 #[inline(always)]
-pub(crate) unsafe fn first_changed(words: &[Word]) -> Option<usize> {
+pub(crate) unsafe fn last_changed(words: &[Word]) -> Option<usize> {
     // SAFETY: the caller's promise.
     let changed = |word: &Word| unsafe { read_word(word.address) } != word.value;
-    let (fours, rest) = words.as_chunks::<4>();
-    for (index, [a, b, c, d]) in fours.iter().enumerate() {
-        if changed(a) || changed(b) || changed(c) || changed(d) {
-            return words.iter().skip(4 * index).position(changed).map(|at| 4 * index + at);
+    let (rest, fours) = words.as_rchunks::<4>();
+    for (index, [a, b, c, d]) in fours.iter().enumerate().rev() {
+        if changed(d) || changed(c) || changed(b) || changed(a) {
+            let end = rest.len() + 4 * (index + 1);
+            return words.get(..end).unwrap_or(&[]).iter().rposition(changed);
         }
     }
-    rest.iter().position(changed).map(|at| 4 * fours.len() + at)
+    rest.iter().rposition(changed)
 }
 
 /// How the last walk ended.
@@ -292,114 +317,114 @@ pub(crate) enum MemoEnd {
 
 impl Memo {
     pub(crate) fn new(max_frames: usize) -> Result<Self, Error> {
-        let records: Vec<Record> = zeroed(max_frames)?;
-        let words = zeroed(max_frames.saturating_mul(WORDS_PER_FRAME))?;
-        let leaf = records.len();
-        let range = Range::default();
-        Ok(Memo { records, words, leaf, range, last_guess: None, end: MemoEnd::Open })
+        let words = Words(Fixed::new(max_frames.saturating_mul(WORDS_PER_FRAME))?);
+        let (records, range) = (Fixed::new(max_frames)?, Range::default());
+        Ok(Memo { records, words, range, first_guess: None, end: MemoEnd::Open })
     }
 
     pub(crate) fn forget(&mut self) {
-        self.leaf = self.records.len();
-        self.last_guess = None;
+        self.cut_to(0);
     }
 
-    /// Drops the frames before `leaf`.
+    /// Keeps so many frames, counted from the root.
     #[inline(always)]
-    pub(crate) fn cut_to(&mut self, leaf: usize) {
-        self.leaf = leaf;
+    pub(crate) fn cut_to(&mut self, kept: usize) {
+        self.words.0.len = self.words_of(kept);
+        self.records.len = kept.min(self.records.len);
+        self.first_guess = self.first_guess.filter(|guess| *guess <= kept);
     }
 
-    /// The index past the root.
+    /// How many frames there are.
     #[inline(always)]
     pub(crate) fn len(&self) -> usize {
-        self.records.len()
+        self.records.len
     }
 
+    /// The last of the first so many frames; `None` of none.
     #[inline(always)]
-    pub(crate) fn leaf(&self) -> usize {
-        self.leaf
+    pub(crate) fn last_of(&self, frames: usize) -> Option<&Record> {
+        self.records.items.get(frames.wrapping_sub(1))
     }
 
+    /// How many words were read to leave the first so many frames.
     #[inline(always)]
-    pub(crate) fn get(&self, index: usize) -> Option<&Record> {
-        self.records.get(index)
+    fn words_of(&self, frames: usize) -> usize {
+        self.last_of(frames).map_or(0, |record| record.words as usize)
     }
 
+    /// The frames behind the first so many, root first.
     #[inline(always)]
-    fn word_of(&self, index: usize) -> usize {
-        self.records.get(index).map_or(self.words.len(), |r| r.word as usize)
+    pub(crate) fn frames_from(&self, kept: usize) -> &[Record] {
+        self.records.filled().get(kept..).unwrap_or(&[])
     }
 
-    /// The first frame from `index` to the root one of whose words is not what it was.
+    /// Looks whether the words of the first so many frames are as they were. If not, the answer is how many frames there are
+    /// up to the last one that has a changed word.
     ///
     /// The words are compared from the leaf to the root. So a word is read only if all nearer to the leaf are as they
     /// were, which means that a walk would read it too, and that it lies in a frame that is alive.
     #[inline]
-    pub(crate) fn changed_at(&self, index: usize, stack: &mut StackMemory) -> Option<usize> {
-        let first = self.word_of(index);
-        let words = self.words.get(first..).unwrap_or(&[]);
-        let same = if self.last_guess.is_some_and(|guess| guess >= index) {
+    pub(crate) fn changed_at(&self, frames: usize, stack: &mut StackMemory) -> Option<usize> {
+        let words = self.words.0.items.get(..self.words_of(frames)).unwrap_or(&[]);
+        let changed = if self.first_guess.is_some_and(|guess| guess <= frames) {
             stack.distrust();
-            words.iter().position(|w| stack.read(w.address) != Some(w.value))
+            words.iter().rposition(|w| stack.read(w.address) != Some(w.value))
         } else if stack.range().covers(self.range) {
             // SAFETY: the words lie in `self.range`, which lies in the stack's current range.
-            unsafe { first_changed(words) }
+            unsafe { last_changed(words) }
         } else {
-            words.iter().position(|w| stack.read(w.address) != Some(w.value))
-        };
-        let changed = first + same?;
-        let mut frame = index;
-        while frame + 1 < self.records.len() && self.word_of(frame + 1) <= changed {
-            frame += 1;
+            words.iter().rposition(|w| stack.read(w.address) != Some(w.value))
+        }?;
+        let mut frames = frames;
+        while frames > 1 && self.words_of(frames - 1) > changed {
+            frames -= 1;
         }
-        Some(frame)
+        Some(frames)
     }
 
-    /// Copies the frames `from..to` with their words to a path.
+    /// Copies the frames from number `from` down to the one behind number `to` with their words to a path.
     pub(crate) fn copy_to(&self, from: usize, to: usize, path: &mut Path) {
-        let (first, end) = (self.word_of(from), self.word_of(to));
-        let base = (path.words.0.len as u32).wrapping_sub(first as u32);
-        for record in self.records.get(from..to).unwrap_or(&[]) {
-            path.records.push(Record { word: record.word.wrapping_add(base), ..*record });
+        for frames in (to + 1..=from).rev() {
+            let Some(&Record { pc, sp, fp, module, flags, fp_is_dead, .. }) = self.last_of(frames) else {
+                continue;
+            };
+            path.push(Cursor { pc, sp, fp }, module, flags, fp_is_dead);
+            let words = self.words.0.items.get(self.words_of(frames - 1)..self.words_of(frames));
+            for word in words.unwrap_or(&[]).iter().rev() {
+                path.words.0.push(*word);
+            }
         }
-        path.words.0.extend(self.words.get(first..end).unwrap_or(&[]));
     }
 
-    /// The words of the whole walk and the range that they were read from, if the walk is one that can be told by its
-    /// words alone: complete, and without a guess.
+    /// The leaf, the words of the whole walk and the range that they were read from, if the walk is one that can be told by
+    /// its words alone: complete, and without a guess.
     pub(crate) fn whole(&self) -> Option<(&Record, &[Word], Range)> {
-        if self.end != MemoEnd::Root || self.last_guess.is_some() {
+        if self.end != MemoEnd::Root || self.first_guess.is_some() {
             return None;
         }
-        let leaf = self.records.get(self.leaf)?;
-        Some((leaf, self.words.get(leaf.word as usize..)?, self.range))
+        Some((self.last_of(self.len())?, self.words.0.filled(), self.range))
     }
 
-    /// Where the words of a path of that many words would begin, in front of the frames from `kept`.
+    /// Takes the words of a path, whose frames were [pushed](Memo::push). They were read from `range`.
     #[inline(always)]
-    pub(crate) fn word_base(&self, kept: usize, path: &Path) -> u32 {
-        (self.word_of(kept) as u32).wrapping_sub(path.words.0.len as u32)
+    pub(crate) fn take_words(&mut self, path: &Path, range: Range) {
+        self.range = range;
+        let (Fixed { items, len }, new) = (&mut self.words.0, path.words.0.filled());
+        if let Some(to) = items.get_mut(*len..*len + new.len()) {
+            to.iter_mut().zip(new.iter().rev()).for_each(|(to, word)| *to = *word);
+            *len += new.len();
+        }
     }
 
-    /// Puts an interned path in front of the frames from `kept`.
+    /// Takes the next frame of a path that has so many words, which are not taken yet.
     #[inline(always)]
-    pub(crate) fn store(&mut self, kept: usize, path: &Path, range: Range) {
-        let words_end = self.word_of(kept);
-        let (records, words) = (path.records.filled(), path.words.0.filled());
-        let leaf = kept.wrapping_sub(records.len());
-        let word = words_end.wrapping_sub(words.len());
-        if let (Some(to), Some(words_to)) =
-            (self.records.get_mut(leaf..kept), self.words.get_mut(word..words_end))
-        {
-            to.copy_from_slice(records);
-            words_to.copy_from_slice(words);
-            self.leaf = leaf;
-            self.range = range;
-            let kept_guess = self.last_guess.filter(|guess| *guess >= kept);
-            self.last_guess = kept_guess.or(path.last_guess.map(|guess| leaf + guess));
-        } else {
-            self.forget();
+    pub(crate) fn push(&mut self, found: &Found, stack: Stack, path_words: usize) {
+        let Found { pc, module, flags, fp_is_dead, sp, word, fp, .. } = *found;
+        let words = (self.words.0.len + path_words) as u32 - word;
+        let Stack { node, hash } = stack;
+        self.records.push(Record { pc, sp, fp, hash, node, words, module, flags, fp_is_dead });
+        if flags.contains(FrameFlags::GUESS) && self.first_guess.is_none() {
+            self.first_guess = Some(self.records.len);
         }
     }
 }

@@ -8,7 +8,8 @@
 //! one range, and it makes sure that the current range covers that.
 
 use crate::Error;
-use crate::memo::{Word, first_changed};
+use crate::memo::{Word, last_changed};
+use crate::native::prefetch;
 use crate::stack::Range;
 use crate::tree::NodeId;
 use crate::zeroed::{Zeroable, zeroed};
@@ -111,6 +112,18 @@ impl Recent {
         ((hash >> (64 - SET_BITS)) as usize, (hash >> (32 - SET_BITS)) as u32 | 1)
     }
 
+    /// Asks the processor for what [`Recent::find`] will read first.
+    #[inline(always)]
+    pub(crate) fn expect(&self, pc: u64, sp: u64) {
+        let (index, _) = Self::place(pc, sp);
+        if let (Some(head), Some(set)) = (self.heads.get(index), self.sets.get(index)) {
+            prefetch(head);
+            for walk in set {
+                prefetch(walk);
+            }
+        }
+    }
+
     /// The words of a walk, unless others took their place.
     #[inline(always)]
     fn words_of(&self, walk: &Walk) -> Option<&[Word]> {
@@ -128,30 +141,63 @@ impl Recent {
     pub(crate) fn find(&mut self, pc: u64, sp: u64, fp: u64, range: Range) -> Option<NodeId> {
         let (index, tag) = Self::place(pc, sp);
         let head = self.heads.get(index)?;
+        if head.worth == 0 {
+            return self.find_newest(
+                index,
+                tag,
+                Leaf { pc, sp, fp, fp_is_dead: false, node: NodeId::ROOT },
+                range,
+            );
+        }
         for (way, _) in head.tags.iter().enumerate().filter(|&(_, &other)| other == tag) {
-            let Some(walk) = self.sets.get(index).and_then(|set| set.get(way)) else { continue };
-            if walk.pc != pc || walk.sp != sp || (walk.fp != fp && !walk.fp_is_dead) {
-                continue;
-            }
-            if !range.covers(walk.range) {
-                continue;
-            }
-            let Some(words) = self.words_of(walk) else { continue };
-            // SAFETY: the words lie in the walk's range, which lies in the current range.
-            if unsafe { first_changed(words) }.is_none() {
-                let node = walk.node;
-                if let Some(head) = self.heads.get_mut(index)
-                    && head.worth < MOST_WORTH
-                {
-                    head.worth += FOUND;
-                }
+            if let Some(node) = self.holds(index, way, pc, sp, fp, range) {
+                self.found(index);
                 return Some(node);
             }
         }
         None
     }
 
-    /// Keeps a walk that ended at the root and has no guess; `words` are all that it read, leaf first, from `range`.
+    /// As [`Recent::find`], where few walks come back: only the newest is looked at.
+    #[inline(never)]
+    fn find_newest(&mut self, index: usize, tag: u32, leaf: Leaf, range: Range) -> Option<NodeId> {
+        let head = self.heads.get(index)?;
+        let way = usize::from(head.next.wrapping_sub(1)) % WAYS;
+        if head.tags[way] != tag {
+            return None;
+        }
+        let node = self.holds(index, way, leaf.pc, leaf.sp, leaf.fp, range)?;
+        self.found(index);
+        Some(node)
+    }
+
+    /// The node of a walk, if it is one from this leaf on a stack with this readable range, and none of its words has changed.
+    #[inline(always)]
+    fn holds(&self, index: usize, way: usize, pc: u64, sp: u64, fp: u64, range: Range) -> Option<NodeId> {
+        let walk = self.sets.get(index)?.get(way)?;
+        if walk.pc != pc || walk.sp != sp || (walk.fp != fp && !walk.fp_is_dead) {
+            return None;
+        }
+        if !range.covers(walk.range) {
+            return None;
+        }
+        let words = self.words_of(walk)?;
+        // SAFETY: the words lie in the walk's range, which lies in the current range.
+        let changed = unsafe { last_changed(words) };
+        changed.is_none().then_some(walk.node)
+    }
+
+    /// A walk of this set was found.
+    #[inline(always)]
+    fn found(&mut self, index: usize) {
+        if let Some(head) = self.heads.get_mut(index)
+            && head.worth < MOST_WORTH
+        {
+            head.worth += FOUND;
+        }
+    }
+
+    /// Keeps a walk that ended at the root and has no guess; `words` are all that it read, the leaf's last, from `range`.
     ///
     /// Where few walks come back, as in programs that wander through ever new stacks, most are passed over: keeping one
     /// costs more than it saves then.

@@ -96,15 +96,23 @@ impl FrameKey {
 
 /// Hears of each node when it comes to be, in the order of the ids; a parent's id is below its child's.
 pub trait Sink {
-    /// A node that the tree doesn't hold.
-    fn node(&mut self, id: NodeId, parent: NodeId, frame: Frame);
+    /// Nodes that the tree doesn't hold, at most [`MOST_TOLD`] of them: the first below `parent`, each other below the one
+    /// before it. Their ids go up from `first` by one.
+    fn nodes(&mut self, first: NodeId, parent: NodeId, frames: impl ExactSizeIterator<Item = Frame>);
 }
 
 impl<F: FnMut(NodeId, NodeId, Frame)> Sink for F {
-    fn node(&mut self, id: NodeId, parent: NodeId, frame: Frame) {
-        self(id, parent, frame);
+    fn nodes(&mut self, first: NodeId, parent: NodeId, frames: impl ExactSizeIterator<Item = Frame>) {
+        let mut parent = parent;
+        for (id, frame) in (first.0..).map(NodeId).zip(frames) {
+            self(id, parent, frame);
+            parent = id;
+        }
     }
 }
+
+/// How many nodes are told at a time.
+pub const MOST_TOLD: usize = 64;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Slot {
@@ -202,22 +210,40 @@ impl StackTree {
         None
     }
 
-    /// Makes the node, or returns `None` where there is no room for it.
-    #[inline(never)]
-    fn insert(&mut self, parent: NodeId, key: FrameKey, hash: u64) -> Option<NodeId> {
-        let held = self.nodes.wrapping_add(1).wrapping_sub(self.first) as usize;
-        if (held >= self.slots.len() / 4 * 3 && !self.make_room()) || self.nodes == u32::MAX {
-            self.lost = self.lost.wrapping_add(1);
-            return None;
+    /// Makes nodes of frames with these keys and hashes, the first below `parent`, each other below the one before it; none
+    /// of them is in the table. Returns the first, or `None` where there is no room for them.
+    #[inline(always)]
+    fn insert_all(
+        &mut self,
+        parent: NodeId,
+        frames: impl ExactSizeIterator<Item = (FrameKey, u64)>,
+    ) -> Option<NodeId> {
+        let count = frames.len() as u32;
+        while !self.has_room(count) {
+            if !self.make_room(count) {
+                self.lost = self.lost.wrapping_add(u64::from(count));
+                return None;
+            }
         }
-        self.nodes += 1;
-        let node = self.nodes;
-        if self.may_grow() {
-            // Growing has made room for the hashes of all nodes that the table can hold.
-            self.hashes.push(hash);
+        let first = self.nodes + 1;
+        let mut parent = parent.0;
+        for (key, hash) in frames {
+            self.nodes += 1;
+            if self.may_grow() {
+                // Growing has made room for the hashes of all nodes that the table can hold.
+                self.hashes.push(hash);
+            }
+            self.place(Slot { key, parent, node: self.nodes }, hash);
+            parent = self.nodes;
         }
-        self.place(Slot { key, parent: parent.0, node }, hash);
-        Some(NodeId(node))
+        Some(NodeId(first))
+    }
+
+    /// Whether so many nodes more leave a quarter of the table empty, and have ids.
+    #[inline(always)]
+    fn has_room(&self, count: u32) -> bool {
+        let held = u64::from(self.nodes) + 1 - u64::from(self.first) + u64::from(count);
+        held <= self.slots.len() as u64 / 4 * 3 && self.nodes <= u32::MAX - count
     }
 
     /// Puts a slot whose key is not in the table where it belongs. There is an empty slot.
@@ -238,12 +264,15 @@ impl StackTree {
         self.slots.len() >> self.most_bits == 0
     }
 
-    /// Doubles the table, or empties it if it is as large as it may be. False where there is no memory: the table
-    /// stays as it was.
+    /// Doubles the table, or empties it if it is as large as it may be. False where that gives no room for so many nodes, or
+    /// there is no memory: the table stays as it was.
     #[cold]
     #[inline(never)]
-    fn make_room(&mut self) -> bool {
+    fn make_room(&mut self, count: u32) -> bool {
         if !self.may_grow() {
+            if self.nodes > u32::MAX - count || count as usize > self.slots.len() / 4 * 3 {
+                return false;
+            }
             self.slots.fill(Slot::default());
             self.first = self.nodes.wrapping_add(1);
             return true;
@@ -287,28 +316,38 @@ impl<'a, S: Sink> Interner<'a, S> {
         self.tree.slots.get(self.tree.first_index(hash))
     }
 
-    /// The stack in which the frame with this key was called from `parent`, of this hash; a new node is told to the
-    /// sink, with what `frame` says.
-    ///
-    /// Without memory for a new node, the answer is `parent`: the stack then lacks the frame, and
-    /// [`StackTree::lost_frames`] counts it.
+    /// The node of the frame with this key that was called from `parent`, of this hash, if the tree holds it.
     #[inline(always)]
-    pub(crate) fn child(
+    pub(crate) fn find(&self, parent: NodeId, key: FrameKey, hash: u64) -> Option<NodeId> {
+        self.tree.find(parent, key, hash)
+    }
+
+    /// Makes nodes of frames with these keys and hashes, at most [`MOST_TOLD`], the first below `parent`, each other below
+    /// the one before it; the tree holds none of them. They are told to the sink, with what `frames` says. Returns the
+    /// first.
+    ///
+    /// `None` without memory for new nodes: the stack then lacks the frames, and [`StackTree::lost_frames`] counts them.
+    #[inline(always)]
+    pub(crate) fn add(
         &mut self,
-        parent: Stack,
-        key: FrameKey,
-        hash: u64,
-        frame: impl FnOnce() -> Frame,
-    ) -> Stack {
-        let node = match self.tree.find(parent.node, key, hash) {
-            Some(node) => node,
-            None => {
-                let Some(node) = self.tree.insert(parent.node, key, hash) else { return parent };
-                self.sink.node(node, parent.node, frame());
-                node
-            }
-        };
-        Stack { node, hash }
+        parent: NodeId,
+        keys: impl ExactSizeIterator<Item = (FrameKey, u64)>,
+        frames: impl ExactSizeIterator<Item = Frame>,
+    ) -> Option<NodeId> {
+        let first = self.tree.insert_all(parent, keys)?;
+        self.sink.nodes(first, parent, frames);
+        Some(first)
+    }
+
+    /// The stack in which the frame with this key was called from `parent`. Without memory for a new node, the answer is
+    /// `parent`.
+    pub(crate) fn child(&mut self, parent: Stack, key: FrameKey, frame: impl FnOnce() -> Frame) -> Stack {
+        let hash = key.hash_after(parent.hash);
+        let node = self.find(parent.node, key, hash).or_else(|| {
+            let keys = core::iter::once((key, hash));
+            self.add(parent.node, keys, core::iter::once(frame()))
+        });
+        node.map_or(parent, |node| Stack { node, hash })
     }
 }
 
@@ -336,8 +375,7 @@ mod tests {
             };
             let key = FrameKey::new(pc, flags);
             let frame = || Frame { pc, module: 1, flags };
-            let stack =
-                Interner::new(&mut tree, &mut sink).child(parent, key, key.hash_after(parent.hash), frame);
+            let stack = Interner::new(&mut tree, &mut sink).child(parent, key, frame);
             assert_eq!(told[stack.node.0 as usize], (parent.node, pc, flags.bits()));
             if stack.node.0 as usize == known.len() {
                 known.push(stack);
@@ -357,8 +395,7 @@ mod tests {
         tree.reset();
         let frame = Frame { pc: 5, module: 0, flags: FrameFlags::NONE };
         let key = FrameKey::new(frame.pc, frame.flags);
-        let first =
-            Interner::new(&mut tree, &mut |_, _, _| ()).child(Stack::ROOT, key, key.hash_after(0), || frame);
+        let first = Interner::new(&mut tree, &mut |_, _, _| ()).child(Stack::ROOT, key, || frame);
         assert_eq!(first.node, NodeId(1));
     }
 

@@ -4,7 +4,7 @@ use crate::Error;
 use crate::backtrace::Backtrace;
 use crate::cache::RuleCache;
 use crate::chain::Chains;
-use crate::memo::{Memo, MemoEnd, Path, UNKNOWN};
+use crate::memo::{Found, Memo, MemoEnd, Path, UNKNOWN};
 use crate::native::{
     FramePointer, FullState, PackedRule, Registers, RuleKind, plain, step, step_by_frame_pointer,
 };
@@ -92,6 +92,14 @@ impl Walker {
         }
         let tree = &mut Interner::new(&mut self.tree, sink);
         self.walk.memoised(start, resolver, tree)
+    }
+
+    /// Asks the processor for what [`walk`](Self::walk) from these registers will read first, for it to come while something
+    /// else goes on.
+    #[inline(always)]
+    pub fn expect(&self, start: &impl Start) {
+        self.walk.recent.expect(start.pc(), start.sp());
+        self.walk.chains.expect(Chains::of(start.pc(), start.sp()));
     }
 
     /// Walks every frame. The answer is that of [`walk`](Self::walk); a difference is a bug, unless the tree was emptied in between.
@@ -185,7 +193,7 @@ struct Gatherer {
 
 /// What gathering frames by fast rules came to.
 enum Gathered {
-    /// `path` holds the frames up to the memo's frame `kept`, which holds to the root.
+    /// `path` holds the frames from the leaf to those that the memo has first, of which so many hold.
     Done { kept: usize, end: MemoEnd },
     /// A frame needs a full step.
     Full,
@@ -215,37 +223,38 @@ impl Gatherer {
         resolver: &mut impl Resolver,
         tree: &mut Interner<'_, impl Sink>,
     ) -> NodeId {
-        match self.gather(start, self.memo.leaf(), resolver) {
+        match self.gather(start, self.memo.len(), resolver) {
             Gathered::Full => {
                 self.memo.forget();
                 self.by_cfi(start.registers(), resolver, tree)
             }
             Gathered::Done { kept, end } => {
                 self.last_end = end.into();
-                let parent = match self.memo.get(kept) {
+                let parent = match self.memo.last_of(kept) {
                     Some(record) => record.stack(),
                     None => root(end, tree),
                 };
+                self.memo.cut_to(kept);
                 if self.path.len() == 0 {
                     // All of it was there.
-                    self.memo.cut_to(kept);
                     self.remember();
                     return parent.node;
                 }
-                let base = self.memo.word_base(kept, &self.path);
-                let chain = Chains::of(start.pc(), start.sp());
-                let leaf = match self.chains.nodes(chain, parent.node, self.path.frames()) {
-                    Some(nodes) => self.path.adopt(nodes, parent, base),
+                let Self { path, memo, chains, cache, .. } = self;
+                let (chain, words) = (Chains::of(start.pc(), start.sp()), path.words());
+                let leaf = match chains.nodes(chain, parent.node, path.frames()) {
+                    Some(nodes) => path.adopt(nodes, parent, |found, stack| memo.push(found, stack, words)),
                     None => {
-                        let leaf = self.path.intern(parent, base, tree, module_of(&self.cache, resolver));
-                        if !self.path.has_guess() {
-                            self.chains.set_nodes(chain, parent.node, self.path.frames());
+                        let keep = |found: &Found, stack| memo.push(found, stack, words);
+                        let leaf = path.intern(parent, tree, module_of(cache, resolver), keep);
+                        if !path.has_guess() {
+                            chains.set_nodes(chain, parent.node, memo.frames_from(kept));
                         }
                         leaf
                     }
                 };
                 match self.stack.range_of_walk() {
-                    Some(range) => self.memo.store(kept, &self.path, range),
+                    Some(range) => self.memo.take_words(&self.path, range),
                     None => self.memo.forget(),
                 }
                 self.memo.end = end;
@@ -261,31 +270,30 @@ impl Gatherer {
         resolver: &mut impl Resolver,
         tree: &mut Interner<'_, impl Sink>,
     ) -> NodeId {
-        match self.gather(start, self.memo.len(), resolver) {
+        match self.gather(start, 0, resolver) {
             Gathered::Full => self.by_cfi(start.registers(), resolver, tree),
             Gathered::Done { end, .. } => {
                 self.last_end = end.into();
                 let parent = root(end, tree);
-                self.path.intern(parent, 0, tree, module_of(&self.cache, resolver)).node
+                self.path.intern(parent, tree, module_of(&self.cache, resolver), |_, _| ()).node
             }
         }
     }
 
-    /// Gathers frames by fast rules. `memo_at` is the memo's leaf, or its length for no use of the memo.
+    /// Gathers frames by fast rules. `left` is how many frames the memo has, or 0 for no use of it.
     #[inline(always)]
-    fn gather(&mut self, start: &impl Start, mut memo_at: usize, resolver: &mut impl Resolver) -> Gathered {
+    fn gather(&mut self, start: &impl Start, mut left: usize, resolver: &mut impl Resolver) -> Gathered {
         // Scalars, so that they stay in registers: a cursor in memory is written by words and read by pairs.
         let (mut pc, mut sp, mut fp) = (start.pc(), start.sp(), FramePointer::known(start.fp()));
         self.path.clear();
         self.stack.begin(sp);
         let chain = Chains::of(pc, sp);
-        let memo_len = self.memo.len();
-        let ended = |end| Gathered::Done { kept: memo_len, end };
+        let ended = |end| Gathered::Done { kept: 0, end };
         loop {
             // A caller's sp lies above its callee's in both walks, so one index moving to the root is enough.
-            while let Some(old) = self.memo.get(memo_at) {
+            while let Some(old) = self.memo.last_of(left) {
                 if old.sp < sp {
-                    memo_at += 1;
+                    left -= 1;
                     continue;
                 }
                 if !old.is_at(pc, sp) {
@@ -299,17 +307,17 @@ impl Gatherer {
                     return ended(MemoEnd::Open);
                 };
                 if same {
-                    match self.reuse(memo_at) {
-                        Reuse::Rest(end) => return Gathered::Done { kept: memo_at, end },
+                    match self.reuse(left) {
+                        Reuse::Rest(end) => return Gathered::Done { kept: left, end },
                         Reuse::Cut => return ended(MemoEnd::Depth),
                         Reuse::UpTo(changed) => {
-                            self.memo.copy_to(memo_at, changed, &mut self.path);
-                            if let Some(frame) = self.memo.get(changed) {
+                            self.memo.copy_to(left, changed, &mut self.path);
+                            if let Some(frame) = self.memo.last_of(changed) {
                                 (pc, sp) = (frame.pc, frame.sp);
                                 // Where it is dead, it need not be what it was in the last walk.
                                 fp = FramePointer::known(frame.fp);
                             }
-                            memo_at = changed + 1;
+                            left = changed - 1;
                         }
                     }
                 }
@@ -366,17 +374,17 @@ impl Gatherer {
         }
     }
 
-    /// How much of the memo holds from its frame `index`, which is a frame of this walk too.
+    /// How much of the memo's first `left` frames holds, whose last is a frame of this walk too.
     #[inline(always)]
-    fn reuse(&mut self, index: usize) -> Reuse {
+    fn reuse(&mut self, left: usize) -> Reuse {
         let new = self.path.len();
-        let total = new + (self.memo.len() - index);
-        let changed = self.memo.changed_at(index, &mut self.stack);
-        let holds_to = changed.unwrap_or(self.memo.len());
+        let total = new + left;
+        let changed = self.memo.changed_at(left, &mut self.stack);
+        let holds = left - changed.unwrap_or(0);
         let room = self.max_frames - new;
-        if holds_to - index >= room && !(holds_to == self.memo.len() && total == self.max_frames) {
-            // Frame `index + room` is known to exist, and is one too many.
-            self.memo.copy_to(index, index + room, &mut self.path);
+        if holds >= room && !(holds == left && total == self.max_frames) {
+            // One frame more is known to exist, and is one too many.
+            self.memo.copy_to(left, left - room, &mut self.path);
             return Reuse::Cut;
         }
         match (changed, self.memo.end) {
@@ -384,7 +392,7 @@ impl Gatherer {
             (None, MemoEnd::Root) => Reuse::Rest(MemoEnd::Root),
             (None, MemoEnd::Depth) if total == self.max_frames => Reuse::Rest(MemoEnd::Depth),
             // The last frame may have a caller now.
-            (None, MemoEnd::Depth | MemoEnd::Open) => Reuse::UpTo(self.memo.len() - 1),
+            (None, MemoEnd::Depth | MemoEnd::Open) => Reuse::UpTo(1),
         }
     }
 
@@ -417,7 +425,7 @@ impl Gatherer {
         });
         let end = if self.last_end == End::Depth { MemoEnd::Depth } else { MemoEnd::Root };
         let parent = root(end, tree);
-        self.path.intern(parent, 0, tree, module_of(&self.cache, resolver)).node
+        self.path.intern(parent, tree, module_of(&self.cache, resolver), |_, _| ()).node
     }
 
     /// Walks all frames by full steps.
@@ -452,7 +460,7 @@ impl Gatherer {
         };
         self.last_end = end.into();
         let parent = root(end, tree);
-        self.path.intern(parent, 0, tree, module_of(&self.cache, resolver)).node
+        self.path.intern(parent, tree, module_of(&self.cache, resolver), |_, _| ()).node
     }
 }
 
@@ -466,7 +474,7 @@ fn module_of(cache: &RuleCache, resolver: &mut impl Resolver) -> impl FnMut(u64)
 enum Reuse {
     /// All frames to the root, with their nodes.
     Rest(MemoEnd),
-    /// The frames before this one; a step has to be made from this one.
+    /// The frames leafward of the last of the first so many; a step has to be made from that one.
     UpTo(usize),
     /// As many frames as there was room for; the path holds them.
     Cut,
@@ -480,5 +488,5 @@ fn root(end: MemoEnd, tree: &mut Interner<'_, impl Sink>) -> Stack {
     }
     let cut = Frame { pc: 0, module: 0, flags: FrameFlags::TRUNCATED };
     let key = FrameKey::new(cut.pc, cut.flags);
-    tree.child(Stack::ROOT, key, key.hash_after(Stack::ROOT.hash), || cut)
+    tree.child(Stack::ROOT, key, || cut)
 }

@@ -1,6 +1,6 @@
 //! Records read back from a ring, whose writer may be anybody.
 
-use super::{MAX_WORDS, NUMBERED, Order, SIZE_MASK, decode_module, kind, shard};
+use super::{MAX_WORDS, MOST_NODES, NUMBERED, Order, SIZE_MASK, decode_module, kind, shard};
 use crate::event::{Module, Source};
 use crate::heaps::Heap;
 use crate::mapping::Mapped;
@@ -12,6 +12,7 @@ use alloc::vec::Vec;
 #[expect(missing_docs, reason = "the fields are those of the constructors")]
 pub enum Record {
     Node { parent: u32, pc: u64, module: u32, flags: u8 },
+    Nodes { parent: u32, frames: Vec<u64> },
     OfHeap(HeapRecord),
     Large(u64),
     Clock(u64),
@@ -137,6 +138,25 @@ pub fn whole_node(words: &[u64]) -> Option<(u32, u64, u32, u8)> {
     (first as u8 == kind::NODE).then_some((second as u32, first >> 8, place & 0xff_ffff, (place >> 24) as u8))
 }
 
+/// Reads the NODES at the start of `words`, if it is there and whole: parent, and each node as [`super::frame_of`] takes
+/// it. The fast way, as [`heap_record`].
+#[inline]
+pub fn whole_nodes(words: &[u64]) -> Option<(u32, &[u64])> {
+    let (&first, rest) = words.split_first()?;
+    if first as u8 != kind::NODES {
+        return None;
+    }
+    let count = nodes_of(first)?;
+    Some(((first >> 16) as u32, rest.get(..count)?))
+}
+
+/// How many nodes a NODES record has; `None` for what it can't have.
+#[inline]
+fn nodes_of(first: u64) -> Option<usize> {
+    let count = usize::from((first >> 8) as u8);
+    (1..=MOST_NODES).contains(&count).then_some(count)
+}
+
 /// Reads the record at the start of `words` and says how many it takes. `Ok(None)` when it is not all there.
 pub fn parse(words: &[u64]) -> Result<Option<(Record, usize)>, BadRecord> {
     let Some(&first) = words.first() else { return Ok(None) };
@@ -150,6 +170,7 @@ pub fn parse(words: &[u64]) -> Result<Option<(Record, usize)>, BadRecord> {
         kind::RESET | kind::UNLOAD | kind::LOST | kind::LARGE | kind::ALIGNED => 1,
         kind::SAMPLED | kind::UNSAMPLED | kind::IN_HEAP => 1,
         kind::NODE | kind::CLOCK => 2,
+        kind::NODES => 1 + nodes_of(first).ok_or(bad)?,
         kind::THREAD | kind::FREED_AS => 3,
         kind::MODULE | kind::HEAP | kind::NAME if value <= (8 * MAX_WORDS - 8) as u64 => {
             1 + (value as usize).div_ceil(8)
@@ -179,6 +200,10 @@ pub fn parse(words: &[u64]) -> Result<Option<(Record, usize)>, BadRecord> {
         kind::NODE => {
             let (parent, pc, module, flags) = whole_node(words).ok_or(bad)?;
             Record::Node { parent, pc, module, flags }
+        }
+        kind::NODES => {
+            let (parent, frames) = whole_nodes(words).ok_or(bad)?;
+            Record::Nodes { parent, frames: frames.to_vec() }
         }
         kind::THREAD => {
             let mut name = [0; 16];
