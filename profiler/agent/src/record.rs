@@ -171,13 +171,13 @@ impl Sink for Nodes<'_> {
             return;
         }
         let mut staged = 0;
-        let large = frames.find_map(|frame| {
+        let large = frames.find(|frame| {
             let Some(word) = wire::frame(frame.pc, frame.module, frame.flags.bits()) else {
-                return Some(frame);
+                return true;
             };
             staged += 1;
             ring.stage(staged, word);
-            None
+            false
         });
         if staged != 0 {
             ring.stage(0, wire::nodes(parent.0, staged as usize));

@@ -97,19 +97,23 @@ pub struct Ledger {
 }
 
 impl Mapping {
-    const FREE: Self = Self { start: AtomicU64::new(0), len: AtomicU64::new(0) };
+    const fn free() -> Self {
+        Self { start: AtomicU64::new(0), len: AtomicU64::new(0) }
+    }
 }
 
 impl Change {
-    const FREE: Self = Self {
-        at: AtomicU64::new(0),
-        len: AtomicU32::new(0),
-        way_count: AtomicU32::new(0),
-        old: [const { AtomicU8::new(0) }; CHANGE_BYTES],
-        new: [const { AtomicU8::new(0) }; CHANGE_BYTES],
-        ways: [const { AtomicU32::new(0) }; CHANGE_BYTES],
-        code: AtomicU64::new(0),
-    };
+    const fn free() -> Self {
+        Self {
+            at: AtomicU64::new(0),
+            len: AtomicU32::new(0),
+            way_count: AtomicU32::new(0),
+            old: [const { AtomicU8::new(0) }; CHANGE_BYTES],
+            new: [const { AtomicU8::new(0) }; CHANGE_BYTES],
+            ways: [const { AtomicU32::new(0) }; CHANGE_BYTES],
+            code: AtomicU64::new(0),
+        }
+    }
 }
 
 impl Ledger {
@@ -124,8 +128,8 @@ impl Ledger {
             stubs: [const { AtomicU64::new(0) }; 2],
             mapping_count: AtomicU32::new(0),
             change_count: AtomicU32::new(0),
-            mappings: [Mapping::FREE; MAPPINGS],
-            changes: [Change::FREE; CHANGES],
+            mappings: [const { Mapping::free() }; MAPPINGS],
+            changes: [const { Change::free() }; CHANGES],
         }
     }
 

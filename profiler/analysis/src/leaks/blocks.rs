@@ -181,7 +181,8 @@ mod tests {
             };
             blocks.push(block(at, size));
             at += size.next_multiple_of(16) + 16;
-            at += [0, 0, 0, 4096, GAP, 40 << 20][(state >> 20) as usize % 6] * u64::from(state % 97 == 0);
+            at += [0, 0, 0, 4096, GAP, 40 << 20][(state >> 20) as usize % 6]
+                * u64::from(state.is_multiple_of(97));
         }
         blocks
     }
@@ -210,9 +211,9 @@ mod tests {
     fn gaps_are_all_that_is_not_in_blocks() {
         let index = Blocks::new(vec![block(100, 10), block(110, 5), block(200, 50)]);
         assert_eq!(index.gaps(0..300), [0..100, 115..200, 250..300]);
-        assert_eq!(index.gaps(105..220), [115..200]);
+        assert!(index.gaps(105..220).into_iter().eq(std::iter::once(115..200)));
         assert_eq!(index.gaps(205..210), []);
-        assert_eq!(index.gaps(300..310), [300..310]);
+        assert!(index.gaps(300..310).into_iter().eq(std::iter::once(300..310)));
     }
 
     #[test]

@@ -144,7 +144,7 @@ mod tests {
         let holders = blocks.iter().map(|&(_, holder)| holder).collect();
         let offsets = vec![0; blocks.len()];
         let scanned = Scanned { holders, offsets, roots: Vec::new(), root_bytes: 0, doubts: 0 };
-        let (paths, cut) = paths(&live, &scanned, |stack| u64::from(stack));
+        let (paths, cut) = paths(&live, &scanned, u64::from);
         assert!(!cut);
         let all: u64 = paths.iter().map(|path| path.bytes + path.inner_bytes).sum();
         assert_eq!(all, 10 * blocks.len() as u64);
@@ -210,7 +210,7 @@ mod tests {
         let holders = vec![OF_ROOT; count as usize];
         let offsets = vec![0; count as usize];
         let scanned = Scanned { holders, offsets, roots: Vec::new(), root_bytes: 0, doubts: 0 };
-        let (paths, cut) = paths(&live, &scanned, |stack| u64::from(stack));
+        let (paths, cut) = paths(&live, &scanned, u64::from);
         assert!(cut && paths.len() <= MAX_PATHS);
         assert_eq!(paths.iter().map(|path| path.blocks).sum::<u64>(), u64::from(count));
     }
