@@ -9,7 +9,7 @@
 //! Any word that could be a pointer is taken for one: what is called lost is lost, as far as the process hides no pointers
 //! (in files, in other processes, xored), while a number that looks like an address can keep a lost block hidden.
 //!
-//! - [`recorded`]: what a trace says of the live blocks at its last event;
+//! - [`mod@recorded`]: what a trace says of the live blocks at its last event;
 //! - [`blocks`]: from an address to the block that it lies in;
 //! - [`mod@scan`]: from roots through blocks, by a [`Memory`] that may be another process's;
 //! - [`paths`]: what holds each block, put together by stacks;

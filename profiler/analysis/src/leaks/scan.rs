@@ -2,7 +2,7 @@
 //!
 //! Two floods, each over blocks that none before has come to: from the roots, by pointers that the policy counts, and from
 //! blocks that only others lead to, possibly lost. A block is given to what came to it first, and the floods go by breadth,
-//! so blocks have the shortest of their paths. What is left is lost; see [`super::lost`].
+//! so blocks have the shortest of their paths. What is left is lost; see `lost.rs`.
 
 use super::Policy;
 use super::blocks::{Block, Blocks};
