@@ -30,12 +30,18 @@ fn recorded(program: &str, options: &[&str]) -> Recorded {
     case.recorded()
 }
 
+/// Whether a site's innermost line is this one. libc's own may have the same number.
+fn is_at(site: &Value, source: &str, line: u64) -> bool {
+    let innermost = &site["frames"][0];
+    innermost["file"].as_str().is_some_and(|file| file.ends_with(source)) && innermost["line"] == line
+}
+
 /// Blocks and bytes of each kind of the sites whose innermost line has this mark.
 fn at(leaks: &Value, source: &str, mark: &str) -> BTreeMap<String, (u64, u64)> {
     let line = programs::marked_line(source, mark);
     let mut found = BTreeMap::new();
     for site in leaks["sites"].as_array().unwrap() {
-        if site["frames"][0]["line"] == line {
+        if is_at(site, source, line) {
             let sum: &mut (u64, u64) = found.entry(site["kind"].as_str().unwrap().to_owned()).or_default();
             sum.0 += site["blocks"].as_u64().unwrap();
             sum.1 += site["bytes"].as_u64().unwrap();
@@ -47,7 +53,7 @@ fn at(leaks: &Value, source: &str, mark: &str) -> BTreeMap<String, (u64, u64)> {
 /// The paths of the sites whose innermost line has this mark.
 fn paths(leaks: &Value, source: &str, mark: &str) -> Vec<Value> {
     let line = programs::marked_line(source, mark);
-    let sites = leaks["sites"].as_array().unwrap().iter().filter(|site| site["frames"][0]["line"] == line);
+    let sites = leaks["sites"].as_array().unwrap().iter().filter(|site| is_at(site, source, line));
     sites.flat_map(|site| site["paths"].as_array().unwrap().clone()).collect()
 }
 

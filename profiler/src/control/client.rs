@@ -82,7 +82,7 @@ impl Client {
     }
 
     fn status(&mut self) -> Result<Status, ControlError> {
-        match self.ask(&Request::Status)? {
+        match self.ask(&Request::Status {})? {
             Answer::Status(status) => Ok(status),
             _ => Err(ControlError::Unexpected),
         }

@@ -108,10 +108,10 @@ mod tests {
     #[test]
     fn who_waits_is_answered_or_told_that_it_is_over() {
         let desk = Desk::default();
-        assert_eq!(desk.ask(Request::Status).unwrap_err(), Refusal::Over);
+        assert_eq!(desk.ask(Request::Status {}).unwrap_err(), Refusal::Over);
         desk.open();
         std::thread::scope(|scope| {
-            let asked = scope.spawn(|| desk.ask(Request::Status));
+            let asked = scope.spawn(|| desk.ask(Request::Status {}));
             let order = loop {
                 if let Some(order) = desk.take().pop() {
                     break order;
@@ -121,8 +121,8 @@ mod tests {
             let Ok(Reply::Status(status)) = asked.join().unwrap() else { panic!("no status") };
             assert_eq!(status.grapnel, 7);
         });
-        let waiting: Vec<_> = (0..MOST).map(|_| desk.leave(Request::Status).unwrap()).collect();
-        assert_eq!(desk.leave(Request::Status).unwrap_err(), Refusal::Busy);
+        let waiting: Vec<_> = (0..MOST).map(|_| desk.leave(Request::Status {}).unwrap()).collect();
+        assert_eq!(desk.leave(Request::Status {}).unwrap_err(), Refusal::Busy);
         desk.close();
         assert!(waiting.iter().all(|waiting| waiting.recv().is_err()));
         assert!(desk.take().is_empty());

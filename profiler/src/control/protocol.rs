@@ -12,7 +12,7 @@ pub(super) const MAX_ANSWER: usize = 16 << 20;
 #[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Request {
     /// How the recording stands.
-    Status,
+    Status {},
     /// Marks this moment.
     Mark {
         /// The process.
@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn requests_are_what_is_documented_and_nothing_else() {
         let read = |text: &str| serde_json::from_str::<Request>(text).ok();
-        assert_eq!(read(r#"{"request":"status"}"#), Some(Request::Status));
+        assert_eq!(read(r#"{"request":"status"}"#), Some(Request::Status {}));
         for bad in ["", "{}", r#"{"request":"halt"}"#, r#"{"request":"status","pid":1}"#, "[]", "\0"] {
             assert_eq!(read(bad), None, "{bad}");
         }

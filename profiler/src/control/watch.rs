@@ -38,7 +38,7 @@ fn dump(desk: &Desk, dumps: &Dumps, pid: u32) {
 }
 
 fn status(desk: &Desk) -> Result<Status, Refusal> {
-    match desk.ask(Request::Status)? {
+    match desk.ask(Request::Status {})? {
         Reply::Status(status) => Ok(status),
         _ => Err(Refusal::Busy),
     }

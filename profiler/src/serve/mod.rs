@@ -152,7 +152,7 @@ fn handle(stream: &mut TcpStream, access: &Access, desk: &Desk, profiles: &Profi
     let text = "text/plain; charset=utf-8";
     let answered = match request {
         Request::Index => return http::answer(stream, "200 OK", text, INDEX),
-        Request::Metrics => match desk.ask(Order::Status) {
+        Request::Metrics => match desk.ask(Order::Status {}) {
             Ok(Reply::Status(status)) => Ok((metrics::KIND, metrics::of(&status).into_bytes())),
             Ok(_) => Err("the recording answered something else".to_owned()),
             Err(refusal) => Err(refusal.to_string()),

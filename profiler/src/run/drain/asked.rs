@@ -31,7 +31,7 @@ impl Drain<'_> {
         let header = self.session.header();
         let made_room = || make_room(header);
         match request {
-            Request::Status => Ok(Reply::Status(self.status())),
+            Request::Status {} => Ok(Reply::Status(self.status())),
             Request::Mark { pid, name } => {
                 let mark = Mark::Named(name.clone().into_bytes());
                 let time_ns = self.recording_of(*pid)?.mark(mark, &made_room);
