@@ -11,6 +11,7 @@ mod tests;
 use std::{
     cell::RefCell,
     ffi::{CStr, c_char},
+    mem::ManuallyDrop,
     ops::Range,
 };
 
@@ -44,7 +45,9 @@ macro_rules! ask {
 pub(crate) use {ask, syscall};
 
 thread_local! {
-    static KERNEL: RefCell<Option<Kernel>> = const { RefCell::new(None) };
+    /// Without a destructor: one would be registered at the first look, which takes memory, and a signal's handler may be
+    /// the first to look while its thread holds the allocator's lock.
+    static KERNEL: RefCell<ManuallyDrop<Option<Kernel>>> = const { RefCell::new(ManuallyDrop::new(None)) };
 }
 
 #[derive(Debug)]
@@ -81,7 +84,7 @@ impl Kernel {
             no_file: false,
             synchronised: 0,
         };
-        KERNEL.with(|place| *place.borrow_mut() = Some(kernel));
+        KERNEL.with(|place| *place.borrow_mut() = ManuallyDrop::new(Some(kernel)));
     }
 
     /// Does something with it.
@@ -198,7 +201,8 @@ impl Kernel {
 /// What this thread's own kernel answers. `None` if it has none.
 pub(crate) unsafe fn answer(number: Sysno, arguments: &[usize]) -> Option<Answer> {
     KERNEL.with(|place| {
-        let mut place = place.borrow_mut();
+        // Taken: this is a signal's handler, which looks while its thread does. It asks the real one.
+        let mut place = place.try_borrow_mut().ok()?;
         // SAFETY: the caller's promise.
         place.as_mut().map(|kernel| unsafe { kernel.call(number, arguments) })
     })
