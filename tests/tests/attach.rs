@@ -231,7 +231,10 @@ fn a_child_is_recorded_by_itself_and_left_too() {
         return;
     }
     let dir = temporary_dir();
-    let script = "import os, time\nprint('up', flush=True)\ntime.sleep(1.5)\nchild = os.fork()\n\
+    // It goes on when it is attached to, which takes as long as the machine is busy.
+    let script = "import os, time\nprint('up', flush=True)\n\
+                  while 'memfd:grapnel' not in open('/proc/self/maps').read(): time.sleep(0.05)\n\
+                  time.sleep(1)\nchild = os.fork()\n\
                   rows = [bytearray(600 + i % 7) for i in range(2000)]\ntime.sleep(1 if child else 60)\n\
                   child and (print(child, flush=True), time.sleep(60))";
     let mut command = Command::new("/usr/bin/python3");
