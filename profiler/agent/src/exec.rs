@@ -39,7 +39,6 @@ impl Variables {
 }
 
 /// Keeps what the next programs are to get.
-#[cfg(not(grapnel_attached))]
 pub(crate) fn prepare() -> Option<&'static Variables> {
     let header = session::header()?;
     let line = |name: &[u8], text: &grapnel_trace::shared::Text| {
@@ -63,7 +62,6 @@ pub(crate) fn prepare() -> Option<&'static Variables> {
 /// # Safety
 /// `environment` is the process's initial one: a null-terminated array of writable strings, which nobody else
 /// uses yet.
-#[cfg(not(grapnel_attached))]
 pub(crate) unsafe fn clean(environment: *mut *mut c_char, variables: &Variables) {
     let path = variables.agent_path().map_or(&[][..], CStr::to_bytes);
     let name = &variables.session[..SESSION_VARIABLE.len() + 1];

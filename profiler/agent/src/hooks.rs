@@ -30,6 +30,7 @@ type Saved<'a> = &'a SavedRegisters;
 
 /// A hooked function's number.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(grapnel_attached, expect(dead_code, reason = "jumps and new programs are left alone there"))]
 pub(crate) enum Function {
     Malloc,
     Calloc,
@@ -119,6 +120,7 @@ pub(crate) fn remember_libc(code: Range<usize>, free: usize) {
 static ALLOCATOR: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
 /// Keeps where that lies.
+#[cfg(not(grapnel_attached))]
 pub(crate) fn remember_allocator(code: Range<usize>) {
     for (to, value) in ALLOCATOR.iter().zip([code.start, code.len()]) {
         to.store(value, Ordering::Relaxed);

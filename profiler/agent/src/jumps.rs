@@ -58,8 +58,3 @@ pub(crate) fn jump_functions() -> [Hooked; 2] {
         (b"__longjmp_chk", grapnel_agent_longjmp_checked, Function::LongjmpChecked),
     ]
 }
-
-/// Whether a function is one of these.
-pub(crate) fn is_one(function: Function) -> bool {
-    matches!(function, Function::Longjmp | Function::LongjmpChecked)
-}

@@ -10,7 +10,8 @@
 //! own memory comes from `heap`; thread-local state is initial-exec and has no destructor.
 //!
 //! - `start`: the constructor; environment, session, hooks
-//! - `attached`: the start in a process that runs already; `install`: the hooks there; `ledger`: what is changed there, so that it can be undone
+//! - `attached`: the start in a process that runs already; `ledger`: what is changed there, so that it can be undone
+//! - `install`: which functions are hooked, and how the hooks go in, in both
 //! - `entry`: the stubs that the hooks lead to, and the way out of a fault of our own
 //! - `hooks`: what each hooked function records, and in which order
 //! - `slots`: functions of which there may be several: their thunks, their stub, which of them is which
@@ -35,15 +36,17 @@ extern crate alloc;
 mod attached;
 mod cells;
 mod context;
+#[cfg(not(grapnel_attached))]
 mod ending;
 mod entry;
+#[cfg(not(grapnel_attached))]
 mod exec;
 mod families;
+#[cfg(not(grapnel_attached))]
 mod follow;
 mod heap;
 mod heaps;
 mod hooks;
-#[cfg(grapnel_attached)]
 mod install;
 #[cfg(not(grapnel_attached))]
 mod jumps;

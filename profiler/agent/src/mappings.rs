@@ -232,5 +232,5 @@ pub(crate) fn mapping_functions() -> [(&'static [u8], unsafe extern "C" fn(), Fu
 
 /// Whether a function is one of these: what the heap's recording can do without.
 pub(crate) fn is_one(function: Function) -> bool {
-    function as usize >= Function::Mmap as usize
+    (Function::Mmap as usize..=Function::Shmdt as usize).contains(&(function as usize))
 }

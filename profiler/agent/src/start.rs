@@ -5,21 +5,11 @@
 //! the process's only thread. It relies on nothing but the loader's work being done.
 
 use crate::entry::{SavedRegisters, rescued, stub};
-use crate::hooks::{self, Function, ORIGINALS};
 use crate::lock::Quiet;
-use crate::{
-    context, ending, exec, families, jumps, life, listing, mappings, meter, modules, operators, reported,
-    sampled, sampling, session, stack, sys,
-};
-use alloc::format;
-use alloc::string::String;
-use alloc::vec::Vec;
+use crate::{context, exec, install, life, listing, meter, modules, session, stack, sys};
 use core::ffi::{CStr, c_char, c_int};
 use core::ptr;
 use core::sync::atomic::Ordering;
-use grapnel_hook::module::Module;
-use grapnel_hook::symbol::{self, SymbolKind};
-use grapnel_hook::{HookId, Liveness, Transaction};
 use grapnel_trace::shared::{SESSION_VARIABLE, failure, segment_state, session_flags};
 
 #[cfg(grapnel_cdylib)]
@@ -70,7 +60,8 @@ unsafe fn begin(count: c_int, arguments: *const *const c_char, environment: *mut
     if !life::prepare() || !stack::prepare() {
         return session::report_failure(failure::MEMORY, b"no memory, or a kernel older than 4.14");
     }
-    if let Err(message) = install() {
+    // SAFETY: this is the only thread, and has no signal handlers yet.
+    if let Err(message) = install::prepare().and_then(|ready| unsafe { ready.commit() }) {
         life::end();
         return session::report_failure(failure::HOOK, message.as_bytes());
     }
@@ -110,141 +101,3 @@ unsafe extern "C" fn forked(saved: &SavedRegisters) {
     });
 }
 stub!(grapnel_agent_forked, forked, "rdi");
-
-/// Puts the hooks in.
-///
-/// # Errors
-/// A sentence for the user: which function, and why.
-fn install() -> Result<(), String> {
-    let loaded = modules::loaded();
-    let modules: Vec<Module> = loaded
-        .iter()
-        .map(|(bias, path, headers)| {
-            // SAFETY: the headers are those of an object that is loaded and, if hooked, never unloaded.
-            unsafe {
-                Module::from_program_headers(path, *bias as usize, headers.as_ptr().cast(), headers.len())
-            }
-        })
-        .collect();
-    let libc = modules.iter().find(|module| module.file_name() == b"libc.so.6");
-    let Some(libc) = libc else {
-        return Err("the program does not use glibc (no libc.so.6 is loaded)".into());
-    };
-    let is_loaders =
-        |module: &&Module| module.file_name().starts_with(b"ld-") || module.file_name().starts_with(b"ld.");
-    let is_libcs = |module: &Module| module.file_name() == b"libc.so.6";
-    // In the order in which the loader looks for them: whose function the program calls by libc's name.
-    let called = |name: &[u8]| {
-        modules.iter().filter(|module| !is_loaders(module)).find_map(|module| {
-            let symbol = symbol::find(module, name)?;
-            (symbol.kind == SymbolKind::Function && symbol.size != 0).then_some((module, symbol))
-        })
-    };
-    let allocator = called(b"malloc").map(|(module, _)| module).filter(|module| !is_libcs(module));
-    // The program's own code maps what it likes.
-    if let Some(allocator) = allocator.filter(|module| !module.file_name().is_empty())
-        && let Some(code) = allocator.segments().iter().find(|segment| segment.execute)
-    {
-        hooks::remember_allocator(code.range.clone());
-    }
-    if let Some(code) = libc.segments().iter().find(|segment| segment.execute) {
-        let free = symbol::find(libc, b"free").map_or(0, |symbol| symbol.addr);
-        hooks::remember_libc(code.range.clone(), free);
-    }
-    let mut transaction = Transaction::new();
-    let mut asked: Vec<(&[u8], Function, usize, HookId)> = Vec::new();
-    let is_sampled = session::header().is_some_and(sampling::prepare);
-    let (libcs, beside) = if is_sampled {
-        (sampled::allocation_functions(), sampled::allocation_functions_beside())
-    } else {
-        (hooks::allocation_functions(), hooks::allocation_functions_beside())
-    };
-    let functions = libcs.into_iter().zip(beside).map(|((name, stub, function), (_, beside, _))| {
-        // libc's functions can be interposed, and their callers count on nothing.
-        match called(name) {
-            Some((module, symbol)) if !is_libcs(module) => (name, beside, function, Some(symbol)),
-            found => (name, stub, function, found.map(|(_, symbol)| symbol)),
-        }
-    });
-    let others = exec::exec_functions().into_iter().chain(mappings::mapping_functions());
-    let others = others.chain(jumps::jump_functions()).chain(ending::functions());
-    let others = others.map(|(name, stub, function)| (name, stub, function, None));
-    for (name, stub, function, found) in functions.chain(others) {
-        let found = found.or_else(|| symbol::find(libc, name));
-        let Some(symbol) = found else { continue };
-        // Names that share their code (aligned_alloc and memalign of older glibc) share a hook.
-        if asked.iter().any(|&(_, _, address, _)| address == symbol.addr) {
-            continue;
-        }
-        let id = transaction.replace_sized(symbol.pointer(), symbol.size, stub as *const ());
-        hooks::remember_target(function, symbol.addr);
-        asked.push((name, function, symbol.addr, id));
-    }
-    let loader = modules.iter().find_map(|module| {
-        let is_loader =
-            module.file_name().starts_with(b"ld-linux") || module.file_name().starts_with(b"ld.so");
-        if is_loader { symbol::find(module, b"_dl_debug_state") } else { None }
-    });
-    if let Some(symbol) = loader {
-        let stub = hooks::grapnel_agent_loader_state as *const ();
-        let id = transaction.replace_sized(symbol.pointer(), symbol.size, stub);
-        asked.push((b"_dl_debug_state", Function::LoaderState, symbol.addr, id));
-    }
-    let prepared = transaction.prepare();
-    for &(name, function, _, id) in &asked {
-        match prepared.original(id) {
-            Ok(original) => {
-                ORIGINALS[function as usize].store(original.expose_provenance(), Ordering::Release)
-            }
-            // A debugger's breakpoint, most likely.
-            Err(error) if matches!(function, Function::LoaderState) => session::report_failure(
-                failure::NOTE,
-                format!("libraries that the program loads later can't be followed: {error}").as_bytes(),
-            ),
-            Err(error) if matches!(function, Function::Exit) => session::report_failure(
-                failure::NOTE,
-                format!("there will be no look for leaks at the end: {error}").as_bytes(),
-            ),
-            Err(error) if mappings::is_one(function) => session::report_failure(
-                failure::NOTE,
-                format!("what {} does is not recorded: {error}", name.escape_ascii()).as_bytes(),
-            ),
-            Err(error) if jumps::is_one(function) => session::report_failure(
-                failure::NOTE,
-                format!("operators of the program that it leaves by a jump hide events: {error}").as_bytes(),
-            ),
-            Err(error) => return Err(format!("{} can't be hooked: {error}", name.escape_ascii())),
-        }
-    }
-    // SAFETY: the targets are functions of libc, the loader, and whoever was loaded with the program, which stay; the stubs
-    // have their ABI; this is the only thread, and has no signal handlers yet.
-    let hooks = unsafe { prepared.commit(Liveness::SingleThreaded) };
-    for (hook, (name, function, ..)) in hooks.into_iter().zip(&asked) {
-        match hook {
-            // For as long as the process lives.
-            Ok(hook) => core::mem::forget(hook),
-            Err(_)
-                if matches!(function, Function::LoaderState | Function::Exit)
-                    || mappings::is_one(*function)
-                    || jumps::is_one(*function) => {}
-            Err(error) => return Err(format!("{} can't be hooked: {error}", name.escape_ascii())),
-        }
-    }
-    if !is_sampled {
-        let others = || modules.iter().filter(|module| !is_libcs(module) && !is_loaders(module));
-        let path = |module: &'_ Module| match module.name() {
-            b"" => b"/proc/self/exe".to_vec(),
-            name => name.to_vec(),
-        };
-        // libc's are a family beside the program's where others have taken their names.
-        let with_libc: Vec<(&Module, Vec<u8>)> = others()
-            .map(|module| (module, path(module)))
-            .chain(allocator.map(|_| (libc, Vec::new())))
-            .collect();
-        families::install(with_libc.iter().map(|(module, path)| (*module, &path[..])));
-        operators::install(others());
-        loaded.iter().for_each(|(bias, _, headers)| reported::connect(*bias, headers));
-        modules::follow_operators();
-    }
-    Ok(())
-}

@@ -134,6 +134,7 @@ pub(crate) fn read_at(fd: i32, buffer: &mut [u8], offset: u64) -> usize {
 
 /// Whether the file can be opened with the rights that the next program's loader will have, whichever of the real and
 /// the effective ones those are: capabilities that this process has will be gone.
+#[cfg(not(grapnel_attached))]
 pub(crate) fn readable(path: &CStr) -> bool {
     // SAFETY: the path is zero-terminated; asks with the real rights.
     let asked = unsafe { syscall!(Sysno::faccessat, libc::AT_FDCWD, path.as_ptr(), libc::R_OK) };

@@ -1,0 +1,210 @@
+//! The hooks: which functions get them, prepared, and put in.
+//!
+//! At the start of a program (`preloaded`) that is all that there is to record. In a process that runs already (`attached`)
+//! other allocators than libc's, jumps and `exec` are left alone.
+//!
+//! # Safety
+//! What is hooked is code of objects that stay, or whose going is heard of ([`crate::modules`]).
+
+#[cfg(grapnel_attached)]
+mod attached;
+#[cfg(not(grapnel_attached))]
+mod preloaded;
+
+#[cfg(grapnel_attached)]
+use attached as way;
+#[cfg(not(grapnel_attached))]
+use preloaded as way;
+
+use crate::hooks::{self, Function, Hooked, ORIGINALS};
+use crate::{ledger, mappings, modules, reported, sampling, session};
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+use grapnel_hook::module::Module;
+use grapnel_hook::symbol::{self, Symbol};
+use grapnel_hook::{HookId, Liveness, Prepared, Transaction};
+use grapnel_trace::shared::failure;
+use grapnel_unwind::ProgramHeader;
+
+/// What is loaded when the hooks are prepared.
+#[derive(Debug)]
+struct Objects {
+    modules: Vec<Module>,
+    /// Bias, path and program headers of each.
+    loaded: Vec<(u64, Vec<u8>, Vec<ProgramHeader>)>,
+}
+
+impl Objects {
+    fn read() -> Self {
+        let loaded = modules::loaded();
+        let described = |(bias, path, headers): &(u64, Vec<u8>, Vec<ProgramHeader>)| {
+            // SAFETY: the headers are those of an object that is loaded and, if hooked, never unloaded.
+            unsafe {
+                Module::from_program_headers(path, *bias as usize, headers.as_ptr().cast(), headers.len())
+            }
+        };
+        Self { modules: loaded.iter().map(described).collect(), loaded }
+    }
+
+    fn libc(&self) -> Option<&Module> {
+        self.modules.iter().find(|module| is_libc(module))
+    }
+
+    /// The program and its libraries, but for libc and the dynamic linker.
+    fn others(&self) -> impl Iterator<Item = &Module> {
+        self.modules.iter().filter(|module| !is_libc(module) && !is_loader(module))
+    }
+
+    fn loader_state(&self) -> Option<Symbol> {
+        let mut loaders = self.modules.iter().filter(|module| {
+            let name = module.file_name();
+            name.starts_with(b"ld-linux") || name.starts_with(b"ld.so")
+        });
+        loaders.find_map(|module| symbol::find(module, b"_dl_debug_state"))
+    }
+}
+
+/// Whether it is the C library whose heap is recorded.
+fn is_libc(module: &Module) -> bool {
+    module.file_name() == b"libc.so.6"
+}
+
+fn is_loader(module: &Module) -> bool {
+    module.file_name().starts_with(b"ld-") || module.file_name().starts_with(b"ld.")
+}
+
+/// Hooks that are ready to go in.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    /// Name and number of each, in the order in which they were prepared.
+    hooks: Vec<(&'static [u8], Function)>,
+    prepared: Prepared<'static>,
+    /// Those on functions of which there may be several, and on what the program reports; not when only some allocations
+    /// are recorded.
+    several: Option<way::Several>,
+    objects: Objects,
+}
+
+/// Does all that can fail; no byte of the program has changed afterwards.
+///
+/// # Errors
+/// A sentence for the user: which function, and why.
+pub(crate) fn prepare() -> Result<Ready, String> {
+    let objects = Objects::read();
+    let Some(libc) = objects.libc() else {
+        return Err("the program does not use glibc (no libc.so.6 is loaded)".into());
+    };
+    if let Some(code) = libc.segments().iter().find(|segment| segment.execute) {
+        let free = symbol::find(libc, b"free").map_or(0, |symbol| symbol.addr);
+        hooks::remember_libc(code.range.clone(), free);
+    }
+    let is_sampled = session::header().is_some_and(sampling::prepare);
+    let mut transaction = Transaction::new();
+    let mut asked: Vec<(&[u8], Function, usize, HookId)> = Vec::new();
+    let libcs = way::libcs_functions().into_iter().chain(mappings::mapping_functions());
+    let libcs = libcs.filter_map(|hooked| symbol::find(libc, hooked.0).map(|symbol| (hooked, symbol)));
+    let functions = way::allocation_functions(&objects, libc, is_sampled).into_iter().chain(libcs);
+    for ((name, stub, function), symbol) in functions {
+        // Names that share their code (aligned_alloc and memalign of older glibc) share a hook.
+        if asked.iter().any(|&(_, _, address, _)| address == symbol.addr) {
+            continue;
+        }
+        let id = transaction.replace_sized(symbol.pointer(), symbol.size, stub as *const ());
+        hooks::remember_target(function, symbol.addr);
+        asked.push((name, function, symbol.addr, id));
+    }
+    if let Some(symbol) = objects.loader_state() {
+        let stub = hooks::grapnel_agent_loader_state as *const ();
+        let id = transaction.replace_sized(symbol.pointer(), symbol.size, stub);
+        asked.push((b"_dl_debug_state", Function::LoaderState, symbol.addr, id));
+    }
+    let prepared = transaction.prepare();
+    for &(name, function, _, id) in &asked {
+        match prepared.original(id) {
+            Ok(original) => {
+                ORIGINALS[function as usize].store(original.expose_provenance(), Ordering::Release)
+            }
+            Err(error) => {
+                let lost = without(name, function).ok_or_else(|| not_hooked(name, &error))?;
+                session::report_failure(failure::NOTE, format!("{lost}: {error}").as_bytes());
+            }
+        }
+    }
+    let several = (!is_sampled).then(|| way::Several::prepare(&objects));
+    let hooks = asked.into_iter().map(|(name, function, ..)| (name, function)).collect();
+    Ok(Ready { hooks, prepared, several, objects })
+}
+
+/// The functions that get memory for the program's heap: stubs for libc's, and for others that may have taken their names.
+fn heap_functions(is_sampled: bool) -> impl Iterator<Item = (Hooked, Hooked)> {
+    let (libcs, beside) = if is_sampled {
+        (crate::sampled::allocation_functions(), crate::sampled::allocation_functions_beside())
+    } else {
+        (hooks::allocation_functions(), hooks::allocation_functions_beside())
+    };
+    libcs.into_iter().zip(beside)
+}
+
+/// What is lost if a function can't be hooked, by a debugger's breakpoint most likely; `None` if nothing is recorded then.
+fn without(name: &[u8], function: Function) -> Option<String> {
+    match function {
+        Function::LoaderState => Some("libraries that the program loads later can't be followed".into()),
+        Function::Exit => Some("there will be no look for leaks at the end".into()),
+        Function::Longjmp | Function::LongjmpChecked => {
+            Some("operators of the program that it leaves by a jump hide events".into())
+        }
+        _ if mappings::is_one(function) => Some(format!("what {} does is not recorded", name.escape_ascii())),
+        _ => None,
+    }
+}
+
+fn not_hooked(name: &[u8], error: &grapnel_hook::Error) -> String {
+    format!("{} can't be hooked: {error}", name.escape_ascii())
+}
+
+impl Ready {
+    /// How many functions will be hooked.
+    #[cfg(grapnel_attached)]
+    pub(crate) fn hooks(&self) -> usize {
+        self.hooks.len() + self.several.as_ref().map_or(0, way::Several::hooks)
+    }
+
+    /// Notes the memory that was made for the hooks' code. False if there is no room for that.
+    #[cfg(grapnel_attached)]
+    pub(crate) fn is_kept(&self) -> bool {
+        ledger::keeps(&self.prepared)
+    }
+
+    /// Puts the hooks in.
+    ///
+    /// # Errors
+    /// A sentence for the user: which function, and why.
+    ///
+    /// # Safety
+    /// No other thread of the process runs, and no signal handler of this one.
+    pub(crate) unsafe fn commit(self) -> Result<(), String> {
+        // SAFETY: the targets are functions of libc, the loader, and whoever was loaded with the program, which stay; the stubs
+        // have their ABI; the rest is the caller's promise.
+        let hooks = unsafe { self.prepared.commit(Liveness::SingleThreaded) };
+        for (hook, &(name, function)) in hooks.into_iter().zip(&self.hooks) {
+            match hook {
+                Ok(hook) => {
+                    ledger::changed(&hook);
+                    // For as long as the process lives, or until the command undoes it.
+                    core::mem::forget(hook);
+                }
+                Err(error) if without(name, function).is_none() => return Err(not_hooked(name, &error)),
+                Err(_) => {}
+            }
+        }
+        if let Some(several) = self.several {
+            // SAFETY: the caller's promise.
+            unsafe { several.commit(&self.objects) };
+            self.objects.loaded.iter().for_each(|(bias, _, headers)| reported::connect(*bias, headers));
+            modules::follow_operators();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,72 @@
+//! What is hooked at the start of a program, in its only thread.
+
+use super::{Objects, heap_functions, is_libc, is_loader};
+use crate::hooks::{self, Hooked};
+use crate::{ending, exec, families, jumps, operators};
+use alloc::vec::Vec;
+use grapnel_hook::module::Module;
+use grapnel_hook::symbol::{self, Symbol, SymbolKind};
+
+/// What is hooked in libc whoever gives out the memory.
+pub(super) fn libcs_functions() -> impl IntoIterator<Item = Hooked> {
+    exec::exec_functions().into_iter().chain(jumps::jump_functions()).chain(ending::functions())
+}
+
+/// The functions that the program calls by libc's names.
+pub(super) fn allocation_functions(
+    objects: &Objects,
+    libc: &Module,
+    is_sampled: bool,
+) -> Vec<(Hooked, Symbol)> {
+    // The program's own code maps what it likes.
+    if let Some(allocator) = allocator(objects).filter(|module| !module.file_name().is_empty())
+        && let Some(code) = allocator.segments().iter().find(|segment| segment.execute)
+    {
+        hooks::remember_allocator(code.range.clone());
+    }
+    let found = heap_functions(is_sampled).map(|(libcs, beside)| match called(objects, libcs.0) {
+        // libc's functions can be interposed, and their callers count on nothing.
+        Some((module, symbol)) if !is_libc(module) => Some((beside, symbol)),
+        Some((_, symbol)) => Some((libcs, symbol)),
+        None => symbol::find(libc, libcs.0).map(|symbol| (libcs, symbol)),
+    });
+    found.flatten().collect()
+}
+
+/// In the order in which the loader looks for it: whose function the program calls by this name.
+fn called<'o>(objects: &'o Objects, name: &[u8]) -> Option<(&'o Module, Symbol)> {
+    objects.modules.iter().filter(|module| !is_loader(module)).find_map(|module| {
+        let symbol = symbol::find(module, name)?;
+        (symbol.kind == SymbolKind::Function && symbol.size != 0).then_some((module, symbol))
+    })
+}
+
+/// Whose `malloc` the program's is, if it isn't libc's.
+fn allocator(objects: &Objects) -> Option<&Module> {
+    called(objects, b"malloc").map(|(module, _)| module).filter(|module| !is_libc(module))
+}
+
+/// Hooks on allocators and on operators, which are made one object after the other: nobody else runs.
+#[derive(Debug)]
+pub(super) struct Several;
+
+impl Several {
+    pub(super) fn prepare(_objects: &Objects) -> Self {
+        Self
+    }
+
+    /// # Safety
+    /// This is the only thread.
+    pub(super) unsafe fn commit(self, objects: &Objects) {
+        let path = |module: &Module| match module.name() {
+            b"" => b"/proc/self/exe".to_vec(),
+            name => name.to_vec(),
+        };
+        // libc's are a family beside the program's where others have taken their names.
+        let libcs = allocator(objects).and_then(|_| objects.libc()).map(|libc| (libc, Vec::new()));
+        let with_libc: Vec<(&Module, Vec<u8>)> =
+            objects.others().map(|module| (module, path(module))).chain(libcs).collect();
+        families::install(with_libc.iter().map(|(module, path)| (*module, &path[..])));
+        operators::install(objects.others());
+    }
+}
