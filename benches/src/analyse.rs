@@ -1,7 +1,7 @@
 //! How long a report takes, and how much memory: beside heaptrack_interpret and heaptrack_print on the same work.
 
 use crate::measure::{self, Failed, Sample};
-use crate::table::spread;
+use crate::statistics::spread;
 use crate::workloads::{self, Workload};
 use grapnel_tests::{programs, run};
 use std::fmt::Write;

@@ -8,6 +8,8 @@ pub mod machine;
 pub mod measure;
 pub mod peers;
 pub mod relocate;
+pub mod rounds;
+pub mod statistics;
 pub mod table;
 pub mod windows;
 pub mod workloads;

@@ -2,16 +2,17 @@
 //! and iced-x86 on the same windows.
 
 use clap::{Parser, Subcommand};
-use grapnel_benches::measure::{self, Failed, TOOLS, Tool};
+use grapnel_benches::measure::{self, Failed, Tool};
 use grapnel_benches::{
     analyse,
     hooks::{
         self,
         subject::{self, Engine},
     },
-    machine, relocate, table, workloads,
+    machine, relocate, rounds, table, workloads,
 };
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Side-by-side runs of grapnel and its peers.
 #[derive(Debug, Parser)]
@@ -24,9 +25,9 @@ struct Arguments {
 enum Command {
     /// Runs every workload bare, under heaptrack and under grapnel, and writes a table.
     Run {
-        /// How many times each.
-        #[arg(long, default_value_t = 5)]
-        rounds: usize,
+        /// For how long each workload is to be run again and again, in seconds.
+        #[arg(long, default_value_t = 20)]
+        seconds: u64,
         /// Only the workloads whose name contains this.
         #[arg(long)]
         only: Option<String>,
@@ -94,8 +95,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 println!("{:14} {}", workload.name, workload.what);
             }
         }
-        Command::Run { rounds, only, output } => {
-            let page = run(&chosen(all()?, only.as_deref()), rounds)?;
+        Command::Run { seconds, only, output } => {
+            let mut chosen = chosen(all()?, only.as_deref());
+            chosen.push(workloads::nothing());
+            let page = run(&chosen, Duration::from_secs(seconds))?;
             write("heaptrack", output, &page)?;
         }
         Command::Analyse { rounds, only, large, output } => {
@@ -185,7 +188,7 @@ fn relocate(rounds: usize, lines: usize) -> std::io::Result<String> {
     relocate::page(grapnel, rounds, lines, &head)
 }
 
-fn run(chosen: &[workloads::Workload], rounds: usize) -> Result<String, Failed> {
+fn run(chosen: &[workloads::Workload], each: Duration) -> Result<String, Failed> {
     let grapnel = grapnel_tests::programs::grapnel().display().to_string();
     let mut machine = machine::describe(&grapnel);
     machine.push(format!("Load of the last minute before the runs: {}", machine::load()));
@@ -202,17 +205,11 @@ fn run(chosen: &[workloads::Workload], rounds: usize) -> Result<String, Failed> 
                 .map(peak)
                 .into_iter()
                 .collect::<Result<_, _>>()?,
-            samples: TOOLS.map(|tool| (tool, Vec::new())).into(),
+            pairs: Vec::new(),
         });
     }
-    for round in 0..rounds {
-        for (workload, row) in chosen.iter().zip(&mut rows) {
-            for (tool, samples) in &mut row.samples {
-                let sample = measure::run_once(workload, *tool)?;
-                eprintln!("round {} {} {tool:?} {:.3} s", round + 1, workload.name, sample.wall);
-                samples.push(sample);
-            }
-        }
+    for (row, pairs) in rows.iter_mut().zip(rounds::all(chosen, each)?) {
+        row.pairs = pairs;
     }
-    Ok(table::page(&machine::date(), &machine, rounds, &rows))
+    Ok(table::page(&machine::date(), &machine, &rows))
 }

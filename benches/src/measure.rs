@@ -4,6 +4,7 @@ use crate::workloads::{self, Workload};
 use grapnel_tests::{programs, run, truth};
 use std::ffi::OsString;
 use std::fs::File;
+use std::mem::MaybeUninit;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -25,16 +26,12 @@ pub enum Tool {
     Sampled,
 }
 
-/// All tools, in the order of the table.
-pub const TOOLS: [Tool; 6] =
-    [Tool::Bare, Tool::Heaptrack, Tool::Grapnel, Tool::Counting, Tool::Off, Tool::Sampled];
-
 /// One run.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
     /// From the start to the end of the tool, in seconds.
     pub wall: f64,
-    /// Processor time of all processes of the run, the tool's own included, in seconds. Counted in hundredths.
+    /// Processor time of all processes of the run, the tool's own included, in seconds.
     pub cpu: f64,
     /// Bytes of all files that the tool left.
     pub trace_bytes: u64,
@@ -56,13 +53,16 @@ fn failed(what: &str, error: impl std::fmt::Display) -> Failed {
     Failed(format!("{what}: {error}"))
 }
 
-/// Processor time of this process's ended children, in seconds.
+/// Processor time of this process's ended children, in seconds. Not from `/proc`, which counts in hundredths.
 fn children_cpu() -> f64 {
-    let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The name in parentheses may hold spaces; cutime and cstime are the 14th and 15th fields after it.
-    let fields: Vec<&str> = text.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();
-    let ticks = |at: usize| fields.get(at).and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
-    (ticks(13) + ticks(14)) as f64 / 100.0
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: it fills in a structure of this type; one of zeros is valid too, should it fail.
+    let usage = unsafe {
+        libc::getrusage(libc::RUSAGE_CHILDREN, usage.as_mut_ptr());
+        usage.assume_init()
+    };
+    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 * 1e-6;
+    seconds(usage.ru_utime) + seconds(usage.ru_stime)
 }
 
 fn prefix(tool: Tool, dir: &Path) -> Vec<OsString> {

@@ -15,7 +15,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::{
     peers,
-    table::spread,
+    statistics::spread,
     windows::{self, Start},
 };
 

@@ -1,7 +1,9 @@
 //! The figures as markdown.
 
 use crate::measure::{Sample, Tool};
-use crate::workloads::{EIGHT_THREADS, ONE_THREAD};
+use crate::rounds::{PASSES, Pair, TOOLS};
+use crate::statistics::{least, low, median, tenth};
+use crate::workloads::{EIGHT_THREADS, NOTHING, ONE_THREAD};
 
 /// All runs of one workload.
 #[derive(Clone, Debug)]
@@ -18,60 +20,47 @@ pub struct Row {
     pub live: u64,
     /// The peak of its memory with each tool, in bytes.
     pub peaks: Vec<(Tool, u64)>,
-    /// Samples of each tool, in the order of the rounds.
-    pub samples: Vec<(Tool, Vec<Sample>)>,
+    /// The runs, in the order of the rounds.
+    pub pairs: Vec<Pair>,
 }
 
-/// The middle of the values; the mean of the two in the middle if their number is even.
-pub fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let middle = sorted.len() / 2;
-    match sorted.len() {
-        0 => f64::NAN,
-        len if len % 2 == 1 => sorted[middle],
-        _ => (sorted[middle - 1] + sorted[middle]) / 2.0,
-    }
-}
-
-/// The median, with the least and the most.
-pub fn spread(values: &[f64], digits: usize) -> String {
-    if values.is_empty() {
-        return "-".to_owned();
-    }
-    let least = values.iter().copied().fold(f64::INFINITY, f64::min);
-    let most = values.iter().copied().fold(0.0, f64::max);
-    format!("{:.digits$} ({least:.digits$}-{most:.digits$})", median(values))
-}
+type Figure = fn(&Sample) -> f64;
 
 impl Row {
-    fn of(&self, tool: Tool) -> &[Sample] {
-        self.samples.iter().find(|(of, _)| *of == tool).map_or(&[], |(_, samples)| samples)
+    fn pairs_of(&self, tool: Tool) -> impl Iterator<Item = &Pair> {
+        self.pairs.iter().filter(move |pair| pair.tool == tool)
     }
 
-    /// The quotients of each round: both runs stood near each other in time.
-    fn slowdowns(&self, tool: Tool, figure: fn(&Sample) -> f64) -> Vec<f64> {
-        self.of(tool)
-            .iter()
-            .zip(self.of(Tool::Bare))
-            .map(|(with, bare)| figure(with) / figure(bare))
-            .collect()
+    fn with(&self, tool: Tool, figure: Figure) -> Vec<f64> {
+        self.pairs_of(tool).map(|pair| figure(&pair.with)).collect()
     }
 
-    fn added_ns_per_event(&self, tool: Tool, figure: fn(&Sample) -> f64) -> f64 {
-        let added =
-            self.of(tool).iter().zip(self.of(Tool::Bare)).map(|(with, bare)| figure(with) - figure(bare));
-        median(&added.collect::<Vec<_>>()) * 1e9 / self.events as f64
+    /// Of all bare runs, whichever tool's they stood beside.
+    fn bare(&self, figure: Figure) -> Vec<f64> {
+        self.pairs.iter().map(|pair| figure(&pair.bare)).collect()
+    }
+
+    /// One figure of all runs with a tool less that of all bare runs.
+    fn added(&self, tool: Tool, figure: Figure, of: fn(&[f64]) -> f64) -> f64 {
+        of(&self.with(tool, figure)) - of(&self.bare(figure))
+    }
+
+    fn added_ns_per_event(&self, tool: Tool, figure: Figure) -> f64 {
+        self.added(tool, figure, least) * 1e9 / self.events as f64
+    }
+
+    /// As a multiple of the bare runs.
+    fn slowdown(&self, tool: Tool, figure: Figure, of: fn(&[f64]) -> f64) -> f64 {
+        of(&self.with(tool, figure)) / of(&self.bare(figure))
     }
 
     fn trace_bytes(&self, tool: Tool) -> f64 {
-        let bytes: Vec<f64> = self.of(tool).iter().map(|sample| sample.trace_bytes as f64).collect();
-        median(&bytes)
+        median(&self.with(tool, |sample| sample.trace_bytes as f64))
     }
 
     /// What Grapnel adds, as a fraction of what heaptrack adds.
-    fn fraction(&self, figure: fn(&Sample) -> f64) -> f64 {
-        self.added_ns_per_event(Tool::Grapnel, figure) / self.added_ns_per_event(Tool::Heaptrack, figure)
+    fn fraction(&self, of: fn(&[f64]) -> f64) -> f64 {
+        self.added(Tool::Grapnel, wall, of) / self.added(Tool::Heaptrack, wall, of)
     }
 
     fn added_mib(&self, tool: Tool) -> f64 {
@@ -89,38 +78,67 @@ fn cpu(sample: &Sample) -> f64 {
     sample.cpu
 }
 
-/// The whole page.
-pub fn page(date: &str, machine: &[String], rounds: usize, rows: &[Row]) -> String {
+/// What is said of how it was measured.
+const HOW: &str = "Wall time is that of the whole command, from its start until the trace is complete. \
+Processor time is that of all its processes. Memory is the peak of the program's own process, what it shares with grapnel \
+included, in a run of its own. An event is a successful allocation, reallocation or free, as the counting library of the tests sees \
+it.\n\nOther guests of the machine slow runs down, some by half for seconds, and never speed one up. So times are the least \
+of all runs of a kind, where nothing else is said: what a run takes that nobody disturbs. Where three stand \
+side by side they are by the least, by the tenth percentile and by the median of all runs.";
+
+/// The whole page; `rows` may have that of [`NOTHING`] among them.
+pub fn page(date: &str, machine: &[String], all: &[Row]) -> String {
+    let (start, rows): (Vec<&Row>, Vec<&Row>) = all.iter().partition(|row| row.name == NOTHING);
     let mut out = format!("# grapnel and heaptrack side by side, {date}\n\n");
     for line in machine {
         out += &format!("- {line}\n");
     }
     out += &format!(
-        "\n{rounds} rounds; in each, every workload ran bare, under `heaptrack -r`, under `grapnel run -q`, and under `grapnel \
-         run` without -q, which counts for its summary, with --off, and with --sample 524288, one after the other. Slowdown is the quotient with the bare run of the \
-         same round: median (least-most). An event is a successful allocation, reallocation or free, as the counting \
-         library of the tests sees it. Wall time is that of the whole command, from its start until the trace is complete. \
-         Processor time is that of all its processes. Memory is the peak of the program's own process, what it shares with \
-         grapnel included, in a run of its own.\n\n## In short\n\n"
+        "\nAll workloads came by {PASSES} times, each for so many rounds as had time, at least one. In a round it ran under \
+         `heaptrack -r`, under `grapnel run -q`, under `grapnel run` without -q, which counts for its summary, with \
+         `-q --off`, and with `-q --sample 524288`, another one first in each round, and bare before or after each of \
+         them in turn. {HOW}\n\n## In short\n\n"
     );
-    out += &summary(rows);
-    out += "\n## Wall time\n\n| workload | events | bare, s | heaptrack, slowdown | grapnel, slowdown | heaptrack, added ns per event | grapnel, added ns per event | as a fraction | grapnel counting, added ns per event |\n|---|---|---|---|---|---|---|---|---|\n";
+    out += &summary(&rows);
+    out += &wall_table(&rows);
+    out += &other_table(&rows);
+    out += &off_and_sampled(&rows, start.first().copied());
+    out += "\n## The workloads\n\n";
     for row in rows {
-        let bare: Vec<f64> = row.of(Tool::Bare).iter().map(wall).collect();
+        out += &format!("- {}: {}\n", row.name, row.what);
+    }
+    out
+}
+
+fn wall_table(rows: &[&Row]) -> String {
+    let mut out = "\n## Wall time\n\n| workload | events | rounds | bare, s | heaptrack, s | grapnel, s | heaptrack, slowdown | \
+         grapnel, slowdown | heaptrack, added ns per event | grapnel, added ns per event | as a fraction | grapnel \
+         counting, added ns per event |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n"
+        .to_owned();
+    for row in rows {
         out += &format!(
-            "| {} | {} | {:.3} | {} | {} | {:.0} | {:.0} | {:.2} | {:.0} |\n",
+            "| {} | {} | {} | {} | {} | {} | {:.2} | {:.2} | {:.0} | {:.0} | {:.2}, {:.2}, {:.2} | {:.0} |\n",
             row.name,
             row.events,
-            median(&bare),
-            spread(&row.slowdowns(Tool::Heaptrack, wall), 2),
-            spread(&row.slowdowns(Tool::Grapnel, wall), 2),
+            row.pairs.len() / TOOLS.len(),
+            low(&row.bare(wall), 3),
+            low(&row.with(Tool::Heaptrack, wall), 3),
+            low(&row.with(Tool::Grapnel, wall), 3),
+            row.slowdown(Tool::Heaptrack, wall, least),
+            row.slowdown(Tool::Grapnel, wall, least),
             row.added_ns_per_event(Tool::Heaptrack, wall),
             row.added_ns_per_event(Tool::Grapnel, wall),
-            row.fraction(wall),
+            row.fraction(least),
+            row.fraction(tenth),
+            row.fraction(median),
             row.added_ns_per_event(Tool::Counting, wall),
         );
     }
-    out += "\n## Processor time, size of the trace, memory\n\n| workload | heaptrack, added ns per event | grapnel, added ns per event | heaptrack, bytes per event | grapnel, bytes per event | heaptrack, added MiB | grapnel, added MiB |\n|---|---|---|---|---|---|---|\n";
+    out
+}
+
+fn other_table(rows: &[&Row]) -> String {
+    let mut out = "\n## Processor time, size of the trace, memory\n\n| workload | heaptrack, added ns per event | grapnel, added ns per event | heaptrack, bytes per event | grapnel, bytes per event | heaptrack, added MiB | grapnel, added MiB |\n|---|---|---|---|---|---|---|\n".to_owned();
     for row in rows {
         out += &format!(
             "| {} | {:.0} | {:.0} | {:.2} | {:.2} | {:.1} | {:.1} |\n",
@@ -133,37 +151,65 @@ pub fn page(date: &str, machine: &[String], rounds: usize, rows: &[Row]) -> Stri
             row.added_mib(Tool::Grapnel),
         );
     }
-    out += "\n## Off, and a sample\n\nAs a multiple of the bare run of the same round; starting grapnel and ending the trace are in it, some 10 \
-            milliseconds.\n\n| workload | --off | --off, processor time | --sample 524288 | --sample 524288, processor time |\n|---|---|---|---|---|\n";
-    for row in rows {
+    out
+}
+
+/// `start`: of the program that does nothing, what each tool adds to any program once.
+fn off_and_sampled(rows: &[&Row], start: Option<&Row>) -> String {
+    let once = |tool, figure| start.map_or(0.0, |row| row.added(tool, figure, least));
+    let mut out = "\n## Off, and a sample\n\n".to_owned();
+    if start.is_some() {
         out += &format!(
-            "| {} | {} | {} | {} | {} |\n",
-            row.name,
-            spread(&row.slowdowns(Tool::Off, wall), 3),
-            spread(&row.slowdowns(Tool::Off, cpu), 3),
-            spread(&row.slowdowns(Tool::Sampled, wall), 3),
-            spread(&row.slowdowns(Tool::Sampled, cpu), 3),
+            "To a program that does nothing at all are added: {:.1} ms by heaptrack, {:.1} ms by grapnel, {:.1} ms by grapnel \
+             with --off, {:.1} ms with --sample 524288. That is left out of these multiples of the bare runs.\n\n",
+            once(Tool::Heaptrack, wall) * 1e3,
+            once(Tool::Grapnel, wall) * 1e3,
+            once(Tool::Off, wall) * 1e3,
+            once(Tool::Sampled, wall) * 1e3,
         );
     }
-    out += "\n## The workloads\n\n";
+    out += "| workload | --off | --off, processor time | --sample 524288 | --sample 524288, processor time | --sample \
+            524288, added ns per event |\n|---|---|---|---|---|---|\n";
     for row in rows {
-        out += &format!("- {}: {}\n", row.name, row.what);
+        let multiple = |tool, figure| {
+            let of = |of: fn(&[f64]) -> f64| {
+                (of(&row.with(tool, figure)) - once(tool, figure)) / of(&row.bare(figure))
+            };
+            format!("{:.3}, {:.3}, {:.3}", of(least), of(tenth), of(median))
+        };
+        out += &format!(
+            "| {} | {} | {} | {} | {} | {:.1} |\n",
+            row.name,
+            multiple(Tool::Off, wall),
+            multiple(Tool::Off, cpu),
+            multiple(Tool::Sampled, wall),
+            multiple(Tool::Sampled, cpu),
+            (row.added(Tool::Sampled, wall, least) - once(Tool::Sampled, wall)) * 1e9 / row.events as f64,
+        );
     }
     out
 }
 
+fn geometric_mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
+    let count = values.len() as f64;
+    (values.map(|value| value.max(1e-3).ln()).sum::<f64>() / count).exp()
+}
+
 /// What is asked of grapnel, and what was measured.
-fn summary(rows: &[Row]) -> String {
-    let fractions: Vec<(f64, &str)> = rows.iter().map(|row| (row.fraction(wall), row.name)).collect();
-    let logs = fractions.iter().map(|(fraction, _)| fraction.max(1e-3).ln());
-    let mean = (logs.sum::<f64>() / fractions.len() as f64).exp();
+fn summary(rows: &[&Row]) -> String {
+    let fractions: Vec<(f64, &str)> = rows.iter().map(|row| (row.fraction(least), row.name)).collect();
     let by_size = |a: &&(f64, &str), b: &&(f64, &str)| a.0.total_cmp(&b.0);
     let named = |found: Option<&(f64, &str)>| {
         found.map_or("-".to_owned(), |(fraction, name)| format!("{fraction:.2} ({name})"))
     };
+    let mean = |of: fn(&[f64]) -> f64| geometric_mean(rows.iter().map(|row| row.fraction(of)));
     let mut out = format!(
-        "- Added wall time per event as a fraction of heaptrack's, where a tenth is the goal for the mean: geometric mean \
-         {mean:.3} over {} workloads; at most {}, at least {}\n",
+        "- Added wall time per event as a fraction of heaptrack's, where a tenth is the goal for the mean, at most a sixth asked \
+         for, and of each workload a quarter: geometric mean {:.3} (by the tenth percentile {:.3}, by the median {:.3}) over \
+         {} workloads; at most {}, at least {}\n",
+        mean(least),
+        mean(tenth),
+        mean(median),
         rows.len(),
         named(fractions.iter().max_by(by_size)),
         named(fractions.iter().min_by(by_size)),
@@ -174,7 +220,7 @@ fn summary(rows: &[Row]) -> String {
         traces(Tool::Grapnel) / traces(Tool::Heaptrack)
     );
     let real = rows.iter().filter_map(|row| {
-        let slowdown = median(&row.slowdowns(Tool::Grapnel, wall));
+        let slowdown = row.slowdown(Tool::Grapnel, wall, least);
         row.slowdown.map(|most| format!("{} {slowdown:.2} of {most}", row.name))
     });
     out += &format!("- Slowdown, and what it may be: {}\n", real.collect::<Vec<_>>().join(", "));
@@ -203,16 +249,16 @@ fn summary(rows: &[Row]) -> String {
 mod tests {
     use super::*;
 
-    #[test]
-    fn medians() {
-        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
-        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
-        assert!(median(&[]).is_nan());
+    fn sample(wall: f64, trace_bytes: u64) -> Sample {
+        Sample { wall, cpu: wall, trace_bytes }
+    }
+
+    fn pair(tool: Tool, with: Sample, bare: f64) -> Pair {
+        Pair { tool, with, bare: sample(bare, 0) }
     }
 
     #[test]
-    fn quotients_are_of_the_same_round() {
-        let sample = |wall: f64, trace_bytes| Sample { wall, cpu: wall, trace_bytes };
+    fn the_least_of_many_runs_counts() {
         let row = Row {
             name: "x",
             what: "y",
@@ -220,18 +266,39 @@ mod tests {
             slowdown: Some(1.5),
             live: 1 << 20,
             peaks: vec![(Tool::Bare, 1 << 20), (Tool::Heaptrack, 3 << 20), (Tool::Grapnel, 21 << 20)],
-            samples: vec![
-                (Tool::Bare, vec![sample(1.0, 0), sample(2.0, 0), sample(4.0, 0)]),
-                (Tool::Heaptrack, vec![sample(10.0, 1), sample(10.0, 1), sample(10.0, 1)]),
-                (Tool::Grapnel, vec![sample(2.0, 3_000_000_000), sample(4.0, 3_000_000_000), sample(8.0, 0)]),
+            pairs: vec![
+                pair(Tool::Heaptrack, sample(10.0, 1_000_000_000), 4.0),
+                pair(Tool::Heaptrack, sample(9.0, 1_000_000_000), 1.0),
+                pair(Tool::Grapnel, sample(8.0, 3_000_000_000), 4.0),
+                pair(Tool::Grapnel, sample(3.0, 3_000_000_000), 1.5),
+                pair(Tool::Counting, sample(5.0, 3_000_000_000), 1.5),
+                pair(Tool::Off, sample(2.0, 1), 1.0),
+                pair(Tool::Sampled, sample(2.5, 1), 1.0),
             ],
         };
-        let page = page("today", &["a machine".into()], 3, &[row]);
+        let nothing = Row {
+            name: NOTHING,
+            events: 1,
+            slowdown: None,
+            live: 0,
+            peaks: Vec::new(),
+            pairs: vec![
+                pair(Tool::Off, sample(1.0, 1), 0.5),
+                pair(Tool::Sampled, sample(1.0, 1), 0.5),
+                pair(Tool::Grapnel, sample(1.5, 1), 0.5),
+            ],
+            ..row.clone()
+        };
+        let page = page("today", &["a machine".into()], &[row, nothing]);
         for line in [
-            "| x | 1000000000 | 2.000 | 5.00 (2.50-10.00) | 2.00 (2.00-2.00) | 8 | 2 | 0.25 | NaN |",
-            "| x | 8 | 2 | 0.00 | 3.00 | 2.0 | 20.0 |",
-            "geometric mean 0.250 over 1 workloads; at most 0.25 (x), at least 0.25 (x)",
-            "x 2.00 of 1.5",
+            "| x | 1000000000 | 1 | 1.000, 1.000, 1.500 | 9.000, 9.100, 9.500 | 3.000, 3.500, 5.500 | 9.00 | 3.00 | 8 | 2 | 0.25, \
+             0.31, 0.50 | 4 |",
+            "| x | 8 | 2 | 1.00 | 3.00 | 2.0 | 20.0 |",
+            "1000.0 ms by grapnel, 500.0 ms by grapnel with --off",
+            "| x | 1.500, 1.500, 1.000 | 1.500, 1.500, 1.000 | 2.000, 2.000, 1.333 | 2.000, 2.000, 1.333 | 1.0 |",
+            "geometric mean 0.250 (by the tenth percentile 0.309, by the median 0.500) over 1 workloads; at most 0.25 (x), at \
+             least 0.25 (x)",
+            "x 3.00 of 1.5",
             "20.0 of 40.0 MiB (x)",
         ] {
             assert!(page.contains(line), "{line} in {page}");

@@ -143,6 +143,14 @@ pub fn all(dir: &Path) -> std::io::Result<Vec<Workload>> {
     ])
 }
 
+/// The name of [`nothing`].
+pub const NOTHING: &str = "nothing";
+
+/// The workload that shows what a tool costs once.
+pub fn nothing() -> Workload {
+    workload(NOTHING, "a program that does nothing", words(&["/bin/true"]))
+}
+
 /// Long recordings, of so many events each.
 pub fn long(events: u64) -> Vec<Workload> {
     let thousands = |share: u64| (events / share / 1000).to_string();

@@ -14,7 +14,7 @@ pub mod subject;
 use functions::PROBED;
 use subject::Engine;
 
-use crate::table::{median, spread};
+use crate::statistics::{median, spread};
 
 const FRIDA: &str = include_str!("../inputs/frida_hooks.py");
 

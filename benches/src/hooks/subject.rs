@@ -11,7 +11,7 @@ use super::{
     functions::{self, replacement},
     peers,
 };
-use crate::table::median;
+use crate::statistics::median;
 
 /// So few that a pass is over before another program gets the processor, and so many passes that most are.
 const CALLS: u32 = 5000;

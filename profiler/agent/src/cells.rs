@@ -1,13 +1,14 @@
 //! The shadow of one mebibyte: which of its addresses have an entry, in memory that follows how many there are.
 //!
 //! A cell begins with a table of a few entries, each with its address's place in the mebibyte, found by a hash. Where a
-//! table has no room, one of eight times the size comes before it, after the fourth one of twice, and at last a [`Leaf`],
-//! which has an entry for each place. So a mebibyte with one large block takes 48 bytes, and one that is full of small ones
-//! 2 for each 16. The first cells have leaves from the start: most programs have no others, and a leaf is the quickest.
+//! table has no room, a larger one comes before it, and at last a [`Leaf`], which has an entry for each place. So a mebibyte
+//! with one large block takes 48 bytes, and one that is full of small ones 2 for each 16; with any number of blocks in
+//! between it is seldom more than 16 bytes for each. The first cells have leaves from the start: most programs have no
+//! others, and a leaf is the quickest.
 //!
 //! Nothing is locked, and nothing moves. An entry of 0 is free, and is taken by compare and swap; a block's entry is
 //! written, and taken out, by whoever has the block. It stays in the table that it was put in, and is looked for in all of
-//! them, the newest first: there are six at most, and the newest have most of the entries.
+//! them, the newest first: there are seven at most, and the newest have most of the entries.
 //!
 //! # Safety
 //! A table is zeroed memory of its whole size when it is put in place, and never given back; so is a leaf. All of it but
@@ -52,14 +53,14 @@ struct Header {
 
 /// Entries that one of two hashes leads to.
 const GROUP: usize = 8;
-/// As many entries as a table has at first and at last.
-const SMALLEST: usize = GROUP;
-const LARGEST: usize = 1 << 13;
+/// How many entries tables have. Steps are smaller where a step takes more memory than the blocks that ask for it may.
+const LENS: [usize; 6] = [GROUP, 64, 512, 1024, 4096, 8192];
 
-/// How many entries the table has that follows one of so many; more than [`LARGEST`] for a leaf.
-fn next_len(len: usize) -> usize {
-    if len < LARGEST / 2 { len * 8 } else { len * 2 }
+/// How many entries the table has that follows one of so many; `None` for a leaf.
+fn next_len(len: usize) -> Option<usize> {
+    LENS.into_iter().find(|next| *next > len)
 }
+
 const FREE: u32 = 0;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,29 +92,36 @@ impl Table {
         unsafe { slice::from_raw_parts(self.0.as_ptr().add(1).cast(), self.header().len) }
     }
 
-    /// The entries where that of a place may be.
-    fn candidates(self, place: u16) -> impl Iterator<Item = &'static AtomicU32> {
+    /// The groups in which the entry of a place may be.
+    fn groups(self, place: u16) -> [&'static [AtomicU32]; 2] {
         let (entries, hash) = (self.entries(), u32::from(place).wrapping_mul(0x9e37_79b1));
         let mask = entries.len() / GROUP - 1;
-        let [one, other] = [22, 12].map(|bits| hash as usize >> bits & mask);
-        let group = |number: usize| entries[number * GROUP..][..GROUP].iter();
-        group(one).chain(group(other).take(if one == other { 0 } else { GROUP }))
+        [22, 12].map(|bits| &entries[(hash as usize >> bits & mask) * GROUP..][..GROUP])
     }
 
     /// Whether there was room.
+    ///
+    /// What is new goes to the group that has fewer: so nearly all of a table is in use before one has no room, where it
+    /// would be half of it if the first group had to be full.
     fn put(self, entry: u32) -> bool {
         let place = (entry >> 16) as u16;
         loop {
-            let mut free = None;
-            for at in self.candidates(place) {
-                let found = at.load(Ordering::Relaxed);
-                if is_of(found, place) {
-                    // Of a block that went unseen.
-                    at.store(entry, Ordering::Relaxed);
-                    return true;
+            let (mut free, mut most) = (None, 0);
+            for group in self.groups(place) {
+                let (mut at_free, mut count) = (None, 0);
+                for at in group {
+                    let found = at.load(Ordering::Relaxed);
+                    if is_of(found, place) {
+                        // Of a block that went unseen.
+                        at.store(entry, Ordering::Relaxed);
+                        return true;
+                    }
+                    if found == FREE {
+                        (at_free, count) = (Some(at), count + 1);
+                    }
                 }
-                if found == FREE && free.is_none() {
-                    free = Some(at);
+                if count > most {
+                    (free, most) = (at_free, count);
                 }
             }
             let Some(at) = free else { return false };
@@ -124,7 +132,7 @@ impl Table {
     }
 
     fn take(self, place: u16) -> u16 {
-        let found = self.candidates(place).find_map(|at| {
+        let found = self.groups(place).into_iter().flatten().find_map(|at| {
             let entry = at.load(Ordering::Relaxed);
             is_of(entry, place).then(|| {
                 at.store(FREE, Ordering::Relaxed);
@@ -212,17 +220,17 @@ impl Cell {
         let one_less = |left: usize| left.checked_sub(1);
         let len = match first {
             Some(First::Table(table)) => next_len(table.header().len),
-            _ if LEAVES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok() => LARGEST + 1,
-            _ => SMALLEST,
+            _ if LEAVES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok() => None,
+            _ => Some(GROUP),
         };
-        let (next, made) = if len > LARGEST {
-            let Some(made) = sys::map_anonymous(size_of::<Leaf>()) else { return false };
-            let _ = sys::advise(made, size_of::<Leaf>(), libc::MADV_DONTDUMP);
-            (made, First::of(made))
-        } else {
+        let (next, made) = if let Some(len) = len {
             let Some(table) = Table::new(len) else { return false };
             let made: *mut u8 = table.0.as_ptr().cast();
             (made.map_addr(|address| address | TABLE), Some(First::Table(table)))
+        } else {
+            let Some(made) = sys::map_anonymous(size_of::<Leaf>()) else { return false };
+            let _ = sys::advise(made, size_of::<Leaf>(), libc::MADV_DONTDUMP);
+            (made, First::of(made))
         };
         let Some(made) = made else { return false };
         if let Some(First::Table(old)) = first {
@@ -293,7 +301,7 @@ mod tests {
 
     /// A cell that doesn't begin with a leaf.
     fn cell() -> Cell {
-        let table = Table::new(SMALLEST).expect("memory");
+        let table = Table::new(GROUP).expect("memory");
         Cell(AtomicPtr::new(table.0.as_ptr().cast::<u8>().map_addr(|address| address | TABLE)))
     }
 
@@ -311,20 +319,39 @@ mod tests {
 
     #[test]
     fn a_cell_finds_all_that_is_noted_and_grows_with_it() {
-        for step in [1, 16, 100, 2500] {
-            let cell = cell();
-            let places: Vec<u16> = (0..=u16::MAX).step_by(step).collect();
-            places.iter().for_each(|&place| cell.note(place, asked(place.into())));
-            let len = match First::of(cell.0.load(Ordering::Relaxed)) {
-                Some(First::Table(table)) => table.header().len,
-                _ => PLACES,
-            };
-            assert!(places.len() * 32 >= len, "{} places in {len}", places.len());
-            for &place in &places {
-                assert_eq!(cell.take(place), asked(place.into()), "{place} of each {step}");
-                assert_eq!(cell.take(place), 0);
+        // Blocks of up to so many granules each, or of exactly as many.
+        let mut state = 1;
+        for most in [2, 4, 5, 7, 13, 16, 25, 32, 63, 100, 126, 313, 2500] {
+            for is_random in [false, true] {
+                let cell = cell();
+                let mut step = || if is_random { random(&mut state) as usize % most + 2 } else { most };
+                let ends = std::iter::successors(Some(0), |place| Some(place + step()));
+                let places: Vec<u16> = ends.map_while(|place| u16::try_from(place).ok()).collect();
+                places.iter().for_each(|&place| cell.note(place, asked(place.into())));
+                let (bytes, few) = (bytes(&cell), (size_of::<Header>() + 4 * LENS[1]) * 2);
+                assert!(bytes <= 16 * places.len() + few, "{bytes} bytes for {} places", places.len());
+                for &place in &places {
+                    assert_eq!(cell.take(place), asked(place.into()), "{place}, {most} each");
+                    assert_eq!(cell.take(place), 0);
+                }
             }
         }
+    }
+
+    /// What a cell takes.
+    fn bytes(cell: &Cell) -> usize {
+        let of_table = |table: Table| size_of::<Header>() + 4 * table.header().len;
+        let first = First::of(cell.0.load(Ordering::Relaxed)).expect("something");
+        let mut bytes = match first {
+            First::Leaf(_) => size_of::<Leaf>(),
+            First::Table(table) => of_table(table),
+        };
+        let mut older = first.older().load(Ordering::Relaxed);
+        while let Some(table) = NonNull::new(older).map(Table) {
+            bytes += of_table(table);
+            older = table.header().older.load(Ordering::Relaxed);
+        }
+        bytes
     }
 
     #[test]
