@@ -142,7 +142,14 @@ Exit status:
 
 const HEADER_EXAMPLES: &str = "Examples:
   grapnel header > grapnel_heap.h
-  cc -c pool.c && grapnel run -- ./program    # which includes it";
+  cc -c pool.c && grapnel run -- ./program    # which includes it
+  grapnel header malloc-debug > grapnel_malloc_debug.h";
+
+const AGENT_PATH_EXAMPLES: &str = "Examples:
+  LIBC_DEBUG_MALLOC_OPTIONS='backtrace guard' \\
+      LD_PRELOAD=$(grapnel agent-path) ./program
+
+docs/malloc-debug.md tells of all options.";
 
 /// A heap profiler for Linux: where a program's memory went
 #[derive(Debug, Parser)]
@@ -227,11 +234,21 @@ pub(crate) enum Command {
     /// the code for the other address, or why there can be none. With HEX, answers that one request.
     #[command(after_help = RELOCATE_EXAMPLES)]
     Relocate(RelocateArgs),
-    /// Write the C header with which a program reports what its own pools allocate to standard output
+    /// Print the path of the library that does what Android's malloc_debug does, and write it there if it isn't
+    ///
+    /// It is for programs that preload it without grapnel, with LIBC_DEBUG_MALLOC_OPTIONS set. The file stays, below
+    /// $XDG_CACHE_HOME/grapnel or ~/.cache/grapnel.
+    #[command(after_help = AGENT_PATH_EXAMPLES)]
+    AgentPath,
+    /// Write a C header to standard output, by default that with which a program reports what its own pools allocate
     ///
     /// A program or library includes it and has nothing to link with. Each pool then has figures and sites of its own.
     #[command(after_help = HEADER_EXAMPLES)]
-    Header,
+    Header {
+        /// Which header
+        #[arg(value_enum, default_value_t = Which::Heap)]
+        which: Which,
+    },
     /// Write a shell's completion script to standard output
     Completions {
         /// The shell
@@ -244,10 +261,23 @@ pub(crate) enum Command {
     },
 }
 
-/// Writes the header.
-pub(crate) fn header() -> ExitCode {
+/// The headers that there are.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum Which {
+    /// For pools of the program's own
+    Heap,
+    /// Android's functions that tell of live blocks
+    MallocDebug,
+}
+
+/// Writes a header.
+pub(crate) fn header(which: Which) -> ExitCode {
+    let text: &[u8] = match which {
+        Which::Heap => include_bytes!("../header/grapnel_heap.h"),
+        Which::MallocDebug => include_bytes!("../header/grapnel_malloc_debug.h"),
+    };
     // As in `completions`.
-    let _ = io::Write::write_all(&mut io::stdout(), include_bytes!("../header/grapnel_heap.h"));
+    let _ = io::Write::write_all(&mut io::stdout(), text);
     ExitCode::SUCCESS
 }
 

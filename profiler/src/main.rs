@@ -1,5 +1,6 @@
 //! The command `grapnel`.
 
+mod agent_path;
 #[cfg(target_arch = "x86_64")]
 mod attach;
 mod check;
@@ -70,7 +71,8 @@ fn main() -> ExitCode {
         Command::Mark(args) => control::mark(&args).unwrap_or_else(|error| fail(error, 1)),
         Command::Status(args) => control::status(&args).unwrap_or_else(|error| fail(error, 1)),
         Command::Relocate(args) => relocate::run(&args).unwrap_or_else(|error| fail(error, 1)),
-        Command::Header => cli::header(),
+        Command::AgentPath => agent_path::run().unwrap_or_else(|error| fail(error, 1)),
+        Command::Header { which } => cli::header(which),
         Command::Completions { shell } => cli::completions(shell),
         Command::Man { directory } => {
             cli::man_pages(&directory).map_or_else(|error| fail(error, 1), |()| ExitCode::SUCCESS)

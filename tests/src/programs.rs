@@ -38,7 +38,11 @@ fn modified(path: &Path) -> Option<SystemTime> {
 fn compile(compiler: &str, flags: &[&str], source: &Path, output_name: &str) -> PathBuf {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let output = output_dir().join(output_name);
-    let headers = [sources().join("keep.h"), header_dir().join("grapnel_heap.h")];
+    let headers = [
+        sources().join("keep.h"),
+        header_dir().join("grapnel_heap.h"),
+        header_dir().join("grapnel_malloc_debug.h"),
+    ];
     let newest = headers.iter().map(|header| modified(header)).max().flatten().max(modified(source));
     if modified(&output).is_some() && modified(&output) > newest {
         return output;

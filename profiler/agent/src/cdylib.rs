@@ -40,6 +40,10 @@ fn panic(info: &PanicInfo<'_>) -> ! {
     let mut text = Text { bytes: [0; 400], len: 0 };
     let _ = write!(text, "a fault in the agent: {info}");
     session::report_failure(failure::PANIC, &text.bytes[..text.len]);
+    #[cfg(not(grapnel_attached))]
+    if crate::debug::is_on() {
+        crate::debug::line(format_args!("a fault in the agent: {info}"));
+    }
     entry::escape();
     #[cfg(grapnel_attached)]
     crate::attached::give_up_if_starting();

@@ -35,7 +35,7 @@ fn is_wanted() -> bool {
 }
 
 /// Asks for the look and waits until it is done. Several threads may come here: none ends the process before.
-fn wait_for_scan() {
+pub(crate) fn wait_for_scan() {
     let (Some(header), Some(segment)) = (session::header(), session::segment()) else { return };
     // The child of a vfork has its parent's memory, and one of a fork that isn't followed has no life.
     let is_ours = segment.pid.load(Ordering::Relaxed) == sys::process_id();

@@ -54,6 +54,7 @@ pub(crate) enum Function {
     Shmdt,
     Longjmp,
     LongjmpChecked,
+    UsableSize,
     Exit,
 }
 
@@ -140,7 +141,7 @@ fn is_of_libc(address: usize) -> bool {
 
 /// Whether `free` was called by the allocator itself.
 #[inline(always)]
-fn is_own_business(saved: Saved<'_>) -> bool {
+pub(crate) fn is_own_business(saved: Saved<'_>) -> bool {
     let caller = saved.return_address();
     let offset = caller.wrapping_sub(LIBC[0].load(Ordering::Relaxed));
     offset < LIBC[1].load(Ordering::Relaxed) && is_direct_call(caller, offset)
@@ -175,7 +176,7 @@ pub(crate) fn inside<T>(call: impl FnOnce() -> T) -> T {
 
 /// Records a block that was given out, and returns it: so that the hooks end with a jump to here.
 #[inline(never)]
-fn given(saved: Saved<'_>, block: Block, size: usize, source: Source) -> Block {
+pub(crate) fn given(saved: Saved<'_>, block: Block, size: usize, source: Source) -> Block {
     if !block.is_null() && !is_inside(saved) {
         rescued(saved, block, 0, || {
             enter(saved, |context| context.alloc(saved, block.addr() as u64, size as u64, source));
@@ -186,7 +187,7 @@ fn given(saved: Saved<'_>, block: Block, size: usize, source: Source) -> Block {
 
 /// As [`given`], of a block that was asked to be aligned. `result`: what the function returns.
 #[inline(always)]
-fn given_aligned(saved: Saved<'_>, block: Block, size: usize, alignment: usize, result: Block) {
+pub(crate) fn given_aligned(saved: Saved<'_>, block: Block, size: usize, alignment: usize, result: Block) {
     if !block.is_null() && !is_inside(saved) {
         let (address, size) = (block.addr() as u64, size as u64);
         let alignment = Alignment::of(alignment as u64);
@@ -215,7 +216,7 @@ unsafe extern "C" fn calloc(count: usize, size: usize, saved: Saved<'_>) -> Bloc
 
 /// A block is about to be given back to libc, or to be exchanged by it. What `operator new` gave should not be.
 #[inline(always)]
-fn taken_back(context: &mut Context, saved: Saved<'_>, block: Block, release: Release, kind: u8) {
+pub(crate) fn taken_back(context: &mut Context, saved: Saved<'_>, block: Block, release: Release, kind: u8) {
     let address = block.addr();
     if shadow::take(address) == 0 {
         context.plain(kind, address as u64);

@@ -7,7 +7,8 @@
 //!
 //! What it never does: use the target's heap, take a lock that the target's code can hold, touch errno, keep
 //! a descriptor, print, install a signal handler, or unwind into the target. System calls are made raw; its
-//! own memory comes from `heap`; thread-local state is initial-exec and has no destructor.
+//! own memory comes from `heap`; thread-local state is initial-exec and has no destructor. Only `debug`,
+//! where its user asks for it, prints and handles signals.
 //!
 //! - `start`: the constructor; environment, session, hooks
 //! - `attached`: the start in a process that runs already; `ledger`: what is changed there, so that it can be undone
@@ -26,6 +27,7 @@
 //! - `meter`: what recording costs, measured on some calls
 //! - `life`: whether we record at all; fork
 //! - `modules`: which objects are loaded; rules for their code; `listing`: who says so
+//! - `debug`: Android's malloc_debug, instead of a recording or beside it
 //! - `ending`: the end of the process waits for a look for leaks
 //! - `exec`: going along into the next program; `follow`: into which
 #![cfg_attr(not(test), no_std)]
@@ -36,6 +38,8 @@ extern crate alloc;
 mod attached;
 mod cells;
 mod context;
+#[cfg(not(grapnel_attached))]
+mod debug;
 #[cfg(not(grapnel_attached))]
 mod ending;
 mod entry;

@@ -88,6 +88,37 @@ pub(crate) fn follow_operators() {
     FOLLOWED.store(true, Ordering::Relaxed);
 }
 
+/// An object as [`update`] last saw it.
+#[cfg(not(grapnel_attached))]
+#[derive(Debug)]
+pub(crate) struct Described {
+    pub(crate) path: Vec<u8>,
+    pub(crate) bias: u64,
+    pub(crate) range: core::ops::Range<u64>,
+    pub(crate) headers: Vec<ProgramHeader>,
+}
+
+/// All of them.
+#[cfg(not(grapnel_attached))]
+pub(crate) fn described_all() -> Vec<Described> {
+    let guard = life::PROCESS.lock();
+    // SAFETY: PROCESS is held by `guard`.
+    let state = unsafe { state(&guard) };
+    let describe = |loaded: &Loaded| Described {
+        path: loaded.module.path.clone(),
+        bias: loaded.module.bias,
+        range: loaded.module.range.0..loaded.module.range.1,
+        headers: loaded.headers.clone(),
+    };
+    state.loaded.iter().map(describe).collect()
+}
+
+/// Where the object around an address lies.
+#[cfg(not(grapnel_attached))]
+pub(crate) fn range_around(address: u64) -> Option<core::ops::Range<u64>> {
+    described_all().into_iter().map(|object| object.range).find(|range| range.contains(&address))
+}
+
 fn described(listed: &Listed) -> LoadedObject {
     let headers = &listed.headers;
     // SAFETY: the headers are those of an object that is loaded; what is described lives no longer than this call of the
@@ -289,6 +320,10 @@ impl Resolver for LockedResolver {
 
 /// What the hook on `_dl_debug_state` does.
 pub(crate) fn changed(saved: &SavedRegisters) {
+    #[cfg(not(grapnel_attached))]
+    if crate::debug::is_on() && session::header().is_none() {
+        return update(None);
+    }
     if life::current() == 0 && session::header().is_none() {
         return;
     }

@@ -6,7 +6,7 @@
 
 use crate::entry::{SavedRegisters, rescued, stub};
 use crate::lock::Quiet;
-use crate::{context, exec, install, life, listing, meter, modules, session, stack, sys};
+use crate::{context, debug, exec, install, life, listing, meter, modules, session, stack, sys};
 use core::ffi::{CStr, c_char, c_int};
 use core::ptr;
 use core::sync::atomic::Ordering;
@@ -32,13 +32,21 @@ unsafe extern "C" fn start(
 /// As a constructor is called.
 unsafe fn begin(count: c_int, arguments: *const *const c_char, environment: *mut *mut c_char) {
     // SAFETY: the caller's promise.
-    let Some(path) = (unsafe { session_path(environment) }) else { return };
+    let Some(path) = (unsafe { session_path(environment) }) else {
+        // SAFETY: as above.
+        if unsafe { debug::wanted(environment) } {
+            debug::begin(install);
+        }
+        return;
+    };
     let opened = session::open(path);
     if let Some(header) = session::header().filter(|_| opened) {
         // The exec that led here is done; see `exec`.
         let _ = header.execs.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |execs| execs.checked_sub(1));
     }
     let Some(variables) = exec::prepare() else { return };
+    // SAFETY: as above.
+    let debugged = unsafe { debug::wanted(environment) };
     // SAFETY: the process's own environment, which nobody has read yet.
     unsafe { exec::clean(environment, variables) };
     let Some(header) = session::header().filter(|header| opened && !session::is_over(header)) else { return };
@@ -60,9 +68,16 @@ unsafe fn begin(count: c_int, arguments: *const *const c_char, environment: *mut
     if !life::prepare() || !stack::prepare() {
         return session::report_failure(failure::MEMORY, b"no memory, or a kernel older than 4.14");
     }
-    // SAFETY: this is the only thread, and has no signal handlers yet.
-    if let Err(message) = install::prepare().and_then(|ready| unsafe { ready.commit() }) {
+    if debugged && header.sample_bytes.load(Ordering::Relaxed) != 0 {
+        debug::leave(format_args!("what grapnel records is a sample"));
+    } else if debugged {
+        debug::prepare();
+    }
+    if let Err(message) = install() {
         life::end();
+        if debugged {
+            debug::leave(format_args!("{message}"));
+        }
         return session::report_failure(failure::HOOK, message.as_bytes());
     }
     segment.agent_bytes.store(crate::heap::mapped(), Ordering::Relaxed);
@@ -73,6 +88,16 @@ unsafe fn begin(count: c_int, arguments: *const *const c_char, environment: *mut
     segment.meter.startup_ns.store(took, Ordering::Relaxed);
     session::announce(segment, segment_state::READY);
     life::begin();
+}
+
+/// Puts the hooks in.
+///
+/// # Errors
+/// A sentence for the user: which function, and why.
+fn install() -> Result<(), alloc::string::String> {
+    let ready = install::prepare()?;
+    // SAFETY: this is the only thread, and has no signal handlers yet but those that wait for a call.
+    unsafe { ready.commit() }
 }
 
 /// # Safety

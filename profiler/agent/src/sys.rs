@@ -249,7 +249,7 @@ pub(crate) fn on_signal_stack() -> bool {
 }
 
 /// Ends the process without running anything.
-#[cfg(grapnel_cdylib)]
+#[cfg(any(grapnel_cdylib, not(grapnel_attached)))]
 pub(crate) fn abort() -> ! {
     loop {
         // SAFETY: sends this process a signal that it may not survive; nothing else.

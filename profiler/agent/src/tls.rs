@@ -65,7 +65,12 @@ pub(crate) struct Tls {
     /// Memory for an environment too large for the stack, and its length in bytes; used again each time.
     pub(crate) environment: Cell<(*mut u8, usize)>,
     pub(crate) sampling: Sampling,
-    _pad: [u64; 4],
+    /// What the thread walks with in [`crate::debug`].
+    #[cfg(not(grapnel_attached))]
+    pub(crate) walking: Cell<*mut crate::debug::Walking>,
+    #[cfg(grapnel_attached)]
+    _walking: u64,
+    _pad: [u64; 3],
 }
 
 const _: () = assert!(size_of::<Tls>() == 192);

@@ -40,6 +40,11 @@ pub(crate) fn seal(file: &File, seals: libc::c_int) -> io::Result<()> {
     }
 }
 
+/// The library's bytes.
+pub(crate) fn bytes() -> &'static [u8] {
+    AGENT
+}
+
 /// Puts the agent into a memory file that nobody can change.
 pub(crate) fn agent() -> io::Result<MemoryFile> {
     const MFD_EXEC: u32 = 0x10;

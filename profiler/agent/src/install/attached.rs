@@ -10,7 +10,7 @@ use grapnel_hook::symbol::{self, Symbol};
 use grapnel_trace::shared::failure;
 
 /// What is hooked in libc whoever gives out the memory.
-pub(super) fn libcs_functions() -> impl IntoIterator<Item = Hooked> {
+pub(super) fn libcs_functions(_is_recorded: bool) -> impl IntoIterator<Item = Hooked> {
     []
 }
 

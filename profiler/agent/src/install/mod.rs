@@ -103,7 +103,10 @@ pub(crate) fn prepare() -> Result<Ready, String> {
     let is_sampled = session::header().is_some_and(sampling::prepare);
     let mut transaction = Transaction::new();
     let mut asked: Vec<(&[u8], Function, usize, HookId)> = Vec::new();
-    let libcs = way::libcs_functions().into_iter().chain(mappings::mapping_functions());
+    // Without a recording the functions of `crate::debug` are all that there is.
+    let is_recorded = session::header().is_some();
+    let mapping = mappings::mapping_functions().into_iter().filter(|_| is_recorded);
+    let libcs = way::libcs_functions(is_recorded).into_iter().chain(mapping);
     let libcs = libcs.filter_map(|hooked| symbol::find(libc, hooked.0).map(|symbol| (hooked, symbol)));
     let functions = way::allocation_functions(&objects, libc, is_sampled).into_iter().chain(libcs);
     for ((name, stub, function), symbol) in functions {
@@ -132,7 +135,7 @@ pub(crate) fn prepare() -> Result<Ready, String> {
             }
         }
     }
-    let several = (!is_sampled).then(|| way::Several::prepare(&objects));
+    let several = (is_recorded && !is_sampled).then(|| way::Several::prepare(&objects));
     let hooks = asked.into_iter().map(|(name, function, ..)| (name, function)).collect();
     Ok(Ready { hooks, prepared, several, objects })
 }

@@ -2,14 +2,25 @@
 
 use super::{Objects, heap_functions, is_libc, is_loader};
 use crate::hooks::{self, Hooked};
-use crate::{ending, exec, families, jumps, operators};
+use crate::{debug, ending, exec, families, jumps, operators};
 use alloc::vec::Vec;
 use grapnel_hook::module::Module;
 use grapnel_hook::symbol::{self, Symbol, SymbolKind};
 
 /// What is hooked in libc whoever gives out the memory.
-pub(super) fn libcs_functions() -> impl IntoIterator<Item = Hooked> {
-    exec::exec_functions().into_iter().chain(jumps::jump_functions()).chain(ending::functions())
+pub(super) fn libcs_functions(is_recorded: bool) -> impl IntoIterator<Item = Hooked> {
+    let at_end = debug::end_functions().or_else(ending::functions);
+    let others = exec::exec_functions().into_iter().chain(jumps::jump_functions());
+    others.filter(move |_| is_recorded).chain(at_end)
+}
+
+/// The functions of the heap: with stubs for libc's, and for those of others.
+fn functions(is_sampled: bool) -> Vec<(Hooked, Hooked)> {
+    if debug::is_on() {
+        let beside = debug::allocation_functions_beside();
+        return debug::allocation_functions().into_iter().zip(beside).collect();
+    }
+    heap_functions(is_sampled).collect()
 }
 
 /// The functions that the program calls by libc's names.
@@ -24,7 +35,7 @@ pub(super) fn allocation_functions(
     {
         hooks::remember_allocator(code.range.clone());
     }
-    let found = heap_functions(is_sampled).map(|(libcs, beside)| match called(objects, libcs.0) {
+    let found = functions(is_sampled).into_iter().map(|(libcs, beside)| match called(objects, libcs.0) {
         // libc's functions can be interposed, and their callers count on nothing.
         Some((module, symbol)) if !is_libc(module) => Some((beside, symbol)),
         Some((_, symbol)) => Some((libcs, symbol)),

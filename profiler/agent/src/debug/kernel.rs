@@ -1,0 +1,135 @@
+//! System calls of this mode alone: files that are written, and signals that are handled.
+//!
+//! # Safety
+//! As in [`crate::sys`].
+
+use alloc::vec::Vec;
+use core::ffi::CStr;
+use core::fmt::{self, Write};
+use syscalls::{Errno, Sysno, syscall};
+
+/// Writes all of these bytes, or what the kernel takes until it refuses.
+pub(crate) fn write_all(fd: i32, mut bytes: &[u8]) -> Result<(), Errno> {
+    while !bytes.is_empty() {
+        // SAFETY: the bytes are live for the call.
+        match unsafe { syscall!(Sysno::write, fd, bytes.as_ptr(), bytes.len()) } {
+            Ok(0) => return Err(Errno::EIO),
+            Ok(len) => bytes = bytes.get(len..).unwrap_or(&[]),
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+/// Makes a file, or empties one that is there. A symbolic link is not followed.
+pub(crate) fn create(path: &CStr) -> Result<i32, Errno> {
+    const MODE: u32 = 0o644;
+    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_CLOEXEC | libc::O_NOFOLLOW;
+    // SAFETY: the path is zero-terminated.
+    unsafe { syscall!(Sysno::openat, libc::AT_FDCWD, path.as_ptr(), flags, MODE) }.map(|fd| fd as i32)
+}
+
+/// Device and inode of what a descriptor leads to.
+pub(crate) fn identity(fd: i32) -> Option<(u64, u64)> {
+    let mut facts = core::mem::MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: the structure is live, and as large as the kernel's.
+    unsafe { syscall!(Sysno::fstat, fd, facts.as_mut_ptr()) }.ok()?;
+    // SAFETY: filled in, and valid as zeroes too.
+    let facts = unsafe { facts.assume_init() };
+    Some((facts.st_dev, facts.st_ino))
+}
+
+/// The kernel's own structure, which is not libc's.
+#[repr(C)]
+struct Action {
+    handler: unsafe extern "C" fn(i32),
+    flags: usize,
+    restorer: unsafe extern "C" fn(),
+    mask: u64,
+}
+
+#[cfg(target_arch = "x86_64")]
+core::arch::global_asm!(
+    ".text",
+    ".balign 16",
+    // Unwinders know the code by its bytes.
+    "nop",
+    ".globl grapnel_agent_debug_restorer",
+    ".hidden grapnel_agent_debug_restorer",
+    ".type grapnel_agent_debug_restorer,@function",
+    "grapnel_agent_debug_restorer:",
+    "mov rax, 15",
+    "syscall",
+    ".size grapnel_agent_debug_restorer, . - grapnel_agent_debug_restorer",
+);
+
+unsafe extern "C" {
+    fn grapnel_agent_debug_restorer();
+}
+
+/// Has a signal handled, as Android does it: system calls go on, and another stack is used if there is one.
+///
+/// # Safety
+/// The handler is safe in a signal.
+pub(crate) unsafe fn handle(signal: i32, handler: unsafe extern "C" fn(i32)) -> Result<(), Errno> {
+    const SA_RESTORER: usize = 0x0400_0000;
+    let flags = (libc::SA_RESTART | libc::SA_ONSTACK) as usize | SA_RESTORER;
+    let action = Action { handler, flags, restorer: grapnel_agent_debug_restorer, mask: 0 };
+    // SAFETY: the kernel reads one structure, whose mask has 8 bytes; the rest is the caller's promise.
+    unsafe { syscall!(Sysno::rt_sigaction, signal, &raw const action, 0, 8) }.map(|_| ())
+}
+
+/// A file that is written in pieces.
+pub(crate) struct File {
+    fd: i32,
+    bytes: Vec<u8>,
+    /// The first thing that went wrong.
+    failed: Option<Errno>,
+}
+
+impl File {
+    const PIECE: usize = 1 << 16;
+
+    pub(crate) fn create(path: &CStr) -> Result<Self, Errno> {
+        let fd = create(path)?;
+        let mut bytes = Vec::new();
+        match bytes.try_reserve_exact(Self::PIECE) {
+            Ok(()) => Ok(Self { fd, bytes, failed: None }),
+            Err(_) => {
+                crate::sys::close(fd);
+                Err(Errno::ENOMEM)
+            }
+        }
+    }
+
+    pub(crate) fn put(&mut self, bytes: &[u8]) {
+        for part in bytes.chunks(Self::PIECE) {
+            if self.bytes.len() + part.len() > Self::PIECE {
+                self.flush();
+            }
+            self.bytes.extend_from_slice(part);
+        }
+    }
+
+    fn flush(&mut self) {
+        if self.failed.is_none() {
+            self.failed = write_all(self.fd, &self.bytes).err();
+        }
+        self.bytes.clear();
+    }
+
+    /// Whether all of it was written.
+    pub(crate) fn finish(mut self) -> Result<(), Errno> {
+        self.flush();
+        crate::sys::close(self.fd);
+        self.failed.map_or(Ok(()), Err)
+    }
+}
+
+impl Write for File {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.put(text.as_bytes());
+        Ok(())
+    }
+}

@@ -1,0 +1,301 @@
+//! `record_allocs`: each call, until a signal has all of them written to a file.
+//!
+//! ```text
+//! THREAD: malloc POINTER SIZE BEGIN END
+//! THREAD: calloc POINTER COUNT SIZE BEGIN END
+//! THREAD: realloc POINTER OLD_POINTER SIZE BEGIN END
+//! THREAD: memalign POINTER ALIGNMENT SIZE BEGIN END
+//! THREAD: free POINTER BEGIN END
+//! THREAD: thread_done 0x0 END
+//! ```
+//! The times are nanoseconds of the monotonic clock. Who reads a file from its start meets each address as a program that
+//! has one thread: a block's allocation is noted after it was given, its end before it is given back, and a `realloc` while
+//! nobody else notes anything.
+
+use super::kernel::File;
+use super::log::log;
+use super::options::Options;
+use crate::hooks;
+use crate::lock::{Guard, Lock, Quiet};
+use crate::sys;
+use alloc::ffi::CString;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::cell::UnsafeCell;
+use core::ffi::c_void;
+use core::fmt::Write;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+/// What was called, with its arguments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Call {
+    Malloc { size: usize },
+    Calloc { count: usize, size: usize },
+    Realloc { old: usize, size: usize },
+    Memalign { alignment: usize, size: usize },
+    Free,
+    ThreadDone,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    thread: u32,
+    address: usize,
+    call: Call,
+    begin: u64,
+    end: u64,
+}
+
+impl Entry {
+    fn write(&self, to: &mut impl Write) -> core::fmt::Result {
+        let Self { thread, address, call, begin, end } = *self;
+        match call {
+            Call::Malloc { size } => write!(to, "{thread}: malloc {address:#x} {size}")?,
+            Call::Calloc { count, size } => write!(to, "{thread}: calloc {address:#x} {count} {size}")?,
+            Call::Realloc { old, size } => write!(to, "{thread}: realloc {address:#x} {old:#x} {size}")?,
+            Call::Memalign { alignment, size } => {
+                write!(to, "{thread}: memalign {address:#x} {alignment} {size}")?;
+            }
+            Call::Free => write!(to, "{thread}: free {address:#x}")?,
+            Call::ThreadDone => return writeln!(to, "{thread}: thread_done 0x0 {end}"),
+        }
+        writeln!(to, " {begin} {end}")
+    }
+}
+
+/// Entries come in pieces of so many, so that memory is taken as it is needed.
+const PIECE: usize = 1 << 12;
+
+#[derive(Debug, Default)]
+struct Entries {
+    pieces: Vec<Vec<Entry>>,
+    len: usize,
+}
+
+struct All(UnsafeCell<Entries>);
+// SAFETY: used under LOCK only.
+unsafe impl Sync for All {}
+static ALL: All = All(UnsafeCell::new(Entries { pieces: Vec::new(), len: 0 }));
+static LOCK: Lock = Lock::new();
+
+/// Locks the entries.
+pub(crate) fn hold() -> Guard<'static> {
+    LOCK.lock()
+}
+
+/// In the child of a fork, in its only thread.
+pub(crate) fn renew() {
+    LOCK.renew();
+}
+
+impl Entries {
+    fn push(&mut self, options: &Options, entry: Entry) -> bool {
+        if self.len >= options.records {
+            return false;
+        }
+        if self.pieces.last().is_none_or(|piece| piece.len() == PIECE) {
+            let mut piece = Vec::new();
+            if piece.try_reserve_exact(PIECE).is_err() || self.pieces.try_reserve(1).is_err() {
+                return false;
+            }
+            self.pieces.push(piece);
+        }
+        if let Some(piece) = self.pieces.last_mut() {
+            piece.push(entry);
+            self.len += 1;
+        }
+        if self.len == options.records {
+            log!("Maximum number of records added, all new operations will be dropped.");
+        }
+        true
+    }
+}
+
+/// # Safety
+/// LOCK is held.
+#[expect(clippy::mut_from_ref, reason = "the lock stands for the borrow")]
+unsafe fn entries<'a>(_held: &'a Guard<'_>) -> &'a mut Entries {
+    // SAFETY: the caller holds LOCK.
+    unsafe { &mut *ALL.0.get() }
+}
+
+/// Makes a call and notes it: `call` gets what to note of it, and the address, from its value.
+fn noted<T>(options: &Options, work: impl FnOnce() -> T, said: impl FnOnce(&T) -> (usize, Call)) -> T {
+    if options.records == 0 {
+        return work();
+    }
+    watch_thread();
+    let begin = sys::monotonic_ns();
+    let value = work();
+    let end = sys::monotonic_ns();
+    let (address, call) = said(&value);
+    if address == 0 {
+        return value;
+    }
+    let entry = Entry { thread: sys::thread_id(), address, call, begin, end };
+    let guard = LOCK.lock();
+    // SAFETY: LOCK is held.
+    unsafe { entries(&guard) }.push(options, entry);
+    value
+}
+
+/// Notes a call that gives a block.
+pub(crate) fn given(options: &Options, call: Call, work: impl FnOnce() -> *mut c_void) -> *mut c_void {
+    noted(options, work, |block| (block.addr(), call))
+}
+
+/// Notes a call of `free`, and its time when it is over.
+pub(crate) fn freed(options: &Options, address: usize, work: impl FnOnce()) {
+    if options.records == 0 {
+        return work();
+    }
+    watch_thread();
+    let begin = sys::monotonic_ns();
+    let entry = Entry { thread: sys::thread_id(), address, call: Call::Free, begin, end: begin };
+    let place = {
+        let guard = LOCK.lock();
+        // SAFETY: LOCK is held.
+        let entries = unsafe { entries(&guard) };
+        entries.push(options, entry).then(|| (entries.pieces.len() - 1, entries.len))
+    };
+    work();
+    let end = sys::monotonic_ns();
+    let guard = LOCK.lock();
+    // SAFETY: LOCK is held.
+    let entries = unsafe { entries(&guard) };
+    // All may have been written meanwhile, and others be in their place.
+    if let Some((piece, len)) = place
+        && let Some(entry) = entries.pieces.get_mut(piece).and_then(|piece| piece.get_mut((len - 1) % PIECE))
+        && (entry.begin, entry.address, entry.call) == (begin, address, Call::Free)
+    {
+        entry.end = end;
+    }
+}
+
+/// Notes a call of `realloc`.
+pub(crate) fn exchanged(
+    options: &Options,
+    old: usize,
+    size: usize,
+    work: impl FnOnce() -> *mut c_void,
+) -> *mut c_void {
+    if options.records == 0 {
+        return work();
+    }
+    watch_thread();
+    let begin = sys::monotonic_ns();
+    let guard = LOCK.lock();
+    let block = work();
+    let call = Call::Realloc { old, size };
+    let end = sys::monotonic_ns();
+    if block.is_null() && size != 0 {
+        return block;
+    }
+    // SAFETY: LOCK is held.
+    let entries = unsafe { entries(&guard) };
+    entries.push(options, Entry { thread: sys::thread_id(), address: block.addr(), call, begin, end });
+    block
+}
+
+/// Writes all entries to a file, and forgets them. Also for a handler of signals.
+pub(crate) fn write(path: &[u8]) {
+    let _quiet = Quiet::new();
+    let Ok(path) = CString::new(path) else { return };
+    let shown = String::from_utf8_lossy(path.to_bytes());
+    let guard = LOCK.lock();
+    // SAFETY: LOCK is held.
+    let entries = unsafe { entries(&guard) };
+    if entries.len == 0 {
+        return log!("No alloc entries to write.");
+    }
+    let mut file = match File::create(&path) {
+        Ok(file) => file,
+        Err(errno) => return log!("Cannot create record alloc file {shown}: {errno}"),
+    };
+    for entry in entries.pieces.iter().flatten() {
+        // What goes wrong is kept until the end.
+        let _ = entry.write(&mut file);
+    }
+    *entries = Entries::default();
+    if let Err(errno) = file.finish() {
+        log!("Failed to write record alloc information: {errno}");
+    }
+}
+
+/// Writes all to the file that a signal asks for.
+pub(crate) fn write_on_signal(options: &Options) {
+    write(&options.record_file);
+}
+
+/// Writes all to a file of this process's own.
+pub(crate) fn write_at_end(options: &Options) {
+    let mut path = options.record_file.clone();
+    path.extend_from_slice(format!(".{}", sys::process_id()).as_bytes());
+    write(&path);
+}
+
+/// The key whose destructor tells that a thread ends, plus 1.
+static KEY: AtomicU32 = AtomicU32::new(0);
+/// How often a thread's destructors are called, by `PTHREAD_DESTRUCTOR_ITERATIONS` of glibc.
+const ROUNDS: usize = 4;
+
+/// Makes the key. At the start.
+pub(crate) fn prepare() {
+    let mut key = 0;
+    // SAFETY: the key is stored in a live word; the destructor is this library's, which is never unloaded.
+    if unsafe { libc::pthread_key_create(&raw mut key, Some(done)) } == 0 {
+        KEY.store(key + 1, Ordering::Release);
+    }
+}
+
+/// Has this thread's end noted.
+fn watch_thread() {
+    let Some(key) = KEY.load(Ordering::Acquire).checked_sub(1) else { return };
+    // SAFETY: the key exists. For one of the first 32, which one of a library that is loaded first is, nothing is
+    // allocated; and what is allocated is libc's own business.
+    unsafe {
+        if libc::pthread_getspecific(key).is_null() {
+            hooks::inside(|| libc::pthread_setspecific(key, core::ptr::without_provenance(1)));
+        }
+    }
+}
+
+/// Comes again until the last round, behind whatever other destructors free.
+unsafe extern "C" fn done(round: *mut c_void) {
+    let Some(key) = KEY.load(Ordering::Acquire).checked_sub(1) else { return };
+    let round = round.addr();
+    if round < ROUNDS {
+        // SAFETY: as above.
+        unsafe { libc::pthread_setspecific(key, core::ptr::without_provenance(round + 1)) };
+        return;
+    }
+    if let Some(options) = super::options() {
+        let end = sys::monotonic_ns();
+        let entry = Entry { thread: sys::thread_id(), address: 0, call: Call::ThreadDone, begin: 0, end };
+        let guard = LOCK.lock();
+        // SAFETY: LOCK is held.
+        unsafe { entries(&guard) }.push(options, entry);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_as_androids_readers_take_them() {
+        let line = |call, address| {
+            let mut text = String::new();
+            let entry = Entry { thread: 186, address, call, begin: 5, end: 7 };
+            entry.write(&mut text).expect("strings take all");
+            text
+        };
+        assert_eq!(line(Call::Malloc { size: 20 }, 0xb603_8060), "186: malloc 0xb6038060 20 5 7\n");
+        assert_eq!(line(Call::Calloc { count: 32, size: 4 }, 16), "186: calloc 0x10 32 4 5 7\n");
+        assert_eq!(line(Call::Realloc { old: 0, size: 12 }, 16), "186: realloc 0x10 0x0 12 5 7\n");
+        assert_eq!(line(Call::Memalign { alignment: 64, size: 9 }, 16), "186: memalign 0x10 64 9 5 7\n");
+        assert_eq!(line(Call::Free, 0xb6), "186: free 0xb6 5 7\n");
+        assert_eq!(line(Call::ThreadDone, 0), "186: thread_done 0x0 7\n");
+    }
+}

@@ -1,0 +1,59 @@
+//! The signals that Android's malloc_debug answers, counted down from the last one.
+//!
+//! # Safety
+//! Handlers set flags; that of the records takes a lock, under which signals are blocked, so the thread that it interrupts
+//! doesn't hold it.
+
+use super::log::log;
+use super::options::Options;
+use super::{TRACING, dump, kernel, record};
+use crate::sys;
+use core::sync::atomic::Ordering;
+
+/// The last real-time signal, of Linux and of libc.
+const LAST: i32 = 64;
+const TOGGLE: i32 = LAST - 19;
+const RECORDS: i32 = LAST - 18;
+const DUMP: i32 = LAST - 17;
+
+unsafe extern "C" fn toggle(_signal: i32) {
+    TRACING.fetch_xor(true, Ordering::Relaxed);
+}
+
+unsafe extern "C" fn dump(_signal: i32) {
+    dump::ask();
+}
+
+unsafe extern "C" fn records(_signal: i32) {
+    if let Some(options) = super::options() {
+        record::write_on_signal(options);
+    }
+}
+
+/// Has the signals handled that the options ask for.
+pub(crate) fn prepare(options: &Options) {
+    let process = sys::process_id();
+    type Handler = unsafe extern "C" fn(i32);
+    let all: [(bool, i32, Handler, &str); 3] = [
+        (options.backtrace_on_signal, TOGGLE, toggle, "enable backtracing"),
+        (options.backtrace, DUMP, dump, "dump the backtrace"),
+        (options.records != 0, RECORDS, records, "dump the allocation records"),
+    ];
+    for (wanted, signal, handler, what) in all {
+        if !wanted {
+            continue;
+        }
+        // SAFETY: see the module's header.
+        if let Err(errno) = unsafe { kernel::handle(signal, handler) } {
+            log!("signal {signal}, to {what}, can't be handled: {errno}");
+        } else if options.verbose {
+            log!("Run: 'kill -{signal} {process}' to {what}.");
+        }
+    }
+}
+
+/// Does what signals have asked for since the last call.
+#[inline]
+pub(crate) fn look(options: &Options) {
+    dump::look(options);
+}
