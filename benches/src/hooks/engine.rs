@@ -29,7 +29,7 @@ pub trait Installed {
 }
 
 /// Grapnel's ways.
-pub const GRAPNEL: [Way; 8] = [
+pub const GRAPNEL: [Way; 10] = [
     ("replace", |target| {
         let mut transaction = Transaction::new();
         transaction.replace_sized(target, SIZE, replacement as *const ());
@@ -44,11 +44,15 @@ pub const GRAPNEL: [Way; 8] = [
     }),
     ("listener to entry", |target| listen(target, listener().on_enter(enter))),
     ("listener to entry and return", |target| listen(target, listener().on_enter(enter).on_leave(leave))),
+    ("the same, looking at vectors", |target| {
+        listen(target, listener().on_enter(enter_looking).on_leave(leave_looking))
+    }),
     ("the same, guarded", |target| listen(target, listener().on_enter(enter).on_leave(leave).guarded())),
     ("the same, with vectors", |target| {
         listen(target, listener().on_enter(enter).on_leave(leave).with_vectors())
     }),
     ("probe", |target| probe(target, Probe::new(hit, std::ptr::null_mut()))),
+    ("probe, looking at vectors", |target| probe(target, Probe::new(hit_looking, std::ptr::null_mut()))),
     ("probe, general registers only", |target| {
         // SAFETY: `hit` does nothing.
         probe(target, unsafe { Probe::new(hit, std::ptr::null_mut()).general_only() })
@@ -81,6 +85,19 @@ unsafe extern "C" fn leave(call: &mut Exit, _: *mut c_void) {
 
 unsafe extern "C" fn hit(hit: &mut Hit, _: *mut c_void) {
     black_box(hit);
+}
+
+// The same for which vector registers are saved, as for all that isn't seen to leave them alone.
+unsafe extern "C" fn enter_looking(call: &mut Entry, _: *mut c_void) {
+    black_box(call.vector(0).is_some());
+}
+
+unsafe extern "C" fn leave_looking(call: &mut Exit, _: *mut c_void) {
+    black_box(call.vector(0).is_some());
+}
+
+unsafe extern "C" fn hit_looking(hit: &mut Hit, _: *mut c_void) {
+    black_box(hit.vector(0).is_some());
 }
 
 fn listener() -> Listener {

@@ -45,14 +45,15 @@ pub const GRAPNEL_GUARDED: grapnel_flags = 1;
 /// and of all the low 128 bits are kept. Probes always do this, unless told otherwise.
 pub const GRAPNEL_VECTORS: grapnel_flags = 2;
 
-/// Probes: the listener and what it calls use general registers only. Several times as fast.
+/// Probes: the listener and what it calls use general registers only. Several times as fast, unless that is seen already.
 pub const GRAPNEL_GENERAL_ONLY: grapnel_flags = 4;
 
 /// What is told of a call, or of a probed instruction. `data` is what was given when it was attached.
 ///
 /// It may run in any thread, also in several at once, must not throw, and keeps errno and the registers without doing
 /// anything for it. Where it is told of a call that this library makes while it changes hooks, of malloc for instance, it
-/// can't change any: that is answered with an error.
+/// can't change any: that is answered with an error. It must not be hooked itself: where its code is seen to use general
+/// registers only, no others are saved for it.
 #[expect(non_camel_case_types, reason = "the name in C")]
 pub type grapnel_listener = Option<unsafe extern "C" fn(call: *mut grapnel_call, data: *mut c_void)>;
 

@@ -6,7 +6,7 @@
 use core::ffi::c_void;
 
 use super::{Entry, Exit, Hit, Listener, Probe, guard::Guard, silence};
-use crate::native::{LinkKind, Saved, StubKind};
+use crate::native::{self, LinkKind, Saved, StubKind, Vectors};
 
 /// A listener's function, whatever it is told of.
 pub(crate) type Tell = unsafe extern "C" fn(saved: &mut Saved, data: *mut c_void);
@@ -21,7 +21,10 @@ pub(crate) struct Link {
     pub(crate) data: *mut c_void,
     is_probe: bool,
     guarded: bool,
+    /// Was asked for.
     all_vectors: bool,
+    /// What is saved.
+    vectors: Vectors,
 }
 
 /// What a link does, in comparable form.
@@ -52,6 +55,7 @@ static NOBODY: Link = Link {
     is_probe: false,
     guarded: false,
     all_vectors: false,
+    vectors: Vectors::None,
 };
 
 unsafe extern "C" fn nothing(_: &mut Saved, _: *mut c_void) {}
@@ -69,13 +73,23 @@ impl From<Listener> for Link {
     fn from(Listener { enter, leave, data, guarded, all_vectors }: Listener) -> Self {
         let first = enter.map(|enter| as_tell!(enter, Entry));
         let leave = leave.map(|leave| as_tell!(leave, Exit));
-        Self { first, leave, data, is_probe: false, guarded, all_vectors }
+        let vectors = if all_vectors { Vectors::All } else { Vectors::Low };
+        Self { first, leave, data, is_probe: false, guarded, all_vectors, vectors }
     }
 }
 
 impl From<Probe> for Link {
     fn from(Probe { hit, data, guarded, all_vectors }: Probe) -> Self {
-        Self { first: Some(as_tell!(hit, Hit)), leave: None, data, is_probe: true, guarded, all_vectors }
+        let vectors = if all_vectors { Vectors::All } else { Vectors::None };
+        Self {
+            first: Some(as_tell!(hit, Hit)),
+            leave: None,
+            data,
+            is_probe: true,
+            guarded,
+            all_vectors,
+            vectors,
+        }
     }
 }
 
@@ -88,7 +102,7 @@ impl Link {
 
     /// What the stub that tells it has to do.
     pub(crate) fn kind(&self, stub: StubKind) -> LinkKind {
-        LinkKind { stub, all_vectors: self.all_vectors, returns: self.hears_returns() }
+        LinkKind { stub, vectors: self.vectors, returns: self.hears_returns() }
     }
 
     /// Whether a return may be told to it.
@@ -98,9 +112,28 @@ impl Link {
     }
 
     /// Whether all vector state is saved for it.
+    pub(crate) fn saves_all_vectors(&self) -> bool {
+        self.vectors == Vectors::All
+    }
+
+    /// Which return points it has.
     #[inline]
-    pub(crate) fn all_vectors(&self) -> bool {
-        self.all_vectors
+    pub(super) fn part(&self) -> usize {
+        native::part_of_points(self.vectors)
+    }
+
+    /// Saves nothing where nobody changes it: neither the routines (`ours`) nor the functions that are told, and saves all for
+    /// a probe where the routines might.
+    pub(crate) fn save_what_may_change(&mut self, ours: bool, is_left_alone: impl Fn(usize) -> bool) {
+        // Who is told by way of the guard is told by more code.
+        let none = ours && !self.guarded;
+        let mut functions = [self.first, self.leave].into_iter().flatten();
+        let mut all_leave_alone = || functions.all(|function| is_left_alone(function as usize));
+        self.vectors = match (self.is_probe, self.vectors) {
+            (true, Vectors::None) if !none => Vectors::All,
+            (false, Vectors::Low) | (true, Vectors::All) if none && all_leave_alone() => Vectors::None,
+            (_, vectors) => vectors,
+        };
     }
 
     /// Whom to tell of an entry or of a probe.
@@ -130,7 +163,11 @@ impl Link {
     /// stack.
     #[cold]
     #[inline(never)]
-    extern "C" fn tell_guarded(&'static self, listener: Option<Tell>, saved: &mut Saved) -> Telling {
+    pub(crate) extern "C" fn tell_guarded(
+        &'static self,
+        listener: Option<Tell>,
+        saved: &mut Saved,
+    ) -> Telling {
         let mut word = 0;
         let Some(guard) = Guard::enter(&mut word) else {
             return Telling { listener: nothing, link: &NOBODY };

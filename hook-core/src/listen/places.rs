@@ -10,17 +10,17 @@ use super::{
     guard::{Bucket, Entry},
     returns::{Kind, Point},
 };
-use crate::native::RETURN_POINTS;
+use crate::native::{POINT_PARTS, RETURN_POINTS};
 
 pub(super) static POINTS: [Point; RETURN_POINTS] = [const {
     Point { state: AtomicUsize::new(0), link: AtomicPtr::new(ptr::null_mut()), word: AtomicU64::new(0) }
 }; RETURN_POINTS];
 
-/// By whether all vector state is saved, and whether they are for the outermost listener of a call.
-pub(super) static KINDS: [[Kind; 2]; 2] = [const {
+/// By the part that they are in, and whether they are for the outermost listener of a call.
+pub(super) static KINDS: [[Kind; 2]; POINT_PARTS] = [const {
     [const { Kind { patience: AtomicUsize::new(0), last: AtomicUsize::new(0), returned: AtomicUsize::new(0) } };
         2]
-}; 2];
+}; POINT_PARTS];
 
 /// Points of some kind were scarce once, so returns have something to say.
 pub(super) static SCARCE: AtomicBool = AtomicBool::new(false);

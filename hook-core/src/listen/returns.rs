@@ -70,24 +70,34 @@ const MOST_PATIENCE: usize = 32 * LEAST_PATIENCE;
 pub(super) unsafe fn watch(link: &'static Link, saved: &mut Saved) {
     let call = saved.call();
     let outer = native::point_at(saved.return_address).is_none();
-    let number = native::return_point_to_try(call, 0, link.all_vectors(), outer);
+    let number = native::return_point_to_try(call, 0, link.part(), outer);
     if call & LOW == 0 && takes(number) {
         await_return(link, saved, number);
     } else {
-        watch_elsewhere(link, saved, outer);
+        let arguments =
+            [core::ptr::from_ref(link) as usize, core::ptr::from_mut(saved) as usize, outer.into()];
+        // SAFETY: the arguments are what it takes.
+        unsafe { native::aside(watch_elsewhere, arguments) };
     }
 }
 
 /// The same when the first point is taken. Apart, so that whoever finds it free saves no registers for this.
+///
+/// # Safety
+/// The arguments are addresses: of a link that stays, and of what is saved, which is the caller's.
 #[cold]
 #[inline(never)]
-extern "C" fn watch_elsewhere(link: &'static Link, saved: &mut Saved, outer: bool) {
+unsafe extern "C" fn watch_elsewhere(link: usize, saved: usize, outer: usize) -> usize {
+    // SAFETY: the caller's promise.
+    let (link, saved) = unsafe { (&*(link as *const Link), &mut *(saved as *mut Saved)) };
+    let outer = outer != 0;
     // No ABI allows a stack pointer that isn't aligned to words. The low bits are spoken for.
     let aligned = saved.call() & LOW == 0;
-    match aligned.then(|| claim(saved.call(), saved.return_address, link.all_vectors(), outer)).flatten() {
+    match aligned.then(|| claim(saved.call(), saved.return_address, link.part(), outer)).flatten() {
         Some(number) => await_return(link, saved, number),
         None => miss(),
     }
+    0
 }
 
 /// Has the call return to a point that was claimed for it.
@@ -126,8 +136,7 @@ pub(super) fn release(number: usize) -> (*const Link, u64) {
 }
 
 fn kind_of(number: usize) -> &'static Kind {
-    let all_vectors = native::return_points(true).contains(&number);
-    &KINDS[usize::from(all_vectors)][usize::from(native::is_outer_point(number))]
+    &KINDS[native::part_of_point(number)][usize::from(native::is_outer_point(number))]
 }
 
 impl Kind {
@@ -184,12 +193,12 @@ pub(super) fn settle(link: &'static Link) {
 }
 
 /// Takes a point, near where other calls of this thread at this depth took theirs.
-fn claim(slot: usize, returns_to: u64, all_vectors: bool, outer: bool) -> Option<usize> {
+fn claim(slot: usize, returns_to: u64, part: usize, outer: bool) -> Option<usize> {
     const FEW: usize = 32;
     (1..FEW)
-        .map(|i| native::return_point_to_try(slot, i, all_vectors, outer))
+        .map(|i| native::return_point_to_try(slot, i, part, outer))
         .find(|&number| takes(number))
-        .or_else(|| claim_where_scarce(slot, returns_to, all_vectors, outer))
+        .or_else(|| claim_where_scarce(slot, returns_to, part, outer))
 }
 
 /// Takes a place, if it is a point and free.
@@ -204,10 +213,10 @@ fn takes(number: usize) -> bool {
 /// Takes a point where others are, and then wherever one is.
 #[cold]
 #[inline(never)]
-fn claim_where_scarce(slot: usize, returns_to: u64, all_vectors: bool, outer: bool) -> Option<usize> {
+fn claim_where_scarce(slot: usize, returns_to: u64, part: usize, outer: bool) -> Option<usize> {
     SCARCE.store(true, Relaxed);
-    let kind = &KINDS[usize::from(all_vectors)][usize::from(outer)];
-    let all = native::return_points(all_vectors);
+    let kind = &KINDS[part][usize::from(outer)];
+    let all = native::return_points(part);
     // A deep recursion meets this at each call, and so do others meanwhile.
     let returned = kind.returned.load(Relaxed);
     if all.contains(&returned) && native::is_outer_point(returned) == outer && takes(returned) {
@@ -217,7 +226,7 @@ fn claim_where_scarce(slot: usize, returns_to: u64, all_vectors: bool, outer: bo
         return None;
     }
     // Not all threads in one order.
-    let start = native::return_point_to_try(slot, 0, all_vectors, outer) - all.start;
+    let start = native::return_point_to_try(slot, 0, part, outer) - all.start;
     let any = || {
         let numbers = (0..all.len()).map(|i| all.start + (start + i) % all.len());
         numbers.filter(|&number| native::is_outer_point(number) == outer).find(|&number| takes(number))

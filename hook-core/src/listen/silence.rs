@@ -37,13 +37,14 @@ impl Drop for Silence {
 /// Whether no listener is told of this thread.
 #[inline(always)]
 pub(super) fn is_here() -> bool {
-    THREAD.load(Relaxed) == native::thread_pointer() && is_this_thread()
+    // SAFETY: the function takes no notice of its arguments.
+    THREAD.load(Relaxed) == native::thread_pointer() && unsafe { native::aside(is_this_thread, [0; 3]) } != 0
 }
 
 /// In a child made by fork another thread may have the thread pointer of one that was forked off.
 #[cold]
-fn is_this_thread() -> bool {
-    LOCK.is_held_here()
+extern "C" fn is_this_thread(_: usize, _: usize, _: usize) -> usize {
+    LOCK.is_held_here().into()
 }
 
 #[cfg(test)]

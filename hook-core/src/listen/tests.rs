@@ -31,7 +31,7 @@ fn a_point_is_found_again_when_its_place_on_the_stack_is_used_for_something_else
     if !native::RETURNS_BY_MEMORY {
         return;
     }
-    let number = native::return_points(true).rev().find(|&number| native::is_return_point(number)).unwrap();
+    let number = native::return_points(1).rev().find(|&number| native::is_return_point(number)).unwrap();
     let slot = AtomicU64::new(0);
     let state = &POINTS[number].state;
     let passing = core::ptr::from_ref(&slot) as usize | PASSING;

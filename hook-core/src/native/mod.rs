@@ -10,6 +10,7 @@
 //! | `save.rs` | saving and loading it, as macros |
 //! | `entry.rs`, `returns.rs` | the routines that call listeners |
 //! | `seen.rs` | what unwinders and debuggers are told of stubs and relocated code |
+//! | `general.rs` | whether code leaves the vector registers alone, and what may use them all the same; on x86-64 only |
 //! | `stub.rs` | the code that is written for each thing that is attached |
 //! | `kernel.rs` | system calls and their structures, where they are not the same everywhere; those of 64 bits are in `kernel64.rs` |
 
@@ -39,12 +40,22 @@ pub(crate) enum StubKind {
     Inside,
 }
 
+/// What a link's routine saves of the vector registers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Vectors {
+    /// What the compiler's own code and a listener without wishes may change. Not for probes.
+    Low,
+    /// All vector state.
+    All,
+    /// Nothing: whoever is told leaves them alone.
+    None,
+}
+
 /// What a link stub and its routine have to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LinkKind {
     pub(crate) stub: StubKind,
-    /// All vector state is saved.
-    pub(crate) all_vectors: bool,
+    pub(crate) vectors: Vectors,
     /// The call's return may be awaited.
     pub(crate) returns: bool,
 }
@@ -52,7 +63,11 @@ pub(crate) struct LinkKind {
 impl LinkKind {
     #[cfg(test)]
     pub(crate) fn plain(stub: StubKind) -> Self {
-        Self { stub, all_vectors: false, returns: false }
+        let vectors = match stub {
+            StubKind::Entry => Vectors::Low,
+            StubKind::Inside => Vectors::None,
+        };
+        Self { stub, vectors, returns: false }
     }
 }
 
@@ -85,6 +100,6 @@ pub(crate) struct Trial {
 pub use isa::Registers;
 pub(crate) use isa::*;
 pub(crate) use points::{
-    RETURN_POINTS, is_outer_point, is_return_point, number_of_return_point, point_at, return_point,
-    return_point_to_try, return_points, return_word,
+    POINT_PARTS, RETURN_POINTS, is_outer_point, is_return_point, number_of_return_point, part_of_point,
+    part_of_points, point_at, return_point, return_point_to_try, return_points, return_word,
 };

@@ -15,14 +15,17 @@
 
 use core::{ops::Range, sync::atomic::AtomicU64};
 
-use super::isa::{POINT, POINT_OFFSET};
+use super::{
+    Vectors,
+    isa::{PARTS, POINT, POINT_OFFSET},
+};
 
 /// The pages are of this size everywhere: they are no pages of the processor's.
 pub(super) const PAGE: usize = 4096;
 /// The places for points of one routine.
-const HALF: usize = 4096;
-/// All numbers of points; see [`is_return_point`].
-pub(crate) const RETURN_POINTS: usize = 2 * HALF;
+pub(super) const PART: usize = 4096;
+/// More than all numbers of points, so that a number is cut to size by one instruction; see [`is_return_point`].
+pub(crate) const RETURN_POINTS: usize = (PARTS * PART).next_power_of_two();
 
 unsafe extern "C" {
     fn grapnel_hook_return_points();
@@ -31,10 +34,27 @@ unsafe extern "C" {
 
 const WORD: usize = size_of::<AtomicU64>();
 
-/// The numbers of the return points of one of the two routines.
-pub(crate) fn return_points(all_vectors: bool) -> Range<usize> {
-    let first = if all_vectors { HALF } else { 0 };
-    first..first + HALF
+/// Which part has the return points of a routine. One that saves nothing is not everywhere.
+pub(crate) fn part_of_points(vectors: Vectors) -> usize {
+    let part = match vectors {
+        Vectors::Low => 0,
+        Vectors::All => 1,
+        Vectors::None => 2,
+    };
+    part % PARTS
+}
+
+/// The part that a point is in.
+pub(crate) fn part_of_point(number: usize) -> usize {
+    number / PART % PARTS
+}
+
+/// How many parts there are.
+pub(crate) const POINT_PARTS: usize = PARTS;
+
+/// The numbers of the return points of a part.
+pub(crate) fn return_points(part: usize) -> Range<usize> {
+    part * PART..part * PART + PART
 }
 
 /// Whether a number is that of a point: the first place of each page holds the page's distance.
@@ -62,19 +82,19 @@ pub(crate) fn number_of_return_point(at: u64) -> usize {
 pub(crate) fn point_at(at: u64) -> Option<usize> {
     let offset = (at as usize).wrapping_sub(grapnel_hook_return_points as *const () as usize + POINT_OFFSET);
     let number = offset / POINT;
-    (number < RETURN_POINTS && offset.is_multiple_of(POINT) && is_return_point(number)).then_some(number)
+    (number < PARTS * PART && offset.is_multiple_of(POINT) && is_return_point(number)).then_some(number)
 }
 
 /// The number of the place that is tried as the `i`th for a return, by where it is. All of them are for the outermost
 /// listener of a call or none is, as asked for, and few are no points.
 #[inline]
-pub(crate) fn return_point_to_try(slot: usize, i: usize, all_vectors: bool, outer: bool) -> usize {
-    const FOURS: usize = HALF / 4;
+pub(crate) fn return_point_to_try(slot: usize, i: usize, part: usize, outer: bool) -> usize {
+    const FOURS: usize = PART / 4;
     let hash = (slot as u64 >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     // Of each four numbers the first is for listeners within.
     let within = if outer { 1 + (hash >> 62).min(2) as usize } else { 0 };
     let four = ((hash >> 40) as usize).wrapping_add(i) % FOURS;
-    return_points(all_vectors).start + 4 * four + within
+    return_points(part).start + 4 * four + within
 }
 
 /// The word in which unwinders find the real return address.

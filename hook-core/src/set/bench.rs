@@ -1,7 +1,7 @@
 //! What a batch is prepared with: sites, stubs and links, before anything leads to them.
 
-use alloc::{boxed::Box, vec::Vec};
-use core::cell::OnceCell;
+use alloc::{boxed::Box, collections::BTreeMap, vec::Vec};
+use core::cell::{OnceCell, RefCell};
 
 use grapnel_relocator::CodeAddr;
 
@@ -12,7 +12,7 @@ use super::{
     site::Site,
 };
 use crate::{
-    Error, Options, PatchWay,
+    Error, Options, PatchWay, extent,
     hook::Hook,
     memory::{
         maps::Maps,
@@ -35,11 +35,13 @@ pub(super) struct Bench<'a> {
     /// Read when the first new code is made.
     maps: OnceCell<Option<Maps>>,
     live: bool,
+    /// Whether functions leave the vector registers alone.
+    left_alone: RefCell<BTreeMap<usize, bool>>,
 }
 
 impl<'a> Bench<'a> {
     pub(super) fn new(set: &'a mut HookSet, view: &'a MemoryView, live: bool) -> Self {
-        Self { set, view: Pages::new(view), maps: OnceCell::new(), live }
+        Self { set, view: Pages::new(view), maps: OnceCell::new(), live, left_alone: RefCell::default() }
     }
 
     pub(super) fn take_out(&mut self, attachment: Attachment) -> Result<(CodeAddr, Attachment), Error> {
@@ -59,11 +61,14 @@ impl<'a> Bench<'a> {
         options: Options,
         wanted: Wanted,
     ) -> Result<(CodeAddr, Attachment), Error> {
-        if let Wanted::Tell(link) = wanted {
+        let mut wanted = wanted;
+        if let Wanted::Tell(link) = &mut wanted {
             if link.hears_returns() && native::has_shadow_stack() {
                 return Err(Error::ShadowStack { target });
             }
-            if link.all_vectors() && !native::vectors_can_be_saved() {
+            let ours = native::routines_leave_vectors_alone(&self.view);
+            link.save_what_may_change(ours, |function| self.leaves_vectors_alone(function));
+            if link.saves_all_vectors() && !native::vectors_can_be_saved() {
                 return Err(Error::NoVectors { target });
             }
         }
@@ -100,6 +105,15 @@ impl<'a> Bench<'a> {
             site.publish(&[State::In, State::Going]);
         }
         Ok((target, id))
+    }
+
+    /// Whether a function that is told of calls needs no vectors saved. It is looked at once.
+    fn leaves_vectors_alone(&self, function: usize) -> bool {
+        *self.left_alone.borrow_mut().entry(function).or_insert_with(|| {
+            let maps = self.maps.get_or_init(|| Maps::read().ok()).as_ref();
+            let extent = maps.and_then(|maps| extent::of(maps, function));
+            extent.is_some_and(|extent| native::leaves_vectors_alone(&self.view, function, &extent))
+        })
     }
 
     /// Sees to it that there is a site, with a trampoline that fits the code as it is.

@@ -27,7 +27,7 @@ mod places {
 
     loom::lazy_static! {
         pub(super) static ref POINTS: [Point; RETURN_POINTS] = Default::default();
-        pub(super) static ref KINDS: [[Kind; 2]; 2] = Default::default();
+        pub(super) static ref KINDS: [[Kind; 2]; 1] = Default::default();
         pub(super) static ref SCARCE: AtomicBool = AtomicBool::new(false);
         pub(super) static ref THREADS: [Bucket; 1] = Default::default();
         pub(super) static ref LOOKS: AtomicUsize = AtomicUsize::new(1);
@@ -41,8 +41,8 @@ pub(crate) struct Link;
 pub(crate) struct LinkKey;
 
 impl Link {
-    fn all_vectors(&self) -> bool {
-        false
+    fn part(&self) -> usize {
+        0
     }
 
     pub(crate) fn key(&self) -> LinkKey {

@@ -27,8 +27,22 @@ pub(crate) fn set_thread_pointer(to: usize) {
     THREAD.with(|thread| thread.set(to));
 }
 
-pub(crate) fn return_points(all_vectors: bool) -> Range<usize> {
-    if all_vectors { 0..0 } else { 0..RETURN_POINTS }
+pub(crate) fn return_points(_: usize) -> Range<usize> {
+    0..RETURN_POINTS
+}
+
+pub(crate) fn part_of_point(_: usize) -> usize {
+    0
+}
+
+/// # Safety
+/// As for the function.
+pub(crate) unsafe fn aside(
+    function: unsafe extern "C" fn(usize, usize, usize) -> usize,
+    [a, b, c]: [usize; 3],
+) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe { function(a, b, c) }
 }
 
 pub(crate) fn is_return_point(number: usize) -> bool {
@@ -55,7 +69,7 @@ pub(crate) fn return_word(number: usize) -> &'static AtomicU64 {
     &WORDS[number]
 }
 
-pub(crate) fn return_point_to_try(slot: usize, i: usize, _: bool, _: bool) -> usize {
+pub(crate) fn return_point_to_try(slot: usize, i: usize, _: usize, _: bool) -> usize {
     ((slot - STACKS) / 8 + i) % RETURN_POINTS
 }
 

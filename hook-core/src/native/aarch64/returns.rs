@@ -4,7 +4,7 @@
 //! # Safety
 //! The routines keep every register but those that the listener changes, and X16, X17 and X30, which no call keeps.
 
-use crate::native::points::{PAGE, RETURN_POINTS};
+use crate::native::points::{PAGE, PART, RETURN_POINTS};
 
 use super::save::{load_general, load_vectors, routine, save_general, save_vectors};
 
@@ -79,6 +79,8 @@ return_routine!("grapnel_hook_returned_all", all);
 // in the point before or in the page's first word.
 /// The size of a place for a point, and of its word.
 pub(in crate::native) const POINT: usize = 8;
+/// For each of the routines behind points.
+pub(in crate::native) const PARTS: usize = 2;
 /// How far into its place a point is.
 pub(in crate::native) const POINT_OFFSET: usize = 0;
 
@@ -118,7 +120,7 @@ macro_rules! return_points {
             ".size grapnel_hook_return_points, . - grapnel_hook_return_points",
             ".popsection",
             bytes = const RETURN_POINTS * POINT,
-            pages = const RETURN_POINTS / 2 * POINT / PAGE,
+            pages = const PART * POINT / PAGE,
             points = const PAGE / POINT - 1,
         );
     };

@@ -10,7 +10,7 @@ use super::{
     save::{call, load_vectors, routine, save_vectors},
     stub::WORD,
 };
-use crate::native::{LinkKind, StubKind};
+use crate::native::{LinkKind, StubKind, Vectors};
 
 // For unwinders: vsp = r4, pop {r0-r3}, pop {r4-r12, sp, lr}.
 macro_rules! entry_routine {
@@ -102,11 +102,11 @@ unsafe extern "C" {
 
 /// The routine that a link stub calls, by where it stands and whether all vector state is saved.
 pub(crate) fn routine(kind: LinkKind) -> u64 {
-    let routine: unsafe extern "C" fn() = match (kind.stub, kind.all_vectors) {
-        (StubKind::Entry, false) => grapnel_hook_entered,
-        (StubKind::Entry, true) => grapnel_hook_entered_all,
-        (StubKind::Inside, false) => grapnel_hook_probed,
-        (StubKind::Inside, true) => grapnel_hook_probed_all,
+    let routine: unsafe extern "C" fn() = match (kind.stub, kind.vectors) {
+        (StubKind::Entry, Vectors::Low | Vectors::None) => grapnel_hook_entered,
+        (StubKind::Entry, Vectors::All) => grapnel_hook_entered_all,
+        (StubKind::Inside, Vectors::Low | Vectors::None) => grapnel_hook_probed,
+        (StubKind::Inside, Vectors::All) => grapnel_hook_probed_all,
     };
     routine as usize as u64
 }

@@ -10,6 +10,8 @@
 //! code that was written.
 
 mod entry;
+#[path = "../untold.rs"]
+mod general;
 mod island;
 mod kernel;
 mod registers;
@@ -25,11 +27,12 @@ use grapnel_relocator::{CodeAddr, Isa, redirect};
 use super::{Pad, Trial};
 use crate::rebind::RelocatedValue;
 pub(crate) use entry::routine;
+pub(crate) use general::{aside, leaves_vectors_alone, routines_leave_vectors_alone};
 pub(crate) use island::Pattern;
 pub(crate) use kernel::{EFFECTIVE_USER, RESTORER, SIGNAL_WAITS, mmap, pread, pwrite};
 pub use registers::Registers;
 pub(crate) use registers::{Saved, vectors_can_be_saved};
-pub(super) use returns::{POINT, POINT_OFFSET};
+pub(super) use returns::{PARTS, POINT, POINT_OFFSET};
 pub(crate) use seen::{LAYOUT, debug_descriptor, debug_register, stack_of_link_stub, stack_within};
 pub(crate) use stub::{
     AFTER_PROBE, JUMP_STUB_LEN, LINK_STUB_LEN, jump_stub, link_of_stub, link_stub, site_of_stub,

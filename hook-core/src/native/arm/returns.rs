@@ -11,7 +11,7 @@
 
 use core::{ffi::c_void, sync::atomic::Ordering::Relaxed};
 
-use crate::native::points::{PAGE, RETURN_POINTS, point_at, return_word};
+use crate::native::points::{PAGE, PART, RETURN_POINTS, point_at, return_word};
 
 use super::save::{call, load_vectors, routine, save_vectors};
 
@@ -102,6 +102,8 @@ return_routine!("grapnel_hook_returned_all", all);
 
 /// The size of a place for a point, and of its word.
 pub(in crate::native) const POINT: usize = 8;
+/// For each of the routines behind points.
+pub(in crate::native) const PARTS: usize = 2;
 /// How far into its place a point is.
 pub(in crate::native) const POINT_OFFSET: usize = 0;
 
@@ -141,7 +143,7 @@ macro_rules! return_points {
             ".popsection",
             pass = sym pass_point,
             bytes = const RETURN_POINTS * POINT,
-            pages = const RETURN_POINTS / 2 * POINT / PAGE,
+            pages = const PART * POINT / PAGE,
             points = const PAGE / POINT - 1,
         );
     };

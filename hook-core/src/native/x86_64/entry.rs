@@ -7,14 +7,15 @@
 //! The routines keep every register but those that the listener changes.
 
 use super::{
-    registers::Saved,
+    general::Own,
+    registers::{NOT_SAVED, Saved},
     save::*,
     stub::{RETURN, WATCHED},
     vectors::{load_all, save_all, with_all_vectors},
 };
 use crate::{
     listen,
-    native::{LinkKind, StubKind},
+    native::{LinkKind, StubKind, Vectors},
 };
 
 // What is said to unwinders about the return address of a probe, as a DWARF expression: it is the site literal of the
@@ -77,6 +78,14 @@ with_all_vectors!(entry_routine!(
     "grapnel_hook_entered_all", all, "", "mov rdi, rbp\ncall {entered}", "";
     entered = sym listen::entered,
 ));
+entry_routine!(
+    "grapnel_hook_entered_none", none, "", tell!("{entering}"), "";
+    not_saved = const NOT_SAVED, entering = sym listen::entering, data = const LINK_DATA, errno = sym listen::ERRNO,
+);
+watching_routine!(
+    "grapnel_hook_watched_none", none, concat!(tell!("{entering}"), "mov rdi, rbp\nmov rsi, rbx\ncall {watch}");
+    not_saved = const NOT_SAVED, entering = sym listen::entering, data = const LINK_DATA, errno = sym listen::ERRNO, watch = sym listen::watch,
+);
 with_all_vectors!(watching_routine!(
     "grapnel_hook_watched_all", all, "mov rdi, rbp\ncall {entered}";
     entered = sym listen::entered,
@@ -85,7 +94,7 @@ with_all_vectors!(watching_routine!(
 // In the middle of a function: the stub has passed the red zone. The flags are kept. What lies above is the frame of the
 // probed function, as an interrupted one: its address is that of an instruction that has yet to run.
 macro_rules! probe_routine {
-    ($name:literal, $vectors:ident; $($operands:tt)*) => {
+    ($name:literal, $vectors:ident, $tell:expr; $($operands:tt)*) => {
         routine!(
             $name,
             ".cfi_signal_frame",
@@ -102,8 +111,7 @@ macro_rules! probe_routine {
             "cld",
             "lea rax, [rbp + 440]",
             "mov [rbp + 160], rax",
-            "mov rdi, rbp",
-            "call {probed}",
+            $tell,
             load!($vectors),
             "lea rsp, [rsp + 256]",
             ".cfi_def_cfa_offset 184",
@@ -112,18 +120,30 @@ macro_rules! probe_routine {
             "lea rsp, [rsp + 40]",
             ".cfi_def_cfa_offset 136",
             "ret";
-            probed = sym listen::probed,
             $($operands)*
         );
     };
 }
 
-probe_routine!("grapnel_hook_probed", none;);
-with_all_vectors!(probe_routine!("grapnel_hook_probed_all", all;));
+probe_routine!(
+    "grapnel_hook_probed", none, tell!("{probing}");
+    not_saved = const NOT_SAVED, probing = sym listen::probing, data = const LINK_DATA, errno = sym listen::ERRNO,
+);
+with_all_vectors!(probe_routine!(
+    "grapnel_hook_probed_all", all, "mov rdi, rbp\ncall {probed}";
+    probed = sym listen::probed,
+));
+
+/// What the routines that save no vectors call; another is [`super::returns::RETURNING`].
+pub(super) const OWN: [Own; 3] =
+    [Own(listen::entering as *const ()), Own(listen::watch as *const ()), Own(listen::probing as *const ())];
+
 unsafe extern "C" {
     fn grapnel_hook_entered();
+    fn grapnel_hook_entered_none();
     fn grapnel_hook_entered_all();
     fn grapnel_hook_watched();
+    fn grapnel_hook_watched_none();
     fn grapnel_hook_watched_all();
     fn grapnel_hook_probed();
     fn grapnel_hook_probed_all();
@@ -131,13 +151,15 @@ unsafe extern "C" {
 
 /// The routine that a link stub calls.
 pub(crate) fn routine(kind: LinkKind) -> u64 {
-    let routine: unsafe extern "C" fn() = match (kind.stub, kind.returns, kind.all_vectors) {
-        (StubKind::Entry, false, false) => grapnel_hook_entered,
-        (StubKind::Entry, false, true) => grapnel_hook_entered_all,
-        (StubKind::Entry, true, false) => grapnel_hook_watched,
-        (StubKind::Entry, true, true) => grapnel_hook_watched_all,
-        (StubKind::Inside, _, false) => grapnel_hook_probed,
-        (StubKind::Inside, _, true) => grapnel_hook_probed_all,
+    let routine: unsafe extern "C" fn() = match (kind.stub, kind.returns, kind.vectors) {
+        (StubKind::Entry, false, Vectors::Low) => grapnel_hook_entered,
+        (StubKind::Entry, false, Vectors::None) => grapnel_hook_entered_none,
+        (StubKind::Entry, false, Vectors::All) => grapnel_hook_entered_all,
+        (StubKind::Entry, true, Vectors::Low) => grapnel_hook_watched,
+        (StubKind::Entry, true, Vectors::None) => grapnel_hook_watched_none,
+        (StubKind::Entry, true, Vectors::All) => grapnel_hook_watched_all,
+        (StubKind::Inside, _, Vectors::None) => grapnel_hook_probed,
+        (StubKind::Inside, _, Vectors::Low | Vectors::All) => grapnel_hook_probed_all,
     };
     routine as usize as u64
 }

@@ -6,6 +6,8 @@
 
 use core::ops::Range;
 
+use super::general::Own;
+
 /// Makes this core drop what it has decoded of code that has changed (Intel SDM volume 3, 9.1.3: a serialising
 /// instruction).
 pub(crate) fn synchronise_this_core() {
@@ -98,4 +100,71 @@ unsafe extern "C" {
     /// Run by the kernel's signal frame alone.
     #[link_name = "grapnel_hook_signal_return"]
     pub(crate) fn signal_return();
+}
+
+// Calls a function of three arguments, the fourth here, with the low halves of the vector registers kept.
+core::arch::global_asm!(
+    ".pushsection .text.grapnel_hook_aside, \"ax\", @progbits",
+    ".p2align 4",
+    ".globl grapnel_hook_aside",
+    ".hidden grapnel_hook_aside",
+    ".type grapnel_hook_aside, @function",
+    "grapnel_hook_aside:",
+    ".cfi_startproc",
+    "sub rsp, 264",
+    ".cfi_def_cfa_offset 272",
+    ".irp i,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15",
+    "movaps [rsp + 16 * \\i], xmm\\i",
+    ".endr",
+    "call rcx",
+    ".irp i,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15",
+    "movaps xmm\\i, [rsp + 16 * \\i]",
+    ".endr",
+    "add rsp, 264",
+    ".cfi_def_cfa_offset 8",
+    "ret",
+    ".cfi_endproc",
+    ".size grapnel_hook_aside, . - grapnel_hook_aside",
+    ".popsection",
+);
+
+unsafe extern "C" {
+    fn grapnel_hook_aside();
+}
+
+type Aside = unsafe extern "C" fn(usize, usize, usize) -> usize;
+
+/// The routine.
+pub(super) const ASIDE: Own = Own(grapnel_hook_aside as *const ());
+
+/// Where a routine has saved no vector registers, what is rare may use them all the same: calls a function with their low
+/// halves kept.
+///
+/// # Safety
+/// As for the function.
+#[inline(always)]
+pub(crate) unsafe fn aside(function: Aside, [a, b, c]: [usize; 3]) -> usize {
+    let answer;
+    // SAFETY: the caller's promise; the routine keeps the C ABI. By name, since a compiler's call may go by a word of memory,
+    // and such a call leads anywhere for who looks at the code.
+    unsafe {
+        core::arch::asm!(
+            "call {}",
+            sym grapnel_hook_aside,
+            in("rdi") a,
+            in("rsi") b,
+            in("rdx") c,
+            in("rcx") function,
+            lateout("rax") answer,
+            clobber_abi("sysv64"),
+        );
+    }
+    answer
+}
+
+/// What code contains that looks at saved vector registers, so that nobody takes it for code that leaves them alone.
+#[inline(always)]
+pub(super) fn mark_vectors() {
+    // SAFETY: it changes nothing.
+    unsafe { core::arch::asm!("movaps xmm0, xmm0", options(nomem, nostack, preserves_flags)) };
 }

@@ -5,6 +5,7 @@
 
 use core::ops::Range;
 
+use super::general::Own;
 use crate::sys;
 
 pub(crate) fn synchronise_this_core() {}
@@ -32,3 +33,17 @@ pub(crate) fn rewrite_range() -> Range<usize> {
 }
 
 pub(crate) extern "C" fn signal_return() {}
+
+pub(super) const ASIDE: Own = Own(core::ptr::null());
+
+/// # Safety
+/// As for the function.
+pub(crate) unsafe fn aside(
+    function: unsafe extern "C" fn(usize, usize, usize) -> usize,
+    [a, b, c]: [usize; 3],
+) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe { function(a, b, c) }
+}
+
+pub(super) fn mark_vectors() {}

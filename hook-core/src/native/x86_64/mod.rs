@@ -4,6 +4,7 @@
 //! Nothing here is unsafe but a question to the kernel. What is assembly is in the modules.
 
 mod entry;
+mod general;
 mod island;
 mod kernel;
 #[cfg_attr(miri, path = "machine_of_miri.rs")]
@@ -23,12 +24,15 @@ use grapnel_relocator::{CodeAddr, Isa, redirect};
 use super::Pad;
 use crate::{rebind::RelocatedValue, sys};
 pub(crate) use entry::routine;
+pub(crate) use general::{leaves_vectors_alone, routines_leave_vectors_alone};
 pub(crate) use island::Pattern;
 pub(crate) use kernel::{EFFECTIVE_USER, RESTORER, SIGNAL_WAITS, mmap, pread, pwrite};
-pub(crate) use machine::{rewrite, rewrite_range, signal_return, synchronise_this_core, thread_pointer};
+pub(crate) use machine::{
+    aside, rewrite, rewrite_range, signal_return, synchronise_this_core, thread_pointer,
+};
 pub use registers::Registers;
 pub(crate) use registers::Saved;
-pub(super) use returns::{POINT, POINT_OFFSET};
+pub(super) use returns::{PARTS, POINT, POINT_OFFSET};
 pub(crate) use seen::{LAYOUT, debug_descriptor, debug_register, stack_of_link_stub, stack_within};
 pub(crate) use stub::{
     AFTER_PROBE, JUMP_STUB_LEN, LINK_STUB_LEN, jump_stub, link_of_stub, link_stub, site_of_stub,

@@ -6,7 +6,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::Release};
 
-use super::{returns::CALL_LEN, vectors::VectorArea};
+use super::{machine::mark_vectors, returns::CALL_LEN, vectors::VectorArea};
 
 /// The general registers of a call or of a probed place.
 #[repr(C)]
@@ -43,7 +43,7 @@ pub(crate) struct Saved {
     /// The vector registers that pass arguments, and of those the first two at the return. Not used if `vectors` is.
     xmm: [[u64; 2]; 8],
     pub(crate) general: Registers,
-    /// All vector state, if that was asked for.
+    /// All vector state, null if only `xmm` is saved, or [`NOT_SAVED`].
     vectors: *mut VectorArea,
     /// So that all lies at a multiple of 16 where the stack pointer does as the ABI wants it: moves that cross lines cost
     /// more than the listener's call.
@@ -60,6 +60,9 @@ pub(crate) struct Saved {
 }
 
 const _: () = assert!(core::mem::offset_of!(Saved, return_address) == 312);
+
+/// Where no vector register is saved.
+pub(super) const NOT_SAVED: usize = 1;
 
 /// The registers of the first six integer arguments, in order.
 const ARGUMENTS: usize = 6;
@@ -138,19 +141,23 @@ impl Saved {
 
     /// The low half of a vector register, if it was saved.
     pub(crate) fn vector(&self, index: usize) -> Option<[u64; 2]> {
-        // SAFETY: the area is this stub's for as long as the listener runs.
-        match unsafe { self.vectors.as_ref() } {
-            Some(area) => area.low(index),
-            None => self.xmm.get(index).copied(),
+        mark_vectors();
+        match self.vectors.addr() {
+            0 => self.xmm.get(index).copied(),
+            NOT_SAVED => None,
+            // SAFETY: the area is this stub's for as long as the listener runs.
+            _ => unsafe { &*self.vectors }.low(index),
         }
     }
 
     /// Changes the low half of a vector register. `false` if it wasn't saved.
     pub(crate) fn set_vector(&mut self, index: usize, value: [u64; 2]) -> bool {
-        // SAFETY: as in `vector`.
-        match unsafe { self.vectors.as_mut() } {
-            Some(area) => area.set_low(index, value),
-            None => self.xmm.get_mut(index).map(|slot| *slot = value).is_some(),
+        mark_vectors();
+        match self.vectors.addr() {
+            0 => self.xmm.get_mut(index).map(|slot| *slot = value).is_some(),
+            NOT_SAVED => false,
+            // SAFETY: as in `vector`.
+            _ => unsafe { &mut *self.vectors }.set_low(index, value),
         }
     }
 }

@@ -6,11 +6,12 @@
 
 use crate::{
     listen::{self, Telling},
-    native::points::{PAGE, RETURN_POINTS},
+    native::points::{PAGE, PART, RETURN_POINTS},
 };
 
 use super::{
-    registers::Saved,
+    general::Own,
+    registers::{NOT_SAVED, Saved},
     save::*,
     vectors::{load_all, save_all, with_all_vectors},
 };
@@ -20,6 +21,8 @@ use super::{
 /// function returns, and below that the caller, when the routine behind the point does. A return that isn't foreseen costs
 /// more than all that.
 pub(in crate::native) const POINT: usize = 16;
+/// For each of the routines behind points.
+pub(in crate::native) const PARTS: usize = 3;
 pub(super) const CALL_LEN: u64 = 5;
 /// How far into its place a point is.
 pub(in crate::native) const POINT_OFFSET: usize = CALL_LEN as usize;
@@ -81,10 +84,17 @@ return_routine!(
     "grapnel_hook_returned", low, tell!("{returning}");
     returning = sym returning, data = const LINK_DATA, errno = sym listen::ERRNO,
 );
+return_routine!(
+    "grapnel_hook_returned_none", none, tell!("{returning}");
+    not_saved = const NOT_SAVED, returning = sym returning, data = const LINK_DATA, errno = sym listen::ERRNO,
+);
 with_all_vectors!(return_routine!(
     "grapnel_hook_returned_all", all, "mov rdi, rbp\ncall {returned}";
     returned = sym returned,
 ));
+
+/// What the routine calls that saves no vectors.
+pub(super) const RETURNING: Own = Own(returning as *const ());
 
 /// A function has returned: the slot gets the real return address. A signal's backtrace that comes before finds the point's
 /// address there, and goes on through the point's own entry. Says which listener to tell.
@@ -144,7 +154,7 @@ pub(super) fn go_in_routine() -> u64 {
     grapnel_hook_go_in as *const () as usize as u64
 }
 
-// The points: one half for each of the routines.
+// The points: one part for each of the routines.
 macro_rules! return_points {
     ($($routine:literal),*) => {
         core::arch::global_asm!(
@@ -186,10 +196,10 @@ macro_rules! return_points {
             ".size grapnel_hook_return_points, . - grapnel_hook_return_points",
             ".popsection",
             bytes = const RETURN_POINTS * POINT,
-            pages = const RETURN_POINTS / 2 * POINT / PAGE,
+            pages = const PART * POINT / PAGE,
             points = const PAGE / POINT - 1,
         );
     };
 }
 
-return_points!("grapnel_hook_returned", "grapnel_hook_returned_all");
+return_points!("grapnel_hook_returned", "grapnel_hook_returned_all", "grapnel_hook_returned_none");

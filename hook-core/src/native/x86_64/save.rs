@@ -60,7 +60,7 @@ macro_rules! save {
             begin_saved!(),
             save_general!(),
             "
-        mov qword ptr [rbp + 272], 0
+        mov qword ptr [rbp + 272], {not_saved}
         and rsp, -16
         "
         )

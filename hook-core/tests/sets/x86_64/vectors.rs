@@ -1,10 +1,14 @@
 //! Vector registers: what listeners see of them, and what is kept.
 
-use std::ffi::c_void;
+use std::{
+    ffi::c_void,
+    hint::black_box,
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
+};
 
 use grapnel_hook::{
-    HookSet, Listener,
-    listen::{Entry, Exit},
+    HookSet, Listener, Probe,
+    listen::{Entry, Exit, Hit},
 };
 
 use crate::{attach, remove};
@@ -13,6 +17,7 @@ const NOTHING: *mut c_void = std::ptr::null_mut();
 
 pub(crate) fn run() {
     all_low_halves_are_kept();
+    where_nothing_is_saved_nothing_changes();
     wide_vectors_are_kept_on_request();
 }
 
@@ -84,6 +89,51 @@ fn all_low_halves_are_kept() {
         assert_eq!(seen, expected);
         remove(&mut set, attached).unwrap();
     }
+}
+
+/// Functions that count have no vectors saved for them, whatever else happens on the way: here all return points are taken at
+/// some depth.
+fn where_nothing_is_saved_nothing_changes() {
+    const DEPTH: usize = 5000;
+    static COUNTED: AtomicUsize = AtomicUsize::new(0);
+    unsafe extern "C" fn enter(_: &mut Entry, _: *mut c_void) {
+        COUNTED.fetch_add(1, Relaxed);
+    }
+    unsafe extern "C" fn leave(_: &mut Exit, _: *mut c_void) {
+        COUNTED.fetch_add(1, Relaxed);
+    }
+    unsafe extern "C" fn hit(_: &mut Hit, _: *mut c_void) {
+        COUNTED.fetch_add(1, Relaxed);
+    }
+    fn check() {
+        let values = std::array::from_fn(|i| [i as u64 + 1, i as u64 + 1000]);
+        let mut seen = [[0; 2]; 16];
+        // SAFETY: the function keeps all registers.
+        unsafe { with_vectors(plain_return as *const (), &values, &mut seen) };
+        assert_eq!(seen, values);
+    }
+    extern "C" fn deep(left: usize) -> usize {
+        check();
+        if left == 0 { 0 } else { black_box(deep as extern "C" fn(usize) -> usize)(left - 1) + 1 }
+    }
+    let mut set = HookSet::new();
+    let listener = Listener::new(NOTHING).on_enter(enter).on_leave(leave);
+    let here = attach(&mut set, |batch| batch.listen(plain_return as *const (), listener)).unwrap();
+    let deeper = attach(&mut set, |batch| batch.listen(deep as *const (), listener)).unwrap();
+    COUNTED.store(0, Relaxed);
+    let thread = std::thread::Builder::new().stack_size(64 << 20).spawn(|| deep(DEPTH)).unwrap();
+    assert_eq!(thread.join().unwrap(), DEPTH);
+    let counted = COUNTED.load(Relaxed);
+    assert!(counted > 2 * DEPTH && counted < 4 * DEPTH, "some returns had no place: {counted}");
+    for attached in [here, deeper] {
+        remove(&mut set, attached).unwrap();
+    }
+    let probed =
+        attach(&mut set, |batch| batch.probe(plain_return as *const (), Probe::new(hit, NOTHING))).unwrap();
+    COUNTED.store(0, Relaxed);
+    check();
+    assert_eq!(COUNTED.load(Relaxed), 1);
+    remove(&mut set, probed).unwrap();
 }
 
 fn wide_vectors_are_kept_on_request() {
