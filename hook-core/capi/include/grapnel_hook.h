@@ -75,7 +75,8 @@ typedef unsigned int grapnel_liveness;
  *
  * It may run in any thread, also in several at once, must not throw, and keeps errno and the registers without doing
  * anything for it. Where it is told of a call that this library makes while it changes hooks, of malloc for instance, it
- * can't change any: that is answered with an error.
+ * can't change any: that is answered with an error. It must not be hooked itself: where its code is seen to use general
+ * registers only, no others are saved for it.
  */
 typedef void (*grapnel_listener)(grapnel_call *call, void *data);
 
@@ -240,7 +241,7 @@ typedef unsigned int grapnel_wait_state;
 #define GRAPNEL_VECTORS 2
 
 /**
- * Probes: the listener and what it calls use general registers only. Several times as fast.
+ * Probes: the listener and what it calls use general registers only. Several times as fast, unless that is seen already.
  */
 #define GRAPNEL_GENERAL_ONLY 4
 

@@ -174,7 +174,7 @@ fn wide_vectors_are_kept_on_request() {
     }
     #[target_feature(enable = "avx2")]
     unsafe fn call() -> [u64; 4] {
-        let f: unsafe extern "C" fn(__m256i) -> __m256i = std::hint::black_box(add_ten);
+        let f: unsafe extern "C" fn(__m256i) -> __m256i = black_box(add_ten);
         let mut out = [0u64; 4];
         let x = [1u64, 2, 3, 4];
         // SAFETY: the arrays are as long as a vector.
