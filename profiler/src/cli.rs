@@ -79,6 +79,7 @@ Exit status:
 const LEAKS_EXAMPLES: &str = "Examples:
   grapnel run --leaks -o t.grapnel -- ./server && grapnel leaks t.grapnel
   grapnel leaks --reachable --top 3 t.grapnel       # what holds what is left
+  grapnel leaks $(pidof server)                     # while it runs and is recorded
   grapnel run --leaks --interior known --tags 0x7 -o t.grapnel -- ./interpreter
   grapnel leaks --format json t.grapnel | jq .totals
   grapnel check --fail-on leaks t.grapnel           # lost blocks, by the exit status
@@ -211,10 +212,10 @@ pub(crate) enum Command {
     /// Make a trace of another profiler's file: heaptrack's
     #[command(after_help = IMPORT_EXAMPLES)]
     Import(ImportArgs),
-    /// Say which blocks a program had lost at its end, and what held the others
+    /// Say which blocks a program has lost, now or at its end, and what holds the others
     ///
-    /// Of a trace that `grapnel run --leaks` wrote. Directly lost is what nothing leads to, indirectly what only lost
-    /// blocks lead to.
+    /// Of a process that is recorded, which stands still while its memory is copied, or of a trace in which leaks were looked
+    /// for. Directly lost is what nothing leads to, indirectly what only lost blocks lead to.
     #[command(after_help = LEAKS_EXAMPLES)]
     Leaks(LeaksArgs),
     /// Ask for figures by function, module, thread, size, lifetime or time, with filters

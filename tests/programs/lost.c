@@ -140,6 +140,10 @@ int main(int argc, char **argv) {
     wipe();
     printf("done\n");
     fflush(stdout);
+    /* Looked at meanwhile. */
+    if (!strcmp(end, "wait"))
+        while (getchar() != EOF)
+            ;
     if (!strcmp(end, "exit"))
         exit(3);
     if (!strcmp(end, "quick"))

@@ -6,6 +6,7 @@
 
 pub mod browser;
 pub mod going;
+pub mod leaks;
 pub mod programs;
 pub mod report;
 pub mod run;

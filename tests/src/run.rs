@@ -336,3 +336,15 @@ pub fn kill(signal: Signal, pid: u32) {
         }
     }
 }
+
+/// The page of a trace, in a directory.
+///
+/// # Panics
+/// If it can't be made.
+pub fn page(dir: &Path, trace: &Path) -> PathBuf {
+    let path = dir.join("report.html");
+    let outcome = grapnel([&"report".as_ref(), &"--html".as_ref(), &path.as_os_str(), &trace.as_os_str()]);
+    assert!(outcome.status.success(), "{}", outcome.err());
+    assert_eq!(outcome.out(), "");
+    path
+}

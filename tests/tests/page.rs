@@ -3,9 +3,9 @@
 use grapnel_tests::browser::{Browser, keys};
 use grapnel_tests::programs;
 use grapnel_tests::report::Report;
-use grapnel_tests::run::{Case, Recorded, grapnel, temporary_dir};
+use grapnel_tests::run::{Case, Recorded, grapnel, page, temporary_dir};
 use serde_json::json;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Two lists, one after the other: the first is larger, and is gone when the second is made. The work between shows the
 /// time, and the end leaves nothing of either.
@@ -25,15 +25,6 @@ fn phases() -> Recorded {
 
 fn leaks() -> Recorded {
     Case::ours("leaks").arg(programs::library("leak_library")).recorded()
-}
-
-/// The page of a trace.
-fn page(dir: &Path, trace: &Path) -> PathBuf {
-    let path = dir.join("report.html");
-    let outcome = grapnel([&"report".as_ref(), &"--html".as_ref(), &path.as_os_str(), &trace.as_os_str()]);
-    assert!(outcome.status.success(), "{}", outcome.err());
-    assert_eq!(outcome.out(), "");
-    path
 }
 
 /// The value of a fact in the page's head, to the byte.

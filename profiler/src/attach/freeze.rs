@@ -195,6 +195,15 @@ pub(crate) fn begin_anew(tracee: &Tracee, registers: &mut Registers) -> bool {
     cut_short
 }
 
+/// The same for a thread that another part of grapnel has stopped, and is about to let go.
+pub(crate) fn begin_call_anew(thread: u32) {
+    let tracee = Tracee::born(thread.cast_signed());
+    let Ok(mut registers) = tracee.registers() else { return };
+    if begin_anew(&tracee, &mut registers) {
+        let _ = tracee.set_registers(&registers);
+    }
+}
+
 /// Whether a signal waits that the thread has a handler for and doesn't block.
 fn has_signal(tid: i32) -> bool {
     let status = fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();

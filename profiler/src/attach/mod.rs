@@ -27,6 +27,7 @@ mod x86_64;
 use x86_64 as native;
 
 pub(crate) use detach::{DetachArgs, detach};
+pub(crate) use freeze::begin_call_anew;
 
 use crate::control::Server;
 use crate::opened::say;
@@ -218,6 +219,8 @@ fn record(
         };
         let owned = owned.recv().unwrap_or_else(|_| Err(io::Error::other("the drain did not start")));
         let begun = owned.map_err(system("the drain can't be started"));
+        // The drain stops no thread of the process before.
+        let turn = orders.turn.lock();
         let begun =
             begun.and_then(|()| begin(target, &mut entered, session, freezer).map_err(AttachError::from));
         let stood = match begun {
@@ -228,6 +231,7 @@ fn record(
                 return Err(error);
             }
         };
+        drop(turn);
         let since = Instant::now();
         let memory = entered.finish();
         if !args.quiet {
@@ -238,6 +242,7 @@ fn record(
             (!args.quiet).then(|| std::thread::Builder::new().spawn_scoped(scope, show)).and_then(Result::ok);
         let deadline = args.time.map(|time| since + time);
         let end = wait(process, session, &memory, freezer, deadline, signals);
+        let turn = orders.turn.lock();
         let left = detach::end_of(end, target.pid, session, freezer, &memory, args.quiet);
         if let End::Exit(exit) = end
             && let Ok(mut program_exit) = orders.program_exit.lock()
@@ -245,6 +250,7 @@ fn record(
             *program_exit = Some((exit, 0));
         }
         over();
+        drop(turn);
         if let Some(line) = line {
             line.thread().unpark();
         }

@@ -6,8 +6,8 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// How long a recording may take to answer.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a recording may say nothing, besides what the answer takes.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -56,6 +56,8 @@ impl Client {
     /// # Errors
     /// When there is none, or it is a refusal.
     pub(crate) fn ask(&mut self, request: &Request) -> Result<Answer, ControlError> {
+        let patience = PATIENCE + request.patience();
+        self.stream.get_ref().set_read_timeout(Some(patience)).map_err(ControlError::Silent)?;
         let mut line = serde_json::to_vec(request).map_err(|error| ControlError::Silent(error.into()))?;
         line.push(b'\n');
         self.stream.get_mut().write_all(&line).map_err(ControlError::Silent)?;
@@ -72,13 +74,18 @@ impl Client {
     }
 
     /// The bytes that follow an answer.
-    pub(super) fn bytes(&mut self, len: u64, out: &mut dyn Write) -> io::Result<()> {
+    pub(crate) fn bytes(&mut self, len: u64, out: &mut dyn Write) -> io::Result<()> {
         match io::copy(&mut (&mut self.stream).take(len), out)? {
             copied if copied == len => Ok(()),
             _ => {
                 Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the recording ended before all was copied"))
             }
         }
+    }
+
+    /// The same, to be read.
+    pub(crate) fn into_read(self, len: u64) -> impl Read + Send {
+        self.stream.take(len)
     }
 
     fn status(&mut self) -> Result<Status, ControlError> {

@@ -5,12 +5,9 @@ use super::snapshot::SnapshotSource;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::time::Duration;
 
 /// Requests that may wait at once.
 const MOST: usize = 64;
-/// How long the drain may take to come to one.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What the drain gives.
 #[derive(Debug)]
@@ -82,7 +79,8 @@ impl Desk {
     /// # Errors
     /// When there is no drain, or it does not answer.
     pub(crate) fn ask(&self, request: Request) -> Result<Reply, Refusal> {
-        self.leave(request)?.recv_timeout(PATIENCE).map_err(|error| match error {
+        let patience = request.patience();
+        self.leave(request)?.recv_timeout(patience).map_err(|error| match error {
             RecvTimeoutError::Timeout => Refusal::Busy,
             RecvTimeoutError::Disconnected => Refusal::Over,
         })?

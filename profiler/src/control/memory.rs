@@ -72,6 +72,12 @@ fn field(text: &str, name: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
+/// Bytes that the machine has left, swap space not counted, as its kernel estimates.
+pub(crate) fn available_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    field(&text, "MemAvailable")?.checked_mul(1024)
+}
+
 fn is_machine_short(text: &str) -> bool {
     let number = |name| field(text, name);
     match (number("MemTotal"), number("MemAvailable"), number("SwapFree")) {

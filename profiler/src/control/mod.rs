@@ -16,11 +16,13 @@ mod server;
 mod snapshot;
 mod watch;
 
+pub(crate) use client::{Client, ControlError, recording_of};
 pub(crate) use commands::{ListArgs, MarkArgs, PidArgs, SnapshotArgs, StatusArgs};
 pub(crate) use commands::{list, mark, pause, resume, snapshot, status};
-pub(crate) use desk::{Desk, Reply};
+pub(crate) use desk::{Desk, Order, Reply};
 pub(crate) use dumps::Dumps;
-pub(crate) use protocol::{Figures, ProcessStatus, Refusal, Request, Status};
+pub(crate) use memory::available_memory;
+pub(crate) use protocol::{Answer, Figures, ProcessStatus, Refusal, Request, Status};
 pub(crate) use server::Server;
-pub(crate) use snapshot::SnapshotSource;
+pub(crate) use snapshot::{SnapshotSource, to_file};
 pub(crate) use watch::{Triggers, dump_all, watch};

@@ -1,6 +1,8 @@
 //! What clients and a recording say to each other: a line of JSON each, a request and then its answer.
 
+use crate::leaks::Wanted;
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 /// The longest line of a request.
 pub(crate) const MAX_REQUEST: usize = 4096;
@@ -35,6 +37,24 @@ pub(crate) enum Request {
         /// The process.
         pid: u32,
     },
+    /// The trace up to now, with what a look for leaks found in the process's memory.
+    Leaks {
+        /// The process.
+        pid: u32,
+        /// What is looked for.
+        wanted: Wanted,
+    },
+}
+
+impl Request {
+    /// How long the answer may take.
+    pub(super) fn patience(&self) -> Duration {
+        match self {
+            // The whole trace is read back.
+            Self::Leaks { .. } => Duration::from_secs(3600),
+            _ => Duration::from_secs(10),
+        }
+    }
 }
 
 /// How a recording stands.
@@ -135,6 +155,12 @@ pub(crate) enum Refusal {
     /// It is too long.
     #[error("a request has at most {MAX_REQUEST} bytes")]
     TooLong,
+    /// The process can't be looked through.
+    #[error("no leaks were looked for: {0}")]
+    NoLook(String),
+    /// It is gone.
+    #[error("the process ended meanwhile")]
+    Ended,
     /// The drain doesn't come to it.
     #[error("the recording is busy; ask again")]
     Busy,

@@ -56,7 +56,7 @@ pub(super) fn free_path(directory: &Path, trace: &Path) -> PathBuf {
 }
 
 /// Writes a snapshot's file: whole or not at all, and for nobody but its owner.
-pub(super) fn to_file(
+pub(crate) fn to_file(
     path: &Path,
     write: impl FnMut(&mut dyn Write) -> io::Result<()>,
 ) -> Result<(), ControlError> {

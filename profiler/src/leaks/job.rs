@@ -1,18 +1,25 @@
-//! A scan of a process that stands still, done by a thread of its own: the drain has others to see to.
+//! A look through a process's memory, done by a thread of its own: the drain has others to see to.
+//!
+//! A process that is about to end stands still until it is over. One that goes on stands still for as long as its memory is
+//! copied, and what is looked through is the copy. For that the thread goes through [`Stage`]s, and says at which it is.
 
-use super::maps;
+use super::copy::{CopyError, MemoryCopy, Room};
+use super::maps::{self, Map};
 use super::memory::ProcessMemory;
 use super::names::Names;
 use super::roots::{Include, roots};
 use super::stop::Thread;
 use grapnel_analysis::leaks::recorded::RecordedError;
-use grapnel_analysis::leaks::{Policy, paths, recorded, scan};
+use grapnel_analysis::leaks::{Memory, Policy, paths, recorded, scan};
 use grapnel_analysis::symbols::{FileStore, SearchPath, Symbols};
 use grapnel_trace::LeakScan;
 use grapnel_trace::leaks::doubts;
 use grapnel_trace::reader::Reader;
 use std::fs::File;
 use std::io::{self, BufReader, Read};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 /// Why a process could not be looked through.
@@ -28,6 +35,9 @@ pub(crate) enum JobError {
     /// The process's memory can't be read.
     #[error("the process's memory can't be read: {0}")]
     Memory(#[from] io::Error),
+    /// It can't be copied.
+    #[error(transparent)]
+    Copy(#[from] CopyError),
     /// A fault of our own.
     #[error("a fault in grapnel itself")]
     Fault,
@@ -52,31 +62,88 @@ pub(crate) struct Job {
     pub(crate) doubts: u32,
 }
 
-/// A scan that goes on.
+/// How far a look has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub(crate) enum Stage {
+    /// Room is made for a copy.
+    Preparing,
+    /// The process is to be stopped, and [`Running::go`] called.
+    Prepared,
+    /// The process has to stand still.
+    Reading,
+    /// It need not any more.
+    Read,
+}
+
+impl Stage {
+    const ALL: [Self; 4] = [Self::Preparing, Self::Prepared, Self::Reading, Self::Read];
+}
+
+/// A look that goes on.
 #[derive(Debug)]
-pub(crate) struct Running(JoinHandle<Result<LeakScan, JobError>>);
+pub(crate) struct Running {
+    thread: JoinHandle<Result<LeakScan, JobError>>,
+    stage: Arc<AtomicU8>,
+    go: Option<SyncSender<Job>>,
+}
+
+fn start(
+    stage: Stage,
+    go: Option<SyncSender<Job>>,
+    work: impl FnOnce(&AtomicU8) -> Result<LeakScan, JobError> + Send + 'static,
+) -> io::Result<Running> {
+    let stage = Arc::new(AtomicU8::new(stage as u8));
+    let told = Arc::clone(&stage);
+    let thread = std::thread::Builder::new().name("leaks".into()).spawn(move || work(&told))?;
+    Ok(Running { thread, stage, go })
+}
+
+/// Begins to look at a process that goes on.
+///
+/// # Errors
+/// When there can be no thread for it.
+pub(crate) fn prepare(pid: u32) -> io::Result<Running> {
+    let (send, received) = sync_channel(1);
+    start(Stage::Preparing, Some(send), move |stage| look_at_copy(pid, &received, stage))
+}
+
+fn look_at_copy(pid: u32, jobs: &Receiver<Job>, stage: &AtomicU8) -> Result<LeakScan, JobError> {
+    let at = |to: Stage| stage.store(to as u8, Ordering::Release);
+    let room = Room::of(pid)?;
+    at(Stage::Prepared);
+    // Nobody wants it any more.
+    let job = jobs.recv().map_err(|_| JobError::Fault)?;
+    let copied = MemoryCopy::take(pid, room);
+    at(Stage::Read);
+    let mut copy = copied?;
+    let maps = std::mem::take(&mut copy.maps);
+    job.look(&maps, &mut copy)
+}
 
 impl Job {
-    /// Begins.
+    /// Begins to look at a process that stands still until it is over.
     ///
     /// # Errors
     /// When there can be no thread for it.
     pub(crate) fn start(self) -> io::Result<Running> {
-        Ok(Running(std::thread::Builder::new().name("leaks".into()).spawn(|| self.run())?))
+        start(Stage::Reading, None, move |_| {
+            let maps = maps::read(self.pid)?;
+            let mut memory = ProcessMemory::open(self.pid)?;
+            self.look(&maps, &mut memory)
+        })
     }
 
-    fn run(self) -> Result<LeakScan, JobError> {
+    fn look(self, maps: &[Map], memory: &mut impl Memory) -> Result<LeakScan, JobError> {
         let Self { pid, policy, include, .. } = self;
         let reader = Reader::new(BufReader::with_capacity(1 << 18, self.trace.take(self.len)))?;
         let recorded = recorded(reader)?;
         let include = Include { before: include.before || recorded.paused, ..include };
-        let maps = maps::read(pid)?;
-        let mut memory = ProcessMemory::open(pid)?;
-        let roots = roots(&recorded, &maps, &self.threads, include, &mut memory);
+        let roots = roots(&recorded, maps, &self.threads, include, memory);
         let store = FileStore::new();
         let symbols = Symbols::new(&store, SearchPath::default());
         let mut names = Names::new(&recorded, symbols, pid);
-        let found = scan(&recorded.blocks, &roots, policy, &mut memory, &mut names);
+        let found = scan(&recorded.blocks, &roots, policy, memory, &mut names);
         let (paths, is_cut) = paths::paths(&recorded.blocks, &found, |stack| {
             recorded.stacks.node(stack).map_or(0, |node| node.pc)
         });
@@ -105,11 +172,23 @@ impl Job {
 
 impl Running {
     pub(crate) fn is_done(&self) -> bool {
-        self.0.is_finished()
+        self.thread.is_finished()
+    }
+
+    /// How far it has come.
+    pub(crate) fn stage(&self) -> Stage {
+        Stage::ALL[usize::from(self.stage.load(Ordering::Acquire))]
+    }
+
+    /// The process stands still: it may be copied.
+    pub(crate) fn go(&mut self, job: Job) {
+        self.stage.store(Stage::Reading as u8, Ordering::Release);
+        // A thread that has failed meanwhile has a result.
+        self.go.take().inspect(|go| drop(go.try_send(job)));
     }
 
     /// What it found, once it is done.
     pub(crate) fn result(self) -> Result<LeakScan, JobError> {
-        self.0.join().unwrap_or(Err(JobError::Fault))
+        self.thread.join().unwrap_or(Err(JobError::Fault))
     }
 }

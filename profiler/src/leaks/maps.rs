@@ -21,6 +21,14 @@ impl Map {
         self.path.is_empty() || self.path == "[heap]" || self.path.starts_with("[anon:")
     }
 
+    /// Whether it is memory that processes share, with no file of the disk behind it: `mmap` with `MAP_SHARED` and
+    /// `MAP_ANONYMOUS`, `shmat`.
+    pub(crate) fn is_shared_memory(&self) -> bool {
+        !self.private
+            && (self.is_anonymous()
+                || ["/dev/zero (deleted)", "/SYSV"].iter().any(|start| self.path.starts_with(start)))
+    }
+
     /// Whether it is the agent's, or what it shares with the command.
     pub(crate) fn is_grapnels(&self) -> bool {
         ["/memfd:libgrapnel_agent.so", "/memfd:grapnel-session"].iter().any(|own| self.path.starts_with(own))

@@ -31,6 +31,20 @@ impl ProcessMemory {
         let pages = File::open(format!("/proc/{pid}/pagemap")).ok();
         Ok(Self { memory, pages, bytes: Vec::new() })
     }
+
+    /// Reads bytes from an address on, and says how many there are before the first that can't be read.
+    pub(crate) fn read_bytes(&self, address: u64, bytes: &mut [u8]) -> usize {
+        let mut len = 0;
+        while len < bytes.len() {
+            match self.memory.read_at(&mut bytes[len..], address + len as u64) {
+                Ok(0) => break,
+                Ok(more) => len += more,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => break,
+            }
+        }
+        len
+    }
 }
 
 impl Memory for ProcessMemory {
@@ -62,19 +76,14 @@ impl Memory for ProcessMemory {
     }
 
     fn read(&mut self, address: u64, words: &mut [u64]) -> usize {
-        self.bytes.resize(8 * words.len(), 0);
-        let mut len = 0;
-        while len < self.bytes.len() {
-            match self.memory.read_at(&mut self.bytes[len..], address + len as u64) {
-                Ok(0) => break,
-                Ok(more) => len += more,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => break,
-            }
-        }
-        let found = self.bytes[..len].as_chunks::<8>().0;
+        let mut bytes = std::mem::take(&mut self.bytes);
+        bytes.resize(8 * words.len(), 0);
+        let len = self.read_bytes(address, &mut bytes);
+        let found = bytes[..len].as_chunks::<8>().0;
         words.iter_mut().zip(found).for_each(|(word, bytes)| *word = u64::from_ne_bytes(*bytes));
-        found.len()
+        let count = found.len();
+        self.bytes = bytes;
+        count
     }
 }
 

@@ -1,46 +1,51 @@
 //! Leaks by reachability: `grapnel leaks`, and the look at a process that goes before.
 //!
 //! - [`stop`]: all threads of a process, stopped, with their [`registers`];
-//! - [`maps`], [`memory`]: what it has mapped, and what is in there;
+//! - [`maps`], [`memory`]: what it has mapped, and what is in there; [`mod@copy`]: what was in there at one moment;
 //! - [`roots`], [`names`]: what of that blocks are held by, and what it is called;
 //! - [`job`]: all of this together, beside the drain;
-//! - [`show`]: what a trace says of it.
+//! - [`show`]: what a trace says of it; [`of_process`]: the trace of a recording that goes on, once it was looked at.
 
+mod copy;
 mod job;
 mod maps;
 mod memory;
 mod names;
+mod of_process;
 mod registers;
 mod roots;
 mod show;
 mod stop;
 
-pub(crate) use job::{Job, JobError, Running};
+pub(crate) use job::{Job, JobError, Running, Stage, prepare};
 pub(crate) use roots::Include;
 pub(crate) use show::{LeaksArgs, run};
 pub(crate) use stop::{StopError, Stopped};
 
 use clap::{Args, ValueEnum};
 use grapnel_analysis::leaks::{Interior, Policy};
+use serde::{Deserialize, Serialize};
 
 /// Options that say what counts as a pointer, and what as a root.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Looks for leaks")]
 pub(crate) struct PolicyArgs {
-    /// Which pointers to the inside of a block hold it. What only others lead to is possibly lost
-    #[arg(long, value_enum, value_name = "WHICH", default_value_t = Inside::All)]
-    interior: Inside,
+    /// Which pointers to the inside of a block hold it. What only others lead to is possibly lost [default: all]
+    #[arg(long, value_enum, value_name = "WHICH")]
+    interior: Option<Inside>,
     /// Bits that are no part of an address where pointers carry tags, as 0xff00000000000000 for the uppermost byte
-    #[arg(long, value_name = "MASK", value_parser = mask, default_value_t = registers::TAGS, hide_default_value = true)]
-    tags: u64,
+    #[arg(long, value_name = "MASK", value_parser = mask)]
+    tags: Option<u64>,
     /// Memory that the program maps itself (mmap, shmat, sbrk) holds no blocks
     #[arg(long)]
     no_mappings: bool,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 enum Inside {
     /// All, as LeakSanitizer has it
+    #[default]
     All,
     /// None: pointers must lead to a block's first byte
     Start,
@@ -57,20 +62,35 @@ fn mask(text: &str) -> Result<u64, String> {
 }
 
 /// What is looked for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Wanted {
-    pub(crate) policy: Policy,
+    interior: Inside,
+    tags: u64,
     pub(crate) mappings: bool,
 }
 
-impl PolicyArgs {
-    /// What they ask for.
-    pub(crate) fn wanted(&self) -> Wanted {
+impl Wanted {
+    /// Which words count as pointers.
+    pub(crate) fn policy(self) -> Policy {
         let interior = match self.interior {
             Inside::All => Interior::All,
             Inside::Start => Interior::Start,
             Inside::Known => Interior::Known,
         };
-        Wanted { policy: Policy { interior, tags: self.tags }, mappings: !self.no_mappings }
+        Policy { interior, tags: self.tags }
+    }
+}
+
+impl PolicyArgs {
+    /// What they ask for.
+    pub(crate) fn wanted(&self) -> Wanted {
+        let interior = self.interior.unwrap_or_default();
+        Wanted { interior, tags: self.tags.unwrap_or(registers::TAGS), mappings: !self.no_mappings }
+    }
+
+    /// Whether they ask for anything.
+    fn is_given(&self) -> bool {
+        self.interior.is_some() || self.tags.is_some() || self.no_mappings
     }
 }

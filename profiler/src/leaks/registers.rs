@@ -5,6 +5,13 @@
 
 use std::io;
 
+#[cfg(target_arch = "x86_64")]
+pub(crate) use crate::attach::begin_call_anew;
+/// Which system call was cut short isn't known here: one of those that the kernel begins anew for nobody ends with EINTR, as
+/// after SIGSTOP and SIGCONT.
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) fn begin_call_anew(_thread: u32) {}
+
 /// What is known of an architecture's registers.
 struct Layout {
     /// The general registers, as NT_PRSTATUS has them.

@@ -99,7 +99,7 @@ fn cut_at_modules(maps: &[Map], modules: &[Module]) -> Vec<Map> {
 }
 
 /// Whether a mapping of a module, not writable, was so until it was relocated: it lies before the variables.
-fn is_relocated(map: &Map, next: Option<&Map>) -> bool {
+pub(super) fn is_relocated(map: &Map, next: Option<&Map>) -> bool {
     next.is_some_and(|next| {
         next.writable && !map.path.is_empty() && next.path == map.path && next.range.start == map.range.end
     })

@@ -1,5 +1,7 @@
 //! `grapnel leaks`: what a trace says of lost blocks.
 
+use super::PolicyArgs;
+use super::of_process::{self, ProcessError};
 use crate::look::LookArgs;
 use crate::opened::{OpenError, analysis_of, say, text_of};
 use crate::suppressed::{SuppressionsError, suppressions_of};
@@ -17,8 +19,12 @@ use std::process::ExitCode;
 /// Options of `grapnel leaks`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct LeaksArgs {
-    /// A trace that `grapnel run --leaks` wrote
-    trace: PathBuf,
+    /// A process that is recorded now, or a trace in which leaks were looked for; a file whose name is a number is ./NUMBER
+    #[arg(value_name = "PID|TRACE", value_parser = subject)]
+    subject: Subject,
+    /// Of a process: write its trace, with what was found, to this file too
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
     /// Show what is still reachable too, with what holds it
     #[arg(long)]
     reachable: bool,
@@ -32,9 +38,23 @@ pub(crate) struct LeaksArgs {
     #[arg(long, value_name = "FILE")]
     suppressions: Option<PathBuf>,
     #[command(flatten)]
+    policy: PolicyArgs,
+    #[command(flatten)]
     look: LookArgs,
     #[command(flatten)]
     symbols: SymbolArgs,
+}
+
+/// Whose leaks.
+#[derive(Clone, Debug)]
+enum Subject {
+    Process(u32),
+    Trace(PathBuf),
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "what a parser of arguments gives")]
+fn subject(text: &str) -> Result<Subject, std::convert::Infallible> {
+    Ok(text.parse().map_or_else(|_| Subject::Trace(PathBuf::from(text)), Subject::Process))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -52,6 +72,15 @@ pub(crate) enum LeaksError {
     /// The trace can't be read.
     #[error(transparent)]
     Open(#[from] OpenError),
+    /// The process can't be looked through.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    /// What was found can't be found anew.
+    #[error(
+        "{0}: --interior, --tags, --no-mappings and -o are for processes: what a trace says of leaks was found when it was \
+         recorded. Give them to `grapnel run --leaks`"
+    )]
+    Found(String),
     /// There is nowhere to look for symbols.
     #[error(transparent)]
     Symbols(#[from] SymbolArgsError),
@@ -82,8 +111,20 @@ pub(crate) fn run(args: &LeaksArgs) -> Result<ExitCode, LeaksError> {
         Some(path) => suppressions_of(path)?,
         None => Suppressions::default(),
     };
-    let analysis = analysis_of(&args.trace)?;
-    let Some(all) = &analysis.leaks else { return Err(LeaksError::NoScan { path: text_of(&args.trace) }) };
+    let analysis = match &args.subject {
+        Subject::Process(pid) => of_process::analysis_of(*pid, args.policy.wanted(), args.output.as_deref())?,
+        Subject::Trace(trace) if args.policy.is_given() || args.output.is_some() => {
+            return Err(LeaksError::Found(text_of(trace)));
+        }
+        Subject::Trace(trace) => analysis_of(trace)?,
+    };
+    let Some(all) = &analysis.leaks else {
+        let path = match &args.subject {
+            Subject::Trace(trace) => text_of(trace),
+            Subject::Process(pid) => pid.to_string(),
+        };
+        return Err(LeaksError::NoScan { path });
+    };
     let store = FileStore::new();
     let mut symbols = Symbols::new(&store, search);
     let found = all.without(|stack, count| {

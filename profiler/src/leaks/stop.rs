@@ -7,7 +7,7 @@
 //!
 //! # Safety
 //! ptrace requests on thread ids that this thread has seized, with live structures of the length that the request is
-//! told. Only the thread that stopped a process may let it go on: the value can't be sent to another.
+//! told; a copy of another process's memory into a live buffer. Only the thread that stopped a process may let it go on: the value can't be sent to another.
 
 use super::registers::{self, Values};
 use std::io;
@@ -127,11 +127,35 @@ impl Drop for Stopped {
         for &thread in &self.seized {
             // A signal that it was about to get when it stopped.
             let signal = pending_signal(thread);
+            if signal == 0 {
+                registers::begin_call_anew(thread);
+            }
             if request(libc::PTRACE_DETACH, thread, signal).is_err() && !self.is_own_child(thread) {
                 reap(thread);
             }
         }
     }
+}
+
+/// Copies bytes from a process's memory, and says how many there are before the first that can't be read this way. Twice as
+/// fast as its file in /proc, which has more rights.
+pub(super) fn copy(pid: u32, address: u64, bytes: &mut [u8]) -> usize {
+    let mut len = 0;
+    while len < bytes.len() {
+        let rest = &mut bytes[len..];
+        let from = libc::iovec {
+            iov_base: std::ptr::with_exposed_provenance_mut((address + len as u64) as usize),
+            iov_len: rest.len(),
+        };
+        let to = libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() };
+        // SAFETY: one live buffer, which the kernel fills no further than said; the other is only read, in its own process.
+        let read = unsafe { libc::process_vm_readv(pid.cast_signed(), &to, 1, &from, 1, 0) };
+        match usize::try_from(read) {
+            Ok(0) | Err(_) => break,
+            Ok(read) => len += read,
+        }
+    }
+    len
 }
 
 /// The threads of a process.

@@ -24,6 +24,8 @@ use std::time::{Duration, Instant};
 
 /// The longest that a wake-up may be missed by: also the trace's resolution of time.
 const NAP_NS: i64 = 10_000_000;
+/// The same while a process stands still.
+const SHORT_NAP_NS: i64 = 100_000;
 /// So many words in one pass are worth looking again at once.
 const BUSY_WORDS: usize = 8192;
 /// Processes that may be between taking a segment and announcing it.
@@ -52,6 +54,8 @@ pub(crate) struct Orders {
     pub(crate) detached: AtomicBool,
     /// What clients ask for.
     pub(crate) desk: Arc<Desk>,
+    /// Whose turn it is to stop processes that go on: the kernel lets one thread trace.
+    pub(crate) turn: Mutex<()>,
     /// Where snapshots go that nobody waits for.
     pub(crate) dumps: Option<Dumps>,
 }
@@ -118,8 +122,9 @@ impl<'a> Drain<'a> {
 
     /// Drains until PROGRAM is over.
     pub(crate) fn run(mut self, leaks: Option<Wanted>) -> Outcome {
-        let mut scans = Scans::new(leaks);
         let header = self.session.header();
+        let attached = header.ledger.load(Ordering::Relaxed) != 0;
+        let mut scans = Scans::new(leaks, attached, &self.orders.turn);
         let mut refused = None;
         let mut naps = 0;
         loop {
@@ -132,8 +137,8 @@ impl<'a> Drain<'a> {
             if words != 0 {
                 self.tell();
             }
-            scans.see_to(&mut self.active);
-            self.answer();
+            scans.see_to(&mut self.active, &made_room);
+            self.answer(&mut scans);
             self.dump_wishes();
             if over {
                 self.end_dead();
@@ -147,7 +152,7 @@ impl<'a> Drain<'a> {
                 self.end_dead();
             }
             header.asleep.store(1, Ordering::SeqCst);
-            futex_wait(&header.wake, wake, NAP_NS);
+            futex_wait(&header.wake, wake, if scans.are_urgent() { SHORT_NAP_NS } else { NAP_NS });
             header.asleep.store(0, Ordering::Relaxed);
         }
         self.stop(refused)

@@ -315,13 +315,6 @@ impl Recording {
         !self.any_open() && self.merge.is_empty()
     }
 
-    /// The trace until now, for reading, and its length.
-    pub(crate) fn trace_so_far(&mut self) -> io::Result<(File, u64)> {
-        self.flush();
-        let len = self.writer.as_ref().map_or(self.written, Writer::written);
-        Ok((File::open(&self.path)?, len))
-    }
-
     /// Writes down what the look for leaks found, and lets the process end.
     pub(crate) fn looked_through(&mut self, result: Result<LeakScan, ScanError>) {
         self.leaks = Some(result.map(|found| {

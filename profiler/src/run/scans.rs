@@ -1,13 +1,17 @@
-//! Looks for leaks at the ends of processes.
+//! Looks for leaks: at the ends of processes, and whenever somebody asks.
 //!
 //! A process that ends waits in the agent. It is stopped as a whole, what is in its rings is taken, and a thread of its own
 //! looks through its memory, with what the trace says until then; meanwhile the drain goes on with other processes. When
 //! it is done, what it found goes into the trace, and the process is let go.
+//!
+//! One that somebody asks about is stopped when there is room for a copy of its memory, and goes on as soon as that is made.
 
 use super::recording::Recording;
-use crate::leaks::{Include, Job, JobError, Running, StopError, Stopped, Wanted};
+use crate::control::{Order, Refusal, Reply};
+use crate::leaks::{Include, Job, JobError, Running, Stage, StopError, Stopped, Wanted, prepare};
 use grapnel_trace::leaks::doubts;
 use std::io;
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// How often a process is stopped anew when a thread of it was in the middle of an event.
@@ -30,53 +34,109 @@ pub(crate) enum ScanError {
     /// Its trace can't be read back.
     #[error("the trace can't be read back: {0}")]
     Trace(io::Error),
+    /// The recording begins or ends.
+    #[error("the process is just being attached to or detached from; ask again")]
+    Turn,
+}
+
+/// A process that stands still.
+struct Still<'a> {
+    /// Dropped before the turn is given to others.
+    stopped: Stopped,
+    since: Instant,
+    _turn: Option<MutexGuard<'a, ()>>,
+}
+
+/// Who wants to know.
+struct Asked {
+    order: Order,
+    wanted: Wanted,
 }
 
 /// A process that is looked through.
-struct UnderWay {
+struct UnderWay<'a> {
     /// Its segment.
     index: u32,
-    /// Before the process itself, which must not go on before its memory has been read.
     job: Running,
-    stopped: Stopped,
-    since: Instant,
+    /// Until its memory has been read.
+    still: Option<Still<'a>>,
+    stopped_ns: u64,
+    /// Nobody, where it is about to end.
+    asked: Option<Asked>,
 }
 
 /// Those that are under way.
-pub(crate) struct Scans {
+pub(crate) struct Scans<'a> {
+    /// What is looked for at the ends of processes.
     wanted: Option<Wanted>,
-    under_way: Vec<UnderWay>,
+    /// The processes ran already when the recording began.
+    attached: bool,
+    /// Whose turn it is to stop processes that go on.
+    turn: &'a Mutex<()>,
+    under_way: Vec<UnderWay<'a>>,
 }
 
-impl Scans {
-    pub(crate) fn new(wanted: Option<Wanted>) -> Self {
-        Self { wanted, under_way: Vec::new() }
+impl<'a> Scans<'a> {
+    pub(crate) fn new(wanted: Option<Wanted>, attached: bool, turn: &'a Mutex<()>) -> Self {
+        Self { wanted, attached, turn, under_way: Vec::new() }
     }
 
-    /// Begins and ends what is due.
-    pub(crate) fn see_to(&mut self, active: &mut [Recording]) {
-        let Some(wanted) = self.wanted else { return };
-        for at in
-            (0..self.under_way.len()).rev().filter(|&at| self.under_way[at].job.is_done()).collect::<Vec<_>>()
-        {
-            let UnderWay { index, job, stopped, since } = self.under_way.swap_remove(at);
-            // It goes on to wait until it is told.
-            drop(stopped);
-            let Some(recording) = active.iter_mut().find(|recording| recording.index == index) else {
-                continue;
-            };
-            let mut result = job.result().map_err(ScanError::Job);
-            if let Ok(scan) = &mut result {
-                scan.stopped_ns = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
-            }
-            recording.looked_through(result);
+    /// Somebody asks. The answer comes when it is there.
+    pub(crate) fn ask(&mut self, recording: &Recording, order: Order, wanted: Wanted) {
+        let index = recording.index;
+        if recording.waits_for_scan() || self.under_way.iter().any(|other| other.index == index) {
+            return order.answer(Err(Refusal::Busy));
         }
+        let prepared = match recording.id.is_ours() {
+            true => prepare(recording.id.pid()).map_err(|error| ScanError::Job(JobError::Memory(error))),
+            false => Err(ScanError::Namespace),
+        };
+        match prepared {
+            Ok(job) => {
+                let asked = Some(Asked { order, wanted });
+                self.under_way.push(UnderWay { index, job, still: None, stopped_ns: 0, asked });
+            }
+            Err(error) => order.answer(Err(Refusal::NoLook(error.to_string()))),
+        }
+    }
+
+    /// Whether a process waits, or is about to, for no longer than its memory is copied.
+    pub(crate) fn are_urgent(&self) -> bool {
+        self.under_way.iter().any(|one| one.asked.is_some() && one.job.stage() < Stage::Read)
+    }
+
+    /// Begins and ends what is due. `made_room`: see [`Recording::drain`].
+    pub(crate) fn see_to(&mut self, active: &mut [Recording], made_room: &impl Fn()) {
+        for at in (0..self.under_way.len()).rev() {
+            let index = self.under_way[at].index;
+            let recording = active.iter_mut().find(|recording| recording.index == index);
+            let one = &mut self.under_way[at];
+            if one.job.is_done() || one.job.stage() == Stage::Read || recording.is_none() {
+                one.let_go();
+            }
+            match recording {
+                Some(recording) if one.job.is_done() => {
+                    self.under_way.swap_remove(at).finish(recording, made_room);
+                }
+                Some(recording) => {
+                    if let Err(error) = one.hold(recording, self.attached, self.turn) {
+                        self.under_way.swap_remove(at).refuse(Refusal::NoLook(error.to_string()));
+                    }
+                }
+                None => self.under_way.swap_remove(at).refuse(Refusal::Ended),
+            }
+        }
+        let Some(wanted) = self.wanted else { return };
         for recording in active {
             let index = recording.index;
             if !recording.waits_for_scan() || self.under_way.iter().any(|other| other.index == index) {
                 continue;
             }
-            match begin(recording, wanted) {
+            let begun = held(recording, wanted, self.attached, None).and_then(|(still, job)| {
+                let job = job.start().map_err(JobError::Memory)?;
+                Ok(UnderWay { index, job, still: Some(still), stopped_ns: 0, asked: None })
+            });
+            match begun {
                 Ok(begun) => self.under_way.push(begun),
                 Err(error) => recording.looked_through(Err(error)),
             }
@@ -84,12 +144,65 @@ impl Scans {
     }
 }
 
-fn begin(recording: &mut Recording, wanted: Wanted) -> Result<UnderWay, ScanError> {
+impl<'a> UnderWay<'a> {
+    /// Has the process go on. One that ends goes on to wait until it is told.
+    fn let_go(&mut self) {
+        if let Some(Still { stopped, since, _turn }) = self.still.take() {
+            drop(stopped);
+            self.stopped_ns = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        }
+    }
+
+    /// Stops the process once there is room for a copy.
+    fn hold(
+        &mut self,
+        recording: &mut Recording,
+        attached: bool,
+        turn: &'a Mutex<()>,
+    ) -> Result<(), ScanError> {
+        let Some(asked) = self.asked.as_ref().filter(|_| self.job.stage() == Stage::Prepared) else {
+            return Ok(());
+        };
+        let turn = turn.try_lock().map_err(|_| ScanError::Turn)?;
+        let (still, job) = held(recording, asked.wanted, attached, Some(turn))?;
+        self.still = Some(still);
+        self.job.go(job);
+        Ok(())
+    }
+
+    fn finish(self, recording: &mut Recording, made_room: &impl Fn()) {
+        let mut result = self.job.result().map_err(ScanError::Job);
+        if let Ok(scan) = &mut result {
+            scan.stopped_ns = self.stopped_ns;
+        }
+        match self.asked {
+            None => recording.looked_through(result),
+            Some(asked) => asked.order.answer(match result {
+                Ok(scan) => recording.looked_at(&scan, made_room).map(Reply::Snapshot),
+                Err(error) => Err(Refusal::NoLook(error.to_string())),
+            }),
+        }
+    }
+
+    fn refuse(self, refusal: Refusal) {
+        if let Some(asked) = self.asked {
+            asked.order.answer(Err(refusal));
+        }
+    }
+}
+
+/// Stops a process where none of its threads is in the middle of an event, and takes what is in its rings.
+fn held<'a>(
+    recording: &mut Recording,
+    wanted: Wanted,
+    attached: bool,
+    turn: Option<MutexGuard<'a, ()>>,
+) -> Result<(Still<'a>, Job), ScanError> {
     if !recording.id.is_ours() {
         return Err(ScanError::Namespace);
     }
-    let since = Instant::now();
     let pid = recording.id.pid();
+    let mut since = Instant::now();
     let mut stopped = Stopped::stop(pid)?;
     let mut found = doubts::BUSY;
     for _ in 0..TRIES {
@@ -99,20 +212,21 @@ fn begin(recording: &mut Recording, wanted: Wanted) -> Result<UnderWay, ScanErro
         }
         drop(stopped);
         std::thread::sleep(BETWEEN);
+        since = Instant::now();
         stopped = Stopped::stop(pid)?;
     }
     recording.take_still();
     let (trace, len) = recording.trace_so_far().map_err(ScanError::Trace)?;
+    let before = recording.began_before() || attached;
     let job = Job {
         pid,
         trace,
         len,
         threads: stopped.threads().to_vec(),
-        policy: wanted.policy,
-        include: Include { mappings: wanted.mappings, before: recording.began_before() },
-        at_exit: true,
+        policy: wanted.policy(),
+        include: Include { mappings: wanted.mappings, before },
+        at_exit: turn.is_none(),
         doubts: found,
     };
-    let job = job.start().map_err(JobError::Memory)?;
-    Ok(UnderWay { index: recording.index, job, stopped, since })
+    Ok((Still { stopped, since, _turn: turn }, job))
 }

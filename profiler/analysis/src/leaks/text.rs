@@ -14,7 +14,7 @@ use std::io::{self, Write};
 /// Paths that are shown of a site.
 const PATHS: usize = 3;
 /// Steps that are shown of a path; the middle of a longer one is left out.
-const STEPS: usize = 12;
+pub(crate) const MOST_STEPS: usize = 12;
 
 /// Writes the figures, and the sites of these kinds with their paths.
 ///
@@ -33,6 +33,21 @@ pub fn write(
         section(&mut out, analysis, found, symbols, options, kind)?;
     }
     out.flush()
+}
+
+/// Writes the figures and what is lost, if leaks were looked for: a report's section.
+pub(crate) fn section_of_report(
+    out: &mut impl Write,
+    analysis: &Analysis,
+    symbols: &mut Symbols<'_>,
+    options: &TextOptions,
+) -> io::Result<()> {
+    let Some(found) = &analysis.leaks else { return Ok(()) };
+    figures(out, found, options)?;
+    for kind in [Kind::Direct, Kind::Indirect, Kind::Possible] {
+        section(out, analysis, found, symbols, options, kind)?;
+    }
+    Ok(())
 }
 
 /// Writes the figures, and how they came to be.
@@ -131,14 +146,14 @@ fn paths(
         // The last is the site itself.
         let steps = way.len() - 1;
         for (at, (path, next)) in way.iter().zip(&way[1..]).enumerate() {
-            if steps > STEPS && at == STEPS / 2 {
+            if steps > MOST_STEPS && at == MOST_STEPS / 2 {
                 writeln!(
                     out,
                     "       {faint}… {} more blocks on the way{faint:#}",
-                    grouped((steps - STEPS) as u64)
+                    grouped((steps - MOST_STEPS) as u64)
                 )?;
             }
-            if steps <= STEPS || at < STEPS / 2 || at >= steps - STEPS / 2 {
+            if steps <= MOST_STEPS || at < MOST_STEPS / 2 || at >= steps - MOST_STEPS / 2 {
                 let step = step(analysis, symbols, path);
                 writeln!(out, "       {faint}by{faint:#} {step}{faint}, at +{}{faint:#}", next.offset)?;
             }
@@ -151,7 +166,7 @@ fn paths(
 }
 
 /// `a block of make_node at list.c:12`, or of how many.
-fn step(analysis: &Analysis, symbols: &mut Symbols<'_>, path: &Path) -> String {
+pub(crate) fn step(analysis: &Analysis, symbols: &mut Symbols<'_>, path: &Path) -> String {
     let blocks = path.blocks.saturating_add(path.inner_blocks);
     let what = if blocks == 1 { "a block".to_owned() } else { counted(blocks, "block") };
     format!("{what} of {}", place(analysis, symbols, path.stack))

@@ -1,5 +1,6 @@
 //! What a page says of a recording as a whole, as JSON.
 
+use super::leaks::Leaks;
 use super::others::Other;
 use crate::Analysis;
 use crate::report::text::{date, exit_words, notes_of};
@@ -25,6 +26,7 @@ struct Facts<'f> {
     notes: Vec<String>,
     folded: Folded,
     others: &'f [Other],
+    leaks: Option<&'f Leaks>,
 }
 
 /// More marks can't be told apart on a timeline; the first are shown.
@@ -71,7 +73,7 @@ struct Folded {
 /// The facts of a recording, `notes` added to what is to be noted of it.
 pub(super) fn facts(
     analysis: &Analysis,
-    others: &[Other],
+    (others, leaks): (&[Other], Option<&Leaks>),
     notes: &[String],
     (folded, threshold): (u64, f32),
 ) -> serde_json::Result<Vec<u8>> {
@@ -128,5 +130,6 @@ pub(super) fn facts(
         notes: notes.map(|note| harmless(&note).into_owned()).collect(),
         folded: Folded { stacks: folded, threshold },
         others,
+        leaks,
     })
 }

@@ -8,7 +8,7 @@ const STYLE: &str = include_str!("assets/page.css");
 const BODY: &str = include_str!("assets/body.html");
 
 /// In the order in which they need each other. They share one scope.
-const SCRIPTS: [&str; 16] = [
+const SCRIPTS: [&str; 17] = [
     include_str!("assets/inflate.js"),
     include_str!("assets/words.js"),
     include_str!("assets/dom.js"),
@@ -24,6 +24,7 @@ const SCRIPTS: [&str; 16] = [
     include_str!("assets/compare.js"),
     include_str!("assets/changes.js"),
     include_str!("assets/others.js"),
+    include_str!("assets/leaks.js"),
     include_str!("assets/main.js"),
 ];
 

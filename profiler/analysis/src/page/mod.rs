@@ -12,6 +12,7 @@ mod encode;
 mod facts;
 mod fold;
 mod html;
+mod leaks;
 mod others;
 mod tree;
 
@@ -60,6 +61,7 @@ pub fn data(
 ) -> io::Result<Vec<u8>> {
     let shares = Shares::new(analysis, history);
     let others = others::others(analysis, symbols);
+    let leaks = leaks::leaks(analysis, symbols);
     let mut data = Vec::new();
     for threshold in THRESHOLDS {
         let folding = shares.fold(threshold);
@@ -69,7 +71,8 @@ pub fn data(
             continue;
         }
         let tree = Tree::new(analysis, history, &folding, symbols);
-        let facts = facts::facts(analysis, &others, &symbols.notes(), (folding.folded, threshold))?;
+        let told = (others.as_slice(), leaks.as_ref());
+        let facts = facts::facts(analysis, told, &symbols.notes(), (folding.folded, threshold))?;
         let mut out = ZlibEncoder::new(Vec::new(), Compression::new(7));
         out.write_all(&encode(analysis, history, &tree, &facts))?;
         data = out.finish()?;

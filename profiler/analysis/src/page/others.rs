@@ -128,32 +128,41 @@ impl Teller<'_, '_> {
     }
 
     fn stack(&mut self, stack: u32) -> Vec<(String, String)> {
-        let mut out = Vec::new();
-        for node in self.analysis.stacks.frames(stack) {
-            let module = self.analysis.modules.get(node.module);
-            let path = module.map(|module| String::from_utf8_lossy(&module.path));
-            let module_name = path.as_deref().map_or("", base_name);
-            let offset = node.pc.wrapping_sub(module.map_or(0, |module| module.bias));
-            for frame in self.symbols.frames(&self.analysis.modules, node) {
-                if out.len() == MOST_FRAMES {
-                    out.push(("…".to_owned(), String::new()));
-                    return out;
-                }
-                let name = match frame.function() {
-                    _ if node.is_truncation() => "[deeper frames cut]".to_owned(),
-                    Some(name) => harmless(name).into_owned(),
-                    None => format!("{}+{offset:#x}", harmless(module_name)),
-                };
-                let line = match (frame.file(), frame.line()) {
-                    (Some(file), Some(line)) => format!("{}:{line}", base_name(file)),
-                    _ => String::new(),
-                };
-                let marks = if frame.inlined() { "inlined" } else { "" };
-                let parts = [line.as_str(), module_name, marks];
-                let place = parts.iter().filter(|part| !part.is_empty()).copied().collect::<Vec<_>>();
-                out.push((name, harmless(&place.join(" · ")).into_owned()));
-            }
-        }
-        out
+        stack_text(self.analysis, self.symbols, stack)
     }
+}
+
+/// Function and place of each frame of a stack, from the one that allocated; the innermost of a deep one.
+pub(super) fn stack_text(
+    analysis: &Analysis,
+    symbols: &mut Symbols<'_>,
+    stack: u32,
+) -> Vec<(String, String)> {
+    let mut out = Vec::new();
+    for node in analysis.stacks.frames(stack) {
+        let module = analysis.modules.get(node.module);
+        let path = module.map(|module| String::from_utf8_lossy(&module.path));
+        let module_name = path.as_deref().map_or("", base_name);
+        let offset = node.pc.wrapping_sub(module.map_or(0, |module| module.bias));
+        for frame in symbols.frames(&analysis.modules, node) {
+            if out.len() == MOST_FRAMES {
+                out.push(("…".to_owned(), String::new()));
+                return out;
+            }
+            let name = match frame.function() {
+                _ if node.is_truncation() => "[deeper frames cut]".to_owned(),
+                Some(name) => harmless(name).into_owned(),
+                None => format!("{}+{offset:#x}", harmless(module_name)),
+            };
+            let line = match (frame.file(), frame.line()) {
+                (Some(file), Some(line)) => format!("{}:{line}", base_name(file)),
+                _ => String::new(),
+            };
+            let marks = if frame.inlined() { "inlined" } else { "" };
+            let parts = [line.as_str(), module_name, marks];
+            let place = parts.iter().filter(|part| !part.is_empty()).copied().collect::<Vec<_>>();
+            out.push((name, harmless(&place.join(" · ")).into_owned()));
+        }
+    }
+    out
 }

@@ -4,6 +4,7 @@ use super::stack::StackPrinter;
 use super::words::{counted, duration, folded, grouped, harmless, human_bytes, quoted, share};
 use super::{cost, heaps, mappings, mismatches};
 use crate::Analysis;
+use crate::leaks;
 use crate::sites::Site;
 use crate::symbols::Symbols;
 use crate::weight::{Errors, Sampling};
@@ -71,6 +72,7 @@ pub fn write(
     for ranking in Ranking::ALL.into_iter().filter(known) {
         section(&mut out, ranking, analysis, symbols, options)?;
     }
+    leaks::text::section_of_report(&mut out, analysis, symbols, options)?;
     mismatches::section(&mut out, analysis, symbols, options)?;
     heaps::sections(&mut out, analysis, symbols, options)?;
     mappings::section(&mut out, analysis, symbols, options)?;

@@ -3,14 +3,23 @@
 use super::{Drain, Orders, make_room};
 use crate::control::{Refusal, Reply, Request, Status};
 use crate::run::recording::Recording;
+use crate::run::scans::Scans;
 use grapnel_trace::Mark;
 
 impl Drain<'_> {
     /// Answers what was asked since the last pass.
-    pub(super) fn answer(&mut self) {
+    pub(super) fn answer(&mut self, scans: &mut Scans<'_>) {
         for order in self.orders.desk.take() {
-            let reply = self.reply(&order.request);
-            order.answer(reply);
+            match order.request {
+                Request::Leaks { pid, wanted } => match self.recording_of(pid) {
+                    Ok(recording) => scans.ask(recording, order, wanted),
+                    Err(refusal) => order.answer(Err(refusal)),
+                },
+                _ => {
+                    let reply = self.reply(&order.request);
+                    order.answer(reply);
+                }
+            }
         }
     }
 
@@ -42,6 +51,8 @@ impl Drain<'_> {
                 self.recording_of(*pid)?.pause(paused, &made_room);
                 Ok(Reply::Done)
             }
+            // They have to wait: see above.
+            Request::Leaks { .. } => Err(Refusal::Busy),
             Request::Snapshot { pid } => self.recording_of(*pid)?.snapshot(&made_room).map(Reply::Snapshot),
         }
     }

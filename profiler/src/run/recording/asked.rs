@@ -7,8 +7,9 @@ use crate::run::identity::{pieces, text};
 use crate::run::process::monotonic_ns;
 use grapnel_analysis::{RunningTotals, Totals};
 use grapnel_trace::writer::Writer;
-use grapnel_trace::{Event, Mark};
+use grapnel_trace::{Event, LeakScan, Mark};
 use std::fs::File;
+use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -78,6 +79,18 @@ impl Recording {
         }
     }
 
+    /// Writes down what a look for leaks found, and gives the trace with that in it.
+    pub(crate) fn looked_at(
+        &mut self,
+        found: &LeakScan,
+        taken: &impl Fn(),
+    ) -> Result<SnapshotSource, Refusal> {
+        if let Some(Err(error)) = self.writer.as_mut().map(|writer| writer.leaks(found)) {
+            self.fail(error);
+        }
+        self.snapshot(taken)
+    }
+
     /// The trace up to now.
     pub(crate) fn snapshot(&mut self, taken: &impl Fn()) -> Result<SnapshotSource, Refusal> {
         self.catch_up(taken);
@@ -90,12 +103,10 @@ impl Recording {
         };
         let no_trace = |error: &dyn std::fmt::Display| Refusal::NoTrace(error.to_string());
         let output = writer.get_ref();
-        if !output.metadata().is_ok_and(|facts| facts.is_file()) {
+        if !is_plain(output) {
             return Err(Refusal::NotAFile(self.path.display().to_string()));
         }
-        // By the descriptor: the name may be another file's by now.
-        let file =
-            File::open(format!("/proc/self/fd/{}", output.as_raw_fd())).map_err(|error| no_trace(&error))?;
+        let file = opened_anew(output).map_err(|error| no_trace(&error))?;
         let end = || {
             let mut end = Writer::resume(Vec::new(), duration, COMPRESSION)?;
             end.meter(&meter, duration)?;
@@ -105,10 +116,33 @@ impl Recording {
         Ok(SnapshotSource { file, len: writer.written(), end, path: self.path.clone() })
     }
 
+    /// The trace until now, for reading, and its length.
+    pub(crate) fn trace_so_far(&mut self) -> io::Result<(File, u64)> {
+        self.flush();
+        let Some(writer) = &self.writer else {
+            return Err(io::Error::other("it came to its end early"));
+        };
+        let output = writer.get_ref();
+        if !is_plain(output) {
+            return Err(io::Error::other("it is no plain file; give one by -o"));
+        }
+        Ok((opened_anew(output)?, writer.written()))
+    }
+
     /// Whether the program asked for a snapshot since this was last asked.
     pub(crate) fn take_wish(&mut self) -> bool {
         std::mem::take(&mut self.wants_snapshot)
     }
+}
+
+/// Whether what is written to a file can be read back.
+fn is_plain(file: &File) -> bool {
+    file.metadata().is_ok_and(|facts| facts.is_file())
+}
+
+/// The same file with a position of its own. By the descriptor: the name may be another file's by now.
+fn opened_anew(file: &File) -> io::Result<File> {
+    File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
 fn figures(totals: &Totals) -> Figures {

@@ -94,7 +94,10 @@ function drawView() {
   else drawLegend(model);
   if (isGraph) flame.draw();
   else if (view === "sites") drawSites();
-  else if (view === "leaks") drawLeaks();
+  else if (view === "leaks") {
+    drawHeld();
+    drawLeaks();
+  }
   else if (view === "others") drawOthers();
   else if (view === "changes") drawChanges();
   else drawSizes();
