@@ -1,6 +1,6 @@
 //! Instructions that leave alone what isn't a general register.
 
-use iced_x86::{CpuidFeature, Decoder, DecoderOptions, Mnemonic};
+use iced_x86::{CpuidFeature, Decoder, DecoderOptions, Mnemonic, OpKind, Register};
 
 use super::Inst;
 
@@ -28,6 +28,14 @@ pub fn is_general(inst: &Inst) -> bool {
         || (!raw.is_invalid()
             && !waits
             && raw.cpuid_features().iter().all(|&feature| is_of_general_set(feature)))
+}
+
+/// Whether `inst` stores to an address that it computes from the stack pointer, or pushes something.
+#[must_use]
+pub fn stores_by_stack_pointer(inst: &Inst) -> bool {
+    let raw = Decoder::with_ip(64, inst.bytes(), inst.addr().0, DecoderOptions::NONE).decode();
+    let stores = raw.op_count() > 0 && raw.op0_kind() == OpKind::Memory && raw.memory_base() == Register::RSP;
+    stores || raw.mnemonic() == Mnemonic::Push
 }
 
 fn is_of_general_set(feature: CpuidFeature) -> bool {
@@ -63,7 +71,7 @@ fn is_of_general_set(feature: CpuidFeature) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use iced_x86::{InstructionInfoFactory, Register};
+    use iced_x86::InstructionInfoFactory;
 
     use super::*;
     use crate::{CodeAddr, x86_64::decode};

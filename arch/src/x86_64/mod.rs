@@ -19,7 +19,7 @@ pub use encode::{
     lea_rsp_disp8, lea_rsp_disp32, pop, pop_rsp_disp32, push, push_rsp_disp32,
 };
 pub use flow::{Counter, Flow, Unsupported};
-pub use general::is_general;
+pub use general::{is_general, stores_by_stack_pointer};
 pub use pointer::{Bases, Pointer, StackUse, THROUGH_GROWS, mov_imm32, mov_imm64, through};
 pub use table::table_jump;
 pub use text::text;

@@ -33,6 +33,8 @@ pub(crate) struct LinkKey {
     functions: [Option<usize>; 2],
     data: usize,
     ways: [bool; 3],
+    /// The same function may have other code by now.
+    vectors: Vectors,
 }
 
 // SAFETY: the data is for the listener to share among threads, which is part of what attaching asks of its caller.
@@ -97,7 +99,12 @@ impl Link {
     /// Equal for those that tell the same functions the same data in the same way.
     pub(crate) fn key(&self) -> LinkKey {
         let functions = [self.first, self.leave].map(|function| function.map(|f| f as usize));
-        LinkKey { functions, data: self.data as usize, ways: [self.is_probe, self.guarded, self.all_vectors] }
+        LinkKey {
+            functions,
+            data: self.data as usize,
+            ways: [self.is_probe, self.guarded, self.all_vectors],
+            vectors: self.vectors,
+        }
     }
 
     /// What the stub that tells it has to do.
@@ -130,7 +137,7 @@ impl Link {
         let mut functions = [self.first, self.leave].into_iter().flatten();
         let mut all_leave_alone = || functions.all(|function| is_left_alone(function as usize));
         self.vectors = match (self.is_probe, self.vectors) {
-            (true, Vectors::None) if !none => Vectors::All,
+            (true, Vectors::None) if !none && native::vectors_can_be_saved() => Vectors::All,
             (false, Vectors::Low) | (true, Vectors::All) if none && all_leave_alone() => Vectors::None,
             (_, vectors) => vectors,
         };

@@ -52,7 +52,8 @@ pub type OnHit = unsafe extern "C" fn(hit: &mut Hit, data: *mut c_void);
 /// aren't exported).
 ///
 /// A function that calls nothing and uses general registers only, which its code is looked at for on x86-64, is told without
-/// vector state being saved, in less time. So a listener's function must not be hooked itself.
+/// vector state being saved, in less time. So nothing in a listener's code may be changed while it is attached, by a hook on it
+/// for one.
 ///
 /// A listener must not unwind.
 #[derive(Debug, Clone, Copy)]
@@ -111,7 +112,8 @@ pub struct Probe {
 
 impl Probe {
     /// A probe that keeps all vector state, as [`Listener::with_vectors`]. If `hit` calls nothing and uses general registers
-    /// only, which its code is looked at for on x86-64, that takes no time. `data` is passed as it is.
+    /// only, which its code is looked at for on x86-64, that takes no time. So nothing in its code may be changed while it is
+    /// attached. `data` is passed as it is.
     pub const fn new(hit: OnHit, data: *mut c_void) -> Self {
         Self { hit, data, guarded: false, all_vectors: true }
     }
@@ -123,8 +125,8 @@ impl Probe {
     }
 
     /// Leaves the vector registers and the floating-point state alone, which is several times as fast where they would be
-    /// saved. If this library was compiled such that its own code uses them, as without optimisation, they are saved all the
-    /// same.
+    /// saved. They are saved all the same on Arm and AArch64, for guarded probes, and if this library was compiled such that its
+    /// own code uses them, as it is without optimisation.
     ///
     /// # Safety
     /// The function and all that it calls change neither: it is compiled for general registers only

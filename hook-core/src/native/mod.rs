@@ -41,7 +41,7 @@ pub(crate) enum StubKind {
 }
 
 /// What a link's routine saves of the vector registers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Vectors {
     /// What the compiler's own code and a listener without wishes may change. Not for probes.
     Low,

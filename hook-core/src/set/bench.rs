@@ -111,6 +111,8 @@ impl<'a> Bench<'a> {
     fn leaves_vectors_alone(&self, function: usize) -> bool {
         *self.left_alone.borrow_mut().entry(function).or_insert_with(|| {
             let maps = self.maps.get_or_init(|| Maps::read().ok()).as_ref();
+            // Of code that no file holds nothing says whose it is, and how long it stays.
+            let maps = maps.filter(|maps| maps.find(function).is_some_and(|mapping| mapping.inode != 0));
             let extent = maps.and_then(|maps| extent::of(maps, function));
             extent.is_some_and(|extent| native::leaves_vectors_alone(&self.view, function, &extent))
         })

@@ -14,7 +14,7 @@ use core::{
     sync::atomic::{AtomicU8, Ordering::Relaxed},
 };
 
-use grapnel_arch::x86_64::{Flow, MAX_INST_LEN, decode, is_general};
+use grapnel_arch::x86_64::{Flow, Inst, MAX_INST_LEN, decode, is_general, stores_by_stack_pointer};
 use grapnel_relocator::CodeAddr;
 
 use super::{entry::OWN, machine::ASIDE, returns::RETURNING};
@@ -24,12 +24,19 @@ use crate::{listen::Link, memory::pages::Pages};
 const MOST: usize = 512;
 
 /// Whether the function with this extent uses general registers only, and calls nothing.
+///
+/// All of the extent is looked at, and not only what branches lead to: a restartable sequence is aborted by the kernel, and a
+/// fault caught by a handler, to places that nothing else leads to.
 pub(crate) fn leaves_vectors_alone(code: &Pages<'_>, function: usize, extent: &Range<usize>) -> bool {
-    let step = |at: u64, is_call: bool| match extent.contains(&(at as usize)) && !is_call {
-        true => Some(Step::Into),
-        false => None,
-    };
-    is_general_from(code, function as u64, step)
+    let extent = extent.start as u64..extent.end as u64;
+    let mut look = Look { code, whose: Whose::Listener(extent.clone()), seen: BTreeSet::new() };
+    let mut at = extent.start;
+    let mut all = extent.contains(&(function as u64)) && look.follow(function as u64);
+    while all && at < extent.end {
+        all = look.follow(at);
+        at += look.inst(at).map_or(1, |inst| inst.bytes().len() as u64);
+    }
+    all
 }
 
 /// The same of this library's own code that runs for listeners, apart from what saves the registers itself. It depends on how
@@ -41,11 +48,10 @@ pub(crate) fn routines_leave_vectors_alone(code: &Pages<'_>) -> bool {
     static KNOWN: AtomicU8 = AtomicU8::new(UNKNOWN);
     match KNOWN.load(Relaxed) {
         UNKNOWN => {
-            // Those that are reached by no link for which nothing is saved.
+            // The second is reached by no link for which nothing is saved.
             let over = [ASIDE, Own(Link::tell_guarded as *const ())].map(Own::address);
-            let step = |at, _| Some(if over.contains(&at) { Step::Over } else { Step::Into });
-            let mut own = OWN.iter().chain(&[RETURNING]);
-            let all = own.all(|function| is_general_from(code, function.address(), step));
+            let mut look = Look { code, whose: Whose::Ours(over), seen: BTreeSet::new() };
+            let all = OWN.iter().chain(&[RETURNING]).all(|function| look.follow(function.address()));
             KNOWN.store(if all { YES } else { NO }, Relaxed);
             all
         }
@@ -53,50 +59,69 @@ pub(crate) fn routines_leave_vectors_alone(code: &Pages<'_>) -> bool {
     }
 }
 
-/// What to do about a place that is jumped to or called.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Step {
-    /// It is looked at.
-    Into,
-    /// It counts as an instruction that leaves the vectors alone.
-    Over,
+/// Whose code is looked at.
+enum Whose {
+    /// A listener's: all of it lies here, and calls nothing.
+    Listener(Range<u64>),
+    /// This library's: what it calls is looked at as well, but for these.
+    Ours([u64; 2]),
 }
 
-/// Follows all code from a place. `step` is asked for each place that code goes on at, and whether that is by a call; where it
-/// has no answer, the answer to all is no.
-fn is_general_from(code: &Pages<'_>, start: u64, step: impl Fn(u64, bool) -> Option<Step>) -> bool {
-    let mut seen = BTreeSet::new();
-    let mut open = vec![start];
-    while let Some(mut at) = open.pop() {
-        while seen.insert(at) {
-            let bytes = code.bytes(at as usize, MAX_INST_LEN);
-            let Ok(inst) = decode(CodeAddr(at), bytes.as_slice()) else { return false };
-            if seen.len() > MOST || !is_general(&inst) || step(at, false).is_none() {
-                return false;
-            }
-            let target = match inst.flow() {
-                Flow::Next => None,
-                Flow::Jump { target } | Flow::Cond { target, .. } | Flow::Counter { target, .. } => {
-                    Some((target.0, false))
+struct Look<'a> {
+    code: &'a Pages<'a>,
+    whose: Whose,
+    /// The instructions that were looked at.
+    seen: BTreeSet<u64>,
+}
+
+impl Look<'_> {
+    fn inst(&self, at: u64) -> Option<Inst> {
+        decode(CodeAddr(at), self.code.bytes(at as usize, MAX_INST_LEN).as_slice()).ok()
+    }
+
+    /// Follows all code from a place, and says whether each instruction leaves the vectors alone.
+    fn follow(&mut self, start: u64) -> bool {
+        let mut open = vec![start];
+        while let Some(mut at) = open.pop() {
+            let mut before = None;
+            while self.seen.insert(at) {
+                let Some(inst) = self.inst(at) else { return false };
+                let here = match &self.whose {
+                    Whose::Listener(extent) => extent.contains(&at),
+                    Whose::Ours(_) => true,
+                };
+                if self.seen.len() > MOST || !here || !self.leaves_alone(&inst, before.as_ref()) {
+                    return false;
                 }
-                Flow::Call { target } => Some((target.0, true)),
-                Flow::Return | Flow::Undefined => break,
-                _ => return false,
-            };
-            if let Some((target, is_call)) = target {
-                match step(target, is_call) {
-                    Some(Step::Into) => open.push(target),
-                    Some(Step::Over) => {}
-                    None => return false,
+                open.extend(
+                    inst.flow().target().map(|target| target.0).filter(|to| !self.is_passed_over(*to)),
+                );
+                if inst.flow().is_exit() {
+                    break;
                 }
+                at = inst.next().0;
+                before = Some(inst);
             }
-            if inst.flow().is_exit() {
-                break;
+        }
+        true
+    }
+
+    fn is_passed_over(&self, at: u64) -> bool {
+        matches!(self.whose, Whose::Ours(over) if over.contains(&at))
+    }
+
+    fn leaves_alone(&self, inst: &Inst, before: Option<&Inst>) -> bool {
+        let ours = matches!(self.whose, Whose::Ours(_));
+        match inst.flow() {
+            // After a store to the stack it is a jump, as some engines write it over a function's start.
+            Flow::Return => before.is_none_or(|before| !stores_by_stack_pointer(before)),
+            Flow::Next | Flow::Jump { .. } | Flow::Cond { .. } | Flow::Counter { .. } | Flow::Undefined => {
+                is_general(inst)
             }
-            at = inst.next().0;
+            Flow::Call { .. } => ours,
+            _ => false,
         }
     }
-    true
 }
 
 /// A function of the library's own.
@@ -181,7 +206,7 @@ mod tests {
             bytes[..code.len()].copy_from_slice(code);
             let at = bytes.as_ptr() as usize;
             let view = MemoryView::open();
-            leaves_vectors_alone(&Pages::new(&view), at, &(at..at + LEN))
+            leaves_vectors_alone(&Pages::new(&view), at, &(at..at + code.len()))
         };
         // inc dword [rdi]; ret
         assert!(judge(&[0xff, 0x07, 0xc3]));
@@ -197,6 +222,10 @@ mod tests {
         assert!(!judge(&[0xe8, 0, 0, 0, 0, 0xc3]));
         assert!(!judge(&[0x0f, 0x05, 0xc3]));
         assert!(!judge(&[0xcc]));
+        // ret; addps xmm0, xmm1; ret: what nothing leads to.
+        assert!(!judge(&[0xc3, 0x0f, 0x58, 0xc1, 0xc3]));
+        // push 0x1000; mov dword [rsp + 4], 1; ret
+        assert!(!judge(&[0x68, 0, 0x10, 0, 0, 0xc7, 0x44, 0x24, 4, 1, 0, 0, 0, 0xc3]));
         // Out of the function: by a jump, and by running on.
         assert!(!judge(&[0xeb, 0x40]));
         assert!(!judge(&[0x90; LEN]));

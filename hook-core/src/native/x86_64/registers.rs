@@ -4,7 +4,10 @@
 //! [`Saved`] is filled by the routines of [`super::entry`] alone, which also load what it holds back into the registers.
 //! Its pointers are good for as long as the listener runs.
 
-use core::sync::atomic::{AtomicU64, Ordering::Release};
+use core::{
+    fmt,
+    sync::atomic::{AtomicU64, Ordering::Release},
+};
 
 use super::{machine::mark_vectors, returns::CALL_LEN, vectors::VectorArea};
 
@@ -38,7 +41,6 @@ pub struct Registers {
 
 /// What lies on the stack while a listener runs.
 #[repr(C)]
-#[derive(Debug)]
 pub(crate) struct Saved {
     /// The vector registers that pass arguments, and of those the first two at the return. Not used if `vectors` is.
     xmm: [[u64; 2]; 8],
@@ -66,6 +68,17 @@ pub(super) const NOT_SAVED: usize = 1;
 
 /// The registers of the first six integer arguments, in order.
 const ARGUMENTS: usize = 6;
+
+impl fmt::Debug for Saved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut all = f.debug_struct("Saved");
+        all.field("general", &self.general).field("return_address", &self.return_address);
+        (0..16)
+            .filter_map(|index| self.vector(index))
+            .fold(&mut all, |all, vector| all.field("vector", &vector));
+        all.finish()
+    }
+}
 
 impl Saved {
     /// The offset of what a stub goes by when the stack pointer is above the return address.
