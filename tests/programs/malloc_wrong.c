@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 __attribute__((noinline)) static unsigned char *allocate_here(size_t size) {
@@ -41,6 +42,40 @@ static void *in_thread(void *unused) {
     (void)unused;
     free_here(allocate_here(70));
     printf("%d\n", gettid());
+    return 0;
+}
+
+static void *volatile known;
+static volatile int holds, over;
+
+/* Two chains of two blocks, and a circle of two, to which nothing leads when this has returned. */
+__attribute__((noinline)) static void lose(void) {
+    for (volatile int turn = 0; turn < 2; turn++) {
+        void **chain = (void **)allocate_here(8002);
+        chain[7] = allocate_here(8003);
+    }
+    void **one = (void **)allocate_here(8004);
+    void **other = (void **)allocate_here(8005);
+    one[0] = other;
+    other[1] = one;
+}
+
+/* Writes over what others left on the stack. */
+__attribute__((noinline)) static void scrub(void) {
+    volatile char space[8192];
+    for (size_t at = 0; at < sizeof space; at++)
+        space[at] = 0;
+}
+
+static void *hold(void *unused) {
+    /* An address in the middle of the block is all that there is. */
+    unsigned char *volatile middle = allocate_here(8006) + 4000;
+    (void)unused;
+    scrub();
+    holds = 1;
+    while (!over)
+        usleep(1000);
+    free_here(middle - 4000);
     return 0;
 }
 
@@ -176,6 +211,20 @@ int main(int argc, char **argv) {
         ask(18);
         printf("%d\n", access(argv[3], F_OK));
         free_here(allocate_here(77));
+    } else if (!strcmp(what, "unreachable")) {
+        pthread_t thread;
+        pthread_create(&thread, 0, hold, 0);
+        known = allocate_here(8001);
+        *(void **)known = allocate_here(8007);
+        lose();
+        scrub();
+        while (!holds)
+            usleep(1000);
+        ask(16);
+        free_here(block);
+        over = 1;
+        pthread_join(thread, 0);
+        printf("%d\n", waitpid(-1, 0, 0));
     } else if (!strcmp(what, "leave")) {
         _exit(0);
     }

@@ -234,6 +234,8 @@ fn revive_in_child() -> Option<()> {
     if torn {
         crate::heap::abandon();
         life::PROCESS.renew();
+        #[cfg(not(grapnel_attached))]
+        crate::bound::renew();
     }
     let segment = session::replace_segment(|parent, child| {
         child.arguments.store(parent.arguments.load(Ordering::Relaxed), Ordering::Relaxed);

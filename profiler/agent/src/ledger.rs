@@ -56,15 +56,16 @@ mod attached {
 mod preloaded {
     use grapnel_hook::{Hook, Prepared};
 
-    /// Nothing is noted.
-    #[inline(always)]
-    pub(crate) fn mapped(_start: usize, _len: usize) -> bool {
+    /// Noted for [`crate::debug`] alone.
+    pub(crate) fn mapped(start: usize, len: usize) -> bool {
+        crate::debug::own::mapped(start, len);
         true
     }
 
-    /// Nothing is noted.
-    #[inline(always)]
-    pub(crate) fn unmapped(_start: usize, _len: usize) {}
+    /// As above.
+    pub(crate) fn unmapped(start: usize, len: usize) {
+        crate::debug::own::unmapped(start, len);
+    }
 
     /// Nothing is noted.
     #[inline(always)]

@@ -13,6 +13,7 @@
 //! - `start`: the constructor; environment, session, hooks
 //! - `attached`: the start in a process that runs already; `ledger`: what is changed there, so that it can be undone
 //! - `install`: which functions are hooked, and how the hooks go in, in both
+//! - `bound`: the hooks in tables of addresses, where no code is to be changed
 //! - `entry`: the stubs that the hooks lead to, and the way out of a fault of our own
 //! - `hooks`: what each hooked function records, and in which order
 //! - `slots`: functions of which there may be several: their thunks, their stub, which of them is which
@@ -36,6 +37,8 @@ extern crate alloc;
 
 #[cfg(grapnel_attached)]
 mod attached;
+#[cfg(not(grapnel_attached))]
+mod bound;
 mod cells;
 mod context;
 #[cfg(not(grapnel_attached))]

@@ -36,6 +36,12 @@ pub(crate) fn version() -> u64 {
     VERSION.load(Ordering::Acquire)
 }
 
+/// Has each walk look whether the list has changed.
+#[cfg(not(grapnel_attached))]
+pub(crate) fn look_again() {
+    VERSION.fetch_add(1, Ordering::AcqRel);
+}
+
 /// Rises when an object is unloaded: its addresses may soon be another's.
 #[inline(always)]
 pub(crate) fn removals() -> u64 {
@@ -119,7 +125,8 @@ pub(crate) fn range_around(address: u64) -> Option<core::ops::Range<u64>> {
     described_all().into_iter().map(|object| object.range).find(|range| range.contains(&address))
 }
 
-fn described(listed: &Listed) -> LoadedObject {
+/// An object as the hooks' engine sees it.
+pub(crate) fn described(listed: &Listed) -> LoadedObject {
     let headers = &listed.headers;
     // SAFETY: the headers are those of an object that is loaded; what is described lives no longer than this call of the
     // dynamic linker.

@@ -224,6 +224,18 @@ impl Context {
     #[cold]
     #[inline(never)]
     fn refresh(&mut self) -> Result<(), NotWritten> {
+        #[cfg(not(grapnel_attached))]
+        let again = crate::bound::look(&mut self.ring);
+        #[cfg(grapnel_attached)]
+        let again = false;
+        let refreshed = self.refresh_rules();
+        if again {
+            self.look_at_each_walk();
+        }
+        refreshed
+    }
+
+    fn refresh_rules(&mut self) -> Result<(), NotWritten> {
         // Read first: a change in between is then seen again.
         let version = modules::version();
         if session::is_paused() {

@@ -6,7 +6,7 @@
 
 use crate::entry::{SavedRegisters, rescued, stub};
 use crate::lock::Quiet;
-use crate::{context, debug, exec, install, life, listing, meter, modules, session, stack, sys};
+use crate::{bound, context, debug, exec, install, life, listing, meter, modules, session, stack, sys};
 use core::ffi::{CStr, c_char, c_int};
 use core::ptr;
 use core::sync::atomic::Ordering;
@@ -70,6 +70,8 @@ unsafe fn begin(count: c_int, arguments: *const *const c_char, environment: *mut
     }
     if debugged && header.sample_bytes.load(Ordering::Relaxed) != 0 {
         debug::leave(format_args!("what grapnel records is a sample"));
+    } else if debugged && bound::is_wanted() {
+        debug::leave(format_args!("grapnel records through tables of addresses"));
     } else if debugged {
         debug::prepare();
     }
@@ -95,6 +97,9 @@ unsafe fn begin(count: c_int, arguments: *const *const c_char, environment: *mut
 /// # Errors
 /// A sentence for the user: which function, and why.
 fn install() -> Result<(), alloc::string::String> {
+    if bound::is_wanted() {
+        return bound::install();
+    }
     let ready = install::prepare()?;
     // SAFETY: this is the only thread, and has no signal handlers yet but those that wait for a call.
     unsafe { ready.commit() }

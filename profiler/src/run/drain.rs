@@ -11,7 +11,8 @@ use super::trace_file::create_new;
 use crate::control::{Desk, Dumps};
 use crate::leaks::Wanted;
 use grapnel_trace::Exit;
-use grapnel_trace::shared::{SessionHeader, segment_state};
+use grapnel_trace::event::VIA_GOT;
+use grapnel_trace::shared::{SessionHeader, segment_state, session_flags};
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -212,7 +213,10 @@ impl<'a> Drain<'a> {
     }
 
     fn begin(&mut self, index: u32, segment: Segment, refused: &mut Option<String>) {
-        let (id, info) = (ProcessId::of(&segment), describe(&segment));
+        let (id, mut info) = (ProcessId::of(&segment), describe(&segment));
+        if self.session.header().flags.load(Ordering::Relaxed) & session_flags::GOT != 0 {
+            info.recorder.extend_from_slice(VIA_GOT);
+        }
         // A process has one image at a time: the last one ended with the exec.
         self.end_where(|recording| recording.id == id);
         self.forget_idle_image(id, info.pid);

@@ -70,6 +70,11 @@ pub(crate) struct RunArgs {
     /// The most frames that a stack keeps; the rest is cut off at its root, and marked
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65536))]
     max_frames: u32,
+    /// How calls are noticed: by a change in the functions' code, or in the tables of addresses by which objects call them
+    ///
+    /// The latter is for functions whose code can't be changed, and doesn't see all calls: docs/via-got.md tells which.
+    #[arg(long, value_enum, value_name = "WAY", default_value_t = Via::Inline)]
+    via: Via,
     /// Load the agent and leave it off: nothing is hooked, and nothing recorded, in PROGRAM and in what it starts
     ///
     /// For finding out whether a program minds the agent's presence, and what that costs.
@@ -106,6 +111,15 @@ pub(crate) struct RunArgs {
     command: Vec<OsString>,
 }
 
+/// Where the hooks are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Via {
+    /// In the functions' code
+    Inline,
+    /// In global offset tables
+    Got,
+}
+
 /// Where `--budget` begins when `--sample` does not say: a few hundred records for each gigabyte.
 const FIRST_SAMPLE: u64 = 512 << 10;
 
@@ -133,6 +147,8 @@ impl RunArgs {
 pub(crate) enum RunError {
     #[error("--leaks: leaks can only be looked for on 64-bit machines; record without it")]
     Leaks,
+    #[error("--via got: the end of a program is seen by a change in code only; record without --leaks")]
+    LeaksViaGot,
     #[error(transparent)]
     Program(#[from] ProgramError),
     #[error(transparent)]
@@ -166,6 +182,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, RunError> {
     if args.leaks && cfg!(not(target_pointer_width = "64")) {
         return Err(RunError::Leaks);
     }
+    if args.leaks && args.via == Via::Got {
+        return Err(RunError::LeaksViaGot);
+    }
     let inherited = spawn::inherited_descriptors();
     let name = args.command.first().cloned().unwrap_or_default();
     let program = Program::find(&name)?;
@@ -180,6 +199,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, RunError> {
         (args.check_stacks, session_flags::CHECK_STACKS),
         (args.off, session_flags::OFF),
         (args.leaks, session_flags::LEAKS),
+        (args.via == Via::Got, session_flags::GOT),
     ] {
         flags |= if set { flag } else { 0 };
     }

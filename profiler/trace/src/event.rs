@@ -64,9 +64,12 @@ pub struct ProcessInfo {
     pub started_unix_ns: u64,
     /// The machine's architecture, as `uname -m` has it.
     pub machine: Vec<u8>,
-    /// The version of grapnel that recorded it.
+    /// The version of grapnel that recorded it. It ends with [`VIA_GOT`] if no code was changed.
     pub recorder: Vec<u8>,
 }
+
+/// Ends [`ProcessInfo::recorder`] of a recording through tables of addresses, which not all calls go through.
+pub const VIA_GOT: &[u8] = b" --via got";
 
 /// A loaded object: the program, a library, the vDSO.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -136,6 +136,8 @@ pub mod session_flags {
     pub const OFF: u32 = 8;
     /// Before a process ends it waits for a look for leaks.
     pub const LEAKS: u32 = 16;
+    /// No code is changed, but the tables of addresses by which objects call functions.
+    pub const GOT: u32 = 32;
 }
 
 /// Values of [`SegmentHeader::scan`].

@@ -62,7 +62,7 @@ fn with<T>(address: usize, work: impl FnOnce(&mut Table) -> T) -> T {
 
 /// The block at an address.
 pub(crate) fn get(address: usize) -> Option<Block> {
-    with(address, |table| table.get(address).copied())
+    with(address, |table| table.get(address))
 }
 
 /// Takes the entry of the block at an address.
@@ -83,7 +83,7 @@ pub(crate) fn all() -> Option<Vec<Block>> {
     let tables = || TABLE.iter().map(|part| unsafe { &*part.table.get() });
     let mut blocks = Vec::new();
     blocks.try_reserve_exact(tables().map(Table::len).sum()).ok()?;
-    tables().for_each(|table| blocks.extend(table.iter().copied()));
+    tables().for_each(|table| blocks.extend(table.iter()));
     drop(held);
     Some(blocks)
 }
@@ -232,6 +232,12 @@ fn sys_heap() -> Option<Range<usize>> {
     let field = text.get(name + 2..)?.split(|&byte| byte == b' ').nth(44)?;
     let start = core::str::from_utf8(field).ok()?.parse().ok()?;
     Some(start..sys::program_break()).filter(|range| range.start != 0 && range.start < range.end)
+}
+
+/// The part of the heap that grows by `brk` which has only blocks that were given out since.
+pub(crate) fn heap_since_hooks() -> Range<usize> {
+    let old = OLD[1].load(Ordering::Relaxed);
+    sys_heap().map_or(0..0, |heap| heap.start.max(old)..heap.end.max(old))
 }
 
 fn bit(address: usize) -> Option<(&'static AtomicU64, u64)> {

@@ -107,7 +107,7 @@ fn wanted(saved: Saved<'_>) -> Option<&'static Options> {
         return None;
     }
     fork::look();
-    rescued(saved, NULL, 0, || signals::look(options));
+    rescued(saved, NULL, 0, || signals::look(options, saved));
     Some(options)
 }
 

@@ -9,7 +9,7 @@
 //! - `table`: live blocks; `stacks`, `walk`: where they were allocated; `live`: both as records
 //! - `freed`: blocks that were freed and are kept for a while
 //! - `interface`: what a program calls; `signals`: what it is asked from outside; `end`: what is done at the end
-//! - `dump`: the live blocks as a file; `record`: all calls as one
+//! - `dump`: the live blocks as a file; `record`: all calls as one; `unreachable`: blocks that nothing leads to
 //! - `errors`, `names`: what is said of a block that is wrong
 //! - `fork`: children; `kernel`, `log`: files, signals, and lines for the user
 //!
@@ -30,10 +30,12 @@ mod live;
 mod log;
 mod names;
 mod options;
+pub(crate) mod own;
 mod record;
 mod signals;
 mod stacks;
 mod table;
+mod unreachable;
 mod walk;
 
 pub(crate) use end::functions as end_functions;

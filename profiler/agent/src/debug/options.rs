@@ -53,6 +53,7 @@ pub(crate) struct Options {
     pub(crate) verify_pointers: bool,
     pub(crate) abort_on_error: bool,
     pub(crate) verbose: bool,
+    pub(crate) check_unreachable: bool,
 }
 
 /// Why options are void.
@@ -64,10 +65,6 @@ pub(crate) enum OptionError<'a> {
     },
     /// Of bionic's allocator only.
     NotHere {
-        name: &'a [u8],
-    },
-    /// Done in another way.
-    Elsewhere {
         name: &'a [u8],
     },
     TakesNoValue {
@@ -102,11 +99,6 @@ impl fmt::Display for OptionError<'_> {
             Self::NotHere { name } => write!(
                 to,
                 "{}: the statistics of bionic's allocator can't be had from another; leave the option out",
-                name.escape_ascii()
-            ),
-            Self::Elsewhere { name } => write!(
-                to,
-                "{}: a process doesn't look through itself; leave the option out, and use grapnel run --leaks",
                 name.escape_ascii()
             ),
             Self::TakesNoValue { name, value } => write!(
@@ -215,6 +207,7 @@ impl Options {
             verify_pointers: false,
             abort_on_error: false,
             verbose: false,
+            check_unreachable: false,
         }
     }
 
@@ -306,7 +299,10 @@ impl Options {
                 given.empty()?;
                 self.verbose = true;
             }
-            name @ b"check_unreachable_on_signal" => return Err(OptionError::Elsewhere { name }),
+            b"check_unreachable_on_signal" => {
+                given.empty()?;
+                self.check_unreachable = true;
+            }
             name @ (b"log_allocator_stats_on_signal" | b"log_allocator_stats_on_exit") => {
                 return Err(OptionError::NotHere { name });
             }
@@ -317,7 +313,12 @@ impl Options {
 
     /// Whether the live blocks are kept in a table, and pointers that are in none are errors.
     pub(crate) fn tracks(&self) -> bool {
-        self.backtrace || self.guards() || self.freed != 0 || self.leak_track || self.verify_pointers
+        self.backtrace
+            || self.guards()
+            || self.freed != 0
+            || self.leak_track
+            || self.verify_pointers
+            || self.check_unreachable
     }
 
     /// Whether something lies around the blocks.
@@ -377,10 +378,10 @@ mod tests {
                 of(|o| (o.records, o.record_file, o.record_on_exit) = (8_000_000, b"r".to_vec(), true)),
             ),
             (
-                "leak_track verify_pointers abort_on_error verbose",
+                "leak_track verify_pointers abort_on_error verbose check_unreachable_on_signal",
                 of(|o| {
                     (o.leak_track, o.verify_pointers, o.abort_on_error) = (true, true, true);
-                    o.verbose = true;
+                    (o.verbose, o.check_unreachable) = (true, true);
                 }),
             ),
         ];

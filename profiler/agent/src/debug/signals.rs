@@ -6,7 +6,8 @@
 
 use super::log::log;
 use super::options::Options;
-use super::{TRACING, dump, kernel, record};
+use super::{TRACING, dump, kernel, record, unreachable};
+use crate::entry::SavedRegisters;
 use crate::sys;
 use core::sync::atomic::Ordering;
 
@@ -15,6 +16,7 @@ const LAST: i32 = 64;
 const TOGGLE: i32 = LAST - 19;
 const RECORDS: i32 = LAST - 18;
 const DUMP: i32 = LAST - 17;
+const UNREACHABLE: i32 = LAST - 16;
 
 unsafe extern "C" fn toggle(_signal: i32) {
     TRACING.fetch_xor(true, Ordering::Relaxed);
@@ -34,10 +36,11 @@ unsafe extern "C" fn records(_signal: i32) {
 pub(crate) fn prepare(options: &Options) {
     let process = sys::process_id();
     type Handler = unsafe extern "C" fn(i32);
-    let all: [(bool, i32, Handler, &str); 3] = [
+    let all: [(bool, i32, Handler, &str); 4] = [
         (options.backtrace_on_signal, TOGGLE, toggle, "enable backtracing"),
         (options.backtrace, DUMP, dump, "dump the backtrace"),
         (options.records != 0, RECORDS, records, "dump the allocation records"),
+        (options.check_unreachable, UNREACHABLE, unreachable::handler, "check for unreachable memory"),
     ];
     for (wanted, signal, handler, what) in all {
         if !wanted {
@@ -54,6 +57,7 @@ pub(crate) fn prepare(options: &Options) {
 
 /// Does what signals have asked for since the last call.
 #[inline]
-pub(crate) fn look(options: &Options) {
+pub(crate) fn look(options: &Options, saved: &SavedRegisters) {
     dump::look(options);
+    unreachable::look(options, saved, UNREACHABLE);
 }

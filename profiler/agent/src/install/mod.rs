@@ -9,6 +9,8 @@
 #[cfg(grapnel_attached)]
 mod attached;
 #[cfg(not(grapnel_attached))]
+pub(crate) mod bound;
+#[cfg(not(grapnel_attached))]
 mod preloaded;
 
 #[cfg(grapnel_attached)]

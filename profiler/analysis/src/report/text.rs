@@ -9,7 +9,7 @@ use crate::sites::Site;
 use crate::symbols::Symbols;
 use crate::weight::{Errors, Sampling};
 use anstyle::{AnsiColor, Style};
-use grapnel_trace::event::Exit;
+use grapnel_trace::event::{Exit, VIA_GOT};
 use std::io::{self, Write};
 
 /// How the report looks.
@@ -236,7 +236,12 @@ pub(crate) fn notes_of(analysis: &Analysis) -> Vec<String> {
             counted(totals.inconsistent_events, "event")
         )
     });
-    [analysis.ending.note(), lost, inconsistent].into_iter().flatten().collect()
+    let through_tables = analysis.process.recorder.ends_with(VIA_GOT).then(|| {
+        "recorded through tables of addresses: calls within a library, through addresses from dlsym or an earlier \
+         copy, and of static code are not seen (docs/via-got.md), and figures are wrong by them"
+            .to_owned()
+    });
+    [analysis.ending.note(), through_tables, lost, inconsistent].into_iter().flatten().collect()
 }
 
 fn print_notes(out: &mut impl Write, notes: &[String], options: &TextOptions) -> io::Result<()> {

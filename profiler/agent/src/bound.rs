@@ -1,0 +1,204 @@
+//! Recording without a change in any code: the words by which objects call the allocation functions lead to the hooks.
+//!
+//! For functions whose code can't be read or written. What it doesn't see: calls that go through no such word, as those of
+//! an allocator in its own object, addresses that a program asked for and keeps, and code that is linked statically.
+//!
+//! The dynamic linker tells of nothing without a hook in its code. So calls of `dlopen`, `dlmopen` and `dlclose` are
+//! noticed when they begin, and the list is looked at in the next of them, in `dlsym`, and in the events that follow. They must
+//! be called by their caller: `dlopen` looks at who called it.
+//!
+//! # Safety
+//! [`STATE`] is used under [`LOCK`]. The stubs change no register, and go on in the function as if they weren't there.
+
+use crate::hooks::{self, ORIGINALS};
+use crate::install::bound::{Wanted, wanted};
+use crate::lock::Lock;
+use crate::{listing, modules, session};
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use grapnel_hook::module::{self, Module};
+use grapnel_hook::rebind::Rebinding;
+use grapnel_trace::ring::Producer;
+use grapnel_trace::shared::{failure, session_flags};
+
+static ON: AtomicBool = AtomicBool::new(false);
+/// How many of the next events look at the list.
+static PENDING: AtomicU32 = AtomicU32::new(0);
+/// As many as a `dlopen` may cause before it returns.
+const LOOKS: u32 = 512;
+
+struct State(UnsafeCell<Vec<Rebinding>>);
+// SAFETY: used under LOCK only.
+unsafe impl Sync for State {}
+static STATE: State = State(UnsafeCell::new(Vec::new()));
+static LOCK: Lock = Lock::new();
+
+/// Whether that is asked for.
+pub(crate) fn is_wanted() -> bool {
+    session::header().is_some_and(|header| header.flags.load(Ordering::Relaxed) & session_flags::GOT != 0)
+}
+
+/// The functions that change the list, and where their own code is.
+static LOADING: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
+/// The number of the one that doesn't, and is called next after one that did.
+const LOOKUP: usize = 3;
+
+/// One of these functions is about to be called.
+unsafe extern "C" fn loading(number: usize) {
+    if PENDING.load(Ordering::Relaxed) != 0 && is_at_rest() {
+        let before = modules::version();
+        modules::update(None);
+        if modules::version() != before {
+            rebind();
+        }
+    }
+    if number != LOOKUP {
+        PENDING.store(LOOKS, Ordering::Relaxed);
+        modules::look_again();
+    }
+}
+
+macro_rules! loading_stub {
+    ($stub:ident, $number:literal) => {
+        unsafe extern "C" {
+            fn $stub();
+        }
+        core::arch::global_asm!(
+            ".text",
+            ".balign 16",
+            concat!(".globl ", stringify!($stub)),
+            concat!(".hidden ", stringify!($stub)),
+            concat!(".type ", stringify!($stub), ",@function"),
+            concat!(stringify!($stub), ":"),
+            ".cfi_startproc",
+            "endbr64",
+            "push rdi",
+            "push rsi",
+            "push rdx",
+            "sub rsp, 16",
+            ".cfi_adjust_cfa_offset 40",
+            "mov edi, {number}",
+            "call {loading}",
+            "add rsp, 16",
+            "pop rdx",
+            "pop rsi",
+            "pop rdi",
+            ".cfi_adjust_cfa_offset -40",
+            "jmp qword ptr [rip + {functions} + 8 * {number}]",
+            ".cfi_endproc",
+            concat!(".size ", stringify!($stub), ", . - ", stringify!($stub)),
+            loading = sym loading,
+            functions = sym LOADING,
+            number = const $number,
+        );
+    };
+}
+loading_stub!(grapnel_agent_dlopen, 0);
+loading_stub!(grapnel_agent_dlmopen, 1);
+loading_stub!(grapnel_agent_dlclose, 2);
+loading_stub!(grapnel_agent_dlsym, 3);
+
+/// Puts the hooks into the words.
+///
+/// # Errors
+/// A sentence for the user.
+pub(crate) fn install() -> Result<(), String> {
+    let Wanted { modules, hooks } = wanted()?;
+    let mut all = Vec::new();
+    for ((name, stub, function), symbol) in hooks {
+        ORIGINALS[function as usize].store(symbol.addr, Ordering::Release);
+        hooks::remember_target(function, symbol.addr);
+        let names: &[&[u8]] = match name {
+            b"mmap" => &[b"mmap", b"mmap64"],
+            b"free" => &[b"free", b"cfree"],
+            _ => &[name],
+        };
+        for name in names {
+            // SAFETY: the objects are loaded and relocated: this is the constructor that runs before all others.
+            if let Ok(found) = unsafe { Rebinding::find(&modules, name, stub as *const ()) } {
+                all.push(found);
+            }
+        }
+    }
+    let loading: [(&[u8], unsafe extern "C" fn()); 4] = [
+        (b"dlopen", grapnel_agent_dlopen),
+        (b"dlmopen", grapnel_agent_dlmopen),
+        (b"dlclose", grapnel_agent_dlclose),
+        (b"dlsym", grapnel_agent_dlsym),
+    ];
+    for (own, (name, stub)) in LOADING.iter().zip(loading) {
+        // SAFETY: as above.
+        if let Ok(found) = unsafe { Rebinding::find(&modules, name, stub as *const ()) } {
+            own.store(found.original().expose_provenance(), Ordering::Release);
+            all.push(found);
+        }
+    }
+    let (mut written, mut failed) = (0, 0);
+    for rebinding in &mut all {
+        // SAFETY: as above; the stubs have the functions' ABI and stay.
+        let report = unsafe { rebinding.update(&modules) };
+        written += report.written;
+        failed += report.failed.len() + report.foreign.len();
+    }
+    if written == 0 {
+        return Err("no object calls an allocation function through a table; record without --via got".into());
+    }
+    let _guard = LOCK.lock();
+    // SAFETY: LOCK is held.
+    unsafe { *STATE.0.get() = all };
+    ON.store(true, Ordering::Relaxed);
+    let lost = if failed == 0 { String::new() } else { format!("; {failed} of them can't be changed") };
+    let note = format!(
+        "{written} words of tables were changed and no code{lost}: docs/via-got.md says what is not seen"
+    );
+    session::report_failure(failure::NOTE, note.as_bytes());
+    Ok(())
+}
+
+/// Takes over what was loaded or unloaded, if a call that does so may be under way. Whether the next event should look again.
+#[cold]
+pub(crate) fn look(ring: &mut Producer<'static>) -> bool {
+    if !ON.load(Ordering::Relaxed) {
+        return false;
+    }
+    let count = |left: u32| left.checked_sub(1);
+    let Ok(left) = PENDING.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count) else { return false };
+    if !is_at_rest() {
+        return true;
+    }
+    let before = modules::version();
+    modules::update(Some(ring));
+    // What was loaded may not have been relocated yet: at last once more.
+    if modules::version() != before || left == 1 {
+        rebind();
+    }
+    left > 1
+}
+
+/// Whether nobody is changing the list.
+fn is_at_rest() -> bool {
+    // SAFETY: the dynamic linker's structure, which stays.
+    module::r_debug_of_this_process()
+        .and_then(|debug| unsafe { debug.as_ref() })
+        .is_some_and(|debug| debug.is_consistent())
+}
+
+fn rebind() {
+    let listed = listing::listed();
+    let modules: Vec<Module> = listed.iter().map(modules::described).collect();
+    let _guard = LOCK.lock();
+    // SAFETY: LOCK is held.
+    let all = unsafe { &mut *STATE.0.get() };
+    for rebinding in all {
+        // SAFETY: the list is at rest, or was a moment ago.
+        let _ = unsafe { rebinding.update(&modules) };
+    }
+}
+
+/// In the child of a fork, in its only thread.
+pub(crate) fn renew() {
+    LOCK.renew();
+}

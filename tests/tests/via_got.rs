@@ -1,0 +1,66 @@
+//! `--via got`: recordings by changed tables, without a change in code.
+
+use grapnel_tests::programs;
+use grapnel_tests::report::Report;
+use grapnel_tests::run::{Case, Recorded, grapnel};
+use std::ffi::OsStr;
+
+fn got(case: &Case) -> Recorded {
+    let recorded = case.clone().option("--via").option("got").recorded();
+    recorded.outcome.same_as(&case.bare());
+    recorded
+}
+
+/// Allocations, frees, reallocations, allocated bytes, live bytes.
+fn figures(report: &Report) -> [u64; 5] {
+    let of = report.totals();
+    [of.allocations, of.frees, of.reallocations, of.allocated_bytes, of.live_bytes]
+}
+
+#[test]
+fn figures_are_those_of_a_recording_by_hooks_in_code() {
+    for program in ["every_function", "reallocs", "plain"] {
+        let case = Case::ours(program);
+        let inline = figures(&case.recorded().report());
+        assert_eq!(figures(&got(&case).report()), inline, "{program} (left: through tables)");
+    }
+    // What the dynamic linker allocates for a thread's variables goes through no table.
+    let threads = Case::ours("threads");
+    let [inline, tables] = [threads.recorded(), got(&threads)].map(|recorded| figures(&recorded.report()));
+    assert!(tables[0] < inline[0] && tables[0] + 20 > inline[0], "{tables:?} {inline:?}");
+    assert_eq!(tables[2], inline[2]);
+}
+
+#[test]
+fn libraries_that_are_opened_later_are_seen_from_the_next_lookup_on() {
+    let case = Case::ours("dlopen_loop").args([programs::plug("a"), programs::plug("b")]);
+    let report = got(&case).report();
+    let in_plugs = report.sites.iter().filter(|site| {
+        site.frames.iter().any(|frame| frame.function.as_deref().is_some_and(|name| name.contains("make")))
+    });
+    let made: u64 = in_plugs.map(|site| site.allocations).sum();
+    assert!(made >= 80, "each of 40 rounds asks both: {made}");
+}
+
+#[test]
+fn the_report_and_the_summary_say_what_kind_of_recording_it_is() {
+    let recorded = got(&Case::ours("plain"));
+    let text = grapnel([OsStr::new("report"), recorded.trace().as_os_str()]);
+    assert!(text.out().contains("note: recorded through tables of addresses"), "{}", text.out());
+    let inline = Case::ours("plain").recorded();
+    let text = grapnel([OsStr::new("report"), inline.trace().as_os_str()]);
+    assert!(!text.out().contains("tables of addresses"), "{}", text.out());
+    let refused = Case::ours("plain").option("--via").option("got").option("--leaks").recorded().outcome;
+    assert_eq!(refused.status.code(), Some(125));
+    assert_eq!(
+        refused.err(),
+        "grapnel: --via got: the end of a program is seen by a change in code only; record without --leaks\n"
+    );
+    let options = Case::ours("plain").env("LIBC_DEBUG_MALLOC_OPTIONS", "guard");
+    let left = options.option("--via").option("got").recorded().outcome;
+    assert!(left.status.success(), "{}", left.err());
+    assert_eq!(
+        left.err(),
+        "malloc_debug: LIBC_DEBUG_MALLOC_OPTIONS: grapnel records through tables of addresses. Nothing is done\n"
+    );
+}
