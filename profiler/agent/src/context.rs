@@ -156,7 +156,13 @@ fn memory_of(index: u32) -> Config {
     if index < LARGE_RINGS as u32 {
         return most;
     }
-    Config { tree_bits: most.tree_bits - 2, recent_bits: most.recent_bits - 3, ..most }
+    Config {
+        cache_bits: most.cache_bits - 2,
+        chain_bits: most.chain_bits - 2,
+        tree_bits: most.tree_bits - 3,
+        recent_bits: most.recent_bits - 3,
+        ..most
+    }
 }
 
 fn add(contexts: &mut Vec<*mut Context>) -> Option<*mut Context> {

@@ -11,8 +11,8 @@ use crate::tree::NodeId;
 use crate::zeroed::{Zeroable, zeroed};
 use alloc::vec::Vec;
 
-/// The binary logarithm of the number of chains.
-const BITS: u32 = 10;
+/// The binary logarithm of the most chains.
+const MOST_BITS: u32 = 10;
 /// Frames of a chain: what two cache lines hold.
 const FRAMES: usize = 6;
 
@@ -39,8 +39,9 @@ unsafe impl Zeroable for Chain {}
 pub(crate) struct Chains(Vec<Chain>);
 
 impl Chains {
-    pub(crate) fn new() -> Result<Self, Error> {
-        Ok(Chains(zeroed(1 << BITS)?))
+    /// `1 << bits` chains, but no more than there are numbers for.
+    pub(crate) fn new(bits: u32) -> Result<Self, Error> {
+        Ok(Chains(zeroed(1 << bits.min(MOST_BITS))?))
     }
 
     /// To be called when a pc may have another rule, or a node another meaning.
@@ -50,8 +51,9 @@ impl Chains {
 
     /// The number of the chain of a leaf. One at the same depth most often has the same callers.
     #[inline(always)]
-    pub(crate) fn of(pc: u64, sp: u64) -> usize {
-        ((pc ^ (sp << 20)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - BITS)) as usize
+    pub(crate) fn of(&self, pc: u64, sp: u64) -> usize {
+        let hash = (pc ^ (sp << 20)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - MOST_BITS);
+        hash as usize & self.0.len().wrapping_sub(1)
     }
 
     /// Asks the processor for a chain.
@@ -133,14 +135,14 @@ mod tests {
     fn interned(path: &Path) -> Memo {
         let mut memo = Memo::new(FRAMES + 1).unwrap();
         let nodes: Vec<NodeId> = (1..=path.len() as u32).rev().map(NodeId).collect();
-        path.adopt(&nodes, Stack::ROOT, |found, stack| memo.push(found, stack, 0));
+        path.adopt(&nodes, Stack::ROOT, |found, stack| memo.push(found, stack));
         memo
     }
 
     #[test]
     fn nodes_are_those_of_the_same_frames_below_the_same_parent() {
-        let (mut chains, rule) = (Chains::new().unwrap(), PackedRule::new(UnwindRule::ROOT));
-        let at = Chains::of(10, 0);
+        let (mut chains, rule) = (Chains::new(4).unwrap(), PackedRule::new(UnwindRule::ROOT));
+        let at = chains.of(10, 0);
         let walk = |chains: &mut Chains, pcs: &[u64]| {
             for (frame, &pc) in pcs.iter().enumerate() {
                 if chains.rule(at, frame, pc).is_none() {

@@ -216,27 +216,12 @@ impl Path {
         stack
     }
 
-    /// How many words were read.
+    /// Computes the hashes of the frames' stacks below `parent`, and asks the processor for where they are in the tree: for
+    /// many at the same time, and before they are needed.
     #[inline(always)]
-    pub(crate) fn words(&self) -> usize {
-        self.words.0.len
-    }
-
-    /// Gives the frames their nodes, root first, below `parent`, and hands each with its stack to `keep`. `module_of` is asked
-    /// for the module of a pc that a new node needs and the path doesn't know.
-    ///
-    /// Returns the leaf's stack.
-    #[inline(always)]
-    pub(crate) fn intern(
-        &mut self,
-        parent: Stack,
-        tree: &mut Interner<'_, impl Sink>,
-        mut module_of: impl FnMut(u64) -> u32,
-        mut keep: impl FnMut(&Found, Stack),
-    ) -> Stack {
-        let filled = self.frames.items.get_mut(..self.frames.len).unwrap_or_default();
-        // All hashes first, so that the processor waits for many slots of the tree at the same time.
+    pub(crate) fn expect(&mut self, parent: Stack, tree: &Interner<'_, impl Sink>) {
         let mut hash = parent.hash;
+        let filled = self.frames.items.get_mut(..self.frames.len).unwrap_or_default();
         for found in filled.iter_mut().rev() {
             hash = found.key().hash_after(hash);
             found.hash = hash;
@@ -244,6 +229,22 @@ impl Path {
                 prefetch(slot);
             }
         }
+    }
+
+    /// Gives the frames their nodes, root first, below `parent`, which they were [expected](Path::expect) below, and hands
+    /// each with its stack to `keep`. `module_of` is asked for the module of a pc that a new node needs and the path
+    /// doesn't know.
+    ///
+    /// Returns the leaf's stack.
+    #[inline(always)]
+    pub(crate) fn intern(
+        &self,
+        parent: Stack,
+        tree: &mut Interner<'_, impl Sink>,
+        mut module_of: impl FnMut(u64) -> u32,
+        mut keep: impl FnMut(&Found, Stack),
+    ) -> Stack {
+        let filled = self.frames();
         let mut stack = parent;
         let mut left = filled.len();
         while let Some(found) = left.checked_sub(1).and_then(|at| filled.get(at)) {
@@ -405,7 +406,7 @@ impl Memo {
         Some((self.last_of(self.len())?, self.words.0.filled(), self.range))
     }
 
-    /// Takes the words of a path, whose frames were [pushed](Memo::push). They were read from `range`.
+    /// Takes the words of a path, whose frames are [pushed](Memo::push) next. They were read from `range`.
     #[inline(always)]
     pub(crate) fn take_words(&mut self, path: &Path, range: Range) {
         self.range = range;
@@ -416,11 +417,11 @@ impl Memo {
         }
     }
 
-    /// Takes the next frame of a path that has so many words, which are not taken yet.
+    /// Takes the next frame of a path, whose words were taken.
     #[inline(always)]
-    pub(crate) fn push(&mut self, found: &Found, stack: Stack, path_words: usize) {
+    pub(crate) fn push(&mut self, found: &Found, stack: Stack) {
         let Found { pc, module, flags, fp_is_dead, sp, word, fp, .. } = *found;
-        let words = (self.words.0.len + path_words) as u32 - word;
+        let words = self.words.0.len as u32 - word;
         let Stack { node, hash } = stack;
         self.records.push(Record { pc, sp, fp, hash, node, words, module, flags, fp_is_dead });
         if flags.contains(FrameFlags::GUESS) && self.first_guess.is_none() {

@@ -138,7 +138,7 @@ const FIRST_BITS: u32 = 10;
 /// were told to be. The same stack may get another node later, and is told again.
 ///
 /// Looking up a node that exists neither allocates nor locks. A new one allocates when a smaller table is three
-/// quarters full: it then doubles.
+/// quarters full: it then grows.
 #[derive(Debug)]
 pub struct StackTree {
     slots: Vec<Slot>,
@@ -277,7 +277,11 @@ impl StackTree {
             self.first = self.nodes.wrapping_add(1);
             return true;
         }
-        let bits = if self.slots.is_empty() { FIRST_BITS.min(self.most_bits) } else { 64 - self.shift + 1 };
+        let bits = match self.slots.is_empty() {
+            true => FIRST_BITS.min(self.most_bits),
+            // The last step is of two: half of the largest table would be of no use to anybody, once it is given back.
+            false => 64 - self.shift + if self.most_bits + self.shift == 66 { 2 } else { 1 },
+        };
         let Some(len) = 1usize.checked_shl(bits) else { return false };
         let hashes = (len / 4 * 3).saturating_sub(self.hashes.len());
         let Ok(bigger) = zeroed(len) else { return false };

@@ -19,11 +19,13 @@ use crate::tree::{Frame, FrameFlags, FrameKey, Interner, NodeId, Sink, Stack, St
 pub struct Config {
     /// The most frames that a stack keeps; those nearest to the leaf are kept. Clamped to 1..=65536.
     ///
-    /// A walker takes 192 bytes of memory per frame of this limit, and 160 kB for chains and the leaves of recent walks; pages that no stack was deep enough for are
-    /// never touched after a zeroing allocation.
+    /// A walker takes 192 bytes of memory per frame of this limit, and 32 kB for the leaves of recent walks; pages that no
+    /// stack was deep enough for are never touched after a zeroing allocation.
     pub max_frames: usize,
     /// The binary logarithm of the number of cached rules, 24 bytes each. Clamped to 6..=20.
     pub cache_bits: u32,
+    /// The binary logarithm of the number of leaves whose nearest frames are kept, 128 bytes each. At most 10.
+    pub chain_bits: u32,
     /// The binary logarithm of the most slots of the [`StackTree`], 16 bytes each. Clamped to 10..=28.
     pub tree_bits: u32,
     /// The binary logarithm of the words of recent walks that are kept, 16 bytes each. Clamped to 8..=20.
@@ -32,7 +34,7 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Config { max_frames: 1024, cache_bits: 12, tree_bits: 15, recent_bits: 14 }
+        Config { max_frames: 1024, cache_bits: 12, chain_bits: 10, tree_bits: 15, recent_bits: 14 }
     }
 }
 
@@ -73,7 +75,7 @@ impl Walker {
         let max_frames = config.max_frames.clamp(1, 1 << 16);
         let walk = Gatherer {
             cache: RuleCache::new(config.cache_bits.clamp(6, 20))?,
-            chains: Chains::new()?,
+            chains: Chains::new(config.chain_bits)?,
             stack: StackMemory::new(),
             path: Path::new(max_frames)?,
             memo: Memo::new(max_frames)?,
@@ -99,7 +101,7 @@ impl Walker {
     #[inline(always)]
     pub fn expect(&self, start: &impl Start) {
         self.walk.recent.expect(start.pc(), start.sp());
-        self.walk.chains.expect(Chains::of(start.pc(), start.sp()));
+        self.walk.chains.expect(self.walk.chains.of(start.pc(), start.sp()));
     }
 
     /// Walks every frame. The answer is that of [`walk`](Self::walk); a difference is a bug, unless the tree was emptied in between.
@@ -240,12 +242,19 @@ impl Gatherer {
                     self.remember();
                     return parent.node;
                 }
+                let range = self.stack.range_of_walk();
                 let Self { path, memo, chains, cache, .. } = self;
-                let (chain, words) = (Chains::of(start.pc(), start.sp()), path.words());
-                let leaf = match chains.nodes(chain, parent.node, path.frames()) {
-                    Some(nodes) => path.adopt(nodes, parent, |found, stack| memo.push(found, stack, words)),
+                let chain = chains.of(start.pc(), start.sp());
+                let known = chains.nodes(chain, parent.node, path.frames());
+                if known.is_none() {
+                    path.expect(parent, tree);
+                }
+                // Meanwhile.
+                memo.take_words(path, range.unwrap_or_default());
+                let leaf = match known {
+                    Some(nodes) => path.adopt(nodes, parent, |found, stack| memo.push(found, stack)),
                     None => {
-                        let keep = |found: &Found, stack| memo.push(found, stack, words);
+                        let keep = |found: &Found, stack| memo.push(found, stack);
                         let leaf = path.intern(parent, tree, module_of(cache, resolver), keep);
                         if !path.has_guess() {
                             chains.set_nodes(chain, parent.node, memo.frames_from(kept));
@@ -253,9 +262,8 @@ impl Gatherer {
                         leaf
                     }
                 };
-                match self.stack.range_of_walk() {
-                    Some(range) => self.memo.take_words(&self.path, range),
-                    None => self.memo.forget(),
+                if range.is_none() {
+                    self.memo.forget();
                 }
                 self.memo.end = end;
                 self.remember();
@@ -275,9 +283,20 @@ impl Gatherer {
             Gathered::Done { end, .. } => {
                 self.last_end = end.into();
                 let parent = root(end, tree);
-                self.path.intern(parent, tree, module_of(&self.cache, resolver), |_, _| ()).node
+                self.intern(parent, resolver, tree)
             }
         }
+    }
+
+    /// The node of the path's frames below `parent`.
+    fn intern(
+        &mut self,
+        parent: Stack,
+        resolver: &mut impl Resolver,
+        tree: &mut Interner<'_, impl Sink>,
+    ) -> NodeId {
+        self.path.expect(parent, tree);
+        self.path.intern(parent, tree, module_of(&self.cache, resolver), |_, _| ()).node
     }
 
     /// Gathers frames by fast rules. `left` is how many frames the memo has, or 0 for no use of it.
@@ -287,7 +306,7 @@ impl Gatherer {
         let (mut pc, mut sp, mut fp) = (start.pc(), start.sp(), FramePointer::known(start.fp()));
         self.path.clear();
         self.stack.begin(sp);
-        let chain = Chains::of(pc, sp);
+        let chain = self.chains.of(pc, sp);
         let ended = |end| Gathered::Done { kept: 0, end };
         loop {
             // A caller's sp lies above its callee's in both walks, so one index moving to the root is enough.
@@ -425,7 +444,7 @@ impl Gatherer {
         });
         let end = if self.last_end == End::Depth { MemoEnd::Depth } else { MemoEnd::Root };
         let parent = root(end, tree);
-        self.path.intern(parent, tree, module_of(&self.cache, resolver), |_, _| ()).node
+        self.intern(parent, resolver, tree)
     }
 
     /// Walks all frames by full steps.
@@ -460,7 +479,7 @@ impl Gatherer {
         };
         self.last_end = end.into();
         let parent = root(end, tree);
-        self.path.intern(parent, tree, module_of(&self.cache, resolver), |_, _| ()).node
+        self.intern(parent, resolver, tree)
     }
 }
 

@@ -50,8 +50,8 @@ fn deep_and_cut() {
     let flags = &["-fomit-frame-pointer"];
     run(c"random_deep_calls", 20_000, Config::default(), flags, "deep");
     for max_frames in [1, 2, 24, 32, 40] {
-        let config =
-            Config { max_frames, cache_bits: 6, tree_bits: 28, recent_bits: 8 + (max_frames % 7) as u32 };
+        let (chain_bits, recent_bits) = (max_frames as u32 % 5 * 2, 8 + (max_frames % 7) as u32);
+        let config = Config { max_frames, cache_bits: 6, chain_bits, tree_bits: 28, recent_bits };
         run(c"random_calls", 20_000, config, flags, &format!("cut-{max_frames}"));
     }
 }
