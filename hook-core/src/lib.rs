@@ -49,8 +49,8 @@
 //! places in them: probes can't wait. In a process with a shadow stack the return can't be listened to.
 //!
 //! Exceptions and backtraces pass through listeners, replacements and probes. They pass through every trampoline and stub if
-//! [`HookSet::announce_to`] was asked for that: see [`seen`], where names for debuggers and perf are, too. One jump in the
-//! padding between functions, which a short patch takes, has no unwind entry.
+//! [`HookSet::announce_to`] was asked for that, on x86-64 and AArch64: see [`seen`], where names for debuggers and perf are,
+//! too. One jump in the padding between functions, which a short patch takes, has no unwind entry.
 //!
 //! # On 32-bit Arm
 //! A32 and T32 code live in one process, and either may be hooked from either. Bit 0 of a function's address says which it
@@ -69,15 +69,17 @@
 //! * Without [`Listener::with_vectors`], D16 to D31 and FPSCR are as the listener leaves them. With it the processor must
 //!   have all 32 ([`Error::NoVectors`]).
 //! * A patch of T32 code that is no aligned word is refused while threads run ([`Refusal::Unaligned`]).
-//! * Unwind entries for code that is made can't be had: the unwinder finds tables by the dynamic linker's list of objects
-//!   alone. What that means is said below, for AArch64.
+//! * Unwinders can't be told of code ([`SeenError::NoEntries`](seen::SeenError::NoEntries)), debuggers and perf can. Exceptions
+//!   and backtraces pass a call that was relocated if it ends its window, as one of `push {r4, lr}; bl` does: the callee returns
+//!   to the original then. They don't pass one that has more of the window behind it
+//!   ([`RelocationPlan::calls`](grapnel_relocator::RelocationPlan::calls)), which takes `blx` through a register as a T32
+//!   function's first instruction. The backtrace of a signal that comes in a trampoline or a stub ends there.
 //! * Patches reach 16 MiB, where code for them must find room.
 //!
 //! # On AArch64
-//! * No unwind entries are made yet: unwinders and debuggers can't be told of code
-//!   ([`SeenError::NoEntries`](seen::SeenError::NoEntries)), perf can. Exceptions and backtraces pass through listeners,
-//!   replacements and probes all the same. An exception doesn't pass a call that was relocated into a trampoline, and the
-//!   backtrace of a signal that comes in a trampoline or a stub ends there.
+//! * While threads run it, an instruction becomes a branch by one aligned store, here and on 32-bit Arm. That a thread finds the old
+//!   one or the new one the manuals promise where both are branches, NOP, breakpoints or the like (DDI 0487, B2.2.5; DDI
+//!   0406, A3.5.4). Of others it is a property of the processors. Only a stop of all threads would do without it.
 //! * A call that was listened to and never returns keeps its place until another call has the same stack pointer, or its
 //!   stack is gone.
 //! * Landing pads (BTI) are kept, and so is what signs a return address (PAC). Memory for code isn't guarded by landing

@@ -10,11 +10,11 @@ use crate::{
     arena::CodeSlot,
     live::{POSITIONS, Ways},
     memory::{maps::Maps, pages::Pages},
-    native::{self, NEAR_REACH, Pattern},
+    native::{self, NEAR_REACH, Pattern, StubKind},
     padding::{Standing, Surroundings, standing_in},
     patch::Edit,
     plan::Moving,
-    seen::piece::{Kind, Piece},
+    seen::piece::Piece,
     sys,
     transaction::{Place, Request},
 };
@@ -293,7 +293,8 @@ impl<'a> Workshop<'a> {
         if !self.arena.write(&slot, &code, self.view.memory()) {
             return Err(unreached);
         }
-        self.arena.note(|| Piece::trampoline(slot, target, plan.site, plan.preamble.len(), &moved));
+        let stands_at = if way.inside { StubKind::Inside } else { StubKind::Entry };
+        self.arena.note(|| Piece::trampoline(slot, plan, stands_at, &moved));
         let start = Edit { at: plan.site, old: plan.original, new };
         Ok(Filled { displaced, map: moved.map().clone(), aside, start, ways })
     }
@@ -321,7 +322,7 @@ impl<'a> Workshop<'a> {
             unsafe { self.arena.discard(&slot, self.view.memory()) };
             return Err(nowhere);
         }
-        self.arena.note(|| Piece::jump(slot, Kind::Island, plan.target));
+        self.arena.note(|| Piece::island(slot, plan));
         self.arena.add_island(at.0, replacement.0);
         Ok(at)
     }

@@ -14,6 +14,7 @@
 //! | `stub.rs` | the code that is written for each thing that is attached |
 //! | `kernel.rs` | system calls and their structures, where they are not the same everywhere; those of 64 bits are in `kernel64.rs` |
 
+mod debugger;
 #[cfg(target_pointer_width = "64")]
 mod kernel64;
 mod points;
@@ -86,8 +87,14 @@ pub(crate) struct Layout {
     pub(crate) stack_pointer: u8,
     /// The column of the return address.
     pub(crate) return_address: u8,
+    /// How far behind an instruction's start a return address has to be for those who look into the instruction ahead of it.
+    pub(crate) behind: u64,
     /// `e_machine`.
     pub(crate) machine: u16,
+    /// `e_flags`.
+    pub(crate) flags: u32,
+    /// Whether unwinders take such tables; else debuggers do alone.
+    pub(crate) unwinders: bool,
 }
 
 /// A routine whose code may be changed by one aligned store from the first of the given forms to the second, which answer
@@ -97,6 +104,7 @@ pub(crate) struct Trial {
     pub(crate) forms: [[u8; 4]; 2],
 }
 
+pub(crate) use debugger::{debug_descriptor, debug_register};
 pub use isa::Registers;
 pub(crate) use isa::*;
 pub(crate) use points::{

@@ -3,8 +3,8 @@
 //! An entry says that its code was called by the instruction that it stands for, in the hooked function, and that nothing
 //! else lies between the two. So an unwinder goes on with the function's own entry at that instruction, and with its own
 //! exception tables: nothing of these has to be known here. To look an address up, unwinders take one from it, as the
-//! instruction in front of a return address is the call. The address of the caller is therefore that of the instruction plus
-//! one, which is right also where the instruction is the function's first.
+//! instruction in front of a return address is the call. The address of the caller is therefore a little above that of the
+//! instruction ([`Layout::behind`]), which is right also where the instruction is the function's first.
 //!
 //! libgcc knows a frame by its callee's canonical frame address (CFA), and aborts if two with the one that handles the
 //! exception have the same. The CFA of these entries is therefore one byte above the function's stack pointer.
@@ -22,7 +22,7 @@ const CFA_SAME_VALUE: u8 = 0x08;
 const CFA_DEF_CFA: u8 = 0x0c;
 const CFA_DEF_CFA_OFFSET: u8 = 0x0e;
 const CFA_VAL_EXPRESSION: u8 = 0x16;
-const OP_CONST8U: u8 = 0x0e;
+const OP_ADDR: u8 = 0x03;
 const OP_LIT1: u8 = 0x31;
 const OP_MINUS: u8 = 0x1c;
 
@@ -39,8 +39,8 @@ pub(crate) fn section(pieces: &[Piece], layout: Layout) -> Vec<u8> {
         let common = out.len() as u32 + 4;
         entry(&mut out, |out| {
             out.extend_from_slice(&common.to_le_bytes());
-            out.extend_from_slice(&(piece.slot.at as u64).to_le_bytes());
-            out.extend_from_slice(&(piece.slot.len as u64).to_le_bytes());
+            out.extend_from_slice(&piece.slot.at.to_le_bytes());
+            out.extend_from_slice(&piece.slot.len.to_le_bytes());
             out.push(0);
             rules(out, piece, layout);
         });
@@ -70,14 +70,16 @@ fn rules(out: &mut Vec<u8>, piece: &Piece, layout: Layout) {
             out.extend_from_slice(&((frame.offset - at) as u32).to_le_bytes());
             at = frame.offset;
         }
-        out.extend_from_slice(&[CFA_VAL_EXPRESSION, layout.return_address, 9, OP_CONST8U]);
-        out.extend_from_slice(&(frame.of.0 + 1).to_le_bytes());
+        let address = (frame.of.0 + layout.behind) as usize;
+        let len = 1 + size_of_val(&address) as u8;
+        out.extend_from_slice(&[CFA_VAL_EXPRESSION, layout.return_address, len, OP_ADDR]);
+        out.extend_from_slice(&address.to_le_bytes());
         if frame.stack.below != last.below {
             out.push(CFA_DEF_CFA_OFFSET);
             uleb(out, frame.stack.below + 1);
         }
-        if frame.stack.kept != last.kept {
-            match (frame.stack.kept, last.kept) {
+        for (kept, was) in frame.stack.kept.into_iter().zip(last.kept).filter(|(kept, was)| kept != was) {
+            match (kept, was) {
                 (Some((register, below)), _) => {
                     out.extend_from_slice(&[CFA_OFFSET_EXTENDED, register]);
                     uleb(out, below + 1);

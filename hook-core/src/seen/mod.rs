@@ -8,6 +8,7 @@
 //!   needs unwind entries are calls that were relocated into a trampoline
 //!   ([`grapnel_relocator::RelocationPlan::calls`]), through which an exception can't be thrown otherwise, and signal
 //!   handlers that interrupt a thread in the few instructions of a trampoline or stub, whose backtraces end there otherwise.
+//!   Not on 32-bit Arm, where unwinders take none.
 //! * **Debuggers**: names and unwind entries for GDB and LLDB.
 //! * **perf**: names in `/tmp/perf-PID.map`. The file stays; it is for who made it to remove.
 //!
@@ -71,10 +72,8 @@ pub enum SeenError {
     /// No loaded object has an unwinder.
     #[error("no loaded object exports an unwinder that takes entries")]
     NoUnwinder,
-    /// What unwind entries would have to say isn't known for this instruction set.
-    #[error(
-        "unwind entries can't be made for this instruction set yet, so neither unwinders nor debuggers can be told"
-    )]
+    /// Unwinders have no way to be told on this machine.
+    #[error("unwinders take no entries for code that is made at run time on this machine")]
     NoEntries,
     /// The map can't be written.
     #[error("the map for perf can't be written in /tmp: {errno}")]
@@ -89,7 +88,7 @@ impl SeenError {
     pub fn remedy(&self) -> &'static str {
         match self {
             Self::NoUnwinder => "link libgcc_s or LLVM's libunwind, or leave unwinders out",
-            Self::NoEntries => "leave unwinders and debuggers out",
+            Self::NoEntries => "leave unwinders out",
             Self::NoMap { .. } => "make /tmp writable, or leave perf out",
         }
     }
@@ -116,8 +115,8 @@ impl Notices {
     pub(crate) unsafe fn begin(&mut self, audience: Audience) -> Result<(), SeenError> {
         self.audience = Audience::default();
         self.unwinders.clear();
-        if audience.unwinders || audience.debuggers {
-            native::LAYOUT.ok_or(SeenError::NoEntries)?;
+        if audience.unwinders && !native::LAYOUT.unwinders {
+            return Err(SeenError::NoEntries);
         }
         if audience.unwinders {
             if let Some(debug) = module::r_debug_of_this_process() {
@@ -166,9 +165,9 @@ impl Notices {
         // From GCC 13 on, libgcc takes all between a section's first and last address for described by it.
         let gapless = |a: &Piece, b: &Piece| a.slot.at + a.slot.len == b.slot.at;
         for run in pieces.chunk_by(gapless) {
-            let section = native::LAYOUT.map(|layout| eh_frame::section(run, layout)).unwrap_or_default();
-            if let (true, Some(layout)) = (self.audience.debuggers, native::LAYOUT) {
-                let _ = debugger::register(image::of(run, &names, &section, layout).leak());
+            let section = eh_frame::section(run, native::LAYOUT);
+            if self.audience.debuggers {
+                let _ = debugger::register(image::of(run, &names, &section, native::LAYOUT).leak());
             }
             if let (true, Some(first)) = (self.audience.unwinders, run.first()) {
                 let section: &'static [u8] = section.leak();

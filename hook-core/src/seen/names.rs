@@ -2,9 +2,9 @@
 
 use alloc::{collections::BTreeMap, format, vec::Vec};
 
-use grapnel_relocator::CodeAddr;
+use grapnel_relocator::{CodeAddr, Isa};
 
-use crate::{memory::maps::Maps, module::Module, symbol};
+use crate::{memory::maps::Maps, module::Module, native, symbol};
 
 /// The names of the functions around some addresses.
 #[derive(Debug, Default)]
@@ -39,7 +39,8 @@ impl Names {
         let lookup = symbol::Lookup::new(module);
         for target in targets {
             if let Some(name) = self.0.get_mut(target).filter(|name| name.is_empty()) {
-                let found = lookup.function_at(target.0 as usize);
+                // Symbols of T32 code have bit 0 of their addresses set. One of A32 code holds this address as well.
+                let found = lookup.function_at(native::pointer_to(Isa::T32, *target).0 as usize);
                 *name = found.and_then(|function| function.name).unwrap_or_default();
             }
         }
@@ -55,7 +56,8 @@ impl Names {
                 return;
             }
             let range = symbol.range();
-            for (_, best) in self.0.range_mut(CodeAddr(range.start as u64)..CodeAddr(range.end as u64)) {
+            let (_, start) = native::code_at(CodeAddr(range.start as u64));
+            for (_, best) in self.0.range_mut(start..start.add(range.len() as u64)) {
                 if best.is_empty() || rank(name) < rank(best) {
                     *best = name.into();
                 }

@@ -2,11 +2,12 @@
 
 use alloc::vec::Vec;
 
-use grapnel_relocator::{CodeAddr, Relocated};
+use grapnel_relocator::{CodeAddr, Isa, Relocated};
 
 use crate::{
+    HookPlan,
     arena::CodeSlot,
-    native::{self, LinkKind},
+    native::{self, LinkKind, StubKind},
 };
 
 /// What a piece of code is.
@@ -43,8 +44,17 @@ pub(crate) struct Frame {
 pub(crate) struct Stack {
     /// How many bytes lower the stack pointer is.
     pub(crate) below: u32,
-    /// A register, by its number in DWARF, whose value is kept on the stack, this many bytes below the real stack pointer.
-    pub(crate) kept: Option<(u8, u32)>,
+    /// Registers, by their numbers in DWARF, whose values are kept on the stack, each this many bytes below the real stack
+    /// pointer.
+    pub(crate) kept: [Option<(u8, u32)>; 2],
+}
+
+/// The frames of an island, which is run in place of the function's first instruction, or of the probed one, and leaves all
+/// as it is in front of that. What it undoes first was done by the function's first instruction.
+fn island(offset: usize, plan: &HookPlan) -> impl Iterator<Item = Frame> {
+    let frame = |offset, of| Frame { offset, of, stack: Stack::default() };
+    let done = (!plan.undo.is_empty()).then(|| frame(offset, plan.site));
+    done.into_iter().chain([frame(offset + plan.undo.len(), plan.target)])
 }
 
 /// Code that was written.
@@ -52,6 +62,7 @@ pub(crate) struct Stack {
 pub(crate) struct Piece {
     pub(crate) slot: CodeSlot,
     pub(crate) kind: Kind,
+    pub(crate) isa: Isa,
     /// The hooked function, or the probed instruction.
     pub(crate) target: CodeAddr,
     /// Ascending, the first at 0.
@@ -59,17 +70,12 @@ pub(crate) struct Piece {
 }
 
 impl Piece {
-    /// Relocated code behind a landing pad, and what follows it.
-    pub(crate) fn trampoline(
-        slot: CodeSlot,
-        target: CodeAddr,
-        site: CodeAddr,
-        pad: usize,
-        moved: &Relocated,
-    ) -> Self {
+    /// Relocated code behind a landing pad, or behind what ends a probe, and what follows it.
+    pub(crate) fn trampoline(slot: CodeSlot, plan: &HookPlan, at: StubKind, moved: &Relocated) -> Self {
+        let (target, pad) = (plan.target, plan.preamble.len());
         let mut frames = Vec::new();
         if pad > 0 {
-            frames.push(Frame { offset: 0, of: target, stack: Stack::default() });
+            frames.push(Frame { offset: 0, of: target, stack: native::stack_of_preamble(at) });
         }
         let map = moved.map();
         let mut next = map.iter().map(|(_, to)| to).skip(1);
@@ -77,29 +83,41 @@ impl Piece {
             let end = next.next().unwrap_or(map.code_len());
             let code = moved.bytes().get(to..end).unwrap_or(&[]);
             native::stack_within(code, &mut |at, stack| {
-                frames.push(Frame { offset: pad + to + at, of: site.add(from as u64), stack });
+                frames.push(Frame { offset: pad + to + at, of: plan.site.add(from as u64), stack });
             });
         }
         // An island behind all this leads away from the function's start.
         let end = pad + moved.bytes().len();
         if end < slot.len {
-            frames.push(Frame { offset: end, of: target, stack: Stack::default() });
+            frames.extend(island(end, plan));
         }
-        Self { slot, kind: Kind::Trampoline, target, frames }
+        Self { slot, kind: Kind::Trampoline, isa: plan.isa, target, frames }
     }
 
-    /// Code that is run in place of the function's first instruction, or of the probed one, and leaves all as it is.
-    pub(crate) fn jump(slot: CodeSlot, kind: Kind, target: CodeAddr) -> Self {
-        let frames = [Frame { offset: 0, of: target, stack: Stack::default() }].into();
-        Self { slot, kind, target, frames }
+    /// An island.
+    pub(crate) fn island(slot: CodeSlot, plan: &HookPlan) -> Self {
+        Self {
+            slot,
+            kind: Kind::Island,
+            isa: plan.isa,
+            target: plan.target,
+            frames: island(0, plan).collect(),
+        }
+    }
+
+    /// A stub that goes where its word says.
+    pub(crate) fn jump_stub(slot: CodeSlot, at: StubKind, target: CodeAddr) -> Self {
+        Self::stub(slot, target, |each| native::stack_of_jump_stub(at, each))
     }
 
     /// The stub of a listener or a probe.
-    pub(crate) fn link(slot: CodeSlot, kind: LinkKind, target: CodeAddr) -> Self {
+    pub(crate) fn link_stub(slot: CodeSlot, kind: LinkKind, target: CodeAddr) -> Self {
+        Self::stub(slot, target, |each| native::stack_of_link_stub(kind, each))
+    }
+
+    fn stub(slot: CodeSlot, target: CodeAddr, stacks: impl FnOnce(&mut dyn FnMut(usize, Stack))) -> Self {
         let mut frames = Vec::new();
-        native::stack_of_link_stub(kind, &mut |offset, stack| {
-            frames.push(Frame { offset, of: target, stack });
-        });
-        Self { slot, kind: Kind::Stub, target, frames }
+        stacks(&mut |offset, stack| frames.push(Frame { offset, of: target, stack }));
+        Self { slot, kind: Kind::Stub, isa: native::STUBS, target, frames }
     }
 }

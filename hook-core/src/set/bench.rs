@@ -22,7 +22,7 @@ use crate::{
     native::{self, JUMP_STUB_LEN, LINK_STUB_LEN, NEAR_REACH, StubKind},
     padding::standing_in,
     patch::Edit,
-    seen::piece::{Kind, Piece},
+    seen::piece::Piece,
     sys,
     transaction::{HookId, Place, Request},
     workshop::Workshop,
@@ -95,7 +95,7 @@ impl<'a> Bench<'a> {
                 let address = core::ptr::from_ref(&*link) as usize as u64;
                 let code = |at, word| native::link_stub(calls, at, word, routine, address, target.0);
                 let stub = self.stub(target, LINK_STUB_LEN, code)?;
-                self.set.arena.note(|| Piece::link(stub.code, calls, target));
+                self.set.arena.note(|| Piece::link_stub(stub.code, calls, target));
                 (What::Tell(Box::leak(link)), stub)
             }
         };
@@ -192,7 +192,7 @@ impl<'a> Bench<'a> {
             return Ok(self.set.spares.swap_remove(index).1);
         }
         let stub = self.stub(target, JUMP_STUB_LEN, |at, word| native::jump_stub(kind, at, word))?;
-        self.set.arena.note(|| Piece::jump(stub.code, Kind::Stub, target));
+        self.set.arena.note(|| Piece::jump_stub(stub.code, kind, target));
         Ok(stub)
     }
 

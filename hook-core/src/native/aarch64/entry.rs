@@ -48,27 +48,27 @@ entry_routine!("grapnel_hook_entered_all", all);
 
 // In the middle of a function: X16 and X17 are on the stack, and stay there. The flags are kept. What lies above is the
 // frame of the probed function, as an interrupted one: its address is that of an instruction that has yet to run. Since X30
-// is that function's, the address is in another column, the one that is for signal frames (96 in libgcc). It is the site
-// literal of the stub: first counted from X16, then from what was saved of it at CFA - 32.
-//   10 60 02 80 18           DW_CFA_expression, column 96, 2 bytes: breg16 24
-//   10 60 06 08 20 1c 06     6 bytes: const1u 32, minus, deref
-//   23 18                    plus_uconst 24
+// is that function's, the address is in another column, that of the PC (see `seen::LAYOUT`). It is the site literal of the
+// stub: first counted from X16, then from what was saved of it at CFA - 32.
+//   16 20 03 80 18 06        DW_CFA_val_expression, column 32, 3 bytes: breg16 24, deref
+//   16 20 07 08 20 1c 06     7 bytes: const1u 32, minus, deref
+//   23 18 06                 plus_uconst 24, deref
 macro_rules! probe_routine {
     ($name:literal, $vectors:ident) => {
         routine!(
             $name,
-            ".cfi_signal_frame",
-            ".cfi_return_column 96",
-            ".cfi_def_cfa sp, 16",
-            ".cfi_escape 0x10, 0x60, 0x02, 0x80, 0x18",
-            ".cfi_offset x16, -16",
-            ".cfi_offset x17, -8",
+            @ ".cfi_signal_frame",
+            @ ".cfi_return_column 32",
+            @ ".cfi_def_cfa sp, 16",
+            @ ".cfi_escape 0x16, 0x20, 0x03, 0x80, 0x18, 0x06",
+            @ ".cfi_offset x16, -16",
+            @ ".cfi_offset x17, -8",
             "sub sp, sp, #832",
             ".cfi_def_cfa_offset 848",
             save_general!(),
             ".cfi_rel_offset x30, 240",
             "str x16, [sp, #816]",
-            ".cfi_escape 0x10, 0x60, 0x06, 0x08, 0x20, 0x1c, 0x06, 0x23, 0x18",
+            ".cfi_escape 0x16, 0x20, 0x07, 0x08, 0x20, 0x1c, 0x06, 0x23, 0x18, 0x06",
             "ldr x0, [sp, #832]",
             "ldr x1, [sp, #840]",
             "stp x0, x1, [sp, #128]",
@@ -88,7 +88,7 @@ macro_rules! probe_routine {
             load_general!(),
             "ldr x30, [sp, #240]",
             "ldr x16, [sp, #816]",
-            ".cfi_escape 0x10, 0x60, 0x02, 0x80, 0x18",
+            ".cfi_escape 0x16, 0x20, 0x03, 0x80, 0x18, 0x06",
             "ldr x17, [x16, #{word}]",
             "ldr x17, [x17]",
             "add sp, sp, #832",

@@ -160,9 +160,9 @@ macro_rules! load_vectors {
     };
 }
 
-// Begins with `bti c`: stubs jump to it.
+// Begins with `bti c`: stubs jump to it. What unwinders are told of that, too, comes first, behind `@`.
 macro_rules! routine {
-    ($name:literal, $($body:expr),+ ; $($operands:tt)*) => {
+    ($name:literal, $(@ $told:literal,)* $($body:expr),+ ; $($operands:tt)*) => {
         core::arch::global_asm!(
             concat!(".pushsection .text.", $name, ", \"ax\", @progbits"),
             ".p2align 4",
@@ -171,6 +171,7 @@ macro_rules! routine {
             concat!(".type ", $name, ", @function"),
             concat!($name, ":"),
             ".cfi_startproc",
+            $($told,)*
             "hint #34",
             $($body,)+
             ".cfi_endproc",

@@ -12,6 +12,8 @@
 //! The literals are read at an address that only a link stub gives. A stub is freed when no
 //! thread has such an address.
 
+use grapnel_relocator::Isa;
+
 use crate::native::{LinkKind, StubKind};
 
 /// `bti c`, which costs nothing where it isn't enforced, and which `br x16` and `br x17` may land on.
@@ -22,6 +24,9 @@ const NOP: u32 = 0xd503_201f;
 
 /// What the code behind a probe begins with: `ldp x16, x17, [sp], #16`.
 pub(crate) const AFTER_PROBE: &[u8] = &0xa8c1_47f0_u32.to_le_bytes();
+
+/// What stubs are written in.
+pub(crate) const STUBS: Isa = Isa::Aarch64;
 
 pub(crate) const JUMP_STUB_LEN: usize = 24;
 pub(crate) const LINK_STUB_LEN: usize = 48;

@@ -1,44 +1,55 @@
-//! What unwinders and debuggers are told: nothing here. The unwind tables of this architecture (EHABI32) are found through the
-//! dynamic linker's list of objects alone, so there is no way to add some for code that is made at run time.
-//!
-//! # Safety
-//! The symbol that debuggers look for is data of the form that their interface asks for.
+//! What debuggers are told. Unwinders can't be told of anything: the tables of this architecture (EHABI32) are found by
+//! `__gnu_Unwind_Find_exidx`, which knows the dynamic linker's list of objects alone, so there is no way to add some for code
+//! that is made at run time.
 
 use crate::{
-    native::{Layout, LinkKind},
-    seen::{Descriptor, piece::Stack},
+    native::{Layout, LinkKind, StubKind},
+    seen::piece::Stack,
 };
 
-/// Unwinders and debuggers can't be told of anything.
-pub(crate) const LAYOUT: Option<Layout> = None;
+/// The columns of SP and of the PC (AADWARF32, 4.1), `EM_ARM`, and the version of the ABI. GDB drops an address's lowest bit before it looks for the
+/// instruction ahead of it.
+pub(crate) const LAYOUT: Layout =
+    Layout { stack_pointer: 13, return_address: 15, behind: 2, machine: 40, flags: EABI5, unwinders: false };
 
-/// What the relocated code of one instruction does to the stack before it is done isn't told to anyone.
+/// `EF_ARM_EABI_VER5`.
+const EABI5: u32 = 0x0500_0000;
+const IP: u8 = 12;
+const LR: u8 = 14;
+
+/// What the relocated code of one instruction does to the stack before it is done isn't followed: few of them use it, and
+/// debuggers are shown what lies behind.
 pub(crate) fn stack_within(_: &[u8], each: &mut dyn FnMut(usize, Stack)) {
     each(0, Stack::default());
 }
 
-/// The same for the stub of a listener or a probe.
-pub(crate) fn stack_of_link_stub(_: LinkKind, each: &mut dyn FnMut(usize, Stack)) {
+/// What the code behind a probe begins with: nothing.
+pub(crate) fn stack_of_preamble(_: StubKind) -> Stack {
+    Stack::default()
+}
+
+/// A stub that goes where its word says. At a probe it pushes R0 and R1, of which it changes one.
+pub(crate) fn stack_of_jump_stub(at: StubKind, each: &mut dyn FnMut(usize, Stack)) {
     each(0, Stack::default());
+    if at == StubKind::Inside {
+        each(4, Stack { below: 8, kept: [Some((0, 8)), None] });
+    }
 }
 
-core::arch::global_asm!(
-    ".pushsection .data.grapnel_hook_debug, \"aw\", %progbits",
-    ".p2align 3",
-    ".globl grapnel_hook_debug_descriptor",
-    ".hidden grapnel_hook_debug_descriptor",
-    "grapnel_hook_debug_descriptor: .long 1, 0, 0, 0",
-    ".popsection",
-);
-
-unsafe extern "C" {
-    static mut grapnel_hook_debug_descriptor: Descriptor;
+/// The stub of a listener or a probe, which makes room for a word and keeps R12 and LR.
+pub(crate) fn stack_of_link_stub(kind: LinkKind, each: &mut dyn FnMut(usize, Stack)) {
+    each(0, Stack::default());
+    if kind.stub == StubKind::Inside {
+        each(4, Stack { below: 4, ..Stack::default() });
+        each(8, Stack { below: 12, kept: [Some((IP, 12)), Some((LR, 8))] });
+    }
 }
 
-/// The list for debuggers, which stays empty and which none of them finds.
-pub(crate) fn debug_descriptor() -> *mut Descriptor {
-    &raw mut grapnel_hook_debug_descriptor
+/// A routine that does nothing, behind its names.
+macro_rules! debug_routine {
+    ($names:literal) => {
+        concat!(".arm\n", $names, "\n.fnstart\nbx lr\n.fnend")
+    };
 }
 
-/// No debugger has a breakpoint.
-pub(crate) fn debug_register() {}
+pub(crate) use debug_routine;

@@ -11,10 +11,15 @@
 //! # Safety
 //! The literals are read at an address that only a link stub gives. A stub is freed when no such address is left.
 
+use grapnel_relocator::Isa;
+
 use crate::native::{LinkKind, StubKind};
 
 /// What the code behind a probe begins with: nothing, since no stub leaves anything on the stack.
 pub(crate) const AFTER_PROBE: &[u8] = &[];
+
+/// What stubs are written in.
+pub(crate) const STUBS: Isa = Isa::A32;
 
 pub(crate) const JUMP_STUB_LEN: usize = 24;
 pub(crate) const LINK_STUB_LEN: usize = 32;

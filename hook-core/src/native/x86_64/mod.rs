@@ -33,9 +33,11 @@ pub(crate) use machine::{
 pub use registers::Registers;
 pub(crate) use registers::Saved;
 pub(super) use returns::{PARTS, POINT, POINT_OFFSET};
-pub(crate) use seen::{LAYOUT, debug_descriptor, debug_register, stack_of_link_stub, stack_within};
+pub(crate) use seen::{
+    LAYOUT, debug_routine, stack_of_jump_stub, stack_of_link_stub, stack_of_preamble, stack_within,
+};
 pub(crate) use stub::{
-    AFTER_PROBE, JUMP_STUB_LEN, LINK_STUB_LEN, jump_stub, link_of_stub, link_stub, site_of_stub,
+    AFTER_PROBE, JUMP_STUB_LEN, LINK_STUB_LEN, STUBS, jump_stub, link_of_stub, link_stub, site_of_stub,
 };
 pub(crate) use vectors::vectors_can_be_saved;
 

@@ -1,19 +1,16 @@
 //! What unwinders and debuggers are told, as far as it depends on the instruction set.
-//!
-//! # Safety
-//! The two symbols that debuggers look for are data and a function of the form that their interface asks for.
 
 use grapnel_arch::{CodeAddr, x86_64::decode};
 
 use super::stub::{PASS_RED_ZONE, RETURN, RETURN_TO_RED_ZONE};
 use crate::{
     native::{Layout, LinkKind, StubKind},
-    seen::{Descriptor, piece::Stack},
+    seen::piece::Stack,
 };
 
-/// The columns of RSP and of the return address (System V ABI, 3.6.2), and `EM_X86_64`. `None` where unwinders and debuggers
-/// can't be told of anything.
-pub(crate) const LAYOUT: Option<Layout> = Some(Layout { stack_pointer: 7, return_address: 16, machine: 62 });
+/// The columns of RSP and of the return address (System V ABI, 3.6.2), and `EM_X86_64`.
+pub(crate) const LAYOUT: Layout =
+    Layout { stack_pointer: 7, return_address: 16, behind: 1, machine: 62, flags: 0, unwinders: true };
 
 /// The registers' columns, by their numbers in instructions.
 const COLUMN: [u8; 16] = [0, 2, 1, 3, 7, 6, 4, 5, 8, 9, 10, 11, 12, 13, 14, 15];
@@ -44,11 +41,11 @@ pub(crate) fn stack_within(code: &[u8], each: &mut dyn FnMut(usize, Stack)) {
             }
             [opcode @ 0x50..=0x57] => {
                 stack.below += 8;
-                stack.kept = Some((register(opcode), stack.below));
+                stack.kept = [Some((register(opcode), stack.below)), None];
             }
             [0x58..=0x5f] => {
                 stack.below = stack.below.wrapping_sub(8);
-                stack.kept = None;
+                stack.kept = [None; 2];
             }
             // push and pop of memory
             [0xff, modrm, ..] if modrm >> 3 & 7 == 6 => stack.below += 8,
@@ -63,54 +60,33 @@ pub(crate) fn stack_within(code: &[u8], each: &mut dyn FnMut(usize, Stack)) {
     }
 }
 
+/// The same for what the code behind a probe begins with: nothing.
+pub(crate) fn stack_of_preamble(_: StubKind) -> Stack {
+    Stack::default()
+}
+
+/// The same for a stub that goes where its word says.
+pub(crate) fn stack_of_jump_stub(_: StubKind, each: &mut dyn FnMut(usize, Stack)) {
+    each(0, Stack::default());
+}
+
 /// The same for the stub of a listener or a probe.
 pub(crate) fn stack_of_link_stub(kind: LinkKind, each: &mut dyn FnMut(usize, Stack)) {
     each(0, Stack::default());
     if kind.stub == StubKind::Inside {
-        each(PASS_RED_ZONE.len(), Stack { below: 128, kept: None });
+        each(PASS_RED_ZONE.len(), Stack { below: 128, ..Stack::default() });
         each(RETURN + RETURN_TO_RED_ZONE.len(), Stack::default());
     }
 }
 
-core::arch::global_asm!(
-    ".pushsection .data.grapnel_hook_debug, \"aw\", @progbits",
-    ".p2align 3",
-    ".globl grapnel_hook_debug_descriptor",
-    ".hidden grapnel_hook_debug_descriptor",
-    "grapnel_hook_debug_descriptor:",
-    ".type __jit_debug_descriptor, @object",
-    "__jit_debug_descriptor: .long 1, 0",
-    ".quad 0, 0",
-    ".size __jit_debug_descriptor, 24",
-    ".popsection",
-    ".pushsection .text.grapnel_hook_debug, \"ax\", @progbits",
-    ".p2align 4",
-    ".globl grapnel_hook_debug_register",
-    ".hidden grapnel_hook_debug_register",
-    "grapnel_hook_debug_register:",
-    ".type __jit_debug_register_code, @function",
-    "__jit_debug_register_code:",
-    ".cfi_startproc",
-    "ret",
-    ".cfi_endproc",
-    ".size __jit_debug_register_code, . - __jit_debug_register_code",
-    ".popsection",
-);
-
-unsafe extern "C" {
-    static mut grapnel_hook_debug_descriptor: Descriptor;
-    safe fn grapnel_hook_debug_register();
+/// A routine that does nothing, behind its names.
+macro_rules! debug_routine {
+    ($names:literal) => {
+        concat!($names, "\n.cfi_startproc\nret\n.cfi_endproc")
+    };
 }
 
-/// The list for debuggers.
-pub(crate) fn debug_descriptor() -> *mut Descriptor {
-    &raw mut grapnel_hook_debug_descriptor
-}
-
-/// Where a debugger has its breakpoint.
-pub(crate) fn debug_register() {
-    grapnel_hook_debug_register();
-}
+pub(crate) use debug_routine;
 
 #[cfg(test)]
 mod tests {
@@ -126,7 +102,7 @@ mod tests {
         assert!(moved.clobbers().is_empty());
         let end = moved.map().to_relocated(code.len()).unwrap();
         let mut stacks = Vec::new();
-        stack_within(&moved.bytes()[..end], &mut |_, stack| stacks.push((stack.below, stack.kept)));
+        stack_within(&moved.bytes()[..end], &mut |_, stack| stacks.push((stack.below, stack.kept[0])));
         stacks
     }
 

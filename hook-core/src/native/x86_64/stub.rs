@@ -10,6 +10,8 @@
 //! The literals are read relative to a return address that only a link stub's `call` pushes. A stub is
 //! freed when no such address is left.
 
+use grapnel_relocator::Isa;
+
 use super::returns::go_in_routine;
 use crate::native::{LinkKind, StubKind};
 
@@ -19,6 +21,9 @@ const LANDING_PAD: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 pub(super) const PASS_RED_ZONE: [u8; 5] = [0x48, 0x8d, 0x64, 0x24, 0x80];
 /// `lea rsp, [rsp + 128]`.
 pub(super) const RETURN_TO_RED_ZONE: [u8; 8] = [0x48, 0x8d, 0xa4, 0x24, 0x80, 0, 0, 0];
+
+/// What stubs are written in.
+pub(crate) const STUBS: Isa = Isa::X86_64;
 
 /// `endbr64; jmp [rip + word]`.
 pub(crate) const JUMP_STUB_LEN: usize = 10;

@@ -2,8 +2,13 @@
 
 mod backtrace;
 mod samples;
+#[cfg_attr(target_arch = "aarch64", path = "aarch64/steps.rs")]
+#[cfg_attr(target_arch = "x86_64", path = "x86_64/steps.rs")]
 mod steps;
 mod storm;
+mod thrown;
+
+use std::ops::Range;
 
 use backtrace::Seen;
 use grapnel_hook::{
@@ -15,6 +20,21 @@ use grapnel_hook::{
 unsafe extern "C" fn enter(_: &mut Entry, _: *mut std::ffi::c_void) {}
 unsafe extern "C" fn leave(_: &mut Exit, _: *mut std::ffi::c_void) {}
 unsafe extern "C" fn hit(_: &mut Hit, _: *mut std::ffi::c_void) {}
+
+fn regions(set: &HookSet) -> Vec<Range<usize>> {
+    set.regions().map(|(range, _)| range).collect()
+}
+
+/// Installs a handler, which runs on the stack of what it interrupts.
+fn handle(signal: i32, handler: unsafe extern "C" fn(i32, *mut libc::siginfo_t, *mut std::ffi::c_void)) {
+    // SAFETY: the handler calls what may be called in one.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = handler as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
+        assert_eq!(libc::sigaction(signal, &raw const action, std::ptr::null_mut()), 0);
+    }
+}
 
 /// Replaces each sample, listens to it, and probes one of its instructions, while `look` looks at that.
 fn hooked(audience: Audience, look: fn(&HookSet) -> Seen) -> Seen {
@@ -56,5 +76,6 @@ pub(crate) fn run() {
     assert!(steps.inside > 100 && steps.lost == 0, "{steps:?}");
     let samples = hooked(unwinders, storm::run);
     assert!(samples.all > 0 && samples.lost == 0, "{samples:?}");
+    thrown::run();
     println!("{} steps and {} of {} signals inside, ok", steps.inside, samples.inside, samples.all);
 }

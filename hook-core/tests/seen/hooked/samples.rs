@@ -1,16 +1,16 @@
-//! Functions that are hooked, with unwind entries that are right at each of their instructions.
+//! Functions that are hooked, with unwind entries that are right at each of their instructions. For an argument they return
+//! one more.
 
-use std::{
-    arch::global_asm,
-    sync::atomic::{AtomicPtr, Ordering::*},
-};
+use std::sync::atomic::{AtomicPtr, Ordering::*};
 
 pub(crate) type Function = unsafe extern "C" fn(u64) -> u64;
 
 macro_rules! samples {
     ($($name:ident: $code:literal;)*) => {
-        global_asm!(
-            ".pushsection .text.seen_samples, \"ax\", @progbits",
+        std::arch::global_asm!(
+            ".pushsection .text.seen_samples, \"ax\", %progbits",
+            ".globl seen_samples",
+            "seen_samples:",
             $(
                 ".p2align 4",
                 concat!("seen_", stringify!($name), ":"),
@@ -22,7 +22,9 @@ macro_rules! samples {
                 concat!(".globl seen_", stringify!($name), "_end"),
                 concat!(".globl seen_", stringify!($name), "_probed"),
             )*
-            ".p2align 4, 0xcc",
+            ".p2align 4",
+            ".globl seen_samples_end",
+            "seen_samples_end:",
             ".popsection",
         );
         mod code {
@@ -42,6 +44,15 @@ macro_rules! samples {
                 }
             }
         }
+        unsafe extern "C" {
+            fn seen_samples();
+            fn seen_samples_end();
+        }
+        /// Whether an address is in one of the samples.
+        pub(crate) fn around(at: usize) -> bool {
+            (seen_samples as *const () as usize..=seen_samples_end as *const () as usize).contains(&at)
+        }
+        pub(crate) const COUNT: usize = [$(stringify!($name)),*].len();
         pub(crate) fn all() -> Vec<Sample> {
             vec![$(Sample {
                 function: code::$name,
@@ -52,21 +63,11 @@ macro_rules! samples {
     };
 }
 
-// A sample that has nothing to be probed has its label for it at its end.
-samples! {
-    frame: "push rbp; .cfi_def_cfa_offset 16; .cfi_offset rbp, -16; mov rbp, rsp; .cfi_def_cfa_register rbp
-        sub rsp, 32; mov [rbp - 8], rdi; seen_frame_probed: mov rax, [rbp - 8]; add rax, 1; nop; leave
-        .cfi_def_cfa rsp, 8; ret";
-    landing_pad: "endbr64; push rbx; .cfi_def_cfa_offset 16; .cfi_offset rbx, -16; mov rbx, rdi; nop
-        seen_landing_pad_probed: lea rax, [rbx + 1]; lea rcx, [rax + rbx]; pop rbx; .cfi_def_cfa_offset 8; ret";
-    red_zone: "mov [rsp - 8], rdi; seen_red_zone_probed: mov rax, [rsp - 8]; add rax, 1; ret";
-    rip_load: "mov rax, [rip + 9f]; add rax, rdi; seen_rip_load_probed: ret; .p2align 3; 9: .quad 1";
-    early_branch: "test rdi, rdi; jne 8f; mov eax, 1; ret; 8: lea rax, [rdi + 1]; ret; seen_early_branch_probed:";
-    call: "sub rsp, 8; .cfi_def_cfa_offset 16; call 8f; seen_call_probed: lea rax, [rdi + rax]; add rsp, 8
-        .cfi_def_cfa_offset 8; ret; .cfi_endproc; .cfi_startproc; 8: mov eax, 1; ret";
-    tail: "jmp [rip + 9f]; seen_tail_probed: .pushsection .data.rel.ro, \"aw\", @progbits; .p2align 3
-        9: .quad seen_tail_to; .popsection; .cfi_endproc; .cfi_startproc; seen_tail_to: lea rax, [rdi + 1]; ret";
-}
+#[cfg_attr(target_arch = "aarch64", path = "aarch64/samples.rs")]
+#[cfg_attr(target_arch = "x86_64", path = "x86_64/samples.rs")]
+mod list;
+use list::COUNT;
+pub(crate) use list::{all, around};
 
 pub(crate) struct Sample {
     pub(crate) function: Function,
@@ -85,14 +86,6 @@ impl Sample {
         (distance >= 12 && self.end - self.probed as usize > 5).then_some(self.probed)
     }
 }
-
-/// Whether an address is in one of the samples.
-pub(crate) fn around(at: usize) -> bool {
-    let samples = [code::frame as *const () as usize, code::end::tail as *const () as usize];
-    (samples[0]..=samples[1]).contains(&at)
-}
-
-const COUNT: usize = 7;
 
 static ORIGINALS: [AtomicPtr<()>; COUNT] = [const { AtomicPtr::new(std::ptr::null_mut()) }; COUNT];
 

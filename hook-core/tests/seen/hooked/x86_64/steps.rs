@@ -1,11 +1,12 @@
 //! A backtrace at every instruction that runs while hooked functions are called.
 
-use std::{arch::global_asm, ffi::c_void, ops::Range};
+use std::{arch::global_asm, ffi::c_void};
 
 use grapnel_hook::HookSet;
 
 use super::{
     backtrace::{self, Seen},
+    handle, regions,
     samples::{self, Function},
 };
 
@@ -39,6 +40,30 @@ global_asm!(
     "seen_step_end:",
 );
 
+// Calls what throws, far enough from the start for a patch of its own.
+global_asm!(
+    ".globl seen_thrown_through",
+    "seen_thrown_through:",
+    ".cfi_startproc",
+    "sub rsp, 8",
+    ".cfi_def_cfa_offset 16",
+    ".zero 12, 0x90",
+    "call {throws}",
+    "add rsp, 8",
+    ".cfi_def_cfa_offset 8",
+    "ret",
+    ".cfi_endproc",
+    throws = sym super::thrown::throws,
+);
+
+/// Where the call is in that.
+pub(crate) const CALL: usize = 16;
+
+unsafe extern "C-unwind" {
+    #[link_name = "seen_thrown_through"]
+    pub(crate) fn thrown_through(x: u64) -> u64;
+}
+
 unsafe extern "C" {
     fn seen_step(function: Function, x: u64) -> u64;
     fn seen_step_end();
@@ -47,22 +72,12 @@ unsafe extern "C" {
 unsafe extern "C" fn trapped(_: i32, _: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel's description of what was interrupted.
     let context = unsafe { &*context.cast::<libc::ucontext_t>() };
-    backtrace::take(context.uc_mcontext.gregs[libc::REG_RIP as usize] as usize);
+    backtrace::take(pc(context));
 }
 
-/// Installs a handler, which runs on the stack of what it interrupts.
-pub(crate) fn handle(signal: i32, handler: unsafe extern "C" fn(i32, *mut libc::siginfo_t, *mut c_void)) {
-    // SAFETY: the handler calls what may be called in one.
-    unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = handler as *const () as usize;
-        action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
-        assert_eq!(libc::sigaction(signal, &raw const action, std::ptr::null_mut()), 0);
-    }
-}
-
-pub(crate) fn regions(set: &HookSet) -> Vec<Range<usize>> {
-    set.regions().map(|(range, _)| range).collect()
+/// Where interrupted code was.
+pub(crate) fn pc(context: &libc::ucontext_t) -> usize {
+    context.uc_mcontext.gregs[libc::REG_RIP as usize] as usize
 }
 
 /// Steps through all samples.

@@ -10,14 +10,13 @@ use grapnel_hook::HookSet;
 
 use super::{
     backtrace::{self, Seen},
-    samples,
-    steps::{handle, regions},
+    handle, regions, samples, steps,
 };
 
 unsafe extern "C" fn sampled(_: i32, _: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel's description of what was interrupted.
     let context = unsafe { &*context.cast::<libc::ucontext_t>() };
-    backtrace::take(context.uc_mcontext.gregs[libc::REG_RIP as usize] as usize);
+    backtrace::take(steps::pc(context));
 }
 
 #[inline(never)]

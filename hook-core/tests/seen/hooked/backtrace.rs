@@ -39,6 +39,8 @@ pub(crate) fn end() -> Seen {
 }
 
 const MOST: usize = 64;
+/// `_URC_NORMAL_STOP`.
+const STOP: i32 = 4;
 
 struct Frames {
     count: usize,
@@ -56,8 +58,9 @@ extern "C" fn each(context: *mut c_void, frames: *mut c_void) -> i32 {
             *place = _Unwind_GetIP(context);
             frames.count += 1;
         }
+        // More than there can be: it goes round in a circle.
+        if frames.count == MOST { STOP } else { 0 }
     }
-    0
 }
 
 /// Takes one in the handler of a signal that interrupted code at `pc`. Neither allocates nor locks.
