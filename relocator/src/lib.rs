@@ -34,7 +34,8 @@
 //!
 //! * A `call` inside the window pushes the address of the relocated code behind it, so that the callee returns into the
 //!   relocated code. `call` to the very next instruction only asks for its address, and pushes the original one; in the
-//!   window, where a patch lies, that address is refused.
+//!   window, where a patch lies, that address is refused. In A32 and T32 a call at the window's end leaves the original
+//!   address in LR, that of what follows the window.
 //! * A recursive call to the window's own start goes to the original address, where the patch is: it is a call like any
 //!   other of the function.
 //! * The x87 unit keeps the address of its last instruction, for handlers of its exceptions. After an x87 instruction of

@@ -104,7 +104,7 @@ impl RelocationPlan {
         of_each!(&self.lowered, plan => plan.resumes())
     }
 
-    /// The offsets in the window of its calls, whose return addresses will lie in the relocated code.
+    /// The offsets in the window of those calls whose return addresses will lie in the relocated code.
     ///
     /// An exception that passes such a call is looked up by that address: the handlers and cleanups which the function's
     /// own tables give for the original call are not found, unless the relocated code has tables that say the same.

@@ -66,6 +66,15 @@ impl Inst {
         self.form
     }
 
+    /// The register that has the address which it calls.
+    #[must_use]
+    pub const fn callee(&self) -> Option<u8> {
+        match self.flow {
+            Flow::CallIndirect => Some((self.word & 15) as u8),
+            _ => None,
+        }
+    }
+
     /// How it leaves, if its condition holds.
     #[must_use]
     pub const fn flow(&self) -> Flow {

@@ -110,6 +110,12 @@ pub const fn blx_register(cond: Cond, register: u8) -> u32 {
     conditional(cond, 0x012f_ff30 | register as u32)
 }
 
+/// `bx<c> rm`
+#[must_use]
+pub const fn bx_register(cond: Cond, register: u8) -> u32 {
+    conditional(cond, 0x012f_ff10 | register as u32)
+}
+
 /// `ldr<c> rt, [pc, #offset]`
 #[must_use]
 pub const fn ldr_literal(cond: Cond, rt: u8, offset: Offset12) -> u32 {

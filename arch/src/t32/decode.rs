@@ -83,6 +83,15 @@ impl Inst {
         self.it.cond()
     }
 
+    /// The register that has the address which it calls.
+    #[must_use]
+    pub const fn callee(&self) -> Option<u8> {
+        match self.flow {
+            Flow::CallIndirect => Some((self.halfwords().0 >> 3 & 15) as u8),
+            _ => None,
+        }
+    }
+
     /// How it leaves, if it is executed.
     #[must_use]
     pub const fn flow(&self) -> Flow {

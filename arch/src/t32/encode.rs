@@ -142,6 +142,12 @@ pub const fn blx_register(rm: u8) -> [u16; 1] {
     [0x4780 | (rm as u16) << 3]
 }
 
+/// `bx rm`
+#[must_use]
+pub const fn bx_register(rm: u8) -> [u16; 1] {
+    [0x4700 | (rm as u16) << 3]
+}
+
 /// `push` of registers below 8, by bit.
 #[must_use]
 pub const fn push(registers: u8) -> [u16; 1] {

@@ -13,8 +13,8 @@ mod text;
 pub use decode::{Exclusive, Inst, decode, decode_within};
 pub use encode::{
     Modified, Rel, Rel6, Rel8, Rel11, Rel20, Rel24, Rel24By4, add_modified, add_narrow, add_twice, b_rel8,
-    b_rel11, b_rel20, b_rel24, bl_rel24, blx_register, blx_rel24, compare_zero, it_of_one, ldr_literal,
-    load_byte_at, load_half_at, load_word, nop, orr_modified, pop, pop_pc, push, store_word_sp,
+    b_rel11, b_rel20, b_rel24, bl_rel24, blx_register, blx_rel24, bx_register, compare_zero, it_of_one,
+    ldr_literal, load_byte_at, load_half_at, load_word, nop, orr_modified, pop, pop_pc, push, store_word_sp,
 };
 pub use flow::{Flow, Unsupported};
 pub use it::It;

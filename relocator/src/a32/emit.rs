@@ -11,8 +11,8 @@ use grapnel_arch::{
     a32::{
         Cond, INST_LEN, Inst, LR, PC,
         encode::{
-            self, Branch24, Offset12, b, bl, blx, blx_register, ldr_literal, pop, pop_one, push, push_one,
-            with_displacement, with_offset,
+            self, Branch24, Offset12, b, bl, blx, blx_register, bx_register, ldr_literal, pop, pop_one, push,
+            push_one, with_displacement, with_offset,
         },
         field, pc,
     },
@@ -20,7 +20,7 @@ use grapnel_arch::{
 
 use super::{
     Item, MAX_WORDS,
-    plan::{Base, Dest, Lowering, Plan},
+    plan::{Base, Callee, Dest, Lowering, Plan},
     redirect::can_be_at,
     scratch::{Scratch, Way},
     store::Code,
@@ -129,6 +129,7 @@ impl<'a> Emitter<'a> {
             Lowering::Jump(dest) => self.jump(cond, *dest),
             Lowering::JumpThumb(target) => self.jump_through_literal(cond, *target, true),
             Lowering::Call { target, thumb } => self.call(cond, *target, *thumb),
+            Lowering::LastCall(callee, link) => self.last_call(cond, *callee, *link),
             Lowering::Value { register, value } => {
                 self.load(cond, *register, Pooled::Value(value.0 as u32));
             }
@@ -205,6 +206,16 @@ impl<'a> Emitter<'a> {
                 self.word(blx_register(cond, LR));
                 self.indirect.push(target);
             }
+        }
+    }
+
+    /// LR becomes the original's, and the rest is a jump.
+    fn last_call(&mut self, cond: Cond, callee: Callee, link: CodeAddr) {
+        self.load(cond, LR, Pooled::Value(link.0 as u32));
+        match callee {
+            Callee::A32(target) => self.jump(cond, Dest::Outside(target)),
+            Callee::T32(target) => self.jump_through_literal(cond, target, true),
+            Callee::Register(register) => self.word(bx_register(cond, register)),
         }
     }
 

@@ -33,6 +33,15 @@ pub(super) enum Base {
     Copy { offset: usize },
 }
 
+/// What a call goes to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Callee {
+    A32(CodeAddr),
+    T32(CodeAddr),
+    /// The address in a register.
+    Register(u8),
+}
+
 /// What an instruction becomes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Lowering {
@@ -47,6 +56,8 @@ pub(super) enum Lowering {
         target: CodeAddr,
         thumb: bool,
     },
+    /// A call at the window's end, from which the callee returns to what follows the window.
+    LastCall(Callee, CodeAddr),
     /// A literal in a register: `adr`, `mov rd, pc`, `bl` to the next instruction.
     Value {
         register: u8,
@@ -74,6 +85,10 @@ impl Lowering {
             Self::Jump(Dest::Outside(_)) | Self::JumpThumb(_) | Self::Value { .. } => 1 + 1,
             // ldr lr, literal; blx lr
             Self::Call { .. } => 2 + 1,
+            // ldr lr, literal; bx rm
+            Self::LastCall(Callee::Register(_), _) => 2 + 1,
+            // ldr lr, literal; ldr pc, literal
+            Self::LastCall(..) => 2 + 2,
             Self::Sum(_) => MAX_SUM,
             Self::Replace(_, Scratch { way: Way::Own | Way::Free, .. }) => 2 + 1,
             // b over; push; ldr; the instruction; pop; over:
@@ -88,7 +103,7 @@ impl Lowering {
     /// What it must reach, if it is near.
     fn near_target(&self) -> Option<CodeAddr> {
         match self {
-            Self::Jump(Dest::Outside(target)) => Some(*target),
+            Self::Jump(Dest::Outside(target)) | Self::LastCall(Callee::A32(target), _) => Some(*target),
             // The field counts words; BLX has a bit of its own for the halfword.
             Self::Call { target, .. } => Some(CodeAddr(target.0 & !3)),
             _ => None,
@@ -141,6 +156,9 @@ pub(crate) fn plan(window: &Window, insts: &Insts) -> Result<Plan, Error> {
         };
         items.push((*item, lowering));
     }
+    if let Some((Item::Code(last), lowering)) = items.last_mut() {
+        *lowering = last_call(window, last, lowering).unwrap_or(*lowering);
+    }
     let copies = copies(window, &items);
     let resume = match insts.items.last() {
         Some(Item::Code(last)) if !last.is_exit() => Some(last.next()),
@@ -151,6 +169,19 @@ pub(crate) fn plan(window: &Window, insts: &Insts) -> Result<Plan, Error> {
     let copied = if copies.bytes.is_empty() { 0 } else { INST_LEN + copies.bytes.len() };
     let max_len = lowered + copied + resume.map_or(0, |_| JUMP_BACK);
     Ok(Plan { from: window.from, window_len: window.len, items, copies, resume, max_len })
+}
+
+/// A call at the window's end. Its return address is no byte of the patch's, and so it may be the original's: the callee
+/// returns there, and whoever unwinds finds the function's own tables. BLX through LR reads what it writes.
+fn last_call(window: &Window, inst: &Inst, lowering: &Lowering) -> Option<Lowering> {
+    let link = Some(inst.next()).filter(|next| *next == window.from.add(window.len as u64))?;
+    let callee = match *lowering {
+        Lowering::Call { target, thumb: false } => Callee::A32(target),
+        Lowering::Call { target, thumb: true } => Callee::T32(target),
+        Lowering::Copy => Callee::Register(inst.callee().filter(|&register| register != LR)?),
+        _ => return None,
+    };
+    Some(Lowering::LastCall(callee, link))
 }
 
 fn copies(window: &Window, items: &[(Item, Lowering)]) -> Copies {
@@ -371,7 +402,8 @@ impl Plan {
     pub(crate) fn calls(&self) -> Offsets {
         let calls = self.items.iter().filter(|(item, lowering)| {
             matches!(lowering, Lowering::Call { .. })
-                || item.code().is_some_and(|inst| inst.flow() == Flow::CallIndirect)
+                || *lowering == Lowering::Copy
+                    && item.code().is_some_and(|inst| inst.flow() == Flow::CallIndirect)
         });
         calls.map(|(item, _)| item.at().displacement_from(self.from) as u16).collect()
     }

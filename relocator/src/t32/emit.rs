@@ -15,15 +15,15 @@ use grapnel_arch::{
     a32::Cond,
     t32::{
         Inst, Literal, LiteralField, LiteralForm, Modified, Rel6, Rel8, Rel20, Rel24, Rel24By4, add_modified,
-        add_narrow, add_twice, b_rel8, b_rel20, b_rel24, bl_rel24, blx_register, blx_rel24, compare_zero,
-        it_of_one, ldr_literal, load_byte_at, load_half_at, load_literal, load_through, load_word,
-        orr_modified, pop, pop_pc, push, store_word_sp,
+        add_narrow, add_twice, b_rel8, b_rel20, b_rel24, bl_rel24, blx_register, blx_rel24, bx_register,
+        compare_zero, it_of_one, ldr_literal, load_byte_at, load_half_at, load_literal, load_through,
+        load_word, orr_modified, pop, pop_pc, push, store_word_sp,
     },
 };
 
 use super::{
     MAX_INSTS,
-    plan::{Copied, Dest, Guard, Item, LITERAL_ALIGN, Lowering, Plan},
+    plan::{Callee, Copied, Dest, Guard, Item, LITERAL_ALIGN, Lowering, Plan},
     window::can_be_at,
 };
 use crate::{
@@ -148,11 +148,9 @@ impl<'a> Emitter<'a> {
                     None => self.call_far(target, target.0 as u32),
                 }
             }
+            Lowering::LastCall(callee, link) => self.last_call(callee, link),
             Lowering::LinkNext(link) => self.load_constant(LR, link.0 as u32 | 1),
-            Lowering::JumpA32(target) => {
-                self.load_constant(PC, target.0 as u32);
-                self.indirect.push(target);
-            }
+            Lowering::JumpA32(target) => self.jump_a32(target),
             Lowering::Table { half, base, index, pc } => self.table(half, base, index, pc),
             Lowering::AddToPc(register, pc) => self.add_to_pc(register, pc),
         }
@@ -276,6 +274,21 @@ impl<'a> Emitter<'a> {
     fn call_far(&mut self, target: CodeAddr, value: u32) {
         self.load_constant(LR, value);
         self.halfwords(&blx_register(LR));
+        self.indirect.push(target);
+    }
+
+    /// LR becomes the original's, and the rest is a jump.
+    fn last_call(&mut self, callee: Callee, link: CodeAddr) {
+        self.load_constant(LR, link.0 as u32 | 1);
+        match callee {
+            Callee::T32(target) => self.jump(Dest::Outside(target)),
+            Callee::A32(target) => self.jump_a32(target),
+            Callee::Register(register) => self.halfwords(&bx_register(register)),
+        }
+    }
+
+    fn jump_a32(&mut self, target: CodeAddr) {
+        self.load_constant(PC, target.0 as u32);
         self.indirect.push(target);
     }
 

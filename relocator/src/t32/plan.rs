@@ -26,6 +26,15 @@ pub(super) struct Copied {
     pub(super) count: usize,
 }
 
+/// What a call goes to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Callee {
+    T32(CodeAddr),
+    A32(CodeAddr),
+    /// The address in a register.
+    Register(u8),
+}
+
 /// What an instruction becomes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Lowering {
@@ -46,6 +55,8 @@ pub(super) enum Lowering {
     CompareZero(bool, u8, Dest),
     Call(CodeAddr),
     CallA32(CodeAddr),
+    /// A call at the window's end, from which the callee returns to what follows the window.
+    LastCall(Callee, CodeAddr),
     /// `bl` to the next instruction asks for its own address only: LR becomes the original one.
     LinkNext(CodeAddr),
     /// `bx pc`.
@@ -92,6 +103,10 @@ impl Lowering {
             Self::Cond(..) | Self::CompareZero(..) => 2 + 4 + 4,
             // ldr.w lr, literal; blx lr
             Self::Call(_) | Self::CallA32(_) => 4 + 2 + 4,
+            // ldr.w lr, literal; bx rm
+            Self::LastCall(Callee::Register(_), _) => 4 + 2 + 4,
+            // ldr.w lr, literal; ldr.w pc, literal
+            Self::LastCall(..) => 4 + 4 + 4 + 4,
             // push; ldr.w ra, literal; ldrb.w rb, [ra, rm]; ldr.w ra, literal; add.w; str; pop
             Self::Table { .. } => 2 + 4 + 4 + 4 + 4 + 2 + 2 + 8,
             // push; ldr.w ra, literal; add; orr.w; str; pop
@@ -104,6 +119,7 @@ impl Lowering {
         match self {
             Self::Call(target)
             | Self::CallA32(target)
+            | Self::LastCall(Callee::T32(target), _)
             | Self::Jump(Dest::Outside(target))
             | Self::Cond(_, Dest::Outside(target))
             | Self::CompareZero(_, _, Dest::Outside(target)) => Some(*target),
@@ -165,12 +181,28 @@ pub(crate) fn plan(window: &Window, insts: &Insts) -> Result<Plan, Error> {
         }
         items.push(Item { inst: *inst, lowering, guard: Guard::None, mapped: true });
     }
+    if let Some(last) = items.last_mut() {
+        last.lowering = last_call(window, last).unwrap_or(last.lowering);
+    }
     guard(&mut items);
     let resume = insts.code.last().filter(|last| !last.is_exit()).map(Inst::next);
     let max_len = items.iter().map(Item::max_len).sum::<usize>()
         + resume.map_or(0, |_| JUMP_BACK)
         + (LITERAL_ALIGN - 2) as usize;
     Ok(Plan { from: window.from, window_len: window.len, items, resume, max_len })
+}
+
+/// A call at the window's end. Its return address is no byte of the patch's, and so it may be the original's: the callee
+/// returns there, and whoever unwinds finds the function's own tables. BLX through LR reads what it writes.
+fn last_call(window: &Window, Item { inst, lowering, .. }: &Item) -> Option<Lowering> {
+    let link = Some(inst.next()).filter(|next| *next == window.from.add(window.len as u64))?;
+    let callee = match *lowering {
+        Lowering::Call(target) => Callee::T32(target),
+        Lowering::CallA32(target) => Callee::A32(target),
+        Lowering::Copy => Callee::Register(inst.callee().filter(|&register| register != LR)?),
+        _ => return None,
+    };
+    Some(Lowering::LastCall(callee, link))
 }
 
 /// An exclusive load comes before it, and no end of the sequence; or such an end comes next, in the window or behind it.
@@ -267,6 +299,7 @@ fn lower(window: &Window, insts: &Insts, inst: &Inst) -> Result<Lowering, Error>
 }
 
 const SP: u8 = 13;
+const LR: u8 = 14;
 
 fn use_of_pc(window: &Window, insts: &Insts, inst: &Inst) -> Result<Lowering, Error> {
     let refuse = |reason: Unsupported| Error::Unsupported { culprit: culprit(inst), reason: reason.into() };
@@ -350,7 +383,7 @@ impl Plan {
     pub(crate) fn calls(&self) -> Offsets {
         let calls = self.items.iter().filter(|item| {
             matches!(item.lowering, Lowering::Call(_) | Lowering::CallA32(_))
-                || item.inst.flow() == Flow::CallIndirect
+                || item.inst.flow() == Flow::CallIndirect && item.lowering == Lowering::Copy
         });
         calls.map(|item| item.inst.addr().displacement_from(self.from) as u16).collect()
     }

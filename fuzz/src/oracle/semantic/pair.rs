@@ -55,6 +55,11 @@ impl<'a> Pair<'a> {
         &self.source[..self.code_len]
     }
 
+    /// The address of what follows the window.
+    pub(super) fn behind(&self) -> u64 {
+        self.from.wrapping_add(self.window_len as u64)
+    }
+
     pub(super) fn relocated_code(&self) -> &'a [u8] {
         &self.relocated[..self.relocated_len]
     }

@@ -276,7 +276,7 @@ impl Runner<'_> {
         let thumb_bit = u64::from(self.pair.isa == Isa::T32);
         let returns_to = match self.calls {
             None => (returns == after | thumb_bit).then(|| after.wrapping_sub(self.base) as usize),
-            Some(_) => self.pair.return_to_original((returns ^ thumb_bit).wrapping_sub(self.base)),
+            Some(_) => self.returns_to(returns ^ thumb_bit),
         };
         self.events.push(Event::Call { target, thumb, returns_to, state });
         if returns_to.is_none() {
@@ -297,12 +297,20 @@ impl Runner<'_> {
     fn link(&self) -> Result<Option<usize>, EngineError> {
         let Some(link) = self.engine.layout.link else { return Ok(None) };
         let thumb_bit = u64::from(self.pair.isa == Isa::T32);
-        let offset = (self.state()?.general[link] ^ thumb_bit).wrapping_sub(self.base);
+        let link = self.state()?.general[link] ^ thumb_bit;
         Ok(if self.calls.is_some() {
-            self.pair.return_to_original(offset)
+            self.returns_to(link)
         } else {
-            usize::try_from(offset).ok()
+            usize::try_from(link.wrapping_sub(self.base)).ok()
         })
+    }
+
+    /// What a return address in the relocated code is in the window. That of the last call may be the original one.
+    fn returns_to(&self, address: u64) -> Option<usize> {
+        if self.engine.layout.link.is_some() && address == self.pair.behind() {
+            return Some(self.pair.window_len);
+        }
+        self.pair.return_to_original(address.wrapping_sub(self.base))
     }
 
     /// The window ends at this address, and inside an IT block.
