@@ -1,6 +1,7 @@
 //! What `grapnel leaks --format json` says, and what it has to say of `programs/lost.c`.
 
-use crate::programs;
+use crate::run::Case;
+use crate::{programs, skipped};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -85,4 +86,44 @@ pub fn holds_what_it_should(found: &Value) {
     held("HELD local", 2, 32, "thread-local", Some("lost"));
     held("HELD stack", 1, 17, "stack", Some("lost"));
     held("HELD register", 1, 18, "register", Some("r12"));
+}
+
+/// Blocks and bytes that LeakSanitizer calls lost, directly or not; nothing where it can't work. `library`: it is preloaded
+/// into a program that is built without it.
+///
+/// # Panics
+/// If it says nothing.
+pub fn leak_sanitizer(case: &Case, library: bool) -> Option<(u64, u64)> {
+    let case = case.clone().env("LSAN_OPTIONS", "exitcode=0");
+    let case = if library { case.env("LD_PRELOAD", "liblsan.so.0") } else { case };
+    let said = case.bare().err();
+    if said.contains("LeakSanitizer has encountered a fatal error") {
+        skipped("what LeakSanitizer finds", "it can't stop threads here");
+        return None;
+    }
+    let Some(summary) = said.lines().find_map(|line| line.strip_prefix("SUMMARY: LeakSanitizer: ")) else {
+        assert!(!said.contains("ld.so"), "{said}");
+        return Some((0, 0));
+    };
+    let words: Vec<u64> = summary.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    Some((words[1], words[0]))
+}
+
+/// Blocks and bytes that memcheck calls definitely, indirectly and possibly lost.
+///
+/// # Panics
+/// If it can't be started.
+pub fn memcheck(case: &Case) -> [(u64, u64); 3] {
+    let tool =
+        ["/usr/bin/valgrind", "--leak-check=full", "--show-leak-kinds=all", "--child-silent-after-fork=yes"];
+    let text = case.clone().launcher(tool).bare().err().replace(',', "");
+    if text.contains("All heap blocks were freed") {
+        return [(0, 0); 3];
+    }
+    ["definitely lost:", "indirectly lost:", "possibly lost:"].map(|name| {
+        let line = text.lines().rev().find(|line| line.contains(name));
+        let line = line.unwrap_or_else(|| panic!("{name}: {text}; ./test installs valgrind"));
+        let words: Vec<u64> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+        (words[1], words[0])
+    })
 }

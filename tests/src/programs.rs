@@ -111,8 +111,13 @@ pub fn sanitized_program(name: &str) -> Option<PathBuf> {
 
 /// The executable of `programs/<name>.c` with the leak sanitizer.
 pub fn leak_sanitized_program(name: &str) -> PathBuf {
-    let source = sources().join(format!("{name}.c"));
-    compile("gcc", &[C, &["-fsanitize=leak"]].concat(), &source, &format!("{name}-leak-sanitized"))
+    let output = format!("{name}-leak-sanitized");
+    let c = sources().join(format!("{name}.c"));
+    if c.exists() {
+        return compile("gcc", &[C, &["-fsanitize=leak"]].concat(), &c, &output);
+    }
+    let source = sources().join(format!("{name}.cc"));
+    compile("g++", &["-std=c++17", "-pthread", "-fsanitize=leak"], &source, &output)
 }
 
 /// The executable of `programs/<name>.c` whose loader is a copy of the usual one under musl's name.

@@ -1,13 +1,11 @@
-//! Looks for leaks: programs whose truth is known, and what LeakSanitizer and memcheck say of the same.
+//! Looks for leaks at the ends of programs whose truth is known.
 
 use grapnel_tests::leaks::{at, holds_what_it_should, kinds, total};
-use grapnel_tests::programs;
 use grapnel_tests::run::{Case, Outcome, Recorded, grapnel};
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::Command;
 
 /// What `grapnel leaks` says of a trace, reachable blocks included; `None` if leaks were not looked for.
 fn looked(trace: &Path) -> Option<Value> {
@@ -55,51 +53,6 @@ fn policies_change_what_counts() {
     }
     let without = leaks(&recorded("lost", &["--no-mappings"]).trace());
     assert_eq!(at(&without, "lost.c", "HELD mapped"), kinds(&[("direct", 1, 13)]));
-}
-
-/// LeakSanitizer looks through no memory that the program mapped, and takes any pointer into a block for one to it.
-#[test]
-fn leak_sanitizer_finds_the_same() {
-    let bare = Case::new(programs::leak_sanitized_program("lost")).env("LSAN_OPTIONS", "exitcode=0").bare();
-    let summary = bare.err();
-    if summary.contains("LeakSanitizer has encountered a fatal error") {
-        grapnel_tests::skipped("what LeakSanitizer finds", "it can't stop threads here");
-        return;
-    }
-    let summary =
-        summary.lines().find_map(|line| line.strip_prefix("SUMMARY: LeakSanitizer: ")).expect("a summary");
-    let found = leaks(&recorded("lost", &["--no-mappings"]).trace());
-    let (direct, indirect) = (total(&found, "direct"), total(&found, "indirect"));
-    let (blocks, bytes) = (direct.0 + indirect.0, direct.1 + indirect.1);
-    assert_eq!(summary, format!("{bytes} byte(s) leaked in {blocks} allocation(s)."));
-}
-
-/// memcheck's figures of what is lost, in its order.
-fn memcheck(program: &Path) -> Vec<(u64, u64)> {
-    let outcome = Command::new("valgrind")
-        .args(["--leak-check=full", "--show-leak-kinds=all", "--child-silent-after-fork=yes"])
-        .arg(program)
-        .output()
-        .expect("valgrind runs: ./test installs it");
-    let text = String::from_utf8_lossy(&outcome.stderr).replace(',', "");
-    let figure = |name: &str| {
-        let line =
-            text.lines().rev().find(|line| line.contains(name)).unwrap_or_else(|| panic!("{name}: {text}"));
-        let words: Vec<u64> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-        (words[1], words[0])
-    };
-    ["definitely lost:", "indirectly lost:", "possibly lost:"].map(figure).to_vec()
-}
-
-/// By memcheck's policy its figures are found. Of what libc keeps of threads it is one block each that both call possibly
-/// lost, larger by what the agent adds to it; and memcheck lets libc free its buffers before it looks.
-#[test]
-fn memcheck_finds_the_same() {
-    let program = programs::program("lost");
-    let found = leaks(&recorded("lost", &["--interior", "known"]).trace());
-    let memcheck = memcheck(&program);
-    assert_eq!([total(&found, "direct"), total(&found, "indirect")], memcheck[..2]);
-    assert_eq!(total(&found, "possible").0, memcheck[2].0);
 }
 
 #[test]

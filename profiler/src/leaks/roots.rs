@@ -6,6 +6,7 @@
 //! | a thread's stack, from the stack pointer up | stack; above the thread pointer, what libc keeps of the thread |
 //! | what the program mapped itself, no file behind it | mapping, unless the policy leaves these out |
 //! | in which the first thread's own variables lie | these, and the dynamic linker's |
+//! | stacks that libc keeps of threads that have ended | only where the list of the thread's variables is |
 //! | the rest: allocators' memory, cached stacks, files | none; where blocks may be older than the recording, all of it |
 //!
 //! The agent's memory, and what it shares with the command, is never looked through.
@@ -64,10 +65,16 @@ pub(crate) fn roots(
                 });
             }
         } else if map.writable {
-            sort(&mut roots, recorded, map, threads, include, local_bytes);
+            let kept = kept_descriptor(map, threads, memory);
+            sort(&mut roots, recorded, map, threads, include, (local_bytes, kept));
         }
     }
     roots.modules = recorded.modules.iter().map(range_of).collect();
+    let is_libc = |module: &&Module| {
+        let name = module.path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+        name.starts_with(b"libc.so") || name.starts_with(b"libc-2.")
+    };
+    roots.allocators = recorded.modules.iter().filter(is_libc).map(|module| module.id).collect();
     for thread in threads {
         registers(&mut roots, thread);
     }
@@ -112,7 +119,7 @@ fn sort(
     map: &Map,
     threads: &[Thread],
     include: Include,
-    local_bytes: u64,
+    (local_bytes, kept): (u64, Option<u64>),
 ) {
     // Where the variables of a thread begin, and where ends what libc keeps of it.
     let variables = |thread: &Thread| thread.values.thread.saturating_sub(local_bytes);
@@ -164,6 +171,10 @@ fn sort(
     if recorded.mappings.iter().any(mapped) || !map.private || !map.is_anonymous() {
         return;
     }
+    if let Some(start) = kept {
+        let end = start.saturating_add(KEPT).min(range.end);
+        push(start..end, start..end, RootKind::ThreadLocal, 0);
+    }
     if let Some(local) = local {
         let kind = RootKind::ThreadLocal;
         if map.path == "[heap]" {
@@ -183,8 +194,31 @@ fn sort(
     }
 }
 
+/// Of a thread that has ended, what is still in use: the first words, where the list of its variables is. What it returned is
+/// nobody's any more.
+const KEPT: u64 = 24;
+
 /// More than libc keeps of a thread above its thread pointer.
 const DESCRIPTOR: u64 = 4096;
+
+/// Where the descriptor begins of a thread that has ended, if a mapping is the stack that libc keeps of it for the next: the
+/// list of the thread's variables, a block, goes with it. On x86-64 a descriptor begins with its own address, and has it again
+/// two words further (glibc's `tcbhead_t`).
+fn kept_descriptor(map: &Map, threads: &[Thread], memory: &mut impl Memory) -> Option<u64> {
+    const ALIGNMENT: usize = 8;
+    let is_in_use = |thread: &Thread| {
+        map.range.contains(&thread.values.stack) || map.range.contains(&thread.values.thread)
+    };
+    if !map.private || !map.path.is_empty() || threads.iter().any(is_in_use) {
+        return None;
+    }
+    let from = map.range.end.saturating_sub(2 * DESCRIPTOR).max(map.range.start);
+    let mut words = vec![0; ((map.range.end - from) / 8) as usize];
+    let read = memory.read(from, &mut words);
+    let address = |place: usize| from + 8 * place as u64;
+    let is_descriptor = |&place: &usize| words[place] == address(place) && words[place + 2] == address(place);
+    (0..read.saturating_sub(2)).step_by(ALIGNMENT).find(is_descriptor).map(address)
+}
 
 /// Bytes of the variables that each thread has of its own, of all modules together, or somewhat more.
 ///

@@ -73,6 +73,8 @@ pub struct Roots {
     pub registers: Vec<Register>,
     /// Where modules lie.
     pub modules: Vec<Range<u64>>,
+    /// Modules with glibc's allocator in them, whose own pointers lead to where its chunks begin.
+    pub allocators: Vec<u32>,
 }
 
 /// What holds each block.
@@ -160,8 +162,12 @@ impl<M: Memory> Scan<'_, M> {
         let (before, after) =
             ranges.split_at(ranges.partition_point(|range| range.kind < RootKind::Register));
         let mut bytes = 0;
+        let has_chunks = |range: &RootRange| {
+            range.kind == RootKind::Before
+                || range.kind == RootKind::Global && roots.allocators.contains(&range.module)
+        };
         for &range in before {
-            bytes += self.take_range(range, interned, naming);
+            bytes += self.take_range(range, has_chunks(range), interned, naming);
         }
         for register in &roots.registers {
             let value = register.value & !self.policy.tags;
@@ -177,17 +183,25 @@ impl<M: Memory> Scan<'_, M> {
             }
         }
         for &range in after {
-            bytes += self.take_range(range, interned, naming);
+            bytes += self.take_range(range, has_chunks(range), interned, naming);
         }
         bytes
     }
 
-    fn take_range(&mut self, range: &RootRange, interned: &mut Interned, naming: &mut impl Naming) -> u64 {
+    /// `has_chunks`: an allocator's own pointers are among its words.
+    fn take_range(
+        &mut self,
+        range: &RootRange,
+        has_chunks: bool,
+        interned: &mut Interned,
+        naming: &mut impl Naming,
+    ) -> u64 {
         let mut bytes = 0;
         for gap in self.blocks.gaps(range.range.clone()) {
             bytes += gap.end - gap.start;
             self.look_through(gap, |scan, hit| {
-                if scan.holders[hit.block as usize] != NONE {
+                let block = &scan.blocks.all()[hit.block as usize];
+                if scan.holders[hit.block as usize] != NONE || has_chunks && is_next_chunk(block, hit.value) {
                 } else if scan.counts(hit.value, hit.block) {
                     let (root, offset) = interned.at(range, hit.at, naming);
                     scan.reach(hit.block, OF_ROOT | root, offset);
@@ -308,6 +322,15 @@ impl<M: Memory> Scan<'_, M> {
             }
         }
     }
+}
+
+/// Whether an address is where the chunk behind a block's own begins for glibc's allocator: the first word of that is the last
+/// of the block's, if it needs it. What is free behind a block is known to the allocator by this address.
+fn is_next_chunk(block: &Block, address: u64) -> bool {
+    /// Chunks have a word before their blocks, and lie at multiples of two.
+    const BETWEEN: u64 = 2 * WORD;
+    let chunk = block.size.saturating_add(WORD).checked_next_multiple_of(BETWEEN).unwrap_or(u64::MAX);
+    address != block.address && address.wrapping_sub(block.address) == chunk.max(2 * BETWEEN) - BETWEEN
 }
 
 /// Offsets are kept in 32 bits; further on they are all the same.
@@ -445,6 +468,27 @@ pub(super) mod tests {
         assert_eq!(found.roots[(found.holders[1] & !OF_ROOT) as usize].kind, RootKind::Before);
         assert_eq!(found.roots[(found.holders[0] & !OF_ROOT) as usize].kind, RootKind::Lost);
         assert_eq!((found.offsets[1], found.root_bytes), (160, 2 * 256 - 128));
+    }
+
+    #[test]
+    fn an_allocators_pointer_to_the_chunk_behind_is_none_to_the_block() {
+        // Of 56 bytes the last 8 are the first of the next chunk, of 48 none.
+        let found = |size: u64, offset: u64, allocators: Vec<u32>| {
+            let mut memory = Words::new(&[(GLOBALS, &[at(0) + offset]), (at(0), &[0; 8])]);
+            let blocks = Blocks::new(vec![Block { address: at(0), size, stack: 0 }]);
+            let roots = Roots { ranges: vec![range(RootKind::Global, 1)], allocators, ..Roots::default() };
+            let found = scan(&blocks, &roots, Policy::default(), &mut memory, &mut NoNames);
+            found.roots[0].kind
+        };
+        assert_eq!(found(56, 48, vec![1]), RootKind::Lost);
+        assert_eq!(found(49, 48, vec![1]), RootKind::Lost);
+        assert_eq!(found(56, 48, vec![2]), RootKind::Global);
+        assert_eq!(found(56, 40, vec![1]), RootKind::Global);
+        assert_eq!(found(56, 0, vec![1]), RootKind::Global);
+        assert_eq!(found(64, 56, vec![1]), RootKind::Global);
+        // The least chunk has room for 24 bytes.
+        assert_eq!(found(17, 16, vec![1]), RootKind::Lost);
+        assert_eq!(found(8, 0, vec![1]), RootKind::Global);
     }
 
     #[test]

@@ -123,7 +123,7 @@ fn broken_object_files_give_no_panic() {
     let program = Program::build(C, "c", &["-O2", "-g"]);
     let good = std::fs::read(&program.path).unwrap();
     let mut random = crate::common::Random(42);
-    for round in 0..150 {
+    for round in crate::common::cases(150) {
         let mut bad = good.clone();
         for _ in 0..1 + round % 20 {
             let at = random.below(bad.len() as u64) as usize;

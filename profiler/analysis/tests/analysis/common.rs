@@ -4,6 +4,7 @@ use grapnel_analysis::{Analysis, analyse};
 use grapnel_trace::event::{Event, Exit, ProcessInfo};
 use grapnel_trace::reader::Reader;
 use grapnel_trace::writer::Writer;
+use std::time::{Duration, Instant};
 
 /// Marsaglia's xorshift64: the same sequence everywhere.
 pub(crate) struct Random(pub(crate) u64);
@@ -19,6 +20,13 @@ impl Random {
     pub(crate) fn below(&mut self, n: u64) -> u64 {
         (self.next() >> 11) % n
     }
+}
+
+/// The numbers of a test's cases: so many, or as many as there is time for with GRAPNEL_HOSTILE_SECONDS.
+pub(crate) fn cases(count: u64) -> impl Iterator<Item = u64> {
+    let seconds = std::env::var("GRAPNEL_HOSTILE_SECONDS").ok().and_then(|text| text.parse().ok());
+    let end = seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    (1..).take_while(move |&number| end.map_or(number <= count, |end| Instant::now() < end))
 }
 
 pub(crate) fn info() -> ProcessInfo {

@@ -1,14 +1,17 @@
 //! Traces that no recording writes: cut, flipped, and well-formed nonsense. None may panic.
 
-use crate::common::{Random, info, write};
+use crate::common::{Random, cases, info, write};
 use grapnel_analysis::history::{Window, analyse_over_time};
+use grapnel_analysis::leaks::{self, Kind};
 use grapnel_analysis::report::{json, text};
 use grapnel_analysis::symbols::{FileStore, SearchPath, Symbols};
 use grapnel_analysis::{Analysis, analyse, page};
 use grapnel_trace::block::BLOCK_HEADER;
 use grapnel_trace::event::{Event, Module, Source};
+use grapnel_trace::leaks::{Holder, Path, Root, RootKind};
 use grapnel_trace::reader::Reader;
-use grapnel_trace::{Heap, HeapKind, Mapped, MappingEvent, Mark};
+use grapnel_trace::writer::Writer;
+use grapnel_trace::{Heap, HeapKind, LeakScan, Mapped, MappingEvent, Mark};
 use std::sync::OnceLock;
 
 /// Reports on the bytes of a trace, if they begin like one.
@@ -120,8 +123,9 @@ fn event(random: &mut Random, nodes: &mut u32) -> Event {
 
 #[test]
 fn nonsense_in_good_form_is_reported() {
-    let mut broken = 0;
-    for seed in 1..=150_u64 {
+    let (mut broken, mut count) = (0, 0);
+    for seed in cases(150) {
+        count += 1;
         let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let mut nodes = 0;
         let mut events: Vec<Event> = (0..400).map(|_| event(&mut random, &mut nodes)).collect();
@@ -130,7 +134,70 @@ fn nonsense_in_good_form_is_reported() {
         broken += u32::from(analysis.ending.is_damage());
     }
     // Some go wrong at an unknown stack; most must get to their end to be of use here.
-    assert!((1..100).contains(&broken), "{broken}");
+    assert!((1..count * 2 / 3).contains(&broken), "{broken} of {count}");
+}
+
+/// A look for leaks as nobody took it: any roots, any paths, stacks that the trace may not have.
+fn look(random: &mut Random, nodes: u32) -> LeakScan {
+    let wild = |random: &mut Random| if random.below(3) == 0 { random.next() } else { random.below(40) };
+    let bytes = |random: &mut Random| (0..random.below(12)).map(|_| random.next() as u8).collect::<Vec<u8>>();
+    let root = |random: &mut Random| Root {
+        kind: RootKind::ALL[random.below(9) as usize],
+        thread: random.below(3) as u32,
+        module: random.below(12) as u32,
+        address: wild(random),
+        name: [b"</script>\x1b[2J", &*bytes(random)].concat(),
+    };
+    let roots: Vec<Root> = (0..1 + random.below(5)).map(|_| root(random)).collect();
+    let path = |random: &mut Random, before: u64| Path {
+        holder: match random.below(2) {
+            1 if before > 0 => Holder::Path(random.below(before) as u32),
+            _ => Holder::Root(random.below(roots.len() as u64) as u32),
+        },
+        stack: if random.below(400) > 0 { random.below(u64::from(nodes) + 1) as u32 } else { u32::MAX },
+        blocks: wild(random),
+        bytes: wild(random),
+        inner_blocks: wild(random),
+        inner_bytes: wild(random),
+        offset: wild(random),
+    };
+    let paths = (0..random.below(60)).map(|before| path(random, before)).collect();
+    let (time_ns, tags, root_bytes) = (wild(random), wild(random), wild(random));
+    let (stopped_ns, doubts) = (wild(random), random.next() as u32);
+    LeakScan { time_ns, tags, root_bytes, stopped_ns, doubts, roots, paths, ..LeakScan::default() }
+}
+
+#[test]
+fn a_look_for_leaks_that_nobody_took_is_reported() {
+    let (mut count, mut known) = (0, 0);
+    for seed in cases(150) {
+        count += 1;
+        let mut random = Random(seed.wrapping_mul(0xd134_2543_de82_ef95));
+        let mut writer = Writer::new(Vec::new(), &info(), 1).unwrap();
+        let mut nodes = 0;
+        for _ in 0..40 {
+            let event = event(&mut random, &mut nodes);
+            if matches!(event, Event::Node { .. } | Event::Module(_)) {
+                writer.push(&event).unwrap();
+            }
+        }
+        writer.leaks(&look(&mut random, nodes)).unwrap();
+        let analysis = report_on(&writer.finish(None, 0, 0).unwrap()).unwrap();
+        let Some(found) = &analysis.leaks else { continue };
+        known += 1;
+        let store = FileStore::new();
+        let mut symbols = Symbols::new(&store, SearchPath::default());
+        let mut out = Vec::new();
+        leaks::json::write(&mut out, &analysis, found, &mut symbols, &Kind::ALL, 0).unwrap();
+        serde_json::from_slice::<serde_json::Value>(&out).unwrap();
+        out.clear();
+        let options = text::TextOptions::default();
+        leaks::text::write(&mut out, &analysis, found, &mut symbols, &options, &Kind::ALL).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");
+    }
+    // Some name a stack that there isn't.
+    assert!((count / 2..count).contains(&known), "{known} of {count}");
 }
 
 #[test]
@@ -174,6 +241,6 @@ fn a_command_line_cannot_drive_the_terminal() {
     let mut evil = info();
     evil.command = vec![b"\x1b]0;gotcha\x07".to_vec(), b"\xff\xfe\r\n</script><img>".to_vec()];
     evil.recorder = b"\x1b[2J".to_vec();
-    let writer = grapnel_trace::writer::Writer::new(Vec::new(), &evil, 1).unwrap();
+    let writer = Writer::new(Vec::new(), &evil, 1).unwrap();
     assert!(report_on(&writer.finish(None, 0, 0).unwrap()).is_some());
 }
