@@ -13,6 +13,7 @@ use crate::relocate::RelocateArgs;
 use crate::report::ReportArgs;
 use crate::run::RunArgs;
 use crate::symbolize::SymbolizeArgs;
+use crate::top::TopArgs;
 use crate::view::ViewArgs;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
@@ -52,6 +53,18 @@ Exit status:
   0    it was recorded, until it was detached from or ended
   125  it could not be attached to, and nothing in it was changed
   1    the agent could not be taken out again";
+
+const TOP_EXAMPLES: &str = "Examples:
+  grapnel top 4711                            # which `grapnel list` names
+  grapnel top t.grapnel                       # also while it is written
+  grapnel top --once --sort live t.grapnel | head
+
+? shows the keys. q ends the view; the recording goes on.
+
+Exit status:
+  0  it was ended by q
+  1  there is nothing to look at, or the terminal can't be used
+  A signal ends it as it ends any program, after the terminal was given back.";
 
 const REPORT_EXAMPLES: &str = "Examples:
   grapnel report python3.4711.grapnel
@@ -195,6 +208,9 @@ pub(crate) enum Command {
     /// End what `grapnel attach` does in a process, or did when it was killed
     #[cfg(target_arch = "x86_64")]
     Detach(DetachArgs),
+    /// Show in the terminal what a process holds while it is recorded: live bytes, and which sites grow
+    #[command(after_help = TOP_EXAMPLES)]
+    Top(TopArgs),
     /// Say what a trace holds: totals, peak, leaks, and who allocates most
     #[command(after_help = REPORT_EXAMPLES)]
     Report(ReportArgs),

@@ -24,6 +24,7 @@ mod sizes;
 mod suppressed;
 mod symbolize;
 mod symbols;
+mod top;
 mod view;
 mod whole_file;
 
@@ -56,6 +57,7 @@ fn main() -> ExitCode {
             attach::detach(&args).unwrap_or_else(|error| fail(&error, error.exit_code()))
         }
         Command::Report(args) => report::run(&args).unwrap_or_else(|error| fail(error, 1)),
+        Command::Top(args) => top::run(&args).unwrap_or_else(|error| fail(error, 1)),
         Command::View(args) => view::run(&args).unwrap_or_else(|error| fail(error, 1)),
         Command::Export(args) => export::run(&args).unwrap_or_else(|error| fail(error, 1)),
         Command::Symbolize(args) => symbolize::run(&args).unwrap_or_else(|error| fail(error, 1)),

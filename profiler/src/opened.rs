@@ -47,19 +47,23 @@ pub(crate) fn say(text: &str) {
 
 /// Opens a trace.
 pub(crate) fn reader_of(trace: &Path) -> Result<Reader<BufReader<Shown>>, OpenError> {
-    let path = || text_of(trace);
-    let file = File::open(trace).map_err(|error| {
-        let hint = match error.kind() {
-            io::ErrorKind::NotFound => "; `grapnel run -- PROGRAM` records one",
-            _ => "",
-        };
-        OpenError::Open { path: path(), error, hint }
-    })?;
-    Reader::new(BufReader::with_capacity(1 << 18, Shown::new(file))).map_err(|error| OpenError::Trace {
-        path: path(),
-        hint: hint(&error),
-        error,
-    })
+    let file = File::open(trace).map_err(|error| open_error(trace, error))?;
+    let input = BufReader::with_capacity(1 << 18, Shown::new(file));
+    Reader::new(input).map_err(|error| trace_error(trace, error))
+}
+
+/// A trace that can't be opened.
+pub(crate) fn open_error(trace: &Path, error: io::Error) -> OpenError {
+    let hint = match error.kind() {
+        io::ErrorKind::NotFound => "; `grapnel run -- PROGRAM` records one",
+        _ => "",
+    };
+    OpenError::Open { path: text_of(trace), error, hint }
+}
+
+/// A trace whose beginning can't be read.
+pub(crate) fn trace_error(trace: &Path, error: grapnel_trace::Error) -> OpenError {
+    OpenError::Trace { path: text_of(trace), hint: hint(&error), error }
 }
 
 /// Reads a trace. One that stops early is analysed up to there, with a note on stderr.

@@ -61,6 +61,14 @@ impl SymbolArgs {
     /// # Errors
     /// When what was given is no directory: a slip of the pen would else be a report without names.
     pub(crate) fn search(&self) -> Result<SearchPath, SymbolArgsError> {
+        self.search_saying(say)
+    }
+
+    /// As [`SymbolArgs::search`]; `say` is told what is fetched from where.
+    ///
+    /// # Errors
+    /// As [`SymbolArgs::search`].
+    pub(crate) fn search_saying(&self, say: fn(&str)) -> Result<SearchPath, SymbolArgsError> {
         let given = self.sysroot.iter().map(|dir| ("--sysroot", dir));
         let given = given.chain(self.debug_dirs.iter().map(|dir| ("--debug-dir", dir)));
         for (option, dir) in given {

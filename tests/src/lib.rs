@@ -10,6 +10,8 @@ pub mod leaks;
 pub mod programs;
 pub mod report;
 pub mod run;
+pub mod stepping;
+pub mod terminal;
 pub mod truth;
 
 /// Says on stderr, past the test harness's capture, that something could not be tested here.

@@ -2,6 +2,7 @@
 
 use grapnel_tests::going::{Going, until};
 use grapnel_tests::run::{Case, kill, temporary_dir};
+use grapnel_tests::stepping::Stepping;
 use grapnel_tests::{is_root, programs, skipped};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -155,50 +156,12 @@ fn directory_of(going: &Going) -> PathBuf {
     going.dir.path().join("run/grapnel")
 }
 
-/// Allocates and keeps by its input's lines: a number of blocks each, or `free`.
-const STEPS: &str = "
-import ctypes, sys
-libc = ctypes.CDLL(None)
-libc.malloc.restype = ctypes.c_void_p
-libc.free.argtypes = [ctypes.c_void_p]
-kept = []
-for line in sys.stdin:
-    if line == 'free\\n':
-        while kept: libc.free(kept.pop())
-    else:
-        kept += [libc.malloc(54321) for n in range(int(line))]
-    print('done', flush=True)
-";
-
-/// A program that allocates when it is told to.
-struct Stepping {
-    going: Going,
-    answers: BufReader<std::process::ChildStdout>,
+trait Snapshots {
+    fn snapshot(&self, name: &str) -> PathBuf;
+    fn trace(&self) -> PathBuf;
 }
 
-impl Stepping {
-    fn new(options: &[&str]) -> Self {
-        let case = Case::new("/usr/bin/python3").args(["-c", STEPS]).env("PYTHONMALLOC", "malloc");
-        let case = options.iter().fold(case, |case, option| case.option(option));
-        let mut going = Going::new(&case);
-        let answers = BufReader::new(going.child.stdout.take().unwrap());
-        Self { going, answers }
-    }
-
-    fn step(&mut self, line: &str) {
-        writeln!(self.going.child.stdin.as_mut().unwrap(), "{line}").unwrap();
-        let mut answer = String::new();
-        self.answers.read_line(&mut answer).unwrap();
-        assert_eq!(answer, "done\n");
-    }
-
-    fn ask(&self, what: &str, more: &[&str]) -> String {
-        let pid = self.going.pid();
-        let outcome = self.going.grapnel(&[&[what, &pid][..], more].concat());
-        assert!(outcome.status.success(), "{what}: {}", outcome.err());
-        outcome.out()
-    }
-
+impl Snapshots for Stepping {
     fn snapshot(&self, name: &str) -> PathBuf {
         let path = self.going.dir.path().join(name);
         self.ask("snapshot", &["-o", path.to_str().unwrap()]);

@@ -67,6 +67,23 @@ impl<R: Read + Send> Ahead<R> {
         Self { reader, nodes: Numbering::default(), events: 0, most, ending: None }
     }
 
+    /// What it reads.
+    pub(crate) fn reader(&self) -> &Reader<R> {
+        &self.reader
+    }
+
+    /// The nodes so far.
+    pub(crate) fn stacks(&self) -> &Stacks {
+        self.nodes.stacks()
+    }
+
+    /// Reads the next stretch, and says how the trace ends if this was the last of it. Of a trace that still grows
+    /// [`Ending::Cut`] means that there is no more now: it may be asked again.
+    pub(crate) fn next(&mut self, stretch: &mut Stretch) -> Option<Ending> {
+        self.fill(stretch);
+        self.ending.take()
+    }
+
     /// Hands all stretches to `take`, in order, until it breaks off.
     pub(crate) fn each(mut self, mut take: impl FnMut(&mut Stretch) -> ControlFlow<()>) -> Done<R> {
         let (ahead, to) = (&mut self, &mut take);
@@ -120,6 +137,8 @@ impl<R: Read + Send> Ahead<R> {
             && self.events < self.most
             && stretch.heap.len() < MOST
             && stretch.others.len() < MOST_OTHERS
+            // So that what there was at a mark can be told from what came behind it.
+            && !stretch.others.last().is_some_and(|other| matches!(other.event, Event::Mark(_)))
         {
             self.ending = self.read(stretch);
         }

@@ -192,9 +192,7 @@ pub(crate) fn analyse_with<R: Read + Send, T: Tally>(reader: Reader<R>, tally: T
         Some((violation, events)) => (Ending::Impossible(violation), events),
         None => (ending.unwrap_or(Ending::Cut), events),
     };
-    let sample = pass.sample.as_ref();
-    let mut totals = sample.map_or_else(|| pass.live.totals(), |sample| sample.totals());
-    let sampling = sample.and_then(|sample| sample.sampling());
+    let (mut totals, sampling) = pass.totals();
     let end = reader.end();
     if let Some(end) = end {
         totals.lost_events = end.lost;
@@ -236,22 +234,23 @@ pub(crate) fn analyse_with<R: Read + Send, T: Tally>(reader: Reader<R>, tally: T
     (analysis, canonical, pass.tally)
 }
 
-struct Pass<T> {
+/// What is known after a part of a trace.
+pub(crate) struct Pass<T> {
     live: LiveBlocks,
     /// In place of `live`, from the first event that says so.
     sample: Option<Box<LiveSample>>,
-    tally: T,
+    pub(crate) tally: T,
     mismatches: Mismatches,
     mappings: Mappings,
     heaps: Heaps,
-    modules: Modules,
-    marks: Vec<Moment>,
+    pub(crate) modules: Modules,
+    pub(crate) marks: Vec<Moment>,
     time_ns: u64,
-    threads: u32,
+    pub(crate) threads: u32,
 }
 
 impl<T: Tally> Pass<T> {
-    fn new(tally: T) -> Self {
+    pub(crate) fn new(tally: T) -> Self {
         Self {
             live: LiveBlocks::new(),
             sample: None,
@@ -266,8 +265,17 @@ impl<T: Tally> Pass<T> {
         }
     }
 
+    /// The figures so far, but for those that only the trace's end or the tally knows; those of a sample are estimates, by
+    /// which rule comes with them.
+    pub(crate) fn totals(&self) -> (Totals, Option<Sampling>) {
+        match &self.sample {
+            Some(sample) => (sample.totals(), sample.sampling()),
+            None => (self.live.totals(), None),
+        }
+    }
+
     /// Takes in events up to the first that can't be true; with it comes how many events of the trace there are until then.
-    fn take_stretch(&mut self, stretch: &mut Stretch) -> Result<(), (Violation, u64)> {
+    pub(crate) fn take_stretch(&mut self, stretch: &mut Stretch) -> Result<(), (Violation, u64)> {
         let mut from = 0;
         for other in stretch.others.drain(..) {
             let with_count = |violation| (violation, other.until);

@@ -10,6 +10,7 @@
 //! - [`overhead`]: what the recording cost the program;
 //! - [`mismatches`]: blocks given back otherwise than they were got;
 //! - [`mod@analyse`]: one pass over a trace in bounded memory, giving an [`Analysis`];
+//! - [`following`]: the same pass over a trace that still grows;
 //! - [`history`]: what each site did over time, kept by the same pass on request;
 //! - [`symbols`]: addresses to functions, files, lines and inlined calls;
 //! - [`report`]: an analysis as text or as JSON;
@@ -35,6 +36,7 @@ mod ahead;
 pub mod analyse;
 pub mod diff;
 pub mod export;
+pub mod following;
 pub mod gates;
 mod hash;
 pub mod heaps;

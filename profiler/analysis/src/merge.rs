@@ -41,7 +41,7 @@ pub(crate) fn merge_sites(sites: Vec<Site>, canonical: &[u32]) -> Vec<Site> {
 }
 
 /// Whether no two nodes are the same.
-fn is_each_its_own(canonical: &[u32]) -> bool {
+pub(crate) fn is_each_its_own(canonical: &[u32]) -> bool {
     (0..).zip(canonical).all(|(id, &first)| id == first)
 }
 

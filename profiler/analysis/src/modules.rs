@@ -66,6 +66,11 @@ impl Modules {
         MAX_NAMES.saturating_sub(self.named)
     }
 
+    /// Changes whenever something is added.
+    pub(crate) fn version(&self) -> usize {
+        self.list.len() + self.named
+    }
+
     /// What the trace itself says of an address in a module.
     pub(crate) fn names(&self, module: u32, address: u64) -> Option<&[Frame]> {
         if self.names.is_empty() {

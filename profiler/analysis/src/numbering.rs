@@ -108,6 +108,11 @@ impl Numbering {
         Ok(())
     }
 
+    /// The nodes so far.
+    pub(crate) fn stacks(&self) -> &Stacks {
+        &self.stacks
+    }
+
     /// All nodes.
     pub(crate) fn into_stacks(self) -> Stacks {
         self.stacks

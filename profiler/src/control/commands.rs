@@ -90,8 +90,17 @@ pub(crate) fn mark(args: &MarkArgs) -> Result<ExitCode, ControlError> {
 }
 
 fn done(pid: u32, request: &Request) -> Result<ExitCode, ControlError> {
+    ask(pid, request).map(|_| ExitCode::SUCCESS)
+}
+
+/// Asks the recording of a process to mark a moment, whose time is returned, to pause or to go on.
+///
+/// # Errors
+/// When the process is not recorded, or the recording says no.
+pub(crate) fn ask(pid: u32, request: &Request) -> Result<Option<u64>, ControlError> {
     match recording_of(pid)?.0.ask(request)? {
-        Answer::Done | Answer::Marked { .. } => Ok(ExitCode::SUCCESS),
+        Answer::Done => Ok(None),
+        Answer::Marked { time_ns } => Ok(Some(time_ns)),
         _ => Err(ControlError::Unexpected),
     }
 }
@@ -101,13 +110,22 @@ fn done(pid: u32, request: &Request) -> Result<ExitCode, ControlError> {
 /// # Errors
 /// When the process is not recorded, or the file can't be written.
 pub(crate) fn snapshot(args: &SnapshotArgs) -> Result<ExitCode, ControlError> {
-    let (mut client, _) = recording_of(args.pid)?;
-    let Answer::Snapshot { bytes, trace } = client.ask(&Request::Snapshot { pid: args.pid })? else {
+    let path = save_snapshot(args.pid, args.output.as_deref())?;
+    write_out(&format!("{}\n", text_of(&path)))
+}
+
+/// Writes the trace of a process as it is now, without an `output` into the current directory. Returns where.
+///
+/// # Errors
+/// When the process is not recorded, or the file can't be written.
+pub(crate) fn save_snapshot(pid: u32, output: Option<&Path>) -> Result<PathBuf, ControlError> {
+    let (mut client, _) = recording_of(pid)?;
+    let Answer::Snapshot { bytes, trace } = client.ask(&Request::Snapshot { pid })? else {
         return Err(ControlError::Unexpected);
     };
-    let path = args.output.clone().unwrap_or_else(|| free_path(Path::new(""), Path::new(&trace)));
+    let path = output.map_or_else(|| free_path(Path::new(""), Path::new(&trace)), Path::to_owned);
     to_file(&path, |out| client.bytes(bytes, out))?;
-    write_out(&format!("{}\n", text_of(&path)))
+    Ok(path)
 }
 
 /// Says which recordings go on.

@@ -16,9 +16,9 @@ mod server;
 mod snapshot;
 mod watch;
 
-pub(crate) use client::{Client, ControlError, recording_of};
+pub(crate) use client::{Client, ControlError, recording_of, recordings};
 pub(crate) use commands::{ListArgs, MarkArgs, PidArgs, SnapshotArgs, StatusArgs};
-pub(crate) use commands::{list, mark, pause, resume, snapshot, status};
+pub(crate) use commands::{ask, list, mark, pause, resume, save_snapshot, snapshot, status};
 pub(crate) use desk::{Desk, Order, Reply};
 pub(crate) use dumps::Dumps;
 pub(crate) use memory::available_memory;

@@ -24,6 +24,8 @@ pub mod decode;
 pub mod encode;
 pub mod error;
 pub mod event;
+#[cfg(feature = "file")]
+pub mod growing;
 pub mod heap;
 pub mod heaps;
 pub mod leaks;

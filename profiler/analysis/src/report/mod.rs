@@ -5,7 +5,7 @@ mod heaps;
 pub mod json;
 mod mappings;
 mod mismatches;
-mod names;
+pub mod names;
 pub mod stack;
 pub mod text;
 pub mod words;

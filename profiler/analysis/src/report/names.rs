@@ -7,7 +7,7 @@ const STRING: &str = "std::__cxx11::basic_string<char, std::char_traits<char>, s
 
 /// The name in at most `width` columns. What tells least goes first: the spelling of `std::string`, then
 /// what stands between `<` and `>`, then the parameters; at last the middle, whatever it is.
-pub(crate) fn abbreviated(name: &str, width: usize) -> Cow<'_, str> {
+pub fn abbreviated(name: &str, width: usize) -> Cow<'_, str> {
     if columns(name) <= width {
         return Cow::Borrowed(name);
     }

@@ -110,7 +110,7 @@ fn frame(
     if guess {
         marks.push_str(" (guess)");
     }
-    let place = place(node, module, frame, options.width.is_some());
+    let place = place(node, module, Some(frame), options.width.is_some());
     let name = match options.width {
         Some(width) => {
             let used = INDENT.len() + columns(&marks) + columns(&place) + 1;
@@ -122,8 +122,14 @@ fn frame(
     writeln!(out, "{INDENT}{function}{name}{function:#}{marks} {faint}{place}{faint:#}")
 }
 
+/// Where a frame lies, with no more of a path than has room on a line, as it can stand in a terminal. Without symbols
+/// `frame` is nothing.
+pub fn place_of(node: &Node, module: Option<&Module>, frame: Option<&Frame>) -> String {
+    place(node, module, frame, true)
+}
+
 /// `at /src/a.c:12 [app]`; without a line `[libx.so+0x1234]`; in no module `[0x7f0012345678]`.
-fn place(node: &Node, module: Option<&Module>, frame: &Frame, narrow: bool) -> String {
+fn place(node: &Node, module: Option<&Module>, frame: Option<&Frame>, narrow: bool) -> String {
     let Some(module) = module else { return format!("[{:#x}]", node.pc) };
     let path = String::from_utf8_lossy(&module.path);
     let module_name = match path.rsplit('/').next() {
@@ -131,7 +137,7 @@ fn place(node: &Node, module: Option<&Module>, frame: &Frame, narrow: bool) -> S
         // The kernel's own, as "[vdso]", comes in brackets already.
         Some(name) => harmless(name.trim_matches(['[', ']'])),
     };
-    match (frame.file(), frame.line()) {
+    match frame.map_or((None, None), |frame| (frame.file(), frame.line())) {
         (Some(file), Some(line)) => {
             let file = if narrow { end_of_path(file) } else { file.into() };
             format!("at {}:{line} [{module_name}]", harmless(&file))

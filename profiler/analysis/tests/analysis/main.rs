@@ -4,6 +4,7 @@ mod bad_files;
 mod common;
 mod debug_files;
 mod debuginfod;
+mod following;
 mod golden;
 mod history;
 mod hostile;
