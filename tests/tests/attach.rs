@@ -1,13 +1,15 @@
 //! `grapnel attach`: into a process that runs, and out of it without a trace.
 
+use grapnel_tests::going::until;
 use grapnel_tests::report::Report;
 use grapnel_tests::run::{descendants, grapnel, kill, report, temporary_dir, traces_in};
 use grapnel_tests::{is_root, programs, skipped};
 use rustix::process::Signal;
 use std::fs;
 use std::hash::{DefaultHasher, Hasher};
-use std::io::{BufRead, BufReader};
-use std::os::unix::fs::FileExt;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -114,8 +116,13 @@ fn a_process_is_recorded_and_then_as_it_was() {
     // Of ten blocks one is kept.
     let kept = recorded.totals.live_allocations as f64 / recorded.totals.allocations as f64;
     assert!((0.05..0.2).contains(&kept), "{:?}", recorded.totals);
-    let text = grapnel([Path::new("report"), &dir.path().join("t.grapnel")]);
+    let trace = dir.path().join("t.grapnel");
+    let text = grapnel([Path::new("report"), &trace]);
     assert!(text.out().contains("main at ") && text.out().contains("steady.c"), "{}", text.out());
+    let ended = ", attached to while it ran, detached from while it went on; ";
+    assert!(text.out().contains(ended), "{}", text.out());
+    // Nobody else's business.
+    assert_eq!(trace.metadata().expect("a trace").mode() & 0o777, 0o600);
 }
 
 #[test]
@@ -218,6 +225,70 @@ fn detaching_ends_the_recording_from_elsewhere() {
     assert_eq!(outcome.status.code(), Some(0), "{}", outcome.err());
     assert_eq!(recorder.0.wait().expect("it ends").code(), Some(0));
     assert_eq!(State::of(program.pid()), before);
+}
+
+/// What is asked of a recording is answered, whichever way it began.
+#[test]
+fn a_recording_of_what_ran_already_can_be_asked() {
+    if !may_trace() {
+        return;
+    }
+    let dir = temporary_dir();
+    let program = Running::steady("600");
+    let pid = program.pid().to_string();
+    let ask = |arguments: &[&str]| {
+        let mut command = Command::new(programs::grapnel());
+        command.args(arguments).env("XDG_RUNTIME_DIR", dir.path()).current_dir(dir.path());
+        let outcome = grapnel_tests::run::finish(&mut command, b"");
+        assert!(outcome.status.success(), "{arguments:?}: {}", outcome.err());
+        outcome.out()
+    };
+    let mut command = Command::new(programs::grapnel());
+    command.args(["attach", "--serve", "0", "-o"]).arg(dir.path().join("t.grapnel")).arg(&pid);
+    let mut recorder = Running::start(command.env("XDG_RUNTIME_DIR", dir.path()).stderr(Stdio::piped()));
+    let mut said = BufReader::new(recorder.0.stderr.take().expect("what it says")).lines();
+    let host = said.by_ref().map_while(Result::ok).find_map(|line| {
+        line.split_once("serving at http://").map(|(_, host)| host.trim_end_matches('/').to_owned())
+    });
+    let host = host.expect("an address");
+    // Whatever it says meanwhile.
+    let listening = std::thread::spawn(move || said.map_while(Result::ok).collect::<Vec<_>>());
+    let events = || {
+        let status: serde_json::Value =
+            serde_json::from_str(&ask(&["status", "--json", &pid])).expect("JSON");
+        let process = &status["processes"][0];
+        (process["events"].as_u64().unwrap_or(0), process["paused"].clone())
+    };
+    until("events", || (events().0 > 1000).then_some(()));
+    assert!(ask(&["list"]).starts_with(&pid));
+    ask(&["mark", &pid, "loaded"]);
+    ask(&["snapshot", "-o", "s.grapnel", &pid]);
+    let text = ask(&["report", "s.grapnel"]);
+    assert!(text.contains("loaded") && text.contains("attached to while it ran, how it ended"), "{text}");
+    assert!(ask(&["top", "--once", &pid]).contains("main"));
+    ask(&["pause", &pid]);
+    assert_eq!(events().1, true);
+    ask(&["resume", &pid]);
+    let get = |path: &str| {
+        let mut stream = TcpStream::connect(&host).expect("a connection");
+        stream
+            .write_all(format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n").as_bytes())
+            .expect("a request");
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).expect("an answer");
+        String::from_utf8_lossy(&answer).into_owned()
+    };
+    let metrics = get("/metrics");
+    assert!(metrics.starts_with("HTTP/1.1 200") && metrics.contains("grapnel_heap_live_bytes{"), "{metrics}");
+    let profile = get("/debug/pprof/heap?debug=1");
+    assert!(profile.contains("heap profile: ") && profile.contains("\tmain\t"), "{profile}");
+    assert!(get("/debug/pprof/allocs").starts_with("HTTP/1.1 200"));
+    kill(Signal::INT, recorder.pid());
+    assert_eq!(recorder.0.wait().expect("it ends").code(), Some(0));
+    let said = listening.join().expect("what it said").join("\n");
+    assert!(said.contains("nothing of the agent is left"), "{said}");
+    let report = grapnel([Path::new("report"), &dir.path().join("t.grapnel")]).out();
+    assert!(report.contains("loaded") && report.contains("detached from while it went on"), "{report}");
 }
 
 fn report_is_there(trace: &Path) -> bool {

@@ -273,6 +273,46 @@ fn a_pause_leaves_out_what_comes_and_follows_what_was_there() {
     assert_eq!(report.totals.lost_events, 0);
 }
 
+#[test]
+fn a_pause_goes_on_behind_an_exec() {
+    let script = "read line; exec /usr/bin/python3 -c 'import sys
+for line in sys.stdin:
+    kept = [bytes(54289) for n in range(int(line))]
+    print(len(kept), flush=True)'";
+    let case = Case::new("/bin/sh").args(["-c", script]).env("PYTHONMALLOC", "malloc");
+    let mut going = Going::new(&case);
+    let pid = going.pid();
+    assert!(going.grapnel(&["pause", &pid]).status.success());
+    let mut answers = BufReader::new(going.child.stdout.take().unwrap());
+    let mut step = |going: &mut Going, line: &str| {
+        writeln!(going.child.stdin.as_mut().unwrap(), "{line}").unwrap();
+        let mut answer = String::new();
+        answers.read_line(&mut answer).unwrap();
+    };
+    // The new program's threads notice as those of the old one.
+    step(&mut going, "exec\n1000");
+    let process = || going.status().unwrap()["processes"][0].clone();
+    let (now, trace) = (process(), process()["trace"].as_str().unwrap().to_owned());
+    assert_eq!((&now["pid"].to_string(), &now["paused"]), (&pid, &Value::from(true)));
+    assert!(now["command"][0].as_str().unwrap().contains("python3"), "{now}");
+    step(&mut going, "2000");
+    assert!(going.grapnel(&["resume", &pid]).status.success());
+    step(&mut going, "300");
+    going.end();
+    let trace = going.dir.path().join(trace);
+    // `bytes` has a header, and a zero behind.
+    let of_size = |from: &str| -> u64 {
+        let size = ["query", "--format", "json", "--min-size", "54322", "--max-size", "54322"];
+        let trace = trace.to_str().unwrap();
+        let outcome = grapnel_tests::run::grapnel(size.iter().chain(&["--from", from, trace]));
+        let answer: Value = serde_json::from_slice(&outcome.stdout).unwrap();
+        answer["whole"]["allocations"].as_u64().unwrap()
+    };
+    // Until they had noticed, some hundred events, some may have come through.
+    let seen = of_size("0s");
+    assert!((300..1300).contains(&seen), "{seen}");
+}
+
 /// Snapshots beside the trace, once there are so many.
 fn snapshots(dir: &Path, number: usize) -> Vec<PathBuf> {
     until("snapshots", || {

@@ -27,6 +27,8 @@ impl Moment {
             Mark::Paused => "(paused)".into(),
             Mark::Resumed => "(resumed)".into(),
             Mark::Snapshot => "(snapshot)".into(),
+            Mark::Attached => "(attached)".into(),
+            Mark::Detached => "(detached)".into(),
             _ => "(unknown)".into(),
         }
     }

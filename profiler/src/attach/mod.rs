@@ -38,7 +38,8 @@ use crate::run::limits::{Limits, explain};
 use crate::run::process::Process;
 use crate::run::shared::{Session, futex_wake};
 use crate::run::summary::{self, End};
-use crate::run::{progress, spawn};
+use crate::run::{progress, spawn, trace_file};
+use crate::serve::{Listening, ServeArgs, ServeError};
 use clap::Args;
 use enter::{EnterError, Entered, Stood, enter};
 use freeze::Freezer;
@@ -86,6 +87,8 @@ pub(crate) struct AttachArgs {
     /// Attach although a filter for system calls (seccomp) may kill the process for what the agent does
     #[arg(long)]
     force: bool,
+    #[command(flatten)]
+    serve: ServeArgs,
     /// The process
     #[arg(value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
     pid: u32,
@@ -105,6 +108,8 @@ pub(crate) enum AttachError {
     Enter(#[from] EnterError),
     #[error(transparent)]
     Leave(#[from] LeaveError),
+    #[error(transparent)]
+    Serve(#[from] ServeError),
     #[error("{path}: the trace can't be written: {error}; choose another place with -o")]
     Output { path: String, error: io::Error },
     #[error("{what}: {error}")]
@@ -124,6 +129,7 @@ impl AttachError {
 /// Records a process until it is detached from or ends.
 pub(crate) fn run(args: &AttachArgs) -> Result<ExitCode, AttachError> {
     let target = Target::look(args.pid, args.force)?;
+    let listening = args.serve.listen()?;
     let process = Process::open(args.pid).ok_or(TargetError::NoProcess(args.pid))?;
     let guard =
         Guard::start(args.pid, &process).map_err(system("a process to guard this one can't be started"))?;
@@ -137,7 +143,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<ExitCode, AttachError> {
     let output = opened(&path)?;
     let signals = Signals::block();
     let mut freezer = Freezer::new(args.pid);
-    let recorded = record(args, &target, &process, &mut freezer, output, &path, &signals);
+    let recorded = record(args, &target, &process, &mut freezer, (output, &path), &signals, listening);
     if recorded.is_err() && !existed {
         // It was made for what was never recorded.
         let _ = std::fs::remove_file(&path);
@@ -151,8 +157,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<ExitCode, AttachError> {
 
 /// Opens the file that a trace goes to. Two recordings into one would spoil it.
 fn opened(path: &Path) -> Result<File, AttachError> {
-    let opened = File::options().write(true).create(true).truncate(false).open(path);
-    let opened = opened.and_then(|output| match output.try_lock() {
+    let opened = trace_file::open(path).and_then(|output| match output.try_lock() {
         Err(std::fs::TryLockError::WouldBlock) => Err(io::Error::other("another recording goes there")),
         _ => Ok(output),
     });
@@ -174,9 +179,9 @@ fn record(
     target: &Target,
     process: &Process,
     freezer: &mut Freezer,
-    output: File,
-    path: &Path,
+    (output, path): (File, &Path),
     signals: &Signals,
+    listening: Option<Listening>,
 ) -> Result<Recorded, AttachError> {
     let (mut entered, file) = enter(target, freezer)?;
     let mut flags = 0;
@@ -198,7 +203,8 @@ fn record(
     std::thread::scope(|scope| {
         let (owned_send, owned) = std::sync::mpsc::channel();
         let program = ProcessId::in_namespace(target.namespace, target.inner_pid);
-        let drain = Drain::new(&session, &shown, &orders, program, output, path.to_owned(), !args.quiet);
+        let totals = !args.quiet || args.serve.is_wanted();
+        let drain = Drain::new(&session, &shown, &orders, program, output, path.to_owned(), totals);
         let session = &session;
         let drain = std::thread::Builder::new().name("drain".into()).spawn_scoped(scope, move || {
             let _ = owned_send.send(session.own());
@@ -237,6 +243,10 @@ fn record(
         if !args.quiet {
             tell(target, stood);
         }
+        if let Some(listening) = listening {
+            say(&format!("serving at http://{}/", listening.address()));
+            listening.start(&orders.desk);
+        }
         let show = || progress::show(&shown, &orders);
         let line =
             (!args.quiet).then(|| std::thread::Builder::new().spawn_scoped(scope, show)).and_then(Result::ok);
@@ -249,6 +259,7 @@ fn record(
         {
             *program_exit = Some((exit, 0));
         }
+        orders.left.store(matches!(end, End::Detached | End::Taken), Ordering::Release);
         over();
         drop(turn);
         if let Some(line) = line {

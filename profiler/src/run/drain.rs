@@ -10,9 +10,9 @@ use super::spawn::short_name;
 use super::trace_file::create_new;
 use crate::control::{Desk, Dumps};
 use crate::leaks::Wanted;
-use grapnel_trace::Exit;
 use grapnel_trace::event::VIA_GOT;
 use grapnel_trace::shared::{SessionHeader, segment_state, session_flags};
+use grapnel_trace::{Exit, Mark};
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -53,6 +53,8 @@ pub(crate) struct Orders {
     pub(crate) over: AtomicBool,
     /// The agent was taken out of all processes: what they do from now on is not to be recorded.
     pub(crate) detached: AtomicBool,
+    /// And they go on.
+    pub(crate) left: AtomicBool,
     /// What clients ask for.
     pub(crate) desk: Arc<Desk>,
     /// Whose turn it is to stop processes that go on: the kernel lets one thread trace.
@@ -179,8 +181,12 @@ impl<'a> Drain<'a> {
         if let Some(file) = self.output.take().filter(|_| self.program_exit().is_some()) {
             let _ = emptied(file);
         }
+        let left = self.orders.left.load(Ordering::Acquire);
         for mut recording in std::mem::take(&mut self.active) {
             self.dump_last_wish(&mut recording);
+            if left {
+                recording.mark(Mark::Detached, &|| ());
+            }
             self.finished.push(recording.finish(None));
         }
         let unfollowed = header.unfollowed.load(Ordering::Relaxed);
@@ -218,6 +224,7 @@ impl<'a> Drain<'a> {
             info.recorder.extend_from_slice(VIA_GOT);
         }
         // A process has one image at a time: the last one ended with the exec.
+        let was_paused = self.active.iter().any(|recording| recording.id == id && recording.is_paused());
         self.end_where(|recording| recording.id == id);
         self.forget_idle_image(id, info.pid);
         let image = self.images.entry(info.pid).or_insert(0);
@@ -231,7 +238,14 @@ impl<'a> Drain<'a> {
                 (create_new(&path), path)
             }
         };
-        let recording = Recording::new(index, *image, segment, &info, file, &path, self.totals);
+        let mut recording = Recording::new(index, *image, segment, &info, file, &path, self.totals);
+        if id == self.program && *image == 1 && self.session.header().ledger.load(Ordering::Relaxed) != 0 {
+            recording.mark(Mark::Attached, &|| ());
+        }
+        if was_paused {
+            let header = self.session.header();
+            recording.pause(true, &|| make_room(header));
+        }
         if id == self.program && refused.is_none() {
             *refused = recording.failure();
         }

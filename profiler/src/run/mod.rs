@@ -19,7 +19,7 @@ mod signals;
 mod snapshots;
 pub(crate) mod spawn;
 pub(crate) mod summary;
-mod trace_file;
+pub(crate) mod trace_file;
 mod wait;
 
 use crate::control::{Dumps, Server};

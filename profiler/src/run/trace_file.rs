@@ -13,7 +13,7 @@ pub(super) const MODE: u32 = 0o600;
 ///
 /// # Errors
 /// What opening gives; where somebody else made the file or the link by that name, an error that says so.
-pub(super) fn open(path: &Path) -> io::Result<File> {
+pub(crate) fn open(path: &Path) -> io::Result<File> {
     let mut options = File::options();
     options.write(true).create(true).truncate(false).mode(MODE);
     let file = match options.clone().custom_flags(libc::O_NOFOLLOW).open(path) {

@@ -1,4 +1,4 @@
-//! `grapnel run --serve`: what a recording has so far, over HTTP, in the forms that others collect.
+//! `--serve` of `grapnel run` and `grapnel attach`: what a recording has so far, over HTTP, in the forms that others collect.
 //!
 //! | path | what |
 //! |---|---|
@@ -159,7 +159,7 @@ fn handle(stream: &mut TcpStream, access: &Access, desk: &Desk, profiles: &Profi
         },
         Request::Profile(wanted) => profiles
             .get(wanted)
-            .map(|profile| ("application/octet-stream", profile))
+            .map(|profile| (if wanted.text { text } else { "application/octet-stream" }, profile))
             .map_err(|error| error.to_string()),
     };
     match answered {
@@ -169,6 +169,7 @@ fn handle(stream: &mut TcpStream, access: &Access, desk: &Desk, profiles: &Profi
 }
 
 const INDEX: &[u8] = b"grapnel\n\n\
-/debug/pprof/heap      what is live (seconds=N: the difference over N seconds, pid=N: another process)\n\
+/debug/pprof/heap      what is live (seconds=N: the difference over N seconds, pid=N: another process,\n\
+                       debug=1: as text)\n\
 /debug/pprof/allocs    what was ever allocated\n\
 /metrics               figures for Prometheus\n";

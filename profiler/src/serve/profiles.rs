@@ -5,6 +5,7 @@
 
 use super::request::Wanted;
 use crate::control::{Desk, Refusal, Reply, Request, SnapshotSource};
+use grapnel_analysis::export::go_text::write_go_text;
 use grapnel_analysis::export::pprof::write_go;
 use grapnel_analysis::symbols::{FileStore, SearchPath, Symbols};
 use grapnel_analysis::{Analysis, analyse};
@@ -91,7 +92,12 @@ fn work(desk: &Desk, jobs: &Receiver<Job>) {
             Job::Write(wanted, pid, before, reply) => {
                 let mut profile = Vec::new();
                 let written = look(desk, pid).and_then(|analysis| {
-                    write_go(&mut profile, &analysis, &mut symbols, wanted.profile, before.as_deref())?;
+                    let (out, before) = (&mut profile, before.as_deref());
+                    if wanted.text {
+                        write_go_text(out, &analysis, &mut symbols, wanted.profile, before)?;
+                    } else {
+                        write_go(out, &analysis, &mut symbols, wanted.profile, before)?;
+                    }
                     Ok(())
                 });
                 drop(reply.send(written.map(|()| profile)));

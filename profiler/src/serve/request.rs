@@ -37,6 +37,8 @@ pub(super) struct Wanted {
     pub(super) pid: Option<u32>,
     /// The difference over so long.
     pub(super) over: Option<Duration>,
+    /// As text.
+    pub(super) text: bool,
 }
 
 /// What the head asks for; `None` if more of it is to come.
@@ -76,22 +78,20 @@ pub(super) fn parse(head: &[u8], access: &Access) -> Option<Result<Request, Refu
     })
 }
 
-/// `gc` has no meaning here, and is ignored; text, which `debug` asks for, isn't written.
+/// `gc` has no meaning here, and is ignored. `debug` asks for text; of Go's heap profiles there is but one form of it.
 fn wanted<'q>(
     profile: GoProfile,
     parameter: impl Fn(&'static str) -> Option<&'q str>,
 ) -> Result<Request, Refusal> {
     let number =
         |name| parameter(name).map(|text| text.parse::<u64>().map_err(|_| Refusal::Malformed)).transpose();
-    if number("debug")?.is_some_and(|debug| debug != 0) {
-        return Err(Refusal::NotFound);
-    }
+    let text = number("debug")?.is_some_and(|debug| debug != 0);
     let seconds = number("seconds")?.filter(|&seconds| seconds != 0);
     if seconds.is_some_and(|seconds| seconds > MAX_SECONDS) {
         return Err(Refusal::Malformed);
     }
     let pid = number("pid")?.map(|pid| u32::try_from(pid).map_err(|_| Refusal::NotFound)).transpose()?;
-    Ok(Request::Profile(Wanted { profile, pid, over: seconds.map(Duration::from_secs) }))
+    Ok(Request::Profile(Wanted { profile, pid, over: seconds.map(Duration::from_secs), text }))
 }
 
 fn is_own_name(host: &[u8], address: SocketAddr) -> bool {
@@ -117,18 +117,20 @@ mod tests {
     #[test]
     fn profiles_are_asked_for_as_of_go() {
         let get = |path: &str| parsed(&format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1:4711\r\n\r\n"), None);
-        let heap = Wanted { profile: GoProfile::Heap, pid: None, over: None };
+        let heap = Wanted { profile: GoProfile::Heap, pid: None, over: None, text: false };
         assert_eq!(get("/debug/pprof/heap"), Ok(Request::Profile(heap)));
         assert_eq!(get("/debug/pprof/heap?gc=1&seconds=0&debug=0"), Ok(Request::Profile(heap)));
-        let allocs = Wanted { profile: GoProfile::Allocs, pid: Some(7), over: Some(Duration::from_secs(5)) };
+        let text = Wanted { text: true, ..heap };
+        assert_eq!(get("/debug/pprof/heap?debug=1"), Ok(Request::Profile(text)));
+        let allocs = Wanted {
+            profile: GoProfile::Allocs,
+            pid: Some(7),
+            over: Some(Duration::from_secs(5)),
+            text: false,
+        };
         assert_eq!(get("/debug/pprof/allocs?seconds=5&pid=7"), Ok(Request::Profile(allocs)));
         assert_eq!(get("/metrics"), Ok(Request::Metrics));
-        for path in [
-            "/debug/pprof/heap?debug=1",
-            "/debug/pprof/profile",
-            "/metrics/",
-            "/debug/pprof/heap?pid=5000000000",
-        ] {
+        for path in ["/debug/pprof/profile", "/metrics/", "/debug/pprof/heap?pid=5000000000"] {
             assert_eq!(get(path), Err(Refusal::NotFound), "{path}");
         }
         for path in

@@ -18,6 +18,10 @@ pub enum Mark {
     Resumed,
     /// The program asked for a snapshot.
     Snapshot,
+    /// The recording began in a process that ran already.
+    Attached,
+    /// The recording ended, and the process goes on.
+    Detached,
 }
 
 impl Mark {
@@ -28,6 +32,8 @@ impl Mark {
             Self::Paused => 1,
             Self::Resumed => 2,
             Self::Snapshot => 3,
+            Self::Attached => 4,
+            Self::Detached => 5,
         }
     }
 
@@ -38,6 +44,8 @@ impl Mark {
             1 => Self::Paused,
             2 => Self::Resumed,
             3 => Self::Snapshot,
+            4 => Self::Attached,
+            5 => Self::Detached,
             _ => return None,
         })
     }
@@ -71,10 +79,11 @@ mod tests {
     #[test]
     fn marks_come_back_and_nothing_else_does() {
         let named = Mark::Named(vec![b'n'; MAX_MARK]);
-        for mark in [named, Mark::Named(vec![]), Mark::Paused, Mark::Resumed, Mark::Snapshot] {
+        let plain = [Mark::Paused, Mark::Resumed, Mark::Snapshot, Mark::Attached, Mark::Detached];
+        for mark in [named, Mark::Named(vec![])].into_iter().chain(plain) {
             assert_eq!(Mark::decode(&mark.encode()), Some(mark));
         }
-        for bad in [&[][..], &[1, b'x'], &[4], &[0; MAX_MARK + 2]] {
+        for bad in [&[][..], &[1, b'x'], &[6], &[0; MAX_MARK + 2]] {
             assert_eq!(Mark::decode(bad), None);
         }
     }

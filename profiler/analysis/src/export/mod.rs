@@ -23,6 +23,7 @@ mod collapsed;
 mod csv;
 mod dhat;
 mod firefox;
+pub mod go_text;
 mod heaptrack;
 mod labels;
 mod massif;

@@ -150,6 +150,25 @@ pub enum GoProfile {
     Allocs,
 }
 
+/// Of each site its stack, and blocks and bytes: allocated, then live.
+pub(super) fn go_samples(
+    analysis: &Analysis,
+    before: Option<&Analysis>,
+) -> impl Iterator<Item = (u32, [i64; 4])> {
+    let value = |site: &Site| {
+        let value = [site.allocations, site.allocated_bytes, site.live_allocations, site.live_bytes];
+        value.map(signed)
+    };
+    let earlier: HashMap<u32, [i64; 4]> =
+        before.iter().flat_map(|before| &before.sites).map(|site| (site.stack, value(site))).collect();
+    let is_whole = before.is_none();
+    analysis.sites.iter().filter_map(move |site| {
+        let (now, then) = (value(site), earlier.get(&site.stack).copied().unwrap_or_default());
+        let grown: [i64; 4] = std::array::from_fn(|at| now[at].saturating_sub(then[at]));
+        (is_whole || grown.iter().any(|&value| value != 0)).then_some((site.stack, grown))
+    })
+}
+
 /// Writes a profile as Go's own are: allocated and live, objects and bytes. With an earlier analysis of the same trace,
 /// the difference to that; sites without any are left out.
 ///
@@ -162,17 +181,7 @@ pub fn write_go(
     profile: GoProfile,
     before: Option<&Analysis>,
 ) -> io::Result<()> {
-    let value = |site: &Site| {
-        let value = [site.allocations, site.allocated_bytes, site.live_allocations, site.live_bytes];
-        value.map(signed)
-    };
-    let earlier: HashMap<u32, [i64; 4]> =
-        before.iter().flat_map(|before| &before.sites).map(|site| (site.stack, value(site))).collect();
-    let samples = analysis.sites.iter().filter_map(|site| {
-        let (now, then) = (value(site), earlier.get(&site.stack).copied().unwrap_or_default());
-        let grown: Vec<i64> = now.iter().zip(then).map(|(now, then)| now.saturating_sub(then)).collect();
-        (before.is_none() || grown.iter().any(|&value| value != 0)).then_some((site.stack, grown))
-    });
+    let samples = go_samples(analysis, before).map(|(stack, value)| (stack, value.to_vec()));
     let default = match profile {
         GoProfile::Heap => "inuse_space",
         GoProfile::Allocs => "alloc_space",

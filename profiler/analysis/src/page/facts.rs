@@ -94,7 +94,7 @@ pub(super) fn facts(
         command: command.join(" "),
         pid: process.pid,
         threads: analysis.threads,
-        exit: exit_words(analysis.exit),
+        exit: exit_words(analysis),
         started: date(process.started_unix_ns),
         recorder: text(&process.recorder),
         machine: text(&process.machine),

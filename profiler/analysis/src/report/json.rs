@@ -121,6 +121,8 @@ impl<'r> MarkForm<'r> {
             Mark::Paused => "paused",
             Mark::Resumed => "resumed",
             Mark::Snapshot => "snapshot",
+            Mark::Attached => "attached",
+            Mark::Detached => "detached",
             _ => "unknown",
         };
         let name = matches!(moment.mark, Mark::Named(_)).then(|| moment.name());

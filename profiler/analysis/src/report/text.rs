@@ -9,6 +9,7 @@ use crate::sites::Site;
 use crate::symbols::Symbols;
 use crate::weight::{Errors, Sampling};
 use anstyle::{AnsiColor, Style};
+use grapnel_trace::Mark;
 use grapnel_trace::event::{Exit, VIA_GOT};
 use std::io::{self, Write};
 
@@ -88,7 +89,7 @@ fn header(out: &mut impl Write, analysis: &Analysis, options: &TextOptions) -> i
     let command = command.join(" ");
     let command = options.width.map_or(command.as_str().into(), |width| folded(&command, width));
     writeln!(out, "{title}{command}{title:#}")?;
-    let exit = exit_words(analysis.exit);
+    let exit = exit_words(analysis);
     write!(out, "process {} with {}, {exit}", process.pid, counted(analysis.threads.into(), "thread"))?;
     write!(out, "; {}", duration(analysis.totals.duration_ns))?;
     // What was imported knows neither the date nor the machine.
@@ -125,13 +126,18 @@ fn marks(out: &mut impl Write, analysis: &Analysis, options: &TextOptions) -> io
     Ok(())
 }
 
-/// How a process ended.
-pub(crate) fn exit_words(exit: Option<Exit>) -> String {
-    match exit {
+/// How a process ended, or the recording of one that went on; and how it began, if not with the process.
+pub(crate) fn exit_words(analysis: &Analysis) -> String {
+    let is_marked = |mark: &Mark| analysis.marks.iter().any(|moment| moment.mark == *mark);
+    let (attached, detached) = (is_marked(&Mark::Attached), is_marked(&Mark::Detached));
+    let began = if attached { "attached to while it ran, " } else { "" };
+    let ended = match analysis.exit {
         Some(Exit::Code(code)) => format!("exited with status {code}"),
         Some(Exit::Signal(signal)) => format!("killed by signal {signal}"),
+        None if detached => "detached from while it went on".into(),
         None => "how it ended is not known".into(),
-    }
+    };
+    format!("{began}{ended}")
 }
 
 /// A moment as text.

@@ -34,7 +34,7 @@ impl Recording {
             totals: totals.as_ref().map(figures),
             sampled: matches!(self.totals, Some(RunningTotals::Sampled(_))),
             lost_events: header.lost.load(Ordering::Relaxed),
-            paused: header.paused.load(Ordering::Relaxed) != 0,
+            paused: self.is_paused(),
         }
     }
 
@@ -69,6 +69,11 @@ impl Recording {
             }
         }
         time
+    }
+
+    /// Whether it is paused.
+    pub(crate) fn is_paused(&self) -> bool {
+        self.segment.header().paused.load(Ordering::Relaxed) != 0
     }
 
     /// Begins or ends a pause. The process's threads notice when they next come to look.
