@@ -6,12 +6,12 @@ use grapnel_tests::run::{Case, grapnel};
 use serde_json::Value;
 use std::ffi::OsStr;
 
-/// What is found at a program's end.
-fn found(case: &Case, options: &[&str]) -> Value {
+/// What is found at a program's end. `more`: what else is asked for.
+fn found(case: &Case, options: &[&str], more: &[&str]) -> Value {
     let case = options.iter().fold(case.clone().option("--leaks"), |case, option| case.option(option));
     let recorded = case.recorded();
-    let options = ["leaks", "--format", "json", "--reachable"].map(OsStr::new);
-    let outcome = grapnel(options.into_iter().chain([recorded.trace().as_ref()]));
+    let options = ["leaks", "--format", "json"].iter().chain(more).map(OsStr::new);
+    let outcome = grapnel(options.chain([recorded.trace().as_ref()]));
     assert!(outcome.status.success(), "{}", outcome.err());
     serde_json::from_slice(&outcome.stdout).unwrap()
 }
@@ -27,13 +27,13 @@ fn agrees_with_leak_sanitizer(name: &str) {
     let Some(theirs) = leak_sanitizer(&Case::new(programs::leak_sanitized_program(name)), false) else {
         return;
     };
-    assert_eq!(lost(&found(&Case::ours(name), &["--no-mappings"])), theirs, "{name}");
+    assert_eq!(lost(&found(&Case::ours(name), &["--no-mappings"], &[])), theirs, "{name}");
 }
 
 /// By memcheck's policy its figures are found. What libc keeps of threads both call possibly lost, larger by what the agent adds
 /// to it; and memcheck lets libc free what it keeps of threads that have ended.
 fn agrees_with_memcheck(name: &str, ended: u64) {
-    let found = found(&Case::ours(name), &["--interior", "known"]);
+    let found = found(&Case::ours(name), &["--interior", "known"], &[]);
     let [definitely, indirectly, possibly] = memcheck(&Case::ours(name));
     assert_eq!([total(&found, "direct"), total(&found, "indirect")], [definitely, indirectly], "{name}");
     assert_eq!(total(&found, "possible").0, possibly.0 + ended, "{name}");
@@ -55,7 +55,7 @@ fn objects_of_cxx_are_judged_alike() {
 fn what_threads_hold_is_judged_alike() {
     agrees_with_leak_sanitizer("lost_threads");
     agrees_with_memcheck("lost_threads", 1);
-    let found = found(&Case::ours("lost_threads"), &[]);
+    let found = found(&Case::ours("lost_threads"), &[], &["--reachable"]);
     for (mark, bytes, root) in [
         ("HELD variable", 1001, "thread-local"),
         ("HELD key", 1002, "thread-local"),
@@ -99,7 +99,7 @@ fn real_programs_are_judged_alike() {
             assert_eq!(theirs, expected, "{case:?}: LeakSanitizer");
         }
         for options in [&["--no-mappings"][..], &["--interior", "known"]] {
-            let ours = lost(&found(&case, options));
+            let ours = lost(&found(&case, options, &[]));
             // libc gives memory out anew: a word that was left in it may hold one or two of them.
             let hidden = (expected.0 - ours.0.min(expected.0), expected.1 - ours.1.min(expected.1));
             assert!(ours.0 <= expected.0 && hidden.0 <= 2 && hidden.1 <= 2 * 1020, "{case:?}: {ours:?}");
