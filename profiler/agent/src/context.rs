@@ -158,9 +158,9 @@ fn memory_of(index: u32) -> Config {
     }
     Config {
         cache_bits: most.cache_bits - 2,
-        chain_bits: most.chain_bits - 2,
+        chain_bits: most.chain_bits - 3,
         tree_bits: most.tree_bits - 3,
-        recent_bits: most.recent_bits - 3,
+        recent_bits: most.recent_bits - 4,
         ..most
     }
 }
