@@ -1,10 +1,9 @@
 //! As much of HTTP as pages and figures need: a request's head, read within bounds, and an answer; a bounded number of
 //! connections, each with a thread of its own.
 
+use crate::places::Places;
 use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 /// Connections that may be open at once. A browser keeps some open before it needs them.
@@ -15,6 +14,11 @@ const MAX_HEAD: usize = 16 << 10;
 pub(crate) const MAX_HEADERS: usize = 64;
 /// How long the whole head may take, and how long nothing of an answer may be taken.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long somebody who is sent away may take to read that.
+const LAST_PATIENCE: Duration = Duration::from_millis(50);
+/// How long nobody is taken after a connection could not be, as when no descriptors are left.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// Why there is another answer than what was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,36 +125,101 @@ pub(crate) fn answer(stream: &mut TcpStream, status: &str, kind: &str, body: &[u
     stream.flush()
 }
 
-/// Takes connections until that fails, and handles each in a thread of its own.
+/// Answers somebody whose request isn't read.
+///
+/// # Errors
+/// What writing gives.
+pub(crate) fn send_away(stream: &mut TcpStream, refusal: Refusal) -> io::Result<()> {
+    stream.set_write_timeout(Some(LAST_PATIENCE))?;
+    stream.set_read_timeout(Some(LAST_PATIENCE))?;
+    refusal.answer(stream)?;
+    stream.shutdown(Shutdown::Write)?;
+    // What nobody has read when a connection is closed takes the answer away with it.
+    stream.read(&mut [0; 4096]).map(drop)
+}
+
+/// Takes connections until the listener is no more, and handles each in a thread of its own.
 pub(crate) fn listen(
     listener: &TcpListener,
     handle: impl Fn(TcpStream) + Clone + Send + 'static,
 ) -> io::Error {
-    let open = Arc::new(AtomicUsize::new(0));
+    let places = Places::new(MAX_CONNECTIONS);
     loop {
         let stream = match listener.accept() {
             Ok((stream, _)) => stream,
-            Err(error) if is_passing(&error) => continue,
-            Err(error) => return error,
+            Err(error) if is_final(&error) => return error,
+            Err(error) => {
+                if !is_of_one(&error) {
+                    std::thread::sleep(PAUSE);
+                }
+                continue;
+            }
         };
         // One more than can be served is closed at once.
-        if open.fetch_add(1, Ordering::Relaxed) >= MAX_CONNECTIONS {
-            open.fetch_sub(1, Ordering::Relaxed);
-            continue;
-        }
-        let (handle, ended) = (handle.clone(), Arc::clone(&open));
+        let Some(place) = places.take() else { continue };
+        let handle = handle.clone();
         let work = move || {
+            let _place = place;
             handle(stream);
-            ended.fetch_sub(1, Ordering::Relaxed);
         };
-        if std::thread::Builder::new().name("http".into()).spawn(work).is_err() {
-            open.fetch_sub(1, Ordering::Relaxed);
-        }
+        // Without the thread the connection is closed, and its place free.
+        drop(std::thread::Builder::new().name("http".into()).spawn(work));
     }
 }
 
-/// Whether the next connection may still be taken.
-fn is_passing(error: &io::Error) -> bool {
+/// Whether there will be no connection any more. All others pass: descriptors or memory that are short for a while, and what
+/// the network had to say of one connection.
+fn is_final(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    matches!(Errno::from_io_error(error), Some(Errno::BADF | Errno::INVAL | Errno::NOTSOCK))
+}
+
+/// Whether the next connection may be there already.
+fn is_of_one(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
     matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[test]
+    fn a_fault_in_an_answer_takes_no_place_away() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let served = Arc::new(AtomicUsize::new(0));
+        let handle = move |mut stream: TcpStream| {
+            let number = served.fetch_add(1, Ordering::Relaxed);
+            assert!(number >= MAX_CONNECTIONS, "a fault");
+            drop(answer(&mut stream, "200 OK", "text/plain", b"here"));
+        };
+        std::thread::spawn(move || drop(listen(&listener, handle)));
+        let ask = || {
+            let mut text = String::new();
+            let read = TcpStream::connect(address).unwrap().read_to_string(&mut text);
+            read.is_ok() && text.ends_with("here")
+        };
+        for _ in 0..MAX_CONNECTIONS {
+            assert!(!ask());
+        }
+        // The last of them may still be on its way out.
+        assert!((0..100).any(|_| ask() || {
+            std::thread::sleep(Duration::from_millis(20));
+            false
+        }));
+    }
+
+    #[test]
+    fn who_is_sent_away_hears_it_whatever_was_said() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        client.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+        send_away(&mut listener.accept().unwrap().0, Refusal::Unauthorized).unwrap();
+        let mut text = String::new();
+        client.read_to_string(&mut text).unwrap();
+        assert!(text.starts_with("HTTP/1.1 401 "), "{text}");
+    }
 }

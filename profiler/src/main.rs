@@ -14,6 +14,7 @@ mod leaks;
 mod look;
 mod moment;
 mod opened;
+mod places;
 mod query;
 mod reading;
 mod relocate;

@@ -4,7 +4,7 @@ use super::directory::Directory;
 use super::protocol::{Answer, MAX_ANSWER, Request, Status};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a recording may say nothing, besides what the answer takes.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -56,21 +56,46 @@ impl Client {
     /// # Errors
     /// When there is none, or it is a refusal.
     pub(crate) fn ask(&mut self, request: &Request) -> Result<Answer, ControlError> {
-        let patience = PATIENCE + request.patience();
-        self.stream.get_ref().set_read_timeout(Some(patience)).map_err(ControlError::Silent)?;
+        self.say(request)?;
+        self.answer(Instant::now() + PATIENCE + request.patience())
+    }
+
+    fn say(&mut self, request: &Request) -> Result<(), ControlError> {
         let mut line = serde_json::to_vec(request).map_err(|error| ControlError::Silent(error.into()))?;
         line.push(b'\n');
-        self.stream.get_mut().write_all(&line).map_err(ControlError::Silent)?;
-        line.clear();
-        let read = (&mut self.stream).take(MAX_ANSWER as u64).read_until(b'\n', &mut line);
-        read.map_err(ControlError::Silent)?;
-        if line.is_empty() {
-            return Err(ControlError::Silent(io::ErrorKind::UnexpectedEof.into()));
-        }
+        self.stream.get_mut().write_all(&line).map_err(ControlError::Silent)
+    }
+
+    /// The answer. All of it has to be there in time: one that comes byte by byte would never end.
+    fn answer(&mut self, deadline: Instant) -> Result<Answer, ControlError> {
+        let line = self.line(deadline).map_err(ControlError::Silent)?;
         match serde_json::from_slice(&line).map_err(|_| ControlError::Unexpected)? {
             Answer::Refused { error } => Err(ControlError::Refused(error)),
             answer => Ok(answer),
         }
+    }
+
+    fn line(&mut self, deadline: Instant) -> io::Result<Vec<u8>> {
+        let mut line = Vec::new();
+        while line.len() < MAX_ANSWER {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            self.stream.get_ref().set_read_timeout(Some(left))?;
+            let bytes = self.stream.fill_buf()?;
+            let end = bytes.iter().position(|&byte| byte == b'\n');
+            let len = end.map_or(bytes.len(), |end| end + 1);
+            line.extend_from_slice(&bytes[..len]);
+            self.stream.consume(len);
+            match (end, len) {
+                (Some(_), _) => break,
+                (None, 0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                (None, _) => {}
+            }
+        }
+        self.stream.get_ref().set_read_timeout(Some(PATIENCE))?;
+        Ok(line)
     }
 
     /// The bytes that follow an answer.
@@ -87,24 +112,25 @@ impl Client {
     pub(crate) fn into_read(self, len: u64) -> impl Read + Send {
         self.stream.take(len)
     }
-
-    fn status(&mut self) -> Result<Status, ControlError> {
-        match self.ask(&Request::Status {})? {
-            Answer::Status(status) => Ok(status),
-            _ => Err(ControlError::Unexpected),
-        }
-    }
 }
 
-/// All recordings that this user may ask, with how they stand. Those that don't answer are left out.
+/// All recordings that this user may ask, with how they stand. Those that don't answer in time, which is one time for all
+/// together, are left out.
 pub(crate) fn recordings() -> Vec<(Client, Status)> {
     let streams = Directory::all().into_iter().flat_map(|directory| directory.connect());
-    let asked = streams.filter_map(|(_, stream)| {
-        let mut client = Client::new(stream).ok()?;
-        let status = client.status().ok()?;
-        Some((client, status))
+    let asked: Vec<Client> = streams
+        .filter_map(|(_, stream)| {
+            let mut client = Client::new(stream).ok()?;
+            client.say(&Request::Status {}).ok()?;
+            Some(client)
+        })
+        .collect();
+    let deadline = Instant::now() + PATIENCE;
+    let answered = asked.into_iter().filter_map(|mut client| match client.answer(deadline).ok()? {
+        Answer::Status(status) => Some((client, status)),
+        _ => None,
     });
-    asked.collect()
+    answered.collect()
 }
 
 /// The recording of a process, or by this grapnel.
@@ -112,4 +138,36 @@ pub(crate) fn recording_of(pid: u32) -> Result<(Client, Status), ControlError> {
     let is_it =
         |status: &Status| status.grapnel == pid || status.processes.iter().any(|process| process.pid == pid);
     recordings().into_iter().find(|(_, status)| is_it(status)).ok_or(ControlError::NotFound(pid))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_that_drips_is_given_up() {
+        let (own, mut other) = UnixStream::pair().unwrap();
+        let mut client = Client::new(own).unwrap();
+        let dripping = std::thread::spawn(move || {
+            while other.write_all(b" ").is_ok() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        let error = client.answer(Instant::now() + Duration::from_millis(100)).unwrap_err();
+        assert!(matches!(error, ControlError::Silent(_)), "{error}");
+        drop(client);
+        dripping.join().unwrap();
+    }
+
+    #[test]
+    fn what_follows_an_answer_is_still_there() {
+        let (own, mut other) = UnixStream::pair().unwrap();
+        let mut client = Client::new(own).unwrap();
+        other.write_all(b"{\"answer\":\"done\"}\nrest").unwrap();
+        let answer = client.answer(Instant::now() + PATIENCE).unwrap();
+        assert_eq!(answer, Answer::Done);
+        let mut rest = Vec::new();
+        client.bytes(4, &mut rest).unwrap();
+        assert_eq!(rest, b"rest");
+    }
 }

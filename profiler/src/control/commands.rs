@@ -2,7 +2,7 @@
 
 use super::client::{ControlError, recording_of, recordings};
 use super::protocol::{Answer, ProcessStatus, Request, Status};
-use super::snapshot::{free_path, to_file};
+use super::snapshot::{to_file, to_free_file};
 use crate::opened::text_of;
 use clap::Args;
 use grapnel_analysis::report::words::{grouped, harmless, human_bytes};
@@ -123,9 +123,11 @@ pub(crate) fn save_snapshot(pid: u32, output: Option<&Path>) -> Result<PathBuf, 
     let Answer::Snapshot { bytes, trace } = client.ask(&Request::Snapshot { pid })? else {
         return Err(ControlError::Unexpected);
     };
-    let path = output.map_or_else(|| free_path(Path::new(""), Path::new(&trace)), Path::to_owned);
-    to_file(&path, |out| client.bytes(bytes, out))?;
-    Ok(path)
+    let write = |out: &mut dyn Write| client.bytes(bytes, out);
+    match output {
+        Some(path) => to_file(path, write).map(|()| path.to_owned()),
+        None => to_free_file(Path::new(""), Path::new(&trace), write),
+    }
 }
 
 /// Says which recordings go on.

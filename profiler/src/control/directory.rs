@@ -5,6 +5,7 @@
 //! used: sockets in it are reached through the descriptor.
 
 use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -35,6 +36,8 @@ pub(crate) enum DirectoryError {
 pub(crate) struct Directory {
     fd: OwnedFd,
     path: PathBuf,
+    /// Whose it is.
+    user: u32,
 }
 
 fn own_user() -> u32 {
@@ -112,7 +115,7 @@ impl Directory {
         if facts.st_uid != user || facts.st_mode & 0o077 != 0 {
             return Err(DirectoryError::NotOurs { path: text(), user });
         }
-        Ok(Self { fd, path: path.to_owned() })
+        Ok(Self { fd, path: path.to_owned(), user })
     }
 
     /// The path of an entry, by way of the directory that was looked at. Short enough for a socket's address, too.
@@ -137,14 +140,15 @@ impl Directory {
         let _ = rustix::fs::unlinkat(&self.fd, format!("{pid}{SUFFIX}"), AtFlags::empty());
     }
 
-    /// Connects to all sockets in it. Those that nobody listens to any more are removed.
+    /// Connects to all sockets in it whose other end is of the same user: a directory's owner may put anybody's there. Those that nobody listens to any more are removed.
     pub(crate) fn connect(&self) -> Vec<(u32, UnixStream)> {
         let entries = std::fs::read_dir(self.inside(".")).into_iter().flatten().flatten();
         let pids = entries.filter_map(|entry| entry.file_name().to_str()?.strip_suffix(SUFFIX)?.parse().ok());
         let mut found = Vec::new();
         for pid in pids {
-            match UnixStream::connect(self.inside(&format!("{pid}{SUFFIX}"))) {
-                Ok(stream) => found.push((pid, stream)),
+            match connect(&self.inside(&format!("{pid}{SUFFIX}"))) {
+                Ok(stream) if is_of(&stream, self.user) => found.push((pid, stream)),
+                Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => self.remove(pid),
                 Err(_) => {}
             }
@@ -152,6 +156,21 @@ impl Directory {
         found.sort_by_key(|&(pid, _)| pid);
         found
     }
+}
+
+/// Connects at once or not at all: one that takes no connections, as when it was stopped, has soon no room for more.
+fn connect(path: &Path) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
+
+/// Whether a user listens at the other end.
+fn is_of(stream: &UnixStream, user: u32) -> bool {
+    rustix::net::sockopt::socket_peercred(stream).is_ok_and(|peer| peer.uid.as_raw() == user)
 }
 
 /// Makes a directory that others can't enter. What has that name already is to be looked at.
@@ -200,6 +219,25 @@ mod tests {
             place.path().read_dir().unwrap().map(|entry| entry.unwrap().file_name()).collect();
         left.sort();
         assert_eq!(left, ["8.socket", "notes"]);
+        // Of another user, as if the directory were.
+        let other = Directory { user: own_user() + 1, ..directory };
+        assert!(other.connect().is_empty());
         drop(alive);
+    }
+
+    #[test]
+    fn who_takes_no_connections_is_not_waited_for() {
+        let place = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
+        let directory = Directory::open(place.path(), own_user()).unwrap();
+        let silent = directory.listen(7).unwrap();
+        rustix::net::listen(&silent, 2).unwrap();
+        let mut open = Vec::new();
+        // The kernel keeps a bounded number until they are taken.
+        while let Some(one) = directory.connect().pop() {
+            open.push(one);
+            assert!(open.len() < 100, "there is room for all");
+        }
+        assert!(place.path().join("7.socket").exists());
     }
 }

@@ -3,7 +3,7 @@
 //! The drain says where the trace ends; a thread copies it to a file beside the trace. A few may wait; of more than can be
 //! written there are fewer.
 
-use super::snapshot::{SnapshotSource, free_path, to_file};
+use super::snapshot::{SnapshotSource, to_free_file};
 use crate::opened::{say, text_of};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -54,10 +54,10 @@ impl Writing {
 
 fn write(received: &Receiver<Option<SnapshotSource>>, quiet: bool) {
     while let Ok(Some(source)) = received.recv() {
-        let path = free_path(source.path.parent().unwrap_or(Path::new("")), &source.path);
-        match to_file(&path, |out| source.write_to(out)) {
-            Ok(()) if quiet => {}
-            Ok(()) => say(&format!("snapshot {}", text_of(&path))),
+        let directory = source.path.parent().unwrap_or(Path::new(""));
+        match to_free_file(directory, &source.path, |out| source.write_to(out)) {
+            Ok(_) if quiet => {}
+            Ok(path) => say(&format!("snapshot {}", text_of(&path))),
             Err(error) => say(&error.to_string()),
         }
     }

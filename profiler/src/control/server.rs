@@ -3,6 +3,7 @@
 use super::desk::{Desk, Reply};
 use super::directory::{Directory, DirectoryError};
 use super::protocol::{Answer, MAX_REQUEST, Refusal, Request};
+use crate::places::Places;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
@@ -73,7 +74,7 @@ impl Drop for Busy<'_> {
 }
 
 fn listen(listener: &UnixListener, desk: &Arc<Desk>, busy: &Arc<AtomicUsize>) {
-    let open = Arc::new(AtomicUsize::new(0));
+    let places = Places::new(MAX_CONNECTIONS);
     loop {
         let stream = match listener.accept() {
             Ok((stream, _)) => stream,
@@ -83,19 +84,18 @@ fn listen(listener: &UnixListener, desk: &Arc<Desk>, busy: &Arc<AtomicUsize>) {
                 continue;
             }
         };
-        if !is_allowed(&stream) || open.load(Ordering::Relaxed) >= MAX_CONNECTIONS {
+        if !is_allowed(&stream) {
             continue;
         }
-        open.fetch_add(1, Ordering::Relaxed);
-        let (desk, busy, ended) = (Arc::clone(desk), Arc::clone(busy), Arc::clone(&open));
+        let Some(place) = places.take() else { continue };
+        let (desk, busy) = (Arc::clone(desk), Arc::clone(busy));
         let serve = move || {
+            let _place = place;
             // Whoever goes away, or is silent, is not waited for.
             drop(serve(&stream, &desk, &busy));
-            ended.fetch_sub(1, Ordering::Relaxed);
         };
-        if std::thread::Builder::new().name("client".into()).spawn(serve).is_err() {
-            open.fetch_sub(1, Ordering::Relaxed);
-        }
+        // Without the thread the connection is closed, and its place free.
+        drop(std::thread::Builder::new().name("client".into()).spawn(serve));
     }
 }
 
@@ -117,7 +117,8 @@ fn serve(stream: &UnixStream, desk: &Desk, busy: &AtomicUsize) -> io::Result<()>
         }
         let _busy = Busy::new(busy);
         if line.pop() != Some(b'\n') {
-            return say(stream, &refused(&Refusal::TooLong));
+            // One that is short was broken off: nobody waits for the answer.
+            return if len > MAX_REQUEST { say(stream, &refused(&Refusal::TooLong)) } else { Ok(()) };
         }
         let request = match serde_json::from_slice::<Request>(&line) {
             Ok(request) => request,

@@ -46,13 +46,19 @@ impl SnapshotSource {
     }
 }
 
-/// A path beside a trace, or in the current directory, that no file has: `NAME.snapshot-N.grapnel`.
-pub(super) fn free_path(directory: &Path, trace: &Path) -> PathBuf {
+/// Writes a snapshot's file beside a trace, or in the current directory, under a name that nothing has:
+/// `NAME.snapshot-N.grapnel`. These names can be foreseen, so whatever somebody put there is left alone.
+pub(super) fn to_free_file(
+    directory: &Path,
+    trace: &Path,
+    write: impl FnMut(&mut dyn Write) -> io::Result<()>,
+) -> Result<PathBuf, ControlError> {
     let name = trace.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let stem = name.strip_suffix(".grapnel").unwrap_or(&name);
     let path = |number: u32| directory.join(format!("{stem}.snapshot-{number}.grapnel"));
     let is_free = |path: &PathBuf| path.symlink_metadata().is_err();
-    (1..).map(path).find(is_free).unwrap_or_else(|| path(0))
+    whole_file::to_new_private_file((1..).map(path).filter(is_free), write)
+        .map_err(|error| ControlError::Output { path: path(1).display().to_string(), error })
 }
 
 /// Writes a snapshot's file: whole or not at all, and for nobody but its owner.

@@ -56,6 +56,8 @@ pub(crate) fn watch(desk: &Arc<Desk>, dumps: &Dumps, triggers: Triggers, program
             Err(_) => continue,
         };
         if let Some(step) = triggers.bytes {
+            // Another process may have the id of one that has ended.
+            due.retain(|pid, _| status.processes.iter().any(|process| process.pid == *pid));
             for process in &status.processes {
                 let live = process.totals.map_or(0, |totals| totals.live_bytes);
                 let next = due.entry(process.pid).or_insert(step);

@@ -5,18 +5,26 @@
 //! read. So whoever waits for children in this process can't take a notice away, and only has to leave those alone that
 //! aren't of a stop by a signal (see `run::wait`).
 //!
+//! A thread of its own traces, for as long as the process stands. Only what stands still can be let go of; what was seized
+//! and doesn't (it waits in the kernel, or was killed and is to be reaped) would have to be waited for, perhaps for ever. So
+//! nothing is: when the thread ends, the kernel lets go of all that it traced, whatever state that is in.
+//!
 //! # Safety
 //! ptrace requests on thread ids that this thread has seized, with live structures of the length that the request is
-//! told; a copy of another process's memory into a live buffer. Only the thread that stopped a process may let it go on: the value can't be sent to another.
+//! told; a copy of another process's memory into a live buffer.
 
 use super::registers::{self, Values};
 use std::io;
-use std::marker::PhantomData;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How long threads may take to stand still: one in the middle of a page fault from a slow disk takes its time.
 const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_micros(30);
+/// How long a thread of ours that has nothing more to do may take to be gone.
+const LAST_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Why a process can't be stopped.
 #[derive(Debug, thiserror::Error)]
@@ -34,6 +42,12 @@ pub(crate) enum StopError {
         /// Its id.
         thread: u32,
     },
+    /// There is no thread to do it.
+    #[error("no thread can be started to stop the process: {0}")]
+    Thread(io::Error),
+    /// A fault of our own.
+    #[error("a fault in grapnel itself")]
+    Fault,
 }
 
 /// A thread that stands still.
@@ -46,11 +60,12 @@ pub(crate) struct Thread {
 /// A process whose threads stand still until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Stopped {
-    pid: u32,
-    seized: Vec<u32>,
     threads: Vec<Thread>,
-    /// The thread that seized them has to let them go.
-    _here: PhantomData<*const ()>,
+    /// What the tracing thread waits for the end of.
+    hold: Option<SyncSender<()>>,
+    tracing: Option<JoinHandle<()>>,
+    /// The tracing thread, in /proc.
+    task: PathBuf,
 }
 
 impl Stopped {
@@ -59,28 +74,73 @@ impl Stopped {
     /// # Errors
     /// When it can't be; its threads go on then.
     pub(crate) fn stop(pid: u32) -> Result<Self, StopError> {
-        let mut stopped = Self { pid, seized: Vec::new(), threads: Vec::new(), _here: PhantomData };
-        let start = Instant::now();
-        let mut waited = 0;
-        // Threads that run may start others.
-        while stopped.seize_new()? {
-            for at in waited..stopped.seized.len() {
-                stopped.wait_for(stopped.seized[at], start)?;
-            }
-            waited = stopped.seized.len();
-        }
-        if stopped.threads.is_empty() { Err(StopError::Gone) } else { Ok(stopped) }
+        let (tell, told) = sync_channel(1);
+        let (hold, held) = sync_channel(1);
+        let work = move || trace(pid, &tell, &held);
+        let tracing =
+            std::thread::Builder::new().name("tracer".into()).spawn(work).map_err(StopError::Thread)?;
+        let mut stopped =
+            Self { threads: Vec::new(), hold: Some(hold), tracing: Some(tracing), task: PathBuf::new() };
+        let (task, threads) = told.recv().map_err(|_| StopError::Fault)?;
+        stopped.task = task;
+        stopped.threads = threads?;
+        Ok(stopped)
     }
 
     /// Its threads.
     pub(crate) fn threads(&self) -> &[Thread] {
         &self.threads
     }
+}
 
-    /// Whether it is the first thread of a child of ours: who waits for that learns of its end as of any other's.
-    fn is_own_child(&self, thread: u32) -> bool {
-        let parent = || stat(self.pid, thread).and_then(|(_, parent)| parent.parse().ok());
-        thread == self.pid && parent() == Some(std::process::id())
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        drop(self.hold.take());
+        if let Some(tracing) = self.tracing.take() {
+            drop(tracing.join());
+        }
+        // A thread can be joined before the kernel has ended it, and let go of what it traced: others may trace that next.
+        let start = Instant::now();
+        while self.task.exists() && start.elapsed() < LAST_PATIENCE {
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
+
+/// The tracing thread's work.
+fn trace(pid: u32, tell: &SyncSender<(PathBuf, Result<Vec<Thread>, StopError>)>, held: &Receiver<()>) {
+    let own = std::fs::read_link("/proc/thread-self").map(|own| PathBuf::from("/proc").join(own));
+    let mut tracer = Tracer { pid, seized: Vec::new(), threads: Vec::new() };
+    let result = tracer.stop();
+    let threads = std::mem::take(&mut tracer.threads);
+    let is_stopped = result.is_ok();
+    let is_heard = tell.send((own.unwrap_or_default(), result.map(|()| threads))).is_ok();
+    if is_stopped && is_heard {
+        // Nothing is ever sent: the other end goes.
+        let _ = held.recv();
+    }
+    tracer.let_go();
+}
+
+/// The side of the tracing thread.
+struct Tracer {
+    pid: u32,
+    seized: Vec<u32>,
+    threads: Vec<Thread>,
+}
+
+impl Tracer {
+    fn stop(&mut self) -> Result<(), StopError> {
+        let start = Instant::now();
+        let mut waited = 0;
+        // Threads that run may start others.
+        while self.seize_new()? {
+            for at in waited..self.seized.len() {
+                self.wait_for(self.seized[at], start)?;
+            }
+            waited = self.seized.len();
+        }
+        if self.threads.is_empty() { Err(StopError::Gone) } else { Ok(()) }
     }
 
     /// Seizes threads that were not there before. False when there are none.
@@ -120,19 +180,15 @@ impl Stopped {
             std::thread::sleep(PAUSE);
         }
     }
-}
-
-impl Drop for Stopped {
-    fn drop(&mut self) {
+    /// Lets those go that stand still. The others are let go of when this thread ends.
+    fn let_go(&self) {
         for &thread in &self.seized {
             // A signal that it was about to get when it stopped.
             let signal = pending_signal(thread);
             if signal == 0 {
                 registers::begin_call_anew(thread);
             }
-            if request(libc::PTRACE_DETACH, thread, signal).is_err() && !self.is_own_child(thread) {
-                reap(thread);
-            }
+            let _ = request(libc::PTRACE_DETACH, thread, signal);
         }
     }
 }
@@ -164,26 +220,11 @@ fn ids(pid: u32) -> Result<Vec<u32>, StopError> {
     Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
 }
 
-/// A thread's state, and the process's parent, as /proc has them.
-fn stat(pid: u32, thread: u32) -> Option<(String, String)> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/stat")).ok()?;
-    // Behind the name, which may have anything in it.
-    let mut fields = stat.rsplit_once(") ")?.1.split(' ').map(str::to_owned);
-    Some((fields.next()?, fields.next()?))
-}
-
 /// Whether a thread has ended, reaped or not.
 fn is_dead(pid: u32, thread: u32) -> bool {
-    stat(pid, thread).is_none_or(|(state, _)| matches!(state.as_str(), "Z" | "X"))
-}
-
-/// Takes notice of the end of a thread that was killed while it was traced: it doesn't go before.
-fn reap(thread: u32) {
-    let mut status = 0;
-    // SAFETY: `status` is live.
-    while unsafe { libc::waitpid(thread.cast_signed(), &mut status, libc::__WALL) } > 0
-        && libc::WIFSTOPPED(status)
-    {}
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/stat")) else { return true };
+    // Behind the name, which may have anything in it.
+    stat.rsplit_once(") ").is_none_or(|(_, fields)| fields.starts_with(['Z', 'X']))
 }
 
 /// The signal whose delivery a stopped thread waits for; 0 for any other stop.
@@ -202,5 +243,46 @@ fn request(request: libc::c_uint, thread: u32, data: usize) -> io::Result<()> {
     match unsafe { libc::ptrace(request, thread, 0usize, data) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+
+    /// Threads that are traced are gone only when the tracer lets them go, and the first one's end is told after that: who
+    /// waited for it first would wait for ever.
+    #[test]
+    fn a_process_that_is_killed_while_it_stands_is_gone() {
+        let script = "import threading, time\n\
+            for n in range(3): threading.Thread(target=time.sleep, args=(60,)).start()\n\
+            print(threading.active_count(), flush=True)";
+        let shell = "/usr/bin/python3 -c \"$0\" & echo $!; wait $!; echo $?";
+        let mut command = Command::new("/bin/sh");
+        let mut parent = command.args(["-c", shell, script]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(parent.stdout.take().unwrap()).lines().map(Result::unwrap);
+        let pid = lines.next().unwrap().parse().unwrap();
+        assert_eq!(lines.next().as_deref(), Some("4"));
+        let looked = std::thread::spawn(move || {
+            let stopped = Stopped::stop(pid).unwrap();
+            assert_eq!(stopped.threads().len(), 4);
+            drop(stopped);
+            // Whoever stops it next finds nobody else tracing it.
+            let stopped = Stopped::stop(pid).unwrap();
+            let process = rustix::process::Pid::from_raw(pid.cast_signed()).unwrap();
+            rustix::process::kill_process(process, rustix::process::Signal::KILL).unwrap();
+            drop(stopped);
+            assert!(matches!(Stopped::stop(pid), Err(StopError::Gone)));
+        });
+        let start = Instant::now();
+        while !looked.is_finished() {
+            assert!(start.elapsed() < Duration::from_secs(60), "nobody lets it go");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        looked.join().unwrap();
+        assert_eq!(lines.next().as_deref(), Some("137"));
+        parent.wait().unwrap();
     }
 }

@@ -111,7 +111,9 @@ impl<'a> Scans<'a> {
             let index = self.under_way[at].index;
             let recording = active.iter_mut().find(|recording| recording.index == index);
             let one = &mut self.under_way[at];
-            if one.job.is_done() || one.job.stage() == Stage::Read || recording.is_none() {
+            // One that is about to end stands until what was found is written down and it is told to end.
+            let is_read = one.job.is_done() || one.job.stage() == Stage::Read;
+            if recording.is_none() || (is_read && one.asked.is_some()) {
                 one.let_go();
             }
             match recording {
@@ -145,11 +147,11 @@ impl<'a> Scans<'a> {
 }
 
 impl<'a> UnderWay<'a> {
-    /// Has the process go on. One that ends goes on to wait until it is told.
+    /// Has the process go on.
     fn let_go(&mut self) {
         if let Some(Still { stopped, since, _turn }) = self.still.take() {
             drop(stopped);
-            self.stopped_ns = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            self.stopped_ns = nanoseconds(since);
         }
     }
 
@@ -173,10 +175,13 @@ impl<'a> UnderWay<'a> {
     fn finish(self, recording: &mut Recording, made_room: &impl Fn()) {
         let mut result = self.job.result().map_err(ScanError::Job);
         if let Ok(scan) = &mut result {
-            scan.stopped_ns = self.stopped_ns;
+            scan.stopped_ns = self.still.as_ref().map_or(self.stopped_ns, |still| nanoseconds(still.since));
         }
         match self.asked {
-            None => recording.looked_through(result),
+            None => {
+                recording.looked_through(result);
+                drop(self.still);
+            }
             Some(asked) => asked.order.answer(match result {
                 Ok(scan) => recording.looked_at(&scan, made_room).map(Reply::Snapshot),
                 Err(error) => Err(Refusal::NoLook(error.to_string())),
@@ -189,6 +194,10 @@ impl<'a> UnderWay<'a> {
             asked.order.answer(Err(refusal));
         }
     }
+}
+
+fn nanoseconds(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Stops a process where none of its threads is in the middle of an event, and takes what is in its rings.

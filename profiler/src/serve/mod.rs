@@ -63,6 +63,9 @@ pub(crate) enum ServeError {
         "--serve-token {0}: a token has at least {MIN_TOKEN} printable characters and no spaces; `openssl rand -hex 32` makes one"
     )]
     BadToken(String),
+    /// It is too long.
+    #[error("--serve-token {0}: longer than {MAX_TOKEN} bytes; `openssl rand -hex 32` makes a token")]
+    LongToken(String),
     /// Others can read it.
     #[error("--serve-token {0}: others can read it; `chmod 600` it")]
     OpenToken(String),
@@ -86,7 +89,11 @@ fn token_of(path: &Path) -> Result<String, ServeError> {
         return Err(ServeError::OpenToken(text()));
     }
     let mut token = String::new();
-    file.take(MAX_TOKEN).read_to_string(&mut token).map_err(failed)?;
+    file.take(MAX_TOKEN + 1).read_to_string(&mut token).map_err(failed)?;
+    // Its first part would do for all of it.
+    if token.len() as u64 > MAX_TOKEN {
+        return Err(ServeError::LongToken(text()));
+    }
     let token = token.trim_end();
     let is_good = token.len() >= MIN_TOKEN && token.bytes().all(|byte| byte.is_ascii_graphic());
     if is_good { Ok(token.to_owned()) } else { Err(ServeError::BadToken(text())) }
@@ -141,14 +148,15 @@ impl Listening {
 }
 
 fn handle(stream: &mut TcpStream, access: &Access, desk: &Desk, profiles: &Profiles) -> io::Result<()> {
+    // The loopback device is open to every user of this machine. Others are sent away before they are listened to, lest
+    // they keep all places taken by saying nothing.
+    if access.token.is_none() && !peer::is_allowed(stream) {
+        return http::send_away(stream, Refusal::Unauthorized);
+    }
     let request = match http::read(stream, |head| request::parse(head, access))? {
         Ok(request) => request,
         Err(refusal) => return refusal.answer(stream),
     };
-    // The loopback device is open to every user of this machine.
-    if access.token.is_none() && !peer::is_allowed(stream) {
-        return Refusal::Unauthorized.answer(stream);
-    }
     let text = "text/plain; charset=utf-8";
     let answered = match request {
         Request::Index => return http::answer(stream, "200 OK", text, INDEX),

@@ -21,8 +21,10 @@ fn user_of(table: &str, local: SocketAddr, remote: SocketAddr) -> Option<u32> {
         if (words.next()?, words.next()?) != (&local, &remote) {
             return None;
         }
-        // State, queues, timer, retransmissions.
-        words.nth(4)?.parse().ok()
+        // State, queues, timer, retransmissions; behind the user a count, and the inode.
+        let user = words.nth(4)?.parse().ok()?;
+        // One that its process has closed is nobody's any more, and its user is written as 0.
+        if words.nth(1)? == "0" { None } else { Some(user) }
     })
 }
 
@@ -45,8 +47,11 @@ mod tests {
     fn the_other_end_of_a_connection_is_found() {
         for address in ["127.0.0.1:0", "[::1]:0"] {
             let Ok(listener) = TcpListener::bind(address) else { continue };
-            let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-            assert!(is_allowed(&listener.accept().unwrap().0), "{address}");
+            let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let accepted = listener.accept().unwrap().0;
+            assert!(is_allowed(&accepted), "{address}");
+            drop(client);
+            assert!(!is_allowed(&accepted), "{address}: nobody's any more");
         }
     }
 
@@ -54,9 +59,12 @@ mod tests {
     fn the_line_of_the_right_socket_is_taken() {
         let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n\
             0: 0100007F:1267 0100007F:9C40 01 00000000:00000000 00:00000000 00000000     0        0 1 1 0 20 4 30 10 -1\n\
-            1: 0100007F:9C40 0100007F:1267 01 00000000:00000000 00:00000000 00000000  1000        0 2 1 0 20 4 30 10 -1\n";
+            1: 0100007F:9C40 0100007F:1267 01 00000000:00000000 00:00000000 00000000  1000        0 2 1 0 20 4 30 10 -1\n\
+            2: 0100007F:9C43 0100007F:1267 05 00000000:00000000 00:00000000 00000000     0        0 0 1 0 20 4 30 10 -1\n";
         let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
         assert_eq!(user_of(table, at(0x9c40), at(0x1267)), Some(1000));
         assert_eq!(user_of(table, at(0x9c41), at(0x1267)), None);
+        assert_eq!(user_of(table, at(0x1267), at(0x9c40)), Some(0));
+        assert_eq!(user_of(table, at(0x9c43), at(0x1267)), None, "closed");
     }
 }

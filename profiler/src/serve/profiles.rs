@@ -11,8 +11,9 @@ use grapnel_analysis::symbols::{FileStore, SearchPath, Symbols};
 use grapnel_analysis::{Analysis, analyse};
 use grapnel_trace::reader::Reader;
 use std::io::{self, BufReader};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
 /// Requests that may wait.
 const MOST: usize = 32;
@@ -27,6 +28,9 @@ pub(super) enum ProfileError {
     /// The trace can't be read.
     #[error("the trace can't be read: {0}")]
     Trace(#[from] grapnel_trace::Error),
+    /// A fault of our own.
+    #[error("a fault in grapnel itself; the recording goes on")]
+    Fault,
     /// The profile can't be made.
     #[error("the profile can't be made: {0}")]
     Write(#[from] io::Error),
@@ -50,8 +54,10 @@ impl Profiles {
     pub(super) fn start(desk: &Arc<Desk>) -> Self {
         let (jobs, received) = sync_channel(MOST);
         let desk = Arc::clone(desk);
-        // Without it each request is told that all is over.
-        drop(std::thread::Builder::new().name("profiles".into()).spawn(move || work(&desk, &received)));
+        // A trace that makes the analysis fail costs one answer, and what was found of symbols.
+        let serve = move || while catch_unwind(AssertUnwindSafe(|| work(&desk, &received))).is_err() {};
+        // Without it each request is told so.
+        drop(std::thread::Builder::new().name("profiles".into()).spawn(serve));
         Self { jobs }
     }
 
@@ -77,8 +83,11 @@ impl Profiles {
         job: impl FnOnce(SyncSender<Result<T, ProfileError>>) -> Job,
     ) -> Result<T, ProfileError> {
         let (reply, received) = sync_channel(1);
-        self.jobs.try_send(job(reply)).map_err(|_| Refusal::Busy)?;
-        received.recv().unwrap_or(Err(Refusal::Over.into()))
+        self.jobs.try_send(job(reply)).map_err(|error| match error {
+            TrySendError::Full(_) => ProfileError::Refused(Refusal::Busy),
+            TrySendError::Disconnected(_) => ProfileError::Fault,
+        })?;
+        received.recv().unwrap_or(Err(ProfileError::Fault))
     }
 }
 

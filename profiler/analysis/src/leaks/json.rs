@@ -8,11 +8,18 @@ use crate::symbols::Symbols;
 use grapnel_trace::leaks::Root;
 use serde::Serialize;
 use serde::ser::Serializer;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io::{self, Write};
 
 /// The version of the form. It rises when a field changes its meaning or goes; fields may come at any time.
 pub const VERSION: u32 = 1;
+
+/// The most paths of a site, and the most steps of a path, that are written. What other programs read is for those that work
+/// on a trace as a whole, so these are far beyond what is looked at; but a trace may be somebody else's.
+const MAX_WAYS: usize = 1000;
+const MAX_STEPS: usize = 256;
+/// The most steps of all paths together: a forest of n nodes has paths of n * n steps.
+const ALL_STEPS: usize = 1 << 20;
 
 /// Writes all sites of these kinds, or the first `top` of each kind, with their paths.
 ///
@@ -29,6 +36,7 @@ pub fn write(
     let scan = &found.scan;
     let [direct, indirect, possible, reachable] = found.totals;
     let symbols = &RefCell::new(symbols);
+    let left = &Cell::new(ALL_STEPS);
     let most = if top == 0 { usize::MAX } else { top };
     let form = Form {
         version: VERSION,
@@ -51,7 +59,7 @@ pub fn write(
                 own: site.own,
                 holds: site.holds,
                 frames: FrameList { analysis, symbols, stack: site.stack },
-                paths: PathList { analysis, symbols, found, site },
+                paths: PathList { analysis, symbols, found, site, left },
             })
             .collect(),
     };
@@ -104,15 +112,19 @@ struct PathList<'r, 's, 'a> {
     symbols: &'r RefCell<&'s mut Symbols<'a>>,
     found: &'r Found,
     site: &'r LeakSite,
+    /// How many steps may still be written.
+    left: &'r Cell<usize>,
 }
 
 impl Serialize for PathList<'_, '_, '_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self { analysis, symbols, found, site } = *self;
-        let ways =
-            site.paths.iter().filter(|_| site.kind != Kind::Direct).filter_map(|&node| found.way(node));
+        let Self { analysis, symbols, found, site, left } = *self;
+        // A path counts as one step besides its own.
+        let ways = site.paths.iter().filter(|_| site.kind != Kind::Direct).take(MAX_WAYS);
+        let ways = ways.map_while(|&node| (left.get() > 0).then(|| found.way(node))).flatten();
         serializer.collect_seq(ways.map(|(from, way)| {
-            let steps = way.iter().zip(&way[1..]).map(|(path, next)| StepForm {
+            left.set(left.get().saturating_sub(way.len().max(1)));
+            let steps = way.iter().zip(way.iter().skip(1)).take(MAX_STEPS).map(|(path, next)| StepForm {
                 blocks: path.blocks.saturating_add(path.inner_blocks),
                 bytes: path.bytes.saturating_add(path.inner_bytes),
                 offset: next.offset,
@@ -123,6 +135,7 @@ impl Serialize for PathList<'_, '_, '_> {
                 root: RootForm::of(analysis, from),
                 offset: way.first().map_or(0, |first| first.offset),
                 steps: steps.collect::<Vec<_>>(),
+                more_steps: way.len().saturating_sub(MAX_STEPS + 1),
                 blocks: last.map_or(0, |last| last.blocks.saturating_add(last.inner_blocks)),
                 bytes: last.map_or(0, |last| last.bytes.saturating_add(last.inner_bytes)),
             }
@@ -135,6 +148,7 @@ struct PathForm<'r, 's, 'a> {
     root: RootForm,
     offset: u64,
     steps: Vec<StepForm<'r, 's, 'a>>,
+    more_steps: usize,
     blocks: u64,
     bytes: u64,
 }

@@ -54,8 +54,10 @@ impl Interned {
 
     /// A register.
     pub(super) fn register(&mut self, thread: u32, name: &str) -> u32 {
-        // Its name stands for the place.
-        let place = name.bytes().fold(0, |place, byte| place << 8 | u64::from(byte));
+        // Its name stands for the place: by FNV-1a, which every byte counts in.
+        let place = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |place, byte| {
+            (place ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+        });
         let root = self.get(RootKind::Register, thread, 0, place, || name.into());
         if let Some(root) = self.roots.get_mut(root as usize) {
             root.address = 0;
@@ -125,6 +127,9 @@ mod tests {
         assert_eq!(roots.at(&stack, 0x5000, &mut Names), (3, 0x4800));
         assert_eq!(roots.at(&stack, 0x6000, &mut Names), (3, 0x5800));
         assert_eq!((roots.register(7, "rax"), roots.register(8, "rax"), roots.register(7, "rax")), (4, 5, 4));
+        // They end alike.
+        let pointers = ["the stack pointer", "the thread pointer"];
+        assert_eq!(pointers.map(|name| roots.register(7, name)), [6, 7]);
         let roots = roots.into_roots();
         assert_eq!(roots[0].name, b"table");
         assert_eq!(
