@@ -7,6 +7,7 @@
 use crate::entry::{SavedRegisters, rescued, stub};
 use crate::lock::Quiet;
 use crate::{bound, context, debug, exec, install, life, listing, meter, modules, session, stack, sys};
+use alloc::string::String;
 use core::ffi::{CStr, c_char, c_int};
 use core::ptr;
 use core::sync::atomic::Ordering;
@@ -96,7 +97,7 @@ unsafe fn begin(count: c_int, arguments: *const *const c_char, environment: *mut
 ///
 /// # Errors
 /// A sentence for the user: which function, and why.
-fn install() -> Result<(), alloc::string::String> {
+fn install() -> Result<(), String> {
     if bound::is_wanted() {
         return bound::install();
     }

@@ -166,7 +166,12 @@ impl Block {
 
     /// How many bytes the program may use, as it is told. `allocators` is how many the allocator says that its block has.
     pub(crate) fn usable(&self, options: &Options, allocators: usize) -> usize {
-        if options.rear_guard != 0 { self.size } else { allocators.saturating_sub(self.offset as usize) }
+        match allocators {
+            // It can't be asked.
+            0 => self.size,
+            _ if options.rear_guard != 0 => self.size,
+            bytes => bytes.saturating_sub(self.offset as usize),
+        }
     }
 }
 

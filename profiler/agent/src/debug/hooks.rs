@@ -4,15 +4,16 @@
 //! As in [`crate::hooks`]: entered through stubs with the arguments of the function of that name, whose own code is called
 //! with others: more bytes for guards, and the address that the allocator knows.
 
+use super::allocator as own;
 use super::options::{ALIGNMENT, Options};
 use super::record::{self as calls, Call};
+use super::recorded::{record_end, record_exchange, recorded, recorded_aligned};
 use super::table::Block as Entry;
 use super::{blocks, errors, fork, freed, options, signals};
 use crate::entry::{SavedRegisters, rescued, stub};
-use crate::hooks::{self, Function, Hooked, inside, original, original_as};
+use crate::hooks::{self, Function, Hooked, inside, original_as};
 use crate::lock::Quiet;
-use crate::record::{self, enter};
-use crate::session;
+use crate::record;
 use crate::slots;
 use crate::tls;
 use core::ffi::{c_int, c_void};
@@ -23,77 +24,6 @@ type Block = *mut c_void;
 type Saved<'a> = &'a SavedRegisters;
 
 const NULL: Block = ptr::null_mut();
-
-/// The functions' own code.
-///
-/// # Safety
-/// Of all: the arguments are such as the function of that name takes.
-mod own {
-    use super::*;
-
-    pub(super) unsafe fn malloc(size: usize) -> Block {
-        // SAFETY: the function's own type; the rest is the caller's promise.
-        inside(|| unsafe { original_as::<unsafe extern "C" fn(usize) -> Block>(Function::Malloc)(size) })
-    }
-
-    pub(super) unsafe fn calloc(count: usize, size: usize) -> Block {
-        // SAFETY: as above.
-        inside(|| unsafe {
-            original_as::<unsafe extern "C" fn(usize, usize) -> Block>(Function::Calloc)(count, size)
-        })
-    }
-
-    pub(super) unsafe fn realloc(block: Block, size: usize) -> Block {
-        // SAFETY: as above.
-        inside(|| unsafe {
-            original_as::<unsafe extern "C" fn(Block, usize) -> Block>(Function::Realloc)(block, size)
-        })
-    }
-
-    pub(super) unsafe fn free(block: Block) {
-        // SAFETY: as above.
-        inside(|| unsafe { original_as::<unsafe extern "C" fn(Block)>(Function::Free)(block) });
-    }
-
-    pub(super) unsafe fn aligned(function: Function, alignment: usize, size: usize) -> Block {
-        // SAFETY: as above, of both functions that take these.
-        inside(|| unsafe {
-            original_as::<unsafe extern "C" fn(usize, usize) -> Block>(function)(alignment, size)
-        })
-    }
-
-    pub(super) unsafe fn posix_memalign(out: *mut Block, alignment: usize, size: usize) -> c_int {
-        // SAFETY: as above.
-        inside(|| unsafe {
-            let call: unsafe extern "C" fn(*mut Block, usize, usize) -> c_int =
-                original_as(Function::PosixMemalign);
-            call(out, alignment, size)
-        })
-    }
-
-    pub(super) unsafe fn usable_size(block: Block) -> usize {
-        if original(Function::UsableSize) == 0 {
-            return 0;
-        }
-        // SAFETY: as above.
-        inside(|| unsafe { original_as::<unsafe extern "C" fn(Block) -> usize>(Function::UsableSize)(block) })
-    }
-}
-
-/// A block for whoever calls the interface, which isn't listed. Zeroes.
-pub(super) fn unlisted(size: usize) -> *mut u8 {
-    // SAFETY: any size may be asked for.
-    unsafe { own::calloc(1, size) }.cast()
-}
-
-/// Gives one back.
-///
-/// # Safety
-/// It is null or such a block.
-pub(super) unsafe fn give_back(block: *mut u8) {
-    // SAFETY: the caller's promise.
-    unsafe { own::free(block.cast()) };
-}
 
 /// Whether a call is the allocator's own, for another call of the program's that is under way.
 fn is_part(saved: Saved<'_>) -> bool {
@@ -109,36 +39,6 @@ fn wanted(saved: Saved<'_>) -> Option<&'static Options> {
     fork::look();
     rescued(saved, NULL, 0, || signals::look(options, saved));
     Some(options)
-}
-
-/// Records a block that was given out, if anything is recorded, and returns it.
-fn recorded(saved: Saved<'_>, block: Block, size: usize, source: Source) -> Block {
-    if session::header().is_some() { hooks::given(saved, block, size, source) } else { block }
-}
-
-/// The same of one that was asked to be aligned.
-fn recorded_aligned(saved: Saved<'_>, block: Block, size: usize, alignment: usize) -> Block {
-    if session::header().is_some() {
-        hooks::given_aligned(saved, block, size, alignment, block);
-    }
-    block
-}
-
-/// Records that a block is about to be given back, or exchanged, if anything is recorded.
-fn record_end(saved: Saved<'_>, block: Block, release: Release, kind: u8) {
-    if session::header().is_some() && !hooks::is_inside(saved) {
-        enter(saved, |context| hooks::taken_back(context, saved, block, release, kind));
-    }
-}
-
-/// Records what became of a block that was to be exchanged.
-fn record_exchange(saved: Saved<'_>, old: Block, new: Block, size: usize) {
-    if session::header().is_some() && !hooks::is_inside(saved) {
-        enter(saved, |context| match new.is_null() {
-            true => context.plain(record::REALLOC_FAILED, old.addr() as u64),
-            false => context.realloc_end(saved, new.addr() as u64, size as u64, old.addr() as u64),
-        });
-    }
 }
 
 fn out_of_memory() -> Block {

@@ -6,7 +6,7 @@
 use super::live::{Live, encode, record_bytes};
 use super::log::log;
 use super::stacks::EMPTY;
-use super::{blocks, fork, hooks, options, walk};
+use super::{allocator, blocks, fork, options, walk};
 use crate::lock::Quiet;
 use core::ptr;
 
@@ -53,7 +53,7 @@ unsafe extern "C" fn get_malloc_leak_info(
     }
     let record = record_bytes::<WORD>(options.frames);
     let whole = record * live.records.len();
-    let buffer = hooks::unlisted(whole);
+    let buffer = allocator::unlisted(whole);
     // SAFETY: as above; the buffer has room for all records, and is zero.
     unsafe {
         *overall_size = whole;
@@ -74,7 +74,7 @@ unsafe extern "C" fn get_malloc_leak_info(
 unsafe extern "C" fn free_malloc_leak_info(info: *mut u8) {
     if super::is_on() && !info.is_null() {
         // SAFETY: the caller's promise.
-        unsafe { hooks::give_back(info) };
+        unsafe { allocator::give_back(info) };
     }
 }
 

@@ -5,7 +5,7 @@
 //! blocks, and what the options add: a backtrace, guards around it, bytes that it is filled with.
 //!
 //! - `options`: what is asked for
-//! - `hooks`: what each function does; `blocks`: what a block goes through between its allocation and its end
+//! - `hooks`: what each function does; `allocator`: the functions' own code; `recorded`: a recording beside; `blocks`: what a block goes through between its allocation and its end
 //! - `table`: live blocks; `stacks`, `walk`: where they were allocated; `live`: both as records
 //! - `freed`: blocks that were freed and are kept for a while
 //! - `interface`: what a program calls; `signals`: what it is asked from outside; `end`: what is done at the end
@@ -17,6 +17,7 @@
 //! All that is shared lies behind locks, under which signals are blocked, the program's functions aren't called, and
 //! nothing waits for the target. They are taken in the order of `fork::Held`.
 
+mod allocator;
 mod blocks;
 mod dump;
 mod end;
@@ -32,6 +33,7 @@ mod names;
 mod options;
 pub(crate) mod own;
 mod record;
+mod recorded;
 mod signals;
 mod stacks;
 mod table;

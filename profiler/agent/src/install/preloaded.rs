@@ -35,7 +35,11 @@ pub(super) fn allocation_functions(
     {
         hooks::remember_allocator(code.range.clone());
     }
-    let found = functions(is_sampled).into_iter().map(|(libcs, beside)| match called(objects, libcs.0) {
+    // Whoever's `malloc` it is, of another library's block nobody else can say how large it is.
+    let home = |name: &[u8]| called(objects, name).map(|(module, _)| module.bias());
+    let is_known = |name: &[u8]| name != b"malloc_usable_size" || home(name) == home(b"malloc");
+    let functions = functions(is_sampled).into_iter().filter(|(libcs, _)| is_known(libcs.0));
+    let found = functions.map(|(libcs, beside)| match called(objects, libcs.0) {
         // libc's functions can be interposed, and their callers count on nothing.
         Some((module, symbol)) if !is_libc(module) => Some((beside, symbol)),
         Some((_, symbol)) => Some((libcs, symbol)),

@@ -1,0 +1,97 @@
+//! What the process has mapped.
+
+use crate::sys;
+use core::ops::Range;
+
+/// What a mapping is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Memory,
+    /// Of libc's own data.
+    Libc,
+    Device,
+}
+
+/// Tells of each mapping that can be read and written, and what it is.
+pub(super) fn for_each_mapping(each: &mut dyn FnMut(Range<usize>, Kind)) {
+    let Ok(maps) = sys::open(c"/proc/self/maps", libc::O_RDONLY) else { return };
+    let mut text = [0u8; 8192];
+    let (mut filled, mut at) = (0, 0);
+    loop {
+        let len = sys::read_at(maps, &mut text[filled..], at);
+        at += len as u64;
+        filled += len;
+        let mut start = 0;
+        while let Some(len) = text[start..filled].iter().position(|&byte| byte == b'\n') {
+            if let Some((range, kind)) = mapping(&text[start..start + len]) {
+                each(range, kind);
+            }
+            start += len + 1;
+        }
+        // A line that is longer than all of the buffer is left out.
+        if start == 0 && filled == text.len() {
+            start = filled;
+        }
+        text.copy_within(start..filled, 0);
+        filled -= start;
+        if len == 0 {
+            break;
+        }
+    }
+    sys::close(maps);
+}
+
+/// `START-END rw.. OFFSET DEVICE INODE PATH`
+fn mapping(line: &[u8]) -> Option<(Range<usize>, Kind)> {
+    let number = |text: &[u8]| {
+        let digit = |n: usize, &byte: &u8| Some(n << 4 | char::from(byte).to_digit(16)? as usize);
+        text.iter().try_fold(0, digit)
+    };
+    let dash = line.iter().position(|&byte| byte == b'-')?;
+    let space = line.iter().position(|&byte| byte == b' ')?;
+    let range = number(&line[..dash])?..number(line.get(dash + 1..space)?)?;
+    if !line.get(space + 1..)?.starts_with(b"rw") {
+        return None;
+    }
+    let path = line.iter().position(|&byte| byte == b'/').map_or(&[][..], |at| &line[at..]);
+    let is_device =
+        path.starts_with(b"/dev/") && !path.starts_with(b"/dev/zero") && !path.starts_with(b"/dev/shm");
+    let is_libc = path.ends_with(b"/libc.so.6");
+    Some((
+        range,
+        if is_device {
+            Kind::Device
+        } else if is_libc {
+            Kind::Libc
+        } else {
+            Kind::Memory
+        },
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_mappings_are_read() {
+        let read = |line: &str| mapping(line.as_bytes());
+        assert_eq!(
+            read("7f00-8f10 rw-p 00000000 00:00 0                  [heap]"),
+            Some((0x7f00..0x8f10, Kind::Memory))
+        );
+        assert_eq!(
+            read("7f00-8f10 rw-s 00000000 00:05 7 /dev/dri/card0"),
+            Some((0x7f00..0x8f10, Kind::Device))
+        );
+        assert_eq!(
+            read("7f00-8f10 rw-s 00000000 00:05 7 /dev/zero (deleted)"),
+            Some((0x7f00..0x8f10, Kind::Memory))
+        );
+        assert_eq!(read("7f00-8f10 r-xp 00000000 08:01 9 /usr/lib/libc.so.6"), None);
+        assert_eq!(read("nothing"), None);
+        let mut found = 0;
+        for_each_mapping(&mut |range, _| found += usize::from(range.contains(&(&raw const range).addr())));
+        assert_eq!(found, 1, "this stack");
+    }
+}

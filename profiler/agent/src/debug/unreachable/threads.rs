@@ -1,0 +1,118 @@
+//! Threads that stand still, with their registers on their stacks.
+//!
+//! # Safety
+//! A thread waits in the handler of a signal, which interrupts it only where it holds no lock of the agent's.
+
+use crate::sys;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use syscalls::{Sysno, syscall};
+
+static ASKED: AtomicBool = AtomicBool::new(false);
+/// 1 while threads are to stand still.
+static STOPPING: AtomicU32 = AtomicU32::new(0);
+static ARRIVED: AtomicU32 = AtomicU32::new(0);
+/// Signals that were sent to threads and haven't come.
+static UNDERWAY: AtomicU32 = AtomicU32::new(0);
+/// Where the stacks of the threads end.
+static ENDS: [AtomicUsize; 1024] = [const { AtomicUsize::new(0) }; 1024];
+
+const PATIENCE_NS: u64 = 500_000_000;
+
+/// The signal's handler: a request, or the order to stand still.
+pub(crate) unsafe extern "C" fn handler(_signal: i32) {
+    let one_less = |count: u32| count.checked_sub(1);
+    if UNDERWAY.fetch_update(Ordering::AcqRel, Ordering::Relaxed, one_less).is_err() {
+        return ASKED.store(true, Ordering::Relaxed);
+    }
+    if STOPPING.load(Ordering::Acquire) == 0 {
+        return;
+    }
+    let here = 0usize;
+    let number = ARRIVED.fetch_add(1, Ordering::AcqRel) as usize;
+    if let Some(end) = ENDS.get(number) {
+        end.store((&raw const here).addr(), Ordering::Release);
+    }
+    while STOPPING.load(Ordering::Acquire) != 0 {
+        sys::futex_wait(&STOPPING, 1, 20_000_000);
+    }
+}
+
+/// Whether a look was asked for since the last call.
+#[inline]
+pub(super) fn was_asked() -> bool {
+    ASKED.load(Ordering::Relaxed) && ASKED.swap(false, Ordering::Relaxed)
+}
+
+/// Where the stacks of the threads that stand still end.
+pub(super) fn ends() -> impl Iterator<Item = usize> {
+    ENDS.iter().map(|end| end.load(Ordering::Acquire)).filter(|&end| end != 0)
+}
+
+/// Lets all go on.
+pub(super) fn go_on() {
+    STOPPING.store(0, Ordering::Release);
+    sys::futex_wake(&STOPPING);
+}
+
+/// Has all other threads stand still, and says how many didn't come.
+pub(super) fn stop_others(signal: i32) -> u32 {
+    ARRIVED.store(0, Ordering::Relaxed);
+    ENDS.iter().for_each(|end| end.store(0, Ordering::Relaxed));
+    STOPPING.store(1, Ordering::Release);
+    let (process, own) = (sys::process_id(), sys::thread_id());
+    let mut sent = 0;
+    for_each_thread(&mut |thread| {
+        if thread != own {
+            UNDERWAY.fetch_add(1, Ordering::AcqRel);
+            // SAFETY: a signal to a thread of this process, which handles it.
+            match unsafe { syscall!(Sysno::tgkill, process, thread, signal) } {
+                Ok(_) => sent += 1,
+                Err(_) => {
+                    UNDERWAY.fetch_sub(1, Ordering::AcqRel);
+                }
+            }
+        }
+    });
+    let start = sys::monotonic_ns();
+    while ARRIVED.load(Ordering::Acquire) < sent && sys::monotonic_ns() - start < PATIENCE_NS {
+        sys::sleep_briefly();
+    }
+    sent - ARRIVED.load(Ordering::Acquire).min(sent)
+}
+
+/// Tells of each thread of this process.
+fn for_each_thread(each: &mut dyn FnMut(u32)) {
+    let Ok(folder) = sys::open(c"/proc/self/task", libc::O_RDONLY | libc::O_DIRECTORY) else { return };
+    let mut entries = [0u8; 2048];
+    loop {
+        // SAFETY: the buffer is live and as long as said.
+        let len = unsafe { syscall!(Sysno::getdents64, folder, entries.as_mut_ptr(), entries.len()) };
+        let Some(mut left) = len.ok().filter(|&len| len != 0).and_then(|len| entries.get(..len)) else {
+            break;
+        };
+        // Inode and offset, then the entry's length, a kind, and the name with its zero.
+        while let Some(&[low, high, ..]) = left.get(16..) {
+            let len = usize::from(u16::from_le_bytes([low, high]));
+            let name = left.get(19..len).unwrap_or(&[]);
+            let digits = name.iter().take_while(|byte| byte.is_ascii_digit());
+            let thread = digits.fold(0u32, |n, digit| n.wrapping_mul(10).wrapping_add((digit - b'0').into()));
+            if thread != 0 {
+                each(thread);
+            }
+            left = left.get(len.max(1)..).unwrap_or(&[]);
+        }
+    }
+    sys::close(folder);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_thread_is_among_those_of_the_process() {
+        let mut found = false;
+        for_each_thread(&mut |thread| found |= thread == sys::thread_id());
+        assert!(found);
+    }
+}
