@@ -72,10 +72,26 @@ fn field(text: &str, name: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// Bytes that the machine has left, swap space not counted, as its kernel estimates.
+/// Bytes that a control group may still use.
+fn left_of(group: &Path) -> Option<u64> {
+    let read = |name: &str| std::fs::read_to_string(group.join(name)).ok();
+    let number = |name: &str| read(name)?.trim().parse::<u64>().ok();
+    let left = VERSIONS.iter().filter_map(|(used, cache, limits)| {
+        let limit = limits.iter().filter_map(|limit| number(limit)).min()?;
+        let stat = read("memory.stat").unwrap_or_default();
+        Some(limit.saturating_sub(number(used)?.saturating_sub(field(&stat, cache).unwrap_or(0))))
+    });
+    left.min()
+}
+
+/// Bytes that are left for this process: by the control groups that it is in, and of what the machine has, swap space not
+/// counted, as its kernel estimates.
 pub(crate) fn available_memory() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    field(&text, "MemAvailable")?.checked_mul(1024)
+    let machine = std::fs::read_to_string("/proc/meminfo").ok();
+    let machine = machine.and_then(|text| field(&text, "MemAvailable")?.checked_mul(1024));
+    let text = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let groups = groups(&text, Path::new("/sys/fs/cgroup"));
+    groups.iter().filter_map(|group| left_of(group)).chain(machine).min()
 }
 
 fn is_machine_short(text: &str) -> bool {
@@ -120,6 +136,7 @@ mod tests {
         // Files that were read once are given up before anybody is ended.
         write(&own, "memory.stat", "anon 949\ninactive_file 1\n");
         assert!(!is_short());
+        assert_eq!((left_of(&own), left_of(&groups[1])), (Some(51), None));
         write(&groups[1], "memory.current", "99\n");
         write(&groups[1], "memory.max", "100\n");
         assert!(is_short());

@@ -36,6 +36,9 @@ pub(crate) enum CopyError {
         /// What there is.
         available: u64,
     },
+    /// It is larger than it was when room was made.
+    #[error("the process has got more memory than there was room made for before it was stopped; ask again")]
+    Grown,
 }
 
 /// Memory for a copy, touched.
@@ -79,8 +82,8 @@ impl MemoryCopy {
     /// Copies the memory of a process that stands still.
     ///
     /// # Errors
-    /// When it can't be read, as when it has gone.
-    pub(crate) fn take(pid: u32, room: Room) -> io::Result<Self> {
+    /// When it can't be read, as when it has gone, or there is more than room was made for: to make more would take time.
+    pub(crate) fn take(pid: u32, room: Room) -> Result<Self, CopyError> {
         let mut memory = ProcessMemory::open(pid)?;
         let maps = maps::read(pid)?;
         let mut copy = Self { ranges: wanted(&maps), maps, parts: Vec::new(), bytes: room.0 };
@@ -89,7 +92,7 @@ impl MemoryCopy {
             for part in memory.present(range) {
                 let end = len + (part.end - part.start) as usize;
                 if end > copy.bytes.len() {
-                    copy.bytes.resize(end.next_power_of_two(), 0);
+                    return Err(CopyError::Grown);
                 }
                 let bytes = &mut copy.bytes[len..end];
                 let read = stop::copy(pid, part.start, bytes);
@@ -214,6 +217,8 @@ mod tests {
         assert!((8192..=8 * words.len() as u64).contains(&whole), "{whole}");
         assert_eq!(copy.read(8, &mut found), 0);
         assert!(copy.bytes.len() > 1 << 16);
+        let small = Room(vec![1; 4096]);
+        assert!(matches!(MemoryCopy::take(pid, small), Err(CopyError::Grown)));
     }
 
     fn len(range: &Range<u64>) -> u64 {
