@@ -183,8 +183,11 @@ fn leaks_are_listed_at_the_exit() {
     assert_eq!(run(dir.path(), "leak_track", "leave").err(), "");
 }
 
-/// A dump's header, and its records: mark, size, blocks, frames.
-fn dump(text: &str) -> ([String; 3], Vec<(u64, u64, u64, usize)>) {
+/// Mark, size, blocks, frames.
+type Record = (u64, u64, u64, usize);
+
+/// A dump's header, and its records.
+fn dump(text: &str) -> ([String; 3], Vec<Record>) {
     let (head, rest) = text.split_once("\n\nz ").expect("a blank line before the records");
     let rest = format!("z {rest}");
     let (records, maps) = rest.split_once("MAPS\n").expect("MAPS");
@@ -203,8 +206,9 @@ fn dump(text: &str) -> ([String; 3], Vec<(u64, u64, u64, usize)>) {
         let (count, frames) = rest.split_once("  bt")?;
         assert!(size.len() >= 8, "{line}");
         let frames = frames.split(' ').filter(|frame| !frame.is_empty());
-        let frames = frames.map(|frame| u64::from_str_radix(frame, 16).expect("a number")).count();
-        Some((mark.parse().ok()?, size.trim_start().parse().ok()?, count.parse().ok()?, frames))
+        let frames: Vec<u64> =
+            frames.map(|frame| u64::from_str_radix(frame, 16).expect("a number")).collect();
+        Some((mark.parse().ok()?, size.trim_start().parse().ok()?, count.parse().ok()?, frames.len()))
     };
     let lines = records.lines().filter(|line| !line.starts_with("  bt_info"));
     let all = lines.map(|line| record(line).unwrap_or_else(|| panic!("{line}"))).collect();

@@ -2,7 +2,7 @@
 
 use alloc::{collections::BTreeMap, format, vec::Vec};
 
-use grapnel_relocator::{CodeAddr, Isa};
+use grapnel_relocator::CodeAddr;
 
 use crate::{memory::maps::Maps, module::Module, native, symbol};
 
@@ -40,7 +40,8 @@ impl Names {
         for target in targets {
             if let Some(name) = self.0.get_mut(target).filter(|name| name.is_empty()) {
                 // Symbols of T32 code have bit 0 of their addresses set. One of A32 code holds this address as well.
-                let found = lookup.function_at(native::pointer_to(Isa::T32, *target).0 as usize);
+                let found =
+                    lookup.function_at(native::pointer_to(grapnel_relocator::Isa::T32, *target).0 as usize);
                 *name = found.and_then(|function| function.name).unwrap_or_default();
             }
         }
