@@ -35,8 +35,8 @@ fn an_ordinary_prologue_is_copied_and_jumps_back() {
 
 #[test]
 fn the_reach_is_exactly_what_emits_near_forms() {
-    // push {r4, lr}; bl .+0x100
-    let plan = plan(&[0xe92d_4010, 0xeb00_003e], 8);
+    // push {r4, lr}; bl .+0x100; nop
+    let plan = plan(&[0xe92d_4010, 0xeb00_003e, 0xe1a0_0000], 12);
     let reach = plan.reach();
     assert_eq!((reach.lo.0 % 4, reach.hi.0 % 4), (0, 0));
     for to in [reach.lo, reach.hi] {
@@ -86,8 +86,9 @@ fn redirects_reach_what_their_fields_hold() {
 
 #[test]
 fn calls_are_told_and_get_pc_is_none() {
-    // bl .+0x100; blx r3; bl to the next instruction
-    assert_eq!(plan(&[0xeb00_003e, 0xe12f_ff33], 8).calls().collect::<Vec<_>>(), [0, 4]);
+    // bl .+0x100; blx r3; nop; and without the last, where the second returns to the original; bl to the next instruction
+    assert_eq!(plan(&[0xeb00_003e, 0xe12f_ff33, 0xe1a0_0000], 12).calls().collect::<Vec<_>>(), [0, 4]);
+    assert_eq!(plan(&[0xeb00_003e, 0xe12f_ff33], 8).calls().collect::<Vec<_>>(), [0]);
     assert_eq!(plan(&[0xebff_ffff], 4).calls().count(), 0);
 }
 

@@ -279,14 +279,14 @@ fn a_dump_is_made_at_the_exit_with_backtraces_of_the_sizes_that_are_asked_for() 
 fn every_call_is_recorded_in_androids_lines() {
     let dir = temporary_dir();
     let outcome =
-        run(dir.path(), "record_allocs record_allocs_file=DIR/calls record_allocs_on_exit", "recorded");
+        run(dir.path(), "record_allocs record_allocs_file=DIR/asked record_allocs_on_exit", "recorded");
     fine(&outcome);
-    let found = files(dir.path(), "calls");
+    let found = files(dir.path(), "asked");
     let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names.len(), 2, "{names:?}");
     let (asked, rest) = (&found[0].1, &found[1].1);
     let (first, printed) = printed(&outcome);
-    let process = names[1].strip_prefix("calls.").expect("calls.PID").to_owned();
+    let process = names[1].strip_prefix("asked.").expect("asked.PID").to_owned();
     let [second, zeroed, aligned, page, pages, thread, there] = &printed[..] else {
         panic!("{printed:?}");
     };

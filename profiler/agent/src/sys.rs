@@ -248,13 +248,22 @@ pub(crate) fn on_signal_stack() -> bool {
     asked.is_ok() && stack.ss_flags & libc::SS_ONSTACK != 0
 }
 
-/// Ends the process without running anything.
+/// Ends the process as `abort` does: by SIGABRT, also where this thread has it blocked, and where a handler comes back from it.
 #[cfg(any(grapnel_cdylib, not(grapnel_attached)))]
 pub(crate) fn abort() -> ! {
+    let only = 1u64 << (libc::SIGABRT - 1);
+    // The kernel's own form: handler, flags, restorer, mask.
+    let default = [libc::SIG_DFL, 0, 0, 0];
     loop {
-        // SAFETY: sends this process a signal that it may not survive; nothing else.
-        let _ = unsafe { syscall!(Sysno::kill, process_id(), libc::SIGABRT) };
-        // SAFETY: as above, for a process that blocks or handles the first.
+        // SAFETY: the mask has the kernel's size.
+        let _ = unsafe { syscall!(Sysno::rt_sigprocmask, libc::SIG_UNBLOCK, &raw const only, 0, 8) };
+        // SAFETY: sends this thread a signal that the process may not survive; nothing else.
+        let _ = unsafe { syscall!(Sysno::tgkill, process_id(), thread_id(), libc::SIGABRT) };
+        // SAFETY: the action is as long as the kernel reads.
+        let _ = unsafe { syscall!(Sysno::rt_sigaction, libc::SIGABRT, &raw const default, 0, 8) };
+        // SAFETY: as above.
+        let _ = unsafe { syscall!(Sysno::tgkill, process_id(), thread_id(), libc::SIGABRT) };
+        // SAFETY: it ends the process.
         let _ = unsafe { syscall!(Sysno::exit_group, 134) };
     }
 }
