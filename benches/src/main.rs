@@ -26,7 +26,7 @@ enum Command {
     /// Runs every workload bare, under heaptrack and under grapnel, and writes a table.
     Run {
         /// For how long each workload is to be run again and again, in seconds.
-        #[arg(long, default_value_t = 20)]
+        #[arg(long, default_value_t = 60)]
         seconds: u64,
         /// Only the workloads whose name contains this.
         #[arg(long)]

@@ -2,7 +2,7 @@
 
 use crate::measure::{Sample, Tool};
 use crate::rounds::{PASSES, Pair, TOOLS};
-use crate::statistics::{least, low, median, tenth};
+use crate::statistics::{least, low, median};
 use crate::workloads::{EIGHT_THREADS, NOTHING, ONE_THREAD};
 
 /// All runs of one workload.
@@ -26,6 +26,16 @@ pub struct Row {
 
 type Figure = fn(&Sample) -> f64;
 
+/// How what a tool adds is taken from runs with it and the bare runs beside them, as many of the one as of the other: more
+/// runs have a smaller least.
+#[derive(Clone, Copy, Debug)]
+enum By {
+    /// The least of the ones less the least of the others.
+    Least,
+    /// The median of each run's difference to the one beside it.
+    Median,
+}
+
 impl Row {
     fn pairs_of(&self, tool: Tool) -> impl Iterator<Item = &Pair> {
         self.pairs.iter().filter(move |pair| pair.tool == tool)
@@ -35,23 +45,40 @@ impl Row {
         self.pairs_of(tool).map(|pair| figure(&pair.with)).collect()
     }
 
+    /// Of the bare runs beside those with a tool.
+    fn beside(&self, tool: Tool, figure: Figure) -> Vec<f64> {
+        self.pairs_of(tool).map(|pair| figure(&pair.bare)).collect()
+    }
+
     /// Of all bare runs, whichever tool's they stood beside.
     fn bare(&self, figure: Figure) -> Vec<f64> {
         self.pairs.iter().map(|pair| figure(&pair.bare)).collect()
     }
 
-    /// One figure of all runs with a tool less that of all bare runs.
-    fn added(&self, tool: Tool, figure: Figure, of: fn(&[f64]) -> f64) -> f64 {
-        of(&self.with(tool, figure)) - of(&self.bare(figure))
+    /// What a figure is larger by with a tool.
+    fn added(&self, tool: Tool, figure: Figure, by: By) -> f64 {
+        match by {
+            By::Least => least(&self.with(tool, figure)) - least(&self.beside(tool, figure)),
+            By::Median => {
+                let difference = |pair: &Pair| figure(&pair.with) - figure(&pair.bare);
+                median(&self.pairs_of(tool).map(difference).collect::<Vec<_>>())
+            }
+        }
     }
 
-    fn added_ns_per_event(&self, tool: Tool, figure: Figure) -> f64 {
-        self.added(tool, figure, least) * 1e9 / self.events as f64
+    fn added_ns_per_event(&self, tool: Tool, figure: Figure, by: By) -> f64 {
+        self.added(tool, figure, by) * 1e9 / self.events as f64
     }
 
-    /// As a multiple of the bare runs.
-    fn slowdown(&self, tool: Tool, figure: Figure, of: fn(&[f64]) -> f64) -> f64 {
-        of(&self.with(tool, figure)) / of(&self.bare(figure))
+    /// As a multiple of the bare runs, when `once` is taken off.
+    fn multiple(&self, tool: Tool, figure: Figure, by: By, once: f64) -> f64 {
+        match by {
+            By::Least => (least(&self.with(tool, figure)) - once) / least(&self.beside(tool, figure)),
+            By::Median => {
+                let quotient = |pair: &Pair| (figure(&pair.with) - once) / figure(&pair.bare);
+                median(&self.pairs_of(tool).map(quotient).collect::<Vec<_>>())
+            }
+        }
     }
 
     fn trace_bytes(&self, tool: Tool) -> f64 {
@@ -59,8 +86,8 @@ impl Row {
     }
 
     /// What Grapnel adds, as a fraction of what heaptrack adds.
-    fn fraction(&self, of: fn(&[f64]) -> f64) -> f64 {
-        self.added(Tool::Grapnel, wall, of) / self.added(Tool::Heaptrack, wall, of)
+    fn fraction(&self, by: By) -> f64 {
+        self.added(Tool::Grapnel, wall, by) / self.added(Tool::Heaptrack, wall, by)
     }
 
     fn added_mib(&self, tool: Tool) -> f64 {
@@ -68,6 +95,11 @@ impl Row {
             |of| self.peaks.iter().find(|(tool, _)| *tool == of).map_or(f64::NAN, |(_, peak)| *peak as f64);
         (peak(tool) - peak(Tool::Bare)) / f64::from(1 << 20)
     }
+}
+
+/// By both ways.
+fn both(figure: impl Fn(By) -> f64, digits: usize) -> String {
+    format!("{:.digits$}, {:.digits$}", figure(By::Least), figure(By::Median))
 }
 
 fn wall(sample: &Sample) -> f64 {
@@ -82,9 +114,10 @@ fn cpu(sample: &Sample) -> f64 {
 const HOW: &str = "Wall time is that of the whole command, from its start until the trace is complete. \
 Processor time is that of all its processes. Memory is the peak of the program's own process, what it shares with grapnel \
 included, in a run of its own. An event is a successful allocation, reallocation or free, as the counting library of the tests sees \
-it.\n\nOther guests of the machine slow runs down, some by half for seconds, and never speed one up. So times are the least \
-of all runs of a kind, where nothing else is said: what a run takes that nobody disturbs. Where three stand \
-side by side they are by the least, by the tenth percentile and by the median of all runs.";
+it.\n\nOther guests of the machine slow runs down, some by half for seconds, and never speed one up. So two figures stand for \
+what a tool adds: the least of its runs less the least of as many bare ones, those beside it; and the median of what each run takes \
+more than the bare one beside it. Where they are far apart the machine was not idle enough. Times of runs are the least, the tenth \
+percentile and the median of all.";
 
 /// The whole page; `rows` may have that of [`NOTHING`] among them.
 pub fn page(date: &str, machine: &[String], all: &[Row]) -> String {
@@ -117,21 +150,19 @@ fn wall_table(rows: &[&Row]) -> String {
         .to_owned();
     for row in rows {
         out += &format!(
-            "| {} | {} | {} | {} | {} | {} | {:.2} | {:.2} | {:.0} | {:.0} | {:.2}, {:.2}, {:.2} | {:.0} |\n",
+            "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |\n",
             row.name,
             row.events,
             row.pairs.len() / TOOLS.len(),
             low(&row.bare(wall), 3),
             low(&row.with(Tool::Heaptrack, wall), 3),
             low(&row.with(Tool::Grapnel, wall), 3),
-            row.slowdown(Tool::Heaptrack, wall, least),
-            row.slowdown(Tool::Grapnel, wall, least),
-            row.added_ns_per_event(Tool::Heaptrack, wall),
-            row.added_ns_per_event(Tool::Grapnel, wall),
-            row.fraction(least),
-            row.fraction(tenth),
-            row.fraction(median),
-            row.added_ns_per_event(Tool::Counting, wall),
+            both(|by| row.multiple(Tool::Heaptrack, wall, by, 0.0), 2),
+            both(|by| row.multiple(Tool::Grapnel, wall, by, 0.0), 2),
+            both(|by| row.added_ns_per_event(Tool::Heaptrack, wall, by), 0),
+            both(|by| row.added_ns_per_event(Tool::Grapnel, wall, by), 0),
+            both(|by| row.fraction(by), 2),
+            both(|by| row.added_ns_per_event(Tool::Counting, wall, by), 0),
         );
     }
     out
@@ -141,10 +172,10 @@ fn other_table(rows: &[&Row]) -> String {
     let mut out = "\n## Processor time, size of the trace, memory\n\n| workload | heaptrack, added ns per event | grapnel, added ns per event | heaptrack, bytes per event | grapnel, bytes per event | heaptrack, added MiB | grapnel, added MiB |\n|---|---|---|---|---|---|---|\n".to_owned();
     for row in rows {
         out += &format!(
-            "| {} | {:.0} | {:.0} | {:.2} | {:.2} | {:.1} | {:.1} |\n",
+            "| {} | {} | {} | {:.2} | {:.2} | {:.1} | {:.1} |\n",
             row.name,
-            row.added_ns_per_event(Tool::Heaptrack, cpu),
-            row.added_ns_per_event(Tool::Grapnel, cpu),
+            both(|by| row.added_ns_per_event(Tool::Heaptrack, cpu, by), 0),
+            both(|by| row.added_ns_per_event(Tool::Grapnel, cpu, by), 0),
             row.trace_bytes(Tool::Heaptrack) / row.events as f64,
             row.trace_bytes(Tool::Grapnel) / row.events as f64,
             row.added_mib(Tool::Heaptrack),
@@ -156,35 +187,34 @@ fn other_table(rows: &[&Row]) -> String {
 
 /// `start`: of the program that does nothing, what each tool adds to any program once.
 fn off_and_sampled(rows: &[&Row], start: Option<&Row>) -> String {
-    let once = |tool, figure| start.map_or(0.0, |row| row.added(tool, figure, least));
+    let once = |tool, figure, by| start.map_or(0.0, |row| row.added(tool, figure, by));
     let mut out = "\n## Off, and a sample\n\n".to_owned();
     if start.is_some() {
         out += &format!(
             "To a program that does nothing at all are added: {:.1} ms by heaptrack, {:.1} ms by grapnel, {:.1} ms by grapnel \
              with --off, {:.1} ms with --sample 524288. That is left out of these multiples of the bare runs.\n\n",
-            once(Tool::Heaptrack, wall) * 1e3,
-            once(Tool::Grapnel, wall) * 1e3,
-            once(Tool::Off, wall) * 1e3,
-            once(Tool::Sampled, wall) * 1e3,
+            once(Tool::Heaptrack, wall, By::Median) * 1e3,
+            once(Tool::Grapnel, wall, By::Median) * 1e3,
+            once(Tool::Off, wall, By::Median) * 1e3,
+            once(Tool::Sampled, wall, By::Median) * 1e3,
         );
     }
     out += "| workload | --off | --off, processor time | --sample 524288 | --sample 524288, processor time | --sample \
             524288, added ns per event |\n|---|---|---|---|---|---|\n";
     for row in rows {
-        let multiple = |tool, figure| {
-            let of = |of: fn(&[f64]) -> f64| {
-                (of(&row.with(tool, figure)) - once(tool, figure)) / of(&row.bare(figure))
-            };
-            format!("{:.3}, {:.3}, {:.3}", of(least), of(tenth), of(median))
+        let multiple = |tool, figure| both(|by| row.multiple(tool, figure, by, once(tool, figure, by)), 3);
+        let sampled = |by| {
+            let added = row.added(Tool::Sampled, wall, by) - once(Tool::Sampled, wall, by);
+            added * 1e9 / row.events as f64
         };
         out += &format!(
-            "| {} | {} | {} | {} | {} | {:.1} |\n",
+            "| {} | {} | {} | {} | {} | {} |\n",
             row.name,
             multiple(Tool::Off, wall),
             multiple(Tool::Off, cpu),
             multiple(Tool::Sampled, wall),
             multiple(Tool::Sampled, cpu),
-            (row.added(Tool::Sampled, wall, least) - once(Tool::Sampled, wall)) * 1e9 / row.events as f64,
+            both(sampled, 1),
         );
     }
     out
@@ -197,22 +227,27 @@ fn geometric_mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
 
 /// What is asked of grapnel, and what was measured.
 fn summary(rows: &[&Row]) -> String {
-    let fractions: Vec<(f64, &str)> = rows.iter().map(|row| (row.fraction(least), row.name)).collect();
-    let by_size = |a: &&(f64, &str), b: &&(f64, &str)| a.0.total_cmp(&b.0);
-    let named = |found: Option<&(f64, &str)>| {
-        found.map_or("-".to_owned(), |(fraction, name)| format!("{fraction:.2} ({name})"))
+    let fractions =
+        |by| -> Vec<(f64, &str)> { rows.iter().map(|row| (row.fraction(by), row.name)).collect() };
+    let said = |by| {
+        let all = fractions(by);
+        let by_size = |a: &&(f64, &str), b: &&(f64, &str)| a.0.total_cmp(&b.0);
+        let named = |found: Option<&(f64, &str)>| {
+            found.map_or("-".to_owned(), |(fraction, name)| format!("{fraction:.2} ({name})"))
+        };
+        format!(
+            "geometric mean {:.3}, at most {}, at least {}",
+            geometric_mean(all.iter().map(|(fraction, _)| *fraction)),
+            named(all.iter().max_by(by_size)),
+            named(all.iter().min_by(by_size)),
+        )
     };
-    let mean = |of: fn(&[f64]) -> f64| geometric_mean(rows.iter().map(|row| row.fraction(of)));
     let mut out = format!(
         "- Added wall time per event as a fraction of heaptrack's, where a tenth is the goal for the mean, at most a sixth asked \
-         for, and of each workload a quarter: geometric mean {:.3} (by the tenth percentile {:.3}, by the median {:.3}) over \
-         {} workloads; at most {}, at least {}\n",
-        mean(least),
-        mean(tenth),
-        mean(median),
+         for, and of each of the {} workloads a quarter: by the least of the runs {}; by the median of the differences {}\n",
         rows.len(),
-        named(fractions.iter().max_by(by_size)),
-        named(fractions.iter().min_by(by_size)),
+        said(By::Least),
+        said(By::Median),
     );
     let traces = |tool| rows.iter().map(|row| row.trace_bytes(tool)).sum::<f64>();
     out += &format!(
@@ -220,10 +255,10 @@ fn summary(rows: &[&Row]) -> String {
         traces(Tool::Grapnel) / traces(Tool::Heaptrack)
     );
     let real = rows.iter().filter_map(|row| {
-        let slowdown = row.slowdown(Tool::Grapnel, wall, least);
-        row.slowdown.map(|most| format!("{} {slowdown:.2} of {most}", row.name))
+        let slowdown = both(|by| row.multiple(Tool::Grapnel, wall, by, 0.0), 2);
+        row.slowdown.map(|most| format!("{} {slowdown} of {most}", row.name))
     });
-    out += &format!("- Slowdown, and what it may be: {}\n", real.collect::<Vec<_>>().join(", "));
+    out += &format!("- Slowdown, and what it may be: {}\n", real.collect::<Vec<_>>().join("; "));
     let most = rows.iter().map(|row| {
         let allowed = 24.0 + row.live as f64 * 16.0 / f64::from(1 << 20);
         (row.added_mib(Tool::Grapnel), allowed, row.name)
@@ -237,9 +272,17 @@ fn summary(rows: &[&Row]) -> String {
     let threads = |name| rows.iter().find(|row| row.name == name);
     if let (Some(one), Some(eight)) = (threads(ONE_THREAD), threads(EIGHT_THREADS)) {
         out += &format!(
-            "- Added processor time per event with eight threads, as a multiple of that with one: {:.2}; of heaptrack's: {:.2}\n",
-            eight.added_ns_per_event(Tool::Grapnel, cpu) / one.added_ns_per_event(Tool::Grapnel, cpu),
-            eight.added_ns_per_event(Tool::Heaptrack, cpu) / one.added_ns_per_event(Tool::Heaptrack, cpu),
+            "- Added processor time per event with eight threads, as a multiple of that with one: {}; of heaptrack's: {}\n",
+            both(
+                |by| eight.added_ns_per_event(Tool::Grapnel, cpu, by)
+                    / one.added_ns_per_event(Tool::Grapnel, cpu, by),
+                2
+            ),
+            both(
+                |by| eight.added_ns_per_event(Tool::Heaptrack, cpu, by)
+                    / one.added_ns_per_event(Tool::Heaptrack, cpu, by),
+                2
+            ),
         );
     }
     out
@@ -258,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_of_many_runs_counts() {
+    fn runs_are_compared_with_as_many_beside_them() {
         let row = Row {
             name: "x",
             what: "y",
@@ -291,14 +334,13 @@ mod tests {
         };
         let page = page("today", &["a machine".into()], &[row, nothing]);
         for line in [
-            "| x | 1000000000 | 1 | 1.000, 1.000, 1.500 | 9.000, 9.100, 9.500 | 3.000, 3.500, 5.500 | 9.00 | 3.00 | 8 | 2 | 0.25, \
-             0.31, 0.50 | 4 |",
-            "| x | 8 | 2 | 1.00 | 3.00 | 2.0 | 20.0 |",
+            "| x | 1000000000 | 1 | 1.000, 1.000, 1.500 | 9.000, 9.100, 9.500 | 3.000, 3.500, 5.500 | 9.00, 5.75 | 2.00, 2.00 | \
+             8, 7 | 2, 3 | 0.19, 0.39 | 4, 4 |",
+            "| x | 8, 7 | 2, 3 | 1.00 | 3.00 | 2.0 | 20.0 |",
             "1000.0 ms by grapnel, 500.0 ms by grapnel with --off",
-            "| x | 1.500, 1.500, 1.000 | 1.500, 1.500, 1.000 | 2.000, 2.000, 1.333 | 2.000, 2.000, 1.333 | 1.0 |",
-            "geometric mean 0.250 (by the tenth percentile 0.309, by the median 0.500) over 1 workloads; at most 0.25 (x), at \
-             least 0.25 (x)",
-            "x 3.00 of 1.5",
+            "| x | 1.500, 1.500 | 1.500, 1.500 | 2.000, 2.000 | 2.000, 2.000 | 1.0, 1.0 |",
+            "at most 0.19 (x), at least 0.19 (x); by the median of the differences geometric mean 0.393",
+            "x 2.00, 2.00 of 1.5",
             "20.0 of 40.0 MiB (x)",
         ] {
             assert!(page.contains(line), "{line} in {page}");

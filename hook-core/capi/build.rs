@@ -9,4 +9,6 @@ fn main() {
         major => major.to_owned(),
     };
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libgrapnel_hook.so.{abi}");
+    // Handlers of signals and of the dynamic linker lie in it, and what waits for them can't be waited for: it is never unloaded.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
 }

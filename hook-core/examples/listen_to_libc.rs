@@ -45,6 +45,12 @@ fn enter_only(name: &str) -> bool {
     twice.iter().any(|part| name.contains(part)) || by_caller.contains(&name)
 }
 
+/// Whose first instructions others branch into, which no look at the function itself shows: glibc's `stpcpy` for T32 goes on
+/// at the second instruction of `strcpy`.
+fn entered_behind_its_start(name: &str) -> bool {
+    cfg!(target_arch = "arm") && name == "strcpy"
+}
+
 extern "C" fn start() {
     let Some(debug) = module::r_debug_of_this_process() else { return };
     // SAFETY: this runs before the program, in its only thread, which loads and unloads nothing meanwhile.
@@ -54,23 +60,37 @@ extern "C" fn start() {
     };
     let mut functions = std::collections::BTreeMap::new();
     symbol::for_each(libc_so, &mut |name, symbol| {
-        if symbol.kind == SymbolKind::Function {
-            let name = String::from_utf8_lossy(name).into_owned();
-            functions.entry(symbol.addr).or_insert((name, symbol.size));
-        }
+        let (address, size) = match symbol.kind {
+            SymbolKind::Function => (symbol.addr, Some(symbol.size)),
+            // What is really called, whose length the symbol doesn't say.
+            // SAFETY: libc is loaded and relocated before this runs.
+            SymbolKind::Indirect => (unsafe { symbol.resolve() } as usize, None),
+            _ => return,
+        };
+        functions.entry(address).or_insert((String::from_utf8_lossy(name).into_owned(), size));
     });
+    let count = functions.len();
+    let left_out: Vec<_> = functions
+        .values()
+        .map(|(name, _)| name.clone())
+        .filter(|name| entered_behind_its_start(name))
+        .collect();
+    functions.retain(|_, (name, _)| !entered_behind_its_start(name));
     let mut set = HookSet::new();
     let mut batch = set.begin();
     let entered = Listener::new(std::ptr::null_mut()).on_enter(enter);
     for (address, (name, size)) in &functions {
         let listener = if enter_only(name) { entered } else { entered.on_leave(leave) };
-        let options = Options { size: Some(*size), ..Options::default() };
+        let options = Options { size: *size, ..Options::default() };
         batch.listen_with(*address as *const (), listener, options);
     }
     // SAFETY: this runs before the program, in its only thread; the listeners do nothing that the program notices.
     let results = unsafe { batch.commit(Liveness::SingleThreaded) };
     let hooked = results.iter().filter(|result| result.is_ok()).count();
-    let mut report = format!("{hooked} of {} functions", functions.len());
+    let mut report = format!("{hooked} of {count} functions");
+    for name in left_out {
+        report += &format!("\nrefused {name}: another function branches to its second instruction");
+    }
     for (result, (name, _)) in results.iter().zip(functions.values()) {
         if let Err(error) = result {
             report += &format!("\nrefused {name}: {error}");

@@ -100,7 +100,7 @@ pub enum Error {
         /// The registers that it would change.
         clobbers: Registers,
     },
-    /// A branch of the function goes into the bytes that would be overwritten.
+    /// A branch of the function, or of one close by, goes into the bytes that would be overwritten.
     #[error(
         "{target} ({bytes}) can't be hooked: {culprit} branches into the bytes that would be overwritten"
     )]
@@ -258,7 +258,9 @@ impl Error {
             }
             Self::NoFunction { .. } => "give the range of the function",
             Self::ShadowStack { .. } => "listen to the entry only, or replace the function",
-            Self::NoVectors { .. } => "do without vectors, if the listener uses none",
+            Self::NoVectors { .. } => {
+                "use a listener that asks for no vectors; probes need them all on this processor"
+            }
             Self::ReplacementInPatch { .. } => "choose a replacement outside the function",
             Self::Relocation { source, .. } => source.remedy(),
             Self::InboundBranch { .. } => "hook the function's callers instead, or a function that it calls",

@@ -2,7 +2,7 @@
 //!
 //! # Safety
 //! Nothing here is unsafe but the description of the object around an address; the object stays loaded, because the
-//! caller is about to patch it.
+//! caller is about to patch it, or attaches a listener in it.
 
 use core::ops::Range;
 
@@ -15,7 +15,8 @@ use crate::{memory::maps::Maps, module::Module};
 /// It is what the compiler or the writer of the assembly said: one entry may span several functions of hand-written
 /// code, and a function whose cold part was split off has two.
 pub(crate) fn of(maps: &Maps, address: usize) -> Option<Range<usize>> {
-    // SAFETY: the caller is about to patch the object's code, and so it stays.
+    // SAFETY: the object stays: the caller is about to patch its code, or attaches a listener in it, which must stay for as
+    // long as it is attached.
     let module = unsafe { Module::around(maps, address) }?;
     in_module(&module, address)
 }

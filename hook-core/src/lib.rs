@@ -66,9 +66,12 @@
 //! * At a function's entry R12 isn't kept in a set (AAPCS32, 6.1.1). The functions within functions of GNU C get their frame
 //!   in it: replace these by a [`Transaction`], whose originals keep all registers.
 //! * Arguments and results are words: one of 64 bits takes two, of which the first has an even number.
-//! * Without [`Listener::with_vectors`], D16 to D31 and FPSCR are as the listener leaves them. With it the processor must
-//!   have all 32 ([`Error::NoVectors`]).
-//! * A patch of T32 code that is no aligned word is refused while threads run ([`Refusal::Unaligned`]).
+//! * Without [`Listener::with_vectors`], FPSCR is as the listener leaves it. Of vector registers those are kept that the
+//!   processor has: none, 16 or 32 of 64 bits.
+//! * An emulator, and a kernel that also serves the older ABI, reads an `svc` again when a thread has run it, to see which ABI is
+//!   meant. No probe may go to an `svc` while other threads run it: they find its patch there, and the thread gets SIGILL.
+//! * In glibc's T32 code `stpcpy` goes on at the second instruction of `strcpy`, which no look at `strcpy` shows: where the two
+//!   are so, a hook on `strcpy` breaks what its commit asks for.
 //! * Unwinders can't be told of code ([`SeenError::NoEntries`](seen::SeenError::NoEntries)), debuggers and perf can. Exceptions
 //!   and backtraces pass a call that was relocated if it ends its window, as one of `push {r4, lr}; bl` does: the callee returns
 //!   to the original then. They don't pass one that has more of the window behind it
@@ -176,4 +179,4 @@ pub use memory::{
 pub use plan::{HookPlan, Options, PatchKind, Proof};
 pub use set::{Attachment, Batch, BatchId, HookSet, PreparedBatch, Reclaimed};
 pub use sys::Errno;
-pub use transaction::{HookId, Prepared, Transaction};
+pub use transaction::{HookId, Prepared, PreparedHook, Transaction};

@@ -211,8 +211,9 @@ unsafe fn apply_live(view: &MemoryView, patches: &mut [Patch], right: &PatchingR
             unsafe { patch.write(view, 0, Some(new.as_slice())) };
             continue;
         }
-        let traps = native::trap(patch.isa).iter().copied().cycle();
-        let traps: Bytes = traps.take(patch.start.new.as_slice().len()).collect();
+        // The redirect's own traps are inside from the first step on: another's half would be an instruction with its first half.
+        let (trap, new) = (native::trap(patch.isa), patch.start.new);
+        let traps: Bytes = trap.iter().chain(new.as_slice().iter().skip(trap.len())).copied().collect();
         // SAFETY: units of the shortest instruction's length, where instructions start. Whoever runs one traps, and the
         // handler knows where to go on.
         unsafe { patch.write_units(view, patch.first_traps(), &traps) };

@@ -176,6 +176,8 @@ impl HookPlan {
             allow_padding: options.use_padding,
             entry: offset == 0,
         };
+        let wanted =
+            WindowOptions { allow_padding: padding_is_free(target, patch_len, wanted, around), ..wanted };
         let window = Window::decode_with(isa, target, behind, patch_len, wanted).map_err(refused)?;
         let relocation = RelocationPlan::new(&window).map_err(refused)?;
         let range = offset..offset + window.len();
@@ -183,6 +185,7 @@ impl HookPlan {
         let verdict = flow::check_inside(isa, code, from, range, &flow::Surroundings::default());
         let original = Bytes::new(behind.get(..patch_len).unwrap_or(&[]));
         let proof = proof(verdict, target, Bytes::new(behind))?;
+        refuse_entered(target, target, patch_len, &function, Bytes::new(behind), around)?;
         let kind = if window.code_len() < patch_len { PatchKind::NearOverPadding } else { PatchKind::Near };
         let preamble = native::AFTER_PROBE;
         let site = target;
@@ -225,9 +228,9 @@ impl HookPlan {
             native::landing_pad(isa, &bytes).filter(|pad| size.is_none_or(|size| size > pad.bytes.len()));
         // A function that is too short behind its landing pad may still have room for the patch from its start on.
         let function = Function { isa, target, bytes: &bytes, size };
-        let mut first = function.near(pad, options);
+        let mut first = function.near(pad, options, around);
         if pad.is_some() && first.is_err() && native::PADS_MAY_GO {
-            first = function.near(None, options).or(first);
+            first = function.near(None, options, around).or(first);
         }
         let (plan, moving) = match first {
             Err(refused) => function.short(options, around).ok_or(refused)?,
@@ -290,8 +293,8 @@ struct Function<'a> {
 }
 
 impl Function<'_> {
-    fn near(&self, pad: Option<Pad>, options: Options) -> Planned {
-        self.shaped(pad, redirect::lengths(self.isa).near, options.use_padding, None)
+    fn near(&self, pad: Option<Pad>, options: Options, around: &Surroundings<'_>) -> Planned {
+        self.shaped(pad, redirect::lengths(self.isa).near, options.use_padding, None, around)
     }
 
     /// A shorter patch, which leads to a near redirect in padding that it reaches.
@@ -302,7 +305,7 @@ impl Function<'_> {
         }
         let stop = around.padding_near(self.isa, self.target, lengths.near)?;
         let found = around.view.bytes(stop.0 as usize, lengths.near);
-        self.shaped(None, lengths.short, options.use_padding, Some((stop, found))).ok()
+        self.shaped(None, lengths.short, options.use_padding, Some((stop, found)), around).ok()
     }
 
     fn shaped(
@@ -311,6 +314,7 @@ impl Function<'_> {
         patch_len: usize,
         allow_padding: bool,
         stop: Option<(CodeAddr, Bytes)>,
+        around: &Surroundings<'_>,
     ) -> Planned {
         let Self { isa, target, bytes, size } = *self;
         let Pad { bytes: preamble, undo } = pad.unwrap_or(Pad { bytes: &[], undo: &[] });
@@ -319,6 +323,8 @@ impl Function<'_> {
         let behind = bytes.get(preamble.len()..).unwrap_or(&[]);
         let extent = size.map(|size| size.saturating_sub(preamble.len()));
         let options = WindowOptions { extent, allow_padding, entry: true };
+        let allow_padding = padding_is_free(site, patch_len, options, around);
+        let options = WindowOptions { allow_padding, ..options };
         let window = Window::decode_with(isa, site, behind, patch_len, options).map_err(refused)?;
         let relocation = RelocationPlan::new(&window).map_err(refused)?;
         let proof = match extent.and_then(|extent| behind.get(..extent)) {
@@ -327,6 +333,8 @@ impl Function<'_> {
                 proof(flow::check(isa, function, site, window.len()), target, Bytes::new(bytes))?
             }
         };
+        let own = target.0..site.0 + extent.unwrap_or(window.len()) as u64;
+        refuse_entered(target, site, patch_len, &own, Bytes::new(bytes), around)?;
         let kind = match (&stop, window.code_len() < patch_len) {
             (Some(_), _) => PatchKind::Short,
             (None, true) => PatchKind::NearOverPadding,
@@ -346,5 +354,35 @@ fn proof(verdict: Verdict, target: CodeAddr, bytes: Bytes) -> Result<Proof, Erro
         Verdict::Assumed(reason) => Ok(Proof::Assumed(reason)),
         Verdict::Refused(culprit) => Err(Error::InboundBranch { target, bytes, culprit }),
         _ => Ok(Proof::ExtentUnknown),
+    }
+}
+
+/// Whether what a patch would take behind its function may be padding: whatever has an unwind entry there is code, be it
+/// made of `nop`.
+fn padding_is_free(
+    site: CodeAddr,
+    patch_len: usize,
+    options: WindowOptions,
+    around: &Surroundings<'_>,
+) -> bool {
+    let behind = options.extent.unwrap_or(patch_len)..patch_len;
+    let is_code = |maps, offset: usize| extent::of(maps, (site.0 as usize).wrapping_add(offset)).is_some();
+    options.allow_padding
+        && !around.maps.is_some_and(|maps| behind.clone().any(|offset| is_code(maps, offset)))
+}
+
+/// Refuses a patch into which another function is seen to branch; `own` are the addresses of the hooked one.
+fn refuse_entered(
+    target: CodeAddr,
+    site: CodeAddr,
+    patch_len: usize,
+    own: &Range<u64>,
+    bytes: Bytes,
+    around: &Surroundings<'_>,
+) -> Result<(), Error> {
+    let patch = site.0..site.0.saturating_add(patch_len as u64);
+    match around.maps.and_then(|maps| native::branch_into(&patch, own, maps, around)) {
+        Some(culprit) => Err(Error::InboundBranch { target, bytes, culprit }),
+        None => Ok(()),
     }
 }

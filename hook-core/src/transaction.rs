@@ -7,11 +7,15 @@
 use alloc::{boxed::Box, vec::Vec};
 use core::ops::Range;
 
-use grapnel_relocator::CodeAddr;
+use grapnel_relocator::{CodeAddr, PcMap};
 
 use crate::{
-    Arena, CodeWay, Error, Hook, HookPlan, Liveness, Options, Refusal,
-    memory::{maps::Maps, pages::Pages, view::MemoryView},
+    Arena, CodeWay, Error, Hook, HookPlan, Liveness, Options, Refusal, live,
+    memory::{
+        maps::Maps,
+        pages::Pages,
+        view::{Bytes, MemoryView},
+    },
     padding::Standing,
     patch::{self, Patch},
     workshop::{Ready, Workshop},
@@ -125,7 +129,9 @@ impl<'a> Transaction<'a> {
         for (i, request) in self.requests.iter().enumerate() {
             hooks.push(workshop.prepare(HookId(i), request));
         }
-        if let Err(errno) = self.arena.get().seal(&view) {
+        let arena = self.arena.get();
+        let sealed = arena.seal(&view).and_then(|()| live::drop_old_code(arena.take_stale(), self.live));
+        if let Err(errno) = sealed {
             for hook in &mut hooks {
                 if let Ok(ready) = hook {
                     *hook = Err(Error::NotSealed { target: ready.plan.target, errno });
@@ -158,6 +164,34 @@ pub struct Prepared<'a> {
     results: Vec<Result<Hook, Error>>,
 }
 
+/// A hook that is ready to go in: what it will change.
+#[derive(Debug)]
+pub struct PreparedHook<'p>(&'p Ready);
+
+impl PreparedHook<'_> {
+    /// As [`Hook::edits`] once it is in.
+    pub fn edits(&self) -> impl DoubleEndedIterator<Item = (CodeAddr, Bytes, Bytes)> + use<> {
+        let edits = [self.0.aside, Some(self.0.start)];
+        edits.into_iter().flatten().map(|edit| (edit.at, edit.old, edit.new))
+    }
+
+    /// As [`Hook::pc_map`] once it is in.
+    pub fn pc_map(&self) -> &PcMap {
+        &self.0.map
+    }
+
+    /// As [`Hook::displaced`] once it is in.
+    pub fn displaced(&self) -> CodeAddr {
+        self.0.displaced
+    }
+
+    /// Whether calls under way may return into what will be changed. A commit sees to that with traps; who changes code by
+    /// other means leaves such a hook out.
+    pub fn is_returned_into(&self) -> bool {
+        self.0.watched
+    }
+}
+
 impl Prepared<'_> {
     /// The function as it is now, callable in its place with the same ABI, before and after the commit.
     ///
@@ -183,6 +217,12 @@ impl Prepared<'_> {
             Memory::Own(arena) => arena.regions(),
             Memory::Lent(arena) => arena.regions(),
         }
+    }
+
+    /// What each hook will change, or why it can't go in, in the order of the ids. Who may have to undo them from outside at
+    /// any moment notes it before the commit.
+    pub fn hooks(&self) -> impl Iterator<Item = Result<PreparedHook<'_>, &Error>> {
+        self.hooks.iter().map(|hook| hook.as_ref().map(PreparedHook))
     }
 
     /// Patches the functions, and answers for each in the order of the ids. One that fails doesn't keep the others out.

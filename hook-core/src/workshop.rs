@@ -25,8 +25,8 @@ pub(crate) struct Ready {
     pub(crate) plan: HookPlan,
     pub(crate) slot: CodeSlot,
     /// Where the code that moved is.
-    displaced: CodeAddr,
-    map: PcMap,
+    pub(crate) displaced: CodeAddr,
+    pub(crate) map: PcMap,
     pub(crate) aside: Option<Edit>,
     pub(crate) start: Edit,
     pub(crate) ways: Ways,
@@ -191,11 +191,6 @@ impl<'a> Workshop<'a> {
         inside: bool,
     ) -> Result<Ready, Error> {
         let isa = plan.isa;
-        // Of pieces that are longer than a byte and no aligned word, half may be seen.
-        let live = native::trap(isa).len() == 1 || native::is_one_store(plan.site, plan.patch_len);
-        if self.live && !live {
-            return Err(Error::NotLive { site: plan.target, refusal: Refusal::Unaligned });
-        }
         // The near redirect stands at the function's start, or in padding close to it.
         let near_at = plan.stop.as_ref().map_or(plan.site, |(at, _)| *at);
         let direct = native::near(isa, near_at, replacement).filter(|_| plan.undo.is_empty());
@@ -214,7 +209,7 @@ impl<'a> Workshop<'a> {
                 let traps =
                     |at| start.new.as_slice().get(at..).is_none_or(|bytes| native::is_trap(isa, bytes));
                 let all_trap = ways.iter().enumerate().skip(1).all(|(at, &way)| way == 0 || traps(at));
-                let (live, window_len) = (live && all_trap, moving.window.len());
+                let window_len = moving.window.len();
                 Ok(Ready {
                     slot,
                     displaced,
@@ -223,7 +218,7 @@ impl<'a> Workshop<'a> {
                     start,
                     ways,
                     island,
-                    live,
+                    live: all_trap,
                     watched,
                     inside,
                     window_len,

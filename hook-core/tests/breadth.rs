@@ -119,9 +119,14 @@ fn main() {
     let libc_so = find::module("libc.so");
     let mut functions = BTreeMap::new();
     symbol::for_each(&libc_so, &mut |name, s| {
-        if s.kind == SymbolKind::Function {
-            functions.entry(s.addr).or_insert((String::from_utf8_lossy(name).into_owned(), s.size));
-        }
+        let (at, size) = match s.kind {
+            SymbolKind::Function => (s.addr, Some(s.size)),
+            // What is really called, whose length the symbol doesn't say.
+            // SAFETY: libc is loaded and relocated.
+            SymbolKind::Indirect => (unsafe { s.resolve() } as usize, None),
+            _ => return,
+        };
+        functions.entry(at).or_insert((String::from_utf8_lossy(name).into_owned(), size));
     });
     let text = libc_so.segments().iter().find(|s| s.execute).unwrap().range.clone();
     let before = code::bytes(text.start as *const (), text.len());
@@ -133,7 +138,10 @@ fn main() {
     let ids: Vec<_> = functions
         .iter()
         .enumerate()
-        .map(|(i, (at, (_, size)))| transaction.replace_sized(*at as *const (), *size, stubs.at(i)))
+        .map(|(i, (at, (_, size)))| {
+            let options = Options { size: *size, ..Options::default() };
+            transaction.replace_with(*at as *const (), stubs.at(i), options)
+        })
         .collect();
     let prepared = transaction.prepare();
     let prepared_in = start.elapsed();
@@ -199,7 +207,7 @@ unsafe extern "C" fn leave(call: &mut Exit, _: *mut c_void) {
 }
 
 /// The same with a listener to entry and return.
-fn listened(functions: &BTreeMap<usize, (String, usize)>, expected: &str) {
+fn listened(functions: &BTreeMap<usize, (String, Option<usize>)>, expected: &str) {
     let left_out = |name: &str| {
         let twice = ["setjmp", "vfork", "getcontext", "swapcontext"];
         // They tell by the return address who calls.
@@ -210,7 +218,7 @@ fn listened(functions: &BTreeMap<usize, (String, usize)>, expected: &str) {
     let mut batch = set.begin();
     let listener = Listener::new(std::ptr::null_mut()).on_enter(enter).on_leave(leave);
     for (at, (_, size)) in functions.iter().filter(|(_, (name, _))| !left_out(name)) {
-        let options = Options { size: Some(*size), ..Options::default() };
+        let options = Options { size: *size, ..Options::default() };
         batch.listen_with(*at as *const (), listener, options);
     }
     let start = Instant::now();

@@ -5,10 +5,11 @@
 //! code: the folders must belong to the user, and to nobody else.
 
 use crate::run::agent_file;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use crate::whole_file;
+use std::fs::{self, DirBuilder};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -73,22 +74,6 @@ fn is_there(path: &Path, bytes: &[u8]) -> bool {
     own && fs::read(path).is_ok_and(|found| found == bytes)
 }
 
-/// Writes the file beside its place and moves it there, so that it is whole or not there at all.
-fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let partial = path.with_extension(format!("{}.partial", std::process::id()));
-    let _ = fs::remove_file(&partial);
-    let made: io::Result<File> = OpenOptions::new().write(true).create_new(true).mode(0o500).open(&partial);
-    let written = made.and_then(|mut file| {
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&partial, path)
-    });
-    if written.is_err() {
-        let _ = fs::remove_file(&partial);
-    }
-    written
-}
-
 /// Sees to it that the file is there, and prints its path.
 pub(crate) fn run() -> Result<ExitCode, AgentPathError> {
     let bytes = agent_file::bytes();
@@ -102,7 +87,8 @@ pub(crate) fn run() -> Result<ExitCode, AgentPathError> {
     make_folder(&cache.join("grapnel"))?;
     make_folder(&folder)?;
     if !is_there(&path, bytes) {
-        write(&path, bytes).map_err(|error| AgentPathError::Write { path: shown(&path), error })?;
+        let write = whole_file::replace(&path, 0o500, None, |out| out.write_all(bytes));
+        write.map_err(|error| AgentPathError::Write { path: shown(&path), error })?;
     }
     let mut line = path.into_os_string().into_encoded_bytes();
     line.push(b'\n');

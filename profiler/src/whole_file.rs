@@ -71,7 +71,8 @@ pub(crate) fn to_new_private_file(
     }
 }
 
-fn replace(
+/// Writes a file of this mode whole or not at all; `permissions` are set besides, whatever the user's mask.
+pub(crate) fn replace(
     path: &Path,
     mode: u32,
     permissions: Option<Permissions>,

@@ -15,6 +15,16 @@ pub const MAX_EMITTED: usize = 512;
 /// Addresses that a relocated window goes to indirectly: at most one by each instruction and one by the jump back.
 pub(crate) type LandingPads = ArrayVec<CodeAddr, { MAX_INSTS + 1 }>;
 
+/// What a call of 32-bit Arm goes to.
+#[cfg(feature = "arm")]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Callee {
+    A32(CodeAddr),
+    T32(CodeAddr),
+    /// The address in a register.
+    Register(u8),
+}
+
 #[expect(
     clippy::large_enum_variant,
     reason = "the longest form is laid out in place, for nothing here allocates"

@@ -186,3 +186,10 @@ fn a_window_in_the_middle_of_a_function_is_checked_on_both_sides() {
     assert!(matches!(check(&words, 8..12), Verdict::Refused(call) if call.at == FROM));
     assert_eq!(check(&words, 4..8), Verdict::Assumed(Reason::Unreached(FROM.add(12))));
 }
+
+#[test]
+fn the_longest_window_of_far_calls_has_room_for_its_literals() {
+    // bl .+0x408, eight times; the last one loads LR and PC, the others what they call.
+    let relocated = plan(&[0xeb00_0100; 8], 32).emit(FAR).unwrap();
+    assert_eq!(relocated.literals().len(), 10 * 4);
+}

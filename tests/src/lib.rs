@@ -4,6 +4,7 @@
 //! The tests themselves are in `tests/tests/`, the programs in `tests/programs/`, the counting library in
 //! `tests/truth/`. Nothing here links grapnel: it is judged as the executable that people use.
 
+pub mod attaching;
 pub mod browser;
 pub mod going;
 pub mod leaks;

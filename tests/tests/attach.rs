@@ -1,101 +1,18 @@
 //! `grapnel attach`: into a process that runs, and out of it without a trace.
 
+use grapnel_tests::attaching::{Running, State, attach, may_trace, recorder, state};
 use grapnel_tests::going::until;
+use grapnel_tests::programs;
 use grapnel_tests::report::Report;
 use grapnel_tests::run::{descendants, grapnel, kill, report, temporary_dir, traces_in};
-use grapnel_tests::{is_root, programs, skipped};
 use rustix::process::Signal;
 use std::fs;
-use std::hash::{DefaultHasher, Hasher};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
-
-/// A process to attach to, which goes when the test does.
-struct Running(Child);
-
-impl Running {
-    fn start(command: &mut Command) -> Self {
-        Self(command.stdin(Stdio::null()).spawn().expect("the program starts"))
-    }
-
-    /// `steady`, at work: it prints a line each tenth of a second.
-    fn steady(tenths: &str) -> Self {
-        Self::at_work(&programs::program("steady"), tenths)
-    }
-
-    fn at_work(steady: &Path, tenths: &str) -> Self {
-        let mut command = Command::new(steady);
-        let mut running = Self::start(command.arg(tenths).stdout(Stdio::piped()));
-        let out = running.0.stdout.as_mut().expect("its output");
-        BufReader::new(out).read_line(&mut String::new()).expect("a line");
-        running
-    }
-
-    fn pid(&self) -> u32 {
-        self.0.id()
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// What must be afterwards as it was: which mappings there are, code and what it says, and how many descriptors.
-#[derive(Debug, PartialEq)]
-struct State {
-    mappings: Vec<String>,
-    /// A hash of it.
-    code: u64,
-    descriptors: usize,
-    threads: usize,
-}
-
-impl State {
-    fn of(pid: u32) -> Self {
-        let maps = fs::read_to_string(format!("/proc/{pid}/maps")).expect("mappings");
-        let memory = fs::File::open(format!("/proc/{pid}/mem")).expect("memory");
-        let mut code = DefaultHasher::new();
-        for line in maps.lines().filter(|line| line.contains("r-xp") && line.contains('/')) {
-            let (start, end) =
-                line.split(' ').next().and_then(|range| range.split_once('-')).expect("a range");
-            let [start, end] = [start, end].map(|text| u64::from_str_radix(text, 16).expect("a number"));
-            let mut bytes = vec![0; (end - start) as usize];
-            memory.read_exact_at(&mut bytes, start).expect("code can be read");
-            code.write(&bytes);
-        }
-        let count = |what: &str| fs::read_dir(format!("/proc/{pid}/{what}")).expect("a list").count();
-        // The program's own heap and stacks grow as they like.
-        let is_its_own = |line: &&str| line.contains("[heap]") || line.contains("[stack]");
-        let mappings = maps.lines().filter(|line| !is_its_own(line)).map(str::to_owned).collect();
-        Self { mappings, code: code.finish(), descriptors: count("fd"), threads: count("task") }
-    }
-}
-
-fn attach(dir: &Path, pid: u32, options: &[&str]) -> grapnel_tests::run::Outcome {
-    let trace = dir.join("t.grapnel");
-    let pid = pid.to_string();
-    let mut arguments = vec!["attach", "-o", trace.to_str().expect("a path")];
-    arguments.extend(options);
-    arguments.push(&pid);
-    grapnel(arguments)
-}
-
-/// Attaching to a process that isn't one's own child takes rights that not every machine gives.
-fn may_trace() -> bool {
-    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
-    let may = is_root() || ["", "0"].contains(&scope.trim());
-    if !may {
-        skipped("attaching to a process", "Yama lets only root do it here");
-    }
-    may
-}
 
 #[test]
 fn a_process_is_recorded_and_then_as_it_was() {
@@ -180,25 +97,16 @@ fn when_grapnel_is_killed_the_process_is_left_as_it_was() {
     let dir = temporary_dir();
     let program = Running::steady("600");
     let before = State::of(program.pid());
-    let mut command = Command::new(programs::grapnel());
-    command.args(["attach", "-q", "-o"]).arg(dir.path().join("t.grapnel")).arg(program.pid().to_string());
-    let mut recorder = Running::start(&mut command);
-    let until = |condition: &dyn Fn() -> bool, what: &str| {
-        let start = Instant::now();
-        while !condition() {
-            assert!(start.elapsed() < Duration::from_secs(60), "waited in vain until {what}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    };
+    let mut recorder = recorder(dir.path(), program.pid());
     let memory = || fs::read_to_string(format!("/proc/{}/maps", program.pid())).expect("mappings");
-    until(&|| State::of(program.pid()).code != before.code, "it is attached to");
+    until("it is attached to", || (State::of(program.pid()).code != before.code).then_some(()));
     let again = attach(dir.path(), program.pid(), &[]);
     assert_eq!(again.status.code(), Some(125));
     assert!(again.err().contains("is recorded already"), "{}", again.err());
     kill(Signal::KILL, recorder.pid());
     recorder.0.wait().expect("it ends");
-    until(&|| !memory().contains("memfd:grapnel"), "nothing of the agent is left");
-    until(&|| State::of(program.pid()) == before, "all is as it was");
+    until("nothing of the agent is left", || (!memory().contains("memfd:grapnel")).then_some(()));
+    until("all is as it was", || (State::of(program.pid()) == before).then_some(()));
 }
 
 #[test]
@@ -213,16 +121,27 @@ fn detaching_ends_the_recording_from_elsewhere() {
     let nothing = grapnel(["detach", &pid]);
     assert_eq!(nothing.status.code(), Some(125));
     assert!(nothing.err().contains("isn't recorded"), "{}", nothing.err());
-    let mut command = Command::new(programs::grapnel());
-    command.args(["attach", "-q", "-o"]).arg(dir.path().join("t.grapnel")).arg(&pid);
-    let mut recorder = Running::start(&mut command);
+    let mut recorder = recorder(dir.path(), program.pid());
     let start = Instant::now();
     while !report_is_there(&dir.path().join("t.grapnel")) {
         assert!(start.elapsed() < Duration::from_secs(60), "nothing was recorded");
         std::thread::sleep(Duration::from_millis(50));
     }
-    let outcome = grapnel(["detach", &pid]);
-    assert_eq!(outcome.status.code(), Some(0), "{}", outcome.err());
+    // Whoever comes second finds nothing to do.
+    let both = [(); 2].map(|()| {
+        Command::new(programs::grapnel())
+            .args(["detach", &pid])
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it starts")
+    });
+    let both = both.map(|child| child.wait_with_output().expect("it ends"));
+    assert!(both.iter().any(|output| output.status.code() == Some(0)), "{both:?}");
+    let is_well = |output: &Output| {
+        let said = String::from_utf8_lossy(&output.stderr);
+        output.status.code() == Some(0) || said.contains("isn't recorded") || said.contains("has ended")
+    };
+    assert!(both.iter().all(is_well), "{both:?}");
     assert_eq!(recorder.0.wait().expect("it ends").code(), Some(0));
     assert_eq!(State::of(program.pid()), before);
 }
@@ -380,4 +299,152 @@ fn what_cannot_be_attached_to_is_left_alone_with_a_reason() {
     let before = State::of(linked.pid());
     refused(linked.pid(), "does not use glibc");
     assert_eq!(State::of(linked.pid()), before);
+}
+
+#[test]
+fn what_fails_before_the_agent_starts_leaves_nothing() {
+    if !may_trace() {
+        return;
+    }
+    let dir = temporary_dir();
+    let program = Running::steady("600");
+    let before = State::of(program.pid());
+    // No room for the memory that is shared.
+    let script = "ulimit -f 1000; exec \"$0\" attach -o \"$1\" \"$2\"";
+    let outcome = Command::new("sh")
+        .args(["-c", script])
+        .args([programs::grapnel(), &dir.path().join("t.grapnel")])
+        .arg(program.pid().to_string())
+        .output()
+        .expect("it runs");
+    let said = String::from_utf8_lossy(&outcome.stderr);
+    assert_eq!(outcome.status.code(), Some(125), "{said}");
+    assert!(said.contains("shared with the process"), "{said}");
+    assert_eq!(State::of(program.pid()), before);
+}
+
+#[test]
+fn stop_signals_meanwhile_are_the_programs() {
+    if !may_trace() {
+        return;
+    }
+    let dir = temporary_dir();
+    let program = Running::steady("3000");
+    let pid = program.pid();
+    let before = State::of(pid);
+    for round in 0..8 {
+        let mut recorder = Running::start(
+            Command::new(programs::grapnel())
+                .args(["attach", "-q", "--for", "0.05", "-o"])
+                .arg(dir.path().join("t.grapnel"))
+                .arg(pid.to_string()),
+        );
+        let mut stops = 0u32;
+        let ended = loop {
+            if let Some(status) = recorder.0.try_wait().expect("its state") {
+                break status;
+            }
+            kill(Signal::STOP, pid);
+            std::thread::sleep(Duration::from_micros(200 + 70 * round));
+            // Not one of them is a fault of the agent; what is kept stopped by a late one goes on by this.
+            kill(Signal::CONT, pid);
+            stops += 1;
+        };
+        assert_eq!(ended.code(), Some(0), "after {stops} stops");
+    }
+    kill(Signal::CONT, pid);
+    until("it goes on", || matches!(state(pid), Some('R' | 'S')).then_some(()));
+    assert_eq!(State::of(pid), before);
+
+    for round in 0..6 {
+        let recorder = Command::new(programs::grapnel())
+            .args(["attach", "-q", "--for", "0.05", "-o"])
+            .arg(dir.path().join("t.grapnel"))
+            .arg(pid.to_string())
+            .spawn();
+        std::thread::sleep(Duration::from_millis(12 * round));
+        kill(Signal::STOP, pid);
+        assert_eq!(recorder.expect("it starts").wait().expect("it ends").code(), Some(0));
+        until("it is stopped, as it was told to be", || (state(pid) == Some('T')).then_some(()));
+        kill(Signal::CONT, pid);
+    }
+}
+
+#[test]
+fn the_guard_leaves_children_whose_parent_has_ended() {
+    if !may_trace() {
+        return;
+    }
+    let dir = temporary_dir();
+    let script = "import os, time\nprint('up', flush=True)\n\
+                  while 'memfd:grapnel' not in open('/proc/self/maps').read(): time.sleep(0.05)\n\
+                  time.sleep(1)\nchild = os.fork()\n\
+                  child and print(child, flush=True)\ntime.sleep(60)";
+    let mut command = Command::new("/usr/bin/python3");
+    let mut program = Running::start(command.args(["-c", script]).stdout(Stdio::piped()));
+    let mut out = BufReader::new(program.0.stdout.take().expect("its output"));
+    out.read_line(&mut String::new()).expect("a line");
+    let mut recorder = recorder(dir.path(), program.pid());
+    let mut child = String::new();
+    out.read_line(&mut child).expect("a line");
+    let child: u32 = child.trim().parse().expect("the child's id");
+    let has_agent =
+        || fs::read_to_string(format!("/proc/{child}/maps")).expect("mappings").contains("memfd:grapnel");
+    assert!(has_agent());
+    // So that the recorder can't see its end.
+    kill(Signal::STOP, recorder.pid());
+    program.0.kill().expect("it is killed");
+    kill(Signal::KILL, recorder.pid());
+    recorder.0.wait().expect("it ends");
+    until("the child is left", || (!has_agent()).then_some(()));
+    assert!(matches!(state(child), Some('S' | 'R' | 't')));
+    kill(Signal::KILL, child);
+}
+
+#[test]
+fn a_process_that_loads_and_unloads_is_left_in_the_middle_of_it() {
+    if !may_trace() {
+        return;
+    }
+    let dir = temporary_dir();
+    let script = "import ctypes, _ctypes\nprint('up', flush=True)\n\
+                  while True:\n    _ctypes.dlclose(ctypes.CDLL('libstdc++.so.6')._handle)";
+    let mut command = Command::new("/usr/bin/python3");
+    let mut program = Running::start(command.args(["-c", script]).stdout(Stdio::piped()));
+    BufReader::new(program.0.stdout.as_mut().expect("its output"))
+        .read_line(&mut String::new())
+        .expect("a line");
+    for round in 0..8 {
+        let outcome = attach(dir.path(), program.pid(), &["--for", &format!("0.0{round}1")]);
+        assert_eq!(outcome.status.code(), Some(0), "{}", outcome.err());
+        assert!(outcome.err().contains("nothing of the agent is left"), "{}", outcome.err());
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(program.0.try_wait().expect("its state").is_none(), "it goes on");
+}
+
+#[test]
+fn a_filter_of_one_thread_counts() {
+    if !may_trace() {
+        return;
+    }
+    let dir = temporary_dir();
+    // It may take longer than the program lives.
+    programs::grapnel();
+    // One instruction, which allows everything, in the second thread only.
+    let script = "import ctypes, struct, threading, time\n\
+                  libc = ctypes.CDLL(None)\n\
+                  code = ctypes.create_string_buffer(struct.pack('HBBI', 6, 0, 0, 0x7fff0000))\n\
+                  filter = struct.pack('HxxxxxxQ', 1, ctypes.addressof(code))\n\
+                  def run():\n    libc.prctl(38, 1, 0, 0, 0)\n    print(libc.prctl(22, 2, filter), flush=True)\n    \
+                  time.sleep(60)\n\
+                  threading.Thread(target=run).start()\ntime.sleep(60)";
+    let mut command = Command::new("/usr/bin/python3");
+    let mut program = Running::start(command.args(["-c", script]).stdout(Stdio::piped()));
+    let mut line = String::new();
+    BufReader::new(program.0.stdout.as_mut().expect("its output")).read_line(&mut line).expect("a line");
+    assert_eq!(line, "0\n");
+    let outcome = attach(dir.path(), program.pid(), &[]);
+    assert_eq!(outcome.status.code(), Some(125), "{}", outcome.err());
+    assert!(outcome.err().contains("has a filter for system calls"), "{}", outcome.err());
 }

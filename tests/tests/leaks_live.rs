@@ -82,12 +82,17 @@ fn a_look_at_the_end_is_the_last() {
 fn what_threads_are_about_to_hold_is_not_lost() {
     let mut going = Going::new(&Case::ours("churn"));
     until("blocks", || (going.status()?["processes"][0]["events"].as_u64()? > 20_000).then_some(()));
-    for _ in 0..6 {
+    // Some looks find its threads between two events, the more the fewer others use the processors.
+    let (mut looks, mut quiet) = (0, 0);
+    while looks < 6 || (quiet == 0 && looks < 40) {
+        looks += 1;
         let found = look(&going, &[]);
         let busy = found["scan"]["notes"].as_array().is_some_and(|notes| !notes.is_empty());
+        quiet += u32::from(!busy);
         assert!(busy || total(&found, "direct") == (0, 0), "{found}");
         assert!(total(&found, "reachable").0 >= 3990, "{}", found["totals"]);
     }
+    assert!(quiet > 0, "no look found its threads between two events");
     going.end();
 }
 

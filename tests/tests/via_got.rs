@@ -38,6 +38,12 @@ fn libraries_that_are_opened_later_are_seen_from_the_next_lookup_on() {
     // Their constructors come before anybody can look; what is asked of them by `dlsym` comes after.
     let made = report.totals().allocations;
     assert!(made >= 80, "each of 40 rounds asks both: {made}");
+    for (which, size) in [("a", 1000), ("b", 1001)] {
+        let make = format!("plug_make_{which}");
+        let sites = report.sites.iter().filter(|site| site.frames.iter().any(|frame| frame.name() == make));
+        let bytes: u64 = sites.map(|site| site.allocated_bytes).sum();
+        assert_eq!(bytes, 40 * size, "made by {make}");
+    }
 }
 
 #[test]

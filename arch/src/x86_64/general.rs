@@ -74,7 +74,10 @@ mod tests {
     use iced_x86::InstructionInfoFactory;
 
     use super::*;
-    use crate::{CodeAddr, x86_64::decode};
+    use crate::{
+        CodeAddr,
+        x86_64::{decode, opcodes::each_opcode},
+    };
 
     fn inst(bytes: &[u8]) -> Inst {
         decode(CodeAddr(0x1000), bytes).unwrap()
@@ -85,49 +88,28 @@ mod tests {
     #[test]
     fn general_instructions_touch_general_registers_only() {
         let mut factory = InstructionInfoFactory::new();
-        let prefixes: [&[u8]; 11] = [
-            &[],
-            &[0x66],
-            &[0x48],
-            &[0x4f],
-            &[0xf2],
-            &[0xf3],
-            &[0x66, 0x4d],
-            &[0xf3, 0x48],
-            &[0xc5],
-            &[0xc4, 0xe2],
-            &[0x62, 0xf1],
-        ];
-        let escapes: [&[u8]; 4] = [&[], &[0x0f], &[0x0f, 0x38], &[0x0f, 0x3a]];
         let (mut general, mut others) = (0, 0);
-        for prefix in prefixes {
-            for escape in escapes {
-                for opcode in 0..=255 {
-                    for modrm in 0..=255 {
-                        let mut bytes = [prefix, escape, &[opcode, modrm]].concat();
-                        bytes.extend([0x24, 0x10, 0x20, 0x30, 0x40, 0x50, 0x60, 0x70]);
-                        let Ok(inst) = decode(CodeAddr(0x1000), &bytes) else { continue };
-                        if !is_general(&inst) {
-                            others += 1;
-                            continue;
-                        }
-                        general += 1;
-                        let raw = Decoder::with_ip(64, inst.bytes(), 0x1000, DecoderOptions::NONE).decode();
-                        for used in factory.info(&raw).used_registers() {
-                            let register = used.register();
-                            let harmless = register.is_gpr()
-                                || register.is_segment_register()
-                                || register.is_cr()
-                                || register.is_dr()
-                                || register.is_tr()
-                                || register.is_ip()
-                                || register == Register::None;
-                            assert!(harmless, "{raw:?} {register:?}");
-                        }
-                    }
-                }
+        each_opcode(&[&[0xc5], &[0xc4, 0xe2], &[0x62, 0xf1]], |bytes| {
+            bytes.extend([0x24, 0x10, 0x20, 0x30, 0x40, 0x50, 0x60, 0x70]);
+            let Ok(inst) = decode(CodeAddr(0x1000), bytes) else { return };
+            if !is_general(&inst) {
+                others += 1;
+                return;
             }
-        }
+            general += 1;
+            let raw = Decoder::with_ip(64, inst.bytes(), 0x1000, DecoderOptions::NONE).decode();
+            for used in factory.info(&raw).used_registers() {
+                let register = used.register();
+                let harmless = register.is_gpr()
+                    || register.is_segment_register()
+                    || register.is_cr()
+                    || register.is_dr()
+                    || register.is_tr()
+                    || register.is_ip()
+                    || register == Register::None;
+                assert!(harmless, "{raw:?} {register:?}");
+            }
+        });
         assert!(general > 100_000 && others > 100_000, "{general} {others}");
     }
 

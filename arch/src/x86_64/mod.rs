@@ -8,6 +8,8 @@ mod effects;
 mod encode;
 mod flow;
 mod general;
+#[cfg(test)]
+mod opcodes;
 mod pointer;
 mod table;
 mod text;

@@ -17,16 +17,6 @@
 #include <stdint.h>
 
 /**
- * The most that is kept.
- */
-#define Bytes_MAX 24
-
-/**
- * Who is told of code that is made.
- */
-typedef struct Audience Audience;
-
-/**
  * Requests that are not committed yet.
  *
  * A batch does many with one synchronisation of all threads: the functions are patched, and what the out pointers point
@@ -203,7 +193,8 @@ typedef unsigned int grapnel_wait_state;
 /**
  * Unwind entries, for the unwinders that are loaded: exceptions pass a call that was relocated, and a backtrace from a
  * signal handler passes every instruction of a stub or a trampoline. libgcc's unwinder takes a lock in each step from then
- * on (until GCC 13), so don't use it where a handler may interrupt its own thread's unwinding and ask for a backtrace.
+ * on (until GCC 13), so don't use it where a handler may interrupt its own thread's unwinding and ask for a backtrace. On
+ * 32-bit Arm unwinders take none, and this is answered with an error.
  */
 #define GRAPNEL_TO_UNWINDERS 1
 
@@ -241,7 +232,8 @@ typedef unsigned int grapnel_wait_state;
 #define GRAPNEL_VECTORS 2
 
 /**
- * Probes: the listener and what it calls use general registers only. Several times as fast, unless that is seen already.
+ * Probes: the listener and what it calls use general registers only. Several times as fast on x86-64, unless its code shows
+ * this by itself. For guarded probes, and on other machines, all are saved all the same.
  */
 #define GRAPNEL_GENERAL_ONLY 4
 
@@ -337,7 +329,8 @@ grapnel_error *grapnel_replace(void *target,
 /**
  * Tells a listener when a function is entered and when it has returned; either of `enter` and `leave` may be NULL.
  *
- * Exceptions and longjmp may pass a call that is listened to; it then has no return. There is room for some thousand
+ * Exceptions and longjmp may pass a call that is listened to; it then has no return. A call among the instructions that the
+ * patch overwrites moves: what is thrown out of it passes only after grapnel_announce has told unwinders. There is room for some thousand
  * calls whose return is awaited (grapnel_missed).
  *
  * # Errors

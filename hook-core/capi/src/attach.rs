@@ -45,7 +45,8 @@ pub const GRAPNEL_GUARDED: grapnel_flags = 1;
 /// and of all the low 128 bits are kept. Probes always do this, unless told otherwise.
 pub const GRAPNEL_VECTORS: grapnel_flags = 2;
 
-/// Probes: the listener and what it calls use general registers only. Several times as fast, unless that is seen already.
+/// Probes: the listener and what it calls use general registers only. Several times as fast on x86-64, unless its code shows
+/// this by itself. For guarded probes, and on other machines, all are saved all the same.
 pub const GRAPNEL_GENERAL_ONLY: grapnel_flags = 4;
 
 /// What is told of a call, or of a probed instruction. `data` is what was given when it was attached.
@@ -149,7 +150,8 @@ pub unsafe extern "C" fn grapnel_replace(
 
 /// Tells a listener when a function is entered and when it has returned; either of `enter` and `leave` may be NULL.
 ///
-/// Exceptions and longjmp may pass a call that is listened to; it then has no return. There is room for some thousand
+/// Exceptions and longjmp may pass a call that is listened to; it then has no return. A call among the instructions that the
+/// patch overwrites moves: what is thrown out of it passes only after grapnel_announce has told unwinders. There is room for some thousand
 /// calls whose return is awaited (grapnel_missed).
 ///
 /// # Errors

@@ -248,5 +248,6 @@ fn the_libraries_define_no_other_symbols() {
     }
     let dynamic =
         run(Command::new("readelf").arg("-d").arg(SHARED.dir.path().join("lib/libgrapnel_hook.so")));
-    assert_has(&dynamic, &["Library soname: [libgrapnel_hook.so.0.1]"]);
+    // Its handlers must stay.
+    assert_has(&dynamic, &["Library soname: [libgrapnel_hook.so.0.1]", "NODELETE"]);
 }

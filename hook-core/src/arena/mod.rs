@@ -53,7 +53,7 @@ pub struct Arena {
     words: Words,
     ways: Vec<CodeWay>,
     given: usize,
-    /// Something was given back, and nobody has synchronised since.
+    /// Something was given back, or written where cores don't see that by themselves, and nobody has synchronised since.
     stale: bool,
     /// The process, as long as slots are taken and nothing was sealed.
     process: Option<i32>,
@@ -263,6 +263,7 @@ impl Arena {
         let Some(region) = region.filter(|r| r.serves(pid) && code.len() <= slot.len) else {
             return false;
         };
+        self.stale |= !native::SEES_NEW_CODE;
         let byte = |i: usize| code.get(i).copied().unwrap_or(FILL[i % FILL.len()]);
         let Some(view) = region.view else {
             // SAFETY: the slot belongs to this arena, and nobody runs it before it is written.
@@ -344,7 +345,7 @@ impl Arena {
         });
     }
 
-    /// Whether slots may be used again that other cores have run: they must synchronise before they come to the new code.
+    /// Whether there may be code where other cores have fetched something else: they must synchronise before they come to it.
     pub(crate) fn take_stale(&mut self) -> bool {
         core::mem::take(&mut self.stale)
     }

@@ -137,7 +137,7 @@ impl Link {
         let mut functions = [self.first, self.leave].into_iter().flatten();
         let mut all_leave_alone = || functions.all(|function| is_left_alone(function as usize));
         self.vectors = match (self.is_probe, self.vectors) {
-            (true, Vectors::None) if !none && native::vectors_can_be_saved() => Vectors::All,
+            (true, Vectors::None) if !none => Vectors::All,
             (false, Vectors::Low) | (true, Vectors::All) if none && all_leave_alone() => Vectors::None,
             (_, vectors) => vectors,
         };

@@ -49,7 +49,7 @@ pub type OnHit = unsafe extern "C" fn(hit: &mut Hit, data: *mut c_void);
 /// the listener leaves it: the halves above, the registers from 16 on, the mask registers, the x87 stack, MXCSR. It matters
 /// to functions that take or return `__m256`, `__m512` or `long double` by value, and to those whose callers the compiler
 /// has seen together with them and left values there over the call (GCC's `-fipa-ra` does, for functions of one object that
-/// aren't exported).
+/// aren't exported). On AArch64 that is what SVE has beyond 128 bits, FPCR and FPSR; on 32-bit Arm FPSCR.
 ///
 /// A function that calls nothing and uses general registers only, which its code is looked at for on x86-64, is told without
 /// vector state being saved, in less time. So nothing in a listener's code may be changed while it is attached, by a hook on it
@@ -125,7 +125,7 @@ impl Probe {
     }
 
     /// Leaves the vector registers and the floating-point state alone, which is several times as fast where they would be
-    /// saved. They are saved all the same on Arm and AArch64, for guarded probes, and if this library was compiled such that its
+    /// saved. They are saved all the same on AArch64 and Arm, for guarded probes, and if this library was compiled such that its
     /// own code uses them, as it is without optimisation.
     ///
     /// # Safety

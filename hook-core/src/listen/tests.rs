@@ -2,8 +2,11 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::*};
 
-use super::{guard::Guard, places::POINTS, returns::*};
-use crate::native::{self, RETURN_POINTS};
+use super::{Entry, Hit, guard::Guard, link::Link, places::POINTS, returns::*};
+use crate::{
+    Listener, Probe,
+    native::{self, RETURN_POINTS, StubKind, Vectors},
+};
 
 #[test]
 fn a_look_that_is_late_takes_nothing_from_another() {
@@ -104,4 +107,29 @@ fn a_signal_handler_on_its_own_stack_close_above_is_inside() {
     }
     std::hint::black_box(&mut room);
     assert!(!ENTERED.load(Relaxed));
+}
+
+#[test]
+fn vectors_are_saved_unless_nobody_changes_them() {
+    unsafe extern "C" fn told(_: &mut Entry, _: *mut core::ffi::c_void) {}
+    unsafe extern "C" fn hit(_: &mut Hit, _: *mut core::ffi::c_void) {}
+    let saved = |mut link: Link, ours, alone: bool| {
+        link.save_what_may_change(ours, |_| alone);
+        link.kind(StubKind::Entry).vectors
+    };
+    let listener = Listener::new(core::ptr::null_mut()).on_enter(told);
+    let probe = Probe::new(hit, core::ptr::null_mut());
+    // SAFETY: the function does nothing.
+    let general = unsafe { probe.general_only() };
+    assert_eq!(saved(listener.into(), true, true), Vectors::None);
+    for (ours, alone) in [(true, false), (false, true)] {
+        assert_eq!(saved(listener.into(), ours, alone), Vectors::Low);
+        assert_eq!(saved(probe.into(), ours, alone), Vectors::All);
+    }
+    assert_eq!(saved(listener.guarded().into(), true, true), Vectors::Low);
+    assert_eq!(saved(listener.with_vectors().into(), true, true), Vectors::All);
+    assert_eq!(saved(probe.into(), true, true), Vectors::None);
+    assert_eq!(saved(probe.guarded().into(), true, true), Vectors::All);
+    assert_eq!(saved(general.into(), true, false), Vectors::None);
+    assert_eq!(saved(general.into(), false, false), Vectors::All);
 }

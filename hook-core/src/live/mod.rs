@@ -3,7 +3,8 @@
 //! The protocol, for all patches of a transaction together:
 //!
 //! 1. A trap goes over the first byte of each patch. One byte is written at once; whoever runs it traps, and the
-//!    handler sends it to the trampoline, where it does what the function did. Every core synchronises.
+//!    handler sends it to the trampoline, where it does what the function did. Every core synchronises. In T32 it is a halfword,
+//!    which is written by a store of the word around it.
 //! 2. The other bytes of the patches are written, which nobody can reach from the first byte. Every core synchronises.
 //! 3. The first bytes are written. Every core synchronises.
 //!
@@ -34,7 +35,10 @@ use core::{
     sync::atomic::{AtomicI32, AtomicPtr, AtomicUsize, Ordering::*},
 };
 
-use crate::sys::{self, Errno};
+use crate::{
+    native,
+    sys::{self, Errno},
+};
 
 pub use reach::Doubt;
 pub(crate) use reach::Suspects;
@@ -80,8 +84,6 @@ pub enum Refusal {
     NoProc(Errno),
     /// The hook wasn't prepared for it ([`Transaction::live`](crate::Transaction::live)).
     NotPrepared,
-    /// In T32, where instructions are of halfwords: the patch is no aligned word, and could be seen half written.
-    Unaligned,
     /// `/proc` numbers threads as another namespace does, so those that it shows can't be asked.
     OtherNamespace,
     /// No place could be had for the island whose address makes traps of the bytes at which a thread may still be.
@@ -95,7 +97,6 @@ impl core::fmt::Display for Refusal {
             Self::Kernel(errno) => write!(f, "the kernel refuses core synchronisation: {errno}"),
             Self::NoProc(errno) => write!(f, "/proc/self can't be opened: {errno}"),
             Self::NotPrepared => f.write_str("the hook was not prepared for it"),
-            Self::Unaligned => f.write_str("the patch is no aligned word"),
             Self::OtherNamespace => f.write_str("/proc is that of another namespace of processes"),
             Self::NoIsland => f.write_str("no place for its island is free"),
         }
@@ -142,6 +143,18 @@ impl PatchingRight {
     /// Every thread of the process sees all code that was written before, from its next instruction on.
     pub(crate) fn synchronise(&self) -> Result<(), Errno> {
         sys::sync_cores()
+    }
+}
+
+/// Sees to it that no core has decoded what was in memory before code was written there that any thread may come to.
+pub(crate) fn drop_old_code(stale: bool, live: bool) -> Result<(), Errno> {
+    if !stale {
+        return Ok(());
+    }
+    native::synchronise_this_core();
+    match sys::register_core_sync().and_then(|()| sys::sync_cores()) {
+        Err(errno) if live => Err(errno),
+        _ => Ok(()),
     }
 }
 

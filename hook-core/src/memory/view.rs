@@ -9,7 +9,7 @@ use core::ops::Range;
 use super::{exchange, trial};
 use crate::{
     native,
-    sys::{self, Errno, Fd, PAGE},
+    sys::{self, EFAULT, Errno, Fd, PAGE},
 };
 
 /// How bytes of live code were written.
@@ -87,7 +87,7 @@ impl MemoryView {
     ///
     /// # Safety
     /// The bytes at `address` are code that the caller may change, and whoever runs them meanwhile finds either the old
-    /// ones or the new ones, byte by byte. Nobody else changes code in their pages meanwhile.
+    /// ones or the new ones, unit by unit of [`native::STORE`]. Nobody else changes code in their pages meanwhile.
     pub(crate) unsafe fn write_running(&self, address: usize, bytes: &[u8]) -> Result<PatchWay, Errno> {
         let Ok(file) = &self.file else {
             // SAFETY: the caller's promise.
@@ -95,10 +95,8 @@ impl MemoryView {
             return Ok(PatchWay::Exchange);
         };
         // SAFETY: the caller's promise.
-        match unsafe { file.write_at(bytes, address) }? {
-            n if n == bytes.len() => Ok(PatchWay::ProcMem),
-            _ => Err(Errno(libc::EFAULT)),
-        }
+        unsafe { write_units::<{ native::STORE }>(file, address, bytes) }?;
+        Ok(PatchWay::ProcMem)
     }
 
     /// Writes code, and says how.
@@ -119,6 +117,31 @@ impl MemoryView {
         unsafe { write_by_protection(address, bytes) }?;
         Ok(PatchWay::Protect)
     }
+}
+
+/// Writes bytes by whole aligned units. What else is in the first and the last of them is written as it is.
+///
+/// # Safety
+/// As [`MemoryView::write_running`].
+unsafe fn write_units<const UNIT: usize>(file: &Fd, address: usize, bytes: &[u8]) -> Result<(), Errno> {
+    let whole = |done: usize, len: usize| if done == len { Ok(()) } else { Err(EFAULT) };
+    if UNIT == 1 {
+        // SAFETY: the caller's promise.
+        return whole(unsafe { file.write_at(bytes, address) }?, bytes.len());
+    }
+    let (start, end) = (address - address % UNIT, address + bytes.len());
+    for at in (start..end).step_by(UNIT) {
+        let mut unit = [0; UNIT];
+        whole(file.read_at(&mut unit, at)?, UNIT)?;
+        for (byte, place) in unit.iter_mut().zip(at..) {
+            if let Some(new) = place.checked_sub(address).and_then(|offset| bytes.get(offset)) {
+                *byte = *new;
+            }
+        }
+        // SAFETY: the caller's promise.
+        whole(unsafe { file.write_at(&unit, at) }?, UNIT)?;
+    }
+    Ok(())
 }
 
 /// # Safety
@@ -155,6 +178,8 @@ pub struct Bytes {
 
 impl Bytes {
     /// The most that is kept.
+    ///
+    /// cbindgen:ignore
     pub const MAX: usize = 24;
 
     /// The first bytes of a slice, at most [`Self::MAX`].
@@ -207,6 +232,26 @@ mod tests {
             assert!(view.differs(value.as_ptr() as usize, &[1, 2, 3, 4]).is_none());
             assert!(view.differs(value.as_ptr() as usize, &[1, 2, 3, 5]).is_some());
         }
+    }
+
+    #[test]
+    fn units_are_written_whole() {
+        let Ok(file) = MemoryView::open().file else { return };
+        #[repr(align(8))]
+        struct Aligned([u8; 16]);
+        for (from, len) in [(2, 4), (4, 4), (6, 2), (2, 2), (1, 9), (0, 16)] {
+            let memory = Aligned(core::array::from_fn(|i| i as u8));
+            let address = memory.0.as_ptr() as usize;
+            // SAFETY: bytes of this test's own.
+            unsafe { write_units::<4>(&file, address + from, &[0xff; 16][..len]) }.unwrap();
+            let mut found = [0; 16];
+            assert_eq!(file.read_at(&mut found, address), Ok(16));
+            let expected: [u8; 16] =
+                core::array::from_fn(|i| if (from..from + len).contains(&i) { 0xff } else { i as u8 });
+            assert_eq!(found, expected);
+        }
+        // SAFETY: nothing is mapped there.
+        assert_eq!(unsafe { write_units::<4>(&file, 0x12, &[1, 2]) }, Err(Errno(libc::EIO)));
     }
 
     #[test]

@@ -55,6 +55,16 @@ impl Module {
     /// `phdr` points to `count` program headers of an object that is loaded with this bias and stays loaded for as long
     /// as the value is used.
     pub unsafe fn from_program_headers(name: &[u8], bias: usize, phdr: *const (), count: usize) -> Self {
+        // SAFETY: the caller's promise.
+        let (module, dynamic) = unsafe { Self::by_headers(name, bias, phdr, count) };
+        module.with_dynamic(dynamic)
+    }
+
+    /// What the headers say by themselves, and where the dynamic section is.
+    ///
+    /// # Safety
+    /// `phdr` points to `count` program headers. What they say must be so before anything of the object is read.
+    unsafe fn by_headers(name: &[u8], bias: usize, phdr: *const (), count: usize) -> (Self, Option<usize>) {
         let mut segments = Vec::new();
         let mut dynamic = None;
         let mut eh_frame_hdr = None;
@@ -76,12 +86,15 @@ impl Module {
                 _ => {}
             }
         }
-        let mut module =
-            Self { name: Vec::from(name), bias, segments, dynamic: Dynamic::default(), eh_frame_hdr, notes };
-        if let Some(at) = dynamic {
-            module.dynamic = Dynamic::read(&module, at);
+        let name = Vec::from(name);
+        (Self { name, bias, segments, dynamic: Dynamic::default(), eh_frame_hdr, notes }, dynamic)
+    }
+
+    fn with_dynamic(mut self, at: Option<usize>) -> Self {
+        if let Some(at) = at {
+            self.dynamic = Dynamic::read(&self, at);
         }
-        module
+        self
     }
 
     /// Describes an object by the address of its ELF header, which lies in its first segment.
@@ -90,6 +103,16 @@ impl Module {
     /// At `header` one page is readable. If it holds an ELF header of this machine, it is that of an object that is
     /// loaded there and stays loaded for as long as the value is used.
     pub unsafe fn from_elf_header(name: &[u8], header: usize) -> Option<Self> {
+        // SAFETY: the caller's promise.
+        let (module, dynamic) = unsafe { Self::by_elf_header(name, header) }?;
+        Some(module.with_dynamic(dynamic))
+    }
+
+    /// As [`Self::by_headers`].
+    ///
+    /// # Safety
+    /// One page is readable there, and as for that.
+    unsafe fn by_elf_header(name: &[u8], header: usize) -> Option<(Self, Option<usize>)> {
         // SAFETY: one page is readable there.
         let ehdr = unsafe { (header as *const Ehdr).read_unaligned() };
         let table = ehdr.e_phoff..ehdr.e_phoff.checked_add(usize::from(ehdr.e_phnum) * size_of::<Phdr>())?;
@@ -107,8 +130,8 @@ impl Module {
             .map(|i| unsafe { phdr.add(i).read_unaligned() })
             .find(|p| p.p_type == elf::PT_LOAD && p.p_offset == 0)?;
         let bias = header.wrapping_sub(first.p_vaddr);
-        // SAFETY: the table is readable, and the object stays loaded (the caller's promise).
-        Some(unsafe { Self::from_program_headers(name, bias, phdr.cast(), usize::from(ehdr.e_phnum)) })
+        // SAFETY: the table is readable (checked above), and the rest is the caller's promise.
+        Some(unsafe { Self::by_headers(name, bias, phdr.cast(), usize::from(ehdr.e_phnum)) })
     }
 
     /// Describes the object whose code an address lies in, by the ELF header at the start of the file that is mapped
@@ -117,13 +140,15 @@ impl Module {
     /// # Safety
     /// If there is one, it stays loaded for as long as the value is used.
     pub(crate) unsafe fn around(maps: &Maps, address: usize) -> Option<Self> {
-        // A file that is mapped and not loaded may lack what its headers name.
+        // A file that is mapped and not loaded may lack what its headers name. Nothing of it is read before that is known.
         let is_there = |s: &Segment| !s.read || maps.readable(s.range.start, s.range.len()) == s.range.len();
         let headers = [maps.file_start(address), maps.file_start_below(address)].into_iter().flatten();
         let readable = headers.filter(|header| maps.readable(*header, crate::sys::PAGE) == crate::sys::PAGE);
         // SAFETY: a page is readable there; the rest is the caller's promise.
-        let mut modules = readable.filter_map(|header| unsafe { Self::from_elf_header(b"", header) });
-        modules.find(|module| module.holds_code(address) && module.segments.iter().all(is_there))
+        let mut modules = readable.filter_map(|header| unsafe { Self::by_elf_header(b"", header) });
+        let (module, dynamic) =
+            modules.find(|(module, _)| module.holds_code(address) && module.segments.iter().all(is_there))?;
+        Some(module.with_dynamic(dynamic))
     }
 
     /// The same with the path of the file that is mapped at this address of it for its name. The main program has none.
@@ -223,5 +248,37 @@ impl Module {
         // SAFETY: the bytes lie in a readable segment of an object that stays loaded (the constructors' promise), and
         // every bit pattern is a value of a `Plain` type.
         Some(unsafe { (at as *const T).read_unaligned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    /// Its headers name addresses at which there is nothing.
+    #[test]
+    #[cfg_attr(miri, ignore = "maps a file")]
+    fn a_file_that_is_mapped_as_it_is_is_no_object() {
+        let maps = Maps::read().unwrap();
+        let here = Module::by_elf_header as *const () as usize;
+        // SAFETY: this program stays.
+        let own = unsafe { Module::around(&maps, here) }.unwrap();
+        let code = own.segments.iter().find(|segment| segment.range.contains(&here)).unwrap();
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        // What follows, the dynamic section for one, isn't there.
+        let len = code.range.end - own.bias;
+        let rights = libc::PROT_READ | libc::PROT_EXEC;
+        // SAFETY: a new mapping.
+        let at =
+            unsafe { libc::mmap(core::ptr::null_mut(), len, rights, libc::MAP_PRIVATE, file.as_raw_fd(), 0) };
+        assert_ne!(at, libc::MAP_FAILED);
+        let maps = Maps::read().unwrap();
+        let address = at as usize + here - own.bias;
+        // SAFETY: the mapping stays.
+        assert!(unsafe { Module::around(&maps, address) }.is_none());
+        // SAFETY: the mapping from above.
+        assert_eq!(unsafe { libc::munmap(at, len) }, 0);
     }
 }

@@ -11,6 +11,7 @@
 //! | `entry.rs`, `returns.rs` | the routines that call listeners |
 //! | `seen.rs` | what unwinders and debuggers are told of stubs and relocated code |
 //! | `general.rs` | whether code leaves the vector registers alone, and what may use them all the same; on x86-64 only |
+//! | `inbound.rs` | branches from other functions into a patch; on x86-64 only |
 //! | `stub.rs` | the code that is written for each thing that is attached |
 //! | `kernel.rs` | system calls and their structures, where they are not the same everywhere; those of 64 bits are in `kernel64.rs` |
 
@@ -31,6 +32,8 @@ use aarch64 as isa;
 use arm as isa;
 #[cfg(target_arch = "x86_64")]
 use x86_64 as isa;
+
+use grapnel_relocator::CodeAddr;
 
 /// Where a link stub stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,6 +98,11 @@ pub(crate) struct Layout {
     pub(crate) flags: u32,
     /// Whether unwinders take such tables; else debuggers do alone.
     pub(crate) unwinders: bool,
+}
+
+/// Whether these bytes of code change for everybody at once when they are written.
+pub(crate) fn is_one_store(at: CodeAddr, len: usize) -> bool {
+    STORE > 1 && len == STORE && at.0.is_multiple_of(STORE as u64)
 }
 
 /// A routine whose code may be changed by one aligned store from the first of the given forms to the second, which answer

@@ -1,9 +1,14 @@
-//! Where nothing tells whether code leaves the vector registers alone, it counts as if it didn't: the instruction sets whose
-//! `general.rs` this is.
+//! What only x86-64 has files for, on the other instruction sets: nothing tells whether code leaves the vector registers
+//! alone, so it counts as if it didn't, and nothing looks for branches from other functions.
 
 use core::ops::Range;
 
-use crate::memory::pages::Pages;
+use grapnel_relocator::Culprit;
+
+use crate::{
+    memory::{maps::Maps, pages::Pages},
+    padding::Surroundings,
+};
 
 /// Whether nothing of the vector registers has to be saved for a function.
 pub(crate) fn leaves_vectors_alone(_: &Pages<'_>, _: usize, _: &Range<usize>) -> bool {
@@ -25,4 +30,10 @@ pub(crate) unsafe fn aside(
 ) -> usize {
     // SAFETY: the caller's promise.
     unsafe { function(a, b, c) }
+}
+
+/// A branch into a patch from another function: on AArch64 and in A32 a patch is one instruction, which is entered at its
+/// start or not at all. In T32 it is two at most, and nothing is looked for.
+pub(crate) fn branch_into(_: &Range<u64>, _: &Range<u64>, _: &Maps, _: &Surroundings<'_>) -> Option<Culprit> {
+    None
 }

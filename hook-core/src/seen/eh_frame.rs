@@ -7,7 +7,8 @@
 //! instruction ([`Layout::behind`]), which is right also where the instruction is the function's first.
 //!
 //! libgcc knows a frame by its callee's canonical frame address (CFA), and aborts if two with the one that handles the
-//! exception have the same. The CFA of these entries is therefore one byte above the function's stack pointer.
+//! exception have the same. For unwinders the CFA of these entries is therefore one byte above the function's stack pointer. For
+//! GDB it is that: a function's own CFA may be so at its first instruction, and who has a lower one is no caller.
 //!
 //! gimli can write such tables, but not without std.
 
@@ -23,17 +24,35 @@ const CFA_DEF_CFA: u8 = 0x0c;
 const CFA_DEF_CFA_OFFSET: u8 = 0x0e;
 const CFA_VAL_EXPRESSION: u8 = 0x16;
 const OP_ADDR: u8 = 0x03;
-const OP_LIT1: u8 = 0x31;
+const OP_LIT0: u8 = 0x30;
 const OP_MINUS: u8 = 0x1c;
 
+/// Who reads a section.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reader {
+    Debugger,
+    Unwinder,
+}
+
+impl Reader {
+    /// How far the CFA is above the function's stack pointer.
+    fn above(self) -> u8 {
+        match self {
+            Self::Debugger => 0,
+            Self::Unwinder => 1,
+        }
+    }
+}
+
 /// A section with an entry for each of the pieces, and the zero at its end.
-pub(crate) fn section(pieces: &[Piece], layout: Layout) -> Vec<u8> {
+pub(crate) fn section(pieces: &[Piece], layout: Layout, reader: Reader) -> Vec<u8> {
+    let above = reader.above();
     let mut out = Vec::new();
     entry(&mut out, |out| {
         // An identity of 0, version 1, addresses in full, the factors 1 and -1, and no augmentation but that.
         out.extend_from_slice(&[0, 0, 0, 0, 1, b'z', b'R', 0, 1, 0x7f, layout.return_address, 1, 0]);
-        out.extend_from_slice(&[CFA_DEF_CFA, layout.stack_pointer, 1]);
-        out.extend_from_slice(&[CFA_VAL_EXPRESSION, layout.stack_pointer, 2, OP_LIT1, OP_MINUS]);
+        out.extend_from_slice(&[CFA_DEF_CFA, layout.stack_pointer, above]);
+        out.extend_from_slice(&[CFA_VAL_EXPRESSION, layout.stack_pointer, 2, OP_LIT0 + above, OP_MINUS]);
     });
     for piece in pieces {
         let common = out.len() as u32 + 4;
@@ -42,7 +61,7 @@ pub(crate) fn section(pieces: &[Piece], layout: Layout) -> Vec<u8> {
             out.extend_from_slice(&piece.slot.at.to_le_bytes());
             out.extend_from_slice(&piece.slot.len.to_le_bytes());
             out.push(0);
-            rules(out, piece, layout);
+            rules(out, piece, layout, u32::from(above));
         });
     }
     out.extend_from_slice(&[0; 4]);
@@ -61,7 +80,7 @@ pub(crate) fn entries(section: &[u8]) -> impl Iterator<Item = usize> + '_ {
     .skip(1)
 }
 
-fn rules(out: &mut Vec<u8>, piece: &Piece, layout: Layout) {
+fn rules(out: &mut Vec<u8>, piece: &Piece, layout: Layout, above: u32) {
     let mut last = Stack::default();
     let mut at = 0;
     for frame in &piece.frames {
@@ -76,13 +95,13 @@ fn rules(out: &mut Vec<u8>, piece: &Piece, layout: Layout) {
         out.extend_from_slice(&address.to_le_bytes());
         if frame.stack.below != last.below {
             out.push(CFA_DEF_CFA_OFFSET);
-            uleb(out, frame.stack.below + 1);
+            uleb(out, frame.stack.below + above);
         }
         for (kept, was) in frame.stack.kept.into_iter().zip(last.kept).filter(|(kept, was)| kept != was) {
             match (kept, was) {
                 (Some((register, below)), _) => {
                     out.extend_from_slice(&[CFA_OFFSET_EXTENDED, register]);
-                    uleb(out, below + 1);
+                    uleb(out, below + above);
                 }
                 (None, Some((register, _))) => out.extend_from_slice(&[CFA_SAME_VALUE, register]),
                 (None, None) => {}

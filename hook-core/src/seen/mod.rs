@@ -43,6 +43,7 @@ mod unwinders;
 use alloc::{collections::BTreeSet, vec::Vec};
 
 pub(crate) use debugger::Descriptor;
+use eh_frame::Reader;
 use names::Names;
 use piece::Piece;
 use unwinders::Unwinder;
@@ -165,12 +166,13 @@ impl Notices {
         // From GCC 13 on, libgcc takes all between a section's first and last address for described by it.
         let gapless = |a: &Piece, b: &Piece| a.slot.at + a.slot.len == b.slot.at;
         for run in pieces.chunk_by(gapless) {
-            let section = eh_frame::section(run, native::LAYOUT);
+            let section = |reader| eh_frame::section(run, native::LAYOUT, reader);
             if self.audience.debuggers {
+                let section = section(Reader::Debugger);
                 let _ = debugger::register(image::of(run, &names, &section, native::LAYOUT).leak());
             }
             if let (true, Some(first)) = (self.audience.unwinders, run.first()) {
-                let section: &'static [u8] = section.leak();
+                let section: &'static [u8] = section(Reader::Unwinder).leak();
                 for unwinder in &self.unwinders {
                     unwinder.register(section, first.slot.at);
                 }

@@ -10,10 +10,10 @@ use grapnel_relocator::CodeAddr;
 
 use super::{Attachment, HookSet, bench::Bench, commit::PreparedBatch};
 use crate::{
-    Errno, Error, Listener, Liveness, Options, Probe,
+    Error, Listener, Liveness, Options, Probe,
     listen::{self, Link},
+    live,
     memory::view::MemoryView,
-    native, sys,
     transaction::Place,
 };
 
@@ -131,7 +131,9 @@ impl<'a> Batch<'a> {
                 Wish::Attach { target, place, options, what } => bench.put_in(target, place, options, what),
             })
             .collect();
-        if let Err(errno) = set.arena.seal(&view).and_then(|()| bring_up_to_date(set, live)) {
+        if let Err(errno) =
+            set.arena.seal(&view).and_then(|()| live::drop_old_code(set.arena.take_stale(), live))
+        {
             for wish in &mut done {
                 if let Ok((target, _)) = *wish {
                     *wish = Err(Error::NotSealed { target, errno });
@@ -153,17 +155,5 @@ impl<'a> Batch<'a> {
     pub unsafe fn commit(self, liveness: Liveness) -> Vec<Result<Attachment, Error>> {
         // SAFETY: the caller's promise.
         unsafe { self.prepare().commit(liveness) }
-    }
-}
-
-/// Sees to it that no core has decoded what was in memory before that has been given back and used again.
-fn bring_up_to_date(set: &mut HookSet, live: bool) -> Result<(), Errno> {
-    if !set.arena.take_stale() {
-        return Ok(());
-    }
-    native::synchronise_this_core();
-    match sys::register_core_sync().and_then(|()| sys::sync_cores()) {
-        Err(errno) if live => Err(errno),
-        _ => Ok(()),
     }
 }

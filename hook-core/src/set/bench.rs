@@ -32,7 +32,7 @@ use crate::{
 pub(super) struct Bench<'a> {
     set: &'a mut HookSet,
     view: Pages<'a>,
-    /// Read when the first new code is made.
+    /// Read when they are first needed: for a listener's code, or for new code.
     maps: OnceCell<Option<Maps>>,
     live: bool,
     /// Whether functions leave the vector registers alone.
@@ -125,7 +125,15 @@ impl<'a> Bench<'a> {
             Place::Inside(_) => StubKind::Inside,
         };
         let head = match self.set.sites.get(&target) {
-            Some(site) if site.is_patched() && site.kind == kind => return Ok(()),
+            Some(site) if site.is_patched() && site.kind == kind => {
+                // Somebody may have taken the patch out, or the code is gone and other code is in its place.
+                let Edit { at, new: expected, .. } = site.hook.start;
+                let found = self.view.bytes(at.0 as usize, expected.as_slice().len());
+                return match found == expected {
+                    true => Ok(()),
+                    false => Err(Error::ForeignPatch { site: at, expected, found }),
+                };
+            }
             Some(site) if site.is_patched() => return Err(Error::Taken { target, standing: target }),
             Some(site) => {
                 let same = self.view.holds(site.hook.start.at.0 as usize, site.window.as_slice());
@@ -140,7 +148,16 @@ impl<'a> Bench<'a> {
                 }
                 site.head
             }
-            None => self.jump_stub(kind, target)?,
+            None => {
+                // Before anything is mapped, which might lie where there was nothing.
+                let code = native::code_at(target).1;
+                let maps = self.maps.get_or_init(|| Maps::read().ok()).as_ref();
+                let is_code = |maps: &Maps| maps.find(code.0 as usize).is_some_and(|mapping| mapping.execute);
+                if !maps.is_none_or(is_code) {
+                    return Err(Error::NotExecutable { target: code });
+                }
+                self.jump_stub(kind, target)?
+            }
         };
         let request = Request { target, replacement: CodeAddr(head.code.at as u64), options, place };
         let maps = self.maps.get_or_init(|| Maps::read().ok()).as_ref();

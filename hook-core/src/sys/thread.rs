@@ -173,11 +173,11 @@ mod tests {
         assert!(thread.began + 100 * 3600 > ticks().unwrap(), "{thread:?}");
         assert!(!leaves_waiting(crate::sys::tid(), 64));
         assert_eq!(Thread::of(i32::MAX), None);
+        assert!(proc_has_our_numbers());
     }
 
     #[test]
     fn numbers_of_several_namespaces_are_seen() {
-        assert!(proc_has_our_numbers());
         assert!(has_one_number(b"Pid:\t7\nNSpid:\t7\nNSpgid:\t7\t1\n"));
         assert!(!has_one_number(b"Pid:\t7\nNSpid:\t7\t1\n"));
         assert!(has_one_number(b"Pid:\t7\n"));

@@ -37,14 +37,21 @@ pub(crate) struct Library {
 
 impl Library {
     pub(crate) fn load(set: &'static str) -> Self {
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/arm/functions.c");
-        let file = std::env::temp_dir().join(format!("grapnel-arm-{set}-{}.so", std::process::id()));
-        let status = cc::command()
-            .args(["-O2", "-shared", "-fPIC", &format!("-m{set}"), source, "-o"])
-            .arg(&file)
-            .status()
-            .expect("a C compiler for this machine");
-        assert!(status.success());
+        Self::load_from("functions.c", set)
+    }
+
+    /// A file of this folder, as a library in one of the instruction sets.
+    pub(crate) fn load_from(source: &str, set: &'static str) -> Self {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/arm/");
+        let file = format!("grapnel-arm-{source}-{set}-{}.so", std::process::id());
+        let file = std::env::temp_dir().join(file);
+        let mut compile = cc::command();
+        compile.args(["-O2", "-shared", "-fPIC", &format!("-m{set}"), &format!("{folder}{source}"), "-o"]);
+        compile.arg(&file);
+        if source.ends_with(".cc") {
+            compile.arg("-lstdc++");
+        }
+        assert!(compile.status().expect("a C compiler for this machine").success());
         let name = CString::new(file.to_str().unwrap()).unwrap();
         // SAFETY: the library has no constructors.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) };

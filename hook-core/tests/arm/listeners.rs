@@ -1,6 +1,7 @@
 //! Listeners and several hooks on one function, in both instruction sets.
 
 use std::{
+    arch::global_asm,
     ffi::c_void,
     sync::atomic::{AtomicUsize, Ordering::Relaxed},
 };
@@ -25,6 +26,7 @@ pub(crate) fn run() {
             seen_and_changed(&library, name);
         }
         floating(&library);
+        kept_by_callers(&library);
         orders(&library);
         nested(&library);
         println!("listeners: {set}");
@@ -157,6 +159,68 @@ fn floating(library: &Library) {
         assert_eq!(plain(1.5, 0.25, 2), 7.5);
         remove(&mut set, attached).unwrap();
         assert_eq!(plain(1.5, 0.25, 2), 1.25);
+    }
+}
+
+// arm_call_with_vectors(function, before, after): calls with values in those vector registers that a function needn't keep.
+// arm_clobber_vectors(): changes them.
+global_asm!(
+    ".pushsection .text.arm_vectors, \"ax\", %progbits",
+    ".arm",
+    ".fpu neon",
+    ".type arm_call_with_vectors, %function",
+    "arm_call_with_vectors:",
+    "push {{r4, lr}}",
+    "mov r4, r2",
+    "vldmia r1!, {{d0-d7}}",
+    "vldmia r1, {{d16-d31}}",
+    "blx r0",
+    "vstmia r4!, {{d0-d7}}",
+    "vstmia r4, {{d16-d31}}",
+    "pop {{r4, pc}}",
+    ".type arm_clobber_vectors, %function",
+    "arm_clobber_vectors:",
+    "vmov.i32 q0, #5",
+    "vmov.i32 q3, #5",
+    "vmov.i32 q8, #5",
+    "vmov.i32 q9, #5",
+    "vmov.i32 q12, #5",
+    "vmov.i32 q15, #5",
+    "bx lr",
+    ".popsection",
+);
+
+unsafe extern "C" {
+    fn arm_call_with_vectors(function: Function, before: &[u64; 24], after: &mut [u64; 24]);
+    fn arm_clobber_vectors();
+}
+
+/// A caller that knows the function may have values in registers that it needn't keep.
+fn kept_by_callers(library: &Library) {
+    const HWCAP_NEON: libc::c_ulong = 1 << 12;
+    unsafe extern "C" fn enter(_: &mut Entry, _: *mut c_void) {
+        // SAFETY: it changes what any function may change.
+        unsafe { arm_clobber_vectors() };
+    }
+    unsafe extern "C" fn leave(_: &mut Exit, _: *mut c_void) {
+        // SAFETY: as above.
+        unsafe { arm_clobber_vectors() };
+    }
+    // SAFETY: it has no preconditions.
+    if unsafe { libc::getauxval(libc::AT_HWCAP) } & HWCAP_NEON == 0 {
+        return;
+    }
+    let at = library.function("leaf");
+    let before = std::array::from_fn(|i| 0x0102_0304_0506_0708 * (i as u64 + 1));
+    let mut set = HookSet::new();
+    let listener = Listener::new(NOTHING).on_enter(enter);
+    for listener in [listener, listener.on_leave(leave), listener.on_leave(leave).with_vectors()] {
+        let attached = attach(&mut set, |batch| batch.listen(at, listener)).unwrap();
+        let mut after = [0; 24];
+        // SAFETY: the function looks at registers only.
+        unsafe { arm_call_with_vectors(function(at), &before, &mut after) };
+        assert_eq!(after, before);
+        remove(&mut set, attached).unwrap();
     }
 }
 

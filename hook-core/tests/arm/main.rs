@@ -12,6 +12,8 @@ mod listeners;
 #[cfg(target_arch = "arm")]
 mod probes;
 #[cfg(target_arch = "arm")]
+mod thrown;
+#[cfg(target_arch = "arm")]
 #[path = "../sets/unwinding.rs"]
 mod unwinding;
 
@@ -26,6 +28,7 @@ fn main() {
         listeners::run();
         probes::run();
         unwinding::run();
+        thrown::run();
     }
     println!("ok");
 }

@@ -42,6 +42,17 @@ fn of_x86_64(plain: Options) {
     assert_eq!(error.bytes().unwrap().as_slice(), [0xcc]);
     assert!(error.instruction().unwrap().contains("int3"));
     assert!(matches!(refusal("inbound", plain), Error::InboundBranch { .. }));
+    let error = refusal("entered_by_another", plain);
+    assert!(
+        matches!(error, Error::InboundBranch { .. }) && error.instruction().unwrap().contains("jmp"),
+        "{error}"
+    );
+    // What looks like padding is where another function begins.
+    let error = refusal("before_nops", plain);
+    assert!(
+        matches!(error, Error::Relocation { source: grapnel_relocator::Error::EndsEarly { .. }, .. }),
+        "{error}"
+    );
     // The unwind table may say more than the caller wants to believe.
     let error = refusal("just_ret", Options { use_padding: false, ..plain });
     assert!(matches!(error, Error::Relocation { source: grapnel_relocator::Error::EndsEarly { .. }, .. }));

@@ -31,6 +31,7 @@ pub(crate) fn run() {
     every_prologue();
     in_and_out_takes_no_memory();
     a_failed_removal_changes_nothing();
+    nothing_is_attached_where_the_patch_is_gone();
     what_can_not_be_attached();
     one_batch_for_all();
     written_and_then_protected();
@@ -151,16 +152,43 @@ fn a_failed_removal_changes_nothing() {
     assert_eq!(code::bytes(target, 32), before);
 }
 
+fn nothing_is_attached_where_the_patch_is_gone() {
+    let target = at("frame");
+    let original = code::bytes(target, 5);
+    let mut set = HookSet::new();
+    let attachment = put(&mut set, target, 1);
+    let patched = code::bytes(target, 5);
+    poke(target, &original);
+    let listener = Listener::new(5 as *mut c_void).on_leave(leave);
+    let error = attach(&mut set, |batch| batch.listen(target, listener)).unwrap_err();
+    assert!(matches!(error, Error::ForeignPatch { .. }), "{error}");
+    assert_eq!(function(target)(1), 2);
+    poke(target, &patched);
+    let other = attach(&mut set, |batch| batch.listen(target, listener)).unwrap();
+    assert_eq!(function(target)(1), 215);
+    for attachment in [attachment, other] {
+        remove(&mut set, attachment).unwrap();
+    }
+    assert_eq!(code::bytes(target, 5), original);
+}
+
 fn what_can_not_be_attached() {
     unsafe extern "C" fn enter(_: &mut Entry, _: *mut c_void) {}
     let mut set = HookSet::new();
     let listener = Listener::new(std::ptr::null_mut()).on_enter(enter);
     let there = |name: &&str| samples::all().iter().any(|sample| sample.name == *name);
-    for name in ["breakpoint", "undefined", "inbound"].into_iter().filter(there) {
+    for name in
+        ["breakpoint", "undefined", "inbound", "entered_by_another", "before_nops"].into_iter().filter(there)
+    {
         for _ in 0..3 {
             let error = attach(&mut set, |batch| batch.listen(at(name), listener)).unwrap_err();
             assert!(matches!(error, Error::Relocation { .. } | Error::InboundBranch { .. }), "{error}");
         }
+    }
+    // Where nothing is mapped nothing gets mapped, and so the answer stays the same.
+    for _ in 0..2 {
+        let error = attach(&mut set, |batch| batch.listen(0x12_3456 as *const (), listener)).unwrap_err();
+        assert!(matches!(error, Error::NotExecutable { .. }), "{error}");
     }
     // What was made for the first was there for the others.
     assert!(set.kept() < 64, "{}", set.kept());

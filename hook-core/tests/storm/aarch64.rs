@@ -29,11 +29,6 @@ pub(crate) fn len_if_followed(at: *const (), bytes: &[u8]) -> Option<usize> {
     (!inst.flow().is_exit()).then_some(INST_LEN)
 }
 
-/// Whether a place can be patched while threads run it.
-pub(crate) fn is_live(_: *const ()) -> bool {
-    true
-}
-
 /// Unwind tables have the ranges of functions.
 pub(crate) fn range_of(_: *const ()) -> Option<Range<u64>> {
     None

@@ -40,11 +40,6 @@ pub(crate) fn len_if_followed(at: *const (), bytes: &[u8]) -> Option<usize> {
     }
 }
 
-/// Whether a place can be patched while threads run it: a T32 patch that is no aligned word can't.
-pub(crate) fn is_live(at: *const ()) -> bool {
-    (code::start(at) as usize).is_multiple_of(4)
-}
-
 /// No unwind table has the ranges of functions, but this program's symbols have.
 pub(crate) fn range_of(at: *const ()) -> Option<Range<u64>> {
     let program = find::modules().into_iter().next()?;

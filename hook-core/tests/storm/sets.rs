@@ -75,7 +75,7 @@ fn place_for_probe(at: *const ()) -> Option<*const ()> {
         place = at.wrapping_byte_add(offset);
         let options = Options { require_proof: true, ..Options::default() };
         let plan = || HookPlan::probe(CodeAddr(place as u64), isa::range_of(at), options);
-        if offset >= isa::BEHIND_WINDOW && isa::is_live(place) && plan().is_ok() {
+        if offset >= isa::BEHIND_WINDOW && plan().is_ok() {
             return Some(place);
         }
     }

@@ -26,11 +26,6 @@ pub(crate) fn len_if_followed(at: *const (), bytes: &[u8]) -> Option<usize> {
     Some(inst.bytes().len())
 }
 
-/// Whether a place can be patched while threads run it.
-pub(crate) fn is_live(_: *const ()) -> bool {
-    true
-}
-
 /// Unwind tables have the ranges of functions.
 pub(crate) fn range_of(_: *const ()) -> Option<Range<u64>> {
     None

@@ -2,7 +2,7 @@
 //!
 //! The command has mapped the image and the session's header, and traces the thread, which shares the process's memory
 //! and nothing else: it has its own descriptors, all signals are blocked, and no libc knows of it. Here everything is
-//! prepared while the process runs on. Then the command stops all other threads, and the hooks go in. The thread ends;
+//! prepared while the process runs on. Then the command stops all other threads, and puts the hooks in. The thread ends;
 //! what goes on is what happens in the hooks.
 //!
 //! Nothing here follows the process into another program: after an exec, nothing of the agent is left.
@@ -10,7 +10,7 @@
 //! # Safety
 //! What the command passes is as it says. It undoes what stands in the [`ledger`] by itself, from outside.
 
-use crate::ledger::{self, LEDGER};
+use crate::ledger::LEDGER;
 use crate::tls::attached as threads;
 use crate::{heap, install, life, meter, modules, session, stack, sys};
 use core::ptr;
@@ -28,30 +28,19 @@ unsafe extern "C" {
     static STUBS_STOP: u8;
 }
 
-/// Attaches: `header` is the session's, `thread_at` where threads keep their ids behind the thread pointer, and the two
-/// ranges are this thread's stack and the agent's image.
+/// Attaches: `header` is the session's, `thread_at` where threads keep their ids behind the thread pointer. The command has
+/// noted what it mapped.
 #[unsafe(export_name = "grapnel_agent_attach")]
-extern "C" fn attach(
-    header: usize,
-    header_len: usize,
-    stack: usize,
-    stack_len: usize,
-    image_len: usize,
-    thread_at: u32,
-) -> ! {
+extern "C" fn attach(header: usize, thread_at: u32) -> ! {
     STARTER.store(sys::thread_id(), Ordering::Relaxed);
-    let image = LEDGER.image.load(Ordering::Relaxed) as usize;
     let stubs = [&raw const STUBS_START, &raw const STUBS_STOP];
     for (to, stub) in LEDGER.stubs.iter().zip(stubs) {
         to.store(stub.addr() as u64, Ordering::Relaxed);
     }
-    for (start, len) in [(image, image_len), (header, header_len), (stack, stack_len)] {
-        ledger::mapped(start, len);
-    }
     if !threads::prepare(thread_at) {
         give_up();
     }
-    // SAFETY: the thread pointer is that of the block which the command made for this thread; the ranges are as it says.
+    // SAFETY: the thread pointer is that of the block which the command made for this thread; the header is as it says.
     unsafe { begin(header) }
 }
 
@@ -70,23 +59,19 @@ unsafe fn begin(header: usize) -> ! {
         Ok(ready) => ready,
         Err(message) => fail(failure::HOOK, message.as_bytes()),
     };
-    if !ledger::has_room(ready.hooks()) {
-        fail(failure::HOOK, b"too many functions are to be hooked");
-    }
-    if !ready.is_kept() {
-        fail(failure::MEMORY, b"no room to note what is mapped");
+    if let Err(message) = ready.note() {
+        drop(ready);
+        fail(failure::HOOK, message.as_bytes());
     }
     segment.agent_bytes.store(heap::mapped(), Ordering::Relaxed);
     meter::prepare(&segment.meter);
     LEDGER.state.store(state::PREPARED, Ordering::Release);
     if !is_told_to_commit() {
+        // What its code was written through is mapped for as long as it is there, and noted nowhere.
+        drop(ready);
         give_up();
     }
-    // SAFETY: the command has stopped all other threads, none of which is in the middle of what changes; this one has all
-    // signals blocked.
-    if let Err(message) = unsafe { ready.commit() } {
-        fail(failure::HOOK, message.as_bytes());
-    }
+    ready.go_on();
     go_on(segment)
 }
 

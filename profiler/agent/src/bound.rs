@@ -13,7 +13,7 @@
 use crate::hooks::{self, ORIGINALS};
 use crate::install::bound::{Wanted, wanted};
 use crate::lock::Lock;
-use crate::{listing, modules, session};
+use crate::{life, listing, modules, session};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -48,7 +48,8 @@ const LOOKUP: usize = 3;
 
 /// One of these functions is about to be called.
 unsafe extern "C" fn loading(number: usize) {
-    if PENDING.load(Ordering::Relaxed) != 0 && is_at_rest() {
+    // In a child that isn't recorded, or not yet, a thread that is gone may hold any lock.
+    if life::current() != 0 && PENDING.load(Ordering::Relaxed) != 0 && is_at_rest() {
         let before = modules::version();
         modules::update(None);
         if modules::version() != before {
@@ -164,6 +165,8 @@ pub(crate) fn look(ring: &mut Producer<'static>) -> bool {
     if !ON.load(Ordering::Relaxed) {
         return false;
     }
+    // A call of the dynamic linker's saw what it loaded, and had no ring to say so.
+    modules::describe_all(life::current(), ring);
     let count = |left: u32| left.checked_sub(1);
     let Ok(left) = PENDING.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count) else { return false };
     if !is_at_rest() {

@@ -11,7 +11,7 @@
 use crate::meter::Meter;
 use crate::stack::on_own_stack;
 use crate::tls::{self, Tls};
-use crate::{heaps, life, modules, session, sys};
+use crate::{abandoned, heaps, life, modules, session, sys};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
@@ -61,9 +61,6 @@ struct Contexts(UnsafeCell<Vec<*mut Context>>);
 unsafe impl Sync for Contexts {}
 
 static CONTEXTS: Contexts = Contexts(UnsafeCell::new(Vec::new()));
-
-/// How many contexts a thread in need looks at for one whose owner is gone.
-const SEARCH: usize = 32;
 
 /// The context of the calling thread at its level, claimed on first use. `None`: nothing is recorded.
 #[cold]
@@ -123,37 +120,21 @@ pub(crate) fn leave(tls: &Tls) {
 fn find_abandoned(contexts: &mut [*mut Context], owner: u64) -> Option<*mut Context> {
     let process = sys::process_id();
     // SAFETY: contexts are never freed; owner is only written by a thread that owns or claims it.
-    let owner_of = |context: &*mut Context| unsafe { (*(*context)).owner };
+    let owner_of = |context: *mut Context| unsafe { (*context).owner };
     // A thread of our id that is not us is gone.
-    let found = contexts.iter().position(|context| owner_of(context) == owner).or_else(|| {
-        let searched = contexts.iter().take(SEARCH);
-        searched.into_iter().position(|context| {
-            let owner = owner_of(context);
-            owner != LEFT && !sys::thread_exists(process, (owner >> 8) as u32)
-        })
-    });
-    let len = contexts.len();
-    match found {
-        Some(found) => {
-            let context = contexts[found];
-            // The next search begins with others.
-            contexts[found..].rotate_left(1);
-            Some(context)
-        }
-        None => {
-            if len > SEARCH {
-                contexts.rotate_left(SEARCH);
-            }
-            None
-        }
-    }
+    let is_own = |context| owner_of(context) == owner;
+    let is_gone = |context| {
+        let owner = owner_of(context);
+        owner != LEFT && !sys::thread_exists(process, (owner >> 8) as u32)
+    };
+    abandoned::find(contexts, is_own, is_gone)
 }
 
-/// How much the walker of context `index` remembers: those of a process with many threads less, so that all together
-/// stay within some megabytes.
-fn memory_of(index: u32) -> Config {
+/// How much a walker remembers: one of the first threads as much as it can, the others of a process with many threads
+/// less, so that all together stay within some megabytes.
+pub(crate) fn memory_of(is_large: bool) -> Config {
     let most = Config::default();
-    if index < LARGE_RINGS as u32 {
+    if is_large {
         return most;
     }
     Config {
@@ -175,7 +156,7 @@ fn add(contexts: &mut Vec<*mut Context>) -> Option<*mut Context> {
     let drops = header.flags.load(Ordering::Relaxed) & session_flags::DROP != 0;
     let version = modules::version();
     // Two walks of a stack agree in its node only as long as the tree is not emptied in between.
-    let memory = memory_of(index);
+    let memory = memory_of(index < LARGE_RINGS as u32);
     let tree_bits = if check { 28 } else { memory.tree_bits };
     let context = Box::new(Context {
         ring: Producer::new(control, words),
@@ -240,9 +221,10 @@ fn revive_in_child() -> Option<()> {
     if torn {
         crate::heap::abandon();
         life::PROCESS.renew();
-        #[cfg(not(grapnel_attached))]
-        crate::bound::renew();
     }
+    // Held while tables are looked at, with none of the others.
+    #[cfg(not(grapnel_attached))]
+    crate::bound::renew();
     let segment = session::replace_segment(|parent, child| {
         child.arguments.store(parent.arguments.load(Ordering::Relaxed), Ordering::Relaxed);
         child.paused.store(parent.paused.load(Ordering::Relaxed), Ordering::Relaxed);

@@ -3,13 +3,13 @@
 //! An agent that was loaded at the start stays, and notes nothing.
 
 #[cfg(grapnel_attached)]
-pub(crate) use attached::{LEDGER, changed, has_room, keeps, mapped, unmapped, word};
+pub(crate) use attached::{LEDGER, change, changes, has_room, keeps, mapped, unmapped, word};
 #[cfg(not(grapnel_attached))]
-pub(crate) use preloaded::{changed, has_room, keeps, mapped, unmapped, word};
+pub(crate) use preloaded::{changes, has_room, keeps, mapped, unmapped, word};
 
 #[cfg(grapnel_attached)]
 mod attached {
-    use grapnel_hook::{Hook, Prepared};
+    use grapnel_hook::{Prepared, PreparedHook};
     use grapnel_trace::attached::Ledger;
 
     /// Read and written by the command, which finds it by its name.
@@ -36,14 +36,19 @@ mod attached {
         prepared.regions().all(|(region, _)| mapped(region.start, region.len()))
     }
 
-    /// A function was hooked.
-    pub(crate) fn changed(hook: &Hook) {
+    /// Functions are about to be hooked. False: that can't be noted, and they must not be.
+    pub(crate) fn changes(prepared: &Prepared<'_>) -> bool {
+        prepared.hooks().flatten().all(|hook| change(&hook))
+    }
+
+    /// The same for one of them.
+    pub(crate) fn change(hook: &PreparedHook<'_>) -> bool {
         let code = hook.displaced().0;
-        for (index, (at, old, new)) in hook.edits().rev().enumerate() {
+        hook.edits().rev().enumerate().all(|(index, (at, old, new))| {
             // Those of the patch itself; nobody runs the padding.
             let ways = hook.pc_map().iter().filter(|_| index == 0);
-            LEDGER.change(at.0, old.as_slice(), new.as_slice(), code, ways);
-        }
+            LEDGER.change(at.0, old.as_slice(), new.as_slice(), code, ways)
+        })
     }
 
     /// A word of the program's is about to get a value.
@@ -54,7 +59,7 @@ mod attached {
 
 #[cfg(not(grapnel_attached))]
 mod preloaded {
-    use grapnel_hook::{Hook, Prepared};
+    use grapnel_hook::Prepared;
 
     /// Noted for [`crate::debug`] alone.
     pub(crate) fn mapped(start: usize, len: usize) -> bool {
@@ -81,7 +86,9 @@ mod preloaded {
 
     /// Nothing is noted.
     #[inline(always)]
-    pub(crate) fn changed(_hook: &Hook) {}
+    pub(crate) fn changes(_prepared: &Prepared<'_>) -> bool {
+        true
+    }
 
     /// Nothing is noted.
     #[inline(always)]

@@ -24,7 +24,7 @@
 //! - `heaps`: heaps besides the program's own; `reported`: those that it reports itself
 //! - `mappings`: what the program maps by itself
 //! - `record`: the hot path: context, stack, sequence number, ring
-//! - `context`: what a thread owns while it records; claiming, reuse
+//! - `context`: what a thread owns while it records; claiming, reuse; `abandoned`: what threads leave behind
 //! - `meter`: what recording costs, measured on some calls
 //! - `life`: whether we record at all; fork
 //! - `modules`: which objects are loaded; rules for their code; `listing`: who says so
@@ -35,6 +35,7 @@
 
 extern crate alloc;
 
+mod abandoned;
 #[cfg(grapnel_attached)]
 mod attached;
 #[cfg(not(grapnel_attached))]

@@ -20,23 +20,30 @@ pub(crate) struct Guard<'a> {
     _quiet: Quiet,
 }
 
-/// Signals blocked, in this thread; within another, for nothing more than a count.
+/// Signals blocked, in this thread; within another, for nothing more than a count. It keeps the mask itself where the
+/// thread's block is that of others too.
 #[derive(Debug)]
-pub(crate) struct Quiet(());
+pub(crate) struct Quiet(Option<u64>);
 
 impl Quiet {
     pub(crate) fn new() -> Self {
         let tls = tls::get();
+        if tls::is_shared(tls) {
+            return Self(Some(sys::block_signals()));
+        }
         if tls.locks.get() == 0 {
             tls.mask.set(sys::block_signals());
         }
         tls.locks.set(tls.locks.get() + 1);
-        Self(())
+        Self(None)
     }
 }
 
 impl Drop for Quiet {
     fn drop(&mut self) {
+        if let Some(mask) = self.0 {
+            return sys::restore_signals(mask);
+        }
         let tls = tls::get();
         tls.locks.set(tls.locks.get() - 1);
         if tls.locks.get() == 0 {
@@ -65,6 +72,14 @@ impl Lock {
         Guard { lock: self, _quiet: quiet }
     }
 
+    /// For where the holder may wait for the caller.
+    #[cfg(not(grapnel_attached))]
+    pub(crate) fn try_lock(&self) -> Option<Guard<'_>> {
+        let quiet = Quiet::new();
+        let taken = self.0.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        taken.then(|| Guard { lock: self, _quiet: quiet })
+    }
+
     pub(crate) fn is_locked(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
@@ -75,8 +90,8 @@ impl Lock {
     }
 }
 
-/// After an escape from the middle of the agent: no lock is taken any more, signals are as they were.
-#[cfg(grapnel_cdylib)]
+/// Where the agent's own frames are left for good: no lock is taken any more, signals are as they were.
+#[cfg(any(grapnel_cdylib, not(grapnel_attached)))]
 pub(crate) fn let_signals_through() {
     let tls = tls::get();
     if tls.locks.replace(0) != 0 {

@@ -60,6 +60,8 @@ struct State {
     next_id: u32,
     /// The life whose trace was told of all of `loaded`.
     described: u64,
+    /// What that trace is to be told besides: changes that were seen by nobody who could.
+    untold: Vec<Vec<u64>>,
 }
 
 struct Shared(UnsafeCell<Option<State>>);
@@ -83,6 +85,7 @@ unsafe fn state<'a>(_held: &'a crate::lock::Guard<'_>) -> &'a mut State {
         scratch: None,
         next_id: 1,
         described: 0,
+        untold: Vec::new(),
     })
 }
 
@@ -208,28 +211,34 @@ pub(crate) fn update(mut ring: Option<&mut Producer<'static>>) {
             heaps.into_iter().for_each(|handle| heaps::describe(handle.into(), ring));
         }
     }
-    if let Some(ring) = ring.as_mut()
-        && state.described == life::current()
-    {
-        for record in &told {
-            let _ = crate::record::push(ring, record);
-        }
-    } else {
+    if state.described == 0 || state.described != life::current() {
         // Whoever records next describes them all.
         state.described = 0;
+        return;
+    }
+    state.untold.append(&mut told);
+    if let Some(ring) = ring.as_mut() {
+        state.tell(ring);
     }
 }
 
-/// Tells the trace of life `life` of all loaded objects, unless it knows them.
+impl State {
+    fn tell(&mut self, ring: &mut Producer<'static>) {
+        for record in self.untold.drain(..) {
+            let _ = crate::record::push(ring, &record);
+        }
+    }
+}
+
+/// Tells the trace of life `life` of all loaded objects that it doesn't know.
 pub(crate) fn describe_all(life: u64, ring: &mut Producer<'static>) {
     let guard = life::PROCESS.lock();
     // SAFETY: PROCESS is held by `guard`.
     let state = unsafe { state(&guard) };
     if core::mem::replace(&mut state.described, life) != life {
-        for loaded in &state.loaded {
-            let _ = crate::record::push(ring, &wire::module(&loaded.module));
-        }
+        state.untold = state.loaded.iter().map(|loaded| wire::module(&loaded.module)).collect();
     }
+    state.tell(ring);
 }
 
 /// In the child of a fork that left the state torn: begins anew, and leaves the old to its torn heap.
@@ -330,6 +339,11 @@ pub(crate) fn changed(saved: &SavedRegisters) {
     #[cfg(not(grapnel_attached))]
     if crate::debug::is_on() && session::header().is_none() {
         return update(None);
+    }
+    // Whoever takes the agent out puts back what was hooked until then.
+    #[cfg(grapnel_attached)]
+    if session::header().is_some_and(session::is_over) {
+        return;
     }
     if life::current() == 0 && session::header().is_none() {
         return;

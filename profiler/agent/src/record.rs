@@ -25,6 +25,8 @@ const STOP_WORDS: u64 = 2 + 1 + 1 + 2 + wire::HEAP_WORDS as u64;
 const BEFORE_WORDS: u64 = 8;
 /// So many words apart a clock is written, for the time of records that have none.
 const CLOCK_EVERY: u64 = 4096;
+/// When a ring has told so many nodes, they are numbered from 1 again: its reader keeps a number for each.
+const MOST_NODES: u32 = 1 << 20;
 
 /// Whether this process has, or had, more than one ring: then events are numbered.
 ///
@@ -235,6 +237,11 @@ impl Context {
         refreshed
     }
 
+    /// Whether nodes are to be numbered from 1 again. Not where each stack is walked twice, whose nodes are to be the same.
+    fn has_told_enough(&self) -> bool {
+        self.walker.tree().len() >= MOST_NODES && !self.check
+    }
+
     fn refresh_rules(&mut self) -> Result<(), NotWritten> {
         // Read first: a change in between is then seen again.
         let version = modules::version();
@@ -249,14 +256,14 @@ impl Context {
             }
             // Each walk is to come this way.
             self.modules_seen = !version;
-            if core::mem::replace(&mut self.modules_known, version) == version {
+            if core::mem::replace(&mut self.modules_known, version) == version && !self.has_told_enough() {
                 return Ok(());
             }
         } else {
             self.modules_seen = version;
         }
         let removals = modules::removals();
-        if self.removals_seen != removals {
+        if self.removals_seen != removals || self.has_told_enough() {
             self.removals_seen = removals;
             self.walker.reset();
             self.forget_nodes();
@@ -378,6 +385,10 @@ impl Context {
         }
         if self.ring.position() >= self.next_clock {
             self.next_clock = self.ring.position() + CLOCK_EVERY;
+            if self.has_told_enough() {
+                // Not before this event, whose node has its number.
+                self.look_at_each_walk();
+            }
             if self.ring.is_half_full() {
                 session::wake_drain(false);
             }

@@ -4,8 +4,8 @@
 //! lowers what is left of the thread's gap ([`crate::sampling`]); a block that is given back is looked up in a small
 //! table of counters. Only where these say so, the way through a stub and the record is taken.
 //!
-//! A recorded block is noted in the shadow ([`crate::shadow`]), which is exact, and counted in [`FILTER`] under a hash of
-//! its address. Both happen before the program is told the address, so whoever frees it finds it, in whatever thread.
+//! A recorded block is noted in the shadow ([`crate::shadow`]), which is exact, and counted in [`FILTER`] by where
+//! it lies. Both happen before the program is told the address, so whoever frees it finds it, in whatever thread.
 //!
 //! Operators of C++ aren't hooked then: what they call is what is recorded.
 //!
@@ -29,14 +29,16 @@ use grapnel_trace::{Alignment, Source};
 type Block = *mut c_void;
 type Saved<'a> = &'a SavedRegisters;
 
-/// How many recorded blocks have an address with this hash. A counter that is full stays so.
+/// How many recorded blocks lie in 256 bytes of the address space, or in others that share the counter. One that is full
+/// stays so.
+///
+/// Neighbours have neighbouring counters, not a hash's: what the program gives back lies close together for a while, and so
+/// do the few cache lines that are taken from it.
 static FILTER: [AtomicU8; 1 << 16] = [const { AtomicU8::new(0) }; 1 << 16];
 
 /// As the quick beginnings have it.
-const HASH: u32 = 0x9e37_79b1;
-
 fn counter(block: Block) -> &'static AtomicU8 {
-    &FILTER[((block.addr() >> 4) as u32).wrapping_mul(HASH) as usize >> 16]
+    &FILTER[usize::from((block.addr() >> 8) as u16)]
 }
 
 fn note(block: Block) {
@@ -150,9 +152,8 @@ quick!(
     grapnel_agent_sampled_free,
     Free,
     "mov r11, rdi",
-    "shr r11, 4",
-    "imul r11d, r11d, -1640531535",
-    "shr r11d, 16",
+    "shr r11, 8",
+    "movzx r11d, r11w",
     "lea rax, [rip + {filter}]",
     "cmp byte ptr [rax + r11], 0",
     "jne {stub}"
@@ -165,9 +166,8 @@ quick!(
     "test rdi, rdi",
     "jz 9f",
     "mov r11, rdi",
-    "shr r11, 4",
-    "imul r11d, r11d, -1640531535",
-    "shr r11d, 16",
+    "shr r11, 8",
+    "movzx r11d, r11w",
     "lea rax, [rip + {filter}]",
     "cmp byte ptr [rax + r11], 0",
     "jne {stub}",
@@ -200,9 +200,8 @@ quick!(
     "mov [rsp - 8], r11",
     "mov [rsp - 16], rax",
     "mov r11, rdi",
-    "shr r11, 4",
-    "imul r11d, r11d, -1640531535",
-    "shr r11d, 16",
+    "shr r11, 8",
+    "movzx r11d, r11w",
     "lea rax, [rip + {filter}]",
     "cmp byte ptr [rax + r11], 0",
     "mov rax, [rsp - 16]",
@@ -217,9 +216,8 @@ quick!(
     "jz {stub}",
     "mov [rsp - 8], r11",
     "mov r11, rdi",
-    "shr r11, 4",
-    "imul r11d, r11d, -1640531535",
-    "shr r11d, 16",
+    "shr r11, 8",
+    "movzx r11d, r11w",
     "lea rax, [rip + {filter}]",
     "cmp byte ptr [rax + r11], 0",
     "mov r11, [rsp - 8]",

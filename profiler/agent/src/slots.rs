@@ -391,6 +391,11 @@ pub(crate) fn prepare_all(
         taken.push((number, transaction.replace_sized(target, range.len(), thunk)));
     }
     let prepared = transaction.prepare();
+    // At once: what fails later leaves their memory mapped.
+    if !ledger::keeps(&prepared) {
+        give_back_all(&taken);
+        return Ok(None);
+    }
     for &(number, id) in &taken {
         match prepared.original(id) {
             Ok(original) => set_original(number, original),
@@ -399,10 +404,6 @@ pub(crate) fn prepare_all(
                 return Err(error);
             }
         }
-    }
-    if !ledger::keeps(&prepared) {
-        give_back_all(&taken);
-        return Ok(None);
     }
     Ok(Some(Ready {
         prepared,
@@ -425,22 +426,29 @@ impl Ready {
         self.hooks
     }
 
+    /// Notes what is to change, for whoever puts the hooks in from outside. There is room.
+    #[cfg(grapnel_attached)]
+    pub(crate) fn note(&self) {
+        ledger::changes(&self.prepared);
+    }
+
     /// Puts the hooks in.
     ///
     /// # Safety
     /// Nobody runs the functions' code meanwhile.
     pub(crate) unsafe fn commit(self) -> Result<(), grapnel_hook::Error> {
+        // There was room when they were prepared; without, they stay out.
+        if !ledger::changes(&self.prepared) {
+            return Ok(());
+        }
         let mut error = None;
         // SAFETY: the stub has the functions' ABI. When the object goes, its slots are given back. The rest is the caller's
         // promise.
         let hooks = unsafe { self.prepared.commit(Liveness::SingleThreaded) };
         for hook in hooks {
             match hook {
-                Ok(hook) => {
-                    ledger::changed(&hook);
-                    // For as long as the object is loaded.
-                    core::mem::forget(hook);
-                }
+                // For as long as the object is loaded.
+                Ok(hook) => core::mem::forget(hook),
                 Err(failed) => error = Some(failed),
             }
         }

@@ -33,7 +33,7 @@ unsafe extern "C" fn start(
 /// As a constructor is called.
 unsafe fn begin(count: c_int, arguments: *const *const c_char, environment: *mut *mut c_char) {
     // SAFETY: the caller's promise.
-    let Some(path) = (unsafe { session_path(environment) }) else {
+    let Some(path) = (unsafe { variable(environment, SESSION_VARIABLE.as_bytes()) }) else {
         // SAFETY: as above.
         if unsafe { debug::wanted(environment) } {
             debug::begin(install);
@@ -106,9 +106,11 @@ fn install() -> Result<(), String> {
     unsafe { ready.commit() }
 }
 
+/// The value of a variable.
+///
 /// # Safety
-/// `environment` is a null-terminated array of strings.
-unsafe fn session_path<'a>(environment: *mut *mut c_char) -> Option<&'a CStr> {
+/// `environment` is a null-terminated array of strings, which stay.
+pub(crate) unsafe fn variable<'a>(environment: *mut *mut c_char, name: &[u8]) -> Option<&'a CStr> {
     for index in 0.. {
         // SAFETY: the array ends with a null pointer, at which this loop ends.
         let entry = unsafe { *environment.add(index) };
@@ -117,9 +119,8 @@ unsafe fn session_path<'a>(environment: *mut *mut c_char) -> Option<&'a CStr> {
         }
         // SAFETY: an entry is a zero-terminated string.
         let text = unsafe { CStr::from_ptr(entry) };
-        let value = text.to_bytes_with_nul().strip_prefix(SESSION_VARIABLE.as_bytes());
-        if let Some([b'=', path @ ..]) = value {
-            return CStr::from_bytes_with_nul(path).ok();
+        if let Some([b'=', value @ ..]) = text.to_bytes_with_nul().strip_prefix(name) {
+            return CStr::from_bytes_with_nul(value).ok();
         }
     }
     None

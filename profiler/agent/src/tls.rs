@@ -13,9 +13,9 @@ pub(crate) mod attached;
 mod preloaded;
 
 #[cfg(grapnel_attached)]
-pub(crate) use attached::get;
+pub(crate) use attached::{get, is_shared};
 #[cfg(not(grapnel_attached))]
-pub(crate) use preloaded::get;
+pub(crate) use preloaded::{get, is_shared};
 
 use crate::context::Context;
 use crate::entry::SavedRegisters;

@@ -23,13 +23,13 @@ pub(crate) struct Edit {
 
 impl Edit {
     pub(crate) fn range(&self) -> Range<u64> {
-        self.at..self.at + self.old.len() as u64
+        self.at..self.at.saturating_add(self.old.len() as u64)
     }
 
     /// Where a thread goes on that stood before the instruction at `pc`, inside what was changed.
     pub(crate) fn way(&self, pc: u64) -> Option<u64> {
         let inside = pc > self.at && self.range().contains(&pc);
-        let way = self.ways.iter().find(|(from, _)| inside && self.at + from == pc);
+        let way = self.ways.iter().find(|(from, _)| inside && self.at.wrapping_add(*from) == pc);
         way.map(|(_, to)| self.code.wrapping_add(*to))
     }
 
@@ -53,8 +53,16 @@ impl Edit {
 #[derive(Debug)]
 pub(crate) struct Book {
     pub(crate) stubs: Range<u64>,
-    pub(crate) mappings: Vec<Range<u64>>,
+    pub(crate) mappings: Vec<Held>,
     pub(crate) edits: Vec<Edit>,
+}
+
+/// A mapping of the agent's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub(crate) range: Range<u64>,
+    /// The address of the word that says where it begins; 0 where none does.
+    pub(crate) entry: u64,
 }
 
 /// Words of 4 and 8 bytes of a structure that was read.
@@ -79,28 +87,61 @@ impl Book {
         let stubs = offset_of!(Ledger, stubs);
         let many = |offset: usize, size: usize, count: usize| {
             let mut bytes = vec![0; size * count];
-            memory.read(at + offset as u64, &mut bytes).map(|()| bytes)
+            memory.read(at.wrapping_add(offset as u64), &mut bytes).map(|()| bytes)
         };
         let count = (head.half(offset_of!(Ledger, mapping_count)) as usize).min(MAPPINGS);
         let mappings = many(offset_of!(Ledger, mappings), size_of::<Mapping>(), count)?;
         let count = (head.half(offset_of!(Ledger, change_count)) as usize).min(CHANGES);
         let changes = many(offset_of!(Ledger, changes), size_of::<Change>(), count)?;
+        let entry = |index: usize| {
+            let offset =
+                offset_of!(Ledger, mappings) + index * size_of::<Mapping>() + offset_of!(Mapping, start);
+            at.wrapping_add(offset as u64)
+        };
+        let held = |(index, bytes)| Some(Held { range: mapping(bytes)?, entry: entry(index) });
         Ok(Self {
             stubs: head.word(stubs)..head.word(stubs + 8),
-            mappings: mappings.chunks_exact(size_of::<Mapping>()).filter_map(mapping).collect(),
+            mappings: mappings.chunks_exact(size_of::<Mapping>()).enumerate().filter_map(held).collect(),
             edits: changes.chunks_exact(size_of::<Change>()).filter_map(edit).collect(),
         })
     }
 
+    /// That of an agent of which there is no more than mappings.
+    pub(crate) fn begun(mapped: &[(u64, u64)]) -> Self {
+        let held = |&(start, len): &(u64, u64)| Held { range: start..start.saturating_add(len), entry: 0 };
+        Self { stubs: 0..0, mappings: mapped.iter().map(held).collect(), edits: Vec::new() }
+    }
+
+    /// Makes all changes of code, or none if any of it isn't as it was. No thread runs meanwhile. Each is one write, which is
+    /// made or isn't; what others lead to comes before them.
+    pub(crate) fn make_edits(&self, memory: &Memory) -> io::Result<()> {
+        for edit in &self.edits {
+            let mut found = vec![0; edit.old.len()];
+            memory.read(edit.at, &mut found)?;
+            if found != edit.old {
+                let text = format!("code at {:#x} was changed by somebody else meanwhile", edit.at);
+                return Err(io::Error::other(text));
+            }
+        }
+        let (padding, others): (Vec<_>, Vec<_>) = self.edits.iter().partition(|edit| edit.is_padding());
+        padding.into_iter().chain(others).try_for_each(|edit| memory.write(edit.at, &edit.new))
+    }
+
     /// Whether an address is the agent's.
     pub(crate) fn holds(&self, address: u64) -> bool {
-        self.mappings.iter().any(|mapping| mapping.contains(&address))
+        self.mappings.iter().any(|mapping| mapping.range.contains(&address))
     }
 
     /// The edit whose bytes an address is one of.
     pub(crate) fn edit_at(&self, address: u64) -> Option<&Edit> {
         self.edits.iter().find(|edit| edit.range().contains(&address))
     }
+}
+
+/// What an agent whose ledger lies at `ledger` has mapped in a process; nothing if that can't be read.
+pub(crate) fn own_mappings(pid: u32, ledger: u64) -> Vec<Range<u64>> {
+    let book = Memory::open(pid).and_then(|memory| Book::read(&memory, ledger));
+    book.map(|book| book.mappings.into_iter().map(|held| held.range).collect()).unwrap_or_default()
 }
 
 fn mapping(bytes: &[u8]) -> Option<Range<u64>> {

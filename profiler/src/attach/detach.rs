@@ -1,7 +1,7 @@
 //! Taking the agent out of all processes that it is in, at the end of a recording or on request.
 
 use super::freeze::Freezer;
-use super::leave::{LeaveError, Left, leave};
+use super::leave::{Agent, LeaveError, Left, Place, leave};
 use super::memory::Memory;
 use super::target::{MapLine, SESSION_NAME, Target, TargetError, mappings};
 use super::{AttachError, system};
@@ -13,6 +13,7 @@ use grapnel_analysis::report::words::{counted, human_bytes};
 use grapnel_trace::shared::{MAGIC, SessionHeader};
 use std::mem::offset_of;
 use std::process::ExitCode;
+use std::sync::atomic::Ordering;
 
 /// How often children are looked for that were forked meanwhile.
 const ROUNDS: usize = 5;
@@ -30,15 +31,30 @@ pub(crate) fn detach(args: &DetachArgs) -> Result<ExitCode, AttachError> {
     let found = find(args.pid)?;
     let left = found.leave()?;
     report(args.pid, &left);
-    leave_others(found.inode, found.ledger, false);
+    leave_others(found.place, false);
     Ok(ExitCode::SUCCESS)
 }
 
-/// The same after grapnel was killed, for nobody to see.
-pub(super) fn clean_up(pid: u32) {
-    if let Ok(found) = find(pid) {
+/// The same after grapnel was killed, for nobody to see. `place`: where the agent is, if it had come in; otherwise `mapped`
+/// is all that there is of it. `memory`: that of the program as it was at the beginning.
+pub(super) fn clean_up(
+    pid: u32,
+    place: Option<Place>,
+    mapped: &[(u64, u64)],
+    memory: Option<&Memory>,
+    has_ended: bool,
+) {
+    let found = if has_ended { None } else { find(pid).ok() };
+    if let Some(found) = &found {
         let _ = found.leave();
-        leave_others(found.inode, found.ledger, true);
+    } else if let Some(memory) = memory.filter(|_| !has_ended) {
+        // The session's memory says nothing yet.
+        let agent = place.map_or(Agent::Begun(mapped), Agent::Whole);
+        let _ = leave(pid, &mut Freezer::new(pid), memory, agent);
+    }
+    // Children go on when their parent has ended.
+    if let Some(place) = place.or(found.map(|found| found.place)) {
+        leave_others(place, true);
     }
 }
 
@@ -46,9 +62,8 @@ pub(super) fn clean_up(pid: u32) {
 struct Found {
     pid: u32,
     memory: Memory,
-    ledger: u64,
-    /// Of the session's memory: its number, and where in the process the word is that ends the recording.
-    inode: u64,
+    place: Place,
+    /// Where in the process the word is that ends the recording.
     stopped: u64,
 }
 
@@ -63,7 +78,7 @@ fn find(pid: u32) -> Result<Found, AttachError> {
         (word(offset_of!(SessionHeader, magic))? == MAGIC).then_some((line.inode, ledger, stopped))
     });
     match sessions.next() {
-        Some((inode, ledger, stopped)) => Ok(Found { pid, memory, ledger, inode, stopped }),
+        Some((inode, ledger, stopped)) => Ok(Found { pid, memory, place: Place { ledger, inode }, stopped }),
         None if maps.iter().any(|line| is_session(&line)) => Err(TargetError::Started { pid }.into()),
         None => Err(TargetError::NotRecorded { pid }.into()),
     }
@@ -74,7 +89,7 @@ impl Found {
         // Whoever records it ends the recording.
         let told = self.memory.write(self.stopped, &1u32.to_ne_bytes());
         told.map_err(system("the recording can't be told"))?;
-        Ok(leave(self.pid, &mut Freezer::new(self.pid), &self.memory, self.ledger)?)
+        Ok(leave(self.pid, &mut Freezer::new(self.pid), &self.memory, Agent::Whole(self.place))?)
     }
 }
 
@@ -87,12 +102,15 @@ pub(super) fn end_of(
     memory: &Memory,
     quiet: bool,
 ) -> Result<(), LeaveError> {
-    let ledger = session.header().ledger.load(std::sync::atomic::Ordering::Relaxed);
+    let header = session.header();
+    let place = Place { ledger: header.ledger.load(Ordering::Relaxed), inode: session.inode() };
+    // From here on the agent puts no hooks in: not in what the program loads while it is taken out.
+    header.stopped.store(1, Ordering::Release);
     let left = match end {
-        End::Detached => leave(pid, freezer, memory, ledger),
+        End::Detached => leave(pid, freezer, memory, Agent::Whole(place)),
         _ => Err(LeaveError::Gone(pid)),
     };
-    leave_others(session.inode(), ledger, quiet);
+    leave_others(place, quiet);
     match left {
         Ok(left) => {
             if !quiet || left.inside != 0 || !left.changed.is_empty() {
@@ -107,14 +125,15 @@ pub(super) fn end_of(
 }
 
 /// Children, and children of children: whoever has the session's memory.
-fn leave_others(inode: u64, ledger: u64, quiet: bool) {
+pub(super) fn leave_others(place: Place, quiet: bool) {
     for _ in 0..ROUNDS {
-        let others = others(inode);
+        let others = others(place);
         if others.is_empty() {
             return;
         }
         for pid in others {
-            let left = Memory::open(pid).map(|memory| leave(pid, &mut Freezer::new(pid), &memory, ledger));
+            let agent = Agent::Whole(place);
+            let left = Memory::open(pid).map(|memory| leave(pid, &mut Freezer::new(pid), &memory, agent));
             match left {
                 Ok(Ok(left)) if !quiet => report(pid, &left),
                 Ok(Err(error)) if !matches!(error, LeaveError::Gone(_)) => say(&error.to_string()),
@@ -125,13 +144,10 @@ fn leave_others(inode: u64, ledger: u64, quiet: bool) {
 }
 
 /// Processes with this memory file mapped.
-fn others(inode: u64) -> Vec<u32> {
+fn others(place: Place) -> Vec<u32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let has_it = |&pid: &u32| {
-        let maps = mappings(pid).unwrap_or_default();
-        maps.iter().any(|line| line.inode == inode && line.name.starts_with(SESSION_NAME))
-    };
+    let has_it = |&pid: &u32| place.is_in(&mappings(pid).unwrap_or_default());
     numbers.filter(|&pid| pid != std::process::id()).filter(has_it).collect()
 }
 

@@ -1,33 +1,31 @@
 //! The way in.
 //!
 //! One thread of the program is stopped for one system call: it makes another thread, which shares the memory and nothing
-//! else, and goes on. That thread is made to map what the agent needs and to start it, while the program runs. Then all
-//! other threads are stopped, the hooks go in, and threads that stand inside what changed are moved.
+//! else, and goes on. That thread is made to map what the agent needs, while the program runs. What it does then is in
+//! `entered`.
 
-use super::book::Book;
-use super::freeze::{FreezeError, Freezer, has_ended, threads};
+use super::entered::Entered;
+use super::freeze::{Freezer, begin_call_anew, has_ended, pass_on, threads};
+use super::guard::Guard;
 use super::image::{Damaged, Image, PAGE};
+use super::leave::{Agent, Place, leave};
 use super::memory::Memory;
-use super::native::THREAD_IDS;
-use super::target::{MapLine, Target, mappings, why_denied};
+use super::native::{Registers, THREAD_IDS};
+use super::target::{MapLine, Target, inner_thread, mappings, why_denied};
 use super::tracee::{Stop, Tracee, WORKING};
-use super::working::{Borrowed, Worker, instruction};
-use super::{leave, stacks};
-use grapnel_trace::attached::{ENTRY_SYMBOL, LEDGER_SYMBOL, Ledger, order, state};
+use super::working::{Borrowed, CODE_BYTES, Instructions, Worker, is_on_own_stack};
+use grapnel_trace::attached::{ENTRY_SYMBOL, LEDGER_SYMBOL, Ledger, Mapping};
 use grapnel_trace::shared::HEADER_BYTES;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::mem::offset_of;
+use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 /// The longest that one thread may take to stop before another is asked.
 const STOP_PATIENCE: Duration = Duration::from_millis(100);
-/// The longest that the agent may take to prepare.
-const START_PATIENCE: Duration = Duration::from_secs(30);
-/// The longest that is waited for a moment at which all threads can be stopped.
-const FREEZE_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Why the agent did not come in. Nothing of it is left.
+/// Why the agent did not come in. What had come in was taken out, or [`super::leave`] has said why not.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum EnterError {
     #[error("process {pid} can't be traced: {why}")]
@@ -54,31 +52,9 @@ pub(crate) enum EnterError {
     Damaged(#[from] Damaged),
 }
 
-/// The agent in a process: mapped, and not yet at work.
-#[derive(Debug)]
-pub(crate) struct Entered {
-    pid: u32,
-    worker: Worker,
-    entry: u64,
-    stack: (u64, u64),
-    thread_at: u32,
-    header: u64,
-    image_len: u64,
-    /// Where the ledger lies.
-    pub(crate) ledger: u64,
-    pub(crate) memory: Memory,
-}
-
-/// What stopping all threads cost.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Stood {
-    pub(crate) threads: usize,
-    pub(crate) time: Duration,
-}
-
 const STACK_BYTES: u64 = 1 << 20;
 /// At the end of the stack: what the thread pointer points to.
-const BLOCK_BYTES: u64 = PAGE;
+pub(super) const BLOCK_BYTES: u64 = PAGE;
 
 const READ_WRITE: u64 = (libc::PROT_READ | libc::PROT_WRITE) as u64;
 const PRIVATE: u64 = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
@@ -86,52 +62,75 @@ const SHARED: u64 = (libc::MAP_SHARED | libc::MAP_NORESERVE) as u64;
 const NO_FILE: u64 = u64::MAX;
 
 /// Brings the agent into a process, and the session's memory, which is given back as a file.
-pub(crate) fn enter(target: &Target, freezer: &mut Freezer) -> Result<(Entered, File), EnterError> {
+pub(crate) fn enter(
+    target: &Target,
+    freezer: &mut Freezer,
+    guard: &mut Guard,
+) -> Result<(Entered, File), EnterError> {
     let pid = target.pid;
     let system = |what| move |error| EnterError::System { pid, what, error };
     let image = Image::new()?;
+    let entry = image.symbol(ENTRY_SYMBOL)?;
     let memory = Memory::open(pid).map_err(|_| EnterError::Denied { pid, why: why_denied(pid) })?;
-    let instruction =
-        instruction(&memory, &maps_of(pid)?, |_| true).map_err(|_| EnterError::NoInstruction(pid))?;
-    let mut borrowed = borrow(pid, instruction, freezer)?;
+    let maps = maps_of(pid)?;
+    let instructions =
+        Instructions::find(&memory, &maps, |_| true).map_err(|_| EnterError::NoInstruction(pid))?;
+    let mut borrowed = borrow(pid, instructions, &memory, &maps, freezer)?;
     let thread_at = thread_at(pid, &borrowed, &memory);
-    let made = thread_at.map(|_| borrowed.make_thread());
-    borrowed.give_back().map_err(system("a thread can't be given back"))?;
+    let made = thread_at.map(|_| make_thread(&mut borrowed, &memory, guard));
+    let given_back = borrowed.give_back(&memory);
     let (Some(thread_at), Some(made)) = (thread_at, made) else {
         return Err(EnterError::UnknownThreads(pid));
     };
-    let worker = made.map_err(system("a thread can't be made"))?;
-    let mut making = Making { pid, worker, memory, mapped: Vec::new() };
+    let (made, code) = made.map_err(system("memory can't be mapped"))?;
+    let mapped = vec![(code, CODE_BYTES)];
+    let mut worker = match made {
+        Ok(worker) => worker,
+        Err(error) => {
+            // If there is one after all, it is waited for.
+            let _ = leave(pid, freezer, &memory, Agent::Begun(&mapped));
+            return Err(system("a thread can't be made")(error));
+        }
+    };
+    pass_on(pid, &mut worker.tracee);
+    if let Err(error) = given_back {
+        undo(pid, freezer, &memory, worker, &mapped);
+        return Err(system("a thread can't be given back")(error));
+    }
+    let mut making = Making { pid, worker, memory, mapped, guard };
     let made = making.everything(target, &image, thread_at);
-    let Making { worker, memory, mapped, .. } = making;
+    let Making { mut worker, memory, mapped, .. } = making;
+    pass_on(pid, &mut worker.tracee);
     match made {
-        Ok(made) => {
-            let entered = Entered {
-                pid,
-                worker,
-                entry: made.image + image.symbol(ENTRY_SYMBOL)?,
-                stack: made.stack,
-                thread_at,
-                header: made.header,
-                image_len: image.len(),
-                ledger: made.ledger,
-                memory,
-            };
-            Ok((entered, made.session))
+        Ok(Made { stack, header, image, place, session }) => {
+            let entry = image + entry;
+            let entered =
+                Entered { pid, worker, entry, stack, thread_at, header, place, memory, mapped, runs: false };
+            Ok((entered, session))
         }
         Err(error) => {
-            undo(worker, &mapped);
+            undo(pid, freezer, &memory, worker, &mapped);
             Err(error)
         }
     }
 }
 
-/// Unmaps what was mapped, and ends the thread.
-fn undo(mut worker: Worker, mapped: &[(u64, u64)]) {
-    for &(start, len) in mapped {
-        let _ = worker.call(libc::SYS_munmap, [start, len, 0, 0, 0, 0]);
-    }
+/// Has a borrowed thread map the code that another runs, which is told to the guard, and make that.
+fn make_thread(
+    borrowed: &mut Borrowed,
+    memory: &Memory,
+    guard: &mut Guard,
+) -> io::Result<(io::Result<Worker>, u64)> {
+    let code = borrowed.map_code(memory)?;
+    guard.tell_mapped(code, CODE_BYTES);
+    Ok((borrowed.make_thread(code), code))
+}
+
+/// Ends the thread, which runs code of what it has mapped, and has one of the program's unmap that.
+pub(super) fn undo(pid: u32, freezer: &mut Freezer, memory: &Memory, worker: Worker, mapped: &[(u64, u64)]) {
     worker.end();
+    // What can't be unmapped stays; nobody uses it.
+    let _ = leave(pid, freezer, memory, Agent::Begun(mapped));
 }
 
 /// What the worker maps.
@@ -139,23 +138,25 @@ struct Made {
     stack: (u64, u64),
     header: u64,
     image: u64,
-    ledger: u64,
+    place: Place,
     session: File,
 }
 
-struct Making {
+struct Making<'g> {
     pid: u32,
     worker: Worker,
     memory: Memory,
     mapped: Vec<(u64, u64)>,
+    guard: &'g mut Guard,
 }
 
-impl Making {
+impl Making<'_> {
     fn map(&mut self, len: u64, protection: u64, flags: u64, file: u64) -> Result<u64, EnterError> {
         let (pid, what) = (self.pid, "memory can't be mapped");
         let start = self.worker.call(libc::SYS_mmap, [0, len, protection, flags, file, 0]);
         let start = start.map_err(|error| EnterError::System { pid, what, error })?;
         self.mapped.push((start, len));
+        self.guard.tell_mapped(start, len);
         Ok(start)
     }
 
@@ -196,11 +197,25 @@ impl Making {
         ] {
             self.write(ledger + offset as u64, &value.to_ne_bytes())?;
         }
+        self.note(ledger)?;
         // As the ABI and the agent want it: the pointer to itself, and the thread's id, which is nobody else's.
         let block = stack + STACK_BYTES - BLOCK_BYTES;
         self.write(block, &block.to_ne_bytes())?;
         self.write(block + u64::from(thread_at), &u32::MAX.to_ne_bytes())?;
-        Ok(Made { stack: (stack, STACK_BYTES), header, image: base, ledger, session: file })
+        let inode = file.metadata().map_err(system("memory to share can't be looked at"))?.ino();
+        let place = Place { ledger, inode };
+        Ok(Made { stack: (stack, STACK_BYTES), header, image: base, place, session: file })
+    }
+
+    /// Notes what was mapped, before the agent notes more: whoever undoes all needs nothing of what it does.
+    fn note(&self, ledger: u64) -> Result<(), EnterError> {
+        for (index, (start, len)) in self.mapped.iter().enumerate() {
+            let entry = ledger + (offset_of!(Ledger, mappings) + index * size_of::<Mapping>()) as u64;
+            self.write(entry + offset_of!(Mapping, start) as u64, &start.to_ne_bytes())?;
+            self.write(entry + offset_of!(Mapping, len) as u64, &len.to_ne_bytes())?;
+        }
+        let count = self.mapped.len() as u32;
+        self.write(ledger + offset_of!(Ledger, mapping_count) as u64, &count.to_ne_bytes())
     }
 
     fn write(&self, at: u64, bytes: &[u8]) -> Result<(), EnterError> {
@@ -209,15 +224,41 @@ impl Making {
     }
 }
 
-fn maps_of(pid: u32) -> Result<Vec<MapLine>, EnterError> {
+pub(super) fn maps_of(pid: u32) -> Result<Vec<MapLine>, EnterError> {
     mappings(pid).map_err(|_| EnterError::Gone(pid))
 }
 
-/// Stops one thread: the first that can be.
-fn borrow(pid: u32, instruction: u64, freezer: &mut Freezer) -> Result<Borrowed, EnterError> {
+/// Stops one thread: the first that can be, and if there is one, on a stack that is surely its own.
+fn borrow(
+    pid: u32,
+    instructions: Instructions,
+    memory: &Memory,
+    maps: &[MapLine],
+    freezer: &mut Freezer,
+) -> Result<Borrowed, EnterError> {
+    let wanted = |registers: &Registers| is_on_own_stack(registers, maps) && !registers.is_resumed();
+    match borrow_one(pid, instructions, memory, maps, freezer, &wanted) {
+        Err(EnterError::NoStop(_)) => borrow_one(pid, instructions, memory, maps, freezer, &|_| true),
+        found => found,
+    }
+}
+
+/// Stops the first thread that suits.
+fn borrow_one(
+    pid: u32,
+    instructions: Instructions,
+    memory: &Memory,
+    maps: &[MapLine],
+    freezer: &mut Freezer,
+    suits: &dyn Fn(&Registers) -> bool,
+) -> Result<Borrowed, EnterError> {
     let all = threads(pid).map_err(|_| EnterError::Gone(pid))?;
     let mut ended = true;
     for tid in all {
+        if freezer.expects(tid) {
+            ended = false;
+            continue;
+        }
         let mut tracee = match Tracee::seize(tid, WORKING) {
             Ok(tracee) => tracee,
             Err(_) if has_ended(pid, tid) => continue,
@@ -230,9 +271,14 @@ fn borrow(pid: u32, instruction: u64, freezer: &mut Freezer) -> Result<Borrowed,
             Some(Stop::Ended) => {}
             // A signal is about to be delivered: that goes first.
             Some(Stop::Signal(_)) => tracee.let_go(),
+            Some(_) if !tracee.registers().is_ok_and(|registers| suits(&registers)) => {
+                begin_call_anew(tracee.tid.cast_unsigned());
+                tracee.let_go();
+            }
             Some(_) => {
                 let system = |error| EnterError::System { pid, what: "a thread can't be borrowed", error };
-                return Borrowed::new(tracee, instruction).map_err(system);
+                let room = tracee.registers().is_ok_and(|registers| is_on_own_stack(&registers, maps));
+                return Borrowed::new(tracee, instructions, memory, room).map_err(system);
             }
         }
     }
@@ -241,9 +287,7 @@ fn borrow(pid: u32, instruction: u64, freezer: &mut Freezer) -> Result<Borrowed,
 
 /// Where threads keep their ids, from the thread pointer, as this one shows.
 fn thread_at(pid: u32, borrowed: &Borrowed, memory: &Memory) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{pid}/task/{}/status", borrowed.tid())).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
-    let id: u32 = line?.split_whitespace().last()?.parse().ok()?;
+    let id = inner_thread(pid, borrowed.tid())?;
     let pointer = borrowed.registers().thread_pointer();
     let holds = |at: &u32| {
         let mut bytes = [0; 4];
@@ -251,121 +295,4 @@ fn thread_at(pid: u32, borrowed: &Borrowed, memory: &Memory) -> Option<u32> {
             && u32::from_ne_bytes(bytes) == id
     };
     (pointer != 0 && memory.word(pointer).ok()? == pointer).then(|| THREAD_IDS.into_iter().find(holds))?
-}
-
-impl Entered {
-    /// Has the agent prepare everything, while the program runs.
-    pub(crate) fn prepare(&mut self, message: impl Fn() -> Option<String>) -> Result<(), EnterError> {
-        let (pid, (stack, stack_len)) = (self.pid, self.stack);
-        let block = stack + stack_len - BLOCK_BYTES;
-        let arguments =
-            [self.header, HEADER_BYTES, stack, stack_len, self.image_len, u64::from(self.thread_at)];
-        let run = self.worker.run(self.entry, block, block, arguments);
-        run.map_err(|error| EnterError::System { pid, what: "the agent can't be started", error })?;
-        let reached = self.wait_for(state::PREPARED, START_PATIENCE, Duration::from_micros(200));
-        reached.map_err(|why| EnterError::Agent { pid, why: message().unwrap_or(why) })
-    }
-
-    /// Waits until the agent's start has come to `wanted`.
-    fn wait_for(&mut self, wanted: u32, patience: Duration, nap: Duration) -> Result<(), String> {
-        let deadline = Instant::now() + patience;
-        loop {
-            let ended = match self.worker.tracee.stopped() {
-                Some(Stop::Ended) => true,
-                Some(Stop::Signal(signal)) => {
-                    return Err(format!("a fault in the agent itself (signal {signal})"));
-                }
-                Some(_) => {
-                    let _ = self.worker.tracee.go_on();
-                    false
-                }
-                None => false,
-            };
-            match self.state() {
-                Some(found) if found == wanted => return Ok(()),
-                Some(state::NONE | state::PREPARED) if !ended && Instant::now() < deadline => {}
-                Some(state::NONE | state::PREPARED) if !ended => return Err("it took too long".into()),
-                Some(state::FAILED) => return Err("it gave up".into()),
-                _ => return Err("its thread ended".into()),
-            }
-            if nap.is_zero() {
-                std::thread::yield_now();
-            } else {
-                std::thread::sleep(nap);
-            }
-        }
-    }
-
-    fn state(&self) -> Option<u32> {
-        let mut bytes = [0; 4];
-        self.memory.read(self.ledger + offset_of!(Ledger, state) as u64, &mut bytes).ok()?;
-        Some(u32::from_ne_bytes(bytes))
-    }
-
-    fn order(&self, order: u32) -> io::Result<()> {
-        self.memory.write(self.ledger + offset_of!(Ledger, order) as u64, &order.to_ne_bytes())
-    }
-
-    /// Stops all threads, has the hooks go in, and lets all go on.
-    pub(crate) fn commit(
-        &mut self,
-        freezer: &mut Freezer,
-        message: impl Fn() -> Option<String>,
-    ) -> Result<Stood, EnterError> {
-        let pid = self.pid;
-        let agent = |why| EnterError::Agent { pid, why: message().unwrap_or(why) };
-        let deadline = Instant::now() + FREEZE_PATIENCE;
-        let (mut frozen, since) = loop {
-            let since = Instant::now();
-            match freezer.freeze(Some(self.worker.tracee.tid)) {
-                Ok(frozen) => break (frozen, since),
-                Err(FreezeError::Gone) => return Err(EnterError::Gone(pid)),
-                Err(FreezeError::Refused(_)) => {
-                    return Err(EnterError::Denied { pid, why: why_denied(pid) });
-                }
-                Err(FreezeError::Busy(tid)) if Instant::now() > deadline => {
-                    return Err(EnterError::Busy { pid, tid });
-                }
-                Err(FreezeError::Busy(_)) => std::thread::sleep(Duration::from_millis(20)),
-            }
-        };
-        let maps = maps_of(pid);
-        let committed = maps.and_then(|maps| {
-            self.order(order::COMMIT).map_err(|error| agent(error.to_string()))?;
-            let reached = self.wait_for(state::COMMITTED, Duration::from_secs(2), Duration::ZERO);
-            // Whatever was changed, threads must not stand inside of it.
-            let moved = Book::read(&self.memory, self.ledger)
-                .and_then(|book| stacks::move_out_of_edits(&mut frozen, &self.memory, &maps, &book));
-            reached.map_err(agent)?;
-            moved.map_err(|error| agent(error.to_string()))
-        });
-        let threads = frozen.len();
-        frozen.let_go();
-        committed.map(|()| Stood { threads, time: since.elapsed() })
-    }
-
-    /// After all went well: the agent's thread has ended, or is about to.
-    pub(crate) fn finish(mut self) -> Memory {
-        let deadline = Instant::now() + START_PATIENCE;
-        while !matches!(self.worker.tracee.wait_until(deadline), None | Some(Stop::Ended)) {
-            let _ = self.worker.tracee.go_on();
-        }
-        self.memory
-    }
-
-    /// After something went wrong: takes all of it out again.
-    pub(crate) fn give_up(self, freezer: &mut Freezer) {
-        let Self { pid, mut worker, ledger, memory, .. } = self;
-        let _ = memory.write(ledger + offset_of!(Ledger, order) as u64, &order::LEAVE.to_ne_bytes());
-        // It sees the order within a moment, or stands where a fault stopped it.
-        if !matches!(worker.tracee.wait_until(Instant::now() + Duration::from_millis(200)), Some(Stop::Ended))
-        {
-            let _ = worker.tracee.interrupt();
-            let stop = worker.tracee.wait_until(Instant::now() + STOP_PATIENCE);
-            if stop.is_some_and(|stop| stop != Stop::Ended) || worker.tracee.gets_signal() {
-                worker.end();
-            }
-        }
-        let _ = leave::leave(pid, freezer, &memory, ledger);
-    }
 }

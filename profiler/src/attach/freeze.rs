@@ -4,7 +4,7 @@
 //! as the others may be held. They stay marked, and are let go when they stop after all.
 
 use super::native::Registers;
-use super::tracee::{Stop, Tracee};
+use super::tracee::{Stop, Tracee, send};
 use std::collections::HashSet;
 use std::fs;
 use std::io;
@@ -63,6 +63,11 @@ impl Freezer {
     /// Takes over a thread that was told to stop and has not.
     pub(crate) fn expect(&mut self, tracee: Tracee) {
         self.late.push(tracee);
+    }
+
+    /// Whether a thread was told to stop and has not.
+    pub(crate) fn expects(&self, tid: i32) -> bool {
+        self.late.iter().any(|late| late.tid == tid)
     }
 
     /// Stops all threads but `except`.
@@ -167,9 +172,12 @@ impl Frozen {
         self.threads.into_iter().for_each(|(tracee, registers)| let_go(tracee, registers));
     }
 
-    /// Lets all threads go on but one, which is still to work.
-    pub(crate) fn let_others_go(mut self) -> Option<Tracee> {
-        let (last, mut registers) = self.threads.pop()?;
+    /// Lets all threads go on but one, which is still to work: one that `suits`, if there is any.
+    pub(crate) fn let_others_go(mut self, suits: impl Fn(&Registers) -> bool) -> Option<Tracee> {
+        // One that is about to get a signal would get it late.
+        let worth = |(tracee, registers): &(Tracee, Registers)| (suits(registers), !tracee.gets_signal());
+        let best = (0..self.threads.len()).max_by_key(|&at| worth(&self.threads[at]))?;
+        let (last, mut registers) = self.threads.swap_remove(best);
         self.let_go();
         if begin_anew(&last, &mut registers) {
             let _ = last.set_registers(&registers);
@@ -188,7 +196,7 @@ fn let_go(tracee: Tracee, mut registers: Registers) {
 /// Has a system call that our stop has cut short begin anew, unless a signal waits whose handler will run: then it was cut
 /// short by right.
 pub(crate) fn begin_anew(tracee: &Tracee, registers: &mut Registers) -> bool {
-    let cut_short = registers.is_cut_short() && !tracee.gets_signal() && !has_signal(tracee.tid);
+    let cut_short = registers.is_cut_short() && !is_handled(tracee);
     if cut_short {
         registers.begin_anew();
     }
@@ -204,12 +212,47 @@ pub(crate) fn begin_call_anew(thread: u32) {
     }
 }
 
-/// Whether a signal waits that the thread has a handler for and doesn't block.
-fn has_signal(tid: i32) -> bool {
-    let status = fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
+/// Whether a signal waits, or is about to come, that the thread has a handler for and doesn't block.
+fn is_handled(tracee: &Tracee) -> bool {
+    let status = fs::read_to_string(format!("/proc/{}/status", tracee.tid)).unwrap_or_default();
+    is_handled_in(&status, tracee.next_signal())
+}
+
+/// `next`: the signal that is about to come, or 0.
+fn is_handled_in(status: &str, next: i32) -> bool {
     let set = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(":"));
         line.and_then(|text| u64::from_str_radix(text.trim(), 16).ok()).unwrap_or(0)
     };
-    (set("SigPnd") | set("ShdPnd")) & !set("SigBlk") & set("SigCgt") != 0
+    let next = u32::try_from(next - 1).ok().and_then(|bit| 1u64.checked_shl(bit)).unwrap_or(0);
+    ((set("SigPnd") | set("ShdPnd")) & !set("SigBlk") | next) & set("SigCgt") != 0
+}
+
+/// Has SIGSTOP, if it came to a thread of our making, come to one of the program's. Nothing else that such a thread gets is
+/// for the program: it blocks all that can be blocked.
+pub(crate) fn pass_on(pid: u32, tracee: &mut Tracee) {
+    if tracee.take_signal() == libc::SIGSTOP {
+        let mut others = threads(pid).unwrap_or_default().into_iter();
+        if let Some(tid) = others.find(|&tid| tid != tracee.tid && !has_ended(pid, tid)) {
+            send(pid, tid, libc::SIGSTOP);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_signal_with_a_handler_cuts_a_call_short() {
+        let status = "SigPnd:\t0000000000000000\nShdPnd:\t0000000000000400\nSigBlk:\t0000000000000000\n\
+                      SigCgt:\t0000000000000200\n";
+        assert!(!is_handled_in(status, 0));
+        assert!(!is_handled_in(status, libc::SIGCHLD));
+        assert!(is_handled_in(status, libc::SIGUSR1));
+        let blocked = status.replace("SigCgt:\t0000000000000200", "SigCgt:\t0000000000000600");
+        assert!(is_handled_in(&blocked, 0));
+        let blocked = blocked.replace("SigBlk:\t0000000000000000", "SigBlk:\t0000000000000400");
+        assert!(!is_handled_in(&blocked, 0));
+    }
 }

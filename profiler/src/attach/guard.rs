@@ -1,18 +1,57 @@
 //! Who takes the agent out when grapnel is killed: a process of its own that waits for nothing else.
 //!
 //! It is made before grapnel opens the trace or starts a thread, has a session of its own, so that neither a terminal's
-//! signals nor those to grapnel's group reach it, and reads from a pipe. A byte says that all is done; the pipe's end says
-//! that grapnel is gone.
+//! signals nor those to grapnel's group reach it, and reads from a pipe: what was mapped in the process, where the agent is, and
+//! that all is done. The pipe's end says that grapnel is gone.
 //!
 //! # Safety
 //! System calls on descriptors and structures of our own. The child of the fork is a copy of a process with one thread, and
 //! may do all that this may.
 
 use super::detach::clean_up;
+use super::leave::Place;
+use super::memory::Memory;
 use crate::run::process::Process;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::FromRawFd;
+
+/// What is said in the pipe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Word {
+    Done,
+    /// Memory was mapped: its address and length.
+    Mapped(u64, u64),
+    /// The ledger's address, and the number of the session's memory.
+    At(u64, u64),
+}
+
+/// In one write.
+type Bytes = [u8; 24];
+
+impl Word {
+    fn to_bytes(self) -> Bytes {
+        let words = match self {
+            Self::Done => [0, 0, 0],
+            Self::Mapped(start, len) => [1, start, len],
+            Self::At(ledger, inode) => [2, ledger, inode],
+        };
+        let mut bytes = Bytes::default();
+        for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
+            to.copy_from_slice(&word.to_ne_bytes());
+        }
+        bytes
+    }
+
+    fn of_bytes(bytes: &Bytes) -> Self {
+        let word = |at: usize| bytes[at..].first_chunk().map_or(0, |word| u64::from_ne_bytes(*word));
+        match word(0) {
+            1 => Self::Mapped(word(8), word(16)),
+            2 => Self::At(word(8), word(16)),
+            _ => Self::Done,
+        }
+    }
+}
 
 /// The guard, while grapnel lives.
 #[derive(Debug)]
@@ -45,19 +84,48 @@ impl Guard {
                         libc::signal(signal, libc::SIG_IGN);
                     }
                 }
-                if !matches!(read.read(&mut [0]), Ok(1)) && !process.has_ended() {
-                    clean_up(pid);
+                let memory = Memory::open(pid).ok();
+                let (mut place, mut mapped) = (None, Vec::new());
+                loop {
+                    let mut bytes = Bytes::default();
+                    if read.read_exact(&mut bytes).is_err() {
+                        break clean_up(pid, place, &mapped, memory.as_ref(), process.has_ended());
+                    }
+                    match Word::of_bytes(&bytes) {
+                        Word::Done => break,
+                        Word::Mapped(start, len) => mapped.push((start, len)),
+                        Word::At(ledger, inode) => place = Some(Place { ledger, inode }),
+                    }
                 }
                 std::process::exit(0)
             }
             child => Ok(Self { pipe: write, child }),
         }
     }
+
+    /// Tells it where the agent is: in the process, and in children that are there when it has ended.
+    pub(crate) fn tell(&mut self, place: Place) {
+        self.say(Word::At(place.ledger, place.inode));
+    }
+
+    /// Tells it what was mapped before there is a ledger that says so.
+    pub(crate) fn tell_mapped(&mut self, start: u64, len: u64) {
+        self.say(Word::Mapped(start, len));
+    }
+
+    fn say(&mut self, word: Word) {
+        // One that is gone can't be told.
+        let _ = self.pipe.write_all(&word.to_bytes());
+    }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        let _ = self.pipe.write_all(&[1]);
+        // After a fault of our own nothing is done: the pipe's end is for that.
+        if std::thread::panicking() {
+            return;
+        }
+        self.say(Word::Done);
         // SAFETY: waits for our own child, which ends at that byte.
         unsafe { libc::waitpid(self.child, std::ptr::null_mut(), 0) };
     }

@@ -2,7 +2,7 @@
 //!
 //! - `target`: what a process is, and why it can't be attached to
 //! - `tracee`: a thread that is traced; `freeze`: all of them; `working`: threads that make system calls for us
-//! - `image`: the agent, for an address; `enter`: the way in
+//! - `image`: the agent, for an address; `enter`: the way in; `entered`: until it is at work
 //! - `book`: what the agent has done; `stacks`: where threads are; `leave`: the way out; `detach`: out of all processes
 //! - `waiting`: for a reason to end; `guard`: who sees to it that there is one when grapnel is killed
 //! - `x86_64`: what depends on the instruction set
@@ -12,6 +12,7 @@
 mod book;
 mod detach;
 mod enter;
+mod entered;
 mod freeze;
 mod guard;
 mod image;
@@ -26,6 +27,7 @@ mod x86_64;
 
 use x86_64 as native;
 
+pub(crate) use book::own_mappings;
 pub(crate) use detach::{DetachArgs, detach};
 pub(crate) use freeze::begin_call_anew;
 
@@ -41,7 +43,8 @@ use crate::run::summary::{self, End};
 use crate::run::{progress, spawn, trace_file};
 use crate::serve::{Listening, ServeArgs, ServeError};
 use clap::Args;
-use enter::{EnterError, Entered, Stood, enter};
+use enter::{EnterError, enter};
+use entered::{Entered, Stood};
 use freeze::Freezer;
 use grapnel_analysis::report::words::{counted, harmless};
 use grapnel_trace::shared::{failure, session_flags};
@@ -131,7 +134,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<ExitCode, AttachError> {
     let target = Target::look(args.pid, args.force)?;
     let listening = args.serve.listen()?;
     let process = Process::open(args.pid).ok_or(TargetError::NoProcess(args.pid))?;
-    let guard =
+    let mut guard =
         Guard::start(args.pid, &process).map_err(system("a process to guard this one can't be started"))?;
     Limits::raise();
     let name = target.name();
@@ -142,8 +145,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<ExitCode, AttachError> {
     let existed = path.symlink_metadata().is_ok();
     let output = opened(&path)?;
     let signals = Signals::block();
-    let mut freezer = Freezer::new(args.pid);
-    let recorded = record(args, &target, &process, &mut freezer, (output, &path), &signals, listening);
+    let recorded = record(args, &target, &process, &mut guard, (output, &path), &signals, listening);
     if recorded.is_err() && !existed {
         // It was made for what was never recorded.
         let _ = std::fs::remove_file(&path);
@@ -178,12 +180,14 @@ fn record(
     args: &AttachArgs,
     target: &Target,
     process: &Process,
-    freezer: &mut Freezer,
+    guard: &mut Guard,
     (output, path): (File, &Path),
     signals: &Signals,
     listening: Option<Listening>,
 ) -> Result<Recorded, AttachError> {
-    let (mut entered, file) = enter(target, freezer)?;
+    let freezer = &mut Freezer::new(target.pid);
+    let (mut entered, file) = enter(target, freezer, guard)?;
+    guard.tell(entered.place);
     let mut flags = 0;
     for (set, flag) in [(!args.no_follow, session_flags::FOLLOW), (args.drop, session_flags::DROP)] {
         flags |= if set { flag } else { 0 };
@@ -192,11 +196,11 @@ fn record(
     let session = match Session::in_memory(memory, "", flags, args.max_frames, None) {
         Ok(session) => session,
         Err(error) => {
-            entered.give_up(freezer);
+            give_up(entered, freezer);
             return Err(system("the memory shared with the process can't be made")(explain(error)));
         }
     };
-    session.header().ledger.store(entered.ledger, Ordering::Relaxed);
+    session.header().ledger.store(entered.place.ledger, Ordering::Relaxed);
     let (orders, shown) = (Orders::default(), Progress::default());
     let server = Server::start(&orders.desk)
         .map_err(|error| say(&format!("note: no control of this recording: {error}")));
@@ -213,7 +217,7 @@ fn record(
         let drain = match drain {
             Ok(drain) => drain,
             Err(error) => {
-                entered.give_up(freezer);
+                give_up(entered, freezer);
                 return Err(system("a thread for the drain can't be started")(error));
             }
         };
@@ -232,7 +236,7 @@ fn record(
         let stood = match begun {
             Ok(stood) => stood,
             Err(error) => {
-                entered.give_up(freezer);
+                give_up(entered, freezer);
                 over();
                 return Err(error);
             }
@@ -272,6 +276,15 @@ fn record(
     })
 }
 
+/// Takes out what had come in, of children too that were forked meanwhile.
+fn give_up(entered: Entered, freezer: &mut Freezer) {
+    let place = entered.place;
+    if let Err(error) = entered.give_up(freezer) {
+        say(&error.to_string());
+    }
+    detach::leave_others(place, true);
+}
+
 /// Says that the recording has begun.
 fn tell(target: &Target, stood: Stood) {
     say(&format!(
@@ -297,7 +310,7 @@ fn begin(
         let text = String::from_utf8_lossy(text.strip_suffix(b"\0").unwrap_or(&text)).into_owned();
         (code != 0 && code != failure::NOTE).then(|| harmless(&text).into_owned())
     };
-    entered.prepare(message)?;
+    entered.prepare(freezer, message)?;
     if let Ok(segment) = session.segment(0) {
         let header = segment.header();
         header.arguments.store(target.command.len() as u32, Ordering::Relaxed);

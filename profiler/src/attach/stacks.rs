@@ -4,7 +4,7 @@
 use super::book::Book;
 use super::freeze::Frozen;
 use super::memory::Memory;
-use super::native::{Registers, interrupted};
+use super::native::{RED_ZONE, Registers, interrupted};
 use super::target::MapLine;
 use std::collections::HashSet;
 use std::io;
@@ -13,6 +13,9 @@ use std::ops::Range;
 /// The longest stack that is looked through; what lies deeper is older than any call that matters, or taken for being so
 /// that it can't be told.
 const LONGEST: u64 = 64 << 20;
+/// The most stacks of a thread that are looked through: the program writes what stands there, and may have frames lead on
+/// for ever.
+const MOST: usize = 64;
 
 /// The words of a stack, from what is in use of it to its end.
 #[derive(Debug)]
@@ -34,7 +37,12 @@ fn each_stack(
     let mut seen: HashSet<u64> = HashSet::new();
     let mut open = vec![registers.stack_start()];
     let mut whole = true;
+    let mut count = 0;
     while let Some(start) = open.pop() {
+        count += 1;
+        if count > MOST {
+            return false;
+        }
         let Some(words) = words(memory, maps, start) else {
             // No stack at all: a frame that only looked like one.
             whole &= start != registers.stack_start();
@@ -59,7 +67,9 @@ fn words(memory: &Memory, maps: &[MapLine], start: u64) -> Option<Words> {
     let (start, end) = match line {
         Some(line) => (start, line.range.end),
         None => {
-            let above = maps.get(index).filter(|line| line.range.start - start <= 128 && line.readable)?;
+            let is_near =
+                |line: &&MapLine| line.range.start.checked_sub(start).is_some_and(|below| below <= RED_ZONE);
+            let above = maps.get(index).filter(is_near).filter(|line| line.readable)?;
             (above.range.start, above.range.end)
         }
     };
@@ -133,5 +143,46 @@ pub(crate) fn inside(frozen: &Frozen, memory: &Memory, maps: &[MapLine], book: &
 
 /// The mapping that holds the stubs.
 fn image_of(book: &Book) -> Range<u64> {
-    book.mappings.iter().find(|mapping| mapping.contains(&book.stubs.start)).cloned().unwrap_or(0..0)
+    let held = book.mappings.iter().find(|held| held.range.contains(&book.stubs.start));
+    held.map_or(0..0, |held| held.range.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(range: Range<u64>, readable: bool) -> MapLine {
+        MapLine { range, readable, executable: false, inode: 0, name: String::new() }
+    }
+
+    #[test]
+    fn a_stack_that_cannot_be_read_is_none() {
+        let memory = Memory::open(std::process::id()).unwrap();
+        assert!(words(&memory, &[line(0x1000..0x3000, false)], 0x2000).is_none());
+        assert!(words(&memory, &[line(0x3000..0x4000, true)], 0x2000).is_none());
+        assert!(words(&memory, &[], u64::MAX - 1).is_none());
+    }
+
+    #[test]
+    fn frames_that_lead_on_for_ever_are_not_followed_for_ever() {
+        const STACK: u64 = 64;
+        let memory = Memory::open(std::process::id()).unwrap();
+        let seen = |stacks: u64| {
+            let mut words = vec![0u64; 8 * stacks as usize + 2];
+            let start = (words.as_ptr().addr() as u64).next_multiple_of(16);
+            let first = (start as usize - words.as_ptr().addr()) / 8;
+            let maps: Vec<_> =
+                (0..stacks).map(|at| line(start + STACK * at..start + STACK * (at + 1), true)).collect();
+            for at in 1..stacks as usize {
+                let frame = first + 8 * (at - 1);
+                (words[frame + 4], words[frame + 7]) = (start + STACK * at as u64, 0x33);
+            }
+            let mut registers = Registers::default();
+            registers.call(0, start + RED_ZONE + 16, [0; 6]);
+            let mut visited = 0;
+            (each_stack(&memory, &maps, &registers, |_, _| visited += 1), visited)
+        };
+        assert_eq!(seen(10), (true, 10));
+        assert_eq!(seen(200), (false, MOST));
+    }
 }

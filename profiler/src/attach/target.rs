@@ -115,25 +115,30 @@ impl Target {
         if let Some(group) = status.number("Tgid").filter(|&group| group != pid) {
             return Err(TargetError::Thread { tid: pid, pid: group });
         }
-        let threads = threads(pid).map_err(unreadable)?;
-        if threads.iter().all(|&tid| has_ended(pid, tid)) {
+        let all = threads(pid).map_err(unreadable)?;
+        if all.iter().all(|&tid| has_ended(pid, tid)) {
             return Err(TargetError::Ended(pid));
         }
         // The memory of a process whose first thread has ended by itself is that of the others.
-        let alive = threads.into_iter().find(|&tid| !has_ended(pid, tid)).unwrap_or(pid as i32);
+        let alive = all.iter().copied().find(|&tid| !has_ended(pid, tid)).unwrap_or(pid as i32);
         let of_thread = |name: &str| format!("/proc/{pid}/task/{alive}/{name}");
         let status = Status::of(&of_thread("status")).map_err(unreadable)?;
         if status.field("VmSize").is_none() {
             return Err(TargetError::Kernel(pid));
         }
-        if let Some(tracer) = status.number("TracerPid").filter(|&tracer| tracer != 0) {
+        // Each thread has its own tracer, and its own filters if they were not set for all.
+        let each: Vec<_> =
+            all.iter().filter_map(|tid| Status::of(&format!("/proc/{pid}/task/{tid}/status")).ok()).collect();
+        let each = |name: &'static str| each.iter().filter_map(move |status| status.number(name));
+        if let Some(tracer) = each("TracerPid").find(|&tracer| tracer != 0) {
             let name = fs::read_to_string(format!("/proc/{tracer}/comm")).unwrap_or_default();
             return Err(TargetError::Traced { pid, tracer: format!("{} (pid {tracer})", name.trim()) });
         }
-        match status.number("Seccomp") {
-            Some(1) => return Err(TargetError::Strict { pid }),
-            Some(2) if !force => return Err(TargetError::Filtered { pid }),
-            _ => {}
+        if each("Seccomp").any(|mode| mode == 1) {
+            return Err(TargetError::Strict { pid });
+        }
+        if !force && each("Seccomp").any(|mode| mode == 2) {
+            return Err(TargetError::Filtered { pid });
         }
         let maps = maps(pid, alive).map_err(unreadable)?;
         if maps.iter().any(|line| line.name.starts_with(SESSION_NAME)) {
@@ -211,6 +216,11 @@ fn is_for_this_machine(path: &str) -> io::Result<bool> {
     fs::File::open(path)?.read_exact(&mut head)?;
     let machine = u16::from_le_bytes([head[18], head[19]]);
     Ok(head.starts_with(b"\x7fELF\x02\x01") && machine == MACHINE)
+}
+
+/// What a thread is called in the innermost namespace of process ids.
+pub(crate) fn inner_thread(pid: u32, tid: i32) -> Option<u32> {
+    Status::of(&format!("/proc/{pid}/task/{tid}/status")).ok()?.inner("NSpid")
 }
 
 /// Why the kernel lets this process not trace that one, and what helps.

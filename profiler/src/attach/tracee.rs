@@ -6,7 +6,7 @@
 //! `ptrace` on threads that this thread traces, with structures of the size that the request has. What a tracee is made
 //! to do is the caller's business.
 
-use super::native::Registers;
+use super::native::{Registers, frame};
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -40,6 +40,8 @@ pub(crate) struct Tracee {
     pub(crate) tid: i32,
     /// A signal that it was about to get, which it gets when it is let go.
     signal: i32,
+    /// It was seen to stop, and has not been told to go on since.
+    stands: bool,
 }
 
 fn request(request: libc::c_uint, tid: i32, address: usize, data: usize) -> io::Result<i64> {
@@ -54,12 +56,12 @@ impl Tracee {
     /// Begins to trace a thread, which runs on.
     pub(crate) fn seize(tid: i32, options: i32) -> io::Result<Self> {
         request(libc::PTRACE_SEIZE, tid, 0, options as usize)?;
-        Ok(Self { tid, signal: 0 })
+        Ok(Self { tid, signal: 0, stands: false })
     }
 
     /// A thread that was made by one that is traced, and is traced for that.
     pub(crate) fn born(tid: i32) -> Self {
-        Self { tid, signal: 0 }
+        Self { tid, signal: 0, stands: false }
     }
 
     /// Gives it other options, while it is stopped.
@@ -75,6 +77,7 @@ impl Tracee {
     /// Whether it has stopped, and why.
     pub(crate) fn stopped(&mut self) -> Option<Stop> {
         let mut status = 0;
+        self.stands = false;
         // SAFETY: `status` is live.
         match unsafe { libc::waitpid(self.tid, &mut status, libc::__WALL | libc::WNOHANG) } {
             0 => return None,
@@ -83,6 +86,7 @@ impl Tracee {
             _ if !libc::WIFSTOPPED(status) => return Some(Stop::Ended),
             _ => {}
         }
+        self.stands = true;
         Some(match (status >> 16, libc::WSTOPSIG(status)) {
             (EVENT_STOP, _) => Stop::Asked,
             (libc::PTRACE_EVENT_CLONE, _) => Stop::Clone,
@@ -117,6 +121,21 @@ impl Tracee {
         self.signal != 0
     }
 
+    /// Whether it was seen to stop and stands still: such a thread says nothing more.
+    pub(crate) fn stands(&self) -> bool {
+        self.stands
+    }
+
+    /// The signal that it is about to get, or 0.
+    pub(crate) fn next_signal(&self) -> i32 {
+        self.signal
+    }
+
+    /// The signal that it was about to get, which it gets from the caller now, or not at all.
+    pub(crate) fn take_signal(&mut self) -> i32 {
+        std::mem::take(&mut self.signal)
+    }
+
     /// The registers, while it is stopped.
     pub(crate) fn registers(&self) -> io::Result<Registers> {
         let mut registers = Registers::default();
@@ -127,6 +146,15 @@ impl Tracee {
     /// Gives it other registers.
     pub(crate) fn set_registers(&self, registers: &Registers) -> io::Result<()> {
         request(libc::PTRACE_SETREGS, self.tid, 0, registers.as_ptr().addr()).map(drop)
+    }
+
+    /// Its vectors, in the kernel's form.
+    pub(crate) fn vectors(&self) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0u8; frame::MOST_VECTORS];
+        let mut room = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        request(libc::PTRACE_GETREGSET, self.tid, frame::VECTORS, (&raw mut room).addr())?;
+        bytes.truncate(room.iov_len);
+        Ok(bytes)
     }
 
     /// The signals that it has blocked.
@@ -148,14 +176,27 @@ impl Tracee {
         Ok(id as i32)
     }
 
-    /// Lets it run on.
-    pub(crate) fn go_on(&self) -> io::Result<()> {
-        request(libc::PTRACE_CONT, self.tid, 0, 0).map(drop)
+    /// Lets it run on. A signal that it was about to get stays noted.
+    pub(crate) fn go_on(&mut self) -> io::Result<()> {
+        self.resume(libc::PTRACE_CONT, 0)
+    }
+
+    /// Lets it run on, and get the signal that it was about to. Where it stands at a system call's end the kernel sends that
+    /// anew.
+    pub(crate) fn go_on_with_signal(&mut self) -> io::Result<()> {
+        let signal = self.take_signal();
+        self.resume(libc::PTRACE_CONT, signal)
     }
 
     /// Lets it run on to the next beginning or end of a system call.
-    pub(crate) fn go_to_system_call(&self) -> io::Result<()> {
-        request(libc::PTRACE_SYSCALL, self.tid, 0, 0).map(drop)
+    pub(crate) fn go_to_system_call(&mut self) -> io::Result<()> {
+        self.resume(libc::PTRACE_SYSCALL, 0)
+    }
+
+    fn resume(&mut self, how: libc::c_uint, signal: i32) -> io::Result<()> {
+        request(how, self.tid, 0, signal as usize)?;
+        self.stands = false;
+        Ok(())
     }
 
     /// Ends tracing it, while it is stopped: it goes on as if nothing had been.
@@ -163,4 +204,10 @@ impl Tracee {
         // One that is gone by now needs nothing.
         let _ = request(libc::PTRACE_DETACH, self.tid, 0, self.signal as usize);
     }
+}
+
+/// Sends a signal to a thread of a process.
+pub(crate) fn send(pid: u32, tid: i32, signal: i32) {
+    // SAFETY: numbers. A thread that is gone by now needs nothing.
+    unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, signal) };
 }

@@ -2,12 +2,19 @@
 //!
 //! What a borrowed thread was about, a system call that our stop interrupted included, goes on by the kernel's own rules:
 //! before it is let go it is stopped once more where the kernel looks for signals, with the registers that it had there.
+//!
+//! Grapnel may be killed at any moment, and the kernel then lets all go that it traces, with the registers that they have.
+//! So a borrowed thread never has others than such with which it comes back by itself: below its stack lies a signal's frame
+//! that says what it was, and each call returns to where handlers return to. The one that it makes ends by itself: behind its
+//! calls lies the end of a thread.
 
 use super::freeze::begin_anew;
 use super::memory::Memory;
-use super::native::{Registers, SYSTEM_CALL};
+use super::native::Registers;
+use super::native::frame::{CALL_AND_EXIT, CALL_AND_RETURN, EXIT_AT, Frame, SIGNAL_RETURN};
 use super::target::MapLine;
-use super::tracee::{Stop, Tracee};
+use super::tracee::{Stop, Tracee, WORKING};
+use std::fs;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -16,8 +23,71 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 const ALL_SIGNALS: u64 = u64::MAX;
 
+/// What a system call gives that the kernel begins anew (ERESTARTNOINTR, include/linux/errno.h).
+const BEGIN_ANEW: i32 = 513;
+
 /// How much of a mapping is looked through.
 const MOST_CODE: u64 = 16 << 20;
+
+/// How much of a stack must be free for a frame.
+const ROOM: u64 = 16 << 10;
+
+/// Bytes of the code that a made thread runs between calls, and what it finds on its stack, where that ends.
+pub(crate) const CODE_BYTES: u64 = 4096;
+const STACK_AT: u64 = 256;
+
+/// Where in the program's code is what borrowed threads run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Instructions {
+    /// Makes a system call and returns.
+    call: u64,
+    /// Where handlers of signals return to.
+    back: u64,
+}
+
+impl Instructions {
+    /// Looks for them in code that `may` be used: C libraries have them.
+    pub(crate) fn find(
+        memory: &Memory,
+        maps: &[MapLine],
+        may: impl Fn(&MapLine) -> bool,
+    ) -> io::Result<Self> {
+        let mut maps: Vec<_> =
+            maps.iter().filter(|line| line.executable && line.readable && may(line)).collect();
+        maps.sort_by_key(|line| !line.name.contains("/libc"));
+        let (mut call, mut back) = (None, None);
+        for line in maps {
+            let mut code = vec![0; (line.range.end - line.range.start).min(MOST_CODE) as usize];
+            let read = memory.read_some(line.range.start, &mut code);
+            let find = |wanted: &[u8]| {
+                let found = code[..read].windows(wanted.len()).position(|bytes| bytes == wanted)?;
+                Some(line.range.start + found as u64)
+            };
+            call = call.or_else(|| find(CALL_AND_RETURN));
+            back = back.or_else(|| find(SIGNAL_RETURN));
+            if let (Some(call), Some(back)) = (call, back) {
+                return Ok(Self { call, back });
+            }
+        }
+        Err(io::Error::other("no instruction that makes system calls was found"))
+    }
+}
+
+/// Whether a thread is on a stack that is surely its own, with room below: that of the process, or one that libc made,
+/// which has the thread's variables at its end. Below others may lie what is somebody else's.
+pub(crate) fn is_on_own_stack(registers: &Registers, maps: &[MapLine]) -> bool {
+    let (sp, pointer) = (registers.sp(), registers.thread_pointer());
+    maps.iter().find(|line| line.range.contains(&sp)).is_some_and(|line| {
+        let is_libcs = sp < pointer && line.range.contains(&pointer);
+        (is_libcs || line.name == "[stack]") && line.readable && sp - line.range.start >= ROOM
+    })
+}
+
+/// Whether returns of the thread are checked, so that none can be made up (CET).
+fn has_shadow_stack(tid: i32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
+    status.lines().any(|line| line.starts_with("x86_Thread_features:") && line.contains("shstk"))
+}
 
 fn lost() -> io::Error {
     io::Error::other("the thread ended in the middle of it")
@@ -28,7 +98,7 @@ fn late() -> io::Error {
 }
 
 /// Waits for one kind of stop, letting all others pass.
-fn wait_for(tracee: &mut Tracee, wanted: Stop, go_on: fn(&Tracee) -> io::Result<()>) -> io::Result<()> {
+fn wait_for(tracee: &mut Tracee, wanted: Stop, go_on: fn(&mut Tracee) -> io::Result<()>) -> io::Result<()> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         match tracee.wait_until(deadline) {
@@ -45,7 +115,9 @@ fn wait_for(tracee: &mut Tracee, wanted: Stop, go_on: fn(&Tracee) -> io::Result<
 pub(crate) struct Worker {
     pub(crate) tracee: Tracee,
     registers: Registers,
-    /// Where an instruction is that makes system calls.
+    /// What it has between calls: should we be killed, it goes on with these.
+    idle: Registers,
+    /// Where its calls are made.
     instruction: u64,
 }
 
@@ -55,7 +127,9 @@ impl Worker {
         self.begin(number, arguments)?;
         self.tracee.go_to_system_call()?;
         wait_for(&mut self.tracee, Stop::SystemCall, Tracee::go_to_system_call)?;
-        self.result()
+        let result = self.result();
+        self.tracee.set_registers(&self.idle)?;
+        result
     }
 
     /// To the beginning of a system call.
@@ -89,7 +163,7 @@ impl Worker {
         self.tracee.go_on()
     }
 
-    /// Ends it. It is a thread of our making.
+    /// Ends it. It is a thread of our making, and stands.
     pub(crate) fn end(mut self) {
         if self.begin(libc::SYS_exit, [0; 6]).is_ok() && self.tracee.go_on().is_ok() {
             let _ = self.tracee.wait_until(Instant::now() + PATIENCE);
@@ -104,16 +178,52 @@ pub(crate) struct Borrowed {
     /// As it was.
     registers: Registers,
     mask: u64,
+    /// Where its frame lies, and what lay there.
+    way_back: Option<(u64, Vec<u8>)>,
 }
 
 impl Borrowed {
-    /// Borrows a thread that is stopped.
-    pub(crate) fn new(tracee: Tracee, instruction: u64) -> io::Result<Self> {
-        let mut registers = tracee.registers()?;
-        begin_anew(&tracee, &mut registers);
-        let mask = tracee.signal_mask()?;
-        tracee.set_signal_mask(ALL_SIGNALS)?;
-        Ok(Self { worker: Worker { tracee, registers, instruction }, registers, mask })
+    /// Borrows a thread that is stopped. It goes on if it can't be. With `room` on its stack it comes back by itself when we
+    /// are killed.
+    pub(crate) fn new(
+        tracee: Tracee,
+        instructions: Instructions,
+        memory: &Memory,
+        room: bool,
+    ) -> io::Result<Self> {
+        let borrowed = || {
+            tracee.set_options(WORKING)?;
+            let mut registers = tracee.registers()?;
+            begin_anew(&tracee, &mut registers);
+            let mask = tracee.signal_mask()?;
+            let frame = (room && !has_shadow_stack(tracee.tid))
+                .then(|| Frame::new(&registers, mask, tracee.vectors().ok()?, instructions.back))
+                .flatten();
+            let (mut calling, mut idle, mut way_back) = (registers, registers, None);
+            if let Some(frame) = frame {
+                let mut before = vec![0; frame.bytes.len()];
+                memory.read(frame.at, &mut before)?;
+                memory.write(frame.at, &frame.bytes)?;
+                calling.set_sp(frame.at);
+                // As if the first word had been returned to.
+                idle.stand(instructions.back, frame.at + 8);
+                way_back = Some((frame.at, before));
+                tracee.set_registers(&idle)?;
+            }
+            // Only now, when it has them back by itself.
+            tracee.set_signal_mask(ALL_SIGNALS)?;
+            Ok((registers, mask, calling, idle, way_back))
+        };
+        match borrowed() {
+            Ok((registers, mask, calling, idle, way_back)) => {
+                let worker = Worker { tracee, registers: calling, idle, instruction: instructions.call };
+                Ok(Self { worker, registers, mask, way_back })
+            }
+            Err(error) => {
+                tracee.let_go();
+                Err(error)
+            }
+        }
     }
 
     pub(crate) fn tid(&self) -> i32 {
@@ -129,64 +239,89 @@ impl Borrowed {
         self.worker.call(number, arguments)
     }
 
-    /// Has it make a thread that shares its memory, and neither its descriptors nor its signals. It stands at its first
-    /// instruction, traced.
-    pub(crate) fn make_thread(&mut self) -> io::Result<Worker> {
-        let flags =
-            libc::CLONE_VM | libc::CLONE_FS | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SYSVSEM;
-        self.worker.begin(libc::SYS_clone, [flags as u64, 0, 0, 0, 0, 0])?;
-        let mut made = None;
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            self.worker.tracee.go_to_system_call()?;
-            match self.worker.tracee.wait_until(deadline) {
-                None => return Err(late()),
-                Some(Stop::Ended) => return Err(lost()),
-                Some(Stop::Clone) => made = Some(self.worker.tracee.child()?),
-                Some(Stop::SystemCall) => break,
-                Some(_) => {}
+    /// Has it map the code that a made thread runs.
+    pub(crate) fn map_code(&mut self, memory: &Memory) -> io::Result<u64> {
+        let protection = (libc::PROT_READ | libc::PROT_EXEC) as u64;
+        let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
+        let code = self.call(libc::SYS_mmap, [0, CODE_BYTES, protection, flags, u64::MAX, 0])?;
+        let written = memory.write(code, CALL_AND_EXIT);
+        // Where it returns to from the call that makes it.
+        match written.and_then(|()| memory.write(code + STACK_AT, &(code + EXIT_AT).to_ne_bytes())) {
+            Ok(()) => Ok(code),
+            Err(error) => {
+                let _ = self.call(libc::SYS_munmap, [code, CODE_BYTES, 0, 0, 0, 0]);
+                Err(error)
             }
         }
-        self.worker.result()?;
+    }
+
+    /// Has it make a thread that shares its memory, and neither its descriptors nor its signals. It stands at its first
+    /// instruction, traced. `code`: as [`Self::map_code`] gave it.
+    pub(crate) fn make_thread(&mut self, code: u64) -> io::Result<Worker> {
+        let flags =
+            libc::CLONE_VM | libc::CLONE_FS | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SYSVSEM;
+        let deadline = Instant::now() + PATIENCE;
+        let made = loop {
+            self.worker.begin(libc::SYS_clone, [flags as u64, code + STACK_AT, 0, 0, 0, 0])?;
+            let made = self.made(deadline)?;
+            let result = self.worker.result();
+            self.worker.tracee.set_registers(&self.worker.idle)?;
+            match result {
+                Ok(_) => break made,
+                // The kernel makes none while a signal waits, SIGSTOP for one; on the way to the next attempt it comes.
+                Err(error) if error.raw_os_error() == Some(BEGIN_ANEW) && Instant::now() < deadline => {}
+                Err(error) => return Err(error),
+            }
+        };
         let mut tracee = Tracee::born(made.ok_or_else(lost)?);
         match tracee.wait_until(deadline) {
             None => Err(late()),
             Some(Stop::Ended) => Err(lost()),
             Some(_) => {
                 let registers = tracee.registers()?;
-                Ok(Worker { tracee, registers, instruction: self.worker.instruction })
+                let mut idle = registers;
+                idle.stand(code + EXIT_AT, code + STACK_AT);
+                tracee.set_registers(&idle)?;
+                Ok(Worker { tracee, registers, idle, instruction: code })
+            }
+        }
+    }
+
+    /// To the end of the system call, with the id of the thread that it makes.
+    fn made(&mut self, deadline: Instant) -> io::Result<Option<i32>> {
+        let mut made = None;
+        loop {
+            self.worker.tracee.go_to_system_call()?;
+            match self.worker.tracee.wait_until(deadline) {
+                None => return Err(late()),
+                Some(Stop::Ended) => return Err(lost()),
+                Some(Stop::Clone) => made = Some(self.worker.tracee.child()?),
+                Some(Stop::SystemCall) => return Ok(made),
+                Some(_) => {}
             }
         }
     }
 
     /// Lets the thread go on as if nothing had been.
-    pub(crate) fn give_back(self) -> io::Result<()> {
+    pub(crate) fn give_back(self, memory: &Memory) -> io::Result<()> {
         let Worker { mut tracee, .. } = self.worker;
-        tracee.interrupt()?;
-        tracee.go_on()?;
-        wait_for(&mut tracee, Stop::Asked, Tracee::go_on)?;
-        tracee.set_registers(&self.registers)?;
-        tracee.set_signal_mask(self.mask)?;
+        let mut stood = || {
+            tracee.interrupt()?;
+            // Its own stop comes before any signal, SIGSTOP too, which nobody can block.
+            tracee.go_on_with_signal()?;
+            wait_for(&mut tracee, Stop::Asked, Tracee::go_on_with_signal)
+        };
+        let stood = stood();
+        // Whatever went wrong, it has a right to these. The mask first: until it has its registers, both come from the frame.
+        let unblocked = tracee.set_signal_mask(self.mask);
+        let restored = tracee.set_registers(&self.registers);
+        if let Some((at, before)) = &self.way_back {
+            let _ = memory.write(*at, before);
+        }
         tracee.let_go();
-        Ok(())
+        stood.and(unblocked).and(restored)
     }
 }
 
-/// Where an instruction lies that makes system calls, in code that `may` be used: the vDSO has some, and C libraries many.
-pub(crate) fn instruction(
-    memory: &Memory,
-    maps: &[MapLine],
-    may: impl Fn(&MapLine) -> bool,
-) -> io::Result<u64> {
-    let mut maps: Vec<_> = maps.iter().filter(|line| line.executable && line.readable && may(line)).collect();
-    maps.sort_by_key(|line| line.name != "[vdso]");
-    for line in maps {
-        let mut code = vec![0; (line.range.end - line.range.start).min(MOST_CODE) as usize];
-        let read = memory.read_some(line.range.start, &mut code);
-        let found = code[..read].windows(SYSTEM_CALL.len()).position(|bytes| bytes == SYSTEM_CALL);
-        if let Some(at) = found {
-            return Ok(line.range.start + at as u64);
-        }
-    }
-    Err(io::Error::other("no instruction that makes system calls was found"))
-}
+#[cfg(test)]
+mod tests;

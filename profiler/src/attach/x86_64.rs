@@ -3,14 +3,16 @@
 //! # Safety
 //! `user_regs_struct` is integers: zeroes are a value.
 
-/// `syscall`.
-pub(crate) const SYSTEM_CALL: &[u8] = &[0x0f, 0x05];
+pub(crate) mod frame;
+
+/// Bytes of `syscall`.
+const SYSTEM_CALL_LEN: u64 = 2;
 
 /// The machine's number in ELF headers (EM_X86_64).
 pub(crate) const MACHINE: u16 = 62;
 
 /// Bytes below the stack pointer that belong to the function that runs.
-const RED_ZONE: u64 = 128;
+pub(crate) const RED_ZONE: u64 = 128;
 
 /// A thread's registers, as the kernel shows them.
 #[derive(Clone, Copy, Debug)]
@@ -26,9 +28,13 @@ impl Default for Registers {
 /// Not in the crate of the system's numbers.
 const IO_PGETEVENTS: i64 = 333;
 
+/// What a system call gives that the kernel is to begin anew, before it has (ERESTARTSYS to ERESTARTNOHAND, and
+/// ERESTART_RESTARTBLOCK, include/linux/errno.h).
+const TO_BEGIN_ANEW: [i64; 4] = [-512, -513, -514, -516];
+
 /// System calls that end with EINTR when their thread is stopped and goes on, although no handler ran: the kernel begins
-/// them anew for nobody.
-const NOT_BEGUN_ANEW: [i64; 15] = [
+/// them anew for nobody. Some do so only where a socket has a time limit (SO_RCVTIMEO, SO_SNDTIMEO: signal(7)).
+const NOT_BEGUN_ANEW: [i64; 22] = [
     libc::SYS_epoll_wait,
     libc::SYS_epoll_pwait,
     libc::SYS_epoll_pwait2,
@@ -38,6 +44,13 @@ const NOT_BEGUN_ANEW: [i64; 15] = [
     libc::SYS_io_getevents,
     IO_PGETEVENTS,
     libc::SYS_read,
+    libc::SYS_readv,
+    libc::SYS_write,
+    libc::SYS_writev,
+    libc::SYS_connect,
+    libc::SYS_sendto,
+    libc::SYS_sendmsg,
+    libc::SYS_sendmmsg,
     libc::SYS_recvfrom,
     libc::SYS_recvmsg,
     libc::SYS_recvmmsg,
@@ -125,8 +138,34 @@ impl Registers {
     /// Begins the system call under way anew.
     pub(crate) fn begin_anew(&mut self) {
         self.0.rax = self.0.orig_rax;
-        self.0.rip -= SYSTEM_CALL.len() as u64;
+        self.0.rip -= SYSTEM_CALL_LEN;
         self.0.orig_rax = u64::MAX;
+    }
+
+    /// The same for a thread that nothing more will be seen to by the kernel: where that would begin the system call anew, it
+    /// is.
+    fn begun_anew(mut self) -> Self {
+        if self.0.orig_rax.cast_signed() >= 0 && TO_BEGIN_ANEW.contains(&self.result()) {
+            self.begin_anew();
+        }
+        self
+    }
+
+    /// Whether the system call under way was begun anew before, so that only the kernel knows which it is: in a frame it would
+    /// end with EINTR.
+    pub(crate) fn is_resumed(&self) -> bool {
+        self.0.orig_rax.cast_signed() == libc::SYS_restart_syscall && TO_BEGIN_ANEW.contains(&self.result())
+    }
+
+    /// Has the thread stand at `at`, with its stack pointer at `sp`.
+    pub(crate) fn stand(&mut self, at: u64, sp: u64) {
+        self.0.rip = at;
+        self.0.rsp = sp;
+        self.0.orig_rax = u64::MAX;
+    }
+
+    pub(crate) fn set_sp(&mut self, sp: u64) {
+        self.0.rsp = sp;
     }
 }
 
@@ -185,7 +224,7 @@ mod tests {
         assert!(registers.is_cut_short());
         registers.begin_anew();
         assert_eq!((registers.pc(), registers.result()), (0x1000, libc::SYS_epoll_wait));
-        registers.0.orig_rax = libc::SYS_write as u64;
+        registers.0.orig_rax = libc::SYS_pause as u64;
         registers.0.rax = (-i64::from(libc::EINTR)) as u64;
         assert!(!registers.is_cut_short());
     }

@@ -83,7 +83,11 @@ impl Client {
                 return Err(io::ErrorKind::TimedOut.into());
             }
             self.stream.get_ref().set_read_timeout(Some(left))?;
-            let bytes = self.stream.fill_buf()?;
+            let bytes = match self.stream.fill_buf() {
+                // Whoever was stopped and goes on, for instance.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                bytes => bytes?,
+            };
             let end = bytes.iter().position(|&byte| byte == b'\n');
             let len = end.map_or(bytes.len(), |end| end + 1);
             line.extend_from_slice(&bytes[..len]);

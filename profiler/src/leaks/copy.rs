@@ -36,6 +36,15 @@ pub(crate) enum CopyError {
         /// What there is.
         available: u64,
     },
+    /// The recorder may not have as much.
+    #[error(
+        "{} to copy the process's memory to are refused to the recorder (a limit as of `ulimit -v`, or the system's on what is promised); `grapnel run --leaks` looks when the process ends, without a copy",
+        human_bytes(*needed)
+    )]
+    Refused {
+        /// What a copy takes.
+        needed: u64,
+    },
     /// It is larger than it was when room was made.
     #[error("the process has got more memory than there was room made for before it was stopped; ask again")]
     Grown,
@@ -56,13 +65,15 @@ impl Room {
         let parts = ranges.into_iter().flat_map(|range| memory.present(range));
         let there: u64 = parts.map(|part| part.end - part.start).sum();
         let needed = there + there / 4 + SPARE;
-        match crate::control::available_memory() {
-            Some(available) if needed > available - available / 4 => {
-                Err(CopyError::NoRoom { needed, available })
-            }
-            // Not zeroes: pages of these would come only when they are written to.
-            _ => Ok(Self(vec![1; needed as usize])),
+        let available = crate::control::available_memory();
+        if let Some(available) = available.filter(|&available| needed > available - available / 4) {
+            return Err(CopyError::NoRoom { needed, available });
         }
+        let mut room = Vec::new();
+        room.try_reserve_exact(needed as usize).map_err(|_| CopyError::Refused { needed })?;
+        // Not zeroes: pages of these would come only when they are written to.
+        room.resize(needed as usize, 1);
+        Ok(Self(room))
     }
 }
 

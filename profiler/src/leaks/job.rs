@@ -17,6 +17,7 @@ use grapnel_trace::leaks::doubts;
 use grapnel_trace::reader::Reader;
 use std::fs::File;
 use std::io::{self, BufReader, Read};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -56,6 +57,8 @@ pub(crate) struct Job {
     pub(crate) threads: Vec<Thread>,
     pub(crate) policy: Policy,
     pub(crate) include: Include,
+    /// The agent's own memory, as far as it is known.
+    pub(crate) own: Vec<Range<u64>>,
     /// The process is about to end.
     pub(crate) at_exit: bool,
     /// What was in doubt before; see [`doubts`].
@@ -139,7 +142,8 @@ impl Job {
         let reader = Reader::new(BufReader::with_capacity(1 << 18, self.trace.take(self.len)))?;
         let recorded = recorded(reader)?;
         let include = Include { before: include.before || recorded.paused, ..include };
-        let roots = roots(&recorded, maps, &self.threads, include, memory);
+        let maps = maps::without(maps, &self.own);
+        let roots = roots(&recorded, &maps, &self.threads, include, memory);
         let store = FileStore::new();
         let symbols = Symbols::new(&store, SearchPath::default());
         let mut names = Names::new(&recorded, symbols, pid);

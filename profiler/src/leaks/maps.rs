@@ -44,6 +44,43 @@ pub(crate) fn read(pid: u32) -> io::Result<Vec<Map>> {
     Ok(String::from_utf8_lossy(&text).lines().filter_map(parse).collect())
 }
 
+/// Whether a process has the memory of a recording mapped, whose number is `inode`.
+///
+/// # Errors
+/// When its mappings can't be read.
+pub(crate) fn have_session(pid: u32, inode: u64) -> io::Result<bool> {
+    let text = std::fs::read(format!("/proc/{pid}/maps"))?;
+    Ok(String::from_utf8_lossy(&text).lines().any(|line| is_session(line, inode)))
+}
+
+fn is_session(line: &str, inode: u64) -> bool {
+    let mut fields = line.splitn(6, ' ').skip(4);
+    let number = fields.next().and_then(|number| number.parse().ok());
+    number == Some(inode)
+        && fields.next().is_some_and(|path| path.trim_start().starts_with("/memfd:grapnel-session"))
+}
+
+/// What of mappings lies outside of these ranges.
+pub(crate) fn without(maps: &[Map], ranges: &[Range<u64>]) -> Vec<Map> {
+    let mut ranges = ranges.to_vec();
+    ranges.sort_unstable_by_key(|range| range.start);
+    let mut left = Vec::with_capacity(maps.len());
+    for map in maps {
+        let mut start = map.range.start;
+        let cuts = |range: &&Range<u64>| range.start < map.range.end && map.range.start < range.end;
+        for range in ranges.iter().filter(cuts) {
+            if start < range.start {
+                left.push(Map { range: start..range.start, ..map.clone() });
+            }
+            start = start.max(range.end);
+        }
+        if start < map.range.end {
+            left.push(Map { range: start..map.range.end, ..map.clone() });
+        }
+    }
+    left
+}
+
 /// `start-end rwxp offset device inode path`
 fn parse(line: &str) -> Option<Map> {
     let mut fields = line.splitn(6, ' ');
@@ -58,6 +95,33 @@ fn parse(line: &str) -> Option<Map> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_recording_is_told_by_its_number() {
+        let line =
+            "7f00a000-7f00c000 rw-s 00000000 00:01 123                    /memfd:grapnel-session (deleted)";
+        assert!(is_session(line, 123) && !is_session(line, 124));
+        assert!(!is_session(&line.replace("grapnel-session", "other"), 123));
+        assert!(!is_session("nonsense", 123));
+    }
+
+    #[test]
+    fn what_is_left_out_may_be_any_part() {
+        let map = |range: Range<u64>| Map {
+            range,
+            readable: true,
+            writable: true,
+            private: true,
+            path: String::new(),
+        };
+        let left = |ranges: &[Range<u64>]| -> Vec<_> {
+            without(&[map(0x10..0x20), map(0x20..0x40)], ranges).into_iter().map(|map| map.range).collect()
+        };
+        assert_eq!(left(&[]), [0x10..0x20, 0x20..0x40]);
+        assert_eq!(left(&[0x30..0x38, 0x18..0x28]), [0x10..0x18, 0x28..0x30, 0x38..0x40]);
+        assert_eq!(left(&[0..0x20, 0x30..0x40]), vec![0x20..0x30; 1]);
+        assert_eq!(left(&[0..0x50, 0x12..0x13]), []);
+    }
 
     #[test]
     fn lines_are_taken_apart() {

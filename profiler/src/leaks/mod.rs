@@ -18,6 +18,8 @@ mod show;
 mod stop;
 
 pub(crate) use job::{Job, JobError, Running, Stage, prepare};
+pub(crate) use maps::have_session;
+pub(crate) use registers::own_mappings;
 pub(crate) use roots::Include;
 pub(crate) use show::{LeaksArgs, run};
 pub(crate) use stop::{StopError, Stopped};

@@ -43,7 +43,7 @@ pub(crate) fn roots(
         let is_within = |module: &&Module| module.range.0 <= range.start && range.end <= module.range.1;
         recorded.modules.iter().rev().find(is_within)
     };
-    let maps = cut_at_modules(maps, &recorded.modules);
+    let maps = cut(maps, recorded);
     let agents: Vec<Range<u64>> = maps
         .iter()
         .filter(|map| map.is_grapnels())
@@ -85,10 +85,12 @@ fn range_of(module: &Module) -> Range<u64> {
     module.range.0..module.range.1
 }
 
-/// The same mappings, cut where modules begin and end: the zeroed end of a module's variables and memory behind it may be
-/// one mapping.
-fn cut_at_modules(maps: &[Map], modules: &[Module]) -> Vec<Map> {
-    let mut ends: Vec<u64> = modules.iter().flat_map(|module| [module.range.0, module.range.1]).collect();
+/// The same mappings, cut where modules begin and end, and what the program has mapped: the zeroed end of a module's
+/// variables and memory behind it may be one mapping, and so may a stack and what lies beside it.
+fn cut(maps: &[Map], recorded: &Recorded) -> Vec<Map> {
+    let modules = recorded.modules.iter().flat_map(|module| [module.range.0, module.range.1]);
+    let mapped = recorded.mappings.iter().flat_map(|mapping| [mapping.start, mapping.end]);
+    let mut ends: Vec<u64> = modules.chain(mapped).collect();
     ends.sort_unstable();
     let mut cut = Vec::with_capacity(maps.len());
     for map in maps {

@@ -126,8 +126,8 @@ impl<'a> Drain<'a> {
     /// Drains until PROGRAM is over.
     pub(crate) fn run(mut self, leaks: Option<Wanted>) -> Outcome {
         let header = self.session.header();
-        let attached = header.ledger.load(Ordering::Relaxed) != 0;
-        let mut scans = Scans::new(leaks, attached, &self.orders.turn);
+        let session = (self.session.inode(), header.ledger.load(Ordering::Relaxed));
+        let mut scans = Scans::new(leaks, session, &self.orders.turn);
         let mut refused = None;
         let mut naps = 0;
         loop {

@@ -13,11 +13,11 @@
 //! An event may only go out when no earlier one can still come from another ring: up to the horizon, the clock at
 //! the time when the rings were emptied, less what a store takes to be seen.
 
-use super::queue::{Numbers, Queue};
+use super::nodes::Nodes;
+use super::queue::Queue;
 use grapnel_trace::Event;
 use grapnel_trace::heap::HeapEvent;
-use grapnel_trace::wire::{self, BadRecord, SHARDS};
-use hashbrown::HashMap;
+use grapnel_trace::wire::{BadRecord, SHARDS};
 use std::cmp::Reverse;
 
 /// Takes the events in order, with the processor's clock of each.
@@ -31,60 +31,6 @@ pub(crate) trait Output {
     fn nodes(&mut self, ticks: u64, first: u32, parent: u32, frames: &[u64]);
     /// Any other.
     fn other(&mut self, ticks: u64, event: Event);
-}
-
-/// The trace's nodes. Equal ones of several rings become one; while there is one ring, whose nodes differ, none is looked
-/// up or kept. Those of that time may come once more from another ring: equal stacks are found again by the analysis.
-#[derive(Debug, Default)]
-pub(crate) struct Nodes {
-    count: u32,
-    several_rings: bool,
-    known: HashMap<(u32, u64, u32, u8), u32>,
-}
-
-impl Nodes {
-    /// The number of a node, and whether it is new.
-    #[inline]
-    pub(crate) fn number(&mut self, parent: u32, pc: u64, module: u32, flags: u8) -> (u32, bool) {
-        let next = self.count + 1;
-        let number = match self.several_rings {
-            true => *self.known.entry((parent, pc, module, flags)).or_insert(next),
-            false => next,
-        };
-        self.count = self.count.max(number);
-        (number, number == next)
-    }
-
-    /// As [`Nodes::number`] of nodes of which each but the first is below the one before it. Their numbers go to `numbers`.
-    #[inline]
-    pub(super) fn number_all(&mut self, parent: u32, frames: &[u64], numbers: &mut Numbers) -> New {
-        let mut new = New { known: 0, parent, first: self.count.wrapping_add(1) };
-        if !self.several_rings {
-            numbers.go_on(self.count, frames.len() as u32);
-            self.count = self.count.wrapping_add(frames.len() as u32);
-            return new;
-        }
-        let mut parent = parent;
-        for frame in frames {
-            let (pc, module, flags) = wire::frame_of(*frame);
-            let (number, is_new) = self.number(parent, pc, module, flags);
-            numbers.push(number);
-            if !is_new {
-                new = New { known: new.known + 1, parent: number, ..new };
-            }
-            parent = number;
-        }
-        new
-    }
-}
-
-/// Nodes of which the first may be known. Below a new one there are only new ones.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct New {
-    pub(super) known: usize,
-    /// What the first new one is below, and its number.
-    pub(super) parent: u32,
-    pub(super) first: u32,
 }
 
 /// A queue's first event with a place in the order.
@@ -135,7 +81,9 @@ impl Merge {
     pub(crate) fn queue(&mut self, index: usize) -> &mut Queue {
         if self.queues.len() <= index {
             self.queues.resize_with(index + 1, Queue::default);
-            self.nodes.several_rings = self.queues.len() > 1;
+            if self.queues.len() > 1 {
+                self.nodes.of_several_rings();
+            }
         }
         &mut self.queues[index]
     }
@@ -207,7 +155,7 @@ impl Merge {
 mod tests {
     use super::*;
     use grapnel_trace::Source;
-    use grapnel_trace::wire::Order;
+    use grapnel_trace::wire::{self, Order};
 
     fn at(seq: u32, ticks: u32) -> Order {
         Order { seq, ticks }
@@ -403,7 +351,7 @@ mod tests {
             wire::numbered::<2, 3>(wire::alloc(0x4000, node, 8, Source::Malloc), at(seq, 1 + seq))
         };
         let mut merge = Merge::default();
-        // Before there is another ring, nodes have the numbers that the ring gave them.
+        // While there is one ring, nodes that differ have the numbers that the ring gave them.
         merge.queue(0).inlet().extend([wire::nodes(0, 2), frame(0x70), frame(0x80)]);
         assert_eq!(run(&mut merge, 10).len(), 2);
         merge.queue(1);

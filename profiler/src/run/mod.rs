@@ -7,6 +7,7 @@ pub(crate) mod identity;
 pub(crate) mod limits;
 mod merge;
 mod meter;
+mod nodes;
 mod output;
 pub(crate) mod process;
 mod program;

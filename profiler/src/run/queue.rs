@@ -1,6 +1,7 @@
 //! One ring's side of the merge.
 
-use super::merge::{Nodes, Output};
+use super::merge::Output;
+use super::nodes::Nodes;
 use grapnel_trace::heap::HeapEvent;
 use grapnel_trace::wire::{self, BadRecord, HeapRecord, Record, SHARDS, kind};
 use grapnel_trace::{Event, FreedAs, MappingEvent, Mark};
@@ -33,7 +34,7 @@ struct Context {
     name: Vec<u8>,
 }
 
-/// The ring's node numbers to the trace's. While a process has one ring, they go up together.
+/// The ring's node numbers to the trace's. As long as all its nodes are new to the trace, they go up together.
 #[derive(Debug, Default)]
 pub(crate) struct Numbers {
     /// The first nodes, as many, have numbers of the trace from the one behind `before` on.
@@ -46,7 +47,7 @@ pub(crate) struct Numbers {
 impl Numbers {
     /// 0 is the empty stack in both, and stands for what the ring never told.
     #[inline]
-    fn of(&self, local: u32) -> u32 {
+    pub(super) fn of(&self, local: u32) -> u32 {
         match local {
             0 => 0,
             _ if local <= self.together => self.before.wrapping_add(local),

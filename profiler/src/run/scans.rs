@@ -8,7 +8,9 @@
 
 use super::recording::Recording;
 use crate::control::{Order, Refusal, Reply};
-use crate::leaks::{Include, Job, JobError, Running, Stage, StopError, Stopped, Wanted, prepare};
+use crate::leaks::{
+    Include, Job, JobError, Running, Stage, StopError, Stopped, Wanted, have_session, own_mappings, prepare,
+};
 use grapnel_trace::leaks::doubts;
 use std::io;
 use std::sync::{Mutex, MutexGuard};
@@ -34,6 +36,9 @@ pub(crate) enum ScanError {
     /// Its trace can't be read back.
     #[error("the trace can't be read back: {0}")]
     Trace(io::Error),
+    /// What it says of itself isn't so.
+    #[error("process {0} isn't one that is recorded here")]
+    Other(u32),
     /// The recording begins or ends.
     #[error("the process is just being attached to or detached from; ask again")]
     Turn,
@@ -69,16 +74,17 @@ struct UnderWay<'a> {
 pub(crate) struct Scans<'a> {
     /// What is looked for at the ends of processes.
     wanted: Option<Wanted>,
-    /// The processes ran already when the recording began.
-    attached: bool,
+    /// The number of the memory that is shared, and where the agent's ledger lies in processes that ran already when the
+    /// recording began; 0 in others.
+    session: (u64, u64),
     /// Whose turn it is to stop processes that go on.
     turn: &'a Mutex<()>,
     under_way: Vec<UnderWay<'a>>,
 }
 
 impl<'a> Scans<'a> {
-    pub(crate) fn new(wanted: Option<Wanted>, attached: bool, turn: &'a Mutex<()>) -> Self {
-        Self { wanted, attached, turn, under_way: Vec::new() }
+    pub(crate) fn new(wanted: Option<Wanted>, session: (u64, u64), turn: &'a Mutex<()>) -> Self {
+        Self { wanted, session, turn, under_way: Vec::new() }
     }
 
     /// Somebody asks. The answer comes when it is there.
@@ -121,7 +127,7 @@ impl<'a> Scans<'a> {
                     self.under_way.swap_remove(at).finish(recording, made_room);
                 }
                 Some(recording) => {
-                    if let Err(error) = one.hold(recording, self.attached, self.turn) {
+                    if let Err(error) = one.hold(recording, self.session, self.turn) {
                         self.under_way.swap_remove(at).refuse(Refusal::NoLook(error.to_string()));
                     }
                 }
@@ -134,7 +140,7 @@ impl<'a> Scans<'a> {
             if !recording.waits_for_scan() || self.under_way.iter().any(|other| other.index == index) {
                 continue;
             }
-            let begun = held(recording, wanted, self.attached, None).and_then(|(still, job)| {
+            let begun = held(recording, wanted, self.session, None).and_then(|(still, job)| {
                 let job = job.start().map_err(JobError::Memory)?;
                 Ok(UnderWay { index, job, still: Some(still), stopped_ns: 0, asked: None })
             });
@@ -159,14 +165,14 @@ impl<'a> UnderWay<'a> {
     fn hold(
         &mut self,
         recording: &mut Recording,
-        attached: bool,
+        session: (u64, u64),
         turn: &'a Mutex<()>,
     ) -> Result<(), ScanError> {
         let Some(asked) = self.asked.as_ref().filter(|_| self.job.stage() == Stage::Prepared) else {
             return Ok(());
         };
         let turn = turn.try_lock().map_err(|_| ScanError::Turn)?;
-        let (still, job) = held(recording, asked.wanted, attached, Some(turn))?;
+        let (still, job) = held(recording, asked.wanted, session, Some(turn))?;
         self.still = Some(still);
         self.job.go(job);
         Ok(())
@@ -204,13 +210,17 @@ fn nanoseconds(since: Instant) -> u64 {
 fn held<'a>(
     recording: &mut Recording,
     wanted: Wanted,
-    attached: bool,
+    (inode, ledger): (u64, u64),
     turn: Option<MutexGuard<'a, ()>>,
 ) -> Result<(Still<'a>, Job), ScanError> {
     if !recording.id.is_ours() {
         return Err(ScanError::Namespace);
     }
     let pid = recording.id.pid();
+    // Who it is the process itself says, in memory that it may write what it likes to.
+    if !have_session(pid, inode).map_err(JobError::Memory)? {
+        return Err(ScanError::Other(pid));
+    }
     let mut since = Instant::now();
     let mut stopped = Stopped::stop(pid)?;
     let mut found = doubts::BUSY;
@@ -226,7 +236,8 @@ fn held<'a>(
     }
     recording.take_still();
     let (trace, len) = recording.trace_so_far().map_err(ScanError::Trace)?;
-    let before = recording.began_before() || attached;
+    let before = recording.began_before() || ledger != 0;
+    let own = if ledger == 0 { Vec::new() } else { own_mappings(pid, ledger) };
     let job = Job {
         pid,
         trace,
@@ -234,6 +245,7 @@ fn held<'a>(
         threads: stopped.threads().to_vec(),
         policy: wanted.policy(),
         include: Include { mappings: wanted.mappings, before },
+        own,
         at_exit: turn.is_none(),
         doubts: found,
     };

@@ -10,6 +10,8 @@ use std::time::Duration;
 
 /// How often the recording is asked how it stands.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// So many looks in vain, one after another, are the recording's end: it may be busy, or have been stopped for a while.
+const MISSES: u32 = 3;
 
 /// What is to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +38,7 @@ pub(super) enum Heard {
 /// Does what it is told, and looks now and then how the recording of `pid` stands. A thread's work.
 pub(super) fn run(pid: u32, actions: &Receiver<Action>, send: &Sender<Message>, feed: &Sender<Told>) {
     let say = |heard| send.send(Message::Heard(heard)).is_ok();
+    let mut missed = 0;
     loop {
         let heard = match actions.recv_timeout(LOOK_EVERY) {
             Ok(action) => {
@@ -48,7 +51,14 @@ pub(super) fn run(pid: u32, actions: &Receiver<Action>, send: &Sender<Message>, 
                 Heard::Said(said)
             }
             Err(RecvTimeoutError::Timeout) => match process(pid) {
-                Some(process) => Heard::Paused(process.paused),
+                Some(process) => {
+                    missed = 0;
+                    Heard::Paused(process.paused)
+                }
+                None if missed + 1 < MISSES => {
+                    missed += 1;
+                    continue;
+                }
                 None => {
                     drop(feed.send(Told::Abandoned));
                     say(Heard::Gone);
@@ -97,8 +107,8 @@ fn act(pid: u32, action: Action, feed: &Sender<Told>) -> String {
 }
 
 fn mark(pid: u32, name: String, feed: &Sender<Told>) -> Result<String, ControlError> {
+    // First, so that what is read at its place is what growth is counted from. A mark that never comes changes nothing.
+    drop(feed.send(Told::CountFrom(name.clone(), When::AtItsMark)));
     let time_ns = ask(pid, &Request::Mark { pid, name: name.clone() })?;
-    let said = format!("mark {name} at {}", duration(time_ns.unwrap_or_default()));
-    drop(feed.send(Told::CountFrom(name, When::AtItsMark)));
-    Ok(said)
+    Ok(format!("mark {name} at {}", duration(time_ns.unwrap_or_default())))
 }

@@ -60,6 +60,8 @@ pub(super) struct App {
     /// For some seconds.
     message: Option<(String, Instant)>,
     pub(super) colors: bool,
+    /// The number of the last mark that was asked for.
+    marks: u32,
     /// The rows that there was room for last.
     pub(super) room: usize,
 }
@@ -125,7 +127,9 @@ impl App {
                 return Wish::Look;
             }
             (KeyCode::Char('m'), _) => {
-                return self.act(Action::Mark(format!("{MARK_PREFIX}{}", self.view.next_mark)));
+                // The view may be older than the last mark.
+                self.marks = self.view.next_mark.max(self.marks.saturating_add(1));
+                return self.act(Action::Mark(format!("{MARK_PREFIX}{}", self.marks)));
             }
             (KeyCode::Char('c'), _) => return Wish::CountFromStart,
             (KeyCode::Char('w'), _) => return self.act(Action::Snapshot),
@@ -179,7 +183,7 @@ impl App {
         }
         let levels = self.view.drill.as_ref().map_or(0, |drill| drill.levels.len());
         let page = self.room.max(1);
-        let Some(to) = moved(code, self.level, page, levels.saturating_sub(page)) else {
+        let Some(to) = moved(code, self.level, page, levels.saturating_sub(1)) else {
             return Wish::Nothing;
         };
         self.level = to;
@@ -264,7 +268,9 @@ mod tests {
         assert_eq!(key(&mut app, KeyCode::Char(' ')), Wish::Look);
         app.show(view(&[20]));
         assert_eq!(app.view.rows[0].stack, 20);
-        assert_eq!(key(&mut app, KeyCode::Char('m')), Wish::Act(Action::Mark("top-4".into())));
+        for name in ["top-4", "top-5"] {
+            assert_eq!(key(&mut app, KeyCode::Char('m')), Wish::Act(Action::Mark(name.into())));
+        }
         assert_eq!(key(&mut app, KeyCode::Char('p')), Wish::Act(Action::Pause(true)));
         app.hear(Heard::Paused(true));
         assert_eq!(key(&mut app, KeyCode::Char('p')), Wish::Act(Action::Pause(false)));

@@ -29,6 +29,7 @@ use ratatui::crossterm::event::{self, Event};
 use screen::{Screen, ScreenError};
 use signals::Signal;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -97,6 +98,8 @@ enum Message {
     Input(Event),
     /// No keys will come any more.
     Deaf,
+    /// A thread ended by a fault.
+    Fault,
     Signal(Signal),
 }
 
@@ -114,22 +117,21 @@ pub(crate) fn run(args: &TopArgs) -> Result<ExitCode, TopError> {
         feed.read_all();
         return once::print(&mut feed, args.sort, args.top, search).map_err(TopError::Write);
     }
-    let screen = Screen::new()?;
     let (send, received) = channel();
+    // Before the terminal is taken: from then on no signal ends this process without giving it back.
+    signals::start(send.clone()).map_err(TopError::Thread)?;
+    let screen = Screen::new()?;
     let (to_feed, orders) = channel();
     let (to_names, lookups) = channel();
     let (to_actions, actions) = channel();
-    signals::start(send.clone()).map_err(TopError::Thread)?;
-    let to = send.clone();
-    work("trace", move || feed.run(&orders, &to))?;
-    let to = send.clone();
-    work("names", move || names::look_up(search, &lookups, &to))?;
-    let (to, also) = (send.clone(), to_feed.clone());
-    work("actions", move || match recorded {
-        Some(pid) => actions::run(pid, &actions, &to, &also),
-        None => actions::alone(&actions, &to, &also),
+    let also = to_feed.clone();
+    work("trace", &send, move |to| feed.run(&orders, to))?;
+    work("names", &send, move |to| names::look_up(search, &lookups, to))?;
+    work("actions", &send, move |to| match recorded {
+        Some(pid) => actions::run(pid, &actions, to, &also),
+        None => actions::alone(&actions, to, &also),
     })?;
-    work("keys", move || read_keys(&send))?;
+    work("keys", &send, read_keys)?;
     let colors = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let app = App::new(args.sort, recorded.is_some(), colors);
     let threads = Threads { received, to_feed, to_names, to_actions };
@@ -141,14 +143,22 @@ pub(crate) fn run(args: &TopArgs) -> Result<ExitCode, TopError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Starts a thread that stands back for others.
-fn work(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), TopError> {
+/// Starts a thread that stands back for others, and says so if it ends by a fault.
+fn work(
+    name: &str,
+    send: &Sender<Message>,
+    work: impl FnOnce(&Sender<Message>) + Send + 'static,
+) -> Result<(), TopError> {
     /// Behind the program, and behind what records it.
     const NICE: i32 = 10;
+    let send = send.clone();
     let work = move || {
         // Of this thread alone, on Linux. Where it may not be changed it goes without.
         let _ = rustix::process::nice(NICE);
-        work();
+        // The hook for panics has given the terminal back by then.
+        if catch_unwind(AssertUnwindSafe(|| work(&send))).is_err() {
+            drop(send.send(Message::Fault));
+        }
     };
     std::thread::Builder::new().name(name.into()).spawn(work).map(drop).map_err(TopError::Thread)
 }
@@ -254,9 +264,12 @@ impl Top {
                 Next::Draw
             }
             Message::Heard(heard) => {
+                // How the recording stands is heard every second, which is no reason for a view that takes longer.
+                let is_asked_for = matches!(heard, Heard::Said(_));
                 self.app.hear(heard);
-                Next::Look
+                if is_asked_for { Next::Look } else { Next::Draw }
             }
+            Message::Fault => return Err(TopError::Fault),
             Message::Input(Event::Key(key)) => match self.app.key(key) {
                 Wish::Nothing => Next::Wait,
                 Wish::Draw => Next::Draw,

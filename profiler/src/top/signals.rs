@@ -39,7 +39,10 @@ pub(super) fn start(send: Sender<Message>) -> io::Result<()> {
             drop(send.send(Message::Signal(signal)));
             if let Signal::End(number) = signal {
                 std::thread::sleep(PATIENCE);
-                end_by(number);
+                // Who draws may hold standard output for ever. The modes are given back, the rest if the terminal takes it.
+                drop(std::thread::Builder::new().spawn(give_back));
+                std::thread::sleep(PATIENCE);
+                drop(emulate_default_handler(number));
             }
         }
     };

@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 /// First word of a session.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"GRAPNEL\x01");
 /// Changes with every change of the layout: command and agent must be of one build.
-pub const LAYOUT: u32 = 7;
+pub const LAYOUT: u32 = 8;
 
 /// Room for a path or a command line in shared memory.
 pub const TEXT_BYTES: usize = 4096;
@@ -220,8 +220,9 @@ pub mod failure {
 /// Bytes from a segment's start to its first ring.
 pub const RINGS_AT: u64 = (size_of::<SegmentHeader>() as u64 + 4095) & !4095;
 
-/// The first rings are large, for the threads that do most; the others are small, for the many.
-pub const LARGE_RINGS: u64 = 8;
+/// The first rings are large, for the threads that do most: the first thread, and eight that work. The others are small, for
+/// the many.
+pub const LARGE_RINGS: u64 = 9;
 const LARGE_WORDS_LOG2: u32 = 17;
 const SMALL_WORDS_LOG2: u32 = 13;
 /// Words of the largest ring.

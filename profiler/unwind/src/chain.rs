@@ -120,6 +120,7 @@ mod tests {
     use super::*;
     use crate::memo::{Memo, Path};
     use crate::native::UnwindRule;
+    use crate::stack::Range;
     use crate::start::Cursor;
     use crate::tree::{FrameFlags, Stack};
 
@@ -135,7 +136,9 @@ mod tests {
     fn interned(path: &Path) -> Memo {
         let mut memo = Memo::new(FRAMES + 1).unwrap();
         let nodes: Vec<NodeId> = (1..=path.len() as u32).rev().map(NodeId).collect();
-        path.adopt(&nodes, Stack::ROOT, |found, stack| memo.push(found, stack));
+        memo.take(path, Range::default());
+        let mut frames = 0..;
+        path.adopt(&nodes, Stack::ROOT, |stack| memo.set_stack(frames.next().unwrap(), stack));
         memo
     }
 

@@ -59,6 +59,11 @@ impl Found {
     fn key(&self) -> FrameKey {
         FrameKey::new(plain(self.pc), self.flags)
     }
+
+    fn frame(&self, module_of: impl FnOnce(u64) -> u32) -> Frame {
+        let module = if self.module == UNKNOWN { module_of(self.pc) } else { self.module };
+        Frame { pc: plain(self.pc), module, flags: self.flags }
+    }
 }
 
 /// A frame of the last walk.
@@ -202,16 +207,11 @@ impl Path {
 
     /// As [`Path::intern`], of frames that are known to have these nodes, leaf first.
     #[inline(always)]
-    pub(crate) fn adopt(
-        &self,
-        nodes: &[NodeId],
-        parent: Stack,
-        mut keep: impl FnMut(&Found, Stack),
-    ) -> Stack {
+    pub(crate) fn adopt(&self, nodes: &[NodeId], parent: Stack, mut keep: impl FnMut(Stack)) -> Stack {
         let mut stack = parent;
         for (found, node) in self.frames().iter().zip(nodes).rev() {
             stack = Stack { node: *node, hash: found.key().hash_after(stack.hash) };
-            keep(found, stack);
+            keep(stack);
         }
         stack
     }
@@ -232,7 +232,7 @@ impl Path {
     }
 
     /// Gives the frames their nodes, root first, below `parent`, which they were [expected](Path::expect) below, and hands
-    /// each with its stack to `keep`. `module_of` is asked for the module of a pc that a new node needs and the path
+    /// the stack of each to `keep`. `module_of` is asked for the module of a pc that a new node needs and the path
     /// doesn't know.
     ///
     /// Returns the leaf's stack.
@@ -242,7 +242,7 @@ impl Path {
         parent: Stack,
         tree: &mut Interner<'_, impl Sink>,
         mut module_of: impl FnMut(u64) -> u32,
-        mut keep: impl FnMut(&Found, Stack),
+        mut keep: impl FnMut(Stack),
     ) -> Stack {
         let filled = self.frames();
         let mut stack = parent;
@@ -250,14 +250,12 @@ impl Path {
         while let Some(found) = left.checked_sub(1).and_then(|at| filled.get(at)) {
             let Some(node) = tree.find(stack.node, found.key(), found.hash) else { break };
             stack = Stack { node, hash: found.hash };
-            keep(found, stack);
+            keep(stack);
             left -= 1;
         }
+        tree.looked_up(left != 0);
         // Below a frame that is new there are only new ones.
-        let mut frame = |found: &Found| {
-            let module = if found.module == UNKNOWN { module_of(found.pc) } else { found.module };
-            Frame { pc: plain(found.pc), module, flags: found.flags }
-        };
+        let mut frame = |found: &Found| found.frame(&mut module_of);
         for some in filled.get(..left).unwrap_or(&[]).rchunks(MOST_TOLD) {
             let keys = some.iter().rev().map(|found| (found.key(), found.hash));
             let first = tree.add(stack.node, keys, some.iter().rev().map(&mut frame));
@@ -266,7 +264,30 @@ impl Path {
                 if let Some(first) = first {
                     stack = Stack { node: NodeId(first.0 + index), hash: found.hash };
                 }
-                keep(found, stack);
+                keep(stack);
+            }
+        }
+        stack
+    }
+
+    /// As [`Path::intern`], of frames that are told past the tree's table.
+    #[inline(always)]
+    pub(crate) fn tell(
+        &self,
+        parent: Stack,
+        tree: &mut Interner<'_, impl Sink>,
+        mut module_of: impl FnMut(u64) -> u32,
+        mut keep: impl FnMut(Stack),
+    ) -> Stack {
+        let mut frame = |found: &Found| found.frame(&mut module_of);
+        let mut stack = parent;
+        for some in self.frames().rchunks(MOST_TOLD) {
+            let first = tree.tell(stack.node, some.iter().rev().map(&mut frame));
+            for index in 0..some.len() as u32 {
+                if let Some(first) = first {
+                    stack = Stack::apart(NodeId(first.0 + index));
+                }
+                keep(stack);
             }
         }
         stack
@@ -406,26 +427,31 @@ impl Memo {
         Some((self.last_of(self.len())?, self.words.0.filled(), self.range))
     }
 
-    /// Takes the words of a path, whose frames are [pushed](Memo::push) next. They were read from `range`.
+    /// Takes the frames of a path, whose stacks are [said](Memo::set_stack) next, and its words, which were read from
+    /// `range`.
     #[inline(always)]
-    pub(crate) fn take_words(&mut self, path: &Path, range: Range) {
+    pub(crate) fn take(&mut self, path: &Path, range: Range) {
         self.range = range;
         let (Fixed { items, len }, new) = (&mut self.words.0, path.words.0.filled());
         if let Some(to) = items.get_mut(*len..*len + new.len()) {
             to.iter_mut().zip(new.iter().rev()).for_each(|(to, word)| *to = *word);
             *len += new.len();
         }
+        let words = self.words.0.len as u32;
+        for &Found { pc, module, flags, fp_is_dead, sp, word, fp, hash } in path.frames().iter().rev() {
+            let (node, words) = (NodeId::ROOT, words - word);
+            self.records.push(Record { pc, sp, fp, hash, node, words, module, flags, fp_is_dead });
+            if flags.contains(FrameFlags::GUESS) && self.first_guess.is_none() {
+                self.first_guess = Some(self.records.len);
+            }
+        }
     }
 
-    /// Takes the next frame of a path, whose words were taken.
+    /// Says what the stack of a frame is, by how many frames are nearer to the root.
     #[inline(always)]
-    pub(crate) fn push(&mut self, found: &Found, stack: Stack) {
-        let Found { pc, module, flags, fp_is_dead, sp, word, fp, .. } = *found;
-        let words = self.words.0.len as u32 - word;
-        let Stack { node, hash } = stack;
-        self.records.push(Record { pc, sp, fp, hash, node, words, module, flags, fp_is_dead });
-        if flags.contains(FrameFlags::GUESS) && self.first_guess.is_none() {
-            self.first_guess = Some(self.records.len);
+    pub(crate) fn set_stack(&mut self, frames: usize, stack: Stack) {
+        if let Some(record) = self.records.items.get_mut(frames) {
+            Stack { node: record.node, hash: record.hash } = stack;
         }
     }
 }

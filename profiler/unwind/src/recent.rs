@@ -68,6 +68,8 @@ const MOST_WORTH: u8 = 32;
 const FOUND: u8 = 2;
 /// Where walks are not worth keeping, one in so many is kept all the same, in case that changes.
 const PASSED: u8 = 15;
+/// And it is looked at in so many walks: one that comes back does so soon, more often than not.
+const LOOKS: u8 = 4;
 
 /// The walks. Looking up and keeping neither allocate nor lock.
 #[derive(Debug)]
@@ -158,12 +160,12 @@ impl Recent {
         None
     }
 
-    /// As [`Recent::find`], where few walks come back: only the newest is looked at.
+    /// As [`Recent::find`], where few walks come back: only the newest is looked at, and only while it is new.
     #[inline(never)]
     fn find_newest(&mut self, index: usize, tag: u32, leaf: Leaf, range: Range) -> Option<NodeId> {
         let head = self.heads.get(index)?;
         let way = usize::from(head.next.wrapping_sub(1)) % WAYS;
-        if head.tags[way] != tag {
+        if head.tags[way] != tag || head.passed >= LOOKS {
             return None;
         }
         let node = self.holds(index, way, leaf.pc, leaf.sp, leaf.fp, range)?;
@@ -324,6 +326,15 @@ mod tests {
             many,
             Some(u64::from(MOST_WORTH) + (1000 - u64::from(MOST_WORTH)) / (u64::from(PASSED) + 1))
         );
+        // Nor is one looked at that was kept a while ago.
+        assert_eq!(find(&mut recent, leaf(1)), None);
+        let kept = recent.kept;
+        for n in 2000.. {
+            recent.keep(Leaf { node: NodeId(n), ..leaf(1) }, &words, range());
+            if recent.kept != kept {
+                break;
+            }
+        }
         // One that comes back is worth as much as some that don't.
         let before = recent.kept;
         for _ in 0..3 {

@@ -74,6 +74,12 @@ pub(crate) struct Stack {
 impl Stack {
     /// The empty stack.
     pub(crate) const ROOT: Stack = Stack { node: NodeId::ROOT, hash: 0 };
+
+    /// A stack that the table doesn't hold and that nobody will look for there: any hash will do for what is below it.
+    #[inline(always)]
+    pub(crate) fn apart(node: NodeId) -> Stack {
+        Stack { node, hash: u64::from(node.0).wrapping_mul(0x9e37_79b9_7f4a_7c15) }
+    }
 }
 
 /// A frame's pc with the flags in the bits above any user address: what tells frames of one parent apart.
@@ -118,9 +124,13 @@ pub const MOST_TOLD: usize = 64;
 pub(crate) struct Slot {
     key: FrameKey,
     parent: u32,
-    /// 0 in an empty slot.
+    /// Below [`StackTree::first`] in an empty slot.
     node: u32,
 }
+
+/// What tells the slots of a cache line apart: a search goes through all of them before it turns to the next line.
+const IN_LINE: usize = 3;
+const _: () = assert!((IN_LINE + 1) * size_of::<Slot>() == 64);
 
 // SAFETY: made of numbers.
 unsafe impl Zeroable for Slot {}
@@ -134,8 +144,12 @@ const FIRST_BITS: u32 = 10;
 /// without waiting for the nodes before them. What is compared is the parent's id and the frame.
 ///
 /// The table has a largest size, so that it stays in the processor's caches when a program's stacks are ever new.
-/// When that is three quarters full, the table is emptied. Nodes that were given out stay good: they are what they
-/// were told to be. The same stack may get another node later, and is told again.
+/// When that is three quarters full, the table is emptied: nodes up to the last one count as none, and no slot is written.
+/// Nodes that were given out stay good: they are what they were told to be. The same stack may get another node later,
+/// and is told again.
+///
+/// Where hardly a walk finds all its nodes, looking for them costs more than telling them anew: then the table is left
+/// alone for a while, and each walk tells all nodes that it needs. Whoever is told may find that it knows them.
 ///
 /// Looking up a node that exists neither allocates nor locks. A new one allocates when a smaller table is three
 /// quarters full: it then grows.
@@ -152,12 +166,33 @@ pub struct StackTree {
     first: u32,
     nodes: u32,
     lost: u64,
+    /// Walks that were looked up since the table was emptied, and those of them that needed new nodes.
+    walks: u32,
+    new: u32,
+    /// How many walks will do without the table.
+    without: u32,
 }
+
+/// The table is left alone when so many of 32 walks needed new nodes.
+const MOSTLY: u64 = 31;
+/// For so many walks. Then it is tried again.
+const WITHOUT: u32 = 1 << 16;
 
 impl StackTree {
     /// An empty tree of at most `1 << most_bits` slots of 16 bytes. Does not allocate yet.
     pub const fn new(most_bits: u32) -> Self {
-        StackTree { slots: Vec::new(), hashes: Vec::new(), shift: 0, most_bits, first: 1, nodes: 0, lost: 0 }
+        StackTree {
+            slots: Vec::new(),
+            hashes: Vec::new(),
+            shift: 0,
+            most_bits,
+            first: 1,
+            nodes: 0,
+            lost: 0,
+            walks: 0,
+            new: 0,
+            without: 0,
+        }
     }
 
     /// How many nodes were given out besides the root; also the highest id.
@@ -186,6 +221,35 @@ impl StackTree {
         self.hashes.clear();
         self.nodes = 0;
         self.first = 1;
+        (self.walks, self.new, self.without) = (0, 0, 0);
+    }
+
+    /// Whether it is worth to look for nodes of a walk. If not, all of them are to be
+    /// [taken as new](StackTree::number).
+    #[inline(always)]
+    fn is_of_use(&self) -> bool {
+        self.without == 0
+    }
+
+    /// Numbers nodes that don't go into the table, all that a walk needs. Returns the first; `None` without ids for them.
+    #[inline(always)]
+    fn number(&mut self, count: u32) -> Option<NodeId> {
+        self.without = self.without.saturating_sub(1);
+        let Some(last) = self.nodes.checked_add(count) else {
+            self.lost = self.lost.wrapping_add(u64::from(count));
+            return None;
+        };
+        let first = core::mem::replace(&mut self.nodes, last) + 1;
+        if self.without == 0 {
+            self.empty();
+        }
+        Some(NodeId(first))
+    }
+
+    /// Empties the table.
+    fn empty(&mut self) {
+        self.first = self.nodes.wrapping_add(1);
+        (self.walks, self.new) = (0, 0);
     }
 
     /// Where the search for a hash begins. The top bits are the best mixed ones.
@@ -194,18 +258,24 @@ impl StackTree {
         (hash >> (self.shift & 63)) as usize
     }
 
+    /// Where a search goes on that began at `first`, after so many slots.
+    #[inline(always)]
+    fn index_after(&self, first: usize, tried: usize) -> usize {
+        let line = (first & !IN_LINE).wrapping_add(tried & !IN_LINE) & self.slots.len().wrapping_sub(1);
+        line | ((first ^ tried) & IN_LINE)
+    }
+
     #[inline(always)]
     fn find(&self, parent: NodeId, key: FrameKey, hash: u64) -> Option<NodeId> {
-        let mask = self.slots.len().wrapping_sub(1);
-        let mut index = self.first_index(hash);
-        while let Some(slot) = self.slots.get(index) {
-            if slot.key == key && slot.parent == parent.0 && slot.node != 0 {
+        let first = self.first_index(hash);
+        let mut tried = 0;
+        while let Some(slot) = self.slots.get(self.index_after(first, tried))
+            && slot.node >= self.first
+        {
+            if slot.key == key && slot.parent == parent.0 {
                 return Some(NodeId(slot.node));
             }
-            if slot.node == 0 {
-                break;
-            }
-            index = index.wrapping_add(1) & mask;
+            tried += 1;
         }
         None
     }
@@ -249,14 +319,15 @@ impl StackTree {
     /// Puts a slot whose key is not in the table where it belongs. There is an empty slot.
     #[inline(always)]
     fn place(&mut self, new: Slot, hash: u64) {
-        let mask = self.slots.len().wrapping_sub(1);
-        let mut index = self.first_index(hash);
+        let (first, in_use) = (self.first_index(hash), self.first);
+        let (mut tried, mut index) = (0, first);
         while let Some(slot) = self.slots.get_mut(index) {
-            if slot.node == 0 {
+            if slot.node < in_use {
                 *slot = new;
                 return;
             }
-            index = index.wrapping_add(1) & mask;
+            tried += 1;
+            index = self.index_after(first, tried);
         }
     }
 
@@ -273,8 +344,10 @@ impl StackTree {
             if self.nodes > u32::MAX - count || count as usize > self.slots.len() / 4 * 3 {
                 return false;
             }
-            self.slots.fill(Slot::default());
-            self.first = self.nodes.wrapping_add(1);
+            if self.walks != 0 && u64::from(self.new) * 32 >= u64::from(self.walks) * MOSTLY {
+                self.without = WITHOUT;
+            }
+            self.empty();
             return true;
         }
         let bits = match self.slots.is_empty() {
@@ -312,6 +385,31 @@ pub(crate) struct Interner<'a, S> {
 impl<'a, S: Sink> Interner<'a, S> {
     pub(crate) fn new(tree: &'a mut StackTree, sink: &'a mut S) -> Self {
         Interner { tree, sink }
+    }
+
+    /// Whether it is worth to look for nodes of a walk.
+    #[inline(always)]
+    pub(crate) fn is_of_use(&self) -> bool {
+        self.tree.is_of_use()
+    }
+
+    /// A walk was looked up; `new`: some of its nodes had to be made.
+    #[inline(always)]
+    pub(crate) fn looked_up(&mut self, new: bool) {
+        self.tree.walks = self.tree.walks.wrapping_add(1);
+        self.tree.new = self.tree.new.wrapping_add(u32::from(new));
+    }
+
+    /// As [`Interner::add`], of all that a walk needs, and past the table.
+    #[inline(always)]
+    pub(crate) fn tell(
+        &mut self,
+        parent: NodeId,
+        frames: impl ExactSizeIterator<Item = Frame>,
+    ) -> Option<NodeId> {
+        let first = self.tree.number(frames.len() as u32)?;
+        self.sink.nodes(first, parent, frames);
+        Some(first)
     }
 
     /// Where the search for a stack with this hash begins: worth a prefetch.
@@ -358,6 +456,8 @@ impl<'a, S: Sink> Interner<'a, S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memo::Path;
+    use crate::start::Cursor;
     use std::collections::HashMap;
 
     /// Asks a tree for stacks of which most share a prefix; each answer must be a node that was told to be that stack.
@@ -401,6 +501,62 @@ mod tests {
         let key = FrameKey::new(frame.pc, frame.flags);
         let first = Interner::new(&mut tree, &mut |_, _, _| ()).child(Stack::ROOT, key, || frame);
         assert_eq!(first.node, NodeId(1));
+    }
+
+    /// Walks of which all nodes are asked for at once, as a walker does it; each must be told, or have been told, as what it is.
+    #[test]
+    fn where_no_walk_comes_back_the_table_is_left_alone() {
+        let (mut tree, mut path) = (StackTree::new(10), Path::new(16).unwrap());
+        let mut told = vec![(NodeId::ROOT, 0)];
+        let (mut state, mut alone, mut times) = (1u64, 0, 0);
+        let mut step = || {
+            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+            state >> 33
+        };
+        for walk in 0..4 * WITHOUT {
+            // At first ever new ones; then always the same few.
+            let (number, most) = if walk < 2 * WITHOUT { (step(), 1 << 30) } else { (step() % 7, 7) };
+            path.clear();
+            // Bit 0 is no part of an address in every instruction set.
+            for frame in 0..8 {
+                path.push(
+                    Cursor { pc: 0x1000 + 2 * (number % (most >> frame).max(1)), sp: 0, fp: 0 },
+                    1,
+                    FrameFlags::NONE,
+                    true,
+                );
+            }
+            let before = tree.len();
+            let mut sink = |id: NodeId, parent: NodeId, frame: Frame| {
+                assert_eq!(id.0 as usize, told.len());
+                told.push((parent, frame.pc));
+            };
+            let interner = &mut Interner::new(&mut tree, &mut sink);
+            let is_of_use = interner.is_of_use();
+            let mut stacks = Vec::new();
+            let leaf = if is_of_use {
+                path.expect(Stack::ROOT, interner);
+                path.intern(Stack::ROOT, interner, |_| 1, |stack| stacks.push(stack.node))
+            } else {
+                path.tell(Stack::ROOT, interner, |_| 1, |stack| stacks.push(stack.node))
+            };
+            assert_eq!((stacks.len(), stacks.last()), (8, Some(&leaf.node)));
+            let mut parent = NodeId::ROOT;
+            for (node, found) in stacks.into_iter().zip(path.frames().iter().rev()) {
+                assert_eq!(told[node.0 as usize], (parent, found.pc));
+                parent = node;
+            }
+            if !is_of_use {
+                assert_eq!(tree.len(), before + 8);
+                times += u32::from(alone == 0);
+                alone += 1;
+            } else {
+                assert!(alone == 0 || alone == WITHOUT, "{alone}");
+                alone = 0;
+            }
+        }
+        assert!((1..=3).contains(&times), "{times}");
+        assert_eq!(alone, 0);
     }
 
     #[test]

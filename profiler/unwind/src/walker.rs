@@ -4,7 +4,7 @@ use crate::Error;
 use crate::backtrace::Backtrace;
 use crate::cache::RuleCache;
 use crate::chain::Chains;
-use crate::memo::{Found, Memo, MemoEnd, Path, UNKNOWN};
+use crate::memo::{Memo, MemoEnd, Path, UNKNOWN};
 use crate::native::{
     FramePointer, FullState, PackedRule, Registers, RuleKind, plain, step, step_by_frame_pointer,
 };
@@ -246,16 +246,25 @@ impl Gatherer {
                 let Self { path, memo, chains, cache, .. } = self;
                 let chain = chains.of(start.pc(), start.sp());
                 let known = chains.nodes(chain, parent.node, path.frames());
-                if known.is_none() {
+                let is_looked_up = known.is_none() && tree.is_of_use();
+                if is_looked_up {
                     path.expect(parent, tree);
                 }
                 // Meanwhile.
-                memo.take_words(path, range.unwrap_or_default());
+                memo.take(path, range.unwrap_or_default());
+                let mut frames = kept;
+                let keep = |stack| {
+                    memo.set_stack(frames, stack);
+                    frames += 1;
+                };
                 let leaf = match known {
-                    Some(nodes) => path.adopt(nodes, parent, |found, stack| memo.push(found, stack)),
+                    Some(nodes) => path.adopt(nodes, parent, keep),
                     None => {
-                        let keep = |found: &Found, stack| memo.push(found, stack);
-                        let leaf = path.intern(parent, tree, module_of(cache, resolver), keep);
+                        let module_of = module_of(cache, resolver);
+                        let leaf = match is_looked_up {
+                            true => path.intern(parent, tree, module_of, keep),
+                            false => path.tell(parent, tree, module_of, keep),
+                        };
                         if !path.has_guess() {
                             chains.set_nodes(chain, parent.node, memo.frames_from(kept));
                         }
@@ -296,7 +305,7 @@ impl Gatherer {
         tree: &mut Interner<'_, impl Sink>,
     ) -> NodeId {
         self.path.expect(parent, tree);
-        self.path.intern(parent, tree, module_of(&self.cache, resolver), |_, _| ()).node
+        self.path.intern(parent, tree, module_of(&self.cache, resolver), |_| ()).node
     }
 
     /// Gathers frames by fast rules. `left` is how many frames the memo has, or 0 for no use of it.
@@ -381,10 +390,7 @@ impl Gatherer {
             }
             self.path.push(at, UNKNOWN, FrameFlags::NONE, ignores_fp);
             let Some(caller) = step(rule, sp, &mut fp, &mut self.stack, &mut self.path.words) else {
-                if rule.is(RuleKind::Full) {
-                    return Gathered::Full;
-                }
-                return ended(if rule.is(RuleKind::Root) { MemoEnd::Root } else { MemoEnd::Open });
+                return stopped_at(rule);
             };
             (pc, sp) = caller;
             if pc == 0 {
@@ -481,6 +487,17 @@ impl Gatherer {
         let parent = root(end, tree);
         self.intern(parent, resolver, tree)
     }
+}
+
+/// What a rule says that leads to no caller. Apart from the steps: with all kinds side by side the compiler takes a table of
+/// jumps, which each step would wait for.
+#[cold]
+#[inline(never)]
+fn stopped_at(rule: PackedRule) -> Gathered {
+    if rule.is(RuleKind::Full) {
+        return Gathered::Full;
+    }
+    Gathered::Done { kept: 0, end: if rule.is(RuleKind::Root) { MemoEnd::Root } else { MemoEnd::Open } }
 }
 
 /// Looks up the module of a return address that a fast rule was found for.

@@ -20,14 +20,14 @@ use grapnel_arch::{
 
 use super::{
     Item, MAX_WORDS,
-    plan::{Base, Callee, Dest, Lowering, Plan},
+    plan::{Base, Dest, Lowering, Plan},
     redirect::can_be_at,
     scratch::{Scratch, Way},
     store::Code,
 };
 use crate::{
     Error, PcMap, Registers, Relocated,
-    plan::{LandingPads, MAX_EMITTED, keep_apart},
+    plan::{Callee, LandingPads, MAX_EMITTED, keep_apart},
 };
 
 impl Plan {
@@ -77,8 +77,8 @@ enum Pooled {
     },
 }
 
-/// A literal for each instruction, and for the jump back.
-const MAX_LITERALS: usize = MAX_WORDS + 1;
+/// A literal for each instruction, a second one for a call at the window's end, and one for the jump back.
+const MAX_LITERALS: usize = MAX_WORDS + 2;
 
 struct Emitter<'a> {
     plan: &'a Plan,

@@ -13,7 +13,7 @@ use super::{
     store::{MAX_STORE_LIST, MAX_STORE_TO_STACK, StoreList, StoreToStack},
     sum::{MAX_SUM, Sum},
 };
-use crate::{Error, Reach, Registers, Window, instruction::Operand, window::Offsets};
+use crate::{Error, Reach, Registers, Window, instruction::Operand, plan::Callee, window::Offsets};
 
 /// Where a branch goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,15 +31,6 @@ pub(super) enum Base {
     Pc,
     /// The value for which the operand is the copy of the constant that is at this offset in the window.
     Copy { offset: usize },
-}
-
-/// What a call goes to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Callee {
-    A32(CodeAddr),
-    T32(CodeAddr),
-    /// The address in a register.
-    Register(u8),
 }
 
 /// What an instruction becomes.

@@ -12,7 +12,7 @@
 use arrayvec::ArrayVec;
 use grapnel_arch::{
     CodeAddr, Isa,
-    a32::Cond,
+    a32::{Cond, LR},
     t32::{
         Inst, Literal, LiteralField, LiteralForm, Modified, Rel6, Rel8, Rel20, Rel24, Rel24By4, add_modified,
         add_narrow, add_twice, b_rel8, b_rel20, b_rel24, bl_rel24, blx_register, blx_rel24, bx_register,
@@ -23,15 +23,14 @@ use grapnel_arch::{
 
 use super::{
     MAX_INSTS,
-    plan::{Callee, Copied, Dest, Guard, Item, LITERAL_ALIGN, Lowering, Plan},
+    plan::{Copied, Dest, Guard, Item, LITERAL_ALIGN, Lowering, Plan},
     window::can_be_at,
 };
 use crate::{
     Error, PcMap, Registers, Relocated,
-    plan::{LandingPads, MAX_EMITTED, keep_apart},
+    plan::{Callee, LandingPads, MAX_EMITTED, keep_apart},
 };
 
-const LR: u8 = 14;
 const PC: u8 = 15;
 
 /// What is between the code and the literals: `udf #0`.

@@ -3,12 +3,12 @@
 use arrayvec::ArrayVec;
 use grapnel_arch::{
     CodeAddr,
-    a32::Cond,
+    a32::{Cond, LR},
     t32::{Exclusive, Flow, Inst, It, Literal, LiteralForm, PcUse, Unsupported, decode_within, len},
 };
 
 use super::{Insts, MAX_INSTS, culprit};
-use crate::{Error, Reach, Window, instruction::Operand, window::Offsets};
+use crate::{Error, Reach, Window, instruction::Operand, plan::Callee, window::Offsets};
 
 /// Where a branch goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,15 +24,6 @@ pub(super) enum Dest {
 pub(super) struct Copied {
     pub(super) words: [u32; 2],
     pub(super) count: usize,
-}
-
-/// What a call goes to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Callee {
-    T32(CodeAddr),
-    A32(CodeAddr),
-    /// The address in a register.
-    Register(u8),
 }
 
 /// What an instruction becomes.
@@ -299,7 +290,6 @@ fn lower(window: &Window, insts: &Insts, inst: &Inst) -> Result<Lowering, Error>
 }
 
 const SP: u8 = 13;
-const LR: u8 = 14;
 
 fn use_of_pc(window: &Window, insts: &Insts, inst: &Inst) -> Result<Lowering, Error> {
     let refuse = |reason: Unsupported| Error::Unsupported { culprit: culprit(inst), reason: reason.into() };

@@ -102,13 +102,11 @@ macro_rules! probe_routine {
 
 const _: () = assert!(SITE == 24);
 
-probe_routine!("grapnel_hook_probed", none);
 probe_routine!("grapnel_hook_probed_all", all);
 
 unsafe extern "C" {
     fn grapnel_hook_entered();
     fn grapnel_hook_entered_all();
-    fn grapnel_hook_probed();
     fn grapnel_hook_probed_all();
 }
 
@@ -117,8 +115,8 @@ pub(crate) fn routine(kind: LinkKind) -> u64 {
     let routine: unsafe extern "C" fn() = match (kind.stub, kind.vectors) {
         (StubKind::Entry, Vectors::Low | Vectors::None) => grapnel_hook_entered,
         (StubKind::Entry, Vectors::All) => grapnel_hook_entered_all,
-        (StubKind::Inside, Vectors::Low | Vectors::None) => grapnel_hook_probed,
-        (StubKind::Inside, Vectors::All) => grapnel_hook_probed_all,
+        // Those that are told are never known to leave the vectors alone here.
+        (StubKind::Inside, _) => grapnel_hook_probed_all,
     };
     routine as usize as u64
 }

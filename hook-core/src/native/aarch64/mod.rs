@@ -7,8 +7,6 @@
 //! One routine is assembly: the rewriting of pages that can't run meanwhile. Caches are told of code that was written.
 
 mod entry;
-#[path = "../untold.rs"]
-mod general;
 mod island;
 mod kernel;
 mod registers;
@@ -16,6 +14,8 @@ mod returns;
 mod save;
 mod seen;
 mod stub;
+#[path = "../untold.rs"]
+mod untold;
 
 use core::{arch::asm, ops::Range};
 
@@ -25,7 +25,6 @@ use grapnel_relocator::{CodeAddr, Isa, redirect};
 use super::{Pad, Trial};
 use crate::rebind::RelocatedValue;
 pub(crate) use entry::routine;
-pub(crate) use general::{aside, leaves_vectors_alone, routines_leave_vectors_alone};
 pub(crate) use island::Pattern;
 pub(crate) use kernel::{EFFECTIVE_USER, RESTORER, SIGNAL_WAITS, mmap, pread, pwrite};
 pub use registers::Registers;
@@ -37,6 +36,7 @@ pub(crate) use seen::{
 pub(crate) use stub::{
     AFTER_PROBE, JUMP_STUB_LEN, LINK_STUB_LEN, STUBS, jump_stub, link_of_stub, link_stub, site_of_stub,
 };
+pub(crate) use untold::{aside, branch_into, leaves_vectors_alone, routines_leave_vectors_alone};
 
 /// `brk #0`.
 const TRAP: [u8; 4] = 0xd420_0000_u32.to_le_bytes();
@@ -97,11 +97,8 @@ pub(crate) fn is_trap(_: Isa, bytes: &[u8]) -> bool {
     bytes.starts_with(&TRAP)
 }
 
-/// Whether these bytes of code change for everybody at once when they are written: the kernel copies an aligned word by one
-/// store.
-pub(crate) fn is_one_store(at: CodeAddr, len: usize) -> bool {
-    len == INST_LEN && at.0.is_multiple_of(INST_LEN as u64)
-}
+/// How many aligned bytes of code change for everybody at once when they are written: the kernel copies a word by one store.
+pub(crate) const STORE: usize = INST_LEN;
 
 /// The instructions at which indirect calls may land (DDI 0487, D8.4.7). Those that sign the return address are taken back
 /// on the way to a replacement, which signs it itself.
@@ -128,6 +125,9 @@ pub(crate) fn landing_pad(_: Isa, code: &[u8]) -> Option<Pad> {
     let (bytes, undo, len) = BYTES.iter().find(|(pad, ..)| code.starts_with(pad))?;
     Some(Pad { bytes, undo: undo.get(..*len)? })
 }
+
+/// Other cores may have fetched what was at an address before code was written there (DDI 0487, B2.4.4).
+pub(crate) const SEES_NEW_CODE: bool = false;
 
 /// Tells the caches of code that was written: what is in the cache of data goes to where instructions are read from, and
 /// what was read there before is dropped (DDI 0487, B2.4.4). CTR_EL0 has the lengths of lines, and says whether one of the

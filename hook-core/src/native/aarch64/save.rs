@@ -81,11 +81,6 @@ macro_rules! save_vectors {
         str x0, [sp, #800]
         "
     };
-    (none) => {
-        "
-        str xzr, [sp, #800]
-        "
-    };
     (all) => {
         "
         stp q0, q1, [sp, #272]
@@ -130,9 +125,6 @@ macro_rules! load_vectors {
         ldp q28, q29, [sp, #720]
         ldp q30, q31, [sp, #752]
         "
-    };
-    (none) => {
-        ""
     };
     (all) => {
         "

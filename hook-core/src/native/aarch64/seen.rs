@@ -62,13 +62,16 @@ mod tests {
     use super::*;
     use grapnel_relocator::{CodeAddr, Isa, RelocationPlan, Window, WindowOptions};
 
-    /// The stack at the instructions of what becomes of one, too far away for its operand.
-    fn stacks(code: &[u32]) -> Vec<(usize, u32)> {
+    const FROM: CodeAddr = CodeAddr(0x7000_0000_0000);
+    /// Too far away for operands.
+    const FAR: CodeAddr = CodeAddr(0x1000_0000);
+
+    /// The stack at the instructions of what becomes of one.
+    fn stacks(code: &[u32], to: CodeAddr) -> Vec<(usize, u32)> {
         let code: Vec<_> = code.iter().flat_map(|word| word.to_le_bytes()).collect();
-        let from = CodeAddr(0x7000_0000_0000);
         let options = WindowOptions { entry: false, ..WindowOptions::default() };
-        let window = Window::decode_with(Isa::Aarch64, from, &code, 4, options).unwrap();
-        let moved = RelocationPlan::new(&window).unwrap().emit(CodeAddr(0x1000_0000)).unwrap();
+        let window = Window::decode_with(Isa::Aarch64, FROM, &code, 4, options).unwrap();
+        let moved = RelocationPlan::new(&window).unwrap().emit(to).unwrap();
         let end = moved.map().to_relocated(4).unwrap();
         let mut stacks = Vec::new();
         stack_within(&moved.bytes()[..end], &mut |at, stack| stacks.push((at, stack.below)));
@@ -78,10 +81,10 @@ mod tests {
     #[test]
     fn a_kept_register_is_found_on_the_stack() {
         // ldr q0, 8; ret
-        assert_eq!(stacks(&[0x9c00_0040, 0xd65f_03c0]), [(0, 0), (4, 16)]);
+        assert_eq!(stacks(&[0x9c00_0040, 0xd65f_03c0], FAR), [(0, 0), (4, 16)]);
         // ldr x0, 8: X0 is its own.
-        assert_eq!(stacks(&[0x5800_0040, 0xd65f_03c0]), [(0, 0)]);
-        // str x16, [sp, #-16]!: itself.
-        assert_eq!(stacks(&[0xf81f_0ff0, 0xd65f_03c0]), [(0, 0)]);
+        assert_eq!(stacks(&[0x5800_0040, 0xd65f_03c0], FAR), [(0, 0)]);
+        // str x16, [sp, #-16]!: itself. No register is free for a jump back from far away.
+        assert_eq!(stacks(&[0xf81f_0ff0, 0xd65f_03c0], FROM.add(0x1000)), [(0, 0)]);
     }
 }

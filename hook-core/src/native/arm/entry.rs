@@ -7,7 +7,8 @@
 //! The routines keep every register but those that the listener changes, and at a function's entry R12.
 
 use super::{
-    save::{call, load_vectors, routine, save_vectors},
+    registers::tell_routines,
+    save::{call, load_vectors, routine, save_vectors, vectors_there},
     stub::WORD,
 };
 use crate::native::{LinkKind, StubKind, Vectors};
@@ -90,23 +91,22 @@ macro_rules! probe_routine {
     };
 }
 
-probe_routine!("grapnel_hook_probed", none);
 probe_routine!("grapnel_hook_probed_all", all);
 
 unsafe extern "C" {
     fn grapnel_hook_entered();
     fn grapnel_hook_entered_all();
-    fn grapnel_hook_probed();
     fn grapnel_hook_probed_all();
 }
 
-/// The routine that a link stub calls, by where it stands and whether all vector state is saved.
+/// The routine that a link stub calls, by where it stands and whether all vector state is saved. It may run from now on.
 pub(crate) fn routine(kind: LinkKind) -> u64 {
+    tell_routines();
     let routine: unsafe extern "C" fn() = match (kind.stub, kind.vectors) {
         (StubKind::Entry, Vectors::Low | Vectors::None) => grapnel_hook_entered,
         (StubKind::Entry, Vectors::All) => grapnel_hook_entered_all,
-        (StubKind::Inside, Vectors::Low | Vectors::None) => grapnel_hook_probed,
-        (StubKind::Inside, Vectors::All) => grapnel_hook_probed_all,
+        // Those that are told are never known to leave the vectors alone here.
+        (StubKind::Inside, _) => grapnel_hook_probed_all,
     };
     routine as usize as u64
 }

@@ -10,8 +10,6 @@
 //! code that was written.
 
 mod entry;
-#[path = "../untold.rs"]
-mod general;
 mod island;
 mod kernel;
 mod registers;
@@ -19,6 +17,8 @@ mod returns;
 mod save;
 mod seen;
 mod stub;
+#[path = "../untold.rs"]
+mod untold;
 
 use core::{arch::asm, ops::Range};
 
@@ -27,7 +27,6 @@ use grapnel_relocator::{CodeAddr, Isa, redirect};
 use super::{Pad, Trial};
 use crate::rebind::RelocatedValue;
 pub(crate) use entry::routine;
-pub(crate) use general::{aside, leaves_vectors_alone, routines_leave_vectors_alone};
 pub(crate) use island::Pattern;
 pub(crate) use kernel::{EFFECTIVE_USER, RESTORER, SIGNAL_WAITS, mmap, pread, pwrite};
 pub use registers::Registers;
@@ -39,10 +38,13 @@ pub(crate) use seen::{
 pub(crate) use stub::{
     AFTER_PROBE, JUMP_STUB_LEN, LINK_STUB_LEN, STUBS, jump_stub, link_of_stub, link_stub, site_of_stub,
 };
+pub(crate) use untold::{aside, branch_into, leaves_vectors_alone, routines_leave_vectors_alone};
 
 /// The undefined instructions that Linux and debuggers take for breakpoints (the kernel's `arch/arm/kernel/ptrace.c`).
 const TRAP_A32: [u8; 4] = 0xe7f0_01f0_u32.to_le_bytes();
-const TRAP_T32: [u8; 2] = 0xde01_u16.to_le_bytes();
+const UNDEFINED_T32: [u8; 2] = 0xde01_u16.to_le_bytes();
+/// `bkpt`. To tell those from others the kernel reads them again, and finds what was written since; of this it hears otherwise.
+const TRAP_T32: [u8; 2] = 0xbe00_u16.to_le_bytes();
 
 /// The instruction sets of this process.
 #[cfg(test)]
@@ -105,23 +107,24 @@ pub(crate) fn trap(isa: Isa) -> &'static [u8] {
     }
 }
 
-/// Whether whoever runs the bytes traps at once. In T32 also at a `bkpt`.
+/// Whether whoever runs the bytes traps at once.
 pub(crate) fn is_trap(isa: Isa, bytes: &[u8]) -> bool {
     match (isa, bytes) {
         (Isa::T32, [_, 0xbe, ..]) => true,
-        _ => bytes.starts_with(trap(isa)),
+        (Isa::T32, _) => bytes.starts_with(&UNDEFINED_T32),
+        _ => bytes.starts_with(&TRAP_A32),
     }
 }
 
-/// Whether these bytes of code change for everybody at once when they are written: the kernel copies an aligned word by one
-/// store.
-pub(crate) fn is_one_store(at: CodeAddr, len: usize) -> bool {
-    len == 4 && at.0.is_multiple_of(4)
-}
+/// How many aligned bytes of code change for everybody at once when they are written: the kernel copies a word by one store.
+pub(crate) const STORE: usize = 4;
 
 pub(crate) fn landing_pad(_: Isa, _: &[u8]) -> Option<Pad> {
     None
 }
+
+/// Other cores may have fetched what was at an address before code was written there (DDI 0406, A3.5.4).
+pub(crate) const SEES_NEW_CODE: bool = false;
 
 /// Tells the caches of code that was written. Programs may not do that themselves here.
 pub(crate) fn flush(code: Range<usize>) {

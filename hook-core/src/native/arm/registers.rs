@@ -4,6 +4,8 @@
 //! [`Saved`] is filled by the routines of [`super::entry`] and [`super::returns`] alone, which also load what it holds back
 //! into the registers.
 
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
 use crate::sys;
 
 /// The general registers of a call or of a probed place.
@@ -125,8 +127,58 @@ impl Saved {
     }
 }
 
-/// Whether the processor has all 32 registers of 64 bits: some have 16.
+// What the routines look at (`vectors_there` in `super::save`). It is 0 while there is no stub.
+core::arch::global_asm!(
+    ".pushsection .bss.grapnel_hook_vectors, \"aw\", %nobits",
+    ".p2align 2",
+    ".globl grapnel_hook_vectors",
+    ".hidden grapnel_hook_vectors",
+    ".type grapnel_hook_vectors, %object",
+    "grapnel_hook_vectors: .zero 4",
+    ".size grapnel_hook_vectors, 4",
+    ".popsection",
+);
+
+unsafe extern "C" {
+    safe static grapnel_hook_vectors: AtomicU32;
+}
+
+/// How many vector registers of 64 bits a processor has, of which the kernel says this (`AT_HWCAP`). Kernels of 64 bits don't
+/// tell 32-bit processes that there are 32, but that there is NEON, which has so many (DDI 0406, A2.6.2).
+fn vectors_of(capabilities: usize) -> u32 {
+    const VFP: usize = 1 << 6;
+    const NEON: usize = 1 << 12;
+    const VFPD32: usize = 1 << 19;
+    match capabilities {
+        _ if capabilities & VFP == 0 => 0,
+        _ if capabilities & (NEON | VFPD32) == 0 => 16,
+        _ => 32,
+    }
+}
+
+/// Tells the routines which vector registers there are, before the first of them runs.
+pub(super) fn tell_routines() {
+    if grapnel_hook_vectors.load(Relaxed) == 0 {
+        let capabilities = sys::auxiliary(libc::AT_HWCAP as usize).unwrap_or(0);
+        grapnel_hook_vectors.store(vectors_of(capabilities), Relaxed);
+    }
+}
+
+/// Those that the processor has.
 pub(crate) fn vectors_can_be_saved() -> bool {
-    const HWCAP_VFPD32: usize = 1 << 19;
-    sys::auxiliary(libc::AT_HWCAP as usize).is_some_and(|capabilities| capabilities & HWCAP_VFPD32 != 0)
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capabilities_tell_the_vector_registers() {
+        // swp, half, thumb, fast multiplication and TLS; with VFP, VFPv3 and 16 registers; as a kernel of 64 bits says it.
+        let cases = [(0x8017, 0), (0xe057, 16), (0x8_2057, 32), (0x3f_b0d6 & !(1 << 19), 32)];
+        for (capabilities, registers) in cases {
+            assert_eq!(vectors_of(capabilities), registers, "{capabilities:#x}");
+        }
+    }
 }

@@ -13,7 +13,7 @@ use core::{ffi::c_void, sync::atomic::Ordering::Relaxed};
 
 use crate::native::points::{PAGE, PART, RETURN_POINTS, point_at, return_word};
 
-use super::save::{call, load_vectors, routine, save_vectors};
+use super::save::{call, load_vectors, routine, save_vectors, vectors_there};
 
 /// `_Unwind_VRS_Get` and `_Unwind_VRS_Set` (EHABI32, 8.5).
 type Access = unsafe extern "C" fn(

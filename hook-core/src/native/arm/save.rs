@@ -4,54 +4,88 @@
 //! R4 holds the `Saved` while Rust runs, so that the stack can be aligned whatever the caller did with it. An unwinder goes
 //! from there to the registers as they were, which lie in the order in which it pops them (EHABI32, 10.3).
 
-// Each changes R0 and R1.
-macro_rules! save_vectors {
-    // Those that pass arguments and results.
-    (low) => {
+// How many vector registers of 64 bits the processor has, in R1, compared with 16: it has none, these, or 16 more. The number
+// is in a word that the first stub's maker fills (`super::registers`).
+macro_rules! vectors_there {
+    () => {
         "
-        add r0, sp, #72
-        vstmia r0, {{d0-d7}}
-        mov r0, #4
-        str r0, [sp, #68]
+        ldr r1, 8f
+        9: ldr r1, [pc, r1]
+        b 7f
+        8: .long grapnel_hook_vectors - 9b - 8
+        7: cmp r1, #16
         "
     };
-    (none) => {
-        "
-        mov r0, #0
-        str r0, [sp, #68]
-        "
+}
+
+// Each changes R0, R1 and the flags.
+macro_rules! save_vectors {
+    // Those that pass arguments and results, which the listener is shown, and the other ones that a function needn't keep: a
+    // caller that the compiler has seen together with the function may hold values in any of them (GCC's -fipa-ra). Rust keeps
+    // D8 to D15.
+    (low) => {
+        concat!(
+            vectors_there!(),
+            "
+            mov r0, #0
+            blo 6f
+            add r0, sp, #72
+            vstmia r0!, {{d0-d7}}
+            beq 5f
+            add r0, r0, #64
+            vstmia r0, {{d16-d31}}
+            5: mov r0, #4
+            6: str r0, [sp, #68]
+            "
+        )
     };
     (all) => {
-        "
-        add r0, sp, #72
-        vstmia r0!, {{d0-d15}}
-        vstmia r0, {{d16-d31}}
-        vmrs r0, fpscr
-        str r0, [sp, #352]
-        mov r0, #16
-        str r0, [sp, #68]
-        "
+        concat!(
+            vectors_there!(),
+            "
+            blo 6f
+            add r0, sp, #72
+            vstmia r0!, {{d0-d15}}
+            beq 5f
+            vstmia r0, {{d16-d31}}
+            5: vmrs r0, fpscr
+            str r0, [sp, #352]
+            6: mov r0, r1, lsr #1
+            str r0, [sp, #68]
+            "
+        )
     };
 }
 
 macro_rules! load_vectors {
     (low) => {
-        "
-        add r0, sp, #72
-        vldmia r0, {{d0-d7}}
-        "
-    };
-    (none) => {
-        ""
+        concat!(
+            vectors_there!(),
+            "
+            blo 6f
+            add r0, sp, #72
+            vldmia r0!, {{d0-d7}}
+            beq 6f
+            add r0, r0, #64
+            vldmia r0, {{d16-d31}}
+            6:
+            "
+        )
     };
     (all) => {
-        "
-        ldr r0, [sp, #352]
-        vmsr fpscr, r0
-        add r0, sp, #72
-        vldmia r0!, {{d0-d15}}
-        vldmia r0, {{d16-d31}}
-        "
+        concat!(
+            vectors_there!(),
+            "
+            blo 6f
+            ldr r0, [sp, #352]
+            vmsr fpscr, r0
+            add r0, sp, #72
+            vldmia r0!, {{d0-d15}}
+            beq 6f
+            vldmia r0, {{d16-d31}}
+            6:
+            "
+        )
     };
 }
 
@@ -94,4 +128,4 @@ macro_rules! routine {
     };
 }
 
-pub(super) use {call, load_vectors, routine, save_vectors};
+pub(super) use {call, load_vectors, routine, save_vectors, vectors_there};

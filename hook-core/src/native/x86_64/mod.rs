@@ -5,6 +5,7 @@
 
 mod entry;
 mod general;
+mod inbound;
 mod island;
 mod kernel;
 #[cfg_attr(miri, path = "machine_of_miri.rs")]
@@ -25,6 +26,7 @@ use super::Pad;
 use crate::{rebind::RelocatedValue, sys};
 pub(crate) use entry::routine;
 pub(crate) use general::{leaves_vectors_alone, routines_leave_vectors_alone};
+pub(crate) use inbound::branch_into;
 pub(crate) use island::Pattern;
 pub(crate) use kernel::{EFFECTIVE_USER, RESTORER, SIGNAL_WAITS, mmap, pread, pwrite};
 pub(crate) use machine::{
@@ -88,11 +90,12 @@ pub(crate) fn is_trap(_: Isa, bytes: &[u8]) -> bool {
     bytes.first() == Some(&TRAP)
 }
 
-/// Whether these bytes of code change for everybody at once when they are written. Not here: `/proc/self/mem` makes no
-/// promise about the size of its stores.
-pub(crate) fn is_one_store(_: CodeAddr, _: usize) -> bool {
-    false
-}
+/// How many aligned bytes of code change for everybody at once when they are written. `/proc/self/mem` makes no promise about
+/// the size of its stores here.
+pub(crate) const STORE: usize = 1;
+
+/// Every core runs what was written, if nothing else was run there before (AMD64 Manual, volume 2, 7.6.1).
+pub(crate) const SEES_NEW_CODE: bool = true;
 
 /// `endbr64`, where indirect calls must land under indirect branch tracking.
 pub(crate) fn landing_pad(_: Isa, code: &[u8]) -> Option<Pad> {

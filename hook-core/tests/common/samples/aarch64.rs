@@ -8,6 +8,8 @@ samples! {
     landing_pad: Some(|x| x + 2), "hint #34; stp x19, x30, [sp, #-16]!; mov x19, x0; add x0, x19, #2; ldp x19, x30, [sp], #16; ret";
     landing_pad_short: Some(|x| x), "hint #34; ret";
     signed: Some(|x| x + 3), "hint #25; stp x29, x30, [sp, #-16]!; add x0, x0, #3; ldp x29, x30, [sp], #16; hint #29; ret";
+    landing_pad_for_all: Some(|x| x + 8), "hint #38; add x0, x0, #8; ret";
+    signed_with_the_other_key: Some(|x| x + 9), "hint #27; stp x29, x30, [sp, #-16]!; add x0, x0, #9; ldp x29, x30, [sp], #16; hint #31; ret";
     literal: Some(|x| x + 40), "ldr x1, 9f; add x0, x1, x0; ret; .p2align 3; 9: .quad 40";
     literal_word: Some(|x| x.wrapping_sub(3)), "ldrsw x1, 9f; add x0, x1, x0; ret; 9: .word -3";
     literal_vector: Some(|x| x + 41), "ldr d0, 9f; fmov x1, d0; add x0, x1, x0; ret; .p2align 3; 9: .quad 41";
@@ -16,6 +18,8 @@ samples! {
     page: Some(|x| x + 7), "adrp x1, 9f; ldr x1, [x1, :lo12:9f]; add x0, x0, x1; ret; .pushsection .rodata.samples, \"a\", %progbits; .p2align 3; 9: .quad 7; .popsection";
     early_branch: Some(|x| if x == 0 { 9 } else { x }), "cbz x0, 8f; ret; 8: mov x0, #9; ret";
     bit_branch: Some(|x| x & !1), "tbz x0, #0, 8f; sub x0, x0, #1; 8: ret";
+    nonzero_branch: Some(|x| if x == 0 { 9 } else { x }), "cbnz x0, 8f; mov x0, #9; 8: ret";
+    set_bit_branch: Some(|x| x | 1), "tbnz x0, #0, 8f; add x0, x0, #1; 8: ret";
     flags_branch: Some(|x| x), "b.eq 8f; ret; 8: ret";
     jump_first: Some(|x| x + 12), "b 8f; udf #0; 8: add x0, x0, #12; ret";
     call: Some(|x| x + 11), "mov x9, x30; bl 8f; add x0, x0, x10; mov x30, x9; ret; 8: mov x10, #11; ret";

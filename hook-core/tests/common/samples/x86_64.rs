@@ -26,6 +26,8 @@ samples! {
     just_ret: None, "ret";
     no_room: Some(|_| 0), "xor eax, eax; ret; .cfi_endproc; .cfi_startproc; 8: nop; mov eax, 6; push rbx; pop rbx; mov ecx, 1; ret";
     inbound: None, "nop; 7: inc rdi; nop; dec rdi; mov rax, rdi; cmp rax, 100000; jb 7b; ret";
+    entered_by_another: None, "push rdi; 7: pop rax; inc rax; nop; ret; .cfi_endproc; .cfi_startproc; mov eax, 5; push rax; jmp 7b";
+    before_nops: None, "ret; .cfi_endproc; .cfi_startproc; nop; nop; nop; nop; mov eax, 42; ret; .zero 128, 0x90";
     breakpoint: None, "int3; mov rax, rdi; ret; nop; nop; nop";
     undefined: None, ".byte 0x06, 0x06, 0x06, 0x06, 0x06, 0x06";
 }

@@ -63,20 +63,25 @@ extern "C" fn each(context: *mut c_void, frames: *mut c_void) -> i32 {
     }
 }
 
+/// Whether an address is in the code of hooks.
+pub(crate) fn is_inside(at: usize) -> bool {
+    // SAFETY: what `begin` stored, which is never freed.
+    unsafe { REGIONS.load(Acquire).as_ref() }
+        .is_some_and(|regions| regions.iter().any(|region| region.contains(&at)))
+}
+
 /// Takes one in the handler of a signal that interrupted code at `pc`. Neither allocates nor locks.
 pub(crate) fn take(pc: usize) {
     unsafe extern "C" {
         fn _Unwind_Backtrace(each: extern "C" fn(*mut c_void, *mut c_void) -> i32, data: *mut c_void) -> i32;
     }
-    // SAFETY: what `begin` stored, which is never freed.
-    let Some(regions) = (unsafe { REGIONS.load(Acquire).as_ref() }) else { return };
     let mut frames = Frames { count: 0, at: [0; MOST] };
     // SAFETY: the callback has the type that is asked for.
     unsafe { _Unwind_Backtrace(each, (&raw mut frames).cast()) };
     let frames = &frames.at[..frames.count];
     let caller = CALLER[0].load(Relaxed)..CALLER[1].load(Relaxed);
     let mut reached = frames.iter().any(|at| caller.contains(at));
-    if regions.iter().any(|region| region.contains(&pc)) {
+    if is_inside(pc) {
         INSIDE.fetch_add(1, Relaxed);
         let behind = frames.iter().skip_while(|at| **at != pc).nth(1);
         reached &= behind.is_some_and(|at| super::samples::around(*at));

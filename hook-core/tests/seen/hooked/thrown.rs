@@ -7,7 +7,12 @@ use std::{
 
 use grapnel_hook::{HookSet, Liveness, Probe, listen::Hit, seen::Audience};
 
-use super::steps::{CALL, thrown_through};
+use super::steps::CALL;
+
+unsafe extern "C-unwind" {
+    #[link_name = "seen_thrown_through"]
+    fn thrown_through(x: u64) -> u64;
+}
 
 static HITS: AtomicU64 = AtomicU64::new(0);
 

@@ -14,16 +14,15 @@
 
 use super::options::Options;
 use super::table::{Block, NoMemory, Table, hash};
-use super::{TRACING, errors, fork, walk};
+use super::{TRACING, errors, fork, old, walk};
 use crate::entry::SavedRegisters;
 use crate::lock::{Guard, Lock, Quiet};
-use crate::sys;
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
 use core::ops::Range;
 use core::ptr;
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::Ordering;
 
 const PARTS: usize = 16;
 
@@ -72,7 +71,7 @@ pub(crate) fn take(address: usize) -> Option<Block> {
 
 /// Makes a block's entry.
 pub(crate) fn put(block: Block) -> Result<(), NoMemory> {
-    remember_given(block.address);
+    old::remember_given(block.address);
     with(block.address, |table| table.insert(block))
 }
 
@@ -157,9 +156,9 @@ impl Block {
                 "+++ ALLOCATION {:#x} SIZE {} HAS A CORRUPTED {name} GUARD",
                 self.address, self.size
             );
-            errors::report(Some(saved), quiet, what, || {
+            errors::report(Some(saved), quiet, what, |names| {
                 say_bytes(self.address, range, byte);
-                errors::allocated_at(self.stack);
+                errors::allocated_at(names, self.stack);
             });
         }
     }
@@ -208,61 +207,4 @@ pub(crate) fn fill_freed(options: &Options, address: usize, usable: usize) {
     let end = usable.min(options.fill_on_free);
     // SAFETY: as above; the block is the caller's, who is done with it.
     unsafe { fill(address..address + end, FREED) };
-}
-
-/// The part of the heap that was in use before the hooks were in, and which blocks there were given out since, one bit
-/// for each 16 bytes. A pointer into it that was never given out is older than the hooks.
-static OLD: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
-static GIVEN: AtomicUsize = AtomicUsize::new(0);
-
-/// Remembers how far the heap reaches now.
-pub(crate) fn remember_heap() {
-    let Some(range) = sys_heap() else { return };
-    let words = range.len().div_ceil(16 * 64);
-    let Some(bits) = sys::map_anonymous(8 * words.max(1)) else { return };
-    GIVEN.store(bits.expose_provenance(), Ordering::Relaxed);
-    OLD[1].store(range.end, Ordering::Relaxed);
-    OLD[0].store(range.start, Ordering::Relaxed);
-}
-
-/// The heap that grows by `brk`, if it has begun.
-fn sys_heap() -> Option<Range<usize>> {
-    let fd = sys::open(c"/proc/self/stat", libc::O_RDONLY).ok()?;
-    let mut text = [0; 1024];
-    let len = sys::read_at(fd, &mut text, 0);
-    sys::close(fd);
-    // Behind the name, which may hold anything, `start_brk` is the 45th field of the file, and the 43rd of the rest.
-    let text = &text[..len.min(text.len())];
-    let name = text.iter().rposition(|&byte| byte == b')')?;
-    let field = text.get(name + 2..)?.split(|&byte| byte == b' ').nth(44)?;
-    let start = core::str::from_utf8(field).ok()?.parse().ok()?;
-    Some(start..sys::program_break()).filter(|range| range.start != 0 && range.start < range.end)
-}
-
-/// The part of the heap that grows by `brk` which has only blocks that were given out since.
-pub(crate) fn heap_since_hooks() -> Range<usize> {
-    let old = OLD[1].load(Ordering::Relaxed);
-    sys_heap().map_or(0..0, |heap| heap.start.max(old)..heap.end.max(old))
-}
-
-fn bit(address: usize) -> Option<(&'static AtomicU64, u64)> {
-    let [start, end] = OLD.each_ref().map(|word| word.load(Ordering::Relaxed));
-    if !(start..end).contains(&address) {
-        return None;
-    }
-    let index = (address - start) / 16;
-    let words: *const AtomicU64 = ptr::with_exposed_provenance(GIVEN.load(Ordering::Relaxed));
-    // SAFETY: there is a bit for each 16 bytes of the range, in memory that is never unmapped.
-    Some((unsafe { &*words.add(index / 64) }, 1 << (index % 64)))
-}
-
-fn remember_given(address: usize) {
-    if let Some((word, bit)) = bit(address) {
-        word.fetch_or(bit, Ordering::Relaxed);
-    }
-}
-
-/// Whether a block that isn't known may have been given out before the hooks were in.
-pub(crate) fn is_old(address: usize) -> bool {
-    bit(address).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit == 0)
 }

@@ -8,7 +8,7 @@
 use super::kernel::File;
 use super::live::Live;
 use super::log::log;
-use super::names::{Names, Place};
+use super::names::Names;
 use super::options::Options;
 use super::stacks::EMPTY;
 use super::{blocks, errors, walk};
@@ -72,7 +72,6 @@ fn fill(mut file: File, options: &Options, live: &Live) -> Result<(), syscalls::
         options.frames
     );
     let mut names = options.full.then(Names::new);
-    let mut places: BTreeMap<usize, Place> = BTreeMap::new();
     for record in &live.records {
         let mark = u8::from(record.in_child);
         let _ = write!(file, "z {mark}  sz {:8}  num    {}  bt", record.size, record.count);
@@ -83,7 +82,7 @@ fn fill(mut file: File, options: &Options, live: &Live) -> Result<(), syscalls::
         if let Some(names) = names.as_mut().filter(|_| !live.frames(record).is_empty()) {
             file.put(b"  bt_info");
             for &pc in live.frames(record) {
-                let place = places.entry(pc).or_insert_with(|| names.place(pc, true));
+                let place = names.place(pc, true);
                 file.put(b" {\"");
                 file.put(&place.path);
                 let _ = write!(file, "\" {:x} \"", place.relative);
@@ -135,12 +134,13 @@ pub(crate) fn leaks(options: &Options) {
     });
     let program = program();
     let program = String::from_utf8_lossy(&program);
+    let mut names = Names::new();
     let count = blocks.len();
     for (number, block) in (1..).zip(&blocks) {
         let (size, address) = (block.size, block.address);
         log!("+++ {program} leaked block of size {size} at {address:#x} (leak {number} of {count})");
         if block.stack != EMPTY {
-            errors::allocated_at(block.stack);
+            errors::allocated_at(&mut names, block.stack);
         }
     }
 }

@@ -5,7 +5,7 @@ use super::names::Names;
 use super::stacks::EMPTY;
 use super::{options, walk};
 use crate::entry::SavedRegisters;
-use crate::lock::Quiet;
+use crate::lock::{self, Quiet};
 use crate::sys;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -14,10 +14,9 @@ use alloc::vec::Vec;
 const FRAMES: usize = 256;
 
 /// Writes the frames of a stack, `most` of them.
-pub(crate) fn backtrace(stack: u32, most: usize) {
+pub(crate) fn backtrace(names: &mut Names, stack: u32, most: usize) {
     let frames: Vec<usize> = walk::with_stacks(|stacks| stacks.frames(stack).take(most).collect());
     let thorough = options().is_some_and(|options| options.full);
-    let mut names = Names::new();
     for (number, &pc) in frames.iter().enumerate() {
         let place = names.place(pc, thorough);
         let path =
@@ -43,25 +42,28 @@ pub(crate) fn report(
     saved: Option<&SavedRegisters>,
     quiet: &Quiet,
     what: core::fmt::Arguments<'_>,
-    details: impl FnOnce(),
+    details: impl FnOnce(&mut Names),
 ) {
+    let mut names = Names::new();
     log!("{DIVIDER}");
     log!("{what}");
-    details();
+    details(&mut names);
     if let Some(saved) = saved {
         log!("Backtrace at time of failure:");
-        backtrace(walk::stack(saved, quiet), FRAMES);
+        backtrace(&mut names, walk::stack(saved, quiet), FRAMES);
     }
     log!("{DIVIDER}");
     if options().is_some_and(|options| options.abort_on_error) {
+        // The program may have a handler, which may never come back. No lock is held where a block is looked at.
+        lock::let_signals_through();
         sys::abort();
     }
 }
 
 /// Where a block was allocated, if that is known.
-pub(crate) fn allocated_at(stack: u32) {
+pub(crate) fn allocated_at(names: &mut Names, stack: u32) {
     if stack != EMPTY {
         log!("Backtrace at time of allocation:");
-        backtrace(stack, options().map_or(FRAMES, |options| options.frames));
+        backtrace(names, stack, options().map_or(FRAMES, |options| options.frames));
     }
 }

@@ -1,11 +1,13 @@
 //! Children: they go on with the table of their parent, and a mark in what they allocate if the parent has one.
 //!
 //! # Safety
-//! A fork that libc makes holds all locks from before it until after it, so a child finds everything whole. One that is
+//! A fork that libc makes holds all locks from before it until after it, so a child finds everything whole; but for the
+//! order of `record_allocs`, which may wait for an allocator and only has to be made new. Meanwhile the fork waits for the
+//! allocator's locks: so no handler of signals waits for one of these. One that is
 //! made without libc is noticed at its first call by a page that the kernel empties in each child. There another thread
 //! may have been in the middle of a change, which is left as it is: entries are written one by one.
 
-use super::{blocks, freed, record, walk};
+use super::{blocks, freed, record, unreachable, walk};
 use crate::lock::Guard;
 use crate::{context, heap, life, modules, session, sys};
 use core::cell::UnsafeCell;
@@ -21,6 +23,7 @@ static PAGE: AtomicPtr<AtomicU32> = AtomicPtr::new((&raw const NONE).cast_mut())
 
 /// All locks, in the order in which they are taken.
 struct Held {
+    _looks: Guard<'static>,
     _records: Guard<'static>,
     _freed: Guard<'static>,
     _blocks: blocks::Held,
@@ -69,6 +72,7 @@ pub(crate) fn look() {
 
 unsafe extern "C" fn before() {
     let held = Held {
+        _looks: unreachable::hold(),
         _records: record::hold(),
         _freed: freed::hold(),
         _blocks: blocks::hold(),
@@ -87,7 +91,8 @@ unsafe extern "C" fn after() {
 unsafe extern "C" fn in_child() {
     // SAFETY: as in `after`; the thread's other self took them.
     drop(unsafe { (*HELD.0.get()).take() });
-    look();
+    // Not `look`: a kernel that empties no page must not leave a child with what another thread held.
+    renew();
 }
 
 /// In a child, in its only thread.
@@ -101,6 +106,7 @@ fn renew() {
         life::PROCESS.renew();
         modules::renew();
     }
+    unreachable::renew();
     record::renew();
     freed::renew();
     blocks::renew();

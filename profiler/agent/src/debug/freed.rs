@@ -2,6 +2,7 @@
 
 use super::blocks::{self, FREED, say_bytes};
 use super::log::log;
+use super::names::Names;
 use super::options::Options;
 use super::stacks::EMPTY;
 use super::table::Block;
@@ -79,21 +80,26 @@ fn verify(options: &Options, freed: &Freed, quiet: &Quiet) {
     if blocks::are(range.clone(), FREED) {
         return;
     }
-    errors::report(None, quiet, format_args!("+++ ALLOCATION {start:#x} USED AFTER FREE"), || {
+    errors::report(None, quiet, format_args!("+++ ALLOCATION {start:#x} USED AFTER FREE"), |names| {
         say_bytes(start, range, FREED);
         if freed.stack != EMPTY {
             log!("Backtrace at time of free:");
-            errors::backtrace(freed.stack, options.freed_frames);
+            errors::backtrace(names, freed.stack, options.freed_frames);
         }
     });
 }
 
-/// Looks at all that are kept. They stay.
+/// Looks at all that are kept. They stay. Other threads may run: each block is out of the list while it is looked at, so
+/// nobody gives it back.
 pub(crate) fn verify_all(options: &Options, quiet: &Quiet) {
-    let mut number = 0;
-    while let Some(freed) = with(|list| list.get(number).copied()) {
+    for _ in 0..with(|list| list.len()) {
+        let Some(freed) = with(VecDeque::pop_front) else { break };
         verify(options, &freed, quiet);
-        number += 1;
+        with(|list| {
+            if list.try_reserve(1).is_ok() {
+                list.push_back(freed);
+            }
+        });
     }
 }
 
@@ -103,11 +109,11 @@ pub(crate) fn has(address: usize) -> bool {
 }
 
 /// Says where a block was freed, if it is kept and that is known.
-pub(crate) fn say_where(options: &Options, address: usize) {
+pub(crate) fn say_where(names: &mut Names, options: &Options, address: usize) {
     let stack =
         with(|list| list.iter().find(|freed| freed.block.address == address).map(|freed| freed.stack));
     if let Some(stack) = stack.filter(|&stack| stack != EMPTY) {
         log!("Backtrace of original free:");
-        errors::backtrace(stack, options.freed_frames);
+        errors::backtrace(names, stack, options.freed_frames);
     }
 }

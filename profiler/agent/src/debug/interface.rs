@@ -54,18 +54,19 @@ unsafe extern "C" fn get_malloc_leak_info(
     let record = record_bytes::<WORD>(options.frames);
     let whole = record * live.records.len();
     let buffer = allocator::unlisted(whole);
+    if buffer.is_null() {
+        return log!("get_malloc_leak_info: no memory; nothing is given");
+    }
     // SAFETY: as above; the buffer has room for all records, and is zero.
     unsafe {
         *overall_size = whole;
         *info_size = record;
+        *total_memory = live.total();
         *backtrace_size = options.frames;
         *info = buffer;
-        if !buffer.is_null() {
-            *total_memory = live.total();
-            encode::<WORD>(&live, options.frames, |at, bytes| {
-                ptr::copy_nonoverlapping(bytes.as_ptr(), buffer.add(at), bytes.len());
-            });
-        }
+        encode::<WORD>(&live, options.frames, |at, bytes| {
+            ptr::copy_nonoverlapping(bytes.as_ptr(), buffer.add(at), bytes.len());
+        });
     }
 }
 

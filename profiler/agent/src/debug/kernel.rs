@@ -3,20 +3,48 @@
 //! # Safety
 //! As in [`crate::sys`].
 
+use crate::lock::Quiet;
 use alloc::vec::Vec;
-use core::ffi::CStr;
+use core::ffi::{CStr, c_void};
 use core::fmt::{self, Write};
+use core::ptr;
 use syscalls::{Errno, Sysno, syscall};
 
-/// Writes all of these bytes, or what the kernel takes until it refuses.
-pub(crate) fn write_all(fd: i32, mut bytes: &[u8]) -> Result<(), Errno> {
+/// The signals that wait for this thread, or for any of the process, as a mask.
+fn pending() -> u64 {
+    let mut signals = 0u64;
+    // SAFETY: the mask has the kernel's size.
+    let _ = unsafe { syscall!(Sysno::rt_sigpending, &raw mut signals, 8) };
+    signals
+}
+
+/// Takes a signal back that waits for this thread.
+fn forget(signal: u64) {
+    let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: mask and time are live and as long as the kernel reads.
+    let _ = unsafe {
+        syscall!(Sysno::rt_sigtimedwait, &raw const signal, ptr::null::<c_void>(), &raw const at_once, 8)
+    };
+}
+
+/// Writes all of these bytes, or what the kernel takes until it refuses. The signal by which it says why, of which most
+/// programs die, is not the program's business.
+pub(crate) fn write_all(fd: i32, mut bytes: &[u8], _quiet: &Quiet) -> Result<(), Errno> {
+    const SENT: [(Errno, i32); 2] = [(Errno::EPIPE, libc::SIGPIPE), (Errno::EFBIG, libc::SIGXFSZ)];
+    let before = pending();
     while !bytes.is_empty() {
         // SAFETY: the bytes are live for the call.
         match unsafe { syscall!(Sysno::write, fd, bytes.as_ptr(), bytes.len()) } {
             Ok(0) => return Err(Errno::EIO),
             Ok(len) => bytes = bytes.get(len..).unwrap_or(&[]),
             Err(Errno::EINTR) => {}
-            Err(errno) => return Err(errno),
+            Err(errno) => {
+                let sent = SENT.iter().find(|sent| sent.0 == errno).map(|sent| 1u64 << (sent.1 - 1));
+                if let Some(signal) = sent.filter(|signal| before & signal == 0) {
+                    forget(signal);
+                }
+                return Err(errno);
+            }
         }
     }
     Ok(())
@@ -40,10 +68,13 @@ pub(crate) fn identity(fd: i32) -> Option<(u64, u64)> {
     Some((facts.st_dev, facts.st_ino))
 }
 
+/// What handles a signal: its number, and what the kernel says of it.
+pub(crate) type Handler = unsafe extern "C" fn(i32, *const libc::siginfo_t);
+
 /// The kernel's own structure, which is not libc's.
 #[repr(C)]
 struct Action {
-    handler: unsafe extern "C" fn(i32),
+    handler: Handler,
     flags: usize,
     restorer: unsafe extern "C" fn(),
     mask: u64,
@@ -72,9 +103,9 @@ unsafe extern "C" {
 ///
 /// # Safety
 /// The handler is safe in a signal.
-pub(crate) unsafe fn handle(signal: i32, handler: unsafe extern "C" fn(i32)) -> Result<(), Errno> {
+pub(crate) unsafe fn handle(signal: i32, handler: Handler) -> Result<(), Errno> {
     const SA_RESTORER: usize = 0x0400_0000;
-    let flags = (libc::SA_RESTART | libc::SA_ONSTACK) as usize | SA_RESTORER;
+    let flags = (libc::SA_RESTART | libc::SA_ONSTACK | libc::SA_SIGINFO) as usize | SA_RESTORER;
     let action = Action { handler, flags, restorer: grapnel_agent_debug_restorer, mask: 0 };
     // SAFETY: the kernel reads one structure, whose mask has 8 bytes; the rest is the caller's promise.
     unsafe { syscall!(Sysno::rt_sigaction, signal, &raw const action, 0, 8) }.map(|_| ())
@@ -114,7 +145,7 @@ impl File {
 
     fn flush(&mut self) {
         if self.failed.is_none() {
-            self.failed = write_all(self.fd, &self.bytes).err();
+            self.failed = write_all(self.fd, &self.bytes, &Quiet::new()).err();
         }
         self.bytes.clear();
     }

@@ -3,6 +3,7 @@
 //! A program may close standard error and have another file of its own under that number: then there is nobody to tell.
 
 use super::kernel;
+use crate::lock::Quiet;
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -46,7 +47,7 @@ impl Write for Line {
     }
 }
 
-/// Writes a line.
+/// Writes a line. Who doesn't read standard error any more doesn't end the program.
 pub(crate) fn line(text: fmt::Arguments<'_>) {
     if kernel::identity(STANDARD_ERROR)
         != Some((DEVICE.load(Ordering::Relaxed), INODE.load(Ordering::Relaxed)))
@@ -56,8 +57,9 @@ pub(crate) fn line(text: fmt::Arguments<'_>) {
     let mut line = Line { bytes: [0; LINE], len: 0 };
     line.put(NAME);
     let _ = line.write_fmt(text);
+    let quiet = Quiet::new();
     line.bytes[line.len] = b'\n';
-    let _ = kernel::write_all(STANDARD_ERROR, &line.bytes[..=line.len]);
+    let _ = kernel::write_all(STANDARD_ERROR, &line.bytes[..=line.len], &quiet);
 }
 
 /// Writes a line as `format!` would make it.

@@ -5,7 +5,7 @@
 //! blocks, and what the options add: a backtrace, guards around it, bytes that it is filled with.
 //!
 //! - `options`: what is asked for
-//! - `hooks`: what each function does; `allocator`: the functions' own code; `recorded`: a recording beside; `blocks`: what a block goes through between its allocation and its end
+//! - `hooks`: what each function does; `work`: what becomes of a block in a call; `allocator`: the functions' own code; `recorded`: a recording beside; `blocks`: what a block goes through between its allocation and its end; `old`: what was given out before the hooks
 //! - `table`: live blocks; `stacks`, `walk`: where they were allocated; `live`: both as records
 //! - `freed`: blocks that were freed and are kept for a while
 //! - `interface`: what a program calls; `signals`: what it is asked from outside; `end`: what is done at the end
@@ -30,6 +30,7 @@ mod kernel;
 mod live;
 mod log;
 mod names;
+mod old;
 mod options;
 pub(crate) mod own;
 mod record;
@@ -39,18 +40,19 @@ mod stacks;
 mod table;
 mod unreachable;
 mod walk;
+mod work;
 
 pub(crate) use end::functions as end_functions;
 pub(crate) use hooks::{allocation_functions, allocation_functions_beside};
-#[cfg(grapnel_cdylib)]
 pub(crate) use log::line;
 pub(crate) use walk::Walking;
 
+use crate::start::variable;
 use crate::{listing, modules, stack};
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
-use core::ffi::{CStr, c_char};
+use core::ffi::c_char;
 use core::fmt;
 use core::ops::Range;
 use core::ptr;
@@ -59,7 +61,7 @@ use log::log;
 use options::Options;
 
 /// The variable.
-const VARIABLE: &[u8] = b"LIBC_DEBUG_MALLOC_OPTIONS=";
+const VARIABLE: &[u8] = b"LIBC_DEBUG_MALLOC_OPTIONS";
 
 static OPTIONS: AtomicPtr<Options> = AtomicPtr::new(ptr::null_mut());
 /// Whether blocks that are allocated have backtraces now.
@@ -91,9 +93,9 @@ fn own_code() -> Range<usize> {
 pub(crate) unsafe fn wanted(environment: *mut *mut c_char) -> bool {
     log::prepare();
     // SAFETY: the caller's promise.
-    let Some(text) = (unsafe { value(environment) }) else { return false };
+    let Some(text) = (unsafe { variable(environment, VARIABLE) }) else { return false };
     // Programs write over their environment.
-    let text: &'static [u8] = Vec::leak(text.to_vec());
+    let text: &'static [u8] = Vec::leak(text.to_bytes().to_vec());
     match Options::parse(text) {
         Ok(options) if options == Options::none() => false,
         Ok(options) => {
@@ -106,23 +108,6 @@ pub(crate) unsafe fn wanted(environment: *mut *mut c_char) -> bool {
             false
         }
     }
-}
-
-/// # Safety
-/// As [`wanted`].
-unsafe fn value<'a>(environment: *mut *mut c_char) -> Option<&'a [u8]> {
-    for index in 0.. {
-        // SAFETY: the array ends with a null pointer, at which this loop ends.
-        let entry = unsafe { *environment.add(index) };
-        if entry.is_null() {
-            return None;
-        }
-        // SAFETY: an entry is a zero-terminated string.
-        if let Some(value) = unsafe { CStr::from_ptr(entry) }.to_bytes().strip_prefix(VARIABLE) {
-            return Some(value);
-        }
-    }
-    None
 }
 
 /// Begins, with nobody outside.
@@ -151,7 +136,7 @@ pub(crate) fn prepare() {
         OWN[0].store(range.start as usize, Ordering::Relaxed);
         OWN[1].store(range.end as usize, Ordering::Relaxed);
     }
-    blocks::remember_heap();
+    old::remember_heap();
     fork::prepare();
     let Some(options) = options() else { return };
     if options.records != 0 {

@@ -4,6 +4,7 @@
 
 use crate::modules;
 use crate::symbols::FileSymbols;
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use grapnel_hook::module::Module;
 use grapnel_hook::symbol;
@@ -19,21 +20,33 @@ pub(crate) struct Place {
     pub(crate) function: Option<(Vec<u8>, usize)>,
 }
 
-/// Objects, and the symbols of those that were asked for.
+/// An object, and its symbols if it was asked for and they could be read.
+type Object = (modules::Described, Option<Option<FileSymbols>>);
+
+/// Objects, the symbols of those that were asked for, and all answers: whoever writes many stacks meets the same addresses
+/// again.
 pub(crate) struct Names {
-    objects: Vec<(modules::Described, Option<Option<FileSymbols>>)>,
+    objects: Vec<Object>,
+    /// By address, and whether the answer is a thorough one.
+    places: BTreeMap<(usize, bool), Place>,
 }
 
 impl Names {
     /// Of the objects that are loaded now.
     pub(crate) fn new() -> Self {
-        Self { objects: modules::described_all().into_iter().map(|object| (object, None)).collect() }
+        let objects = modules::described_all().into_iter().map(|object| (object, None)).collect();
+        Self { objects, places: BTreeMap::new() }
     }
 
     /// With `thorough`, functions that are not exported are found in the symbol table of the object's file.
-    pub(crate) fn place(&mut self, pc: usize, thorough: bool) -> Place {
+    pub(crate) fn place(&mut self, pc: usize, thorough: bool) -> &Place {
+        let Self { objects, places } = self;
+        places.entry((pc, thorough)).or_insert_with(|| Self::find(objects, pc, thorough))
+    }
+
+    fn find(objects: &mut [Object], pc: usize, thorough: bool) -> Place {
         let within = |object: &modules::Described| object.range.contains(&(pc as u64));
-        let Some((object, symbols)) = self.objects.iter_mut().find(|(object, _)| within(object)) else {
+        let Some((object, symbols)) = objects.iter_mut().find(|(object, _)| within(object)) else {
             return Place { relative: pc, ..Place::default() };
         };
         let bias = object.bias as usize;

@@ -9,8 +9,12 @@
 //! THREAD: thread_done 0x0 END
 //! ```
 //! The times are nanoseconds of the monotonic clock. Who reads a file from its start meets each address as a program that
-//! has one thread: a block's allocation is noted after it was given, its end before it is given back, and a `realloc` while
-//! nobody else notes anything.
+//! has one thread: a block's allocation is noted after it was given, its end before it is given back, and what the
+//! allocator's own `realloc` did while nobody else notes a block.
+//!
+//! # Safety
+//! The entries are used under [`LOCK`], under which nothing waits for the target. The allocator works under [`TURN`] and may
+//! wait there for another thread: so whoever can interrupt that thread, a handler of signals or a fork, never takes it.
 
 use super::kernel::File;
 use super::log::log;
@@ -23,9 +27,10 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
-use core::ffi::c_void;
+use core::ffi::{CStr, c_void};
 use core::fmt::Write;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use syscalls::Errno;
 
 /// What was called, with its arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +83,11 @@ struct All(UnsafeCell<Entries>);
 unsafe impl Sync for All {}
 static ALL: All = All(UnsafeCell::new(Entries { pieces: Vec::new(), len: 0 }));
 static LOCK: Lock = Lock::new();
+/// The order of the notes.
+static TURN: Lock = Lock::new();
+/// The thread in whose turn the allocator works; 0 for none. Should the allocator end the program there, a handler of the
+/// program's may allocate.
+static WORKS: AtomicU32 = AtomicU32::new(0);
 
 /// Locks the entries.
 pub(crate) fn hold() -> Guard<'static> {
@@ -87,6 +97,8 @@ pub(crate) fn hold() -> Guard<'static> {
 /// In the child of a fork, in its only thread.
 pub(crate) fn renew() {
     LOCK.renew();
+    TURN.renew();
+    WORKS.store(0, Ordering::Relaxed);
 }
 
 impl Entries {
@@ -105,9 +117,6 @@ impl Entries {
             piece.push(entry);
             self.len += 1;
         }
-        if self.len == options.records {
-            log!("Maximum number of records added, all new operations will be dropped.");
-        }
         true
     }
 }
@@ -120,45 +129,58 @@ unsafe fn entries<'a>(_held: &'a Guard<'_>) -> &'a mut Entries {
     unsafe { &mut *ALL.0.get() }
 }
 
-/// Makes a call and notes it: `call` gets what to note of it, and the address, from its value.
-fn noted<T>(options: &Options, work: impl FnOnce() -> T, said: impl FnOnce(&T) -> (usize, Call)) -> T {
-    if options.records == 0 {
-        return work();
-    }
-    watch_thread();
-    let begin = sys::monotonic_ns();
-    let value = work();
-    let end = sys::monotonic_ns();
-    let (address, call) = said(&value);
-    if address == 0 {
-        return value;
-    }
-    let entry = Entry { thread: sys::thread_id(), address, call, begin, end };
+/// Where an entry lies: its piece, and how many entries there are with it. `None` if there was no room for it.
+type Place = Option<(usize, usize)>;
+
+fn push(options: &Options, entry: Entry) -> Place {
     let guard = LOCK.lock();
     // SAFETY: LOCK is held.
-    unsafe { entries(&guard) }.push(options, entry);
-    value
+    let entries = unsafe { entries(&guard) };
+    entries.push(options, entry).then(|| (entries.pieces.len() - 1, entries.len))
+}
+
+/// Says that an entry is the last that there is room for, if it is. Under no lock: who reads standard error may be a thread
+/// of the program.
+fn say_if_last(options: &Options, place: Place) {
+    if place.is_some_and(|(_, len)| len == options.records) {
+        log!("Maximum number of records added, all new operations will be dropped.");
+    }
+}
+
+/// Notes what a thread did by itself, in its turn.
+fn note(options: &Options, entry: Entry) -> Place {
+    let place = {
+        let _turn = (WORKS.load(Ordering::Relaxed) != entry.thread).then(|| TURN.lock());
+        push(options, entry)
+    };
+    say_if_last(options, place);
+    place
 }
 
 /// Notes a call that gives a block.
 pub(crate) fn given(options: &Options, call: Call, work: impl FnOnce() -> *mut c_void) -> *mut c_void {
-    noted(options, work, |block| (block.addr(), call))
-}
-
-/// Notes a call of `free`, and its time when it is over.
-pub(crate) fn freed(options: &Options, address: usize, work: impl FnOnce()) {
     if options.records == 0 {
         return work();
     }
     watch_thread();
     let begin = sys::monotonic_ns();
-    let entry = Entry { thread: sys::thread_id(), address, call: Call::Free, begin, end: begin };
-    let place = {
-        let guard = LOCK.lock();
-        // SAFETY: LOCK is held.
-        let entries = unsafe { entries(&guard) };
-        entries.push(options, entry).then(|| (entries.pieces.len() - 1, entries.len))
-    };
+    let block = work();
+    let end = sys::monotonic_ns();
+    if !block.is_null() {
+        note(options, Entry { thread: sys::thread_id(), address: block.addr(), call, begin, end });
+    }
+    block
+}
+
+/// Notes a call that only gives a block back, and its time when it is over. `address` is what the note has.
+pub(crate) fn freed(options: &Options, address: usize, call: Call, work: impl FnOnce()) {
+    if options.records == 0 {
+        return work();
+    }
+    watch_thread();
+    let begin = sys::monotonic_ns();
+    let thread = sys::thread_id();
+    let place = note(options, Entry { thread, address, call, begin, end: begin });
     work();
     let end = sys::monotonic_ns();
     let guard = LOCK.lock();
@@ -167,65 +189,99 @@ pub(crate) fn freed(options: &Options, address: usize, work: impl FnOnce()) {
     // All may have been written meanwhile, and others be in their place.
     if let Some((piece, len)) = place
         && let Some(entry) = entries.pieces.get_mut(piece).and_then(|piece| piece.get_mut((len - 1) % PIECE))
-        && (entry.begin, entry.address, entry.call) == (begin, address, Call::Free)
+        && (entry.thread, entry.begin, entry.address, entry.call) == (thread, begin, address, call)
     {
         entry.end = end;
     }
 }
 
-/// Notes a call of `realloc`.
-pub(crate) fn exchanged(
-    options: &Options,
-    old: usize,
-    size: usize,
-    work: impl FnOnce() -> *mut c_void,
-) -> *mut c_void {
+/// Notes a call in which the allocator takes a block and gives one, while nobody else notes anything: another thread may
+/// get the old block before this one has the new.
+pub(crate) fn exchanged(options: &Options, call: Call, work: impl FnOnce() -> *mut c_void) -> *mut c_void {
     if options.records == 0 {
         return work();
     }
     watch_thread();
     let begin = sys::monotonic_ns();
-    let guard = LOCK.lock();
+    let thread = sys::thread_id();
+    let turn = TURN.lock();
+    WORKS.store(thread, Ordering::Relaxed);
     let block = work();
-    let call = Call::Realloc { old, size };
+    WORKS.store(0, Ordering::Relaxed);
     let end = sys::monotonic_ns();
-    if block.is_null() && size != 0 {
+    if block.is_null() {
         return block;
     }
-    // SAFETY: LOCK is held.
-    let entries = unsafe { entries(&guard) };
-    entries.push(options, Entry { thread: sys::thread_id(), address: block.addr(), call, begin, end });
+    let place = push(options, Entry { thread, address: block.addr(), call, begin, end });
+    drop(turn);
+    say_if_last(options, place);
     block
 }
 
-/// Writes all entries to a file, and forgets them. Also for a handler of signals.
+/// Writes all entries to a file, and forgets them.
 pub(crate) fn write(path: &[u8]) {
+    write_under(path, || Some(LOCK.lock()));
+}
+
+/// Does that if `lock` gives the lock. Whether it did.
+fn write_under(path: &[u8], lock: impl FnOnce() -> Option<Guard<'static>>) -> bool {
     let _quiet = Quiet::new();
-    let Ok(path) = CString::new(path) else { return };
+    let Ok(path) = CString::new(path) else { return true };
     let shown = String::from_utf8_lossy(path.to_bytes());
-    let guard = LOCK.lock();
-    // SAFETY: LOCK is held.
-    let entries = unsafe { entries(&guard) };
-    if entries.len == 0 {
-        return log!("No alloc entries to write.");
+    // Nothing is said under the lock: who reads standard error may be a thread of the program.
+    let written = {
+        let Some(guard) = lock() else { return false };
+        // SAFETY: LOCK is held.
+        write_entries(unsafe { entries(&guard) }, &path)
+    };
+    match written {
+        Written::Nothing => log!("No alloc entries to write."),
+        Written::NoFile(errno) => log!("Cannot create record alloc file {shown}: {errno}"),
+        Written::File(Err(errno)) => log!("Failed to write record alloc information: {errno}"),
+        Written::File(Ok(())) => {}
     }
-    let mut file = match File::create(&path) {
+    true
+}
+
+enum Written {
+    Nothing,
+    NoFile(Errno),
+    File(Result<(), Errno>),
+}
+
+fn write_entries(entries: &mut Entries, path: &CStr) -> Written {
+    if entries.len == 0 {
+        return Written::Nothing;
+    }
+    let mut file = match File::create(path) {
         Ok(file) => file,
-        Err(errno) => return log!("Cannot create record alloc file {shown}: {errno}"),
+        Err(errno) => return Written::NoFile(errno),
     };
     for entry in entries.pieces.iter().flatten() {
         // What goes wrong is kept until the end.
         let _ = entry.write(&mut file);
     }
     *entries = Entries::default();
-    if let Err(errno) = file.finish() {
-        log!("Failed to write record alloc information: {errno}");
+    Written::File(file.finish())
+}
+
+/// A file is asked for that couldn't be written at once.
+static ASKED: AtomicBool = AtomicBool::new(false);
+
+/// Writes all to the file that a signal asks for, in its handler. The thread that it interrupts may hold what a fork waits
+/// for that has the lock: then the next call writes.
+pub(crate) fn write_on_signal(options: &Options) {
+    if !write_under(&options.record_file, || LOCK.try_lock()) {
+        ASKED.store(true, Ordering::Relaxed);
     }
 }
 
-/// Writes all to the file that a signal asks for.
-pub(crate) fn write_on_signal(options: &Options) {
-    write(&options.record_file);
+/// Writes what a handler couldn't.
+#[inline]
+pub(crate) fn look(options: &Options) {
+    if ASKED.load(Ordering::Relaxed) && ASKED.swap(false, Ordering::Relaxed) {
+        write(&options.record_file);
+    }
 }
 
 /// Writes all to a file of this process's own.
@@ -273,9 +329,7 @@ unsafe extern "C" fn done(round: *mut c_void) {
     if let Some(options) = super::options() {
         let end = sys::monotonic_ns();
         let entry = Entry { thread: sys::thread_id(), address: 0, call: Call::ThreadDone, begin: 0, end };
-        let guard = LOCK.lock();
-        // SAFETY: LOCK is held.
-        unsafe { entries(&guard) }.push(options, entry);
+        say_if_last(options, push(options, entry));
     }
 }
 

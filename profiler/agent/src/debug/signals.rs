@@ -1,8 +1,7 @@
 //! The signals that Android's malloc_debug answers, counted down from the last one.
 //!
 //! # Safety
-//! Handlers set flags; that of the records takes a lock, under which signals are blocked, so the thread that it interrupts
-//! doesn't hold it.
+//! Handlers set flags; that of the records takes a lock if it is free, and leaves the work to the next call if it isn't.
 
 use super::log::log;
 use super::options::Options;
@@ -18,15 +17,15 @@ const RECORDS: i32 = LAST - 18;
 const DUMP: i32 = LAST - 17;
 const UNREACHABLE: i32 = LAST - 16;
 
-unsafe extern "C" fn toggle(_signal: i32) {
+unsafe extern "C" fn toggle(_signal: i32, _info: *const libc::siginfo_t) {
     TRACING.fetch_xor(true, Ordering::Relaxed);
 }
 
-unsafe extern "C" fn dump(_signal: i32) {
+unsafe extern "C" fn dump(_signal: i32, _info: *const libc::siginfo_t) {
     dump::ask();
 }
 
-unsafe extern "C" fn records(_signal: i32) {
+unsafe extern "C" fn records(_signal: i32, _info: *const libc::siginfo_t) {
     if let Some(options) = super::options() {
         record::write_on_signal(options);
     }
@@ -35,8 +34,7 @@ unsafe extern "C" fn records(_signal: i32) {
 /// Has the signals handled that the options ask for.
 pub(crate) fn prepare(options: &Options) {
     let process = sys::process_id();
-    type Handler = unsafe extern "C" fn(i32);
-    let all: [(bool, i32, Handler, &str); 4] = [
+    let all: [(bool, i32, kernel::Handler, &str); 4] = [
         (options.backtrace_on_signal, TOGGLE, toggle, "enable backtracing"),
         (options.backtrace, DUMP, dump, "dump the backtrace"),
         (options.records != 0, RECORDS, records, "dump the allocation records"),
@@ -59,5 +57,6 @@ pub(crate) fn prepare(options: &Options) {
 #[inline]
 pub(crate) fn look(options: &Options, saved: &SavedRegisters) {
     dump::look(options);
+    record::look(options);
     unreachable::look(options, saved, UNREACHABLE);
 }

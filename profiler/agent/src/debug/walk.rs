@@ -8,15 +8,16 @@
 //! thread doesn't exist any more, and is never freed.
 
 use super::stacks::{EMPTY, Stacks};
+use crate::context::memory_of;
 use crate::entry::SavedRegisters;
 use crate::lock::{Lock, Quiet};
 use crate::modules::{self, LockedResolver};
-use crate::{sys, tls};
+use crate::{abandoned, sys, tls};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
 use core::ptr;
-use grapnel_unwind::{Config, Frame, FrameFlags, NodeId, Sink, Walker};
+use grapnel_unwind::{Frame, FrameFlags, NodeId, Sink, Walker};
 
 /// What a thread walks with.
 #[derive(Debug)]
@@ -33,8 +34,6 @@ pub(crate) struct Walking {
 const MOST_NODES: usize = 1 << 22;
 /// The threads whose walkers remember as much as they can.
 const LARGE: usize = 8;
-/// How many walkers a thread in need looks at for one whose thread is gone.
-const SEARCH: usize = 32;
 
 struct Walkers(UnsafeCell<Vec<*mut Walking>>);
 // SAFETY: used under WALKERS only.
@@ -120,26 +119,16 @@ fn claim() -> *mut Walking {
     let all = unsafe { &mut *ALL.0.get() };
     // SAFETY: walkers are never freed; an owner is written under the lock.
     let owner = |walking: *mut Walking| unsafe { (*walking).owner };
-    let gone =
-        |walking: &*mut Walking| owner(*walking) == thread || !sys::thread_exists(process, owner(*walking));
-    if let Some(at) = all.iter().take(SEARCH).position(gone) {
-        let found = all[at];
-        all[at..].rotate_left(1);
+    let is_own = |walking| owner(walking) == thread;
+    let is_gone = |walking| !sys::thread_exists(process, owner(walking));
+    if let Some(found) = abandoned::find(all, is_own, is_gone) {
         // SAFETY: its thread is gone, and nobody else takes it.
         let walking = unsafe { &mut *found };
         walking.owner = thread;
         walking.walker.forget_stacks();
         return found;
     }
-    let most = Config::default();
-    let config = if all.len() < LARGE {
-        most
-    } else {
-        let searched = SEARCH.min(all.len());
-        all.rotate_left(searched);
-        Config { tree_bits: most.tree_bits - 2, recent_bits: most.recent_bits - 3, ..most }
-    };
-    let Ok(walker) = Walker::new(config) else { return ptr::null_mut() };
+    let Ok(walker) = Walker::new(memory_of(all.len() < LARGE)) else { return ptr::null_mut() };
     if all.try_reserve(1).is_err() {
         return ptr::null_mut();
     }

@@ -1,9 +1,10 @@
 //! What is hooked in a process that runs already.
 
-use super::{Objects, heap_functions};
+use super::{Objects, Ready, heap_functions, without};
 use crate::hooks::Hooked;
-use crate::{operators, session};
+use crate::{ledger, modules, operators, reported, session};
 use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 use grapnel_hook::module::Module;
 use grapnel_hook::symbol::{self, Symbol};
@@ -30,7 +31,7 @@ pub(super) fn allocation_functions(
     heap_functions(is_sampled).filter_map(found).collect()
 }
 
-/// Hooks on operators, which go in when all other threads stand still.
+/// Hooks on operators.
 #[derive(Debug)]
 pub(super) struct Several(Vec<operators::Ready>);
 
@@ -40,14 +41,46 @@ impl Several {
     }
 
     /// How many functions will be hooked.
-    pub(super) fn hooks(&self) -> usize {
+    fn hooks(&self) -> usize {
         self.0.iter().map(|ready| ready.hooks.hooks()).sum()
     }
 
-    /// # Safety
-    /// No other thread of the process runs, and no signal handler of this one.
-    pub(super) unsafe fn commit(self, _objects: &Objects) {
-        // SAFETY: the caller's promise.
-        self.0.into_iter().for_each(|ready| unsafe { ready.commit() });
+    fn note(&self) {
+        self.0.iter().for_each(|ready| ready.hooks.note());
+    }
+}
+
+impl Ready {
+    /// Notes what is to change, for the command, which makes the changes while all threads stand. Those that calls under way
+    /// would return into stay out: that takes a handler for traps, which nobody brings into a process that runs.
+    ///
+    /// # Errors
+    /// A sentence for the user: which function, and why.
+    pub(crate) fn note(&self) -> Result<(), String> {
+        if !ledger::has_room(self.hooks.len() + self.several.as_ref().map_or(0, Several::hooks)) {
+            return Err("too many functions are to be hooked".into());
+        }
+        for (hook, &(name, function)) in self.prepared.hooks().zip(&self.hooks) {
+            let Ok(hook) = hook else { continue };
+            if !hook.is_returned_into() {
+                ledger::change(&hook);
+                continue;
+            }
+            let why = "a call under way may return into what would change";
+            let Some(lost) = without(name, function) else {
+                return Err(format!("{} can't be hooked: {why}", name.escape_ascii()));
+            };
+            session::report_failure(failure::NOTE, format!("{lost}: {why}").as_bytes());
+        }
+        self.several.iter().for_each(Several::note);
+        Ok(())
+    }
+
+    /// Goes on with what takes hooks that are in.
+    pub(crate) fn go_on(self) {
+        if self.several.is_some() {
+            self.objects.loaded.iter().for_each(|(bias, _, headers)| reported::connect(*bias, headers));
+            modules::follow_operators();
+        }
     }
 }

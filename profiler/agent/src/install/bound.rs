@@ -1,8 +1,8 @@
 //! What is to be hooked without a change in any code.
 
-use super::{Objects, way};
-use crate::hooks::{self, Hooked};
-use crate::{exec, mappings, sampling, session};
+use super::{begun, way};
+use crate::hooks::Hooked;
+use crate::{exec, mappings};
 use alloc::string::String;
 use alloc::vec::Vec;
 use grapnel_hook::module::Module;
@@ -19,14 +19,8 @@ pub(crate) struct Wanted {
 /// # Errors
 /// A sentence for the user.
 pub(crate) fn wanted() -> Result<Wanted, String> {
-    let objects = Objects::read();
-    let Some(libc) = objects.libc() else {
-        return Err("the program does not use glibc (no libc.so.6 is loaded)".into());
-    };
-    if let Some(code) = libc.segments().iter().find(|segment| segment.execute) {
-        hooks::remember_libc(code.range.clone(), symbol::find(libc, b"free").map_or(0, |symbol| symbol.addr));
-    }
-    let is_sampled = session::header().is_some_and(sampling::prepare);
+    let (objects, is_sampled) = begun()?;
+    let libc = objects.libc();
     let others = exec::exec_functions().into_iter().chain(mappings::mapping_functions());
     let others = others.filter_map(|hooked| symbol::find(libc, hooked.0).map(|symbol| (hooked, symbol)));
     let hooks = way::allocation_functions(&objects, libc, is_sampled).into_iter().chain(others).collect();

@@ -19,14 +19,14 @@ use attached as way;
 use preloaded as way;
 
 use crate::hooks::{self, Function, Hooked, ORIGINALS};
-use crate::{ledger, mappings, modules, reported, sampling, session};
+use crate::{ledger, mappings, modules, sampling, session};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use grapnel_hook::module::Module;
 use grapnel_hook::symbol::{self, Symbol};
-use grapnel_hook::{HookId, Liveness, Prepared, Transaction};
+use grapnel_hook::{HookId, Prepared, Transaction};
 use grapnel_trace::shared::failure;
 use grapnel_unwind::ProgramHeader;
 
@@ -36,10 +36,14 @@ struct Objects {
     modules: Vec<Module>,
     /// Bias, path and program headers of each.
     loaded: Vec<(u64, Vec<u8>, Vec<ProgramHeader>)>,
+    /// Which of them is libc.
+    libc: usize,
 }
 
 impl Objects {
-    fn read() -> Self {
+    /// # Errors
+    /// A sentence for the user.
+    fn read() -> Result<Self, String> {
         let loaded = modules::loaded();
         let described = |(bias, path, headers): &(u64, Vec<u8>, Vec<ProgramHeader>)| {
             // SAFETY: the headers are those of an object that is loaded and, if hooked, never unloaded.
@@ -47,11 +51,15 @@ impl Objects {
                 Module::from_program_headers(path, *bias as usize, headers.as_ptr().cast(), headers.len())
             }
         };
-        Self { modules: loaded.iter().map(described).collect(), loaded }
+        let modules: Vec<Module> = loaded.iter().map(described).collect();
+        let Some(libc) = modules.iter().position(is_libc) else {
+            return Err("the program does not use glibc (no libc.so.6 is loaded)".into());
+        };
+        Ok(Self { modules, loaded, libc })
     }
 
-    fn libc(&self) -> Option<&Module> {
-        self.modules.iter().find(|module| is_libc(module))
+    fn libc(&self) -> &Module {
+        &self.modules[self.libc]
     }
 
     /// The program and its libraries, but for libc and the dynamic linker.
@@ -77,7 +85,7 @@ fn is_loader(module: &Module) -> bool {
     module.file_name().starts_with(b"ld-") || module.file_name().starts_with(b"ld.")
 }
 
-/// Hooks that are ready to go in.
+/// Hooks that are ready to go in: who puts them in depends on the way.
 #[derive(Debug)]
 pub(crate) struct Ready {
     /// Name and number of each, in the order in which they were prepared.
@@ -89,20 +97,28 @@ pub(crate) struct Ready {
     objects: Objects,
 }
 
-/// Does all that can fail; no byte of the program has changed afterwards.
+/// What is loaded, with libc known to the hooks, and whether only some allocations are recorded.
 ///
 /// # Errors
-/// A sentence for the user: which function, and why.
-pub(crate) fn prepare() -> Result<Ready, String> {
-    let objects = Objects::read();
-    let Some(libc) = objects.libc() else {
-        return Err("the program does not use glibc (no libc.so.6 is loaded)".into());
-    };
+/// A sentence for the user.
+fn begun() -> Result<(Objects, bool), String> {
+    let objects = Objects::read()?;
+    let libc = objects.libc();
     if let Some(code) = libc.segments().iter().find(|segment| segment.execute) {
         let free = symbol::find(libc, b"free").map_or(0, |symbol| symbol.addr);
         hooks::remember_libc(code.range.clone(), free);
     }
     let is_sampled = session::header().is_some_and(sampling::prepare);
+    Ok((objects, is_sampled))
+}
+
+/// Does all that can fail; no byte of the program has changed afterwards.
+///
+/// # Errors
+/// A sentence for the user: which function, and why.
+pub(crate) fn prepare() -> Result<Ready, String> {
+    let (objects, is_sampled) = begun()?;
+    let libc = objects.libc();
     let mut transaction = Transaction::new();
     let mut asked: Vec<(&[u8], Function, usize, HookId)> = Vec::new();
     // Without a recording the functions of `crate::debug` are all that there is.
@@ -126,6 +142,10 @@ pub(crate) fn prepare() -> Result<Ready, String> {
         asked.push((b"_dl_debug_state", Function::LoaderState, symbol.addr, id));
     }
     let prepared = transaction.prepare();
+    // At once: what fails later leaves their memory mapped.
+    if !ledger::keeps(&prepared) {
+        return Err("no room to note what is mapped".into());
+    }
     for &(name, function, _, id) in &asked {
         match prepared.original(id) {
             Ok(original) => {
@@ -133,7 +153,7 @@ pub(crate) fn prepare() -> Result<Ready, String> {
             }
             Err(error) => {
                 let lost = without(name, function).ok_or_else(|| not_hooked(name, &error))?;
-                session::report_failure(failure::NOTE, format!("{lost}: {error}").as_bytes());
+                say_lost(&lost, &error);
             }
         }
     }
@@ -156,6 +176,8 @@ fn heap_functions(is_sampled: bool) -> impl Iterator<Item = (Hooked, Hooked)> {
 fn without(name: &[u8], function: Function) -> Option<String> {
     match function {
         Function::LoaderState => Some("libraries that the program loads later can't be followed".into()),
+        #[cfg(not(grapnel_attached))]
+        Function::Exit if crate::debug::is_on() => Some("nothing is done at the program's end".into()),
         Function::Exit => Some("there will be no look for leaks at the end".into()),
         Function::Longjmp | Function::LongjmpChecked => {
             Some("operators of the program that it leaves by a jump hide events".into())
@@ -165,51 +187,16 @@ fn without(name: &[u8], function: Function) -> Option<String> {
     }
 }
 
-fn not_hooked(name: &[u8], error: &grapnel_hook::Error) -> String {
-    format!("{} can't be hooked: {error}", name.escape_ascii())
+/// Tells the user, in a recording or on standard error.
+fn say_lost(lost: &str, error: &grapnel_hook::Error) {
+    let text = format!("{lost}: {error}");
+    session::report_failure(failure::NOTE, text.as_bytes());
+    #[cfg(not(grapnel_attached))]
+    if crate::debug::is_on() {
+        crate::debug::line(format_args!("{text}"));
+    }
 }
 
-impl Ready {
-    /// How many functions will be hooked.
-    #[cfg(grapnel_attached)]
-    pub(crate) fn hooks(&self) -> usize {
-        self.hooks.len() + self.several.as_ref().map_or(0, way::Several::hooks)
-    }
-
-    /// Notes the memory that was made for the hooks' code. False if there is no room for that.
-    #[cfg(grapnel_attached)]
-    pub(crate) fn is_kept(&self) -> bool {
-        ledger::keeps(&self.prepared)
-    }
-
-    /// Puts the hooks in.
-    ///
-    /// # Errors
-    /// A sentence for the user: which function, and why.
-    ///
-    /// # Safety
-    /// No other thread of the process runs, and no signal handler of this one.
-    pub(crate) unsafe fn commit(self) -> Result<(), String> {
-        // SAFETY: the targets are functions of libc, the loader, and whoever was loaded with the program, which stay; the stubs
-        // have their ABI; the rest is the caller's promise.
-        let hooks = unsafe { self.prepared.commit(Liveness::SingleThreaded) };
-        for (hook, &(name, function)) in hooks.into_iter().zip(&self.hooks) {
-            match hook {
-                Ok(hook) => {
-                    ledger::changed(&hook);
-                    // For as long as the process lives, or until the command undoes it.
-                    core::mem::forget(hook);
-                }
-                Err(error) if without(name, function).is_none() => return Err(not_hooked(name, &error)),
-                Err(_) => {}
-            }
-        }
-        if let Some(several) = self.several {
-            // SAFETY: the caller's promise.
-            unsafe { several.commit(&self.objects) };
-            self.objects.loaded.iter().for_each(|(bias, _, headers)| reported::connect(*bias, headers));
-            modules::follow_operators();
-        }
-        Ok(())
-    }
+fn not_hooked(name: &[u8], error: &grapnel_hook::Error) -> String {
+    format!("{} can't be hooked: {error}", name.escape_ascii())
 }

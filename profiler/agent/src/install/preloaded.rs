@@ -1,9 +1,11 @@
 //! What is hooked at the start of a program, in its only thread.
 
-use super::{Objects, heap_functions, is_libc, is_loader};
+use super::{Objects, Ready, heap_functions, is_libc, is_loader, not_hooked, without};
 use crate::hooks::{self, Hooked};
-use crate::{debug, ending, exec, families, jumps, operators};
+use crate::{debug, ending, exec, families, jumps, modules, operators, reported};
+use alloc::string::String;
 use alloc::vec::Vec;
+use grapnel_hook::Liveness;
 use grapnel_hook::module::Module;
 use grapnel_hook::symbol::{self, Symbol, SymbolKind};
 
@@ -78,10 +80,47 @@ impl Several {
             name => name.to_vec(),
         };
         // libc's are a family beside the program's where others have taken their names.
-        let libcs = allocator(objects).and_then(|_| objects.libc()).map(|libc| (libc, Vec::new()));
+        let libcs = allocator(objects).map(|_| (objects.libc(), Vec::new()));
         let with_libc: Vec<(&Module, Vec<u8>)> =
             objects.others().map(|module| (module, path(module))).chain(libcs).collect();
         families::install(with_libc.iter().map(|(module, path)| (*module, &path[..])));
         operators::install(objects.others());
+    }
+}
+
+impl Ready {
+    /// Puts the hooks in.
+    ///
+    /// # Errors
+    /// A sentence for the user: which function, and why.
+    ///
+    /// # Safety
+    /// No other thread of the process runs, and no signal handler of this one.
+    pub(crate) unsafe fn commit(self) -> Result<(), String> {
+        // SAFETY: the targets are functions of libc, the loader, and whoever was loaded with the program, which stay; the stubs
+        // have their ABI; the rest is the caller's promise.
+        let hooks = unsafe { self.prepared.commit(Liveness::SingleThreaded) };
+        let mut failed = None;
+        for (hook, &(name, function)) in hooks.into_iter().zip(&self.hooks) {
+            match hook {
+                // For as long as the process lives.
+                Ok(hook) => core::mem::forget(hook),
+                Err(error) if without(name, function).is_none() => {
+                    failed.get_or_insert_with(|| not_hooked(name, &error));
+                }
+                // It was said when they were prepared.
+                Err(_) => {}
+            }
+        }
+        if let Some(failed) = failed {
+            return Err(failed);
+        }
+        if let Some(several) = self.several {
+            // SAFETY: the caller's promise.
+            unsafe { several.commit(&self.objects) };
+            self.objects.loaded.iter().for_each(|(bias, _, headers)| reported::connect(*bias, headers));
+            modules::follow_operators();
+        }
+        Ok(())
     }
 }

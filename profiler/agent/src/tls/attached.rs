@@ -15,8 +15,10 @@ use core::cell::Cell;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 const LOG2: u32 = 15;
-/// How many thread pointers there may be in the life of a recording.
+/// How many thread pointers there may be in the life of a recording, or nearly so many.
 const SLOTS: usize = 1 << LOG2;
+/// How many slots are looked at for one of them: while the table isn't nearly full, one of the first few is its own.
+const PROBES: usize = 128;
 
 #[repr(C, align(64))]
 #[derive(Debug)]
@@ -36,7 +38,7 @@ static THREAD_AT: AtomicU32 = AtomicU32::new(0);
 
 /// Makes the table. False without memory.
 pub(crate) fn prepare(thread_at: u32) -> bool {
-    let Some(table) = sys::map_anonymous(SLOTS * size_of::<Slot>()) else { return false };
+    let Some(table) = sys::map_anonymous((SLOTS + 1) * size_of::<Slot>()) else { return false };
     THREAD_AT.store(thread_at, Ordering::Relaxed);
     TABLE.store(table.cast(), Ordering::Release);
     true
@@ -81,7 +83,7 @@ fn slot(index: usize) -> &'static Slot {
 #[inline(never)]
 fn find(pointer: usize, thread: u32) -> &'static Slot {
     let first = first_of(pointer);
-    for index in first..first + SLOTS {
+    for index in first..first + PROBES {
         let slot = slot(index);
         let mut owner = slot.pointer.load(Ordering::Relaxed);
         if owner == 0 {
@@ -93,9 +95,22 @@ fn find(pointer: usize, thread: u32) -> &'static Slot {
             return slot;
         }
     }
-    // More threads than there is room for: from here on nothing is recorded, and it doesn't matter whose block it is.
+    // More threads than there is room for: from here on nothing is recorded, and nothing that matters is kept in the block that
+    // those share which came too late.
     life::end();
-    slot(first)
+    spare()
+}
+
+/// The slot behind the table.
+fn spare() -> &'static Slot {
+    // SAFETY: the mapping has one slot more than the table. Its cells are of those that record nothing.
+    unsafe { &*TABLE.load(Ordering::Relaxed).add(SLOTS) }
+}
+
+/// Whether a block is that of several threads.
+#[inline(always)]
+pub(crate) fn is_shared(tls: &Tls) -> bool {
+    core::ptr::eq(tls, &raw const spare().tls)
 }
 
 /// Makes the block that of the thread with this id.

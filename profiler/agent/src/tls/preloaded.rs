@@ -39,3 +39,9 @@ pub(crate) fn get() -> &'static Tls {
     // SAFETY: the block is 192 zeroed bytes of this thread, aligned to 64, and lives as long as the thread.
     unsafe { &*ptr::with_exposed_provenance::<Tls>(address) }
 }
+
+/// Whether a block is that of several threads: each has its own.
+#[inline(always)]
+pub(crate) fn is_shared(_tls: &Tls) -> bool {
+    false
+}

@@ -7,7 +7,7 @@ use std::{
     arch::global_asm,
     ffi::c_void,
     ops::Range,
-    sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering::*},
+    sync::atomic::{AtomicU32, AtomicUsize, Ordering::*},
 };
 
 use grapnel_hook::HookSet;
@@ -24,8 +24,6 @@ const BREAK: u32 = 0xd420_0000;
 /// Where breakpoints are, at most so many at once, and what was there.
 static AT: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 static WAS: [AtomicU32; 2] = [const { AtomicU32::new(0) }; 2];
-/// What is stepped into where it is called: the code of hooks. So are the samples; other calls are stepped over.
-static REGIONS: AtomicPtr<Vec<Range<usize>>> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Where interrupted code was.
 pub(crate) fn pc(context: &libc::ucontext_t) -> usize {
@@ -63,10 +61,9 @@ fn put_in(places: [Option<usize>; 2]) {
     }
 }
 
+/// Whether a call is stepped into: samples and the code of hooks. Others are stepped over.
 fn is_entered(at: usize) -> bool {
-    // SAFETY: what `run` stored, which is never freed.
-    let regions = unsafe { REGIONS.load(Acquire).as_ref() };
-    samples::around(at) || regions.is_some_and(|regions| regions.iter().any(|region| region.contains(&at)))
+    samples::around(at) || backtrace::is_inside(at)
 }
 
 /// Where a thread may be behind an instruction. `None` where stepping ends.
@@ -150,11 +147,6 @@ global_asm!(
 /// Where the call is in that.
 pub(crate) const CALL: usize = 8;
 
-unsafe extern "C-unwind" {
-    #[link_name = "seen_thrown_through"]
-    pub(crate) fn thrown_through(x: u64) -> u64;
-}
-
 unsafe extern "C" {
     fn seen_caller(function: Function, x: u64) -> u64;
     fn seen_caller_end();
@@ -176,7 +168,6 @@ fn set_rights(code: &[Range<usize>], rights: i32) {
 pub(crate) fn run(set: &HookSet) -> Seen {
     let regions = regions(set);
     backtrace::begin(caller(), regions.clone());
-    REGIONS.store(Box::into_raw(Box::new(regions.clone())), Release);
     handle(libc::SIGTRAP, trapped);
     let mut code = regions;
     // A mapping whose pages have had other rights may be listed in parts.

@@ -59,11 +59,6 @@ global_asm!(
 /// Where the call is in that.
 pub(crate) const CALL: usize = 16;
 
-unsafe extern "C-unwind" {
-    #[link_name = "seen_thrown_through"]
-    pub(crate) fn thrown_through(x: u64) -> u64;
-}
-
 unsafe extern "C" {
     fn seen_step(function: Function, x: u64) -> u64;
     fn seen_step_end();

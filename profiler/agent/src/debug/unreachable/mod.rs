@@ -18,11 +18,12 @@ mod threads;
 pub(crate) use threads::handler;
 
 use super::log::log;
+use super::names::Names;
 use super::options::Options;
 use super::stacks::EMPTY;
 use super::{blocks, errors};
 use crate::entry::SavedRegisters;
-use crate::lock::Quiet;
+use crate::lock::{Guard, Lock, Quiet};
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 use core::ffi::c_void;
@@ -41,15 +42,30 @@ pub(crate) fn look(options: &Options, saved: &SavedRegisters, signal: i32) {
     }
 }
 
+/// Held while threads stand still. One of them may hold what a fork waits for that has all locks, so there is none then.
+static LOCK: Lock = Lock::new();
+
+/// Has threads go on for as long as the guard lives.
+pub(crate) fn hold() -> Guard<'static> {
+    LOCK.lock()
+}
+
+/// In the child of a fork, in its only thread.
+pub(crate) fn renew() {
+    LOCK.renew();
+}
+
 #[cold]
 fn check(options: &Options, saved: &SavedRegisters, signal: i32) {
     let quiet = Quiet::new();
     log!("Starting to check for unreachable memory.");
+    let guard = LOCK.lock();
     let own_end = ptr::from_ref(saved).addr();
     let missing = threads::stop_others(signal);
     let found = blocks::all().and_then(|blocks| Search::new(blocks, own_end));
     let copy = found.as_ref().and_then(Search::begin);
     threads::go_on();
+    drop(guard);
     let done = copy.is_some_and(|copy| waited(copy) == Some(0));
     match found {
         Some(found) if done => report(&found, options),
@@ -63,6 +79,20 @@ fn check(options: &Options, saved: &SavedRegisters, signal: i32) {
     drop(quiet);
 }
 
+/// The lost block above one that is below another. Each that is passed on the way is hung under the one above its own: a
+/// list may be one chain of all its blocks, and each asks for its end.
+fn lost_above(found: &Search, number: usize) -> usize {
+    let mut at = number;
+    while found.state(at) == state::BELOW {
+        let above = found.head(at);
+        if found.state(above) == state::BELOW {
+            found.set(at, state::BELOW, found.head(above));
+        }
+        at = above;
+    }
+    at
+}
+
 /// Says what was found.
 fn report(found: &Search, options: &Options) {
     // Blocks of one size from one place are one.
@@ -74,11 +104,7 @@ fn report(found: &Search, options: &Options) {
         match found.state(number) {
             state::LOST => sites.push((block.size, block.stack, found.address(number), number)),
             state::BELOW => {
-                let mut head = found.head(number);
-                while found.state(head) == state::BELOW {
-                    head = found.head(head);
-                }
-                below.push((head, block.size));
+                below.push((lost_above(found, number), block.size));
             }
             _ => continue,
         }
@@ -92,11 +118,15 @@ fn report(found: &Search, options: &Options) {
     log!("  {bytes} bytes in {count} unreachable allocation{}", if count == 1 { "" } else { "s" });
     log!("  ABI: '{}'", abi());
     sites.sort_unstable_by_key(|&(size, stack, address, _)| (Reverse(size), stack, address));
+    below.sort_unstable();
+    let mut names = Names::new();
     let mut shown = 0;
     for alike in sites.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1)).take(SHOWN) {
         let (size, stack, address, _) = alike[0];
-        let is_head = |head: usize| alike.iter().any(|site| site.3 == head);
-        let mine = below.iter().filter(|&&(head, _)| is_head(head));
+        let mine = alike.iter().flat_map(|&(.., number)| {
+            let from = below.partition_point(|&(head, _)| head < number);
+            below[from..].iter().take_while(move |&&(head, _)| head == number)
+        });
         let (others, more) = mine.fold((0, 0), |(count, bytes), &(_, size)| (count + 1, bytes + size));
         log!("");
         log!("  {size} bytes unreachable at {address:x}");
@@ -114,7 +144,7 @@ fn report(found: &Search, options: &Options) {
             );
         }
         if stack != EMPTY {
-            errors::backtrace(stack, options.frames);
+            errors::backtrace(&mut names, stack, options.frames);
         }
         shown += 1;
     }

@@ -6,7 +6,7 @@
 use super::regions::{Kind, for_each_mapping};
 use super::threads;
 use crate::debug::table::{Block, MASK};
-use crate::debug::{blocks, own};
+use crate::debug::{old, own};
 use crate::sys;
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -70,7 +70,7 @@ impl Search {
             queue: queue.cast(),
             queue_bytes,
             own_end,
-            heap: blocks::heap_since_hooks(),
+            heap: old::heap_since_hooks(),
         })
     }
 
@@ -109,7 +109,7 @@ impl Search {
         (unsafe { self.heads.add(number).read() }) as usize
     }
 
-    fn set(&self, number: usize, state: u8, head: usize) {
+    pub(super) fn set(&self, number: usize, state: u8, head: usize) {
         // SAFETY: as above, and a word.
         unsafe {
             self.states.add(number).write(state);

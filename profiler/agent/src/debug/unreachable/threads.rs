@@ -5,23 +5,29 @@
 
 use crate::sys;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use syscalls::{Sysno, syscall};
+use syscalls::{Errno, Sysno, syscall};
 
 static ASKED: AtomicBool = AtomicBool::new(false);
 /// 1 while threads are to stand still.
 static STOPPING: AtomicU32 = AtomicU32::new(0);
 static ARRIVED: AtomicU32 = AtomicU32::new(0);
-/// Signals that were sent to threads and haven't come.
-static UNDERWAY: AtomicU32 = AtomicU32::new(0);
 /// Where the stacks of the threads end.
 static ENDS: [AtomicUsize; 1024] = [const { AtomicUsize::new(0) }; 1024];
 
 const PATIENCE_NS: u64 = 500_000_000;
 
-/// The signal's handler: a request, or the order to stand still.
-pub(crate) unsafe extern "C" fn handler(_signal: i32) {
-    let one_less = |count: u32| count.checked_sub(1);
-    if UNDERWAY.fetch_update(Ordering::AcqRel, Ordering::Relaxed, one_less).is_err() {
+/// What an order to stand still brings along; a request doesn't.
+fn order() -> usize {
+    (&raw const STOPPING).addr()
+}
+
+/// The signal's handler: a request, or the order to stand still. An order may come late, to a thread that had the signal
+/// blocked.
+pub(crate) unsafe extern "C" fn handler(_signal: i32, info: *const libc::siginfo_t) {
+    // SAFETY: the kernel's own, and of this code it has a value.
+    let is_order =
+        unsafe { (*info).si_code == libc::SI_QUEUE && (*info).si_value().sival_ptr.addr() == order() };
+    if !is_order {
         return ASKED.store(true, Ordering::Relaxed);
     }
     if STOPPING.load(Ordering::Acquire) == 0 {
@@ -60,16 +66,19 @@ pub(super) fn stop_others(signal: i32) -> u32 {
     ENDS.iter().for_each(|end| end.store(0, Ordering::Relaxed));
     STOPPING.store(1, Ordering::Release);
     let (process, own) = (sys::process_id(), sys::thread_id());
-    let mut sent = 0;
+    // The kernel's structure, by words: the signal's number, the code, who sends, the value.
+    let mut info = [0u64; size_of::<libc::siginfo_t>() / 8];
+    let code = u64::from(libc::SI_QUEUE.cast_unsigned());
+    info[..4].copy_from_slice(&[signal as u64, code, process.into(), order() as u64]);
+    let (mut sent, mut refused) = (0, 0);
     for_each_thread(&mut |thread| {
         if thread != own {
-            UNDERWAY.fetch_add(1, Ordering::AcqRel);
             // SAFETY: a signal to a thread of this process, which handles it.
-            match unsafe { syscall!(Sysno::tgkill, process, thread, signal) } {
+            match unsafe { syscall!(Sysno::rt_tgsigqueueinfo, process, thread, signal, &raw const info) } {
                 Ok(_) => sent += 1,
-                Err(_) => {
-                    UNDERWAY.fetch_sub(1, Ordering::AcqRel);
-                }
+                // It is gone.
+                Err(Errno::ESRCH) => {}
+                Err(_) => refused += 1,
             }
         }
     });
@@ -77,7 +86,7 @@ pub(super) fn stop_others(signal: i32) -> u32 {
     while ARRIVED.load(Ordering::Acquire) < sent && sys::monotonic_ns() - start < PATIENCE_NS {
         sys::sleep_briefly();
     }
-    sent - ARRIVED.load(Ordering::Acquire).min(sent)
+    refused + sent - ARRIVED.load(Ordering::Acquire).min(sent)
 }
 
 /// Tells of each thread of this process.

@@ -1,0 +1,213 @@
+//! The agent in a process, until it is at work.
+//!
+//! The thread that was made runs the agent's start while the program runs. Then all other threads are stopped, those that
+//! stand inside of what is to change are moved, and the hooks go in: from outside, each by one write of the kernel's, so that
+//! nobody finds half a patch if grapnel is killed and all go on at once. What a moved thread runs does what was there, whether
+//! the hook is in or not.
+
+use super::book::Book;
+use super::enter::{BLOCK_BYTES, EnterError, maps_of, undo};
+use super::freeze::{FreezeError, Freezer, pass_on};
+use super::leave::{self, Agent, LeaveError, Place};
+use super::memory::Memory;
+use super::stacks;
+use super::target::why_denied;
+use super::tracee::Stop;
+use super::working::Worker;
+use grapnel_trace::attached::{Ledger, order, state};
+use std::io;
+use std::mem::offset_of;
+use std::time::{Duration, Instant};
+
+/// The longest that the agent may take to prepare.
+const START_PATIENCE: Duration = Duration::from_secs(30);
+/// The longest that is waited for a moment at which all threads can be stopped.
+const FREEZE_PATIENCE: Duration = Duration::from_secs(5);
+/// The longest that the hooks may take to go in, while nobody else runs.
+const COMMIT_PATIENCE: Duration = Duration::from_secs(2);
+/// The longest that the agent's thread may take to stop.
+const HOLD_PATIENCE: Duration = Duration::from_millis(100);
+
+/// The agent in a process: mapped, and not yet at work.
+#[derive(Debug)]
+pub(crate) struct Entered {
+    pub(super) pid: u32,
+    /// The thread of our making: it stands until [`Self::prepare`].
+    pub(super) worker: Worker,
+    pub(super) entry: u64,
+    pub(super) stack: (u64, u64),
+    pub(super) thread_at: u32,
+    pub(super) header: u64,
+    pub(crate) place: Place,
+    pub(crate) memory: Memory,
+    /// What the thread has mapped.
+    pub(super) mapped: Vec<(u64, u64)>,
+    /// Whether the agent was started.
+    pub(super) runs: bool,
+}
+
+/// What stopping all threads cost.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Stood {
+    pub(crate) threads: usize,
+    pub(crate) time: Duration,
+}
+
+impl Entered {
+    /// Has the agent prepare everything, while the program runs.
+    pub(crate) fn prepare(
+        &mut self,
+        freezer: &mut Freezer,
+        message: impl Fn() -> Option<String>,
+    ) -> Result<(), EnterError> {
+        let (pid, (stack, stack_len)) = (self.pid, self.stack);
+        let block = stack + stack_len - BLOCK_BYTES;
+        let arguments = [self.header, u64::from(self.thread_at), 0, 0, 0, 0];
+        let run = self.worker.run(self.entry, block, block, arguments);
+        run.map_err(|error| EnterError::System { pid, what: "the agent can't be started", error })?;
+        self.runs = true;
+        let reached = self.wait_for(state::PREPARED, START_PATIENCE, |worker| {
+            // Who stops late doesn't stand for as long as this takes.
+            freezer.tend();
+            pass_on(pid, &mut worker.tracee);
+            std::thread::sleep(Duration::from_micros(200));
+        });
+        reached.map_err(|why| EnterError::Agent { pid, why: message().unwrap_or(why) })
+    }
+
+    /// Waits until the agent's start has come to `wanted`.
+    fn wait_for(
+        &mut self,
+        wanted: u32,
+        patience: Duration,
+        mut nap: impl FnMut(&mut Worker),
+    ) -> Result<(), String> {
+        let deadline = Instant::now() + patience;
+        loop {
+            let ended = match self.worker.tracee.stopped() {
+                Some(Stop::Ended) => true,
+                // Nobody can block it, and it is the program's: passed on later.
+                Some(Stop::Signal(libc::SIGSTOP)) => {
+                    let _ = self.worker.tracee.go_on();
+                    false
+                }
+                Some(Stop::Signal(signal)) => {
+                    return Err(format!("a fault in the agent itself (signal {signal})"));
+                }
+                Some(_) => {
+                    let _ = self.worker.tracee.go_on();
+                    false
+                }
+                None => false,
+            };
+            match self.state() {
+                Some(found) if found == wanted => return Ok(()),
+                Some(state::NONE | state::PREPARED) if !ended && Instant::now() < deadline => {}
+                Some(state::NONE | state::PREPARED) if !ended => return Err("it took too long".into()),
+                Some(state::FAILED) => return Err("it gave up".into()),
+                _ => return Err("its thread ended".into()),
+            }
+            nap(&mut self.worker);
+        }
+    }
+
+    fn state(&self) -> Option<u32> {
+        let mut bytes = [0; 4];
+        self.memory.read(self.place.ledger + offset_of!(Ledger, state) as u64, &mut bytes).ok()?;
+        Some(u32::from_ne_bytes(bytes))
+    }
+
+    fn order(&self, order: u32) -> io::Result<()> {
+        self.memory.write(self.place.ledger + offset_of!(Ledger, order) as u64, &order.to_ne_bytes())
+    }
+
+    /// Stops all threads, puts the hooks in, has the agent begin, and lets all go on.
+    pub(crate) fn commit(
+        &mut self,
+        freezer: &mut Freezer,
+        message: impl Fn() -> Option<String>,
+    ) -> Result<Stood, EnterError> {
+        let pid = self.pid;
+        let agent = |why| EnterError::Agent { pid, why: message().unwrap_or(why) };
+        let deadline = Instant::now() + FREEZE_PATIENCE;
+        let (mut frozen, since) = loop {
+            let since = Instant::now();
+            match freezer.freeze(Some(self.worker.tracee.tid)) {
+                Ok(frozen) => break (frozen, since),
+                Err(FreezeError::Gone) => return Err(EnterError::Gone(pid)),
+                Err(FreezeError::Refused(_)) => {
+                    return Err(EnterError::Denied { pid, why: why_denied(pid) });
+                }
+                Err(FreezeError::Busy(tid)) if Instant::now() > deadline => {
+                    return Err(EnterError::Busy { pid, tid });
+                }
+                Err(FreezeError::Busy(_)) => std::thread::sleep(Duration::from_millis(20)),
+            }
+        };
+        let maps = maps_of(pid);
+        let committed = maps.and_then(|maps| {
+            let changed = Book::read(&self.memory, self.place.ledger).and_then(|book| {
+                stacks::move_out_of_edits(&mut frozen, &self.memory, &maps, &book)?;
+                book.make_edits(&self.memory)
+            });
+            let ordered = changed.and_then(|()| self.order(order::COMMIT));
+            ordered.map_err(|error| agent(error.to_string()))?;
+            let reached = self.wait_for(state::COMMITTED, COMMIT_PATIENCE, |_| std::thread::yield_now());
+            reached.map_err(agent)
+        });
+        let threads = frozen.len();
+        frozen.let_go();
+        pass_on(pid, &mut self.worker.tracee);
+        committed.map(|()| Stood { threads, time: since.elapsed() })
+    }
+
+    /// Has the agent's thread stand, if it is still there.
+    fn hold(&mut self) {
+        let tracee = &mut self.worker.tracee;
+        if !tracee.stands() {
+            let _ = tracee.interrupt();
+            let _ = tracee.wait_until(Instant::now() + HOLD_PATIENCE);
+        }
+    }
+
+    /// After all went well: the agent's thread has ended, or is about to.
+    pub(crate) fn finish(mut self) -> Memory {
+        let deadline = Instant::now() + START_PATIENCE;
+        while !matches!(self.worker.tracee.wait_until(deadline), None | Some(Stop::Ended)) {
+            let _ = self.worker.tracee.go_on();
+        }
+        pass_on(self.pid, &mut self.worker.tracee);
+        self.memory
+    }
+
+    /// After something went wrong: takes all of it out again.
+    pub(crate) fn give_up(mut self, freezer: &mut Freezer) -> Result<(), LeaveError> {
+        if !self.runs {
+            undo(self.pid, freezer, &self.memory, self.worker, &self.mapped);
+            return Ok(());
+        }
+        let _ = self.order(order::LEAVE);
+        // It sees the order within a moment, or stands where a fault or we have stopped it.
+        let deadline = Instant::now() + Duration::from_millis(200);
+        while !self.worker.tracee.stands() {
+            match self.worker.tracee.wait_until(deadline) {
+                None => self.hold(),
+                Some(Stop::Ended) => break,
+                Some(Stop::Signal(signal)) if signal != libc::SIGSTOP => {}
+                Some(_) => drop(self.worker.tracee.go_on()),
+            }
+            if Instant::now() > deadline {
+                break;
+            }
+        }
+        let Self { pid, mut worker, place, memory, .. } = self;
+        pass_on(pid, &mut worker.tracee);
+        if worker.tracee.stands() {
+            worker.end();
+        }
+        match leave::leave(pid, freezer, &memory, Agent::Whole(place)) {
+            Ok(_) | Err(LeaveError::Gone(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Who traces is gone in the middle of it: the thread goes on as if nothing had been, and one that was made ends.
+//!
+//! # Safety
+//! The processes are forks of the test's. Their code touches their own registers, and memory that is mapped for the test.
+
+use super::*;
+use crate::attach::freeze::threads;
+use crate::attach::target::mappings;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What the thread is about, in turn.
+const WAYS: u64 = 2;
+/// Long enough to be stopped in the middle.
+const TURNS: u64 = 2_000_000;
+
+/// Memory that forks share.
+fn shared() -> &'static AtomicU64 {
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+    // SAFETY: a new mapping, which stays.
+    unsafe {
+        let at = libc::mmap(std::ptr::null_mut(), 4096, protection, flags, -1, 0);
+        assert_ne!(at, libc::MAP_FAILED);
+        &*at.cast()
+    }
+}
+
+fn in_fork(run: impl FnOnce() -> i32) -> i32 {
+    // SAFETY: the child runs what it is given and ends.
+    match unsafe { libc::fork() } {
+        0 => {
+            let status = run();
+            // SAFETY: ends the process.
+            unsafe { libc::_exit(status) }
+        }
+        child => child,
+    }
+}
+
+/// Whether registers and vectors keep what is put there.
+fn counts_right() -> bool {
+    let right: u64;
+    // SAFETY: the registers are named, and no memory is used.
+    unsafe {
+        std::arch::asm!(
+            "mov r8, 0x1234567890abcdef",
+            "mov r12, r8", "mov r15, r8", "movq xmm3, r8", "movq xmm15, r8",
+            "2:", "dec {turns}", "jnz 2b",
+            "xor eax, eax",
+            "cmp r12, r8", "jne 3f", "cmp r15, r8", "jne 3f",
+            "movq r9, xmm3", "cmp r9, r8", "jne 3f",
+            "movq r9, xmm15", "cmp r9, r8", "jne 3f",
+            "mov eax, 1",
+            "3:",
+            turns = inout(reg) TURNS => _,
+            out("rax") right, out("r8") _, out("r9") _, out("r12") _, out("r15") _,
+            out("xmm3") _, out("xmm15") _,
+        );
+    }
+    right == 1
+}
+
+/// Whether a wait is as long as it should be, and ends by itself.
+fn waits_right() -> bool {
+    let begun = Instant::now();
+    // SAFETY: no descriptors are given.
+    let result = unsafe { libc::poll(std::ptr::null_mut(), 0, 20) };
+    result == 0 && begun.elapsed() >= Duration::from_millis(20)
+}
+
+fn blocks_right() -> bool {
+    // SAFETY: the set is written before it is read.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigprocmask(libc::SIG_BLOCK, std::ptr::null(), &mut set);
+        libc::sigismember(&set, libc::SIGUSR1) == 0 && libc::sigismember(&set, libc::SIGUSR2) == 1
+    }
+}
+
+/// Goes on for ever, and counts.
+fn program(count: &AtomicU64) -> i32 {
+    // SAFETY: this process's own settings.
+    unsafe {
+        libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY);
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigaddset(&mut set, libc::SIGUSR2);
+        libc::sigprocmask(libc::SIG_SETMASK, &set, std::ptr::null_mut());
+    }
+    loop {
+        let right = match count.fetch_add(1, Ordering::Relaxed) % WAYS {
+            0 => counts_right(),
+            _ => waits_right(),
+        };
+        if !right || !blocks_right() {
+            return 1;
+        }
+    }
+}
+
+/// The moments at which there is nobody any more who traces.
+const MOMENTS: u32 = 8;
+
+/// Borrows the thread, and stops in the middle of it. 0 if it got there.
+fn borrow(pid: i32, moment: u32) -> i32 {
+    let borrowed = || -> io::Result<bool> {
+        let mut tracee = Tracee::seize(pid, WORKING)?;
+        tracee.interrupt()?;
+        tracee.wait_until(Instant::now() + PATIENCE);
+        let maps = mappings(pid.cast_unsigned())?;
+        let memory = Memory::open(pid.cast_unsigned())?;
+        let instructions = Instructions::find(&memory, &maps, |_| true)?;
+        let room = is_on_own_stack(&tracee.registers()?, &maps);
+        let mut borrowed = Borrowed::new(tracee, instructions, &memory, room)?;
+        let has_way = borrowed.way_back.is_some();
+        let mut set = borrowed.worker.registers;
+        set.call_system(borrowed.worker.instruction, libc::SYS_getpid, [0; 6]);
+        match moment {
+            0 => {}
+            1 => borrowed.worker.tracee.set_registers(&set)?,
+            2 => borrowed.worker.begin(libc::SYS_getpid, [0; 6])?,
+            3 => {
+                borrowed.worker.begin(libc::SYS_getpid, [0; 6])?;
+                borrowed.worker.tracee.go_to_system_call()?;
+                wait_for(&mut borrowed.worker.tracee, Stop::SystemCall, Tracee::go_to_system_call)?;
+            }
+            _ => {
+                let code = borrowed.map_code(&memory)?;
+                let mut made = borrowed.make_thread(code)?;
+                match moment {
+                    4 => {}
+                    5 => borrowed.give_back(&memory)?,
+                    6 => {
+                        borrowed.give_back(&memory)?;
+                        made.begin(libc::SYS_sched_yield, [0; 6])?;
+                    }
+                    _ => {
+                        borrowed.give_back(&memory)?;
+                        made.call(libc::SYS_sched_yield, [0; 6])?;
+                    }
+                }
+            }
+        }
+        Ok(has_way)
+    };
+    match borrowed() {
+        Ok(true) => 0,
+        Ok(false) => 1,
+        Err(_) => 2,
+    }
+}
+
+fn ended(pid: i32, options: i32) -> Option<i32> {
+    let mut status = 0;
+    // SAFETY: the status is live; the process is our child.
+    let found = unsafe { libc::waitpid(pid, &mut status, options) };
+    (found == pid).then_some(status)
+}
+
+#[test]
+fn a_borrowed_thread_goes_on_when_nobody_traces_it_any_more() {
+    let count = shared();
+    let pid = in_fork(|| program(count));
+    let goes_on = |moment| {
+        let begun = (count.load(Ordering::Relaxed), Instant::now());
+        while count.load(Ordering::Relaxed) < begun.0 + 2 * WAYS
+            || threads(pid.cast_unsigned()).is_ok_and(|threads| threads.len() != 1)
+        {
+            assert_eq!(ended(pid, libc::WNOHANG), None, "after moment {moment}");
+            assert!(begun.1.elapsed() < 4 * PATIENCE, "it stands still after moment {moment}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    goes_on(MOMENTS);
+    for round in 0..6 * MOMENTS {
+        let moment = round % MOMENTS;
+        // Not always at the same place.
+        std::thread::sleep(Duration::from_millis(u64::from(round * 7 % 23)));
+        let tracer = in_fork(|| borrow(pid, moment));
+        assert_eq!(ended(tracer, 0), Some(0), "moment {moment}");
+        goes_on(moment);
+    }
+    // SAFETY: our own child.
+    unsafe { libc::kill(pid, libc::SIGKILL) };
+    ended(pid, 0);
+}

@@ -1,0 +1,173 @@
+//! Numbers for the nodes of a trace: equal nodes that rings tell get one.
+
+use super::queue::Numbers;
+use grapnel_trace::wire;
+use hashbrown::HashMap;
+
+/// The trace's nodes. Equal ones of several rings become one. While there is one ring, whose tree knows most of its nodes,
+/// so do those that came lately; others may come once more, and the analysis takes them for the same.
+#[derive(Debug, Default)]
+pub(super) struct Nodes {
+    count: u32,
+    several_rings: bool,
+    known: HashMap<(u32, u64, u32, u8), u32>,
+    lately: Lately,
+}
+
+impl Nodes {
+    /// From here on there are several rings.
+    pub(super) fn of_several_rings(&mut self) {
+        self.several_rings = true;
+        self.lately = Lately::default();
+    }
+
+    /// The number of a node, and whether it is new.
+    #[inline]
+    pub(super) fn number(&mut self, parent: u32, pc: u64, module: u32, flags: u8) -> (u32, bool) {
+        let next = self.count.wrapping_add(1);
+        let number = match self.several_rings {
+            true => *self.known.entry((parent, pc, module, flags)).or_insert(next),
+            false => next,
+        };
+        self.count = self.count.max(number);
+        (number, number == next)
+    }
+
+    /// As [`Nodes::number`] of nodes of which each but the first is below the one before it. Their numbers go to `numbers`.
+    #[inline]
+    pub(super) fn number_all(&mut self, parent: u32, frames: &[u64], numbers: &mut Numbers) -> New {
+        if !self.several_rings {
+            return self.number_lately(parent, frames, numbers);
+        }
+        let mut new = New { known: 0, parent, first: self.count.wrapping_add(1) };
+        let mut parent = parent;
+        for frame in frames {
+            let (pc, module, flags) = wire::frame_of(*frame);
+            let (number, is_new) = self.number(parent, pc, module, flags);
+            numbers.push(number);
+            if !is_new {
+                new = New { known: new.known + 1, parent: number, ..new };
+            }
+            parent = number;
+        }
+        new
+    }
+
+    fn number_lately(&mut self, parent: u32, frames: &[u64], numbers: &mut Numbers) -> New {
+        let first = self.count.wrapping_add(1);
+        let mut new = New { known: 0, parent, first };
+        while let Some(number) = frames.get(new.known).and_then(|&frame| self.lately.find(new.parent, frame))
+        {
+            numbers.push(number);
+            new = New { known: new.known + 1, parent: number, first };
+        }
+        let others = frames.get(new.known..).unwrap_or(&[]);
+        numbers.go_on(self.count, others.len() as u32);
+        self.count = self.count.wrapping_add(others.len() as u32);
+        let mut parent = new.parent;
+        for (number, &frame) in (first..).zip(others) {
+            self.lately.put(parent, frame, number);
+            parent = number;
+        }
+        new
+    }
+}
+
+/// Nodes of which the first may be known. Below a new one there are only new ones.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct New {
+    pub(super) known: usize,
+    /// What the first new one is below, and its number.
+    pub(super) parent: u32,
+    pub(super) first: u32,
+}
+
+/// A node: the frame as a NODES record has it, below its parent. Its number is 0 where there is none.
+#[derive(Clone, Copy, Debug, Default)]
+struct Slot {
+    frame: u64,
+    parent: u32,
+    number: u32,
+}
+
+/// The nodes that came lately, by parent and frame: where too many meet, the one that was asked for longest ago is forgotten,
+/// so those near the root stay. Small enough to stay near the processor.
+#[derive(Debug, Default)]
+struct Lately(Vec<[Slot; Self::WAYS]>);
+
+impl Lately {
+    /// What a cache line holds, the last that was asked for first.
+    const WAYS: usize = 4;
+    const SETS_LOG2: u32 = 14;
+
+    fn set(&mut self, parent: u32, frame: u64) -> Option<&mut [Slot; Self::WAYS]> {
+        let hash = (u64::from(parent).rotate_left(40) ^ frame).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0.get_mut((hash >> (u64::BITS - Self::SETS_LOG2)) as usize)
+    }
+
+    #[inline]
+    fn find(&mut self, parent: u32, frame: u64) -> Option<u32> {
+        let set = self.set(parent, frame)?;
+        let is_it = |slot: &Slot| slot.frame == frame && slot.parent == parent && slot.number != 0;
+        let at = set.iter().position(is_it)?;
+        set[..=at].rotate_right(1);
+        Some(set[0].number)
+    }
+
+    #[inline]
+    fn put(&mut self, parent: u32, frame: u64, number: u32) {
+        if self.0.is_empty() {
+            self.0.resize(1 << Self::SETS_LOG2, Default::default());
+        }
+        if let Some(set) = self.set(parent, frame) {
+            set.rotate_right(1);
+            set[0] = Slot { frame, parent, number };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Stacks at random, told as a ring tells them that has no use for its tree: all nodes of each, again and again.
+    #[test]
+    fn each_node_has_the_number_of_one_that_is_equal() {
+        let frame = |n: u64| wire::frame(0x1000 + n, 1, 0).expect("small numbers");
+        let (mut nodes, mut numbers) = (Nodes::default(), Numbers::default());
+        let (mut state, mut local) = (1u64, 0);
+        // Of each number of the trace, what it stands for: the root's is 0.
+        let mut told = vec![(0, 0)];
+        for _ in 0..50_000 {
+            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+            let path: Vec<u64> = (0..8).map(|level| frame(state >> (40 + 2 * level) & 3)).collect();
+            let new = nodes.number_all(0, &path, &mut numbers);
+            let mut parent = new.parent;
+            for (number, frame) in (new.first..).zip(&path[new.known..]) {
+                assert_eq!(told.len(), number as usize);
+                told.push((parent, *frame));
+                parent = number;
+            }
+            let mut parent = 0;
+            for frame in &path {
+                local += 1;
+                let number = numbers.of(local);
+                assert_eq!(told[number as usize], (parent, *frame));
+                parent = number;
+            }
+        }
+        // Of 400,000 some 56,000 differ. There is room for that many, but not everywhere as much as is asked for.
+        assert!((50_000..100_000).contains(&told.len()), "{}", told.len());
+    }
+
+    #[test]
+    fn what_is_asked_for_stays() {
+        let mut nodes = Nodes::default();
+        let mut numbers = Numbers::default();
+        let frame = |n: u64| wire::frame(0x1000 + n, 1, 0).expect("small numbers");
+        for n in 0..1_000_000 {
+            let new = nodes.number_all(0, &[frame(0), frame(1 + n)], &mut numbers);
+            assert_eq!(new.known, usize::from(n != 0));
+        }
+    }
+}
