@@ -2,7 +2,7 @@
 
 use grapnel_relocator::{CodeAddr, Culprit, Registers};
 
-use crate::{Bytes, Errno, HookId, Proof, Refusal};
+use crate::{Bytes, Errno, HookId, PatchWay, Proof, Refusal};
 
 /// Why a hook can't be put in or taken out. Nothing has been changed, unless the variant says so.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -159,11 +159,14 @@ pub enum Error {
         found: Bytes,
     },
     /// Writing the patch failed.
-    #[error("the code at {site} can't be written: {errno}")]
+    #[error("the code at {site} can't be written {way}: {errno}")]
     Write {
         /// Where the patch was to go.
         site: CodeAddr,
-        /// The kernel's answer.
+        /// The way that was tried last.
+        way: PatchWay,
+        /// The kernel's answer; `EACCES` if the pages are shared or may be written, and so aren't exchanged, or if they may be
+        /// written and yet could not be.
         errno: Errno,
     },
     /// The code can't be patched while other threads run it.

@@ -15,7 +15,7 @@ use crate::{
     memory::{
         pages::Pages,
         runs::{self, Piece},
-        view::{Bytes, MemoryView},
+        view::{Bytes, MemoryView, Unwritten},
     },
     native,
     sys::Errno,
@@ -84,6 +84,20 @@ impl Patch {
         }
     }
 
+    /// Leaves the patch out if its bytes are known not to be ones that can be written while others run them.
+    fn judge(&mut self, view: &MemoryView) {
+        for edit in [self.aside, Some(self.start)].into_iter().flatten() {
+            let site = edit.at;
+            let refused = match view.may_write_running(site.0 as usize, edit.new.as_slice().len()) {
+                Ok(true) => continue,
+                Ok(false) => Unwritten { way: PatchWay::Exchange, errno: Errno(libc::EACCES) }.at(site),
+                Err(errno) => Error::NotLive { site, refusal: Refusal::NoProc(errno) },
+            };
+            self.state = Err(refused);
+            return;
+        }
+    }
+
     /// Whether that is what an attempt has left that failed half way.
     fn is_torn(&self, edit: &Edit, found: &Bytes) -> bool {
         let (found, old, new) = (found.as_slice(), edit.old.as_slice(), edit.new.as_slice());
@@ -110,10 +124,9 @@ pub(crate) unsafe fn apply(view: &MemoryView, patches: &mut [Patch], liveness: L
         // SAFETY: the caller's promise: nobody runs the code meanwhile.
         Liveness::SingleThreaded => unsafe { apply_alone(view, patches) },
         Liveness::Live => {
-            let refusal = match (view.writes_running(), PatchingRight::begin()) {
-                (Err(errno), _) => Refusal::NoProc(errno),
-                (_, Err(refusal)) => refusal,
-                (Ok(()), Ok(right)) => {
+            good(patches).for_each(|patch| patch.judge(view));
+            match PatchingRight::begin() {
+                Ok(right) => {
                     // SAFETY: the caller's promise.
                     unsafe {
                         apply_live(view, patches, &right);
@@ -121,9 +134,8 @@ pub(crate) unsafe fn apply(view: &MemoryView, patches: &mut [Patch], liveness: L
                     }
                     return settle(view, patches);
                 }
-            };
-            for patch in patches.iter_mut() {
-                patch.state = Err(Error::NotLive { site: patch.start.at, refusal });
+                Err(refusal) => good(patches)
+                    .for_each(|patch| patch.state = Err(Error::NotLive { site: patch.start.at, refusal })),
             }
         }
     }
@@ -180,7 +192,7 @@ unsafe fn apply_alone(view: &MemoryView, patches: &mut [Patch]) {
             runs::write(view, &mut pieces, |owner, written| {
                 let Some(patch) = patches.get_mut(owner) else { return };
                 let site = edit_of(patch).map_or(patch.start.at, |edit| edit.at);
-                patch.state = written.map_err(|errno| Error::Write { site, errno });
+                patch.state = written.map_err(|why| why.at(site));
             });
         }
     }
@@ -341,8 +353,8 @@ fn good(patches: &mut [Patch]) -> impl Iterator<Item = &mut Patch> {
 }
 
 /// What was written last says how; a failure stays.
-fn note(state: &mut Result<PatchWay, Error>, site: CodeAddr, written: Result<PatchWay, Errno>) {
+fn note(state: &mut Result<PatchWay, Error>, site: CodeAddr, written: Result<PatchWay, Unwritten>) {
     if state.is_ok() {
-        *state = written.map_err(|errno| Error::Write { site, errno });
+        *state = written.map_err(|why| why.at(site));
     }
 }

@@ -258,6 +258,11 @@ typedef unsigned int grapnel_wait_state;
 #define GRAPNEL_EXCHANGE 8
 
 /**
+ * It is written where it is, in pages that their owner may write. Memory for code is never made so.
+ */
+#define GRAPNEL_IN_PLACE 16
+
+/**
  * No object of that name is loaded.
  */
 #define GRAPNEL_WAITING 0
@@ -698,8 +703,8 @@ grapnel_error *grapnel_find_at(const void *address,
 grapnel_ways grapnel_code_ways(void);
 
 /**
- * How the patch of a hooked function, or of a probed instruction, was written: GRAPNEL_PROC_MEM, GRAPNEL_PROTECT or
- * GRAPNEL_EXCHANGE. 0 if there is none, or while hooks are being changed.
+ * How the patch of a hooked function, or of a probed instruction, was written: GRAPNEL_PROC_MEM, GRAPNEL_IN_PLACE,
+ * GRAPNEL_PROTECT or GRAPNEL_EXCHANGE. 0 if there is none, or while hooks are being changed.
  *
  * # Errors
  * None.

@@ -30,6 +30,9 @@ pub const GRAPNEL_PROTECT: grapnel_ways = 4;
 /// A changed copy of its pages takes their place. Memory for code is never made so.
 pub const GRAPNEL_EXCHANGE: grapnel_ways = 8;
 
+/// It is written where it is, in pages that their owner may write. Memory for code is never made so.
+pub const GRAPNEL_IN_PLACE: grapnel_ways = 16;
+
 /// What became of what was removed.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
@@ -63,8 +66,8 @@ pub extern "C" fn grapnel_code_ways() -> grapnel_ways {
     ways.fold(0, |all, way| all | way)
 }
 
-/// How the patch of a hooked function, or of a probed instruction, was written: GRAPNEL_PROC_MEM, GRAPNEL_PROTECT or
-/// GRAPNEL_EXCHANGE. 0 if there is none, or while hooks are being changed.
+/// How the patch of a hooked function, or of a probed instruction, was written: GRAPNEL_PROC_MEM, GRAPNEL_IN_PLACE,
+/// GRAPNEL_PROTECT or GRAPNEL_EXCHANGE. 0 if there is none, or while hooks are being changed.
 ///
 /// # Errors
 /// None.
@@ -77,6 +80,7 @@ pub extern "C" fn grapnel_patch_way(target: *const c_void) -> grapnel_ways {
     match shared.set().patch(CodeAddr(target as usize as u64)).map(engine::Hook::way) {
         None => 0,
         Some(PatchWay::ProcMem) => GRAPNEL_PROC_MEM,
+        Some(PatchWay::InPlace) => GRAPNEL_IN_PLACE,
         Some(PatchWay::Exchange) => GRAPNEL_EXCHANGE,
         Some(_) => GRAPNEL_PROTECT,
     }

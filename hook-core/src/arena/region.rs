@@ -218,7 +218,7 @@ fn through_proc(near: usize, len: usize, reach: &Range<usize>, maps: Option<&Map
     memory.is_file()?;
     let code = map_near(near, len, reach, maps, CODE, ANONYMOUS, None)?;
     // SAFETY: a byte of a new mapping that nothing knows yet.
-    unsafe { memory.write_running(code, super::FILL) }.inspect_err(|_| {
+    unsafe { memory.write_through_file(code, super::FILL) }.inspect_err(|_| {
         // SAFETY: as above.
         let _ = unsafe { sys::munmap(code, len) };
     })?;

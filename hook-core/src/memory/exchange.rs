@@ -15,22 +15,19 @@
 
 use core::ops::Range;
 
-use super::{maps, view::pages};
+use super::{rights, view::pages};
 use crate::{
     native,
     sys::{self, EFAULT, Errno},
 };
 
-/// Writes code.
+/// Writes code into pages that may be exchanged, as [`is_plain_code`] has just said.
 ///
 /// # Safety
 /// The bytes at `address` are code that the caller may change, and whoever runs them meanwhile finds either the old ones or
 /// the new ones. Nobody else changes code in these pages meanwhile.
 pub(super) unsafe fn exchange(address: usize, bytes: &[u8]) -> Result<(), Errno> {
     let pages = pages(address, bytes.len());
-    if !is_plain_code(&pages)? {
-        return Err(Errno(libc::EACCES));
-    }
     let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: a new mapping, at a place of the kernel's choice.
     let copy = unsafe { sys::mmap(0, pages.len(), rights, flags, None) }?;
@@ -41,21 +38,9 @@ pub(super) unsafe fn exchange(address: usize, bytes: &[u8]) -> Result<(), Errno>
     })
 }
 
-/// Whether exchanges can be told to be allowed.
-pub(super) fn can_be_tried() -> bool {
-    maps::visit(|_| {}).is_ok()
-}
-
-/// Whether the pages are private, and may be read and executed and not written.
-fn is_plain_code(pages: &Range<usize>) -> Result<bool, Errno> {
-    let mut good_until = pages.start;
-    maps::visit(|mapping| {
-        let good = mapping.read && mapping.execute && !mapping.write && !mapping.shared;
-        if good && mapping.range.contains(&good_until) {
-            good_until = mapping.range.end;
-        }
-    })?;
-    Ok(good_until >= pages.end)
+/// Whether the pages may be exchanged: they are private, and may be read and executed and not written.
+pub(super) fn is_plain_code(pages: &Range<usize>) -> Result<bool, Errno> {
+    rights::are(pages, |mapping| mapping.read && mapping.execute && !mapping.write && !mapping.shared)
 }
 
 /// # Safety
@@ -113,20 +98,17 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_written_is_left_alone() {
+    fn what_may_be_written_or_is_shared_is_no_plain_code() {
         for (rights, flags) in [
             (libc::PROT_READ, libc::MAP_PRIVATE),
             (CODE | libc::PROT_WRITE, libc::MAP_PRIVATE),
             (CODE, libc::MAP_SHARED),
         ] {
             let start = map(2 * PAGE, rights, flags);
-            // SAFETY: nothing runs the code.
-            let refused = unsafe { exchange(start + 5, &[1]) };
-            assert_eq!(refused, Err(Errno(libc::EACCES)));
+            assert_eq!(is_plain_code(&pages(start + 5, 1)), Ok(false));
             // SAFETY: the pages are ours and unused from here on.
             unsafe { sys::munmap(start, 2 * PAGE) }.unwrap();
         }
-        // SAFETY: nothing is mapped there.
-        assert_eq!(unsafe { exchange(0x10, &[1]) }, Err(Errno(libc::EACCES)));
+        assert_eq!(is_plain_code(&pages(0x10, 1)), Ok(false));
     }
 }

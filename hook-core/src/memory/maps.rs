@@ -52,6 +52,15 @@ pub struct Mapping {
     pub kind: Kind,
 }
 
+impl Mapping {
+    /// Its rights as the kernel takes them.
+    pub(crate) fn rights(&self) -> i32 {
+        let rights =
+            [(self.read, libc::PROT_READ), (self.write, libc::PROT_WRITE), (self.execute, libc::PROT_EXEC)];
+        rights.iter().fold(0, |all, (has, right)| if *has { all | right } else { all })
+    }
+}
+
 /// The mappings in ascending order of their addresses.
 #[derive(Debug, Clone, Default)]
 pub struct Maps {

@@ -3,8 +3,11 @@
 //! # Safety
 //! The bytes between two pieces are written as they were a moment before, so nobody else may change code meanwhile.
 
-use super::view::{Bytes, MemoryView, PatchWay};
-use crate::sys::{Errno, PAGE};
+use super::view::{Bytes, MemoryView, PatchWay, Unwritten};
+use crate::sys::{EFAULT, PAGE};
+
+/// What lies between the pieces isn't there.
+const UNREADABLE: Unwritten = Unwritten { way: PatchWay::ProcMem, errno: EFAULT };
 
 /// A piece of code to be written.
 #[derive(Debug, Clone, Copy)]
@@ -28,7 +31,7 @@ impl Piece {
 pub(crate) unsafe fn write(
     view: &MemoryView,
     pieces: &mut [Piece],
-    mut tell: impl FnMut(usize, Result<PatchWay, Errno>),
+    mut tell: impl FnMut(usize, Result<PatchWay, Unwritten>),
 ) {
     pieces.sort_unstable_by_key(|piece| piece.at);
     let mut left = &*pieces;
@@ -41,7 +44,7 @@ pub(crate) unsafe fn write(
         let written = match buf.get_mut(..end - first.at) {
             // SAFETY: the caller's promise.
             Some(code) => unsafe { write_run(view, run, code) },
-            None => Err(Errno(libc::EFAULT)),
+            None => Err(UNREADABLE),
         };
         for piece in run {
             tell(piece.owner, written);
@@ -53,10 +56,10 @@ pub(crate) unsafe fn write(
 ///
 /// # Safety
 /// As [`write`].
-unsafe fn write_run(view: &MemoryView, run: &[Piece], code: &mut [u8]) -> Result<PatchWay, Errno> {
+unsafe fn write_run(view: &MemoryView, run: &[Piece], code: &mut [u8]) -> Result<PatchWay, Unwritten> {
     let start = run.first().map_or(0, |first| first.at);
     if view.read(start, code) < code.len() {
-        return Err(Errno(libc::EFAULT));
+        return Err(UNREADABLE);
     }
     for piece in run {
         for (slot, byte) in code.iter_mut().skip(piece.at - start).zip(piece.bytes.as_slice()) {

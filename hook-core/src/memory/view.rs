@@ -6,9 +6,11 @@
 
 use core::ops::Range;
 
-use super::{exchange, trial};
+use grapnel_relocator::CodeAddr;
+
+use super::{exchange, rights, trial};
 use crate::{
-    native,
+    Error, native,
     sys::{self, EFAULT, Errno, Fd, PAGE},
 };
 
@@ -18,10 +20,42 @@ use crate::{
 pub enum PatchWay {
     /// Through `/proc/self/mem`: the code's protection never changes.
     ProcMem,
-    /// The pages were made writable and not executable, written, and made executable again.
+    /// Where they are, in pages that their owner may write, as those of a compiler at run time: their protection never
+    /// changes.
+    InPlace,
+    /// The pages were made writable and not executable, written, and given their rights again.
     Protect,
     /// A changed copy took the place of the pages, at once and with the same rights. They are no longer those of their file.
     Exchange,
+}
+
+impl core::fmt::Display for PatchWay {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::ProcMem => "through /proc/self/mem",
+            Self::InPlace => "where it is",
+            Self::Protect => "by a change of its pages' rights",
+            Self::Exchange => "by an exchange of its pages",
+        })
+    }
+}
+
+/// Why code could not be written: the way that was tried last, and what was answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Unwritten {
+    pub(crate) way: PatchWay,
+    pub(crate) errno: Errno,
+}
+
+impl Unwritten {
+    fn by(way: PatchWay) -> impl Fn(Errno) -> Self {
+        move |errno| Self { way, errno }
+    }
+
+    /// The code that it is about.
+    pub(crate) fn at(self, site: CodeAddr) -> Error {
+        Error::Write { site, way: self.way, errno: self.errno }
+    }
 }
 
 /// A window onto the memory of this process.
@@ -78,25 +112,52 @@ impl MemoryView {
         self.file.as_ref().map(drop).map_err(|errno| *errno)
     }
 
-    /// Whether code can be written without taking anyone the right to run it.
-    pub(crate) fn writes_running(&self) -> Result<(), Errno> {
-        self.is_file().or_else(|errno| if exchange::can_be_tried() { Ok(()) } else { Err(errno) })
+    /// Whether code can be written without taking anyone the right to run it, as far as that is known before it is tried.
+    ///
+    /// `Err` if neither `/proc/self/mem` nor the list of mappings can be read.
+    pub(crate) fn may_write_running(&self, address: usize, len: usize) -> Result<bool, Errno> {
+        self.is_file().map(|()| true).or_else(|errno| {
+            let pages = pages(address, len);
+            let writable = || rights::are(&pages, |mapping| mapping.write);
+            exchange::is_plain_code(&pages).and_then(|plain| Ok(plain || writable()?)).map_err(|_| errno)
+        })
+    }
+
+    /// Writes code through `/proc/self/mem` and in no other way.
+    ///
+    /// # Safety
+    /// As [`Self::write_running`].
+    pub(crate) unsafe fn write_through_file(&self, address: usize, bytes: &[u8]) -> Result<(), Errno> {
+        let file = self.file.as_ref().map_err(|errno| *errno)?;
+        // SAFETY: the caller's promise.
+        let write = |bytes: &[u8], at| unsafe { file.write_at(bytes, at) };
+        by_units::<{ native::STORE }>(address, bytes, |buf, at| file.read_at(buf, at), write)
     }
 
     /// Writes code that others may be running meanwhile, whose protection doesn't change, and says how.
     ///
     /// # Safety
     /// The bytes at `address` are code that the caller may change, and whoever runs them meanwhile finds either the old
-    /// ones or the new ones, unit by unit of [`native::STORE`]. Nobody else changes code in their pages meanwhile.
-    pub(crate) unsafe fn write_running(&self, address: usize, bytes: &[u8]) -> Result<PatchWay, Errno> {
-        let Ok(file) = &self.file else {
-            // SAFETY: the caller's promise.
-            unsafe { exchange::exchange(address, bytes) }?;
-            return Ok(PatchWay::Exchange);
-        };
+    /// ones or the new ones, unit by unit of [`native::STORE`]. Nobody else changes code in their pages meanwhile, or the
+    /// pages' rights.
+    pub(crate) unsafe fn write_running(&self, address: usize, bytes: &[u8]) -> Result<PatchWay, Unwritten> {
         // SAFETY: the caller's promise.
-        unsafe { write_units::<{ native::STORE }>(file, address, bytes) }?;
-        Ok(PatchWay::ProcMem)
+        let Err(refused) = (unsafe { self.write_through_file(address, bytes) }) else {
+            return Ok(PatchWay::ProcMem);
+        };
+        // SAFETY: as above.
+        if unsafe { store(address, bytes) }.is_ok() {
+            return Ok(PatchWay::InPlace);
+        }
+        match exchange::is_plain_code(&pages(address, bytes.len())) {
+            // SAFETY: as above. The pages were just seen to be ones that may be exchanged.
+            Ok(true) => unsafe { exchange::exchange(address, bytes) }
+                .map(|()| PatchWay::Exchange)
+                .map_err(Unwritten::by(PatchWay::Exchange)),
+            Ok(false) => Err(Unwritten { way: PatchWay::Exchange, errno: Errno(libc::EACCES) }),
+            // Without a list of mappings there is no other way.
+            Err(_) => Err(Unwritten { way: PatchWay::ProcMem, errno: refused }),
+        }
     }
 
     /// Writes code, and says how.
@@ -104,63 +165,94 @@ impl MemoryView {
     /// # Safety
     /// The bytes at `address` are code that the caller may change, and no other thread executes anything in the pages
     /// meanwhile.
-    pub(crate) unsafe fn write_code(&self, address: usize, bytes: &[u8]) -> Result<PatchWay, Errno> {
+    pub(crate) unsafe fn write_code(&self, address: usize, bytes: &[u8]) -> Result<PatchWay, Unwritten> {
         if let Ok(file) = &self.file {
             // SAFETY: the caller may change these bytes.
             match unsafe { file.write_at(bytes, address) } {
                 Ok(n) if n == bytes.len() => return Ok(PatchWay::ProcMem),
-                // A short write stops at a page that can't be written; mprotect below rewrites from the start.
+                // A short write stops at a page that can't be written; below all is written from the start.
                 Ok(_) | Err(_) => {}
             }
         }
-        // SAFETY: the caller's promise.
-        unsafe { write_by_protection(address, bytes) }?;
-        Ok(PatchWay::Protect)
+        let (mut at, mut rest, mut used) = (address, bytes, PatchWay::InPlace);
+        // Each page has its own rights.
+        while !rest.is_empty() {
+            let (part, behind) = rest.split_at(rest.len().min(PAGE - at % PAGE));
+            // SAFETY: the caller's promise.
+            if unsafe { store(at, part) }.is_err() {
+                // SAFETY: as above.
+                unsafe { write_by_protection(at, part) }?;
+                used = PatchWay::Protect;
+            }
+            (at, rest) = (at + part.len(), behind);
+        }
+        Ok(used)
     }
 }
 
-/// Writes bytes by whole aligned units. What else is in the first and the last of them is written as it is.
+/// Writes code where it is, by the rights that its pages have.
 ///
 /// # Safety
 /// As [`MemoryView::write_running`].
-unsafe fn write_units<const UNIT: usize>(file: &Fd, address: usize, bytes: &[u8]) -> Result<(), Errno> {
+unsafe fn store(address: usize, bytes: &[u8]) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    let write = |bytes: &[u8], at| unsafe { sys::store_memory(at, bytes) };
+    by_units::<{ native::STORE }>(address, bytes, |buf, at| sys::copy_memory(at, buf), write)?;
+    native::flush(address..address + bytes.len());
+    Ok(())
+}
+
+/// Writes bytes by whole aligned units. What else is in the first and the last of them is written as it is.
+fn by_units<const UNIT: usize>(
+    address: usize,
+    bytes: &[u8],
+    read: impl Fn(&mut [u8], usize) -> Result<usize, Errno>,
+    write: impl Fn(&[u8], usize) -> Result<usize, Errno>,
+) -> Result<(), Errno> {
     let whole = |done: usize, len: usize| if done == len { Ok(()) } else { Err(EFAULT) };
     if UNIT == 1 {
-        // SAFETY: the caller's promise.
-        return whole(unsafe { file.write_at(bytes, address) }?, bytes.len());
+        return whole(write(bytes, address)?, bytes.len());
     }
     let (start, end) = (address - address % UNIT, address + bytes.len());
     for at in (start..end).step_by(UNIT) {
         let mut unit = [0; UNIT];
-        whole(file.read_at(&mut unit, at)?, UNIT)?;
+        whole(read(&mut unit, at)?, UNIT)?;
         for (byte, place) in unit.iter_mut().zip(at..) {
             if let Some(new) = place.checked_sub(address).and_then(|offset| bytes.get(offset)) {
                 *byte = *new;
             }
         }
-        // SAFETY: the caller's promise.
-        whole(unsafe { file.write_at(&unit, at) }?, UNIT)?;
+        whole(write(&unit, at)?, UNIT)?;
     }
     Ok(())
 }
 
+/// Writes bytes within a page, which has its rights again afterwards.
+///
 /// # Safety
 /// As [`MemoryView::write_code`] without `/proc/self/mem`.
-unsafe fn write_by_protection(address: usize, bytes: &[u8]) -> Result<(), Errno> {
+unsafe fn write_by_protection(address: usize, bytes: &[u8]) -> Result<(), Unwritten> {
     let pages = pages(address, bytes.len());
+    let refused = Unwritten::by(PatchWay::Protect);
     // The routine that takes the right to execute away can't lie in these pages itself.
     let routine = native::rewrite_range();
     if pages.start < routine.end && routine.start < pages.end {
-        return Err(Errno(libc::EDEADLK));
+        return Err(refused(Errno(libc::EDEADLK)));
     }
+    let rights = match rights::of(pages.start) {
+        Ok(rights) if rights & libc::PROT_WRITE == 0 => rights,
+        // It may be written, and yet could not be. Its owner would lose that right for a moment.
+        Ok(_) => return Err(Unwritten { way: PatchWay::InPlace, errno: Errno(libc::EACCES) }),
+        Err(errno) => return Err(refused(errno)),
+    };
     // SAFETY: no other thread runs code in these pages meanwhile (the caller's promise), and neither does this one: all
     // that runs in between is the routine, which lies elsewhere.
-    match unsafe { native::rewrite(&pages, address, bytes) } {
+    match unsafe { native::rewrite(&pages, address, bytes, rights) } {
         0 => {
             native::flush(address..address + bytes.len());
             Ok(())
         }
-        negative => Err(Errno(-negative as i32)),
+        negative => Err(refused(Errno(-negative as i32))),
     }
 }
 
@@ -243,15 +335,17 @@ mod tests {
             let memory = Aligned(core::array::from_fn(|i| i as u8));
             let address = memory.0.as_ptr() as usize;
             // SAFETY: bytes of this test's own.
-            unsafe { write_units::<4>(&file, address + from, &[0xff; 16][..len]) }.unwrap();
+            let write = |bytes: &[u8], at| unsafe { file.write_at(bytes, at) };
+            by_units::<4>(address + from, &[0xff; 16][..len], |buf, at| file.read_at(buf, at), write)
+                .unwrap();
             let mut found = [0; 16];
             assert_eq!(file.read_at(&mut found, address), Ok(16));
             let expected: [u8; 16] =
                 core::array::from_fn(|i| if (from..from + len).contains(&i) { 0xff } else { i as u8 });
             assert_eq!(found, expected);
         }
-        // SAFETY: nothing is mapped there.
-        assert_eq!(unsafe { write_units::<4>(&file, 0x12, &[1, 2]) }, Err(Errno(libc::EIO)));
+        let nowhere = by_units::<4>(0x12, &[1, 2], |buf, at| file.read_at(buf, at), |_, _| Ok(4));
+        assert_eq!(nowhere, Err(Errno(libc::EIO)));
     }
 
     #[test]

@@ -279,8 +279,7 @@ unsafe fn store(right: &Result<Right, Errno>, maps: &Maps, at: usize, value: usi
         return Err(sys::EINVAL);
     }
     let page = at & !(PAGE - 1);
-    let rights = [(mapping.read, libc::PROT_READ), (mapping.execute, libc::PROT_EXEC)];
-    let rights = rights.iter().fold(0, |all, (has, right)| if *has { all | right } else { all });
+    let rights = mapping.rights();
     if !mapping.write {
         if mapping.execute {
             // Such a word lies in code; no page becomes writable and executable.

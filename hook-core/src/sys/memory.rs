@@ -106,6 +106,40 @@ fn copy_from_process(from: usize, buf: &mut [u8]) -> Result<usize> {
     })
 }
 
+/// Writes memory of this process as far as its rights allow, and stops at the first byte that may not be written: where a store
+/// would be a fault.
+///
+/// # Safety
+/// The caller answers for what the memory then holds.
+pub(crate) unsafe fn store_memory(to: usize, bytes: &[u8]) -> Result<usize> {
+    let local = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    let remote = libc::iovec { iov_base: to as *mut _, iov_len: bytes.len() };
+    // SAFETY: the kernel checks `remote` itself and answers EFAULT for what may not be written; it reads `bytes`, which
+    // are borrowed for the call. The effect is the caller's promise.
+    let stored = retry(|| unsafe {
+        syscall!(Sysno::process_vm_writev, pid(), &raw const local, 1, &raw const remote, 1, 0)
+    });
+    match stored {
+        // SAFETY: the caller's promise.
+        Err(errno) if errno != EFAULT => unsafe { store_through_file(to, bytes) },
+        other => other,
+    }
+}
+
+/// The same where that call isn't to be had: the kernel is asked to read a file into the memory.
+///
+/// # Safety
+/// As [`store_memory`].
+#[cold]
+unsafe fn store_through_file(to: usize, bytes: &[u8]) -> Result<usize> {
+    let file = Fd::memory(c"grapnel-copy", 0)?;
+    // SAFETY: the file is no view of memory.
+    unsafe { file.write_at(bytes, 0) }?;
+    // SAFETY: the kernel checks the address itself and answers EFAULT for what may not be written; the effect is the
+    // caller's promise.
+    retry(|| unsafe { native::pread(file.raw(), to as *mut u8, bytes.len(), 0) })
+}
+
 /// A word of this process's memory. Only [`EFAULT`] says that there is none at the address: sandboxes refuse the call with
 /// other errors.
 pub(crate) fn read_word(at: usize) -> Result<u64> {

@@ -28,7 +28,7 @@ pub(crate) use file::Fd;
 pub(crate) use file::{FileStatus, read_link};
 pub(crate) use memory::{
     brk, copy_memory, keep_from_children, mmap, move_mapping, mprotect, munmap, name_mapping, read_word,
-    register_core_sync, sync_cores,
+    register_core_sync, store_memory, sync_cores,
 };
 pub(crate) use signal::{
     SigAction, set_signal_action, signal_action, signal_stack, signal_this_thread, signal_thread,

@@ -2,6 +2,7 @@
 
 #[path = "../common/code.rs"]
 mod code;
+mod owned;
 #[path = "../common/poke.rs"]
 mod poke;
 mod refusals;
@@ -127,6 +128,31 @@ fn is_to_be_had(way: CodeWay) -> bool {
     }
 }
 
+/// In a child that may not write itself through /proc: it isn't dumpable, and not root's.
+fn without_proc_mem(works: impl FnOnce() -> bool) {
+    // SAFETY: this process has one thread.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: changes this child alone.
+        let reduced = unsafe { libc::setresuid(65534, 65534, 65534) } == 0
+            // SAFETY: as above.
+            && unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0) } == 0
+            && std::fs::File::open("/proc/self/mem").is_err();
+        let code = if reduced { 8 - i32::from(works()) } else { 9 };
+        // SAFETY: leaves the child at once.
+        unsafe { libc::_exit(code) };
+    }
+    let mut status = 0;
+    // SAFETY: `status` is valid for writes.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert!(libc::WIFEXITED(status), "{status:#x}");
+    match libc::WEXITSTATUS(status) {
+        7 => {}
+        9 => println!("  not root: a process without /proc/self/mem was not tried"),
+        other => panic!("{other}"),
+    }
+}
+
 fn open_files() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
@@ -153,6 +179,7 @@ fn main() {
     security::run();
     #[cfg(target_arch = "x86_64")]
     traps::run();
+    owned::run();
     // Takes new memory for each hook, and leaves none that is close enough.
     in_way(CodeWay::Protect);
     assert_eq!(open_files(), files, "no descriptor is left open");

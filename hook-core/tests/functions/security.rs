@@ -5,7 +5,9 @@ use libc::SYS_mmap;
 #[cfg(target_arch = "arm")]
 use libc::SYS_mmap2 as SYS_mmap;
 
-use grapnel_hook::{Arena, CodeWay, Error, Hook, Liveness, PatchWay, Transaction, module, rebind::Rebinding};
+use grapnel_hook::{
+    Arena, CodeWay, Errno, Error, Hook, Liveness, PatchWay, Transaction, module, rebind::Rebinding,
+};
 
 use crate::{code, function, samples};
 
@@ -22,10 +24,17 @@ fn at(name: &str) -> *const () {
 }
 
 fn put(arena: &mut Arena, target: *const ()) -> Result<Hook, Error> {
+    put_so(arena, target, Liveness::SingleThreaded)
+}
+
+fn put_so(arena: &mut Arena, target: *const (), liveness: Liveness) -> Result<Hook, Error> {
     let mut transaction = Transaction::with_arena(arena);
+    if liveness == Liveness::Live {
+        transaction = transaction.live();
+    }
     transaction.replace(target, plus_100 as *const ());
-    // SAFETY: one thread, and the types agree.
-    unsafe { transaction.commit(Liveness::SingleThreaded) }.remove(0)
+    // SAFETY: no other thread runs the function, and the types agree.
+    unsafe { transaction.commit(liveness) }.remove(0)
 }
 
 /// Runs it in a child, and passes on what it says. `None` if the kernel doesn't know what the test needs.
@@ -79,15 +88,35 @@ fn nothing_gains_the_right_to_run() {
     }
 }
 
+fn statement(code: u32, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
+    libc::sock_filter { code: code as u16, jt, jf, k }
+}
+
+fn load(offset: u32) -> libc::sock_filter {
+    statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, offset)
+}
+
+fn answer(value: u32) -> libc::sock_filter {
+    statement(libc::BPF_RET | libc::BPF_K, 0, 0, value)
+}
+
+fn is(value: libc::c_long, jt: u8, jf: u8) -> libc::sock_filter {
+    statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, jt, jf, value as u32)
+}
+
+/// Has the kernel ask the filter before each system call of this child.
+fn begin(filter: &mut [libc::sock_filter]) -> bool {
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: changes this child alone; the program outlives the call.
+    unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+            && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0
+    }
+}
+
 /// Has the kernel refuse `mmap` and `mprotect` with the right to execute, as SELinux does without `execmem` and
 /// `execmod`.
 fn refuse_executable_memory() -> bool {
-    let statement = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
-    let load = |offset: u32| statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, offset);
-    let answer = |value: u32| statement(libc::BPF_RET | libc::BPF_K, 0, 0, value);
-    let is = |value: libc::c_long, jt: u8, jf: u8| {
-        statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, jt, jf, value as u32)
-    };
     let has = |bits: i32| statement(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, 0, 1, bits as u32);
     // `struct seccomp_data`: the number is the first word, the third argument is at 32.
     let mut filter = [
@@ -99,11 +128,55 @@ fn refuse_executable_memory() -> bool {
         answer(libc::SECCOMP_RET_ERRNO | libc::EACCES as u32),
         answer(libc::SECCOMP_RET_ALLOW),
     ];
-    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: changes this child alone; the program outlives the call.
-    unsafe {
-        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
-            && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0
+    begin(&mut filter)
+}
+
+/// Has the kernel refuse each write at an offset, as it does on `/proc/self/mem` for code since Linux 6.12 with
+/// `proc_mem.force_override=never`.
+fn refuse_writes() -> bool {
+    begin(&mut [
+        load(0),
+        is(libc::SYS_pwrite64, 0, 1),
+        answer(libc::SECCOMP_RET_ERRNO | libc::EIO as u32),
+        answer(libc::SECCOMP_RET_ALLOW),
+    ])
+}
+
+/// `/proc/self/mem` can be opened and read, and not be written.
+fn the_file_refuses_writes() {
+    let works = in_child(|| {
+        // What was made while it could be written.
+        let mut arena = Arena::with_ways(&[CodeWay::ProcMem]);
+        let mut earlier = put(&mut arena, at("compact")).unwrap();
+        if !refuse_writes() {
+            return None;
+        }
+        let mut works = true;
+        for (liveness, way) in
+            [(Liveness::SingleThreaded, PatchWay::Protect), (Liveness::Live, PatchWay::Exchange)]
+        {
+            let (plain, before) = (function(at("frame"))(1), code::bytes(at("frame"), 48));
+            let mut hook = put_so(&mut Arena::new(), at("frame"), liveness).unwrap();
+            works &= hook.way() == way
+                && function(at("frame"))(1) == 101
+                && function(hook.original())(1) == plain
+                && code::writable_code().is_empty();
+            // SAFETY: no other thread runs the function.
+            works &= unsafe { hook.remove(liveness) }.is_ok() && code::bytes(at("frame"), 48) == before;
+        }
+        let mut later = put(&mut arena, at("frame")).unwrap();
+        works &= function(at("frame"))(1) == 101 && function(later.original())(1) == 2;
+        // SAFETY: one thread.
+        works &= unsafe { later.remove(Liveness::SingleThreaded) }.is_ok();
+        // SAFETY: one thread.
+        works &= unsafe { earlier.remove(Liveness::SingleThreaded) }.is_ok();
+        let error = put(&mut Arena::with_ways(&[CodeWay::ProcMem]), at("frame")).unwrap_err();
+        works &= matches!(error, Error::NoCodeMemory { errno: Errno(libc::EIO), .. });
+        Some(works)
+    });
+    match works {
+        Some(works) => assert!(works),
+        None => println!("  the kernel has no seccomp"),
     }
 }
 
@@ -137,4 +210,5 @@ fn nothing_new_may_run_and_words_can_be_rebound() {
 pub(crate) fn run() {
     nothing_gains_the_right_to_run();
     nothing_new_may_run_and_words_can_be_rebound();
+    the_file_refuses_writes();
 }

@@ -225,27 +225,18 @@ fn a_child_has_an_arena_of_its_own() {
     assert_eq!(arena.regions().count(), 1);
 }
 
-/// A process that may not write itself through /proc: it isn't dumpable, and not root's. Code is then written through
-/// its own pages, and while other threads may run it by an exchange of these.
+/// Without /proc/self/mem code is written through its own pages, and while other threads may run it by an exchange of these.
 fn without_proc() {
-    // SAFETY: this process has one thread.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
-        // SAFETY: changes this child alone.
-        let reduced = unsafe { libc::setresuid(65534, 65534, 65534) } == 0
-            // SAFETY: as above.
-            && unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0) } == 0
-            && std::fs::File::open("/proc/self/mem").is_err();
-        let works = reduced
-            && ["frame", "literal", "call", "compact"].into_iter().all(|name| {
-                let target = at(name);
-                let (plain, before) = (function(target)(1), code::bytes(target, 48));
-                let mut hook = put(target, plus_100 as *const ()).unwrap();
-                let hooked = hook.way() == PatchWay::Protect
-                    && function(target)(1) == 101
-                    && function(hook.original())(1) == plain;
-                hooked && take(&mut hook).is_ok() && code::bytes(target, 48) == before
-            });
+    crate::without_proc_mem(|| {
+        let works = ["frame", "literal", "call", "compact"].into_iter().all(|name| {
+            let target = at(name);
+            let (plain, before) = (function(target)(1), code::bytes(target, 48));
+            let mut hook = put(target, plus_100 as *const ()).unwrap();
+            let hooked = hook.way() == PatchWay::Protect
+                && function(target)(1) == 101
+                && function(hook.original())(1) == plain;
+            hooked && take(&mut hook).is_ok() && code::bytes(target, 48) == before
+        });
         let live = || {
             let before = code::bytes(at("frame"), 48);
             let mut transaction = Transaction::new().live();
@@ -257,17 +248,6 @@ fn without_proc() {
             let removed = unsafe { hook.remove(Liveness::Live) }.is_ok();
             hooked && removed && code::bytes(at("frame"), 48) == before && code::writable_code().is_empty()
         };
-        let code = if !reduced { 9 } else { 8 - i32::from(works && live()) };
-        // SAFETY: leaves the child at once.
-        unsafe { libc::_exit(code) };
-    }
-    let mut status = 0;
-    // SAFETY: `status` is valid for writes.
-    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-    assert!(libc::WIFEXITED(status), "{status:#x}");
-    match libc::WEXITSTATUS(status) {
-        7 => {}
-        9 => println!("  not root: a process without /proc/self/mem was not tried"),
-        other => panic!("{other}"),
-    }
+        works && live()
+    });
 }

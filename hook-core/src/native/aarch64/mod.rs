@@ -195,8 +195,8 @@ pub(crate) fn set_pc(context: &mut libc::ucontext_t, pc: u64) {
     context.uc_mcontext.pc = pc;
 }
 
-// grapnel_hook_rewrite(start, len, at, bytes, count): makes pages writable, copies bytes into them, and makes them
-// executable again. Between the two system calls it runs nothing but itself. Answers 0 or a negative error number.
+// grapnel_hook_rewrite(start, len, at, bytes, count, rights): makes pages writable, copies bytes into them, and gives them
+// these rights. Between the two system calls it runs nothing but itself. Answers 0 or a negative error number.
 core::arch::global_asm!(
     ".pushsection .text.grapnel_hook_rewrite, \"ax\", @progbits",
     ".p2align 4",
@@ -205,7 +205,7 @@ core::arch::global_asm!(
     ".type grapnel_hook_rewrite, @function",
     "grapnel_hook_rewrite:",
     ".cfi_startproc",
-    "mov x5, x0",
+    "mov x10, x0",
     "mov x6, x1",
     "mov x7, x2",
     "mov x8, #226", // mprotect
@@ -217,9 +217,9 @@ core::arch::global_asm!(
     "strb w9, [x7], #1",
     "sub x4, x4, #1",
     "b 1b",
-    "2: mov x0, x5",
+    "2: mov x0, x10",
     "mov x1, x6",
-    "mov x2, #5", // PROT_READ | PROT_EXEC
+    "mov w2, w5",
     "svc #0",
     "3: ret",
     ".cfi_endproc",
@@ -242,7 +242,14 @@ core::arch::global_asm!(
 );
 
 unsafe extern "C" {
-    fn grapnel_hook_rewrite(start: usize, len: usize, at: usize, bytes: *const u8, count: usize) -> isize;
+    fn grapnel_hook_rewrite(
+        start: usize,
+        len: usize,
+        at: usize,
+        bytes: *const u8,
+        count: usize,
+        rights: i32,
+    ) -> isize;
     fn grapnel_hook_trial() -> u32;
     safe static grapnel_hook_rewrite_end: u8;
 }
@@ -251,14 +258,14 @@ unsafe extern "C" {
 pub(crate) const TRIAL: Option<Trial> =
     Some(Trial { routine: grapnel_hook_trial, forms: [[0x20, 0, 0x80, 0x52], [0x40, 0, 0x80, 0x52]] });
 
-/// Writes bytes into pages of code that are made writable for it and executable afterwards. Answers 0, or a negative
+/// Writes bytes into pages of code that are made writable for it, and have these rights afterwards. Answers 0, or a negative
 /// error number. If the second change of rights fails, the pages stay writable and not executable.
 ///
 /// # Safety
 /// `bytes` fit into the pages at `at`, the caller may change them, and nothing runs code in the pages meanwhile.
-pub(crate) unsafe fn rewrite(pages: &Range<usize>, at: usize, bytes: &[u8]) -> isize {
+pub(crate) unsafe fn rewrite(pages: &Range<usize>, at: usize, bytes: &[u8], rights: i32) -> isize {
     // SAFETY: the caller's promise; the routine keeps the C ABI.
-    unsafe { grapnel_hook_rewrite(pages.start, pages.len(), at, bytes.as_ptr(), bytes.len()) }
+    unsafe { grapnel_hook_rewrite(pages.start, pages.len(), at, bytes.as_ptr(), bytes.len(), rights) }
 }
 
 /// Where that routine lies.

@@ -184,8 +184,8 @@ fn has_own_condition(first: u16, second: u16) -> bool {
     it || branch || wide_branch
 }
 
-// grapnel_hook_rewrite(start, len, at, bytes, count): makes pages writable, copies bytes into them, and makes them
-// executable again. Between the two system calls it runs nothing but itself. Answers 0 or a negative error number.
+// grapnel_hook_rewrite(start, len, at, bytes, count, rights): makes pages writable, copies bytes into them, and gives them
+// these rights. Between the two system calls it runs nothing but itself. Answers 0 or a negative error number.
 core::arch::global_asm!(
     ".pushsection .text.grapnel_hook_rewrite, \"ax\", %progbits",
     ".p2align 4",
@@ -215,7 +215,7 @@ core::arch::global_asm!(
     "b 1b",
     "2: mov r0, r4",
     "mov r1, r5",
-    "mov r2, #5", // PROT_READ | PROT_EXEC
+    "ldr r2, [sp, #28]",
     "svc #0",
     "3: pop {{r4-r8, pc}}",
     ".fnend",
@@ -253,7 +253,14 @@ core::arch::global_asm!(
 );
 
 unsafe extern "C" {
-    fn grapnel_hook_rewrite(start: usize, len: usize, at: usize, bytes: *const u8, count: usize) -> isize;
+    fn grapnel_hook_rewrite(
+        start: usize,
+        len: usize,
+        at: usize,
+        bytes: *const u8,
+        count: usize,
+        rights: i32,
+    ) -> isize;
     fn grapnel_hook_flush(start: usize, end: usize);
     fn grapnel_hook_trial() -> u32;
     safe static grapnel_hook_rewrite_end: u8;
@@ -263,14 +270,14 @@ unsafe extern "C" {
 pub(crate) const TRIAL: Option<Trial> =
     Some(Trial { routine: grapnel_hook_trial, forms: [[1, 0, 0xa0, 0xe3], [2, 0, 0xa0, 0xe3]] });
 
-/// Writes bytes into pages of code that are made writable for it and executable afterwards. Answers 0, or a negative
+/// Writes bytes into pages of code that are made writable for it, and have these rights afterwards. Answers 0, or a negative
 /// error number. If the second change of rights fails, the pages stay writable and not executable.
 ///
 /// # Safety
 /// `bytes` fit into the pages at `at`, the caller may change them, and nothing runs code in the pages meanwhile.
-pub(crate) unsafe fn rewrite(pages: &Range<usize>, at: usize, bytes: &[u8]) -> isize {
+pub(crate) unsafe fn rewrite(pages: &Range<usize>, at: usize, bytes: &[u8], rights: i32) -> isize {
     // SAFETY: the caller's promise; the routine keeps the C ABI.
-    unsafe { grapnel_hook_rewrite(pages.start, pages.len(), at, bytes.as_ptr(), bytes.len()) }
+    unsafe { grapnel_hook_rewrite(pages.start, pages.len(), at, bytes.as_ptr(), bytes.len(), rights) }
 }
 
 /// Where that routine lies.

@@ -25,8 +25,8 @@ pub(crate) fn thread_pointer() -> usize {
     pointer
 }
 
-// grapnel_hook_rewrite(start, len, at, bytes, count): makes pages writable, copies bytes into them, and makes them
-// executable again. Between the two system calls it runs nothing but itself. Answers 0 or a negative error number.
+// grapnel_hook_rewrite(start, len, at, bytes, count, rights): makes pages writable, copies bytes into them, and gives them
+// these rights. Between the two system calls it runs nothing but itself. Answers 0 or a negative error number.
 core::arch::global_asm!(
     ".pushsection .text.grapnel_hook_rewrite, \"ax\", @progbits",
     ".p2align 4",
@@ -35,21 +35,24 @@ core::arch::global_asm!(
     ".type grapnel_hook_rewrite, @function",
     "grapnel_hook_rewrite:",
     ".cfi_startproc",
-    "mov r9, rdx",
+    "push rdx",
+    ".cfi_adjust_cfa_offset 8",
     "mov r10, rcx",
     "mov eax, 10", // mprotect
     "mov edx, 3",  // PROT_READ | PROT_WRITE
     "syscall",
+    "pop rdx",
+    ".cfi_adjust_cfa_offset -8",
     "test rax, rax",
     "jnz 2f",
-    "xchg rdi, r9",
+    "xchg rdi, rdx",
     "xchg rsi, r10",
     "mov rcx, r8",
     "rep movsb",
-    "mov rdi, r9",
+    "mov rdi, rdx",
     "mov rsi, r10",
+    "mov edx, r9d",
     "mov eax, 10",
-    "mov edx, 5", // PROT_READ | PROT_EXEC
     "syscall",
     "2: ret",
     ".cfi_endproc",
@@ -61,18 +64,25 @@ core::arch::global_asm!(
 );
 
 unsafe extern "C" {
-    fn grapnel_hook_rewrite(start: usize, len: usize, at: usize, bytes: *const u8, count: usize) -> isize;
+    fn grapnel_hook_rewrite(
+        start: usize,
+        len: usize,
+        at: usize,
+        bytes: *const u8,
+        count: usize,
+        rights: i32,
+    ) -> isize;
     safe static grapnel_hook_rewrite_end: u8;
 }
 
-/// Writes bytes into pages of code that are made writable for it and executable afterwards. Answers 0, or a negative
+/// Writes bytes into pages of code that are made writable for it, and have these rights afterwards. Answers 0, or a negative
 /// error number. If the second change of rights fails, the pages stay writable and not executable.
 ///
 /// # Safety
 /// `bytes` fit into the pages at `at`, the caller may change them, and nothing runs code in the pages meanwhile.
-pub(crate) unsafe fn rewrite(pages: &Range<usize>, at: usize, bytes: &[u8]) -> isize {
+pub(crate) unsafe fn rewrite(pages: &Range<usize>, at: usize, bytes: &[u8], rights: i32) -> isize {
     // SAFETY: the caller's promise; the routine keeps the C ABI.
-    unsafe { grapnel_hook_rewrite(pages.start, pages.len(), at, bytes.as_ptr(), bytes.len()) }
+    unsafe { grapnel_hook_rewrite(pages.start, pages.len(), at, bytes.as_ptr(), bytes.len(), rights) }
 }
 
 /// Where that routine lies.

@@ -17,12 +17,12 @@ pub(crate) fn thread_pointer() -> usize {
 
 /// # Safety
 /// `bytes` fit into the pages at `at`, and the caller may change them.
-pub(crate) unsafe fn rewrite(pages: &Range<usize>, at: usize, bytes: &[u8]) -> isize {
+pub(crate) unsafe fn rewrite(pages: &Range<usize>, at: usize, bytes: &[u8], rights: i32) -> isize {
     // SAFETY: the caller's promise.
     let written = unsafe {
         sys::mprotect(pages.start, pages.len(), libc::PROT_READ | libc::PROT_WRITE).and_then(|()| {
             core::ptr::copy_nonoverlapping(bytes.as_ptr(), at as *mut u8, bytes.len());
-            sys::mprotect(pages.start, pages.len(), libc::PROT_READ | libc::PROT_EXEC)
+            sys::mprotect(pages.start, pages.len(), rights)
         })
     };
     written.map_or_else(|errno| -(errno.0 as isize), |()| 0)

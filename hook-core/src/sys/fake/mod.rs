@@ -57,6 +57,15 @@ enum File {
     Memory,
 }
 
+/// What `/proc/self/mem` is good for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OwnMemory {
+    Written,
+    /// It can be opened and read alone.
+    ReadOnly,
+    Absent,
+}
+
 /// What one thread has in place of the system.
 #[derive(Debug)]
 pub(crate) struct Kernel {
@@ -66,8 +75,8 @@ pub(crate) struct Kernel {
     /// How many calls could have failed so far, and which of them do.
     pub(crate) calls: usize,
     pub(crate) fails: Range<usize>,
-    /// There is no `/proc/self/mem`.
-    pub(crate) no_file: bool,
+    /// What `/proc/self/mem` is good for.
+    pub(crate) file: OwnMemory,
     /// How often cores have synchronised.
     pub(crate) synchronised: usize,
 }
@@ -81,7 +90,7 @@ impl Kernel {
             actions: vec![[0; 4]; 65],
             calls: 0,
             fails: 0..0,
-            no_file: false,
+            file: OwnMemory::Written,
             synchronised: 0,
         };
         KERNEL.with(|place| *place.borrow_mut() = ManuallyDrop::new(Some(kernel)));
@@ -105,7 +114,7 @@ impl Kernel {
     fn open(&mut self, path: &CStr) -> Answer {
         let file = match path.to_bytes() {
             b"/proc/self/maps" => File::Text(self.memory.listed().into_bytes(), 0),
-            b"/proc/self/mem" if !self.no_file => File::Memory,
+            b"/proc/self/mem" if self.file != OwnMemory::Absent => File::Memory,
             _ => return Err(Errno::ENOENT),
         };
         let number = self.files.iter().position(Option::is_none).unwrap_or(self.files.len());
@@ -164,6 +173,7 @@ impl Kernel {
                 File::Memory => unsafe { self.memory.read(d, b as *mut u8, c) },
                 File::Text(..) => Err(Errno::EINVAL),
             },
+            Sysno::pwrite64 if self.file == OwnMemory::ReadOnly => Err(Errno::EIO),
             Sysno::pwrite64 => match self.file(a)? {
                 // SAFETY: the caller's bytes are so many.
                 File::Memory => unsafe { self.memory.write(d, b as *const u8, c) },

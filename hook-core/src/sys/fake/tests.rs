@@ -3,7 +3,7 @@
 use core::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::{Kernel, Memory};
+use super::{Kernel, Memory, OwnMemory};
 use crate::{Attachment, Error, Hook, HookSet, Liveness, Options, Transaction, live::table_way_on};
 
 /// Functions, each at a multiple of 32, and how long they are.
@@ -50,14 +50,14 @@ struct World {
 }
 
 impl World {
-    fn begin(liveness: Liveness, no_file: bool, fails: Option<usize>) -> Self {
+    fn begin(liveness: Liveness, file: OwnMemory, fails: Option<usize>) -> Self {
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let mut memory = Memory::new();
         let at = memory.code(&code());
         assert!(memory.start() < at);
         Kernel::begin(memory);
         let fails = fails.map_or(0..0, |call| call..call + 1);
-        Kernel::with(|kernel| (kernel.no_file, kernel.fails) = (no_file, fails));
+        Kernel::with(|kernel| (kernel.file, kernel.fails) = (file, fails));
         Self { at, live: liveness == Liveness::Live, _alone: alone }
     }
 
@@ -137,8 +137,8 @@ fn pointer(at: usize) -> *const () {
 
 /// Replaces all, looks, and takes them out again. Answers how many calls were made, how often cores synchronised, and how
 /// many functions were hooked.
-fn replace_all(liveness: Liveness, no_file: bool, fails: Option<usize>) -> (usize, usize, usize) {
-    let world = World::begin(liveness, no_file, fails);
+fn replace_all(liveness: Liveness, file: OwnMemory, fails: Option<usize>) -> (usize, usize, usize) {
+    let world = World::begin(liveness, file, fails);
     let before = world.bytes(world.at..world.at + code().len());
     let old = |number: usize| &before[number * STEP..][..FUNCTIONS[number].len()];
     let mut transaction = Transaction::new();
@@ -178,16 +178,14 @@ fn replace_all(liveness: Liveness, no_file: bool, fails: Option<usize>) -> (usiz
 
 /// Ways to write code, and whether some call fails. Where it can't be written through the file in which the memory is, and
 /// nobody runs it, that is done by a routine of the processor's, which has no made-up kernel; Miri has another.
-fn ways(fails: bool) -> impl Iterator<Item = (Liveness, bool)> {
-    let ways = [
-        (Liveness::Live, false),
-        (Liveness::Live, true),
-        (Liveness::SingleThreaded, false),
-        (Liveness::SingleThreaded, true),
-    ];
-    let routine = move |(liveness, no_file)| liveness == Liveness::SingleThreaded && (no_file || fails);
+fn ways(fails: bool) -> impl Iterator<Item = (Liveness, OwnMemory)> {
+    let files = [OwnMemory::Written, OwnMemory::ReadOnly, OwnMemory::Absent];
+    let ways = [Liveness::Live, Liveness::SingleThreaded].into_iter();
+    let ways = ways.flat_map(move |liveness| files.map(|file| (liveness, file)));
+    let routine =
+        move |(liveness, file)| liveness == Liveness::SingleThreaded && (file != OwnMemory::Written || fails);
     // Miri, which is slow, has calls fail in two of the ways.
-    ways.into_iter().filter(move |way| if cfg!(miri) { way.1 || !fails } else { !routine(*way) })
+    ways.filter(move |way| if cfg!(miri) { way.1 == OwnMemory::Absent || !fails } else { !routine(*way) })
 }
 
 /// Which call fails: each in its turn, and under Miri two of them.
@@ -203,8 +201,8 @@ fn few<T>(of: impl Iterator<Item = T>) -> impl Iterator<Item = T> {
 
 #[test]
 fn functions_are_replaced_and_have_their_bytes_back() {
-    for (liveness, no_file) in ways(false) {
-        let (_, synchronised, hooked) = replace_all(liveness, no_file, None);
+    for (liveness, file) in ways(false) {
+        let (_, synchronised, hooked) = replace_all(liveness, file, None);
         match liveness {
             Liveness::SingleThreaded => assert_eq!(hooked, chosen().count()),
             // Once for the process, and three times for each protocol: in together, and out one by one.
@@ -218,18 +216,18 @@ fn functions_are_replaced_and_have_their_bytes_back() {
 
 #[test]
 fn a_call_that_fails_leaves_each_function_as_it_was_or_hooked() {
-    for (liveness, no_file) in ways(true) {
-        let (calls, ..) = replace_all(liveness, no_file, None);
+    for (liveness, file) in ways(true) {
+        let (calls, ..) = replace_all(liveness, file, None);
         for fails in failing(calls) {
-            replace_all(liveness, no_file, Some(fails));
+            replace_all(liveness, file, Some(fails));
         }
     }
 }
 
 /// Has a removal fail at the given call of its own, and at all further ones if that is asked for, and repeats it when all is well
 /// again. Answers whether it failed.
-fn remove_twice(liveness: Liveness, no_file: bool, number: usize, call: usize, further: bool) -> bool {
-    let world = World::begin(liveness, no_file, None);
+fn remove_twice(liveness: Liveness, file: OwnMemory, number: usize, call: usize, further: bool) -> bool {
+    let world = World::begin(liveness, file, None);
     let before = world.bytes(world.at..world.at + code().len());
     let mut transaction = Transaction::new();
     if world.live {
@@ -275,9 +273,9 @@ fn a_removal_that_fails_half_way_can_be_repeated() {
 }
 
 /// Puts three replacements on each of two functions (of one under Miri), takes the middle one out, and then all.
-fn attach_and_remove(liveness: Liveness, no_file: bool, fails: Option<usize>) -> usize {
+fn attach_and_remove(liveness: Liveness, file: OwnMemory, fails: Option<usize>) -> usize {
     let functions: Vec<usize> = few([2, 0].into_iter()).collect();
-    let world = World::begin(liveness, no_file, fails);
+    let world = World::begin(liveness, file, fails);
     let before = world.bytes(world.at..world.at + code().len());
     let mut set = HookSet::new();
     let attach = |set: &mut HookSet, by: usize| -> Vec<Result<(Attachment, usize), Error>> {
@@ -333,10 +331,10 @@ fn attach_and_remove(liveness: Liveness, no_file: bool, fails: Option<usize>) ->
 fn chains_lead_to_their_function_whatever_fails() {
     // Miri has seen traps and copies of pages in the other tests, and takes long for each.
     let chosen = ways(true).filter(|way| !cfg!(miri) || way.0 == Liveness::SingleThreaded);
-    for (liveness, no_file) in few(chosen) {
-        let calls = attach_and_remove(liveness, no_file, None);
+    for (liveness, file) in few(chosen) {
+        let calls = attach_and_remove(liveness, file, None);
         for fails in few(failing(calls)) {
-            attach_and_remove(liveness, no_file, Some(fails));
+            attach_and_remove(liveness, file, Some(fails));
         }
     }
 }
