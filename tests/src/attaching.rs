@@ -9,7 +9,7 @@ use std::hash::{DefaultHasher, Hasher};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
 /// A process to attach to, which goes when the test does.
 #[derive(Debug)]
@@ -33,6 +33,16 @@ impl Running {
         let out = running.0.stdout.as_mut().expect("its output");
         BufReader::new(out).read_line(&mut String::new()).expect("a line");
         running
+    }
+
+    /// Debian's python3 with a script, which prints a line before all else.
+    pub fn python(script: &str) -> Self {
+        Self::start(Command::new("/usr/bin/python3").args(["-c", script]).stdout(Stdio::piped()))
+    }
+
+    /// What it prints.
+    pub fn out(&mut self) -> BufReader<ChildStdout> {
+        BufReader::new(self.0.stdout.take().expect("its output"))
     }
 
     /// Its id.

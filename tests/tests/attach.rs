@@ -100,6 +100,7 @@ fn when_grapnel_is_killed_the_process_is_left_as_it_was() {
     let mut recorder = recorder(dir.path(), program.pid());
     let memory = || fs::read_to_string(format!("/proc/{}/maps", program.pid())).expect("mappings");
     until("it is attached to", || (State::of(program.pid()).code != before.code).then_some(()));
+    // It may still be at it.
     let again = attach(dir.path(), program.pid(), &[]);
     assert_eq!(again.status.code(), Some(125));
     assert!(again.err().contains("is recorded already"), "{}", again.err());
@@ -227,9 +228,8 @@ fn a_child_is_recorded_by_itself_and_left_too() {
                   time.sleep(1)\nchild = os.fork()\n\
                   rows = [bytearray(600 + i % 7) for i in range(2000)]\ntime.sleep(1 if child else 60)\n\
                   child and (print(child, flush=True), time.sleep(60))";
-    let mut command = Command::new("/usr/bin/python3");
-    let mut program = Running::start(command.args(["-c", script]).stdout(Stdio::piped()));
-    let mut out = BufReader::new(program.0.stdout.take().expect("its output"));
+    let mut program = Running::python(script);
+    let mut out = program.out();
     out.read_line(&mut String::new()).expect("a line");
     let outcome = attach(dir.path(), program.pid(), &["--for", "3.5"]);
     assert_eq!(outcome.status.code(), Some(0), "{}", outcome.err());
@@ -380,9 +380,8 @@ fn the_guard_leaves_children_whose_parent_has_ended() {
                   while 'memfd:grapnel' not in open('/proc/self/maps').read(): time.sleep(0.05)\n\
                   time.sleep(1)\nchild = os.fork()\n\
                   child and print(child, flush=True)\ntime.sleep(60)";
-    let mut command = Command::new("/usr/bin/python3");
-    let mut program = Running::start(command.args(["-c", script]).stdout(Stdio::piped()));
-    let mut out = BufReader::new(program.0.stdout.take().expect("its output"));
+    let mut program = Running::python(script);
+    let mut out = program.out();
     out.read_line(&mut String::new()).expect("a line");
     let mut recorder = recorder(dir.path(), program.pid());
     let mut child = String::new();
@@ -409,11 +408,8 @@ fn a_process_that_loads_and_unloads_is_left_in_the_middle_of_it() {
     let dir = temporary_dir();
     let script = "import ctypes, _ctypes\nprint('up', flush=True)\n\
                   while True:\n    _ctypes.dlclose(ctypes.CDLL('libstdc++.so.6')._handle)";
-    let mut command = Command::new("/usr/bin/python3");
-    let mut program = Running::start(command.args(["-c", script]).stdout(Stdio::piped()));
-    BufReader::new(program.0.stdout.as_mut().expect("its output"))
-        .read_line(&mut String::new())
-        .expect("a line");
+    let mut program = Running::python(script);
+    program.out().read_line(&mut String::new()).expect("a line");
     for round in 0..8 {
         let outcome = attach(dir.path(), program.pid(), &["--for", &format!("0.0{round}1")]);
         assert_eq!(outcome.status.code(), Some(0), "{}", outcome.err());
@@ -439,10 +435,9 @@ fn a_filter_of_one_thread_counts() {
                   def run():\n    libc.prctl(38, 1, 0, 0, 0)\n    print(libc.prctl(22, 2, filter), flush=True)\n    \
                   time.sleep(60)\n\
                   threading.Thread(target=run).start()\ntime.sleep(60)";
-    let mut command = Command::new("/usr/bin/python3");
-    let mut program = Running::start(command.args(["-c", script]).stdout(Stdio::piped()));
+    let mut program = Running::python(script);
     let mut line = String::new();
-    BufReader::new(program.0.stdout.as_mut().expect("its output")).read_line(&mut line).expect("a line");
+    program.out().read_line(&mut line).expect("a line");
     assert_eq!(line, "0\n");
     let outcome = attach(dir.path(), program.pid(), &[]);
     assert_eq!(outcome.status.code(), Some(125), "{}", outcome.err());

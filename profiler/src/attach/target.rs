@@ -9,9 +9,14 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// The name of the session's memory in a target's mappings.
 pub(crate) const SESSION_NAME: &str = "/memfd:grapnel-session";
+
+/// How long another grapnel is waited for that holds a process still: it needs milliseconds, more on a busy machine.
+const HELD: Duration = Duration::from_secs(5);
 
 /// Why a process can't be attached to.
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +37,10 @@ pub(crate) enum TargetError {
     Machine { pid: u32 },
     #[error("process {pid} is traced by {tracer}; end that first (a debugger, strace)")]
     Traced { pid: u32, tracer: String },
+    #[error(
+        "process {pid} is being attached to or left by another grapnel (pid {tracer}), which takes unusually long; try again"
+    )]
+    Held { pid: u32, tracer: u32 },
     #[error(
         "process {pid} is recorded already; end that recording first, by Ctrl-C or `grapnel detach {pid}`"
     )]
@@ -101,8 +110,18 @@ impl Status {
 }
 
 impl Target {
-    /// Looks at a process.
+    /// Looks at a process, which another grapnel may hold still for a moment: then that is waited for.
     pub(crate) fn look(pid: u32, force: bool) -> Result<Self, TargetError> {
+        let end = Instant::now() + HELD;
+        loop {
+            match Self::look_now(pid, force) {
+                Err(TargetError::Held { .. }) if Instant::now() < end => thread::sleep(HELD / 1000),
+                looked => return looked,
+            }
+        }
+    }
+
+    fn look_now(pid: u32, force: bool) -> Result<Self, TargetError> {
         if pid == std::process::id() {
             return Err(TargetError::Own(pid));
         }
@@ -132,7 +151,10 @@ impl Target {
         let each = |name: &'static str| each.iter().filter_map(move |status| status.number(name));
         if let Some(tracer) = each("TracerPid").find(|&tracer| tracer != 0) {
             let name = fs::read_to_string(format!("/proc/{tracer}/comm")).unwrap_or_default();
-            return Err(TargetError::Traced { pid, tracer: format!("{} (pid {tracer})", name.trim()) });
+            return Err(match name.trim() {
+                "grapnel" => TargetError::Held { pid, tracer },
+                name => TargetError::Traced { pid, tracer: format!("{name} (pid {tracer})") },
+            });
         }
         if each("Seccomp").any(|mode| mode == 1) {
             return Err(TargetError::Strict { pid });
