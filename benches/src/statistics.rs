@@ -2,7 +2,8 @@
 //!
 //! What disturbs a run (other guests of the machine, interrupts, other programs) only ever makes it slower, sometimes all runs
 //! for seconds by half. So the least of many runs is the nearest to what the work itself takes: it is true as soon as one
-//! run went by undisturbed. The tenth percentile and the median stand beside it, to tell how much it leaves out.
+//! run went by undisturbed. Where a tool is compared with a run without it that
+//! stood beside it, the median of the differences is a second figure: what disturbs both is in neither.
 
 /// The value that so much of all (0 to 1) lies below, in between two values by how far it is from each.
 fn quantile(values: &[f64], part: f64) -> f64 {

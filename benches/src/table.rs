@@ -188,15 +188,16 @@ fn other_table(rows: &[&Row]) -> String {
 /// `start`: of the program that does nothing, what each tool adds to any program once.
 fn off_and_sampled(rows: &[&Row], start: Option<&Row>) -> String {
     let once = |tool, figure, by| start.map_or(0.0, |row| row.added(tool, figure, by));
+    let once_ms = |tool| both(|by| once(tool, wall, by) * 1e3, 1);
     let mut out = "\n## Off, and a sample\n\n".to_owned();
     if start.is_some() {
         out += &format!(
-            "To a program that does nothing at all are added: {:.1} ms by heaptrack, {:.1} ms by grapnel, {:.1} ms by grapnel \
-             with --off, {:.1} ms with --sample 524288. That is left out of these multiples of the bare runs.\n\n",
-            once(Tool::Heaptrack, wall, By::Median) * 1e3,
-            once(Tool::Grapnel, wall, By::Median) * 1e3,
-            once(Tool::Off, wall, By::Median) * 1e3,
-            once(Tool::Sampled, wall, By::Median) * 1e3,
+            "To a program that does nothing at all are added, in ms: {} by heaptrack, {} by grapnel, {} by grapnel \
+             with --off, {} with --sample 524288. That is left out of these multiples of the bare runs.\n\n",
+            once_ms(Tool::Heaptrack),
+            once_ms(Tool::Grapnel),
+            once_ms(Tool::Off),
+            once_ms(Tool::Sampled),
         );
     }
     out += "| workload | --off | --off, processor time | --sample 524288 | --sample 524288, processor time | --sample \

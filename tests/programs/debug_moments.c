@@ -1,12 +1,12 @@
 /*
- * Moments in which malloc_debug must neither hang nor end the program. The first argument says which, the second a file. What
- * a test compares goes to standard output.
+ * Moments in which malloc_debug must neither hang nor end the program. The first argument says which, the
+ * second a directory to work in, with another named `child` for children. What a test compares goes to standard output.
  */
 #define _GNU_SOURCE
 #include "keep.h"
-#include <fcntl.h>
 #include <malloc.h>
 #include <pthread.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -39,6 +39,8 @@ static void *exchange(void *argument) {
 static int child_ends(void) {
     pid_t child = fork();
     if (child == 0) {
+        if (chdir("child"))
+            _exit(1);
         for (int at = 0; at < 20; at++)
             free(keep(realloc(malloc(2000), 4000)));
         _exit(42);
@@ -102,6 +104,26 @@ static void told(int signal) {
     _exit(7);
 }
 
+static sigjmp_buf outside;
+
+static void jump(int signal) { siglongjmp(outside, signal); }
+
+static void leave(int signal) {
+    printf("%d\n", signal);
+    _exit(7);
+}
+
+static void *reallocate(void *unused) {
+    free(keep(realloc(keep(malloc(100)), 5000)));
+    return unused;
+}
+
+/* glibc ends the program for this. */
+static void reallocate_inside(void) {
+    volatile char *block = keep(malloc(100));
+    keep(realloc((void *)(uintptr_t)(block + 8), 5000));
+}
+
 /* Becomes this program again with a standard error that nobody reads. */
 static int unheard(char *self) {
     int ends[2];
@@ -160,6 +182,8 @@ static void ask_for_look(void) {
 int main(int argc, char **argv) {
     const char *what = argc > 1 ? argv[1] : "";
     setvbuf(stdout, 0, _IONBF, 0);
+    if (argc > 2 && chdir(argv[2]))
+        return 3;
     if (!strcmp(what, "realloc")) {
         realloc_under_signals();
     } else if (!strcmp(what, "end")) {
@@ -169,6 +193,21 @@ int main(int argc, char **argv) {
         volatile char *block = keep(malloc(100));
         block[100] = 1;
         keep(realloc((void *)(uintptr_t)block, 5000));
+    } else if (!strcmp(what, "inside")) {
+        signal(SIGABRT, told);
+        reallocate_inside();
+    } else if (!strcmp(what, "jump")) {
+        pthread_t thread;
+        signal(SIGABRT, jump);
+        if (sigsetjmp(outside, 1) == 0)
+            reallocate_inside();
+        pthread_create(&thread, 0, reallocate, 0);
+        pthread_join(thread, 0);
+        reallocate(0);
+    } else if (!strcmp(what, "fault")) {
+        signal(SIGSEGV, leave);
+        void *volatile nothing = (void *)0x10000;
+        keep(realloc(nothing, 5000));
     } else if (!strcmp(what, "unheard")) {
         return unheard(argv[0]);
     } else if (!strcmp(what, "heard_by_nobody")) {
@@ -200,11 +239,14 @@ int main(int argc, char **argv) {
     } else if (!strcmp(what, "huge")) {
         /* An address to such a multiple is found, and lies more than 4 GiB into what was asked for in one of these. */
         const size_t half = (size_t)1 << 32;
+        int given = 0;
         for (int turn = 0; turn < 2; turn++) {
             void *block = keep(aligned_alloc(2 * half, 100));
+            given += !!block;
             free(block);
             mmap(0, half, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         }
+        printf("%d\n", given);
     }
     puts("goes on");
     return 0;

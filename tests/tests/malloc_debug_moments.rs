@@ -2,6 +2,7 @@
 
 use grapnel_tests::programs::grapnel;
 use grapnel_tests::run::{Case, Outcome, temporary_dir};
+use std::ffi::OsStr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use std::time::Duration;
 fn run(dir: &Path, options: &str, what: &str) -> Outcome {
     let path = Case::new(grapnel()).arg("agent-path").env("XDG_CACHE_HOME", dir).bare();
     Case::ours("debug_moments")
-        .arg(what)
+        .args([OsStr::new(what), dir.as_os_str()])
         .env("LD_PRELOAD", path.out().trim_end())
         .env("LIBC_DEBUG_MALLOC_OPTIONS", options.replace("DIR", &dir.display().to_string()))
         .patience(Duration::from_secs(100))
@@ -25,12 +26,23 @@ fn goes_on(outcome: &Outcome, printed: &str) {
 #[test]
 fn a_thread_that_others_wait_for_in_the_allocator_is_asked_for_the_record() {
     let dir = temporary_dir();
+    std::fs::create_dir(dir.path().join("child")).expect("a directory");
     for options in ["", "guard free_track bt=4"] {
-        let options = format!("record_allocs=100000 record_allocs_file=DIR/calls {options}");
+        let options = format!("record_allocs=100000 record_allocs_file=calls {options}");
         let outcome = run(dir.path(), &options, "realloc");
         goes_on(&outcome, "25\n");
     }
     assert!(dir.path().join("calls").exists());
+    assert!(!dir.path().join("child/calls").exists(), "nobody asked the children");
+}
+
+#[test]
+fn the_allocator_ends_the_program_in_a_realloc_and_its_handlers_go_on() {
+    let dir = temporary_dir();
+    for (what, status, printed) in [("inside", 7, "6 0\n"), ("jump", 0, "goes on\n"), ("fault", 7, "11\n")] {
+        let outcome = run(dir.path(), "record_allocs", what);
+        assert_eq!((outcome.status.code(), outcome.out().as_str()), (Some(status), printed), "{what}");
+    }
 }
 
 #[test]
@@ -82,6 +94,6 @@ fn each_request_for_a_look_counts_beside_a_thread_that_does_not_stand_still() {
 fn a_block_that_lies_far_into_what_was_asked_for_is_refused() {
     let dir = temporary_dir();
     let outcome = run(dir.path(), "guard", "huge");
-    goes_on(&outcome, "");
+    goes_on(&outcome, "1\n");
     assert_eq!(outcome.err(), "");
 }

@@ -77,6 +77,11 @@ impl Default for Merge {
 }
 
 impl Merge {
+    /// How many frames were left out of stacks, since there are no numbers for more.
+    pub(crate) fn lost_frames(&self) -> u64 {
+        self.nodes.lost_frames()
+    }
+
     /// The queue of ring `index`.
     pub(crate) fn queue(&mut self, index: usize) -> &mut Queue {
         if self.queues.len() <= index {

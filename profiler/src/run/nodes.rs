@@ -3,12 +3,15 @@
 use super::queue::Numbers;
 use grapnel_trace::wire;
 use hashbrown::HashMap;
+use hashbrown::hash_map::Entry;
 
 /// The trace's nodes. Equal ones of several rings become one. While there is one ring, whose tree knows most of its nodes,
 /// so do those that came lately; others may come once more, and the analysis takes them for the same.
 #[derive(Debug, Default)]
 pub(super) struct Nodes {
     count: u32,
+    /// How many frames have none: a trace numbers as many as 32 bits can.
+    lost: u64,
     several_rings: bool,
     known: HashMap<(u32, u64, u32, u8), u32>,
     lately: Lately,
@@ -21,25 +24,42 @@ impl Nodes {
         self.lately = Lately::default();
     }
 
-    /// The number of a node, and whether it is new.
-    #[inline]
-    pub(super) fn number(&mut self, parent: u32, pc: u64, module: u32, flags: u8) -> (u32, bool) {
-        let next = self.count.wrapping_add(1);
-        let number = match self.several_rings {
-            true => *self.known.entry((parent, pc, module, flags)).or_insert(next),
-            false => next,
-        };
-        self.count = self.count.max(number);
-        (number, number == next)
+    /// How many frames were left out of stacks, since there are no numbers for more.
+    pub(super) fn lost_frames(&self) -> u64 {
+        self.lost
     }
 
-    /// As [`Nodes::number`] of nodes of which each but the first is below the one before it. Their numbers go to `numbers`.
+    /// The number of a node, and whether it is new. Without numbers for more, its parent's.
+    #[inline]
+    pub(super) fn number(&mut self, parent: u32, pc: u64, module: u32, flags: u8) -> (u32, bool) {
+        let entry = match self.several_rings {
+            true => match self.known.entry((parent, pc, module, flags)) {
+                Entry::Occupied(known) => return (*known.get(), false),
+                Entry::Vacant(vacant) => Some(vacant),
+            },
+            false => None,
+        };
+        let Some(next) = self.count.checked_add(1) else {
+            self.lost += 1;
+            return (parent, false);
+        };
+        self.count = next;
+        if let Some(vacant) = entry {
+            vacant.insert(next);
+        }
+        (next, true)
+    }
+
+    /// As [`Nodes::number`], of nodes of which each but the first is below the one before it. Their numbers go to `numbers`.
     #[inline]
     pub(super) fn number_all(&mut self, parent: u32, frames: &[u64], numbers: &mut Numbers) -> New {
+        if frames.len() as u64 > u64::from(u32::MAX - self.count) {
+            return self.lose_all(parent, frames, numbers);
+        }
         if !self.several_rings {
             return self.number_lately(parent, frames, numbers);
         }
-        let mut new = New { known: 0, parent, first: self.count.wrapping_add(1) };
+        let mut new = New { known: 0, parent, first: self.count.saturating_add(1) };
         let mut parent = parent;
         for frame in frames {
             let (pc, module, flags) = wire::frame_of(*frame);
@@ -53,8 +73,17 @@ impl Nodes {
         new
     }
 
+    /// Where there are not enough numbers: all have that of the parent, and none is new.
+    #[cold]
+    fn lose_all(&mut self, parent: u32, frames: &[u64], numbers: &mut Numbers) -> New {
+        self.count = u32::MAX;
+        self.lost += frames.len() as u64;
+        frames.iter().for_each(|_| numbers.push(parent));
+        New { known: frames.len(), parent, first: u32::MAX }
+    }
+
     fn number_lately(&mut self, parent: u32, frames: &[u64], numbers: &mut Numbers) -> New {
-        let first = self.count.wrapping_add(1);
+        let first = self.count.saturating_add(1);
         let mut new = New { known: 0, parent, first };
         while let Some(number) = frames.get(new.known).and_then(|&frame| self.lately.find(new.parent, frame))
         {
@@ -63,7 +92,7 @@ impl Nodes {
         }
         let others = frames.get(new.known..).unwrap_or(&[]);
         numbers.go_on(self.count, others.len() as u32);
-        self.count = self.count.wrapping_add(others.len() as u32);
+        self.count += others.len() as u32;
         let mut parent = new.parent;
         for (number, &frame) in (first..).zip(others) {
             self.lately.put(parent, frame, number);
@@ -158,6 +187,24 @@ mod tests {
         }
         // Of 400,000 some 56,000 differ. There is room for that many, but not everywhere as much as is asked for.
         assert!((50_000..100_000).contains(&told.len()), "{}", told.len());
+    }
+
+    #[test]
+    fn without_numbers_for_more_frames_are_left_out() {
+        let frame = |n: u64| wire::frame(0x1000 + n, 1, 0).expect("small numbers");
+        for several_rings in [false, true] {
+            let mut nodes = Nodes { count: u32::MAX - 3, ..Nodes::default() };
+            if several_rings {
+                nodes.of_several_rings();
+            }
+            let mut numbers = Numbers::default();
+            let new = nodes.number_all(0, &[frame(0), frame(1)], &mut numbers);
+            assert_eq!((new.known, new.first, numbers.of(2)), (0, u32::MAX - 2, u32::MAX - 1));
+            let new = nodes.number_all(numbers.of(2), &[frame(2), frame(3)], &mut numbers);
+            assert_eq!((new.known, numbers.of(3), numbers.of(4)), (2, u32::MAX - 1, u32::MAX - 1));
+            assert_eq!(nodes.number(7, 0x2000, 1, 0), (7, false));
+            assert_eq!(nodes.lost_frames(), 3);
+        }
     }
 
     #[test]

@@ -380,7 +380,12 @@ impl Recording {
                 Some(format!("{}: {error}; the trace ends after {} bytes", self.path.display(), self.written))
             }
             (None, None) => match self.segment.header().bad_stacks.load(Ordering::Relaxed) {
-                0 => None,
+                0 => match self.merge.lost_frames() {
+                    0 => None,
+                    lost => Some(format!(
+                        "there are more stacks than a trace can number; {lost} frames of later ones are left out"
+                    )),
+                },
                 bad => Some(format!("{bad} stacks differ from those of a full walk; please report it")),
             },
             (None, failure) => failure,

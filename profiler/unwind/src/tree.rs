@@ -235,7 +235,8 @@ impl StackTree {
     #[inline(always)]
     fn number(&mut self, count: u32) -> Option<NodeId> {
         self.without = self.without.saturating_sub(1);
-        let Some(last) = self.nodes.checked_add(count) else {
+        // The number behind the last one is where the table begins once it has been emptied.
+        let Some(last) = self.nodes.checked_add(count).filter(|&last| last < u32::MAX) else {
             self.lost = self.lost.wrapping_add(u64::from(count));
             return None;
         };
@@ -459,6 +460,15 @@ mod tests {
     use crate::memo::Path;
     use crate::start::Cursor;
     use std::collections::HashMap;
+
+    #[test]
+    fn the_last_numbers_leave_a_table_that_can_be_searched() {
+        let mut tree = StackTree { nodes: u32::MAX - 2, without: 1, ..StackTree::new(4) };
+        assert_eq!(tree.number(2), None);
+        assert_eq!(tree.number(1), Some(NodeId(u32::MAX - 1)));
+        assert_ne!(tree.first, 0, "every slot would be in use");
+        assert_eq!(tree.lost_frames(), 2);
+    }
 
     /// Asks a tree for stacks of which most share a prefix; each answer must be a node that was told to be that stack.
     fn every_node_is_what_it_was_told_to_be(most_bits: u32) -> StackTree {

@@ -31,6 +31,11 @@ pub(crate) fn ask() {
     ASKED.store(true, Ordering::Relaxed);
 }
 
+/// In the child of a fork, of which nobody asked what was asked of its parent.
+pub(crate) fn renew() {
+    ASKED.store(false, Ordering::Relaxed);
+}
+
 /// Makes the dump that was asked for, if one was.
 #[inline]
 pub(crate) fn look(options: &Options) {

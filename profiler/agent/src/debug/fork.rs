@@ -1,13 +1,13 @@
 //! Children: they go on with the table of their parent, and a mark in what they allocate if the parent has one.
 //!
 //! # Safety
-//! A fork that libc makes holds all locks from before it until after it, so a child finds everything whole; but for the
-//! order of `record_allocs`, which may wait for an allocator and only has to be made new. Meanwhile the fork waits for the
-//! allocator's locks: so no handler of signals waits for one of these. One that is
+//! A fork that libc makes holds the locks of this mode from before it until after it, so a child finds its tables whole.
+//! Meanwhile the fork waits for the allocator's locks: so no handler of signals waits for one of these. It doesn't hold those of
+//! the agent's heap and of what else the agent does for the process: handlers take memory, and `renew` looks at them. One that is
 //! made without libc is noticed at its first call by a page that the kernel empties in each child. There another thread
 //! may have been in the middle of a change, which is left as it is: entries are written one by one.
 
-use super::{blocks, freed, record, unreachable, walk};
+use super::{blocks, dump, freed, record, unreachable, walk};
 use crate::lock::Guard;
 use crate::{context, heap, life, modules, session, sys};
 use core::cell::UnsafeCell;
@@ -106,6 +106,7 @@ fn renew() {
         life::PROCESS.renew();
         modules::renew();
     }
+    dump::renew();
     unreachable::renew();
     record::renew();
     freed::renew();

@@ -20,12 +20,38 @@ struct Freed {
     stack: u32,
     /// How many bytes were filled.
     filled: usize,
+    /// Its place in the list, counted from the first block ever.
+    number: u64,
 }
 
-struct List(UnsafeCell<VecDeque<Freed>>);
+/// The blocks, and the one of them that is looked at at the end: it is in no other list meanwhile.
+#[derive(Debug, Default)]
+struct All {
+    kept: VecDeque<Freed>,
+    seen: Option<Freed>,
+    count: u64,
+}
+
+impl All {
+    /// Puts a block at the end. Whether there was room.
+    fn push(&mut self, freed: Freed) -> bool {
+        if self.kept.try_reserve(1).is_err() {
+            return false;
+        }
+        self.count += 1;
+        self.kept.push_back(Freed { number: self.count, ..freed });
+        true
+    }
+
+    fn find(&self, address: usize) -> Option<&Freed> {
+        self.kept.iter().chain(&self.seen).find(|freed| freed.block.address == address)
+    }
+}
+
+struct List(UnsafeCell<All>);
 // SAFETY: used under LOCK only.
 unsafe impl Sync for List {}
-static LIST: List = List(UnsafeCell::new(VecDeque::new()));
+static LIST: List = List(UnsafeCell::new(All { kept: VecDeque::new(), seen: None, count: 0 }));
 static LOCK: Lock = Lock::new();
 
 /// Locks the list.
@@ -38,7 +64,7 @@ pub(crate) fn renew() {
     LOCK.renew();
 }
 
-fn with<T>(work: impl FnOnce(&mut VecDeque<Freed>) -> T) -> T {
+fn with<T>(work: impl FnOnce(&mut All) -> T) -> T {
     let _guard = LOCK.lock();
     // SAFETY: LOCK is held.
     work(unsafe { &mut *LIST.0.get() })
@@ -55,14 +81,13 @@ pub(crate) fn keep(
 ) -> Option<Block> {
     let is_wanted = options.freed_frames != 0 && (options.sizes.0..=options.sizes.1).contains(&block.size);
     let stack = if is_wanted { walk::stack(saved, quiet) } else { EMPTY };
-    let freed = Freed { block, stack, filled: usable.min(options.fill_on_free) };
-    let gone = with(|list| {
-        if list.try_reserve(1).is_err() {
+    let freed = Freed { block, stack, filled: usable.min(options.fill_on_free), number: 0 };
+    let gone = with(|all| {
+        if !all.push(freed) {
             return Some(Err(block));
         }
-        let oldest = if list.len() >= options.freed { list.pop_front() } else { None };
-        list.push_back(freed);
-        oldest.map(Ok)
+        let len = all.kept.len() + usize::from(all.seen.is_some());
+        if len > options.freed { all.kept.pop_front().map(Ok) } else { None }
     });
     match gone? {
         Ok(oldest) => {
@@ -89,29 +114,27 @@ fn verify(options: &Options, freed: &Freed, quiet: &Quiet) {
     });
 }
 
-/// Looks at all that are kept. They stay. Other threads may run: each block is out of the list while it is looked at, so
-/// nobody gives it back.
+/// Looks at all that are kept. They stay. Other threads may run: nobody gives a block back while it is looked at, and those
+/// that come meanwhile are not looked at.
 pub(crate) fn verify_all(options: &Options, quiet: &Quiet) {
-    for _ in 0..with(|list| list.len()) {
-        let Some(freed) = with(VecDeque::pop_front) else { break };
+    let last = with(|all| all.count);
+    while let Some(freed) = with(|all| {
+        all.seen = all.kept.pop_front_if(|first| first.number <= last);
+        all.seen
+    }) {
         verify(options, &freed, quiet);
-        with(|list| {
-            if list.try_reserve(1).is_ok() {
-                list.push_back(freed);
-            }
-        });
+        with(|all| all.seen.take().map(|seen| all.push(seen)));
     }
 }
 
 /// Whether a block is kept.
 pub(crate) fn has(address: usize) -> bool {
-    with(|list| list.iter().any(|freed| freed.block.address == address))
+    with(|all| all.find(address).is_some())
 }
 
 /// Says where a block was freed, if it is kept and that is known.
 pub(crate) fn say_where(names: &mut Names, options: &Options, address: usize) {
-    let stack =
-        with(|list| list.iter().find(|freed| freed.block.address == address).map(|freed| freed.stack));
+    let stack = with(|all| all.find(address).map(|freed| freed.stack));
     if let Some(stack) = stack.filter(|&stack| stack != EMPTY) {
         log!("Backtrace of original free:");
         errors::backtrace(names, stack, options.freed_frames);

@@ -10,11 +10,11 @@
 //! ```
 //! The times are nanoseconds of the monotonic clock. Who reads a file from its start meets each address as a program that
 //! has one thread: a block's allocation is noted after it was given, its end before it is given back, and what the
-//! allocator's own `realloc` did while nobody else notes a block.
+//! allocator's own `realloc` did before anybody notes the old block's address as another one's.
 //!
 //! # Safety
-//! The entries are used under [`LOCK`], under which nothing waits for the target. The allocator works under [`TURN`] and may
-//! wait there for another thread: so whoever can interrupt that thread, a handler of signals or a fork, never takes it.
+//! The entries are used under [`LOCK`], under which nothing waits for the target. The allocator works under no lock: it may
+//! end the program there, and handlers of the program's allocate, or jump out.
 
 use super::kernel::File;
 use super::log::log;
@@ -76,18 +76,25 @@ const PIECE: usize = 1 << 12;
 struct Entries {
     pieces: Vec<Vec<Entry>>,
     len: usize,
+    exchanges: Vec<Exchange>,
+}
+
+/// A `realloc` that the allocator works at: it may have given the old block back already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Exchange {
+    thread: u32,
+    old: usize,
+    /// An address in the stack frame of the call.
+    frame: usize,
 }
 
 struct All(UnsafeCell<Entries>);
 // SAFETY: used under LOCK only.
 unsafe impl Sync for All {}
-static ALL: All = All(UnsafeCell::new(Entries { pieces: Vec::new(), len: 0 }));
+static ALL: All = All(UnsafeCell::new(Entries { pieces: Vec::new(), len: 0, exchanges: Vec::new() }));
 static LOCK: Lock = Lock::new();
-/// The order of the notes.
-static TURN: Lock = Lock::new();
-/// The thread in whose turn the allocator works; 0 for none. Should the allocator end the program there, a handler of the
-/// program's may allocate.
-static WORKS: AtomicU32 = AtomicU32::new(0);
+/// How long a note waits for another thread's `realloc`, in nanoseconds. One that never comes to its end was left by a jump.
+const PATIENCE: u64 = 1_000_000_000;
 
 /// Locks the entries.
 pub(crate) fn hold() -> Guard<'static> {
@@ -97,8 +104,11 @@ pub(crate) fn hold() -> Guard<'static> {
 /// In the child of a fork, in its only thread.
 pub(crate) fn renew() {
     LOCK.renew();
-    TURN.renew();
-    WORKS.store(0, Ordering::Relaxed);
+    // What the parent was asked for.
+    ASKED.store(false, Ordering::Relaxed);
+    let guard = LOCK.lock();
+    // SAFETY: LOCK is held.
+    unsafe { entries(&guard) }.exchanges.clear();
 }
 
 impl Entries {
@@ -119,6 +129,24 @@ impl Entries {
         }
         true
     }
+
+    /// Begins one. Those that the thread has left by a jump were deeper in its stack.
+    fn begin(&mut self, exchange: Exchange) {
+        self.exchanges.retain(|other| other.thread != exchange.thread || other.frame > exchange.frame);
+        if self.exchanges.try_reserve(1).is_ok() {
+            self.exchanges.push(exchange);
+        }
+    }
+
+    /// Ends one, or what `end` is said of.
+    fn end(&mut self, mut end: impl FnMut(&Exchange) -> bool) {
+        self.exchanges.retain(|exchange| !end(exchange));
+    }
+
+    /// Whether another thread works at a `realloc` of a block that was here.
+    fn is_exchanged(&self, address: usize, thread: u32) -> bool {
+        self.exchanges.iter().any(|exchange| exchange.old == address && exchange.thread != thread)
+    }
 }
 
 /// # Safety
@@ -135,8 +163,36 @@ type Place = Option<(usize, usize)>;
 fn push(options: &Options, entry: Entry) -> Place {
     let guard = LOCK.lock();
     // SAFETY: LOCK is held.
-    let entries = unsafe { entries(&guard) };
+    push_under(options, unsafe { entries(&guard) }, entry)
+}
+
+fn push_under(options: &Options, entries: &mut Entries, entry: Entry) -> Place {
     entries.push(options, entry).then(|| (entries.pieces.len() - 1, entries.len))
+}
+
+/// Ends an exchange, and notes a block that was given, if any was, behind the `realloc` of another thread's by which its address became free.
+fn push_given(options: &Options, entry: Entry, exchange: Option<Exchange>) {
+    let mut is_patient = true;
+    let place = loop {
+        {
+            let guard = LOCK.lock();
+            // SAFETY: LOCK is held.
+            let entries = unsafe { entries(&guard) };
+            entries.end(|other| Some(*other) == exchange);
+            if entry.address == 0 {
+                return;
+            }
+            if !is_patient {
+                entries.end(|other| other.old == entry.address);
+            }
+            if !entries.is_exchanged(entry.address, entry.thread) {
+                break push_under(options, entries, entry);
+            }
+        }
+        sys::sleep_briefly();
+        is_patient = sys::monotonic_ns() - entry.end < PATIENCE;
+    };
+    say_if_last(options, place);
 }
 
 /// Says that an entry is the last that there is room for, if it is. Under no lock: who reads standard error may be a thread
@@ -145,16 +201,6 @@ fn say_if_last(options: &Options, place: Place) {
     if place.is_some_and(|(_, len)| len == options.records) {
         log!("Maximum number of records added, all new operations will be dropped.");
     }
-}
-
-/// Notes what a thread did by itself, in its turn.
-fn note(options: &Options, entry: Entry) -> Place {
-    let place = {
-        let _turn = (WORKS.load(Ordering::Relaxed) != entry.thread).then(|| TURN.lock());
-        push(options, entry)
-    };
-    say_if_last(options, place);
-    place
 }
 
 /// Notes a call that gives a block.
@@ -167,7 +213,11 @@ pub(crate) fn given(options: &Options, call: Call, work: impl FnOnce() -> *mut c
     let block = work();
     let end = sys::monotonic_ns();
     if !block.is_null() {
-        note(options, Entry { thread: sys::thread_id(), address: block.addr(), call, begin, end });
+        push_given(
+            options,
+            Entry { thread: sys::thread_id(), address: block.addr(), call, begin, end },
+            None,
+        );
     }
     block
 }
@@ -180,7 +230,8 @@ pub(crate) fn freed(options: &Options, address: usize, call: Call, work: impl Fn
     watch_thread();
     let begin = sys::monotonic_ns();
     let thread = sys::thread_id();
-    let place = note(options, Entry { thread, address, call, begin, end: begin });
+    let place = push(options, Entry { thread, address, call, begin, end: begin });
+    say_if_last(options, place);
     work();
     let end = sys::monotonic_ns();
     let guard = LOCK.lock();
@@ -195,26 +246,29 @@ pub(crate) fn freed(options: &Options, address: usize, call: Call, work: impl Fn
     }
 }
 
-/// Notes a call in which the allocator takes a block and gives one, while nobody else notes anything: another thread may
-/// get the old block before this one has the new.
-pub(crate) fn exchanged(options: &Options, call: Call, work: impl FnOnce() -> *mut c_void) -> *mut c_void {
+/// Notes a call in which the allocator takes the block at `old` and gives one.
+pub(crate) fn exchanged(
+    options: &Options,
+    old: usize,
+    size: usize,
+    work: impl FnOnce() -> *mut c_void,
+) -> *mut c_void {
     if options.records == 0 {
         return work();
     }
     watch_thread();
     let begin = sys::monotonic_ns();
     let thread = sys::thread_id();
-    let turn = TURN.lock();
-    WORKS.store(thread, Ordering::Relaxed);
-    let block = work();
-    WORKS.store(0, Ordering::Relaxed);
-    let end = sys::monotonic_ns();
-    if block.is_null() {
-        return block;
+    let exchange = Exchange { thread, old, frame: (&raw const begin).addr() };
+    {
+        let guard = LOCK.lock();
+        // SAFETY: LOCK is held.
+        unsafe { entries(&guard) }.begin(exchange);
     }
-    let place = push(options, Entry { thread, address: block.addr(), call, begin, end });
-    drop(turn);
-    say_if_last(options, place);
+    let block = work();
+    let call = Call::Realloc { old, size };
+    let entry = Entry { thread, address: block.addr(), call, begin, end: sys::monotonic_ns() };
+    push_given(options, entry, Some(exchange));
     block
 }
 
@@ -261,7 +315,7 @@ fn write_entries(entries: &mut Entries, path: &CStr) -> Written {
         // What goes wrong is kept until the end.
         let _ = entry.write(&mut file);
     }
-    *entries = Entries::default();
+    (entries.pieces, entries.len) = (Vec::new(), 0);
     Written::File(file.finish())
 }
 

@@ -180,9 +180,9 @@ fn exchange_plainly(
 
 /// What `realloc` does with a block, and notes of it.
 pub(crate) fn exchange(options: &Options, saved: Saved<'_>, block: Block, size: usize) -> Block {
-    let call = Call::Realloc { old: block.addr(), size };
     match blocks::take(block.addr()) {
         Some(old) if options.guards() => {
+            let call = Call::Realloc { old: block.addr(), size };
             let new = calls::given(options, call, || exchange_guarded(options, saved, &old, size));
             if !new.is_null() && new != block {
                 release(options, saved, &old);
@@ -190,7 +190,9 @@ pub(crate) fn exchange(options: &Options, saved: Saved<'_>, block: Block, size: 
             new
         }
         None if is_unknown(options, saved, block, "realloc") => NULL,
-        old => calls::exchanged(options, call, || exchange_plainly(options, saved, block, old, size)),
+        old => calls::exchanged(options, block.addr(), size, || {
+            exchange_plainly(options, saved, block, old, size)
+        }),
     }
 }
 

@@ -53,6 +53,8 @@ pub(crate) fn hold() -> Guard<'static> {
 /// In the child of a fork, in its only thread.
 pub(crate) fn renew() {
     LOCK.renew();
+    // It was the parent that was asked.
+    threads::was_asked();
 }
 
 #[cold]
