@@ -273,7 +273,7 @@ fn what_cannot_be_attached_to_is_left_alone_with_a_reason() {
     );
     std::thread::sleep(Duration::from_millis(1500));
     let family = descendants(recorded.pid());
-    refused(*family.first().expect("a child"), "is recorded already");
+    refused(*family.first().expect("a child"), "was started by `grapnel run`");
     let detached = grapnel(["detach", &family[0].to_string()]);
     assert!(detached.err().contains("was started by `grapnel run`"), "{}", detached.err());
 
@@ -299,6 +299,52 @@ fn what_cannot_be_attached_to_is_left_alone_with_a_reason() {
     let before = State::of(linked.pid());
     refused(linked.pid(), "does not use glibc");
     assert_eq!(State::of(linked.pid()), before);
+}
+
+/// Whose session a process has is said, and what helps.
+#[test]
+fn who_records_a_process_is_told_to_the_next_who_wants_to() {
+    if !may_trace() {
+        return;
+    }
+    let dir = temporary_dir();
+    let said = |pid: u32| {
+        let outcomes = [attach(dir.path(), pid, &[]), grapnel(["detach", &pid.to_string()])];
+        outcomes.map(|outcome| {
+            assert_eq!(outcome.status.code(), Some(125), "{}", outcome.err());
+            outcome.err()
+        })
+    };
+    let started = |script: &str, command: &mut Command| {
+        let mut program = Running::start(command.args(["-c", script]).stdout(Stdio::piped()));
+        let mut line = String::new();
+        let out = program.0.stdout.as_mut().expect("its output");
+        BufReader::new(out).read_line(&mut line).expect("a line");
+        (program, line.trim().parse::<u32>().expect("a process"))
+    };
+    let script = "import os, time\nchild = os.fork()\nchild and print(child, flush=True)\ntime.sleep(60)";
+    let mut run = Command::new(programs::grapnel());
+    run.args(["run", "-q", "-o"]).arg(dir.path().join("other")).args(["--", "/usr/bin/python3"]);
+    let (mut recorder, child) = started(script, &mut run);
+    let family = descendants(recorder.pid());
+    assert!(family.len() == 2 && family.contains(&child), "{family:?}");
+    for &pid in &family {
+        let said = said(pid);
+        assert!(said.iter().all(|said| said.contains("and stays recorded until it ends")), "{said:?}");
+    }
+    kill(Signal::KILL, recorder.pid());
+    recorder.0.wait().expect("it ends");
+    for &pid in &family {
+        let said = said(pid);
+        assert!(said.iter().all(|said| said.contains("`grapnel run`, which has ended")), "{said:?}");
+        kill(Signal::KILL, pid);
+    }
+
+    let script = "import mmap, os, time\nfile = os.memfd_create('grapnel-session')\nos.ftruncate(file, 4096)\n\
+                  kept = mmap.mmap(file, 4096)\nprint(os.getpid(), flush=True)\ntime.sleep(60)";
+    let (_program, pid) = started(script, &mut Command::new("/usr/bin/python3"));
+    let said = said(pid);
+    assert!(said.iter().all(|said| said.contains("is about to attach")), "{said:?}");
 }
 
 #[test]

@@ -3,64 +3,112 @@
 use grapnel_tests::attaching::{Running, State, attach, may_trace};
 use grapnel_tests::going::until;
 use grapnel_tests::programs;
-use grapnel_tests::run::{kill, temporary_dir};
-use rustix::process::Signal;
+use grapnel_tests::run::temporary_dir;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How often it is killed; `GRAPNEL_KILLS` says otherwise.
-const KILLS: u32 = 40;
+/// For how long it is killed; `GRAPNEL_KILL_SECONDS` says otherwise.
+const SECONDS: u64 = 30;
 
-/// What is left of a session. A mapping that nothing leads to may stay, when it was just being made or unmapped.
-fn left(state: &State) -> Vec<&String> {
-    state.mappings.iter().filter(|line| line.contains("grapnel-session")).collect()
+/// What an agent might leave behind.
+#[derive(Debug, PartialEq, Eq)]
+struct Left {
+    code: u64,
+    descriptors: usize,
+    threads: usize,
+    /// How much is mapped, the heap and the first thread's stack left out.
+    bytes: u64,
+    /// Mappings with code of no file.
+    code_of_no_file: Vec<String>,
+    /// Mappings with the agent's names.
+    named: Vec<String>,
+}
+
+impl Left {
+    fn of(pid: u32) -> Self {
+        let State { mappings, code, descriptors, threads } = State::of(pid);
+        let len = |line: &str| {
+            let (start, end) = line.split(' ').next()?.split_once('-')?;
+            let number = |text| u64::from_str_radix(text, 16).ok();
+            Some(number(end)? - number(start)?)
+        };
+        let of_no_file = |line: &&str| line.contains("r-xp 00000000 00:00") && !line.contains('[');
+        let named = |line: &&str| ["memfd:grapnel", "[anon:grapnel"].iter().any(|name| line.contains(name));
+        let lines = |wanted: &dyn Fn(&&str) -> bool| {
+            mappings.iter().map(String::as_str).filter(wanted).map(str::to_owned).collect()
+        };
+        Self {
+            code,
+            descriptors,
+            threads,
+            bytes: mappings.iter().filter_map(|line| len(line)).sum(),
+            code_of_no_file: lines(&of_no_file),
+            named: lines(&named),
+        }
+    }
+}
+
+/// Attaches for a moment, and is killed at this one: how many there were until then.
+fn killed_at(moment: u64, dir: &Path, pid: u32) -> u64 {
+    let output = Command::new(programs::program("killed_at"))
+        .arg(moment.to_string())
+        .arg(programs::grapnel())
+        .args(["attach", "-q", "--for", "0.01", "-o"])
+        .arg(dir.join("t.grapnel"))
+        .arg(pid.to_string())
+        .stdin(Stdio::null())
+        .output()
+        .expect("it starts");
+    let said = String::from_utf8_lossy(&output.stdout);
+    said.trim().parse().unwrap_or_else(|_| panic!("{output:?}"))
 }
 
 #[test]
-#[ignore = "one kill in a hundred or so leaves the session mapped: the guard isn't told of it yet"]
 fn a_process_is_left_well_by_a_recorder_that_is_killed_at_any_moment() {
     if !may_trace() {
         return;
     }
-    let kills = std::env::var("GRAPNEL_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(KILLS);
+    let number = |name| std::env::var(name).ok().and_then(|text: String| text.parse().ok());
+    let time = Duration::from_secs(number("GRAPNEL_KILL_SECONDS").unwrap_or(SECONDS));
+    let seed = number("GRAPNEL_KILL_SEED").unwrap_or_else(|| fastrand::u64(..));
+    println!("GRAPNEL_KILL_SEED={seed}");
     let dir = temporary_dir();
     let mut program = Running::at_work(&programs::program("sixteen"), "100000");
     let pid = program.pid();
-    let before = State::of(pid);
-    assert_eq!(left(&before), Vec::<&String>::new());
-    // How long it takes on this machine, now.
+    // The first ones have the program make its arenas, too.
+    let moments = (0..3).map(|_| killed_at(u64::MAX, dir.path(), pid)).max().expect("three");
+    let before = Left::of(pid);
+    assert_eq!((before.code_of_no_file.len(), before.named.len()), (0, 0), "{before:?}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let (mut rounds, mut killed) = (0, 0);
     let begun = Instant::now();
-    let outcome = attach(dir.path(), pid, &["-q", "--for", "0.01"]);
-    assert_eq!((outcome.status.code(), outcome.err()), (Some(0), String::new()));
-    let whole = begun.elapsed();
-    let mut random = fastrand::Rng::with_seed(7);
-    let mut killed = 0;
-    for round in 0..kills {
-        let mut recorder = Command::new(programs::grapnel())
-            .args(["attach", "-q", "--for", "0.01", "-o"])
-            .arg(dir.path().join("t.grapnel"))
-            .arg(pid.to_string())
-            .stdin(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("it starts");
-        std::thread::sleep(whole.mul_f64(random.f64() * 1.2));
-        kill(Signal::KILL, recorder.id());
-        killed += u32::from(recorder.wait().expect("it ends").code().is_none());
-        let fine = || {
-            assert_eq!(program.0.try_wait().expect("its state"), None, "in round {round}");
-            let now = State::of(pid);
-            (now.code == before.code
-                && (now.descriptors, now.threads) == (before.descriptors, before.threads)
-                && left(&now).is_empty())
-            .then_some(())
-        };
-        until(&format!("all as it was after round {round}"), fine);
+    while begun.elapsed() < time {
+        let moment = random.u64(1..=moments);
+        killed += u32::from(killed_at(moment, dir.path(), pid) == moment);
+        rounds += 1;
+        let started = Instant::now();
+        loop {
+            assert_eq!(
+                program.0.try_wait().expect("its state"),
+                None,
+                "killed at moment {moment} of {moments}"
+            );
+            let now = Left::of(pid);
+            if now == before {
+                break;
+            }
+            let text = format!("killed at moment {moment} of {moments}");
+            assert!(started.elapsed() < Duration::from_secs(60), "{text}: {now:?} instead of {before:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
-    assert!(killed > kills / 3, "{killed} of {kills} were killed before they ended");
+    println!("killed {killed} times in {rounds} rounds, at {moments} moments");
+    assert!(2 * killed > rounds, "{killed} of {rounds} were killed before they ended");
     // It looks after itself.
     std::thread::sleep(Duration::from_millis(500));
     assert_eq!(program.0.try_wait().expect("its state"), None);
     let outcome = attach(dir.path(), pid, &["-q", "--for", "0.1"]);
     assert_eq!((outcome.status.code(), outcome.err()), (Some(0), String::new()));
+    until("all as it was", || (Left::of(pid) == before).then_some(()));
 }

@@ -107,9 +107,9 @@ impl Book {
     }
 
     /// That of an agent of which there is no more than mappings.
-    pub(crate) fn begun(mapped: &[(u64, u64)]) -> Self {
-        let held = |&(start, len): &(u64, u64)| Held { range: start..start.saturating_add(len), entry: 0 };
-        Self { stubs: 0..0, mappings: mapped.iter().map(held).collect(), edits: Vec::new() }
+    pub(crate) fn mapped(ranges: impl IntoIterator<Item = Range<u64>>) -> Self {
+        let held = |range| Held { range, entry: 0 };
+        Self { stubs: 0..0, mappings: ranges.into_iter().map(held).collect(), edits: Vec::new() }
     }
 
     /// Makes all changes of code, or none if any of it isn't as it was. No thread runs meanwhile. Each is one write, which is

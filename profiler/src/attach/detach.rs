@@ -1,16 +1,17 @@
 //! Taking the agent out of all processes that it is in, at the end of a recording or on request.
 
+use super::found::{Found, sessions};
 use super::freeze::Freezer;
-use super::leave::{Agent, LeaveError, Left, Place, leave};
+use super::leave::{Agent, Begun, LeaveError, Left, Place, leave};
 use super::memory::Memory;
-use super::target::{MapLine, SESSION_NAME, Target, TargetError, mappings};
+use super::target::{Target, TargetError, mappings};
 use super::{AttachError, system};
 use crate::opened::say;
 use crate::run::shared::Session;
 use crate::run::summary::End;
 use clap::Args;
 use grapnel_analysis::report::words::{counted, human_bytes};
-use grapnel_trace::shared::{MAGIC, SessionHeader};
+use grapnel_trace::shared::SessionHeader;
 use std::mem::offset_of;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
@@ -28,66 +29,60 @@ pub(crate) struct DetachArgs {
 
 /// Takes the agent out of a process into which `grapnel attach` brought it, whether that runs or is gone.
 pub(crate) fn detach(args: &DetachArgs) -> Result<ExitCode, AttachError> {
-    let found = find(args.pid)?;
+    let found = find(args.pid, None)?;
     let left = found.leave()?;
     report(args.pid, &left);
-    leave_others(found.place, false);
+    leave_others(Agent::Whole(found.place), false);
     Ok(ExitCode::SUCCESS)
 }
 
-/// The same after grapnel was killed, for nobody to see. `place`: where the agent is, if it had come in; otherwise `mapped`
+/// The same after grapnel was killed, for nobody to see. `place`: where the agent is, if it had come in; otherwise `begun`
 /// is all that there is of it. `memory`: that of the program as it was at the beginning.
 pub(super) fn clean_up(
     pid: u32,
     place: Option<Place>,
-    mapped: &[(u64, u64)],
+    begun: &Begun,
     memory: Option<&Memory>,
     has_ended: bool,
 ) {
-    let found = if has_ended { None } else { find(pid).ok() };
+    let agent = place.map_or(Agent::Begun(begun), Agent::Whole);
+    // Another grapnel's is none of our business.
+    let found = begun.session.filter(|_| !has_ended).and_then(|session| find(pid, Some(session)).ok());
     if let Some(found) = &found {
         let _ = found.leave();
     } else if let Some(memory) = memory.filter(|_| !has_ended) {
         // The session's memory says nothing yet.
-        let agent = place.map_or(Agent::Begun(mapped), Agent::Whole);
         let _ = leave(pid, &mut Freezer::new(pid), memory, agent);
     }
     // Children go on when their parent has ended.
-    if let Some(place) = place.or(found.map(|found| found.place)) {
-        leave_others(place, true);
-    }
+    leave_others(agent, true);
 }
 
-/// The agent in a process.
-struct Found {
+/// The agent in a process that runs.
+struct InProcess {
     pid: u32,
     memory: Memory,
     place: Place,
-    /// Where in the process the word is that ends the recording.
-    stopped: u64,
+    /// Where the session's header lies.
+    header: u64,
 }
 
-fn find(pid: u32) -> Result<Found, AttachError> {
-    let is_session = |line: &&MapLine| line.name.starts_with(SESSION_NAME);
+/// Finds it: that of the session with this number, or of any.
+fn find(pid: u32, session: Option<u64>) -> Result<InProcess, AttachError> {
     let maps = mappings(pid).map_err(|_| TargetError::NoProcess(pid))?;
     let memory = Memory::open(pid).map_err(|_| Target::denied(pid))?;
-    let mut sessions = maps.iter().filter(is_session).filter_map(|line| {
-        let word = |offset: usize| memory.word(line.range.start + offset as u64).ok();
-        let ledger = word(offset_of!(SessionHeader, ledger)).filter(|&ledger| ledger != 0)?;
-        let stopped = line.range.start + offset_of!(SessionHeader, stopped) as u64;
-        (word(offset_of!(SessionHeader, magic))? == MAGIC).then_some((line.inode, ledger, stopped))
-    });
-    match sessions.next() {
-        Some((inode, ledger, stopped)) => Ok(Found { pid, memory, place: Place { ledger, inode }, stopped }),
-        None if maps.iter().any(|line| is_session(&line)) => Err(TargetError::Started { pid }.into()),
+    match Found::find(&memory, &maps, session) {
+        Some(Found::Attached { place, header }) => Ok(InProcess { pid, memory, place, header }),
+        Some(other) => Err(other.why_not(pid).into()),
         None => Err(TargetError::NotRecorded { pid }.into()),
     }
 }
 
-impl Found {
+impl InProcess {
     fn leave(&self) -> Result<Left, AttachError> {
         // Whoever records it ends the recording.
-        let told = self.memory.write(self.stopped, &1u32.to_ne_bytes());
+        let stopped = self.header + offset_of!(SessionHeader, stopped) as u64;
+        let told = self.memory.write(stopped, &1u32.to_ne_bytes());
         told.map_err(system("the recording can't be told"))?;
         Ok(leave(self.pid, &mut Freezer::new(self.pid), &self.memory, Agent::Whole(self.place))?)
     }
@@ -110,7 +105,7 @@ pub(super) fn end_of(
         End::Detached => leave(pid, freezer, memory, Agent::Whole(place)),
         _ => Err(LeaveError::Gone(pid)),
     };
-    leave_others(place, quiet);
+    leave_others(Agent::Whole(place), quiet);
     match left {
         Ok(left) => {
             if !quiet || left.inside != 0 || !left.changed.is_empty() {
@@ -125,14 +120,14 @@ pub(super) fn end_of(
 }
 
 /// Children, and children of children: whoever has the session's memory.
-pub(super) fn leave_others(place: Place, quiet: bool) {
+pub(super) fn leave_others(agent: Agent<'_>, quiet: bool) {
+    let Some(session) = agent.session() else { return };
     for _ in 0..ROUNDS {
-        let others = others(place);
+        let others = others(session);
         if others.is_empty() {
             return;
         }
         for pid in others {
-            let agent = Agent::Whole(place);
             let left = Memory::open(pid).map(|memory| leave(pid, &mut Freezer::new(pid), &memory, agent));
             match left {
                 Ok(Ok(left)) if !quiet => report(pid, &left),
@@ -143,11 +138,11 @@ pub(super) fn leave_others(place: Place, quiet: bool) {
     }
 }
 
-/// Processes with this memory file mapped.
-fn others(place: Place) -> Vec<u32> {
+/// Processes with the memory of this session mapped.
+fn others(session: u64) -> Vec<u32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let has_it = |&pid: &u32| place.is_in(&mappings(pid).unwrap_or_default());
+    let has_it = |&pid: &u32| !sessions(&mappings(pid).unwrap_or_default(), session).is_empty();
     numbers.filter(|&pid| pid != std::process::id()).filter(has_it).collect()
 }
 

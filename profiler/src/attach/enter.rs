@@ -4,11 +4,12 @@
 //! else, and goes on. That thread is made to map what the agent needs, while the program runs. What it does then is in
 //! `entered`.
 
+use super::detach::leave_others;
 use super::entered::Entered;
 use super::freeze::{Freezer, begin_call_anew, has_ended, pass_on, threads};
 use super::guard::Guard;
 use super::image::{Damaged, Image, PAGE};
-use super::leave::{Agent, Place, leave};
+use super::leave::{Agent, Begun, Place, leave};
 use super::memory::Memory;
 use super::native::{Registers, THREAD_IDS};
 use super::target::{MapLine, Target, inner_thread, mappings, why_denied};
@@ -17,6 +18,7 @@ use super::working::{Borrowed, CODE_BYTES, Instructions, Worker, is_on_own_stack
 use grapnel_trace::attached::{ENTRY_SYMBOL, LEDGER_SYMBOL, Ledger, Mapping};
 use grapnel_trace::shared::HEADER_BYTES;
 use std::fs::File;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::mem::offset_of;
 use std::os::unix::fs::MetadataExt;
@@ -53,13 +55,24 @@ pub(crate) enum EnterError {
 }
 
 const STACK_BYTES: u64 = 1 << 20;
+/// Where in the made thread's code's page a name stands.
+const NAME_AT: u64 = 1024;
 /// At the end of the stack: what the thread pointer points to.
 pub(super) const BLOCK_BYTES: u64 = PAGE;
 
 const READ_WRITE: u64 = (libc::PROT_READ | libc::PROT_WRITE) as u64;
 const PRIVATE: u64 = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
 const SHARED: u64 = (libc::MAP_SHARED | libc::MAP_NORESERVE) as u64;
+const FIXED: u64 = libc::MAP_FIXED as u64;
 const NO_FILE: u64 = u64::MAX;
+
+/// How far below the end of a large gap of the address space something is put so that nobody else puts anything there:
+/// the kernel goes down from that end.
+const APART: u64 = 1 << 30;
+/// How many places there are for it, one of which is taken by chance.
+const PLACES: u64 = 1 << 22;
+/// Where the addresses end that the kernel gives to those who ask for no higher ones.
+const ADDRESSES_END: u64 = 1 << 47;
 
 /// Brings the agent into a process, and the session's memory, which is given back as a file.
 pub(crate) fn enter(
@@ -77,39 +90,39 @@ pub(crate) fn enter(
         Instructions::find(&memory, &maps, |_| true).map_err(|_| EnterError::NoInstruction(pid))?;
     let mut borrowed = borrow(pid, instructions, &memory, &maps, freezer)?;
     let thread_at = thread_at(pid, &borrowed, &memory);
-    let made = thread_at.map(|_| make_thread(&mut borrowed, &memory, guard));
+    let made = thread_at.map(|_| make_thread(&mut borrowed, &memory, &maps, guard));
     let given_back = borrowed.give_back(&memory);
     let (Some(thread_at), Some(made)) = (thread_at, made) else {
         return Err(EnterError::UnknownThreads(pid));
     };
     let (made, code) = made.map_err(system("memory can't be mapped"))?;
-    let mapped = vec![(code, CODE_BYTES)];
+    let begun = Begun { mapped: vec![(code, CODE_BYTES)], ..Begun::default() };
     let mut worker = match made {
         Ok(worker) => worker,
         Err(error) => {
             // If there is one after all, it is waited for.
-            let _ = leave(pid, freezer, &memory, Agent::Begun(&mapped));
+            let _ = leave(pid, freezer, &memory, Agent::Begun(&begun));
             return Err(system("a thread can't be made")(error));
         }
     };
     pass_on(pid, &mut worker.tracee);
     if let Err(error) = given_back {
-        undo(pid, freezer, &memory, worker, &mapped);
+        undo(pid, freezer, &memory, worker, &begun);
         return Err(system("a thread can't be given back")(error));
     }
-    let mut making = Making { pid, worker, memory, mapped, guard };
+    let mut making = Making { pid, worker, memory, code, begun, guard };
     let made = making.everything(target, &image, thread_at);
-    let Making { mut worker, memory, mapped, .. } = making;
+    let Making { mut worker, memory, begun, .. } = making;
     pass_on(pid, &mut worker.tracee);
     match made {
         Ok(Made { stack, header, image, place, session }) => {
             let entry = image + entry;
             let entered =
-                Entered { pid, worker, entry, stack, thread_at, header, place, memory, mapped, runs: false };
+                Entered { pid, worker, entry, stack, thread_at, header, place, memory, begun, runs: false };
             Ok((entered, session))
         }
         Err(error) => {
-            undo(pid, freezer, &memory, worker, &mapped);
+            undo(pid, freezer, &memory, worker, &begun);
             Err(error)
         }
     }
@@ -119,18 +132,37 @@ pub(crate) fn enter(
 fn make_thread(
     borrowed: &mut Borrowed,
     memory: &Memory,
+    maps: &[MapLine],
     guard: &mut Guard,
 ) -> io::Result<(io::Result<Worker>, u64)> {
-    let code = borrowed.map_code(memory)?;
+    let apart = apart(maps, RandomState::new().build_hasher().finish());
+    if let Some(at) = apart {
+        guard.tell_planned(at);
+    }
+    let code = match apart.map(|at| borrowed.map_code(memory, Some(at))) {
+        Some(Ok(code)) => code,
+        // Should we be killed right now, this page may stay.
+        _ => borrowed.map_code(memory, None)?,
+    };
     guard.tell_mapped(code, CODE_BYTES);
     Ok((borrowed.make_thread(code), code))
 }
 
+/// A place for a page in the largest gap between mappings, if that is large enough for nobody else to come there.
+fn apart(maps: &[MapLine], random: u64) -> Option<u64> {
+    let ends = maps.iter().map(|line| &line.range).filter(|range| range.end <= ADDRESSES_END);
+    let gaps = ends.clone().zip(ends.skip(1)).map(|(below, above)| below.end..above.start);
+    let largest = gaps.max_by_key(|gap| gap.end.saturating_sub(gap.start))?;
+    let at = largest.end.checked_sub(APART + random % PLACES * PAGE)?;
+    at.checked_sub(APART).filter(|&start| start >= largest.start).map(|_| at)
+}
+
 /// Ends the thread, which runs code of what it has mapped, and has one of the program's unmap that.
-pub(super) fn undo(pid: u32, freezer: &mut Freezer, memory: &Memory, worker: Worker, mapped: &[(u64, u64)]) {
+pub(super) fn undo(pid: u32, freezer: &mut Freezer, memory: &Memory, worker: Worker, begun: &Begun) {
     worker.end();
     // What can't be unmapped stays; nobody uses it.
-    let _ = leave(pid, freezer, memory, Agent::Begun(mapped));
+    let _ = leave(pid, freezer, memory, Agent::Begun(begun));
+    leave_others(Agent::Begun(begun), true);
 }
 
 /// What the worker maps.
@@ -146,18 +178,17 @@ struct Making<'g> {
     pid: u32,
     worker: Worker,
     memory: Memory,
-    mapped: Vec<(u64, u64)>,
+    /// Where the thread's code was mapped.
+    code: u64,
+    begun: Begun,
     guard: &'g mut Guard,
 }
 
 impl Making<'_> {
-    fn map(&mut self, len: u64, protection: u64, flags: u64, file: u64) -> Result<u64, EnterError> {
+    fn map(&mut self, at: u64, len: u64, flags: u64, file: u64) -> Result<u64, EnterError> {
         let (pid, what) = (self.pid, "memory can't be mapped");
-        let start = self.worker.call(libc::SYS_mmap, [0, len, protection, flags, file, 0]);
-        let start = start.map_err(|error| EnterError::System { pid, what, error })?;
-        self.mapped.push((start, len));
-        self.guard.tell_mapped(start, len);
-        Ok(start)
+        let start = self.worker.call(libc::SYS_mmap, [at, len, READ_WRITE, flags, file, 0]);
+        start.map_err(|error| EnterError::System { pid, what, error })
     }
 
     fn everything(&mut self, target: &Target, image: &Image, thread_at: u32) -> Result<Made, EnterError> {
@@ -166,17 +197,25 @@ impl Making<'_> {
         // The thread has a copy of the program's descriptors, which would keep files open that the program closes. Kernels
         // before 5.9 can't be asked this, and it keeps them for its short life.
         let _ = self.worker.call(libc::SYS_close_range, [0, u64::from(u32::MAX), 0, 0, 0, 0]);
-        let stack = self.map(STACK_BYTES, READ_WRITE, PRIVATE, NO_FILE)?;
-        self.write(stack, b"grapnel-session\0")?;
+        let code = self.code;
+        self.write(code + NAME_AT, b"grapnel-session\0")?;
         let flags = u64::from(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
-        let session = self.worker.call(libc::SYS_memfd_create, [stack, flags, 0, 0, 0, 0]);
+        let session = self.worker.call(libc::SYS_memfd_create, [code + NAME_AT, flags, 0, 0, 0, 0]);
         let session = session.map_err(system("memory to share can't be made"))?;
         let path = format!("/proc/{pid}/task/{}/fd/{session}", self.worker.tracee.tid);
         let file = File::options().read(true).write(true).open(path);
         let file = file.map_err(system("memory to share can't be opened from here"))?;
-        let header = self.map(HEADER_BYTES, READ_WRITE, SHARED, session)?;
+        let inode = file.metadata().map_err(system("memory to share can't be looked at"))?.ino();
+        // All that follows lies where the session's memory was mapped, which the guard knows by this number from the start.
+        self.begun.session = Some(inode);
+        self.guard.tell_session(inode);
+        let len = HEADER_BYTES + image.len() + STACK_BYTES;
+        let header = self.map(0, len, SHARED, session)?;
+        self.begun.mapped.push((header, len));
+        self.guard.tell_mapped(header, len);
         let _ = self.worker.call(libc::SYS_close, [session, 0, 0, 0, 0, 0]);
-        let base = self.map(image.len(), READ_WRITE, PRIVATE, NO_FILE)?;
+        let base = self.map(header + HEADER_BYTES, image.len(), PRIVATE | FIXED, NO_FILE)?;
+        let stack = self.map(base + image.len(), STACK_BYTES, PRIVATE | FIXED, NO_FILE)?;
         self.write(base, &image.at(base))?;
         for segment in &image.segments {
             let (start, len) = (base + segment.range.start, segment.range.end - segment.range.start);
@@ -197,24 +236,24 @@ impl Making<'_> {
         ] {
             self.write(ledger + offset as u64, &value.to_ne_bytes())?;
         }
-        self.note(ledger)?;
+        let mapped = [(code, CODE_BYTES), (header, HEADER_BYTES), (base, image.len()), (stack, STACK_BYTES)];
+        self.note(ledger, &mapped)?;
         // As the ABI and the agent want it: the pointer to itself, and the thread's id, which is nobody else's.
         let block = stack + STACK_BYTES - BLOCK_BYTES;
         self.write(block, &block.to_ne_bytes())?;
         self.write(block + u64::from(thread_at), &u32::MAX.to_ne_bytes())?;
-        let inode = file.metadata().map_err(system("memory to share can't be looked at"))?.ino();
         let place = Place { ledger, inode };
         Ok(Made { stack: (stack, STACK_BYTES), header, image: base, place, session: file })
     }
 
     /// Notes what was mapped, before the agent notes more: whoever undoes all needs nothing of what it does.
-    fn note(&self, ledger: u64) -> Result<(), EnterError> {
-        for (index, (start, len)) in self.mapped.iter().enumerate() {
+    fn note(&self, ledger: u64, mapped: &[(u64, u64)]) -> Result<(), EnterError> {
+        for (index, (start, len)) in mapped.iter().enumerate() {
             let entry = ledger + (offset_of!(Ledger, mappings) + index * size_of::<Mapping>()) as u64;
             self.write(entry + offset_of!(Mapping, start) as u64, &start.to_ne_bytes())?;
             self.write(entry + offset_of!(Mapping, len) as u64, &len.to_ne_bytes())?;
         }
-        let count = self.mapped.len() as u32;
+        let count = mapped.len() as u32;
         self.write(ledger + offset_of!(Ledger, mapping_count) as u64, &count.to_ne_bytes())
     }
 
@@ -295,4 +334,32 @@ fn thread_at(pid: u32, borrowed: &Borrowed, memory: &Memory) -> Option<u32> {
             && u32::from_ne_bytes(bytes) == id
     };
     (pointer != 0 && memory.word(pointer).ok()? == pointer).then(|| THREAD_IDS.into_iter().find(holds))?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_apart_is_in_the_largest_gap_and_far_from_its_ends() {
+        let line =
+            |range| MapLine { range, readable: true, executable: false, inode: 0, name: String::new() };
+        let ends = 0x1000_0000_0000..0x7f00_0000_0000;
+        let maps = [
+            line(0x1000..0x2000),
+            line(0x0fff_0000_0000..ends.start),
+            line(ends.end..0x7f00_0000_1000),
+            line(0x7fff_0000_0000..0x7fff_0001_0000),
+            // The kernel's own, behind what is nobody's.
+            line(0xffff_ffff_ff60_0000..0xffff_ffff_ff60_1000),
+        ];
+        for random in [0, 1, 12345, u64::MAX] {
+            let at = apart(&maps, random).unwrap();
+            assert!(at.is_multiple_of(PAGE) && at >= ends.start + APART && at <= ends.end - APART, "{at:#x}");
+        }
+        assert_ne!(apart(&maps, 1), apart(&maps, 2));
+        assert_eq!(apart(&maps[..2], 0), Some(0x0fff_0000_0000 - APART));
+        assert_eq!(apart(&[line(0..0x1000), line(0x4000_1000..0x4000_2000)], 0), None);
+        assert_eq!(apart(&[], 0), None);
+    }
 }

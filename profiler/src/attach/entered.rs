@@ -8,7 +8,7 @@
 use super::book::Book;
 use super::enter::{BLOCK_BYTES, EnterError, maps_of, undo};
 use super::freeze::{FreezeError, Freezer, pass_on};
-use super::leave::{self, Agent, LeaveError, Place};
+use super::leave::{self, Agent, Begun, LeaveError, Place};
 use super::memory::Memory;
 use super::stacks;
 use super::target::why_denied;
@@ -41,7 +41,7 @@ pub(crate) struct Entered {
     pub(crate) place: Place,
     pub(crate) memory: Memory,
     /// What the thread has mapped.
-    pub(super) mapped: Vec<(u64, u64)>,
+    pub(super) begun: Begun,
     /// Whether the agent was started.
     pub(super) runs: bool,
 }
@@ -183,7 +183,7 @@ impl Entered {
     /// After something went wrong: takes all of it out again.
     pub(crate) fn give_up(mut self, freezer: &mut Freezer) -> Result<(), LeaveError> {
         if !self.runs {
-            undo(self.pid, freezer, &self.memory, self.worker, &self.mapped);
+            undo(self.pid, freezer, &self.memory, self.worker, &self.begun);
             return Ok(());
         }
         let _ = self.order(order::LEAVE);

@@ -1,15 +1,15 @@
 //! Who takes the agent out when grapnel is killed: a process of its own that waits for nothing else.
 //!
 //! It is made before grapnel opens the trace or starts a thread, has a session of its own, so that neither a terminal's
-//! signals nor those to grapnel's group reach it, and reads from a pipe: what was mapped in the process, where the agent is, and
-//! that all is done. The pipe's end says that grapnel is gone.
+//! signals nor those to grapnel's group reach it, and reads from a pipe: what is mapped in the process, where the agent is, and
+//! that all is done. The pipe's end says that grapnel is gone. What can be known before it is mapped is told before.
 //!
 //! # Safety
 //! System calls on descriptors and structures of our own. The child of the fork is a copy of a process with one thread, and
 //! may do all that this may.
 
 use super::detach::clean_up;
-use super::leave::Place;
+use super::leave::{Begun, Place};
 use super::memory::Memory;
 use crate::run::process::Process;
 use std::fs::File;
@@ -20,6 +20,10 @@ use std::os::fd::FromRawFd;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Word {
     Done,
+    /// The made thread's code is about to be mapped at this address.
+    Planned(u64),
+    /// The session's memory, whose number this is, is about to be mapped.
+    Session(u64),
     /// Memory was mapped: its address and length.
     Mapped(u64, u64),
     /// The ledger's address, and the number of the session's memory.
@@ -35,6 +39,8 @@ impl Word {
             Self::Done => [0, 0, 0],
             Self::Mapped(start, len) => [1, start, len],
             Self::At(ledger, inode) => [2, ledger, inode],
+            Self::Planned(at) => [3, at, 0],
+            Self::Session(inode) => [4, inode, 0],
         };
         let mut bytes = Bytes::default();
         for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
@@ -48,6 +54,8 @@ impl Word {
         match word(0) {
             1 => Self::Mapped(word(8), word(16)),
             2 => Self::At(word(8), word(16)),
+            3 => Self::Planned(word(8)),
+            4 => Self::Session(word(8)),
             _ => Self::Done,
         }
     }
@@ -85,15 +93,17 @@ impl Guard {
                     }
                 }
                 let memory = Memory::open(pid).ok();
-                let (mut place, mut mapped) = (None, Vec::new());
+                let (mut place, mut begun) = (None, Begun::default());
                 loop {
                     let mut bytes = Bytes::default();
                     if read.read_exact(&mut bytes).is_err() {
-                        break clean_up(pid, place, &mapped, memory.as_ref(), process.has_ended());
+                        break clean_up(pid, place, &begun, memory.as_ref(), process.has_ended());
                     }
                     match Word::of_bytes(&bytes) {
                         Word::Done => break,
-                        Word::Mapped(start, len) => mapped.push((start, len)),
+                        Word::Planned(at) => begun.planned = Some(at),
+                        Word::Session(inode) => begun.session = Some(inode),
+                        Word::Mapped(start, len) => begun.mapped.push((start, len)),
                         Word::At(ledger, inode) => place = Some(Place { ledger, inode }),
                     }
                 }
@@ -106,6 +116,16 @@ impl Guard {
     /// Tells it where the agent is: in the process, and in children that are there when it has ended.
     pub(crate) fn tell(&mut self, place: Place) {
         self.say(Word::At(place.ledger, place.inode));
+    }
+
+    /// Tells it where the made thread's code is about to be mapped.
+    pub(crate) fn tell_planned(&mut self, at: u64) {
+        self.say(Word::Planned(at));
+    }
+
+    /// Tells it the number of the session's memory, by which it finds that before it is told where it was mapped.
+    pub(crate) fn tell_session(&mut self, inode: u64) {
+        self.say(Word::Session(inode));
     }
 
     /// Tells it what was mapped before there is a ledger that says so.

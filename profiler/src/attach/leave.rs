@@ -8,12 +8,13 @@
 //! back; or if a signal interrupted it at such a place.
 
 use super::book::{Book, Edit, Held};
+use super::found::{is_header, sessions};
 use super::freeze::{FreezeError, Freezer, Frozen};
 use super::memory::Memory;
 use super::native::Registers;
 use super::stacks;
-use super::target::{MapLine, SESSION_NAME, mappings};
-use super::working::{Borrowed, Instructions, is_on_own_stack};
+use super::target::{MapLine, mappings};
+use super::working::{Borrowed, CODE_BYTES, Instructions, is_code, is_on_own_stack};
 use std::io;
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -31,15 +32,60 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Whether a process with these mappings has the agent.
-    pub(crate) fn is_in(&self, maps: &[MapLine]) -> bool {
-        !self.sessions(maps).is_empty()
-    }
-
     /// Where the session's memory is mapped.
     fn sessions(&self, maps: &[MapLine]) -> Vec<Range<u64>> {
-        let is_session = |line: &&MapLine| line.inode == self.inode && line.name.starts_with(SESSION_NAME);
-        maps.iter().filter(is_session).map(|line| line.range.clone()).collect()
+        sessions(maps, self.inode)
+    }
+
+    /// What the ledger says. `None` if nothing of the agent is in a process with these mappings. When all is on its way out
+    /// the ledger is gone already: then all that is left are mappings of the session's memory.
+    fn book(&self, memory: &Memory, maps: &[MapLine]) -> io::Result<Option<Book>> {
+        let sessions = self.sessions(maps);
+        Ok(match () {
+            () if sessions.is_empty() => None,
+            () if sessions.iter().any(|session| session.contains(&self.ledger)) => {
+                Some(Book::mapped(sessions))
+            }
+            () => Some(Book::read(memory, self.ledger)?),
+        })
+    }
+}
+
+/// Whether these are mappings of what the file shows, not of a program that came after it.
+fn is_its_memory(memory: &Memory, maps: &[MapLine]) -> bool {
+    maps.iter().find(|line| line.readable).is_some_and(|line| memory.word(line.range.start).is_ok())
+}
+
+/// What there is of an agent before there is a ledger.
+#[derive(Debug, Default)]
+pub(crate) struct Begun {
+    /// What was mapped: addresses and lengths.
+    pub(crate) mapped: Vec<(u64, u64)>,
+    /// Where the made thread's code was about to be mapped.
+    pub(crate) planned: Option<u64>,
+    /// The number of the session's memory, which may be mapped without a word on where.
+    pub(crate) session: Option<u64>,
+}
+
+impl Begun {
+    /// All that is mapped of it.
+    fn ranges(&self, memory: &Memory, maps: &[MapLine]) -> Vec<Range<u64>> {
+        let mut ranges: Vec<_> =
+            self.mapped.iter().map(|&(start, len)| start..start.saturating_add(len)).collect();
+        let planned = self.planned.map(|at| at..at.saturating_add(CODE_BYTES));
+        let is_there = |page: &Range<u64>| {
+            let is_it = |line: &MapLine| {
+                line.range == *page && line.executable && line.inode == 0 && line.name.is_empty()
+            };
+            maps.iter().any(is_it) && is_code(memory, page.start)
+        };
+        let sessions = self.session.map(|inode| sessions(maps, inode)).unwrap_or_default();
+        for found in planned.filter(is_there).into_iter().chain(sessions) {
+            if !ranges.iter().any(|known| known.start < found.end && found.start < known.end) {
+                ranges.push(found);
+            }
+        }
+        ranges
     }
 }
 
@@ -49,17 +95,35 @@ pub(crate) enum Agent<'a> {
     /// All that the ledger says.
     Whole(Place),
     /// Mappings: there is no ledger yet.
-    Begun(&'a [(u64, u64)]),
+    Begun(&'a Begun),
 }
 
 impl Agent<'_> {
-    /// Whether it is in the process still. The file of an address space that is gone reads as empty.
-    fn is_there(self, memory: &Memory) -> bool {
-        let at = match self {
-            Self::Whole(place) => Some(place.ledger),
-            Self::Begun(mapped) => mapped.first().map(|&(start, _)| start),
-        };
-        at.is_some_and(|at| memory.word(at).is_ok())
+    /// The number of the session's memory, if there is any.
+    pub(crate) fn session(self) -> Option<u64> {
+        match self {
+            Self::Whole(place) => Some(place.inode),
+            Self::Begun(begun) => begun.session,
+        }
+    }
+
+    /// What there is of it in a process with these mappings, if it is still there.
+    fn book(self, memory: &Memory, maps: &[MapLine]) -> io::Result<Option<Book>> {
+        match self {
+            Self::Whole(place) => place.book(memory, maps),
+            // Nothing may be mapped yet: whoever is about to do it counts as inside.
+            Self::Begun(begun) => {
+                Ok(is_its_memory(memory, maps).then(|| Book::mapped(begun.ranges(memory, maps))))
+            }
+        }
+    }
+
+    /// Whether it went with the program. The file of an address space that is gone reads as empty.
+    fn is_gone(self, memory: &Memory) -> bool {
+        match self {
+            Self::Whole(place) => memory.word(place.ledger).is_err(),
+            Self::Begun(_) => true,
+        }
     }
 }
 
@@ -129,7 +193,7 @@ pub(crate) fn leave(
             }
             Err(error) => {
                 frozen.let_go();
-                let gone = !agent.is_there(memory);
+                let gone = agent.is_gone(memory);
                 return Err(if gone { LeaveError::Gone(pid) } else { LeaveError::System { pid, error } });
             }
         };
@@ -162,11 +226,7 @@ fn look(
     left: &mut Left,
 ) -> io::Result<Option<(Book, bool)>> {
     let maps = mappings(pid)?;
-    let book = match agent {
-        Agent::Whole(place) if place.is_in(&maps) => Book::read(memory, place.ledger)?,
-        Agent::Begun(mapped) if agent.is_there(memory) => Book::begun(mapped),
-        _ => return Ok(None),
-    };
+    let Some(book) = agent.book(memory, &maps)? else { return Ok(None) };
     let is_used = stacks::in_padding(frozen, memory, &maps, &book);
     left.changed = restore(memory, &book, |edit| !edit.is_padding())?;
     if !is_used {
@@ -200,8 +260,7 @@ fn is_reloaded(edit: &Edit, found: &[u8]) -> bool {
     found.first() != edit.new.first()
 }
 
-/// Has one thread unmap all that is the agent's, the session's memory and the ledger last: by these it is known that there is
-/// something. The others go on at once: no way leads there any more.
+/// Has one thread unmap all that is the agent's. The others go on at once: no way leads there any more.
 fn unmap(pid: u32, frozen: Frozen, memory: &Memory, book: &Book, agent: Agent<'_>) -> io::Result<u64> {
     let maps = mappings(pid);
     let found = maps.and_then(|maps| {
@@ -218,45 +277,76 @@ fn unmap(pid: u32, frozen: Frozen, memory: &Memory, book: &Book, agent: Agent<'_
     let suits = |registers: &Registers| has_room(registers) && !registers.is_resumed();
     let Some(last) = frozen.let_others_go(suits) else { return Ok(0) };
     let room = last.registers().is_ok_and(|registers| has_room(&registers));
-    let mut borrowed = Borrowed::new(last, instructions, memory, room)?;
-    let (ledger, sessions) = match agent {
-        Agent::Whole(place) => (Some(place.ledger), place.sessions(&maps)),
-        Agent::Begun(_) => (None, Vec::new()),
+    let mut leaving = Leaving {
+        borrowed: Borrowed::new(last, instructions, memory, room)?,
+        memory,
+        bytes: 0,
+        failed: None,
     };
-    let is_session = |held: &Held| {
-        sessions.iter().any(|session| session.start < held.range.end && held.range.start < session.end)
-    };
-    let mut ranges = Vec::new();
-    let mut image = None;
-    for held in &book.mappings {
-        if ledger.is_some_and(|ledger| held.range.contains(&ledger)) {
-            image = Some(held.range.clone());
-        } else if is_session(held) {
-            // What there is of it is known better.
-            forget(memory, held);
-        } else {
-            ranges.push((held.range.clone(), Some(held)));
-        }
+    match agent {
+        Agent::Whole(place) => leaving.whole(pid, place, &maps, book),
+        Agent::Begun(_) => book.mappings.iter().for_each(|held| leaving.unmap(&held.range)),
     }
-    ranges.extend(sessions.into_iter().chain(image).map(|range| (range, None)));
-    let mut failed = None;
-    let mut bytes = 0;
-    for (range, held) in ranges {
-        if let Some(held) = held {
-            forget(memory, held);
-        }
-        let len = range.end - range.start;
-        match borrowed.call(libc::SYS_munmap, [range.start, len, 0, 0, 0, 0]) {
-            Ok(_) => bytes += len,
-            Err(error) => failed = Some(error),
-        }
-    }
+    let Leaving { borrowed, bytes, failed, .. } = leaving;
     borrowed.give_back(memory)?;
     failed.map_or(Ok(bytes), Err)
 }
 
-/// Strikes a mapping out of the ledger before it is unmapped: whoever comes after us, should we be killed, would unmap what
-/// the program has there by then.
+/// A thread that unmaps.
+struct Leaving<'m> {
+    borrowed: Borrowed,
+    memory: &'m Memory,
+    bytes: u64,
+    failed: Option<io::Error>,
+}
+
+impl Leaving<'_> {
+    /// Should we be killed, whoever comes after us must find what is left, and nothing that isn't the agent's any more: the
+    /// program may have mapped something there by then. So each mapping gives way to one of the session's memory, which is
+    /// known by its number, the ledger's last. Then those go, that in the ledger's place last: by it is known that the ledger
+    /// says nothing any more.
+    fn whole(&mut self, pid: u32, place: Place, maps: &[MapLine], book: &Book) {
+        let sessions = place.sessions(maps);
+        let is_session = |held: &&Held| {
+            sessions.iter().any(|session| session.start < held.range.end && held.range.start < session.end)
+        };
+        let header = sessions.iter().find(|session| is_header(self.memory, session)).cloned();
+        let has_ledger = |held: &&Held| held.range.contains(&place.ledger);
+        for held in book.mappings.iter().filter(|held| !has_ledger(held) && !is_session(held)) {
+            if !self.replace(header.as_ref(), &held.range) {
+                forget(self.memory, held);
+                self.unmap(&held.range);
+            }
+        }
+        let ledger = book.mappings.iter().find(has_ledger).filter(|held| !is_session(held));
+        let ledger = ledger.filter(|held| !self.replace(header.as_ref(), &held.range));
+        if ledger.is_some() {
+            // What there is of the session is known without it.
+            book.mappings.iter().filter(is_session).for_each(|held| forget(self.memory, held));
+        }
+        let mut sessions = mappings(pid).map_or(sessions, |maps| place.sessions(&maps));
+        sessions.sort_by_key(|session| session.contains(&place.ledger));
+        sessions.iter().chain(ledger.map(|held| &held.range)).for_each(|range| self.unmap(range));
+    }
+
+    /// Has the session's memory lie where a mapping of the agent's does. False if it can't.
+    fn replace(&mut self, header: Option<&Range<u64>>, range: &Range<u64>) -> bool {
+        let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as u64;
+        // Of what is shared a length of 0 makes another mapping.
+        let another = |header: &Range<u64>| [header.start, 0, range.end - range.start, flags, range.start, 0];
+        header.is_some_and(|header| self.borrowed.call(libc::SYS_mremap, another(header)).is_ok())
+    }
+
+    fn unmap(&mut self, range: &Range<u64>) {
+        let len = range.end - range.start;
+        match self.borrowed.call(libc::SYS_munmap, [range.start, len, 0, 0, 0, 0]) {
+            Ok(_) => self.bytes += len,
+            Err(error) => self.failed = Some(error),
+        }
+    }
+}
+
+/// Strikes a mapping out of the ledger before it is unmapped.
 fn forget(memory: &Memory, held: &Held) {
     if held.entry != 0 {
         let _ = memory.write(held.entry, &0u64.to_ne_bytes());

@@ -3,6 +3,7 @@
 //! - `target`: what a process is, and why it can't be attached to
 //! - `tracee`: a thread that is traced; `freeze`: all of them; `working`: threads that make system calls for us
 //! - `image`: the agent, for an address; `enter`: the way in; `entered`: until it is at work
+//! - `found`: a session's memory in a process
 //! - `book`: what the agent has done; `stacks`: where threads are; `leave`: the way out; `detach`: out of all processes
 //! - `waiting`: for a reason to end; `guard`: who sees to it that there is one when grapnel is killed
 //! - `x86_64`: what depends on the instruction set
@@ -13,6 +14,7 @@ mod book;
 mod detach;
 mod enter;
 mod entered;
+mod found;
 mod freeze;
 mod guard;
 mod image;
@@ -282,7 +284,7 @@ fn give_up(entered: Entered, freezer: &mut Freezer) {
     if let Err(error) = entered.give_up(freezer) {
         say(&error.to_string());
     }
-    detach::leave_others(place, true);
+    detach::leave_others(leave::Agent::Whole(place), true);
 }
 
 /// Says that the recording has begun.

@@ -6,6 +6,7 @@ use super::freeze::Frozen;
 use super::memory::Memory;
 use super::native::{RED_ZONE, Registers, interrupted};
 use super::target::MapLine;
+use super::working::is_borrowed;
 use std::collections::HashSet;
 use std::io;
 use std::ops::Range;
@@ -130,6 +131,7 @@ pub(crate) fn inside(frozen: &Frozen, memory: &Memory, maps: &[MapLine], book: &
     let leads_back = |word: &u64| book.stubs.contains(word) || returns.contains(word);
     let is_inside = |registers: &Registers| {
         let mut found = book.holds(registers.pc()) || book.holds(registers.sp());
+        found |= is_borrowed(registers, memory);
         // A thread may have read the word that leads to the agent, and be about to follow it.
         found |= has_data && registers.values().iter().any(|value| image_of(book).contains(value));
         let whole = each_stack(memory, maps, registers, |_, words| {

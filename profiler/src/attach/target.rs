@@ -1,6 +1,8 @@
 //! What is known of a process before anything is done to it, and why nothing can be.
 
+use super::found::Found;
 use super::freeze::{has_ended, threads};
+use super::memory::Memory;
 use super::native::MACHINE;
 use crate::run::process::own_namespace;
 use std::ffi::OsString;
@@ -11,9 +13,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
-
-/// The name of the session's memory in a target's mappings.
-pub(crate) const SESSION_NAME: &str = "/memfd:grapnel-session";
 
 /// How long another grapnel is waited for that holds a process still: it needs milliseconds, more on a busy machine.
 const HELD: Duration = Duration::from_secs(5);
@@ -59,6 +58,15 @@ pub(crate) enum TargetError {
     Denied { pid: u32, why: String },
     #[error("process {pid} was started by `grapnel run`, and stays recorded until it ends")]
     Started { pid: u32 },
+    #[error(
+        "process {pid} was started by `grapnel run`, which has ended; the agent stays in the process and records nothing any \
+         more, so only when that is started anew can it be recorded"
+    )]
+    Over { pid: u32 },
+    #[error(
+        "another grapnel is about to attach to process {pid}, or was killed while it was; try again in a moment"
+    )]
+    Entering { pid: u32 },
     #[error("process {pid} isn't recorded")]
     NotRecorded { pid: u32 },
     #[error("process {pid} can't be looked at: {error}")]
@@ -163,8 +171,9 @@ impl Target {
             return Err(TargetError::Filtered { pid });
         }
         let maps = maps(pid, alive).map_err(unreadable)?;
-        if maps.iter().any(|line| line.name.starts_with(SESSION_NAME)) {
-            return Err(TargetError::Recorded { pid });
+        let memory = Memory::open(pid).map_err(unreadable)?;
+        if let Some(found) = Found::find(&memory, &maps, None) {
+            return Err(found.why_not(pid));
         }
         if !is_for_this_machine(&of_thread("exe")).map_err(unreadable)? {
             return Err(TargetError::Machine { pid });

@@ -10,8 +10,8 @@
 
 use super::freeze::begin_anew;
 use super::memory::Memory;
-use super::native::Registers;
 use super::native::frame::{CALL_AND_EXIT, CALL_AND_RETURN, EXIT_AT, Frame, SIGNAL_RETURN};
+use super::native::{Registers, SYSTEM_CALL_LEN};
 use super::target::MapLine;
 use super::tracee::{Stop, Tracee, WORKING};
 use std::fs;
@@ -73,6 +73,22 @@ impl Instructions {
     }
 }
 
+/// Whether the page at `code` is that of a made thread, written or still to be.
+pub(crate) fn is_code(memory: &Memory, code: u64) -> bool {
+    let mut page = vec![0; CODE_BYTES as usize];
+    if memory.read(code, &mut page).is_err() {
+        return false;
+    }
+    let back = (code + EXIT_AT).to_ne_bytes();
+    for (at, written) in [(0, CALL_AND_EXIT), (STACK_AT as usize, &back[..])] {
+        let found = &mut page[at..at + written.len()];
+        if found == written {
+            found.fill(0);
+        }
+    }
+    page.iter().all(|&byte| byte == 0)
+}
+
 /// Whether a thread is on a stack that is surely its own, with room below: that of the process, or one that libc made,
 /// which has the thread's variables at its end. Below others may lie what is somebody else's.
 pub(crate) fn is_on_own_stack(registers: &Registers, maps: &[MapLine]) -> bool {
@@ -95,6 +111,18 @@ fn lost() -> io::Error {
 
 fn late() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, "the thread did not answer in time")
+}
+
+/// Whether a thread was borrowed by one who is gone, and isn't back yet: it may still make its call. A thread at the end of
+/// a handler of its own looks the same for a moment.
+pub(crate) fn is_borrowed(registers: &Registers, memory: &Memory) -> bool {
+    let has = |at: u64, wanted: &[u8]| {
+        let mut found = vec![0; wanted.len()];
+        memory.read(at, &mut found).is_ok() && found == wanted
+    };
+    let pc = registers.pc();
+    let calls = has(pc, CALL_AND_RETURN) || has(pc.wrapping_sub(SYSTEM_CALL_LEN), CALL_AND_RETURN);
+    has(pc, SIGNAL_RETURN) || calls && memory.word(registers.sp()).is_ok_and(|back| has(back, SIGNAL_RETURN))
 }
 
 /// Waits for one kind of stop, letting all others pass.
@@ -239,11 +267,13 @@ impl Borrowed {
         self.worker.call(number, arguments)
     }
 
-    /// Has it map the code that a made thread runs.
-    pub(crate) fn map_code(&mut self, memory: &Memory) -> io::Result<u64> {
+    /// Has it map the code that a made thread runs: at `at`, or where the kernel likes.
+    pub(crate) fn map_code(&mut self, memory: &Memory, at: Option<u64>) -> io::Result<u64> {
         let protection = (libc::PROT_READ | libc::PROT_EXEC) as u64;
-        let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
-        let code = self.call(libc::SYS_mmap, [0, CODE_BYTES, protection, flags, u64::MAX, 0])?;
+        let fixed = if at.is_some() { libc::MAP_FIXED_NOREPLACE } else { 0 };
+        let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | fixed) as u64;
+        let code =
+            self.call(libc::SYS_mmap, [at.unwrap_or(0), CODE_BYTES, protection, flags, u64::MAX, 0])?;
         let written = memory.write(code, CALL_AND_EXIT);
         // Where it returns to from the call that makes it.
         match written.and_then(|()| memory.write(code + STACK_AT, &(code + EXIT_AT).to_ne_bytes())) {

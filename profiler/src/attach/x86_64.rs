@@ -6,7 +6,7 @@
 pub(crate) mod frame;
 
 /// Bytes of `syscall`.
-const SYSTEM_CALL_LEN: u64 = 2;
+pub(crate) const SYSTEM_CALL_LEN: u64 = 2;
 
 /// The machine's number in ELF headers (EM_X86_64).
 pub(crate) const MACHINE: u16 = 62;

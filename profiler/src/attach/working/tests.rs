@@ -123,7 +123,7 @@ fn borrow(pid: i32, moment: u32) -> i32 {
                 wait_for(&mut borrowed.worker.tracee, Stop::SystemCall, Tracee::go_to_system_call)?;
             }
             _ => {
-                let code = borrowed.map_code(&memory)?;
+                let code = borrowed.map_code(&memory, None)?;
                 let mut made = borrowed.make_thread(code)?;
                 match moment {
                     4 => {}
