@@ -101,11 +101,38 @@ pub struct HookPlan {
     pub(crate) preamble: &'static [u8],
     /// What the way to the replacement begins with, which undoes the landing pad.
     pub(crate) undo: &'static [u8],
+    /// How many bytes of [`native::LEAD`] are ahead of the redirect.
+    pub(crate) lead: usize,
     /// For a short patch, the padding that takes the near redirect, and what is there.
     pub(crate) stop: Option<(CodeAddr, Bytes)>,
     kind: PatchKind,
     proof: Proof,
     calls: bool,
+}
+
+/// Which patch is tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// The shortest that leads anywhere near, and if the function is too short for it, [`Self::Short`].
+    Usual,
+    /// A near redirect with so many bytes ahead of it.
+    Led(usize),
+    /// A short redirect to a near one in padding.
+    Short,
+}
+
+impl Shape {
+    /// What may do where no island can be had for the usual one.
+    pub(crate) fn others() -> impl Iterator<Item = Self> {
+        (1..=native::LEAD.len()).map(Self::Led).chain([Self::Short])
+    }
+
+    fn lead(self) -> usize {
+        match self {
+            Self::Led(lead) => lead,
+            Self::Usual | Self::Short => 0,
+        }
+    }
 }
 
 /// The code that moves. It is large, and needed only until the trampoline is written.
@@ -125,7 +152,8 @@ impl HookPlan {
     pub fn new(target: CodeAddr, options: Options) -> Result<Self, Error> {
         let (view, maps, standing) = (MemoryView::open(), Maps::read().ok(), Standing::new());
         let view = Pages::new(&view);
-        let planned = Self::with(target, options, &Surroundings::unclaimed(&view, maps.as_ref(), &standing));
+        let around = Surroundings::unclaimed(&view, maps.as_ref(), &standing);
+        let planned = Self::with(target, options, Shape::Usual, &around);
         planned.map(|(plan, _)| plan)
     }
 
@@ -138,13 +166,14 @@ impl HookPlan {
         let (view, maps, standing) = (MemoryView::open(), Maps::read().ok(), Standing::new());
         let view = Pages::new(&view);
         let around = Surroundings::unclaimed(&view, maps.as_ref(), &standing);
-        Self::inside(at, function, options, &around).map(|(plan, _)| plan)
+        Self::inside(at, function, options, Shape::Usual, &around).map(|(plan, _)| plan)
     }
 
     pub(crate) fn inside(
         target: CodeAddr,
         function: Option<Range<u64>>,
         options: Options,
+        shape: Shape,
         around: &Surroundings<'_>,
     ) -> Planned {
         let (isa, target) = native::code_at(target);
@@ -170,7 +199,8 @@ impl HookPlan {
         let offset = (target.0 - function.start) as usize;
         let behind = bytes.get(offset..).unwrap_or(&[]);
         let refused = |source| Error::Relocation { target, bytes: Bytes::new(behind), source };
-        let patch_len = redirect::lengths(isa).near;
+        let lead = shape.lead();
+        let patch_len = lead + redirect::lengths(isa).near;
         let wanted = WindowOptions {
             extent: Some(len - offset),
             allow_padding: options.use_padding,
@@ -191,7 +221,8 @@ impl HookPlan {
         let site = target;
         let calls = relocation.calls().next().is_some();
         let (undo, stop): (&[u8], _) = (&[], None);
-        let plan = Self { isa, target, site, patch_len, original, preamble, undo, stop, kind, proof, calls };
+        let plan =
+            Self { isa, target, site, patch_len, original, preamble, undo, lead, stop, kind, proof, calls };
         Ok((plan.proved_as(options, Bytes::new(behind))?, Box::new(Moving { window, relocation })))
     }
 
@@ -206,7 +237,12 @@ impl HookPlan {
         }
     }
 
-    pub(crate) fn with(target: CodeAddr, options: Options, around: &Surroundings<'_>) -> Planned {
+    pub(crate) fn with(
+        target: CodeAddr,
+        options: Options,
+        shape: Shape,
+        around: &Surroundings<'_>,
+    ) -> Planned {
         let (isa, target) = native::code_at(target);
         let maps = around.maps;
         let at = target.0 as usize;
@@ -228,13 +264,15 @@ impl HookPlan {
             native::landing_pad(isa, &bytes).filter(|pad| size.is_none_or(|size| size > pad.bytes.len()));
         // A function that is too short behind its landing pad may still have room for the patch from its start on.
         let function = Function { isa, target, bytes: &bytes, size };
-        let mut first = function.near(pad, options, around);
+        let mut first = function.near(pad, shape.lead(), options, around);
         if pad.is_some() && first.is_err() && native::PADS_MAY_GO {
-            first = function.near(None, options, around).or(first);
+            first = function.near(None, shape.lead(), options, around).or(first);
         }
-        let (plan, moving) = match first {
-            Err(refused) => function.short(options, around).ok_or(refused)?,
-            Ok(plan) => plan,
+        let (plan, moving) = match (first, shape) {
+            (Ok(planned), Shape::Usual | Shape::Led(_)) => planned,
+            (Err(refused), Shape::Led(_)) => return Err(refused),
+            (Err(refused), _) => function.short(options, around).ok_or(refused)?,
+            (Ok(usual), Shape::Short) => function.short(options, around).unwrap_or(usual),
         };
         Ok((plan.proved_as(options, Bytes::new(&bytes))?, moving))
     }
@@ -293,8 +331,10 @@ struct Function<'a> {
 }
 
 impl Function<'_> {
-    fn near(&self, pad: Option<Pad>, options: Options, around: &Surroundings<'_>) -> Planned {
-        self.shaped(pad, redirect::lengths(self.isa).near, options.use_padding, None, around)
+    fn near(&self, pad: Option<Pad>, lead: usize, options: Options, around: &Surroundings<'_>) -> Planned {
+        let patch_len = lead + redirect::lengths(self.isa).near;
+        let (plan, moving) = self.shaped(pad, patch_len, options.use_padding, None, around)?;
+        Ok((HookPlan { lead, ..plan }, moving))
     }
 
     /// A shorter patch, which leads to a near redirect in padding that it reaches.
@@ -342,8 +382,21 @@ impl Function<'_> {
         };
         let original = Bytes::new(behind.get(..patch_len).unwrap_or(&[]));
         let calls = relocation.calls().next().is_some();
-        let plan =
-            HookPlan { isa, target, site, patch_len, original, preamble, undo, stop, kind, proof, calls };
+        let lead = 0;
+        let plan = HookPlan {
+            isa,
+            target,
+            site,
+            patch_len,
+            original,
+            preamble,
+            undo,
+            lead,
+            stop,
+            kind,
+            proof,
+            calls,
+        };
         Ok((plan, Box::new(Moving { window, relocation })))
     }
 }

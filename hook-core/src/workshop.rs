@@ -13,7 +13,7 @@ use crate::{
     native::{self, NEAR_REACH, Pattern, StubKind},
     padding::{Standing, Surroundings, standing_in},
     patch::Edit,
-    plan::Moving,
+    plan::{Moving, Shape},
     seen::piece::Piece,
     sys,
     transaction::{Place, Request},
@@ -91,8 +91,8 @@ struct Way {
     near_at: CodeAddr,
     /// The redirect, if it reaches the replacement itself.
     direct: Option<redirect::Redirect>,
-    /// The patch's start, if the redirect must have traps in it.
-    traps: Option<CodeAddr>,
+    /// The redirect must have traps in it.
+    traps: bool,
     island_len: usize,
     replacement: CodeAddr,
     inside: bool,
@@ -147,12 +147,23 @@ impl<'a> Workshop<'a> {
         if first != id {
             return Err(Error::AlreadyPlanned { target, first });
         }
+        let usual = self.prepare_shaped(id, request, Shape::Usual);
+        if !matches!(usual, Err(Error::NotLive { refusal: Refusal::NoIsland, .. })) {
+            return usual;
+        }
+        Shape::others().find_map(|shape| self.prepare_shaped(id, request, shape).ok()).map_or(usual, Ok)
+    }
+
+    fn prepare_shaped(&mut self, id: HookId, request: &Request, shape: Shape) -> Result<Ready, Error> {
+        let target = request.target;
         let claimed = |range: &Range<u64>| self.claimed(range).is_some();
         let around =
             Surroundings { view: self.view, maps: self.maps, claimed: &claimed, standing: self.standing };
         let (plan, moving) = match &request.place {
-            Place::Entry => HookPlan::with(target, request.options, &around)?,
-            Place::Inside(function) => HookPlan::inside(target, function.clone(), request.options, &around)?,
+            Place::Entry => HookPlan::with(target, request.options, shape, &around)?,
+            Place::Inside(function) => {
+                HookPlan::inside(target, function.clone(), request.options, shape, &around)?
+            }
         };
         for range in plan.overwritten() {
             match self.claimed(&range) {
@@ -191,13 +202,17 @@ impl<'a> Workshop<'a> {
         inside: bool,
     ) -> Result<Ready, Error> {
         let isa = plan.isa;
-        // The near redirect stands at the function's start, or in padding close to it.
-        let near_at = plan.stop.as_ref().map_or(plan.site, |(at, _)| *at);
+        // The near redirect stands at the function's start, behind what leads it, or in padding close to it.
+        let near_at = plan.stop.as_ref().map_or(plan.site.add(plan.lead as u64), |(at, _)| *at);
         let direct = native::near(isa, near_at, replacement).filter(|_| plan.undo.is_empty());
         let watched = plan.returns_inside(moving);
-        let traps = if self.live || watched { inner_positions(&plan, moving) } else { None };
+        let traps = (self.live || watched) && inner_positions(&plan, moving).next().is_some();
+        // What is ahead of the displacement is no trap, and neither is a short redirect.
+        if traps && inner_positions(&plan, moving).any(|at| plan.stop.is_some() || at <= plan.lead) {
+            return Err(Error::NotLive { site: plan.target, refusal: Refusal::NoIsland });
+        }
         // An island of its own serves a live patch; otherwise one that is needed goes behind the trampoline.
-        let behind = direct.is_none() && traps.is_none();
+        let behind = direct.is_none() && !traps;
         let island_len = plan.undo.len() + redirect::lengths(isa).absolute;
         let len = plan.trampoline_max(moving) + if behind { island_len } else { 0 };
 
@@ -262,9 +277,11 @@ impl<'a> Workshop<'a> {
         code.extend_from_slice(moved.bytes());
 
         let unreached = Error::NoCodeMemory { target, errno: sys::EINVAL };
-        let pattern = way.traps.and_then(|site| Pattern::of(isa, site.0, &ways));
+        let mut of_redirect = ways;
+        of_redirect.rotate_left(plan.lead);
+        let pattern = if way.traps { Pattern::of(isa, near_at.0, &of_redirect) } else { None };
         let jump = match (pattern, &way.direct) {
-            (Some(pattern), _) if plan.stop.is_none() => {
+            (Some(pattern), _) => {
                 let island = self.island(&pattern, plan, way.island_len, replacement)?;
                 *own = Some((replacement.0, CodeSlot { at: island.0 as usize, len: way.island_len }));
                 redirect::near(isa, near_at, island).map_err(refused)?
@@ -277,7 +294,7 @@ impl<'a> Workshop<'a> {
                 redirect::near(isa, near_at, island).map_err(refused)?
             }
         };
-        let jump = Bytes::new(&jump);
+        let jump: Bytes = native::LEAD.iter().take(plan.lead).chain(&jump).copied().collect();
         let (aside, new) = match plan.stop {
             None => (None, jump),
             Some((stop, old)) => {
@@ -356,10 +373,10 @@ impl<'a> Workshop<'a> {
     }
 }
 
-/// The patch's start, if a thread may be inside the bytes that it overwrites: in front of an instruction that isn't the
-/// window's first.
-fn inner_positions(plan: &HookPlan, moving: &Moving) -> Option<CodeAddr> {
-    moving.window.offsets().any(|offset| offset > 0 && offset < plan.patch_len).then_some(plan.site)
+/// Where a thread may be inside the bytes that the patch overwrites: in front of an instruction that isn't the window's first.
+fn inner_positions(plan: &HookPlan, moving: &Moving) -> impl Iterator<Item = usize> {
+    let patch_len = plan.patch_len;
+    moving.window.offsets().filter(move |&offset| offset > 0 && offset < patch_len)
 }
 
 /// Where a thread goes on that traps in the patch: to the copy of the instruction that it was in front of.

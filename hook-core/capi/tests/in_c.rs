@@ -192,6 +192,31 @@ fn what_the_library_itself_uses_may_be_listened_to() {
 }
 
 #[test]
+fn a_program_that_is_no_pie_is_rebound() {
+    let library = SHARED.dir.path().join("libkept.so");
+    let source = "#include <unistd.h>\nstatic pid_t (*volatile kept)(void) = getppid;\n\
+                  int call_kept(void) { return kept(); }\n\
+                  int is_kept(pid_t (*function)(void)) { return function == kept; }\n";
+    let file = library.with_extension("c");
+    std::fs::write(&file, source).unwrap();
+    run(Command::new("cc").args(["-O1", "-fPIC", "-shared", "-o"]).arg(&library).arg(&file));
+    let library = library.to_str().unwrap();
+    // Bound at once, and when it is first called.
+    for (suffix, bound) in [("-now", "-Wl,-z,now"), ("-lazy", "-Wl,-z,lazy")] {
+        let options = ["-fno-pie", "-no-pie", "-Wl,--no-as-needed", bound, library];
+        let program = SHARED.build_with("tests/programs/canonical.c", suffix, &options);
+        assert_has(&run(&mut SHARED.command(program)), &["rebound by name and by address"]);
+    }
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn programs_near_the_start_of_memory_are_hooked_while_they_run() {
+    let program = SHARED.build_with("tests/programs/low.c", "", &["-fno-pie", "-no-pie"]);
+    assert_has(&run(&mut SHARED.command(program)), &["5 of 5 at "]);
+}
+
+#[test]
 fn exceptions_pass_relocated_calls() {
     let told = "4000 replaced, 1000 caught inside, 1000 outside, 2000 cleaned";
     assert_has(&SHARED.run("tests/programs/relocated_call.cc"), &[told]);

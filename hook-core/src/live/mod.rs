@@ -12,7 +12,9 @@
 //! much later; it may even be in a signal handler meanwhile, so that no look at its registers would find it. So the
 //! redirect is chosen such that each of its bytes at which an instruction of the window started is a trap as well: the
 //! island that it jumps to is put at an address whose displacement has these bytes. The late thread traps there, and
-//! the handler sends it to the copy of that instruction.
+//! the handler sends it to the copy of that instruction. On x86-64 a trap in the displacement's highest byte puts the island
+//! 0.8 GiB below, where a program that is linked for low addresses has no memory; prefixes ahead of the jump move its displacement
+//! to other bytes then, or a short jump leads to one in padding.
 //!
 //! Code is written through `/proc/self/mem`. A store of our own, which on x86-64 could replace the whole redirect
 //! at once where it fits an aligned word, would need a mapping of the text that is writable; the kernel's copy makes no

@@ -19,11 +19,17 @@ use super::{SMALLEST, TABLE, TAKEN};
 use crate::atomic::{AtomicU64, Ordering::*};
 
 /// Positions in a patch at which a thread may trap: its start, and each byte that an instruction of the window starts
-/// at.
-pub(crate) const POSITIONS: usize = 5;
+/// at. The longest patch is a redirect with all that may lead it.
+pub(crate) const POSITIONS: usize = 8;
 
 /// Where to go on from each position of a patch; 0 where no instruction starts.
 pub(crate) type Ways = [u64; POSITIONS];
+
+/// Ways on from the first positions.
+#[cfg(test)]
+pub(crate) fn ways(first: &[u64]) -> Ways {
+    core::array::from_fn(|position| first.get(position).copied().unwrap_or(0))
+}
 
 #[derive(Default)]
 pub(super) struct Entry {

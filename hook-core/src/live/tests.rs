@@ -15,11 +15,11 @@ static RIGHT: Mutex<()> = Mutex::new(());
 fn what_was_unmapped_is_forgotten() {
     let _right = RIGHT.lock();
     let base = 0x4_0010;
-    enter(base, [1, 2, 0, 0, 0]);
-    enter(base + 0x1000, [3, 0, 0, 0, 0]);
+    enter(base, ways(&[1, 2]));
+    enter(base + 0x1000, ways(&[3]));
     forget(&(0x4_0000..0x4_1000));
     assert_eq!([0, 1, 0x1000].map(|offset| way_on(base + offset)), [None, None, Some(3)]);
-    enter(base, [4, 0, 0, 0, 0]);
+    enter(base, ways(&[4]));
     assert_eq!(way_on(base), Some(4));
 }
 
@@ -27,12 +27,12 @@ fn what_was_unmapped_is_forgotten() {
 fn a_trap_where_a_patch_was_is_another_s() {
     let _right = RIGHT.lock();
     let site = 0x8_0010;
-    enter(site, [1, 2, 0, 0, 0]);
+    enter(site, ways(&[1, 2]));
     assert_eq!(way_on(site + 1), Some(2));
     leave(site, true);
     assert_eq!([0, 1].map(|offset| way_on(site + offset)), [None; 2]);
     assert_eq!([0, 1].map(|offset| super::table::way_on(site + offset, || false)), [Some(1), Some(2)]);
-    enter(site, [3, 0, 0, 0, 0]);
+    enter(site, ways(&[3]));
     assert_eq!(way_on(site), Some(3));
 }
 
@@ -40,17 +40,17 @@ fn a_trap_where_a_patch_was_is_another_s() {
 fn a_patch_that_comes_back_in_the_meantime_owns_the_trap() {
     let _right = RIGHT.lock();
     let site = 0x8_1010;
-    enter(site, [1, 0, 0, 0, 0]);
+    enter(site, ways(&[1]));
     leave(site, true);
     let comes_back = || {
-        enter(site, [1, 0, 0, 0, 0]);
+        enter(site, ways(&[1]));
         true
     };
     assert_eq!(super::table::way_on(site, comes_back), Some(1));
     leave(site, true);
     // Even if it is out again by then.
     let comes_and_goes = || {
-        enter(site, [1, 0, 0, 0, 0]);
+        enter(site, ways(&[1]));
         leave(site, true);
         true
     };
@@ -62,9 +62,9 @@ fn a_patch_that_comes_back_in_the_meantime_owns_the_trap() {
 fn places_may_lie_close_together() {
     let _right = RIGHT.lock();
     let base = 0x8010;
-    enter(base, [1, 2, 3, 0, 0]);
-    enter(base + 2, [4, 0, 5, 0, 0]);
-    enter(base + 3, [6, 0, 0, 0, 0]);
+    enter(base, ways(&[1, 2, 3]));
+    enter(base + 2, ways(&[4, 0, 5]));
+    enter(base + 3, ways(&[6]));
     assert_eq!(
         [0, 1, 2, 3, 4, 5].map(|offset| way_on(base + offset)),
         [1, 2, 4, 6, 5, 0].map(|way| Some(way).filter(|&way| way != 0))
@@ -77,7 +77,7 @@ fn places_are_found_and_reused() {
     // Addresses that no code has, so that tests beside this one don't meet them.
     let base = 0x10;
     for i in 0..1000 {
-        enter(base + 16 * i, [i + 1, 0, i + 2, 0, 0]);
+        enter(base + 16 * i, ways(&[i + 1, 0, i + 2]));
     }
     assert_eq!(way_on(base), Some(1));
     assert_eq!(way_on(base + 16 * 999), Some(1000));

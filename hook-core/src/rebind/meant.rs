@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use super::relocations::Place;
+use super::relocations::{self, Place};
 use crate::{module::Module, symbol};
 
 /// The function that is meant.
@@ -13,6 +13,16 @@ pub(super) struct Meant {
     /// Where it is. By name: in each object that defines it, in the order of the objects.
     pub(super) definitions: Vec<usize>,
     reach: Reach,
+    stand_ins: Vec<StandIn>,
+}
+
+/// An entry of an object's procedure linkage table that all pointers to a function lead to, as the object takes the function's
+/// address and was linked for an address of its own. It leads on by a word of that object.
+#[derive(Debug)]
+struct StandIn {
+    home: Module,
+    at: usize,
+    word: Place,
 }
 
 #[derive(Debug)]
@@ -36,7 +46,8 @@ pub(super) enum Verdict {
 
 impl Meant {
     pub(super) fn by_name(name: &[u8]) -> Self {
-        Self { names: Vec::from([name.into()]), definitions: Vec::new(), reach: Reach::Name }
+        let names = Vec::from([name.into()]);
+        Self { names, definitions: Vec::new(), reach: Reach::Name, stand_ins: Vec::new() }
     }
 
     /// The function at an address, with all names that its object exports it by.
@@ -53,7 +64,8 @@ impl Meant {
         });
         names.sort_unstable();
         names.dedup();
-        Self { names, definitions: Vec::from([function]), reach: Reach::Definition { disputed: false } }
+        let reach = Reach::Definition { disputed: false };
+        Self { names, definitions: Vec::from([function]), reach, stand_ins: Vec::new() }
     }
 
     /// The name, where one was given.
@@ -79,12 +91,40 @@ impl Meant {
                         Reach::Definition { disputed } => *disputed = true,
                     }
                 });
+                symbol::for_each_stand_in(module, name, &mut |index, at| {
+                    let word = relocations::of_symbol(module, index);
+                    let known = self.stand_ins.iter().any(|known| known.at == at);
+                    if let (false, Some(word)) = (known, word) {
+                        self.stand_ins.push(StandIn { home: module.clone(), at, word });
+                    }
+                });
             }
         }
     }
 
-    /// What is to be done with a word of an object, which holds this now.
-    pub(super) fn judge(&self, module: &Module, place: &Place, found: usize) -> Verdict {
+    /// What is to be done with a word of one of these objects, which holds this now.
+    pub(super) fn judge_among<'a>(
+        &self,
+        mut modules: impl Iterator<Item = &'a Module>,
+        module: &Module,
+        place: &Place,
+        found: usize,
+        replacement: usize,
+    ) -> Verdict {
+        let Some(stand_in) = self.stand_ins.iter().find(|stand_in| stand_in.at == found) else {
+            return self.judge(module, place, found);
+        };
+        // It leads to where the stand-in's own word does. Left as it is, it stays equal to the pointers in that object's code.
+        match stand_in.home.read::<usize>(stand_in.word.at) {
+            Some(now) if now == replacement => Verdict::Leave,
+            Some(_) if modules.any(|module| module.holds_code(found)) => Verdict::Leave,
+            Some(now) => self.judge(&stand_in.home, &stand_in.word, now),
+            None => Verdict::Leave,
+        }
+    }
+
+    /// The same for one that holds no stand-in.
+    fn judge(&self, module: &Module, place: &Place, found: usize) -> Verdict {
         let ours = self.definitions.contains(&found);
         let name = place.symbol.and_then(|index| symbol::name_at(module, index));
         let named = name.is_some_and(|name| self.names.iter().any(|other| other == name));

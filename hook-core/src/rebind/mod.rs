@@ -8,6 +8,9 @@
 //! * those that hold its address without naming it, in the object that defines it: relative relocations, packed ones
 //!   (`DT_RELR`), and those that a resolver answers (`IRELATIVE`).
 //!
+//! A pointer that leads to an entry of a program's own procedure linkage table, as all do to a function whose address a program
+//! takes that is no PIE, is left as it is: that entry goes by a word of the program, which is changed.
+//!
 //! What this doesn't see: calls within an object that go directly, addresses that a program asked for (`dlsym`) or
 //! computed and keeps itself, and those that were copied from such a word before.
 //!
@@ -143,9 +146,12 @@ impl Rebinding {
         function: *const (),
         replacement: *const (),
     ) -> Result<Self, NotInAnObject> {
+        let holder = |address| modules.iter().find(|module| module.holds_code(address));
         let address = function as usize;
-        let home =
-            modules.iter().find(|module| module.holds_code(address)).ok_or(NotInAnObject { address })?;
+        let home = holder(address).ok_or(NotInAnObject { address })?;
+        // SAFETY: the caller's promise.
+        let address = unsafe { stood_for(modules, home, address) }.unwrap_or(address);
+        let home = holder(address).unwrap_or(home);
         // SAFETY: the caller's promise.
         let meant = unsafe { Meant::by_address(home, address) };
         Ok(Self { meant, replacement: replacement as usize, words: Vec::new() })
@@ -189,13 +195,13 @@ impl Rebinding {
         let right = Right::begin();
         let maps = Maps::read().unwrap_or_default();
         let mut report = Report::default();
-        for module in modules {
+        for module in modules.clone() {
             relocations::for_each(module, &mut |place| {
                 let Some(old) = module.read::<usize>(place.at) else { return };
                 if old == self.replacement {
                     return;
                 }
-                match self.meant.judge(module, &place, old) {
+                match self.meant.judge_among(modules.clone(), module, &place, old, self.replacement) {
                     Verdict::Change => {}
                     Verdict::Leave => return,
                     Verdict::Foreign => return report.foreign.push(place.at),
@@ -246,6 +252,27 @@ impl Rebinding {
         self.words = left;
         report
     }
+}
+
+/// The function for which an address of an object stands, an entry of its procedure linkage table.
+///
+/// # Safety
+/// As [`Rebinding::find`].
+unsafe fn stood_for(modules: &[Module], home: &Module, address: usize) -> Option<usize> {
+    let name = symbol::name_of_stand_in(home, address)?;
+    let called = bound(home, name);
+    let mut first = None;
+    let mut is_called = false;
+    for module in modules {
+        symbol::for_each_version(module, name, &mut |symbol| {
+            // SAFETY: the caller's promise.
+            let function = unsafe { symbol.resolve() } as usize;
+            is_called |= called == Some(function);
+            first = first.or(Some(function).filter(|_| !symbol.hidden));
+        });
+    }
+    // Until the dynamic linker has bound it, that of the first object counts, which it will choose.
+    if is_called { called } else { first }
 }
 
 /// The function that an object calls by this name: what a word holds whose relocation names it.

@@ -32,6 +32,13 @@ pub(super) fn for_each(module: &Module, each: &mut dyn FnMut(Place)) {
     relr(module, dynamic.relr, each);
 }
 
+/// The first word that a relocation makes the address of the symbol with this index.
+pub(super) fn of_symbol(module: &Module, index: usize) -> Option<Place> {
+    let mut found = None;
+    for_each(module, &mut |place| found = found.or(Some(place).filter(|place| place.symbol == Some(index))));
+    found
+}
+
 /// Whether the dynamic linker has relocated the object: whether words that it makes addresses of the object hold such.
 /// `false` if there are none.
 pub(super) fn are_done(module: &Module) -> bool {

@@ -199,6 +199,24 @@ pub fn function_at(module: &Module, address: usize) -> Option<(&[u8], Symbol)> {
     Some((table.name(index)?, symbol))
 }
 
+/// Calls `each` with what stands in this object for a function of that name of another one: the symbol's index, and the address
+/// that all pointers to the function hold.
+pub(crate) fn for_each_stand_in(module: &Module, name: &[u8], each: &mut dyn FnMut(usize, usize)) {
+    let table = Table { module };
+    table.for_each_of_name(name, &mut |index| {
+        if let Some(at) = table.stand_in(index) {
+            each(index, at);
+        }
+    });
+}
+
+/// The name of the function of another object for which an address of this one stands.
+pub(crate) fn name_of_stand_in(module: &Module, address: usize) -> Option<&[u8]> {
+    let table = Table { module };
+    let index = table.indices().find(|index| table.stand_in(*index) == Some(address))?;
+    table.name(index)
+}
+
 /// The name of the symbol with this index, whether the object defines it or not.
 pub(crate) fn name_at(module: &Module, index: usize) -> Option<&[u8]> {
     Table { module }.name(index)

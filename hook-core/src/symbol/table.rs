@@ -39,6 +39,16 @@ impl<'a> Table<'a> {
         Some(Symbol { addr, size: raw.st_size, kind, hidden })
     }
 
+    /// Where the pointers of all objects to a function of another object lead, if this object was linked for an address of its own
+    /// and takes the function's: to an entry of its procedure linkage table, whose address the undefined symbol has (psABIs, "Function
+    /// Addresses").
+    pub(super) fn stand_in(&self, index: usize) -> Option<usize> {
+        let raw = self.raw(index)?;
+        let imported = raw.st_shndx == elf::SHN_UNDEF && raw.st_value != 0;
+        let function = SymbolKind::of(raw.st_info).is_some_and(SymbolKind::is_function);
+        (imported && function).then(|| self.module.bias().wrapping_add(raw.st_value))
+    }
+
     /// What says which version the symbol has; its highest bit, that it is a hidden one.
     pub(super) fn version_index(&self, index: usize) -> Option<u16> {
         self.module.read(self.module.dynamic().versions?.checked_add(index.checked_mul(2)?)?)

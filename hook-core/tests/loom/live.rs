@@ -44,7 +44,7 @@ impl Code {
 fn comes_back(grows: bool) {
     model(move || {
         let code = Code::plain();
-        table::enter(SITE, [1, 0, 0, 0, 0]);
+        table::enter(SITE, table::ways(&[1]));
         code.0.store(TRAP, SeqCst);
         let late = thread::spawn({
             let code = code.clone();
@@ -56,9 +56,9 @@ fn comes_back(grows: bool) {
         code.0.store(PLAIN, SeqCst);
         table::leave(SITE, true);
         if grows {
-            table::enter(SITE + 0x100, [9, 0, 0, 0, 0]);
+            table::enter(SITE + 0x100, table::ways(&[9]));
         }
-        table::enter(SITE, [2, 0, 0, 0, 0]);
+        table::enter(SITE, table::ways(&[2]));
         code.0.store(TRAP, SeqCst);
         late.join().unwrap();
         assert_eq!(code.way_on(), Some(2));
@@ -79,14 +79,14 @@ fn who_has_met_a_trap_of_ours_is_sent_on_by_a_table_that_grows() {
 fn who_has_met_another_s_trap_is_not() {
     model(|| {
         let code = Code::plain();
-        table::enter(SITE, [1, 0, 0, 0, 0]);
+        table::enter(SITE, table::ways(&[1]));
         table::leave(SITE, true);
         code.0.store(TRAP, SeqCst);
         let other = thread::spawn({
             let code = code.clone();
             move || assert_eq!(code.way_on(), None)
         });
-        table::enter(SITE + 0x100, [9, 0, 0, 0, 0]);
+        table::enter(SITE + 0x100, table::ways(&[9]));
         other.join().unwrap();
     });
 }
@@ -94,12 +94,12 @@ fn who_has_met_another_s_trap_is_not() {
 #[test]
 fn growing_loses_nothing() {
     model(|| {
-        table::enter(SITE, [1, 2, 0, 0, 0]);
+        table::enter(SITE, table::ways(&[1, 2]));
         let looker = thread::spawn(|| {
             assert_eq!([0, 1, 2].map(|at| table::way_on(SITE + at, || true)), [Some(1), Some(2), None]);
         });
         for other in 1..3 {
-            table::enter(SITE + 0x100 * other, [9, 0, 0, 0, 0]);
+            table::enter(SITE + 0x100 * other, table::ways(&[9]));
         }
         looker.join().unwrap();
         assert_eq!(table::way_on(SITE + 0x200, || true), Some(9));

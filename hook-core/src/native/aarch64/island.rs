@@ -2,14 +2,12 @@
 
 use grapnel_relocator::Isa;
 
-use crate::live::Ways;
-
 /// There is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pattern {}
 
 impl Pattern {
-    pub(crate) fn of(_: Isa, _: u64, _: &Ways) -> Option<Self> {
+    pub(crate) fn of(_: Isa, _: u64, _: &[u64]) -> Option<Self> {
         None
     }
 

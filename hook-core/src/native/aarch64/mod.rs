@@ -61,6 +61,9 @@ pub(crate) const PADS_MAY_GO: bool = false;
 /// The longest instruction.
 pub(crate) const MAX_INST_LEN: usize = INST_LEN;
 
+/// Nothing leads a redirect here.
+pub(crate) const LEAD: &[u8] = &[];
+
 /// How far a near redirect reaches from its end, either way: 128 MiB, and a page less for what is counted from elsewhere.
 pub(crate) const NEAR_REACH: u64 = (1 << 27) - 4096;
 

@@ -7,8 +7,6 @@
 
 use grapnel_relocator::Isa;
 
-use crate::live::Ways;
-
 /// The places from which a redirect at a site traps in its second halfword.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pattern {
@@ -20,7 +18,7 @@ const REACH: i64 = 1 << 22;
 
 impl Pattern {
     /// `None` if no thread can be in front of the second halfword.
-    pub(crate) fn of(isa: Isa, site: u64, ways: &Ways) -> Option<Self> {
+    pub(crate) fn of(isa: Isa, site: u64, ways: &[u64]) -> Option<Self> {
         let inside = isa == Isa::T32 && ways.get(2).is_some_and(|&way| way != 0);
         inside.then(|| Self { base: site.wrapping_add(4).cast_signed() })
     }

@@ -66,6 +66,9 @@ pub(crate) const PADS_MAY_GO: bool = true;
 /// The longest instruction.
 pub(crate) const MAX_INST_LEN: usize = 4;
 
+/// Nothing leads a redirect here.
+pub(crate) const LEAD: &[u8] = &[];
+
 /// How far a near redirect reaches from its end, either way: 16 MiB in T32, and a page less for what is counted from
 /// elsewhere. A32 reaches twice as far.
 pub(crate) const NEAR_REACH: u64 = (1 << 24) - 4096;

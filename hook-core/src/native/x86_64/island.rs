@@ -6,7 +6,6 @@
 use grapnel_relocator::Isa;
 
 use super::TRAP;
-use crate::live::Ways;
 
 /// The places from which a redirect at a site gets its traps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,7 +18,7 @@ pub(crate) struct Pattern {
 
 impl Pattern {
     /// Traps at each position behind the first at which a thread may come. `None` if there is no such position.
-    pub(crate) fn of(_: Isa, site: u64, ways: &Ways) -> Option<Self> {
+    pub(crate) fn of(_: Isa, site: u64, ways: &[u64]) -> Option<Self> {
         let mut bytes = [None; 4];
         for (byte, way) in bytes.iter_mut().rev().zip(ways.iter().skip(1)) {
             *byte = (*way != 0).then_some(TRAP);

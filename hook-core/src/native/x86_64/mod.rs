@@ -112,6 +112,10 @@ pub(crate) const TRIAL: Option<super::Trial> = None;
 /// The longest instruction.
 pub(crate) const MAX_INST_LEN: usize = grapnel_arch::x86_64::MAX_INST_LEN;
 
+/// What may lead a near redirect, from the end on, to move its displacement to other bytes: prefixes that change nothing (AMD64
+/// Manual, volume 3, 1.2.4: in 64-bit mode those of CS are ignored). Assemblers put them ahead of jumps, too.
+pub(crate) const LEAD: &[u8] = &[0x2e; 3];
+
 /// How far a near redirect reaches from its end, either way.
 pub(crate) const NEAR_REACH: u64 = 1 << 31;
 
