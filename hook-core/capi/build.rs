@@ -9,6 +9,7 @@ fn main() {
         major => major.to_owned(),
     };
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libgrapnel_hook.so.{abi}");
-    // Handlers of signals and of the dynamic linker lie in it, and what waits for them can't be waited for: it is never unloaded.
+    // The handler of a signal may be called, and a hooked function led through the library's code, at any later time. So
+    // `dlclose` leaves it in memory. What links the static library needs the same (grapnel-hook.pc.in).
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
 }

@@ -46,9 +46,9 @@ fn enter_only(name: &str) -> bool {
 }
 
 /// Whose first instructions others branch into, which no look at the function itself shows: glibc's `stpcpy` for T32 goes on
-/// at the second instruction of `strcpy`.
-fn entered_behind_its_start(name: &str) -> bool {
-    cfg!(target_arch = "arm") && name == "strcpy"
+/// at the second instruction of `strcpy`. Bit 0 of the address says that it is T32 code.
+fn entered_behind_its_start(address: usize, name: &str) -> bool {
+    cfg!(target_arch = "arm") && address & 1 != 0 && name == "strcpy"
 }
 
 extern "C" fn start() {
@@ -70,12 +70,12 @@ extern "C" fn start() {
         functions.entry(address).or_insert((String::from_utf8_lossy(name).into_owned(), size));
     });
     let count = functions.len();
-    let left_out: Vec<_> = functions
-        .values()
-        .map(|(name, _)| name.clone())
-        .filter(|name| entered_behind_its_start(name))
-        .collect();
-    functions.retain(|_, (name, _)| !entered_behind_its_start(name));
+    let mut left_out = Vec::new();
+    functions.retain(|&address, (name, _)| {
+        let entered = entered_behind_its_start(address, name);
+        left_out.extend(entered.then(|| name.clone()));
+        !entered
+    });
     let mut set = HookSet::new();
     let mut batch = set.begin();
     let entered = Listener::new(std::ptr::null_mut()).on_enter(enter);

@@ -158,6 +158,17 @@ pub enum Error {
         /// What is there now; empty if the memory is gone.
         found: Bytes,
     },
+    /// What is attached is not in force: the patch that leads to it is gone, with its memory or to bytes that were there
+    /// before, or its removal failed half way.
+    #[error("the patch at {site} isn't in force: expected {expected}, found {found}")]
+    NotInForce {
+        /// Where the patch is.
+        site: CodeAddr,
+        /// What was written there.
+        expected: Bytes,
+        /// What is there now; empty if the memory is gone.
+        found: Bytes,
+    },
     /// Writing the patch failed.
     #[error("the code at {site} can't be written {way}: {errno}")]
     Write {
@@ -219,6 +230,7 @@ impl Error {
             Self::NotAttached { .. } => CodeAddr(0),
             Self::Changed { site, .. }
             | Self::ForeignPatch { site, .. }
+            | Self::NotInForce { site, .. }
             | Self::Write { site, .. }
             | Self::NotLive { site, .. }
             | Self::AlreadyRemoved { site } => *site,
@@ -233,7 +245,9 @@ impl Error {
             }
             Self::InboundBranch { culprit, .. } => Some(Bytes::new(&culprit.bytes)),
             Self::Unproved { bytes, .. } | Self::Clobbers { bytes, .. } => Some(*bytes),
-            Self::Changed { found, .. } | Self::ForeignPatch { found, .. } => Some(*found),
+            Self::Changed { found, .. }
+            | Self::ForeignPatch { found, .. }
+            | Self::NotInForce { found, .. } => Some(*found),
             _ => None,
         }
     }
@@ -277,6 +291,9 @@ impl Error {
             Self::Changed { .. } => "prepare the transaction again",
             Self::ForeignPatch { .. } => {
                 "have the other patch removed first; this hook stays in, and its code stays mapped"
+            }
+            Self::NotInForce { .. } => {
+                "have the set forget the functions of an object that was unloaded; else remove what is attached there first, again if that failed"
             }
             Self::Write { .. } => {
                 "allow /proc/self/mem or mprotect on code in the security policy, or rebind the GOT entries instead"

@@ -88,6 +88,10 @@ impl Patch {
     fn judge(&mut self, view: &MemoryView) {
         for edit in [self.aside, Some(self.start)].into_iter().flatten() {
             let site = edit.at;
+            if view.shares_unit(site.0 as usize, edit.new.as_slice().len()) == Ok(true) {
+                self.state = Err(Error::NotLive { site, refusal: Refusal::SharedWord });
+                return;
+            }
             let refused = match view.may_write_running(site.0 as usize, edit.new.as_slice().len()) {
                 Ok(true) => continue,
                 Ok(false) => Unwritten { way: PatchWay::Exchange, errno: Errno(libc::EACCES) }.at(site),

@@ -418,7 +418,8 @@ fn padding_is_free(
     options: WindowOptions,
     around: &Surroundings<'_>,
 ) -> bool {
-    let behind = options.extent.unwrap_or(patch_len)..patch_len;
+    // One of unknown length may end anywhere behind its first byte.
+    let behind = options.extent.unwrap_or(1)..patch_len;
     let is_code = |maps, offset: usize| extent::of(maps, (site.0 as usize).wrapping_add(offset)).is_some();
     options.allow_padding
         && !around.maps.is_some_and(|maps| behind.clone().any(|offset| is_code(maps, offset)))

@@ -10,7 +10,7 @@ use core::ops::Range;
 use grapnel_relocator::{CodeAddr, PcMap};
 
 use crate::{
-    Arena, CodeWay, Error, Hook, HookPlan, Liveness, Options, Refusal, live,
+    Arena, CodeWay, Error, Hook, HookPlan, Liveness, Options, Refusal,
     memory::{
         maps::Maps,
         pages::Pages,
@@ -129,12 +129,10 @@ impl<'a> Transaction<'a> {
         for (i, request) in self.requests.iter().enumerate() {
             hooks.push(workshop.prepare(HookId(i), request));
         }
-        let arena = self.arena.get();
-        let sealed = arena.seal(&view).and_then(|()| live::drop_old_code(arena.take_stale(), self.live));
-        if let Err(errno) = sealed {
+        if let Err(why) = self.arena.get().finish(&view, self.live) {
             for hook in &mut hooks {
                 if let Ok(ready) = hook {
-                    *hook = Err(Error::NotSealed { target: ready.plan.target, errno });
+                    *hook = Err(why.of(ready.plan.target));
                 }
             }
         }

@@ -6,6 +6,9 @@
  * order: who comes second waits, and after some seconds is told by an error that hooks are being changed.
  *
  * To compile and link: cc program.c $(pkg-config --cflags --libs grapnel-hook)
+ *
+ * The library stays in memory once it is loaded: hooked functions and handlers of signals lead into it. What contains the
+ * static library must stay as well: link with -Wl,-z,nodelete, as pkg-config --static --libs says.
  */
 
 #ifndef GRAPNEL_HOOK_H

@@ -276,3 +276,10 @@ fn the_libraries_define_no_other_symbols() {
     // Its handlers must stay.
     assert_has(&dynamic, &["Library soname: [libgrapnel_hook.so.0.1]", "NODELETE"]);
 }
+
+#[test]
+fn a_plugin_with_the_static_library_stays() {
+    let options = ["-shared", "-fPIC"];
+    let plugin = STATIC.build_with("examples/listen.c", "-plugin.so", &options);
+    assert_has(&run(Command::new("readelf").arg("-d").arg(plugin)), &["NODELETE"]);
+}

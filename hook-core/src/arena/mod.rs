@@ -26,7 +26,10 @@ mod words;
 use alloc::{collections::BTreeMap, vec::Vec};
 use core::{ops::Range, sync::atomic::AtomicU64};
 
+use grapnel_relocator::CodeAddr;
+
 use crate::{
+    Error, Refusal, live,
     memory::{maps::Maps, view::MemoryView},
     native::{self, Pattern},
     seen::{Audience, Notices, SeenError, piece::Piece},
@@ -67,6 +70,23 @@ pub(crate) struct CodeSlot {
     /// Where the code runs.
     pub(crate) at: usize,
     pub(crate) len: usize,
+}
+
+/// Why what was written can't be come to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Unfinished {
+    NotSealed(Errno),
+    NotSynchronised(Errno),
+}
+
+impl Unfinished {
+    /// For one of the functions that it was written for.
+    pub(crate) fn of(self, target: CodeAddr) -> Error {
+        match self {
+            Self::NotSealed(errno) => Error::NotSealed { target, errno },
+            Self::NotSynchronised(errno) => Error::NotLive { site: target, refusal: Refusal::Kernel(errno) },
+        }
+    }
 }
 
 impl Default for Arena {
@@ -345,11 +365,6 @@ impl Arena {
         });
     }
 
-    /// Whether there may be code where other cores have fetched something else: they must synchronise before they come to it.
-    pub(crate) fn take_stale(&mut self) -> bool {
-        core::mem::take(&mut self.stale)
-    }
-
     /// Takes a word that code at `code` can name by its distance.
     pub(crate) fn word(&mut self, code: &CodeSlot, maps: Option<&Maps>) -> Result<&'static AtomicU64, Errno> {
         self.words.take(code, maps)
@@ -361,6 +376,16 @@ impl Arena {
     /// No code that names it is run any more, and nobody uses the reference.
     pub(crate) unsafe fn give_word_back(&mut self, word: &'static AtomicU64) {
         self.words.put_back(word);
+    }
+
+    /// Seals, and sees to it that no core that runs other threads (`live`) has fetched what was in memory before.
+    pub(crate) fn finish(&mut self, memory: &MemoryView, live: bool) -> Result<(), Unfinished> {
+        self.seal(memory).map_err(Unfinished::NotSealed)?;
+        if self.stale {
+            live::drop_old_code(live).map_err(Unfinished::NotSynchronised)?;
+            self.stale = false;
+        }
+        Ok(())
     }
 
     /// Makes everything that was written executable, and tells of it who is to be told. Afterwards every slot can be run.

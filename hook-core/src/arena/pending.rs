@@ -22,7 +22,7 @@ struct Run {
 impl Run {
     fn write(&self, memory: &MemoryView) -> Result<(), Errno> {
         // SAFETY: the promise of those who added the pieces.
-        unsafe { memory.write_running(self.at, &self.code) }.map_err(|why| why.errno)?;
+        unsafe { memory.write_unrun(self.at, &self.code) }.map_err(|why| why.errno)?;
         native::flush(self.at..self.at + self.code.len());
         Ok(())
     }

@@ -88,6 +88,9 @@ pub enum Refusal {
     NotPrepared,
     /// `/proc` numbers threads as another namespace does, so those that it shows can't be asked.
     OtherNamespace,
+    /// The patch begins or ends in the middle of a word of pages that may be written. On AArch64 and Arm code is written by
+    /// whole words, so what another thread stores into the rest of it at that moment would be lost.
+    SharedWord,
     /// No place could be had for the island whose address makes traps of the bytes at which a thread may still be.
     NoIsland,
 }
@@ -100,6 +103,9 @@ impl core::fmt::Display for Refusal {
             Self::NoProc(errno) => write!(f, "/proc/self can't be opened: {errno}"),
             Self::NotPrepared => f.write_str("the hook was not prepared for it"),
             Self::OtherNamespace => f.write_str("/proc is that of another namespace of processes"),
+            Self::SharedWord => {
+                f.write_str("it shares a word with what may be written, and words are written as wholes")
+            }
             Self::NoIsland => f.write_str("no place for its island is free"),
         }
     }
@@ -149,10 +155,7 @@ impl PatchingRight {
 }
 
 /// Sees to it that no core has decoded what was in memory before code was written there that any thread may come to.
-pub(crate) fn drop_old_code(stale: bool, live: bool) -> Result<(), Errno> {
-    if !stale {
-        return Ok(());
-    }
+pub(crate) fn drop_old_code(live: bool) -> Result<(), Errno> {
     native::synchronise_this_core();
     match sys::register_core_sync().and_then(|()| sys::sync_cores()) {
         Err(errno) if live => Err(errno),

@@ -123,6 +123,12 @@ impl MemoryView {
         })
     }
 
+    /// Whether such code begins or ends within a unit of [`native::STORE`] that others may write to.
+    pub(crate) fn shares_unit(&self, address: usize, len: usize) -> Result<bool, Errno> {
+        let whole = address.is_multiple_of(native::STORE) && len.is_multiple_of(native::STORE);
+        Ok(!whole && !rights::are(&pages(address, len), |mapping| !mapping.write)?)
+    }
+
     /// Writes code through `/proc/self/mem` and in no other way.
     ///
     /// # Safety
@@ -134,12 +140,28 @@ impl MemoryView {
         by_units::<{ native::STORE }>(address, bytes, |buf, at| file.read_at(buf, at), write)
     }
 
+    /// Writes code that nobody runs yet, through `/proc/self/mem` at once if it can be had.
+    ///
+    /// # Safety
+    /// The bytes at `address` are the caller's, and nobody runs or writes them meanwhile; others may run what else is in their
+    /// pages, and nobody else changes that, or the pages' rights.
+    pub(crate) unsafe fn write_unrun(&self, address: usize, bytes: &[u8]) -> Result<PatchWay, Unwritten> {
+        if let Ok(file) = &self.file
+            // SAFETY: the caller's promise.
+            && unsafe { file.write_at(bytes, address) } == Ok(bytes.len())
+        {
+            return Ok(PatchWay::ProcMem);
+        }
+        // SAFETY: as above.
+        unsafe { self.write_running(address, bytes) }
+    }
+
     /// Writes code that others may be running meanwhile, whose protection doesn't change, and says how.
     ///
     /// # Safety
     /// The bytes at `address` are code that the caller may change, and whoever runs them meanwhile finds either the old
-    /// ones or the new ones, unit by unit of [`native::STORE`]. Nobody else changes code in their pages meanwhile, or the
-    /// pages' rights.
+    /// ones or the new ones, unit by unit of [`native::STORE`]. Nobody else changes code in their pages meanwhile, the pages'
+    /// rights, or anything in the units that they begin and end in.
     pub(crate) unsafe fn write_running(&self, address: usize, bytes: &[u8]) -> Result<PatchWay, Unwritten> {
         // SAFETY: the caller's promise.
         let Err(refused) = (unsafe { self.write_through_file(address, bytes) }) else {
@@ -202,7 +224,8 @@ unsafe fn store(address: usize, bytes: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Writes bytes by whole aligned units. What else is in the first and the last of them is written as it is.
+/// Writes bytes by whole aligned units. What else is in the first and the last of them is written as it was read: what somebody
+/// else stores there in between is lost.
 fn by_units<const UNIT: usize>(
     address: usize,
     bytes: &[u8],
@@ -346,6 +369,43 @@ mod tests {
         }
         let nowhere = by_units::<4>(0x12, &[1, 2], |buf, at| file.read_at(buf, at), |_, _| Ok(4));
         assert_eq!(nowhere, Err(Errno(libc::EIO)));
+    }
+
+    #[test]
+    fn units_that_others_write_to_are_known() {
+        for (rights, writable) in
+            [(libc::PROT_READ | libc::PROT_EXEC, false), (libc::PROT_READ | libc::PROT_WRITE, true)]
+        {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            // SAFETY: a fresh mapping that nothing else knows.
+            let page = unsafe { sys::mmap(0, PAGE, rights, flags, None) }.unwrap();
+            for (offset, len) in [(0, 4), (8, 8), (2, 4), (4, 2), (6, 2)] {
+                let whole = native::STORE == 1 || offset % 4 == 0 && len % 4 == 0;
+                let shares = MemoryView::open().shares_unit(page + offset, len);
+                assert_eq!(shares, Ok(writable && !whole), "{offset} {len}");
+            }
+            // SAFETY: the page is ours and unused from here on.
+            unsafe { sys::munmap(page, PAGE) }.unwrap();
+        }
+    }
+
+    /// The kernel counts this process's system calls that write.
+    fn writes() -> Option<u64> {
+        let text = std::fs::read_to_string("/proc/self/io").ok()?;
+        text.lines().find_map(|line| line.strip_prefix("syscw: "))?.parse().ok()
+    }
+
+    #[test]
+    fn what_nobody_runs_is_written_at_once() {
+        let view = MemoryView { file: Fd::own_memory() };
+        let (Ok(()), Some(before)) = (view.is_file(), writes()) else { return };
+        let memory = vec![0u8; 64 << 10];
+        // SAFETY: bytes of this test's own.
+        let way = unsafe { view.write_unrun(memory.as_ptr() as usize, &vec![7; memory.len()]) };
+        assert_eq!(way, Ok(PatchWay::ProcMem));
+        // Other tests write at the same time, but not that much.
+        assert!(writes().unwrap() - before < 8000);
+        assert!(core::hint::black_box(&memory).iter().all(|&byte| byte == 7));
     }
 
     #[test]

@@ -12,7 +12,6 @@ use super::{Attachment, HookSet, bench::Bench, commit::PreparedBatch};
 use crate::{
     Error, Listener, Liveness, Options, Probe,
     listen::{self, Link},
-    live,
     memory::view::MemoryView,
     transaction::Place,
 };
@@ -117,6 +116,9 @@ impl<'a> Batch<'a> {
 
     /// Does everything that can fail but the patching. The originals are known afterwards; no byte of live code has
     /// changed, and nothing that is attached has.
+    ///
+    /// Where the set has patched a function already, nothing is attached if that patch isn't in force any more
+    /// ([`Error::NotInForce`]). What others have put over it counts as leading to it, as a hook does.
     pub fn prepare(self) -> PreparedBatch<'a> {
         let Self { set, wishes, live } = self;
         listen::prepare();
@@ -131,12 +133,10 @@ impl<'a> Batch<'a> {
                 Wish::Attach { target, place, options, what } => bench.put_in(target, place, options, what),
             })
             .collect();
-        if let Err(errno) =
-            set.arena.seal(&view).and_then(|()| live::drop_old_code(set.arena.take_stale(), live))
-        {
+        if let Err(why) = set.arena.finish(&view, live) {
             for wish in &mut done {
                 if let Ok((target, _)) = *wish {
-                    *wish = Err(Error::NotSealed { target, errno });
+                    *wish = Err(why.of(target));
                 }
             }
         }

@@ -126,12 +126,13 @@ impl<'a> Bench<'a> {
         };
         let head = match self.set.sites.get(&target) {
             Some(site) if site.is_patched() && site.kind == kind => {
-                // Somebody may have taken the patch out, or the code is gone and other code is in its place.
-                let Edit { at, new: expected, .. } = site.hook.start;
-                let found = self.view.bytes(at.0 as usize, expected.as_slice().len());
-                return match found == expected {
-                    true => Ok(()),
-                    false => Err(Error::ForeignPatch { site: at, expected, found }),
+                // Where others have patched on top, their code leads to the patch.
+                let Edit { at, old, new: expected } = site.hook.start;
+                let len = expected.as_slice().len();
+                let found = self.view.bytes(at.0 as usize, len);
+                return match site.hook.torn || found == old || found.as_slice().len() < len {
+                    false => Ok(()),
+                    true => Err(Error::NotInForce { site: at, expected, found }),
                 };
             }
             Some(site) if site.is_patched() => return Err(Error::Taken { target, standing: target }),

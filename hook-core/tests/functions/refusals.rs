@@ -53,7 +53,31 @@ fn of_x86_64(plain: Options) {
         matches!(error, Error::Relocation { source: grapnel_relocator::Error::EndsEarly { .. }, .. }),
         "{error}"
     );
+    let error = HookPlan::new(CodeAddr(ends_at_an_entry as *const () as u64), plain).unwrap_err();
+    assert!(
+        matches!(error, Error::Relocation { source: grapnel_relocator::Error::EndsEarly { .. }, .. }),
+        "{error}"
+    );
     // The unwind table may say more than the caller wants to believe.
     let error = refusal("just_ret", Options { use_padding: false, ..plain });
     assert!(matches!(error, Error::Relocation { source: grapnel_relocator::Error::EndsEarly { .. }, .. }));
+}
+
+#[cfg(target_arch = "x86_64")]
+std::arch::global_asm!(
+    ".pushsection .text.ends_at_an_entry, \"ax\", @progbits",
+    ".p2align 4",
+    // Nothing says how long it is. Behind it begins another function.
+    ".globl ends_at_an_entry",
+    "ends_at_an_entry:",
+    "ret",
+    ".cfi_startproc",
+    "nop; nop; nop; nop; mov eax, 42; ret",
+    ".cfi_endproc",
+    ".popsection",
+);
+
+#[cfg(target_arch = "x86_64")]
+unsafe extern "C" {
+    fn ends_at_an_entry();
 }

@@ -5,8 +5,11 @@ use libc::SYS_mmap;
 #[cfg(target_arch = "arm")]
 use libc::SYS_mmap2 as SYS_mmap;
 
+use std::ffi::c_void;
+
 use grapnel_hook::{
-    Arena, CodeWay, Errno, Error, Hook, Liveness, PatchWay, Transaction, module, rebind::Rebinding,
+    Arena, CodeWay, Errno, Error, Hook, HookSet, Listener, Liveness, PatchWay, Refusal, Transaction,
+    listen::Entry, module, rebind::Rebinding,
 };
 
 use crate::{code, function, samples};
@@ -180,6 +183,51 @@ fn the_file_refuses_writes() {
     }
 }
 
+/// Cores can't be had to synchronise: code that was written where they may have fetched other code can't be come to while
+/// other threads run, however often that is tried.
+fn cores_do_not_synchronise() {
+    unsafe extern "C" fn enter(_: &mut Entry, _: *mut c_void) {}
+    let works = in_child(|| {
+        let listener = Listener::new(std::ptr::null_mut()).on_enter(enter);
+        let mut set = HookSet::new();
+        let mut batch = set.begin();
+        batch.listen(at("frame"), listener);
+        // SAFETY: one thread runs.
+        let attached = unsafe { batch.commit(Liveness::SingleThreaded) }.remove(0).unwrap();
+        // SAFETY: as above; nobody is in the function or has its original.
+        unsafe {
+            set.remove(attached, Liveness::SingleThreaded).unwrap();
+            set.reclaim(Liveness::SingleThreaded);
+        }
+        let mut filter = [
+            load(0),
+            is(libc::SYS_membarrier, 0, 1),
+            answer(libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+            answer(libc::SECCOMP_RET_ALLOW),
+        ];
+        if !begin(&mut filter) {
+            return None;
+        }
+        let mut works = true;
+        for _ in 0..2 {
+            let mut batch = set.begin().live();
+            let id = batch.listen(at("frame"), listener);
+            let error = batch.prepare().original(id).unwrap_err();
+            works &= matches!(error, Error::NotLive { refusal: Refusal::Kernel(Errno(libc::EPERM)), .. })
+                && error.remedy().contains("others stopped");
+        }
+        let mut batch = set.begin();
+        batch.listen(at("frame"), listener);
+        // SAFETY: one thread runs.
+        works &= unsafe { batch.commit(Liveness::SingleThreaded) }.remove(0).is_ok();
+        Some(works && function(at("frame"))(1) == 2)
+    });
+    match works {
+        Some(works) => assert!(works),
+        None => println!("  the kernel has no seccomp"),
+    }
+}
+
 fn nothing_new_may_run_and_words_can_be_rebound() {
     let works = in_child(|| {
         let before = code::bytes(at("frame"), 32);
@@ -211,4 +259,5 @@ pub(crate) fn run() {
     nothing_gains_the_right_to_run();
     nothing_new_may_run_and_words_can_be_rebound();
     the_file_refuses_writes();
+    cores_do_not_synchronise();
 }

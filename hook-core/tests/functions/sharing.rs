@@ -31,6 +31,8 @@ pub(crate) fn run() {
     #[cfg(target_arch = "x86_64")]
     overlapping_patches();
     two_hooks_on_one_function();
+    #[cfg(target_arch = "x86_64")]
+    entered_by_a_hooked_function();
     someone_elses_patch();
     changed_before_commit();
     replacement_out_of_reach();
@@ -85,6 +87,50 @@ fn two_hooks_on_one_function() {
     assert_eq!(function(target)(1), 101);
     take(&mut first).unwrap();
     assert_eq!(code::bytes(target, 48), before);
+}
+
+#[cfg(target_arch = "x86_64")]
+std::arch::global_asm!(
+    ".pushsection .text.entered, \"ax\", @progbits",
+    ".p2align 4",
+    // As glibc's `mempcpy`, which goes on in the middle of `memmove`.
+    "like_mempcpy:",
+    ".cfi_startproc",
+    "mov rax, rdi; add rax, rdx; jmp 7f",
+    ".cfi_endproc",
+    ".p2align 4",
+    "like_memmove:",
+    ".cfi_startproc",
+    "push rdi; 7: pop rax; inc rax; nop; ret",
+    ".cfi_endproc",
+    ".popsection",
+);
+
+/// A patch over the one function's start hides nothing of the branch behind it, whoever made the patch.
+#[cfg(target_arch = "x86_64")]
+fn entered_by_a_hooked_function() {
+    unsafe extern "C" {
+        fn like_mempcpy();
+        fn like_memmove();
+    }
+    let (enters, entered) = (like_mempcpy as *const (), like_memmove as *const ());
+    let refused = || {
+        let error = put(entered, plus_100 as *const ()).unwrap_err();
+        assert!(matches!(error, Error::InboundBranch { .. }), "{error}");
+        assert_eq!(error.address().0, enters as u64 + 6, "{error}");
+    };
+    refused();
+    let mut hook = put(enters, plus_100 as *const ()).unwrap();
+    refused();
+    take(&mut hook).unwrap();
+    let before = code::bytes(enters, 6);
+    // A debugger's breakpoint, and an address that is pushed for a return.
+    for patch in [&[0xcc][..], &[0x68, 0, 0, 0, 0x12, 0xc3]] {
+        poke(enters, patch);
+        refused();
+        poke(enters, &before);
+    }
+    assert_eq!(function(entered)(1), 2);
 }
 
 fn someone_elses_patch() {

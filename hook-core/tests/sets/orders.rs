@@ -6,7 +6,7 @@ use std::{
 };
 
 use grapnel_hook::{
-    Arena, Attachment, CodeAddr, Error, HookSet, Listener, Liveness,
+    Arena, Attachment, CodeAddr, Error, HookSet, Listener, Liveness, Transaction,
     listen::{Entry, Exit},
 };
 
@@ -32,6 +32,7 @@ pub(crate) fn run() {
     in_and_out_takes_no_memory();
     a_failed_removal_changes_nothing();
     nothing_is_attached_where_the_patch_is_gone();
+    others_may_come_first();
     what_can_not_be_attached();
     one_batch_for_all();
     written_and_then_protected();
@@ -161,7 +162,8 @@ fn nothing_is_attached_where_the_patch_is_gone() {
     poke(target, &original);
     let listener = Listener::new(5 as *mut c_void).on_leave(leave);
     let error = attach(&mut set, |batch| batch.listen(target, listener)).unwrap_err();
-    assert!(matches!(error, Error::ForeignPatch { .. }), "{error}");
+    assert!(matches!(error, Error::NotInForce { .. }), "{error}");
+    assert!(error.remedy().contains("forget"), "{}", error.remedy());
     assert_eq!(function(target)(1), 2);
     poke(target, &patched);
     let other = attach(&mut set, |batch| batch.listen(target, listener)).unwrap();
@@ -170,6 +172,34 @@ fn nothing_is_attached_where_the_patch_is_gone() {
         remove(&mut set, attachment).unwrap();
     }
     assert_eq!(code::bytes(target, 5), original);
+}
+
+/// Somebody else's hook on top of the patch leads on to it.
+fn others_may_come_first() {
+    static INNER: AtomicUsize = AtomicUsize::new(0);
+    extern "C" fn plus_1000(x: u64) -> u64 {
+        function(INNER.load(Relaxed) as *const ())(x) + 1000
+    }
+    let target = at("frame");
+    let original = code::bytes(target, 32);
+    let mut set = HookSet::new();
+    let first = put(&mut set, target, 1);
+    let mut transaction = Transaction::new();
+    let id = transaction.replace(target, plus_1000 as *const ());
+    let prepared = transaction.prepare();
+    INNER.store(prepared.original(id).unwrap() as usize, Relaxed);
+    // SAFETY: one thread, and the types agree.
+    let mut other = unsafe { prepared.commit(Liveness::SingleThreaded) }.remove(0).unwrap();
+    assert_eq!(function(target)(1), 1021);
+    let listener = Listener::new(5 as *mut c_void).on_leave(leave);
+    let second = attach(&mut set, |batch| batch.listen(target, listener)).unwrap();
+    assert_eq!(function(target)(1), 1215);
+    remove(&mut set, second).unwrap();
+    assert_eq!(function(target)(1), 1021);
+    // SAFETY: one thread.
+    unsafe { other.remove(Liveness::SingleThreaded) }.unwrap();
+    remove(&mut set, first).unwrap();
+    assert_eq!(code::bytes(target, 32), original);
 }
 
 fn what_can_not_be_attached() {

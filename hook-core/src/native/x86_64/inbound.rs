@@ -6,7 +6,7 @@
 use alloc::vec;
 use core::ops::Range;
 
-use grapnel_arch::x86_64::{Inst, MAX_INST_LEN, decode, text};
+use grapnel_arch::x86_64::{Flow, Inst, MAX_INST_LEN, decode, text};
 use grapnel_relocator::{CodeAddr, Culprit};
 
 use crate::{extent, memory::maps::Maps, padding::Surroundings, sys::PAGE};
@@ -14,10 +14,14 @@ use crate::{extent, memory::maps::Maps, padding::Surroundings, sys::PAGE};
 /// How far before and behind a patch is looked, in bytes. Those of glibc lie within a hundred.
 const FAR: usize = 256;
 
+/// The longest patch of others: a landing pad and a jump to an address that it holds, or that is pushed for a return.
+const PATCH: usize = 20;
+
 /// A branch close by that leads to a byte of the patch but the first, from a function other than the one at `own`.
 ///
 /// Every byte is taken for an opcode first, which costs next to nothing. Only where that leads into the patch the function
-/// around it is decoded, to see whether an instruction begins there. Functions without an unwind entry aren't looked at.
+/// around it is decoded, to see whether an instruction begins there. Functions without an unwind entry aren't looked at, and
+/// a branch that lies in the bytes that somebody else's patch has overwritten is seen by nobody.
 pub(crate) fn branch_into(
     patch: &Range<u64>,
     own: &Range<u64>,
@@ -42,10 +46,34 @@ pub(crate) fn branch_into(
     });
     places.map(|place| from + place).find_map(|at| {
         let function = extent::of(maps, at)?;
-        let inst = instruction_over(at, &function, around)?;
-        let leads_there = inst.flow().target().is_some_and(|to| inner.contains(&to.0));
-        leads_there.then(|| culprit(&inst))
+        let leads_there = |inst: &Inst| inst.flow().target().is_some_and(|to| inner.contains(&to.0));
+        starts(&function, around)
+            .filter_map(|start| instruction_over(at, &(start..function.end), around))
+            .find(leads_there)
+            .map(|inst| culprit(&inst))
     })
+}
+
+/// Where a function's instructions are decoded from: its start, and where somebody has patched that, each place behind the
+/// patch at which an instruction of the function may begin.
+fn starts(function: &Range<usize>, around: &Surroundings<'_>) -> impl Iterator<Item = usize> {
+    let mut here = function.start;
+    let mut behind = 0..0;
+    while here < function.start + PATCH {
+        let Some(inst) = instruction_over(here, &(here..function.end), around) else { break };
+        let next = inst.next().0 as usize;
+        let leaves = match inst.flow() {
+            Flow::Jump { target } => !function.contains(&(target.0 as usize)),
+            Flow::JumpIndirect | Flow::Return | Flow::Breakpoint => true,
+            _ => false,
+        };
+        if leaves {
+            behind = next..next + MAX_INST_LEN;
+            break;
+        }
+        here = next;
+    }
+    core::iter::once(function.start).chain(behind)
 }
 
 /// Where a direct branch leads that has its opcode here, whatever prefixes it has.
