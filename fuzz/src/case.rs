@@ -97,6 +97,7 @@ impl FromStr for Case {
                 Some(("extent", value)) => options.extent = Some(number(value)? as usize),
                 Some(("padding", "allowed")) => options.allow_padding = true,
                 Some(("entry", "no")) => options.entry = false,
+                Some(("shadow_stack", "yes")) => options.shadow_stack = true,
                 Some(("source", "")) => break,
                 _ => return Err(ParseError::Header(line.to_owned())),
             }
@@ -166,6 +167,9 @@ impl Case {
         }
         if !self.options.entry {
             let _ = writeln!(out, "entry: no");
+        }
+        if self.options.shadow_stack {
+            let _ = writeln!(out, "shadow_stack: yes");
         }
         let _ = writeln!(out, "\nsource:\n{}", listing(self.isa, self.from, &self.source));
         match self.relocate() {

@@ -60,6 +60,7 @@ pub fn case(isa: Isa, function: &Function, offset: usize, setting: Setting) -> C
             extent: function.extent.map(|extent| extent - offset),
             allow_padding: true,
             entry: function.entry && offset == 0,
+            shadow_stack: false,
         },
         source: bytes[..bytes.len().min(setting.min_len + AHEAD)].to_vec(),
     }

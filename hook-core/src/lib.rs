@@ -48,9 +48,10 @@
 //! made for it ([`HookSet::reclaim`]). A [`waiting::Waiting`] waits for functions, not for
 //! places in them: probes can't wait. In a process with a shadow stack the return can't be listened to.
 //!
-//! Exceptions and backtraces pass through listeners, replacements and probes. They pass through every trampoline and stub if
-//! [`HookSet::announce_to`] was asked for that, on x86-64 and AArch64: see [`seen`], where names for debuggers and perf are,
-//! too. One jump in the padding between functions, which a short patch takes, has no unwind entry.
+//! Exceptions and backtraces pass through listeners, replacements and probes, on x86-64 also through a call that is the last of
+//! the instructions that a patch takes, unless it goes through memory that isn't relative to RIP. They pass through every
+//! trampoline and stub if [`HookSet::announce_to`] was asked for that, on x86-64 and AArch64: see [`seen`], where names for
+//! debuggers and perf are, too. One jump in the padding between functions, which a short patch takes, has no unwind entry.
 //!
 //! # On 32-bit Arm
 //! A32 and T32 code live in one process, and either may be hooked from either. Bit 0 of a function's address says which it

@@ -107,7 +107,22 @@ pub struct HookPlan {
     pub(crate) stop: Option<(CodeAddr, Bytes)>,
     kind: PatchKind,
     proof: Proof,
-    calls: bool,
+    calls: Calls,
+}
+
+/// What becomes of the calls among the instructions that move.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Calls {
+    /// One returns to the trampoline.
+    moved: bool,
+    /// The last returns to the original.
+    returns_past: bool,
+}
+
+impl Calls {
+    fn of(relocation: &RelocationPlan) -> Self {
+        Self { moved: relocation.calls().next().is_some(), returns_past: relocation.returns_past() }
+    }
 }
 
 /// Which patch is tried.
@@ -205,11 +220,11 @@ impl HookPlan {
             extent: Some(len - offset),
             allow_padding: options.use_padding,
             entry: offset == 0,
+            ..WindowOptions::default()
         };
         let wanted =
             WindowOptions { allow_padding: padding_is_free(target, patch_len, wanted, around), ..wanted };
-        let window = Window::decode_with(isa, target, behind, patch_len, wanted).map_err(refused)?;
-        let relocation = RelocationPlan::new(&window).map_err(refused)?;
+        let (window, relocation) = relocation(isa, target, behind, patch_len, wanted).map_err(refused)?;
         let range = offset..offset + window.len();
         let from = CodeAddr(function.start);
         let verdict = flow::check_inside(isa, code, from, range, &flow::Surroundings::default());
@@ -219,7 +234,7 @@ impl HookPlan {
         let kind = if window.code_len() < patch_len { PatchKind::NearOverPadding } else { PatchKind::Near };
         let preamble = native::AFTER_PROBE;
         let site = target;
-        let calls = relocation.calls().next().is_some();
+        let calls = Calls::of(&relocation);
         let (undo, stop): (&[u8], _) = (&[], None);
         let plan =
             Self { isa, target, site, patch_len, original, preamble, undo, lead, stop, kind, proof, calls };
@@ -297,10 +312,16 @@ impl HookPlan {
         &self.proof
     }
 
-    /// Whether a call moves into the trampoline. What is thrown from there does not find the function's own handlers, nor,
-    /// unless unwind entries are asked for, its callers.
+    /// Whether a call moves into the trampoline and returns there. What is thrown from there does not find the function's
+    /// own handlers, nor its callers, unless unwind entries are asked for.
     pub fn moves_call(&self) -> bool {
-        self.calls
+        self.calls.moved
+    }
+
+    /// Whether the last of the instructions that move is a call which returns past the trampoline, to the original behind
+    /// it. What is thrown from there passes as ever.
+    pub fn returns_past(&self) -> bool {
+        self.calls.returns_past
     }
 
     /// How long the trampoline can get, with what it begins with.
@@ -319,6 +340,27 @@ impl HookPlan {
     pub(crate) fn overwritten(&self) -> impl Iterator<Item = Range<u64>> {
         let stop = self.stop.as_ref().map(|(at, found)| at.0..at.0 + found.as_slice().len() as u64);
         core::iter::once(self.site.0..self.site.0 + self.patch_len as u64).chain(stop)
+    }
+}
+
+/// The window that a patch takes, and its relocation. Where returns are checked each call returns to where it was made from,
+/// which is asked about only if it makes a difference.
+fn relocation(
+    isa: Isa,
+    at: CodeAddr,
+    bytes: &[u8],
+    patch_len: usize,
+    options: WindowOptions,
+) -> Result<(Window, RelocationPlan), grapnel_relocator::Error> {
+    let plan = |options| {
+        let window = Window::decode_with(isa, at, bytes, patch_len, options)?;
+        let relocation = RelocationPlan::new(&window)?;
+        Ok((window, relocation))
+    };
+    let (window, relocation) = plan(options)?;
+    match relocation.returns_past() && native::has_shadow_stack() {
+        true => plan(WindowOptions { shadow_stack: true, ..options }),
+        false => Ok((window, relocation)),
     }
 }
 
@@ -362,11 +404,10 @@ impl Function<'_> {
         let refused = |source| Error::Relocation { target, bytes: Bytes::new(bytes), source };
         let behind = bytes.get(preamble.len()..).unwrap_or(&[]);
         let extent = size.map(|size| size.saturating_sub(preamble.len()));
-        let options = WindowOptions { extent, allow_padding, entry: true };
+        let options = WindowOptions { extent, allow_padding, ..WindowOptions::default() };
         let allow_padding = padding_is_free(site, patch_len, options, around);
         let options = WindowOptions { allow_padding, ..options };
-        let window = Window::decode_with(isa, site, behind, patch_len, options).map_err(refused)?;
-        let relocation = RelocationPlan::new(&window).map_err(refused)?;
+        let (window, relocation) = relocation(isa, site, behind, patch_len, options).map_err(refused)?;
         let proof = match extent.and_then(|extent| behind.get(..extent)) {
             None => Proof::ExtentUnknown,
             Some(function) => {
@@ -381,7 +422,7 @@ impl Function<'_> {
             (None, false) => PatchKind::Near,
         };
         let original = Bytes::new(behind.get(..patch_len).unwrap_or(&[]));
-        let calls = relocation.calls().next().is_some();
+        let calls = Calls::of(&relocation);
         let lead = 0;
         let plan = HookPlan {
             isa,

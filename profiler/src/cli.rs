@@ -146,8 +146,8 @@ A request is an object on one line, and so is its answer:
    \"bytes\":\"554889e553c3\",\"min_len\":5}
   {\"ok\":true,\"consumed\":5,\"bytes\":\"554889e553e9fb0ff0ff\",\"map\":[[0,0],
    [1,1],[4,4],[5,5]],\"clobbers\":[],\"resumes\":true,\"landing_pads\":[]}
-It may have extent, padding and entry too, like the options. docs/relocate.md
-tells of every field, and of every kind of refusal.
+It may have extent, padding, entry and shadow_stack too, like the options.
+docs/relocate.md tells of every field, and of every kind of refusal.
 
 Exit status:
   0  every line was a request; refusals are answers

@@ -34,6 +34,9 @@ pub(crate) struct RelocateArgs {
     /// The window is not at a function's entry: only registers that the code ahead shows to be dead are free
     #[arg(long, requires = "hex")]
     no_entry: bool,
+    /// Returns are checked by a shadow stack: each call returns to where it was made from
+    #[arg(long, requires = "hex")]
+    shadow_stack: bool,
     /// One request, instead of requests on standard input: the bytes at --from, past the window's end
     #[arg(value_name = "HEX", requires_all = ["isa", "from", "to"])]
     hex: Vec<String>,
@@ -95,8 +98,12 @@ fn one(args: &RelocateArgs, form: Form) -> Result<ExitCode, RelocateError> {
     };
     let code: String = args.hex.iter().flat_map(|piece| piece.split_whitespace()).collect();
     let length = |value| usize::try_from(value).unwrap_or(usize::MAX);
-    let options =
-        WindowOptions { extent: args.extent.map(length), allow_padding: args.padding, entry: !args.no_entry };
+    let options = WindowOptions {
+        extent: args.extent.map(length),
+        allow_padding: args.padding,
+        entry: !args.no_entry,
+        shadow_stack: args.shadow_stack,
+    };
     let min_len = args.min_len.map_or_else(|| redirect::lengths(isa).near, length);
     let mut bytes = Vec::new();
     let request = Request::new(isa, (CodeAddr(from), CodeAddr(to)), &code, min_len, options, &mut bytes)?;

@@ -57,6 +57,10 @@ impl Plan {
         match self.0 {}
     }
 
+    pub(crate) fn returns_past(&self) -> bool {
+        match self.0 {}
+    }
+
     pub(crate) fn emit(&self, _to: CodeAddr) -> Result<Relocated, Error> {
         match self.0 {}
     }

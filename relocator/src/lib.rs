@@ -34,8 +34,11 @@
 //!
 //! * A `call` inside the window pushes the address of the relocated code behind it, so that the callee returns into the
 //!   relocated code. `call` to the very next instruction only asks for its address, and pushes the original one; in the
-//!   window, where a patch lies, that address is refused. In A32 and T32 a call at the window's end leaves the original
-//!   address in LR, that of what follows the window.
+//!   window, where a patch lies, that address is refused. On x86-64, in A32 and in T32 a call at the window's end leaves the
+//!   original address, that of what follows the window, so that the callee returns there
+//!   ([`RelocationPlan::returns_past`]). On x86-64 the other one stands on the stack for some instructions before. Calls that
+//!   stay: those through memory that isn't relative to RIP, since they may read what they push to, through RSP, under BND, and on
+//!   x86-64 all where there is a shadow stack ([`WindowOptions::shadow_stack`]).
 //! * A recursive call to the window's own start goes to the original address, where the patch is: it is a call like any
 //!   other of the function.
 //! * The x87 unit keeps the address of its last instruction, for handlers of its exceptions. After an x87 instruction of

@@ -123,6 +123,15 @@ impl RelocationPlan {
         calls.into_iter().map(usize::from)
     }
 
+    /// Whether a call of the window returns to the original code behind it, past the relocated code. A shadow stack doesn't
+    /// let it: [`WindowOptions::shadow_stack`].
+    ///
+    /// [`WindowOptions::shadow_stack`]: crate::WindowOptions::shadow_stack
+    #[must_use]
+    pub fn returns_past(&self) -> bool {
+        of_each!(&self.lowered, plan => plan.returns_past())
+    }
+
     /// Writes the code that runs at `to`.
     ///
     /// # Errors

@@ -28,12 +28,16 @@ pub struct WindowOptions {
     /// The window is at a function's entry, so that registers which hold nothing there by the ABI are dead unless the
     /// code ahead reads them. Without it only those are dead that the code ahead shows to be.
     pub entry: bool,
+    /// The processor keeps a second stack of return addresses (a shadow stack, or a guarded control stack), so that a
+    /// call returns to where it was made from, and nowhere else. Only x86-64 makes a difference: A32 and T32 have none, and on
+    /// AArch64 each call does so in any case.
+    pub shadow_stack: bool,
 }
 
 impl Default for WindowOptions {
-    /// The entry of a function of unknown extent.
+    /// The entry of a function of unknown extent, in a process without a shadow stack.
     fn default() -> Self {
-        Self { extent: None, allow_padding: false, entry: true }
+        Self { extent: None, allow_padding: false, entry: true, shadow_stack: false }
     }
 }
 

@@ -204,8 +204,40 @@ fn calls_are_told_and_get_pc_is_none() {
     // push rax; call +0x100; call rax; call to the next; pop rbx
     let bytes = [0x50, 0xe8, 0, 1, 0, 0, 0xff, 0xd0, 0xe8, 0, 0, 0, 0, 0x5b];
     // The call through a register may go to what the last one pushes, so that one is left out of the window.
-    assert_eq!(plan(&bytes, 8).calls().collect::<Vec<_>>(), [1, 6]);
-    assert_eq!(plan(&bytes[8..], 5).calls().count(), 0);
+    let calls = |min_len, shadow_stack| {
+        let options = WindowOptions { shadow_stack, ..WindowOptions::default() };
+        let window = Window::decode_with(Isa::X86_64, FROM, &bytes, min_len, options).unwrap();
+        let plan = RelocationPlan::new(&window).unwrap();
+        (plan.calls().collect::<Vec<_>>(), plan.returns_past())
+    };
+    // At the window's end one returns to the original, unless that is checked.
+    assert_eq!(calls(8, false), (vec![1], true));
+    assert_eq!(calls(8, true), (vec![1, 6], false));
+    assert_eq!(calls(5, false), (vec![], true));
+    assert_eq!(calls(5, true), (vec![1], false));
+    let next = plan(&bytes[8..], 5);
+    assert_eq!((next.calls().count(), next.returns_past()), (0, false));
+}
+
+#[test]
+fn a_call_at_the_end_stays_where_the_stack_pointer_matters() {
+    // push rax, and then: bnd call +0x100; call rsp; call [rax]; call [rsp + 8]; call [rip + 0x100]
+    let cases: [(&[u8], bool); 5] = [
+        (&[0xf2, 0xe8, 0, 1, 0, 0], false),
+        (&[0xff, 0xd4], false),
+        (&[0xff, 0x10], false),
+        (&[0xff, 0x54, 0x24, 8], false),
+        (&[0xff, 0x15, 0, 1, 0, 0], true),
+    ];
+    for (call, past) in cases {
+        let bytes = [&[0x50], call, &[0x90; 15]].concat();
+        let plan = plan(&bytes, 2);
+        assert_eq!((plan.returns_past(), plan.calls().count()), (past, usize::from(!past)), "{call:x?}");
+    }
+    // call +0x100 at its function's end: no padding that it would return into becomes part of a window.
+    let bytes = [0xe8, 0, 1, 0, 0, 0x90, 0x90, 0x90];
+    let options = WindowOptions { extent: Some(5), allow_padding: true, ..WindowOptions::default() };
+    assert!(Window::decode_with(Isa::X86_64, FROM, &bytes, 7, options).is_err());
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! One instruction, and what a relocator must know of it.
 
-use iced_x86::{Decoder, DecoderError, DecoderOptions, Instruction, Mnemonic, Register};
+use iced_x86::{Decoder, DecoderError, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
 
 use super::{Bases, Flow, MAX_INST_LEN, Pointer, flow::flow, pointer::pointer};
 use crate::{CodeAddr, DecodeError};
@@ -116,6 +116,28 @@ impl Inst {
         self.rip.and_then(|_| pointer(self.bytes()))
     }
 
+    /// The `jmp` to where this indirect call goes. None if that depends on the stack pointer, or may depend on what the call
+    /// pushes, as through memory that is not relative to RIP.
+    #[must_use]
+    pub fn jump_to_callee(&self) -> Option<Self> {
+        if self.flow != Flow::CallIndirect {
+            return None;
+        }
+        let raw = Decoder::with_ip(64, self.bytes(), self.addr.0, DecoderOptions::NONE).decode();
+        let modrm = match self.rip {
+            Some(operand) => usize::from(operand.field) - 1,
+            None if raw.op0_kind() == OpKind::Register && raw.op0_register() != Register::RSP => {
+                usize::from(self.len) - 1
+            }
+            None => return None,
+        };
+        let mut bytes = self.bytes;
+        // FF /2 is `call`, FF /4 is `jmp`.
+        bytes[modrm] ^= (2 ^ 4) << 3;
+        let jump = decode(self.addr, &bytes[..usize::from(self.len)]).ok()?;
+        (jump.flow == Flow::JumpIndirect).then_some(jump)
+    }
+
     /// A `nop` of any length or an `int3`: what compilers and linkers put between functions.
     #[must_use]
     pub const fn is_padding(&self) -> bool {
@@ -224,5 +246,31 @@ fn access(raw: &Instruction) -> u16 {
             0 => XSAVE_AREA,
             size => size as u16,
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_has_a_jump_unless_the_stack_pointer_matters() {
+        let jump = |bytes: &[u8]| {
+            let jump = decode(CodeAddr(0x1000), bytes).unwrap().jump_to_callee()?;
+            Some(jump.bytes().to_vec())
+        };
+        // call rax; call r12; notrack call r11
+        assert_eq!(jump(&[0xff, 0xd0]), Some(vec![0xff, 0xe0]));
+        assert_eq!(jump(&[0x41, 0xff, 0xd4]), Some(vec![0x41, 0xff, 0xe4]));
+        assert_eq!(jump(&[0x3e, 0x41, 0xff, 0xd3]), Some(vec![0x3e, 0x41, 0xff, 0xe3]));
+        // call [rip + 0x100]; call fs:[rip + 0x100]
+        assert_eq!(jump(&[0xff, 0x15, 0, 1, 0, 0]), Some(vec![0xff, 0x25, 0, 1, 0, 0]));
+        assert_eq!(jump(&[0x64, 0xff, 0x15, 0, 1, 0, 0]), Some(vec![0x64, 0xff, 0x25, 0, 1, 0, 0]));
+        // call rsp; call [rax]; call [rsp + 8]; call +0; jmp rax
+        for none in
+            [&[0xff, 0xd4][..], &[0xff, 0x10], &[0xff, 0x54, 0x24, 8], &[0xe8, 0, 0, 0, 0], &[0xff, 0xe0]]
+        {
+            assert_eq!(jump(none), None);
+        }
     }
 }

@@ -142,6 +142,14 @@ pub const fn pop_rsp_disp32(displacement: i32) -> [u8; 7] {
     with_rel32([0x8f, 0x84, 0x24], Rel32(displacement))
 }
 
+/// `mov dword [rsp], low; mov dword [rsp + 4], high`: a store of 64 bits at the stack's top, which no instruction makes
+/// without a register.
+#[must_use]
+pub const fn store_at_rsp(value: u64) -> [u8; 15] {
+    let [a, b, c, d, e, f, g, h] = value.to_le_bytes();
+    [0xc7, 0x04, 0x24, a, b, c, d, 0xc7, 0x44, 0x24, 0x04, e, f, g, h]
+}
+
 /// `lea rsp, [rsp + disp8]`: moves the stack pointer and no flag.
 #[must_use]
 pub const fn lea_rsp_disp8(displacement: i8) -> [u8; 5] {

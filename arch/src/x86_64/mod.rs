@@ -18,7 +18,7 @@ pub use decode::{Inst, Prefixes, RipOperand, decode};
 pub use effects::{Effects, Mask, RSP, effects};
 pub use encode::{
     Cond, Rel8, Rel32, call_mem, call_rel32, jcc_rel8, jcc_rel32, jmp_mem, jmp_rel8, jmp_rel32,
-    lea_rsp_disp8, lea_rsp_disp32, pop, pop_rsp_disp32, push, push_rsp_disp32,
+    lea_rsp_disp8, lea_rsp_disp32, pop, pop_rsp_disp32, push, push_rsp_disp32, store_at_rsp,
 };
 pub use flow::{Counter, Flow, Unsupported};
 pub use general::{is_general, stores_by_stack_pointer};

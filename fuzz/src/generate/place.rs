@@ -23,7 +23,8 @@ pub(super) fn options(entropy: &mut Unstructured<'_>, code_len: usize, step: usi
         2 => Some(entropy.int_in_range(1..=code_len / step)? * step),
         _ => None,
     };
-    Ok(WindowOptions { extent, allow_padding: entropy.arbitrary()?, entry: entropy.arbitrary()? })
+    let (allow_padding, entry) = (entropy.arbitrary()?, entropy.arbitrary()?);
+    Ok(WindowOptions { extent, allow_padding, entry, shadow_stack: entropy.ratio(1u8, 4)? })
 }
 
 /// A destination for 32-bit code at `from`, at a multiple of 4.

@@ -170,6 +170,7 @@ pub(super) fn case(entropy: &mut Unstructured<'_>) -> Result<Case> {
         extent: entropy.ratio(1u8, 4)?.then_some(code.len()),
         allow_padding: entropy.arbitrary()?,
         entry: entropy.arbitrary()?,
+        shadow_stack: entropy.ratio(1u8, 4)?,
     };
     Ok(Case { about: Vec::new(), isa: Isa::X86_64, from, to, min_len, options, source: code })
 }

@@ -44,6 +44,31 @@ fn a_spill_beyond_the_red_zone() {
         .fault(30, &[0xe8]); // a call for a jump
 }
 
+#[test]
+fn a_call_that_returns_past() {
+    // push rbx; call +0x1fa
+    let source = and_nops(vec![0x53, 0xe8, 0xfa, 0x01, 0x00, 0x00], &[0x90]);
+    #[rustfmt::skip]
+    let relocated = [
+        0x53, // 0: push rbx
+        0xeb, 0x14, // 1: jmp 23
+        0xc7, 0x04, 0x24, 0x06, 0x10, 0x00, 0x00, // 3: mov dword [rsp], 0x1006
+        0xc7, 0x44, 0x24, 0x04, 0x00, 0x7f, 0x00, 0x00, // 10: mov dword [rsp + 4], 0x7f00
+        0xe9, 0xe9, 0x01, 0xf0, 0xff, // 18: jmp 0x7f0000001200
+        0xe8, 0xe7, 0xff, 0xff, 0xff, // 23: call 3
+        0xe9, 0xe5, 0xff, 0xef, 0xff, // 28: jmp 0x7f0000001006
+    ];
+    right(&source, &relocated, 33, &[(0, 0), (1, 1), (6, 28)])
+        .holds()
+        .fault(6, &[0x07]) // another return address
+        .fault(15, &[0x7e]) // other high bits
+        .fault(13, &[0x08]) // above the return address
+        .fault(19, &[0xea]) // another callee
+        .fault(18, &[0xe8]) // called twice
+        .fault(23, &[0xe9]) // never called
+        .fault(0, &[0x55]); // another register
+}
+
 fn copied<'a>(source: &'a [u8], relocated: &'a [u8], map: &'a [(usize, usize)]) -> Right<'a> {
     right(source, relocated, relocated.len(), map)
 }

@@ -194,10 +194,10 @@ typedef struct {
 typedef unsigned int grapnel_wait_state;
 
 /**
- * Unwind entries, for the unwinders that are loaded: exceptions pass a call that was relocated, and a backtrace from a
- * signal handler passes every instruction of a stub or a trampoline. libgcc's unwinder takes a lock in each step from then
- * on (until GCC 13), so don't use it where a handler may interrupt its own thread's unwinding and ask for a backtrace. On
- * 32-bit Arm unwinders take none, and this is answered with an error.
+ * Unwind entries, for the unwinders that are loaded: exceptions pass every call that was relocated (grapnel_attach says which
+ * they pass in any case), and a backtrace from a signal handler passes every instruction of a stub or a trampoline. libgcc's
+ * unwinder takes a lock in each step from then on (until GCC 13), so don't use it where a handler may interrupt its own
+ * thread's unwinding and ask for a backtrace. On 32-bit Arm unwinders take none, and this is answered with an error.
  */
 #define GRAPNEL_TO_UNWINDERS 1
 
@@ -338,8 +338,10 @@ grapnel_error *grapnel_replace(void *target,
  * Tells a listener when a function is entered and when it has returned; either of `enter` and `leave` may be NULL.
  *
  * Exceptions and longjmp may pass a call that is listened to; it then has no return. A call among the instructions that the
- * patch overwrites moves: what is thrown out of it passes only after grapnel_announce has told unwinders. There is room for some thousand
- * calls whose return is awaited (grapnel_missed).
+ * patch overwrites moves: what is thrown out of it passes if it is the last of them and returns to the original behind it, as
+ * on x86-64 and 32-bit Arm, and else only after grapnel_announce has told unwinders. On x86-64 a call through memory that isn't
+ * relative to RIP, and each call where there is a hardware shadow stack, returns to the moved code. There is room for some
+ * thousand calls whose return is awaited (grapnel_missed).
  *
  * # Errors
  * As grapnel_replace; also if the return is asked for in a process that has a hardware shadow stack, or vector

@@ -13,10 +13,10 @@ use crate::{error::grapnel_error, shared, wait};
 #[expect(non_camel_case_types, reason = "the name in C")]
 pub type grapnel_audience = c_uint;
 
-/// Unwind entries, for the unwinders that are loaded: exceptions pass a call that was relocated, and a backtrace from a
-/// signal handler passes every instruction of a stub or a trampoline. libgcc's unwinder takes a lock in each step from then
-/// on (until GCC 13), so don't use it where a handler may interrupt its own thread's unwinding and ask for a backtrace. On
-/// 32-bit Arm unwinders take none, and this is answered with an error.
+/// Unwind entries, for the unwinders that are loaded: exceptions pass every call that was relocated (grapnel_attach says which
+/// they pass in any case), and a backtrace from a signal handler passes every instruction of a stub or a trampoline. libgcc's
+/// unwinder takes a lock in each step from then on (until GCC 13), so don't use it where a handler may interrupt its own
+/// thread's unwinding and ask for a backtrace. On 32-bit Arm unwinders take none, and this is answered with an error.
 pub const GRAPNEL_TO_UNWINDERS: grapnel_audience = 1;
 
 /// Names and unwind entries for debuggers, by the interface for code that is made at run time.

@@ -151,8 +151,10 @@ pub unsafe extern "C" fn grapnel_replace(
 /// Tells a listener when a function is entered and when it has returned; either of `enter` and `leave` may be NULL.
 ///
 /// Exceptions and longjmp may pass a call that is listened to; it then has no return. A call among the instructions that the
-/// patch overwrites moves: what is thrown out of it passes only after grapnel_announce has told unwinders. There is room for some thousand
-/// calls whose return is awaited (grapnel_missed).
+/// patch overwrites moves: what is thrown out of it passes if it is the last of them and returns to the original behind it, as
+/// on x86-64 and 32-bit Arm, and else only after grapnel_announce has told unwinders. On x86-64 a call through memory that isn't
+/// relative to RIP, and each call where there is a hardware shadow stack, returns to the moved code. There is room for some
+/// thousand calls whose return is awaited (grapnel_missed).
 ///
 /// # Errors
 /// As grapnel_replace; also if the return is asked for in a process that has a hardware shadow stack, or vector

@@ -218,12 +218,20 @@ fn programs_near_the_start_of_memory_are_hooked_while_they_run() {
 
 #[test]
 fn exceptions_pass_relocated_calls() {
-    let told = "4000 replaced, 1000 caught inside, 1000 outside, 2000 cleaned";
-    assert_has(&SHARED.run("tests/programs/relocated_call.cc"), &[told]);
-    assert_has(&STATIC.run("tests/programs/relocated_call.cc"), &[told]);
-    // Else nothing would be shown by that.
-    let untold = SHARED.command(SHARED.dir.path().join("relocated_call")).arg("untold").output().unwrap();
-    assert!(!untold.status.success() && untold.stdout.is_empty(), "{untold:?}");
+    let caught = "4000 replaced, 1000 caught inside, 1000 outside, 2000 cleaned";
+    for prefix in [&*SHARED, &*STATIC] {
+        assert_has(&prefix.run("tests/programs/relocated_call.cc"), &[caught]);
+        let program = prefix.dir.path().join("relocated_call");
+        let with = |arguments: &[&str]| prefix.command(&program).args(arguments).output().unwrap();
+        for arguments in [&["listen"][..], &["told"], &["told", "memory"]] {
+            let output = with(arguments);
+            assert!(output.status.success(), "{arguments:?}: {output:?}");
+            assert_has(&String::from_utf8_lossy(&output.stdout), &[caught]);
+        }
+        // Else nothing would be shown by being told.
+        let untold = with(&["memory"]);
+        assert!(!untold.status.success() && untold.stdout.is_empty(), "{untold:?}");
+    }
 }
 
 #[test]

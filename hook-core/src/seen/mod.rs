@@ -4,9 +4,10 @@
 //! ([`Arena::announce_to`](crate::Arena::announce_to), [`HookSet::announce_to`](crate::HookSet::announce_to)), of what is
 //! made from then on, when it is prepared: before the first live byte changes, and never in a call of a hooked function.
 //!
-//! * **Unwinders**: C++ exceptions and `_Unwind_Backtrace` pass through listeners, replacements and probes in any case. What
-//!   needs unwind entries are calls that were relocated into a trampoline
-//!   ([`grapnel_relocator::RelocationPlan::calls`]), through which an exception can't be thrown otherwise, and signal
+//! * **Unwinders**: C++ exceptions and `_Unwind_Backtrace` pass through listeners, replacements and probes in any case, and
+//!   through a relocated call that returns to the original ([`HookPlan::returns_past`](crate::HookPlan::returns_past)). What
+//!   needs unwind entries are calls that return to a trampoline ([`HookPlan::moves_call`](crate::HookPlan::moves_call)),
+//!   through which an exception can't be thrown otherwise, and signal
 //!   handlers that interrupt a thread in the few instructions of a trampoline or stub, whose backtraces end there otherwise.
 //!   Not on 32-bit Arm, where unwinders take none.
 //! * **Debuggers**: names and unwind entries for GDB and LLDB.

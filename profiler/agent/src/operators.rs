@@ -231,7 +231,7 @@ impl Ready {
 
 /// The operators that an object exports and that are not hooked, each code once.
 ///
-/// One that throws is left out if a call of its own would move: what is thrown by that would not come back. That is so of
+/// One that throws is left out if a call of its own would move: what is thrown by that may not come back. That is so of
 /// libstdc++'s forms with `nothrow`, which call those without, which are hooked.
 fn exported(module: &Module) -> Vec<(Operator, Range<usize>)> {
     let own = !is_runtime(module);
@@ -251,8 +251,10 @@ fn exported(module: &Module) -> Vec<(Operator, Range<usize>)> {
             continue;
         }
         let options = Options { size: Some(symbol.size), ..Options::default() };
-        let moves_call =
-            || HookPlan::new(CodeAddr(symbol.addr as u64), options).is_ok_and(|plan| plan.moves_call());
+        let moves_call = || {
+            let plan = HookPlan::new(CodeAddr(symbol.addr as u64), options);
+            plan.is_ok_and(|plan| plan.moves_call() || plan.returns_past())
+        };
         // A patch that a call returns into takes a handler for traps, which nobody brings into a process that runs.
         if (!operator.deletes || cfg!(grapnel_attached)) && moves_call() {
             continue;

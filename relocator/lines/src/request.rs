@@ -66,6 +66,7 @@ impl<'a> Request<'a> {
             extent,
             allow_padding: flag(fields.padding, "padding", usual.allow_padding)?,
             entry: flag(fields.entry, "entry", usual.entry)?,
+            shadow_stack: flag(fields.shadow_stack, "shadow_stack", usual.shadow_stack)?,
         };
         Self::new(isa, (from, to), fields.bytes.text("bytes")?, min_len, options, bytes)
     }
@@ -175,6 +176,8 @@ struct Fields<'a> {
     padding: Option<Value<'a>>,
     #[serde(borrow)]
     entry: Option<Value<'a>>,
+    #[serde(borrow)]
+    shadow_stack: Option<Value<'a>>,
 }
 
 /// What a field holds. Which type it must have is said where its name is known.

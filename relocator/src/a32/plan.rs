@@ -390,6 +390,10 @@ impl Plan {
         Reach { lo: CodeAddr(0), hi: CodeAddr((1 << 32) - self.max_len as u64) }
     }
 
+    pub(crate) fn returns_past(&self) -> bool {
+        matches!(self.items.last(), Some((_, Lowering::LastCall(..))))
+    }
+
     pub(crate) fn calls(&self) -> Offsets {
         let calls = self.items.iter().filter(|(item, lowering)| {
             matches!(lowering, Lowering::Call { .. })

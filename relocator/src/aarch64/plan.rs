@@ -288,6 +288,10 @@ impl Plan {
         self.resume.map(|target| Lowering::Jump(Dest::Outside(target)))
     }
 
+    pub(crate) fn returns_past(&self) -> bool {
+        false
+    }
+
     pub(crate) fn calls(&self) -> Offsets {
         let calls = self.items.iter().filter(|(inst, lowering)| {
             matches!(lowering, Lowering::Call(_)) || inst.flow() == Flow::CallIndirect

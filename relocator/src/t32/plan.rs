@@ -370,6 +370,10 @@ impl Plan {
         Reach { lo: CodeAddr(0), hi: CodeAddr((1 << 32) - self.max_len as u64) }
     }
 
+    pub(crate) fn returns_past(&self) -> bool {
+        matches!(self.items.last(), Some(Item { lowering: Lowering::LastCall(..), .. }))
+    }
+
     pub(crate) fn calls(&self) -> Offsets {
         let calls = self.items.iter().filter(|item| {
             matches!(item.lowering, Lowering::Call(_) | Lowering::CallA32(_))

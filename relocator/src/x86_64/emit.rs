@@ -10,13 +10,14 @@ use grapnel_arch::{
     CodeAddr, Isa,
     x86_64::{
         Cond, Counter, Inst, Pointer, Rel8, Rel32, RipOperand, call_mem, call_rel32, jcc_rel8, jcc_rel32,
-        jmp_mem, jmp_rel8, jmp_rel32, mov_imm32, mov_imm64,
+        jmp_mem, jmp_rel8, jmp_rel32, mov_imm32, mov_imm64, store_at_rsp,
     },
 };
 
 use super::{
+    culprit,
     far::Far,
-    plan::{Dest, LITERAL_ALIGN, Lowering, Plan},
+    plan::{Callee, Dest, LITERAL_ALIGN, Lowering, Plan},
 };
 use crate::{
     Error, PcMap, Registers, Relocated,
@@ -103,6 +104,7 @@ impl<'a> Emitter<'a> {
             Lowering::Cond(cond, dest) => self.cond(bnd, cond, dest),
             Lowering::Counter(kind, dest) => self.counter(inst.prefixes().address_size, kind, dest),
             Lowering::Call(target) => self.call(bnd, target),
+            Lowering::LastCall(callee) => self.last_call(inst, callee)?,
             Lowering::PushNext => {
                 // push [rip + rel32]
                 self.bytes(&[0xff, 0x35, 0, 0, 0, 0]);
@@ -291,6 +293,25 @@ impl<'a> Emitter<'a> {
                 self.indirect.push(target);
             }
         }
+    }
+
+    /// The call comes last, so that what it pushes at first is the address behind all this, as of any other call.
+    fn last_call(&mut self, call: &Inst, callee: Callee) -> Result<(), Error> {
+        let no_scratch = || Error::NoScratch { culprit: culprit(call) };
+        let jump = || call.jump_to_callee().ok_or_else(no_scratch);
+        let over = self.code.len();
+        self.bytes(&jmp_rel8(Rel8::ZERO));
+        let start = self.ahead(0);
+        self.bytes(&store_at_rsp(call.next().0));
+        match callee {
+            Callee::At(target) => self.jump(false, Dest::Outside(target)),
+            Callee::Register => self.bytes(jump()?.bytes()),
+            Callee::Rip(operand, far) => self.rip(&jump()?, operand, far).map_err(|_| no_scratch())?,
+        }
+        self.code[over + 1] = (self.code.len() - over - 2) as u8;
+        let back = Rel32::between_wrapping(self.ahead(5), start);
+        self.bytes(&call_rel32(back));
+        Ok(())
     }
 
     fn finish(mut self) -> Relocated {

@@ -39,6 +39,7 @@ pub(crate) struct Insts {
     code: Code,
     /// The window is at a function's entry.
     entry: bool,
+    shadow_stack: bool,
 }
 
 /// Checks the flow of a function.

@@ -22,6 +22,14 @@ pub(super) enum Dest {
     Outside(CodeAddr),
 }
 
+/// What a call at the window's end goes to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Callee {
+    At(CodeAddr),
+    Register,
+    Rip(RipOperand, Far),
+}
+
 /// What an instruction becomes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Lowering {
@@ -36,6 +44,12 @@ pub(super) enum Lowering {
     Cond(Cond, Dest),
     Counter(Counter, Dest),
     Call(CodeAddr),
+    /// A call at the window's end, from which the callee returns to what follows the window.
+    ///
+    /// It is a call here too, so that the processor foresees the callers' returns, if not this one:
+    /// `jmp over; callee: mov [rsp], link; jmp target; over: call callee`. Nothing below the return address is written to, and
+    /// no flag or register changes.
+    LastCall(Callee),
     /// `call` to the next instruction: `push [literal]`, the original return address. It makes the one access that
     /// the call makes, and neither of them changes a shadow stack (SDM volume 1, 17.2.1: a call with displacement 0).
     PushNext,
@@ -63,6 +77,7 @@ impl Lowering {
             Self::Counter(_, Dest::Inside(_)) => 3 + 2 + 5,
             // [F2] call [literal]
             Self::Call(_) => 7 + 8,
+            Self::LastCall(callee) => LAST_CALL + callee.max_len(inst),
             Self::PushNext => 6 + 8,
             // xbegin aborted; jmp over; aborted: jmp [literal]; over:
             Self::Xbegin(Dest::Outside(_)) => 6 + 2 + 6 + 8,
@@ -78,6 +93,7 @@ impl Lowering {
             Self::Rip(RipOperand { target, wraps: false, .. }, _)
             | Self::Pointer(_, target)
             | Self::Call(target)
+            | Self::LastCall(Callee::At(target) | Callee::Rip(RipOperand { target, wraps: false, .. }, _))
             | Self::Jump(Dest::Outside(target))
             | Self::Cond(_, Dest::Outside(target))
             | Self::Counter(_, Dest::Outside(target))
@@ -86,6 +102,21 @@ impl Lowering {
         }
     }
 }
+
+impl Callee {
+    /// The most bytes that the jump takes.
+    fn max_len(&self, call: &Inst) -> usize {
+        match self {
+            // jmp [literal]
+            Self::At(_) => 6 + 8,
+            Self::Register => call.bytes().len(),
+            Self::Rip(_, far) => call.bytes().len().max(far.max_len(call)),
+        }
+    }
+}
+
+/// What a call at the window's end takes but for the jump to its callee: `jmp rel8`, two `mov`, and `call rel32`.
+const LAST_CALL: usize = 2 + 15 + 5;
 
 /// Where literals lie: reading one must not fault under EFLAGS.AC.
 pub(super) const LITERAL_ALIGN: u64 = 8;
@@ -115,6 +146,9 @@ pub(crate) fn plan(window: &Window, insts: &Insts) -> Result<Plan, Error> {
         x87_moved |= inst.sets_fip();
         items.push((*inst, lower(window, insts, inst)?));
     }
+    if let Some(last) = items.last_mut().filter(|_| !insts.shadow_stack) {
+        last.1 = last_call(window, insts, last).unwrap_or(last.1);
+    }
     let resume = insts.list.last().filter(|last| !last.flow().is_exit()).map(|last| last.next());
     let max_len =
         items.iter().map(|(inst, lowering): &(Inst, Lowering)| lowering.max_len(inst)).sum::<usize>()
@@ -122,6 +156,23 @@ pub(crate) fn plan(window: &Window, insts: &Insts) -> Result<Plan, Error> {
             + (LITERAL_ALIGN - 1) as usize;
     let code = insts.code.clone();
     Ok(Plan { from: window.from, window_len: window.len, items, code, resume, max_len })
+}
+
+/// A call at the window's end. Its return address is no byte of the patch's, and so it may be the original's: the callee
+/// returns there, and whoever unwinds finds the function's own tables. Under BND it stays as it is: other branches would clear
+/// the bounds.
+fn last_call(window: &Window, insts: &Insts, (inst, lowering): &(Inst, Lowering)) -> Option<Lowering> {
+    if inst.next() != window.from.add(window.len as u64) || inst.prefixes().repne {
+        return None;
+    }
+    if let Lowering::Call(target) = *lowering {
+        return Some(Lowering::LastCall(Callee::At(target)));
+    }
+    let callee = match inst.jump_to_callee()?.rip_operand() {
+        None => Callee::Register,
+        Some(operand) => Callee::Rip(operand, Far::of(window.from, insts, inst, operand)),
+    };
+    Some(Lowering::LastCall(callee))
 }
 
 /// A branch of the window leads back in it, so an instruction can come after one that stands behind it.
@@ -201,17 +252,23 @@ impl Plan {
     }
 
     pub(crate) fn required_reach(&self) -> Reach {
-        let required =
-            self.items.iter().filter(|(_, lowering)| matches!(lowering, Lowering::Rip(_, Far::None)));
+        let required = self.items.iter().filter(|(_, lowering)| {
+            matches!(lowering, Lowering::Rip(_, Far::None) | Lowering::LastCall(Callee::Rip(_, Far::None)))
+        });
         let targets = required.filter_map(|(_, lowering)| lowering.near_target());
         targets.map(|target| self.near(target)).fold(Reach::ALL, Reach::intersection)
     }
 
     pub(crate) fn calls(&self) -> Offsets {
         let calls = self.items.iter().filter(|(inst, lowering)| {
-            matches!(lowering, Lowering::Call(_)) || inst.flow() == Flow::CallIndirect
+            let indirect = inst.flow() == Flow::CallIndirect && !matches!(lowering, Lowering::LastCall(_));
+            indirect || matches!(lowering, Lowering::Call(_))
         });
         calls.map(|(inst, _)| inst.addr().displacement_from(self.from) as u16).collect()
+    }
+
+    pub(crate) fn returns_past(&self) -> bool {
+        matches!(self.items.last(), Some((_, Lowering::LastCall(_))))
     }
 
     /// Destinations `to` with `i32::MIN <= target - next <= i32::MAX` for every `next` in `to ..= to + max_len`.

@@ -44,5 +44,5 @@ pub(crate) fn window(
 
 fn insts_of(list: ArrayVec<Inst, MAX_INSTS>, bytes: &[u8], options: WindowOptions) -> Insts {
     let code = bytes.iter().copied().take(CODE_KEPT).collect();
-    Insts::X86_64(super::Insts { list, code, entry: options.entry })
+    Insts::X86_64(super::Insts { list, code, entry: options.entry, shadow_stack: options.shadow_stack })
 }

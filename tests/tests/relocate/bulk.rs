@@ -64,6 +64,7 @@ fn thousands_of_windows_are_answered_as_the_library_does() {
             "extent": options.extent,
             "padding": options.allow_padding,
             "entry": options.entry,
+            "shadow_stack": options.shadow_stack,
         })
         .to_string();
         input.push('\n');

@@ -3,7 +3,7 @@
 use grapnel_arch::x86_64::{Flow, Inst, decode};
 use grapnel_relocator::CodeAddr;
 use iced_x86::{
-    Code, Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register,
+    Code, Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register,
     UsedRegister,
 };
 
@@ -26,8 +26,14 @@ pub(super) fn judge(subject: &Subject<'_>) -> Verdict {
         let Ok(after) = decode(there, &code[to..]) else {
             return Verdict::Mismatch(format!("no instruction at {there}, for {at}"));
         };
-        if stays(&before) {
-            let end = map.iter().nth(number + 1).map_or(code.len(), |(_, end)| end);
+        let end = map.iter().nth(number + 1).map_or(code.len(), |(_, end)| end);
+        if is_call(&before) && matches!(after.flow(), Flow::Jump { .. }) {
+            if !returns_past(subject, &before, there, &code[to..end]) {
+                return Verdict::Mismatch(format!(
+                    "what is at {there} is no call that returns past the code, for {at}"
+                ));
+            }
+        } else if stays(&before) {
             if !same(&before, &after) && !through_register(subject, &before, there, &code[to..end]) {
                 return Verdict::Mismatch(format!(
                     "another instruction at {there} than at {at}, or through a register that matters"
@@ -41,6 +47,61 @@ pub(super) fn judge(subject: &Subject<'_>) -> Verdict {
         }
     }
     Verdict::Same
+}
+
+fn is_call(inst: &Inst) -> bool {
+    matches!(inst.flow(), Flow::Call { .. } | Flow::CallIndirect)
+}
+
+/// A call that is the window's last instruction and leaves the original return address on the stack: `code` is all that it
+/// became. It calls what puts that address in the place of its own, and goes to the callee.
+fn returns_past(subject: &Subject<'_>, before: &Inst, there: CodeAddr, code: &[u8]) -> bool {
+    let insts: Vec<Instruction> =
+        Decoder::with_ip(64, code, there.0, DecoderOptions::NONE).into_iter().collect();
+    let [over, low, high, go @ .., call] = insts.as_slice() else { return false };
+    let link = before.next();
+    let stores = |inst: &Instruction, displacement: i64, value: u64| {
+        at_stack(inst, Code::Mov_rm32_imm32, displacement) && inst.immediate32() == value as u32
+    };
+    link == subject.case.from.add(subject.window.len() as u64)
+        && !subject.case.options.shadow_stack
+        && (over.code(), over.near_branch_target()) == (Code::Jmp_rel8_64, call.ip())
+        && (call.code(), call.near_branch_target()) == (Code::Call_rel32_64, low.ip())
+        && stores(low, 0, link.0)
+        && stores(high, 4, link.0 >> 32)
+        && goes_to_callee(subject, before, go)
+}
+
+fn goes_to_callee(subject: &Subject<'_>, call: &Inst, go: &[Instruction]) -> bool {
+    let mut jump = raw(call);
+    match (call.flow().target(), go) {
+        (Some(target), [go]) if go.code() == Code::Jmp_rel32_64 => go.near_branch_target() == target.0,
+        (Some(target), [go]) => {
+            let (relocated, literal) = (subject.relocated, CodeAddr(go.ip_rel_memory_address()));
+            let at = literal.offset_within(subject.case.to, relocated.bytes().len() as u64);
+            let value = at.and_then(|at| relocated.bytes().get(at as usize..)?.first_chunk());
+            go.code() == Code::Jmp_rm64
+                && go.is_ip_rel_memory_operand()
+                && at.is_some_and(|at| at as usize >= relocated.map().code_len())
+                && value == Some(&target.0.to_le_bytes())
+        }
+        (None, _) if jump.code() != Code::Call_rm64 => false,
+        (None, [go]) => {
+            jump.set_code(Code::Jmp_rm64);
+            // iced compares operands with the absolute address of a RIP-relative one.
+            jump == *go && (jump.is_ip_rel_memory_operand() || jump.op0_kind() == OpKind::Register)
+        }
+        (None, [address, go]) => {
+            let base = address.op0_register();
+            let is_free = free(subject, &jump, base) && !used(&jump, base);
+            jump.set_code(Code::Jmp_rm64);
+            address.code() == Code::Mov_r64_imm64
+                && call.rip_operand().is_some_and(|operand| address.immediate64() == operand.target.0)
+                && same_through(&jump, go, base)
+                && is_free
+        }
+        _ => false,
+    }
 }
 
 /// The relocated instruction is the same one.

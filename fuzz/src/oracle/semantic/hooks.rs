@@ -196,8 +196,14 @@ pub(super) fn begin(uc: &mut Hooked<'_>, addr: u64) {
     let limit = if world.running.relocated { MAX_STEPS * LONGER } else { MAX_STEPS };
     let stop = match found {
         None => Some(Stop::Left),
-        // A recursive call.
-        Some(_) if jumped && previous.is_some_and(|previous| previous.kind == Kind::Call) => Some(Stop::Left),
+        // A recursive call. In relocated code a call to the middle of something is a step of it.
+        Some(_)
+            if jumped
+                && previous.is_some_and(|previous| previous.kind == Kind::Call)
+                && (!world.running.relocated || world.running.is_start(addr)) =>
+        {
+            Some(Stop::Left)
+        }
         Some(_) if world.steps > limit => Some(Stop::TooLong),
         Some(Inst { kind: Kind::Syscall | Kind::Xbegin { .. }, .. }) => Some(Stop::Special),
         Some(_) if jumped && addr == world.running.base && !world.running.relocated => Some(Stop::Start),
@@ -235,18 +241,18 @@ pub(super) fn begin(uc: &mut Hooked<'_>, addr: u64) {
     let world = uc.get_data_mut();
     let member = isa == Isa::T32 && found.is_some_and(|inst| inst.cond != inspect::ALWAYS);
     world.strayed = member && (jumped || world.strayed);
-    let offset = addr.wrapping_sub(world.running.base) as usize;
     if !world.running.relocated {
         restore_spilled(uc);
         let stack = stack(uc);
         let world = uc.get_data_mut();
         world.stack = stack;
         world.stacks.push((addr, stack));
-    } else if world.running.starts.binary_search(&offset).is_ok() {
+    } else if world.running.is_start(addr) {
         restore_spilled(uc);
         let stack = stack(uc);
         let world = uc.get_data_mut();
         world.stack = stack;
+        let offset = addr.wrapping_sub(world.running.base) as usize;
         let stacks = world.running.stacks.iter();
         world.ahead = stacks.filter(|&&(start, _)| start == offset).map(|&(_, stack)| stack).collect();
     } else if !world.ahead.is_empty() {

@@ -233,12 +233,7 @@ impl Runner<'_> {
 
     /// An exception in the instruction at `at`, before which there were so many events.
     fn fault(&mut self, cause: Cause, at: u64, before: usize) -> End {
-        let offset = at.wrapping_sub(self.base) as usize;
-        let offset = if self.calls.is_some() {
-            self.pair.origin(offset)
-        } else {
-            self.pair.entry_of(offset).map(|entry| entry.0)
-        };
+        let offset = self.made_by(at);
         // What it did before the exception need not be done in the same order.
         self.events.truncate(before);
         self.events.push(Event::Fault { cause, offset });
@@ -307,7 +302,7 @@ impl Runner<'_> {
 
     /// What a return address in the relocated code is in the window. That of the last call may be the original one.
     fn returns_to(&self, address: u64) -> Option<usize> {
-        if self.engine.layout.link.is_some() && address == self.pair.behind() {
+        if address == self.pair.behind() {
             return Some(self.pair.window_len);
         }
         self.pair.return_to_original(address.wrapping_sub(self.base))
@@ -320,14 +315,30 @@ impl Runner<'_> {
                 .is_some_and(|block| self.pair.map.iter().any(|&(from, _)| from == block))
     }
 
+    /// The offset in the window of the instruction whose code has an instruction at an address.
+    fn made_by(&self, at: u64) -> Option<usize> {
+        let offset = at.wrapping_sub(self.base) as usize;
+        if self.calls.is_some() {
+            self.pair.origin(offset)
+        } else {
+            self.pair.entry_of(offset).map(|entry| entry.0)
+        }
+    }
+
     /// x86-64: the return address, which the callee takes from the stack.
     fn pop_return(&mut self) -> Result<u64, EngineError> {
         let stack = self.engine.uc.reg_read(RegisterX86::RSP)?;
         let mut pushed = [0; 8];
         self.engine.read_data(stack, &mut pushed)?;
-        // The push itself is told by the return address.
-        let pushes = |event: &mut Event| matches!(event, Event::Access(Access { addr, written: Some(_), .. }) if *addr == stack);
-        self.events.pop_if(pushes);
+        // The push itself is told by the return address. Relocated code may write there in several steps.
+        let caller = self.made_by(self.engine.uc.get_data().last);
+        let made = self
+            .events
+            .iter()
+            .rposition(|event| !matches!(event, Event::Access(access) if self.made_by(access.by) == caller));
+        let steps = self.events.split_off(made.map_or(0, |before| before + 1));
+        let pushes = |event: &Event| matches!(event, Event::Access(Access { addr, written: Some(_), .. }) if addr.wrapping_sub(stack) < 8);
+        self.events.extend(steps.into_iter().filter(|event| !pushes(event)));
         self.engine.uc.reg_write(RegisterX86::RSP, stack.wrapping_add(8))?;
         // Its bytes on the stack differ between the sides; no code may read them, but random code does.
         self.engine.restore(stack, 8)?;

@@ -58,6 +58,11 @@ pub(super) struct Running {
 }
 
 impl Running {
+    /// The code of an instruction of the window starts at an address.
+    pub(super) fn is_start(&self, addr: u64) -> bool {
+        self.starts.binary_search(&(addr.wrapping_sub(self.base) as usize)).is_ok()
+    }
+
     /// The instruction at an address, if it is in the code.
     pub(super) fn at(&self, addr: u64) -> Option<Inst> {
         self.insts.get(usize::try_from(addr.wrapping_sub(self.base)).ok()?).copied()

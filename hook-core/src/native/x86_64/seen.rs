@@ -15,11 +15,19 @@ pub(crate) const LAYOUT: Layout =
 /// The registers' columns, by their numbers in instructions.
 const COLUMN: [u8; 16] = [0, 2, 1, 3, 7, 6, 4, 5, 8, 9, 10, 11, 12, 13, 14, 15];
 
-/// What the relocated code of one instruction does to the stack before it is done, as the relocator's `far` says: it begins
-/// with a step over the red zone if it keeps a register there, and else leaves the stack to its one instruction.
+/// What the relocated code of one instruction does to the stack before it is done, as the relocator's `far` and `LastCall` say:
+/// it begins with a step over the red zone if it keeps a register there, or with one over what its call in the end goes to, where
+/// the return address is on the stack, and else leaves the stack to its one instruction.
 pub(crate) fn stack_within(code: &[u8], each: &mut dyn FnMut(usize, Stack)) {
     let mut stack = Stack::default();
     each(0, stack);
+    if let [0xeb, over, rest @ ..] = code
+        && let Some([0xe8, _, _, _, _]) = rest.get(usize::from(*over)..)
+    {
+        each(2, Stack { below: 8, ..stack });
+        each(2 + usize::from(*over), stack);
+        return;
+    }
     if !code.starts_with(&PASS_RED_ZONE) {
         return;
     }
@@ -104,6 +112,15 @@ mod tests {
         let mut stacks = Vec::new();
         stack_within(&moved.bytes()[..end], &mut |_, stack| stacks.push((stack.below, stack.kept[0])));
         stacks
+    }
+
+    #[test]
+    fn a_return_address_is_on_the_stack_where_a_last_call_goes() {
+        // call +0x100, and call rax
+        assert_eq!(stacks(&[0xe8, 0, 1, 0, 0]), [(0, None), (8, None), (0, None)]);
+        assert_eq!(stacks(&[0xff, 0xd0]), [(0, None), (8, None), (0, None)]);
+        // call [rax]
+        assert_eq!(stacks(&[0xff, 0x10]), [(0, None)]);
     }
 
     #[test]

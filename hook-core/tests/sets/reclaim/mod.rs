@@ -64,16 +64,22 @@ extern "C" fn blocking_call() {
     block();
 }
 
-// A function that calls before anything else: the call is made in the trampoline, and returns there. And one whose call lies
-// behind what a patch takes.
+// A function that calls before anything else: the call is made in the trampoline, and returns there, since it is under BND. One
+// whose call does without that, and returns to the function. And one whose call lies behind what a patch takes.
 global_asm!(
     ".pushsection .text.blocking, \"ax\", @progbits",
     ".p2align 4",
     ".globl blocking_first",
     ".type blocking_first, @function",
     "blocking_first: .cfi_startproc",
-    "call {block}; lea rax, [rdi + 1]; ret",
+    ".byte 0xf2; call {block}; lea rax, [rdi + 1]; ret",
     ".cfi_endproc; .size blocking_first, . - blocking_first",
+    ".p2align 4",
+    ".globl blocking_last",
+    ".type blocking_last, @function",
+    "blocking_last: .cfi_startproc",
+    "call {block}; lea rax, [rdi + 1]; ret",
+    ".cfi_endproc; .size blocking_last, . - blocking_last",
     ".p2align 4",
     ".globl blocking_later",
     ".type blocking_later, @function",
@@ -86,6 +92,7 @@ global_asm!(
 
 unsafe extern "C" {
     fn blocking_first(x: u64) -> u64;
+    fn blocking_last(x: u64) -> u64;
     fn blocking_later(x: u64) -> u64;
 }
 

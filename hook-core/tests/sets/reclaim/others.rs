@@ -8,7 +8,8 @@ use std::{
 use grapnel_hook::{Arena, CodeWay, HookSet, Listener, Liveness};
 
 use super::{
-    TOLD, blocking_call, blocking_first, blocking_later, enter, leave, reclaim, seven, while_blocked,
+    TOLD, blocking_call, blocking_first, blocking_last, blocking_later, enter, leave, reclaim, seven,
+    while_blocked,
 };
 use crate::{at, attach, function, remove};
 
@@ -108,6 +109,25 @@ fn return_addresses_that_listeners_took_are_looked_at() {
     remove(&mut other, within.unwrap()).unwrap();
 }
 
+/// A call that returns to the original needs nothing of the trampoline that it was made in.
+fn a_call_that_returns_past_keeps_nothing() {
+    let target = blocking_last as *const ();
+    let mut set = HookSet::new();
+    let attached =
+        attach(&mut set, |b| b.listen(target, Listener::new(core::ptr::null_mut()).on_enter(enter)));
+    while_blocked(
+        function(target),
+        || {
+            // SAFETY: the other thread is behind the first instructions.
+            unsafe { set.remove(attached.unwrap(), Liveness::SingleThreaded) }.unwrap();
+            let reclaimed = reclaim(&mut set, Liveness::Live);
+            assert_eq!((reclaimed.doubt, reclaimed.kept), (None, 0));
+            assert!(reclaimed.freed > 0, "{reclaimed:?}");
+        },
+        || {},
+    );
+}
+
 /// A thread may yet trap in what another set has put in since.
 fn the_ways_of_other_sets_stay() {
     extern "C" fn none(_: u64) -> u64 {
@@ -142,6 +162,7 @@ fn the_ways_of_other_sets_stay() {
 pub(super) fn run() {
     a_child_keeps_what_its_parent_frees();
     return_addresses_that_listeners_took_are_looked_at();
+    a_call_that_returns_past_keeps_nothing();
     the_ways_of_other_sets_stay();
     what_is_in_stays();
 }

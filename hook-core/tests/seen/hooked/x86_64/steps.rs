@@ -40,24 +40,30 @@ global_asm!(
     "seen_step_end:",
 );
 
-// Calls what throws, far enough from the start for a patch of its own.
+// Calls what throws, far enough from the start for a patch of its own, and through memory: such a call returns to the
+// trampoline.
 global_asm!(
     ".globl seen_thrown_through",
     "seen_thrown_through:",
     ".cfi_startproc",
     "sub rsp, 8",
     ".cfi_def_cfa_offset 16",
-    ".zero 12, 0x90",
-    "call {throws}",
+    "lea rax, [rip + 9f]",
+    "sub rax, 0x1000",
+    "call [rax + 0x1000]",
     "add rsp, 8",
     ".cfi_def_cfa_offset 8",
     "ret",
+    ".pushsection .data.rel.ro, \"aw\", @progbits",
+    ".p2align 3",
+    "9: .quad {throws}",
+    ".popsection",
     ".cfi_endproc",
     throws = sym super::thrown::throws,
 );
 
 /// Where the call is in that.
-pub(crate) const CALL: usize = 16;
+pub(crate) const CALL: usize = 17;
 
 unsafe extern "C" {
     fn seen_step(function: Function, x: u64) -> u64;
