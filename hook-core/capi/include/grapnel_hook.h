@@ -29,7 +29,7 @@ typedef struct grapnel_batch grapnel_batch;
 
 /**
  * A call of a function, or a probed instruction, as a listener sees it. It is valid until the listener returns, in the
- * thread that the listener runs in.
+ * thread that the listener runs in. For NULL in its place the functions that take one answer 0 or NULL, and do nothing.
  */
 typedef struct grapnel_call grapnel_call;
 
@@ -299,7 +299,7 @@ extern "C" {
  * The code that others were told of is kept for good.
  *
  * # Errors
- * If somebody can't be told, for instance because no unwinder is loaded, or hooks are being changed at this moment. Nobody
+ * If a bit of `audience` is unknown, or somebody can't be told, for instance because no unwinder is loaded, or hooks are being changed at this moment. Nobody
  * is told then.
  *
  * # Safety
@@ -320,8 +320,8 @@ grapnel_error *grapnel_announce(grapnel_audience audience);
  * from the newer place in the order, and may pass a second time what it has passed.
  *
  * # Errors
- * If the function can't be hooked, or hooks are being changed at this moment by another thread or around this call.
- * Nothing has changed then, `hook` is NULL, and `original` is as it was.
+ * If the function can't be hooked, `target` or `replacement` is NULL, or hooks are being changed at this moment by another
+ * thread or around this call. Nothing has changed then, `hook` is NULL, and `original` is as it was.
  *
  * # Safety
  * `target` is the start of a function, to whose first instructions no other function branches. `replacement` has the
@@ -335,7 +335,7 @@ grapnel_error *grapnel_replace(void *target,
                                grapnel_hook **hook);
 
 /**
- * Tells a listener when a function is entered and when it has returned; either of `enter` and `leave` may be NULL.
+ * Tells a listener when a function is entered and when it has returned; one of `enter` and `leave` may be NULL.
  *
  * Exceptions and longjmp may pass a call that is listened to; it then has no return. A call among the instructions that the
  * patch overwrites moves: what is thrown out of it passes if it is the last of them and returns to the original behind it, as
@@ -344,7 +344,7 @@ grapnel_error *grapnel_replace(void *target,
  * thousand calls whose return is awaited (grapnel_missed).
  *
  * # Errors
- * As grapnel_replace; also if the return is asked for in a process that has a hardware shadow stack, or vector
+ * As grapnel_replace; also if both `enter` and `leave` are NULL or a flag is unknown, if the return is asked for in a process that has a hardware shadow stack, or vector
  * registers on a processor that can't save them.
  *
  * # Safety
@@ -366,7 +366,7 @@ grapnel_error *grapnel_attach(void *target,
  * `function`, or, if that is NULL, is found in its object's unwind table.
  *
  * # Errors
- * As grapnel_replace; also if `hit` is NULL.
+ * As grapnel_replace; also if `hit` is NULL or a flag is unknown.
  *
  * # Safety
  * As grapnel_replace and grapnel_attach. An instruction begins at `at`, and no code outside the function branches to
@@ -422,7 +422,7 @@ grapnel_batch *grapnel_begin(void);
 void grapnel_abandon(grapnel_batch *batch);
 
 /**
- * Asks for what grapnel_replace does.
+ * Asks for what grapnel_replace does. Nothing if `batch` is NULL, for which grapnel_commit has an error.
  *
  * # Errors
  * grapnel_commit answers for it.
@@ -437,7 +437,7 @@ void grapnel_batch_replace(grapnel_batch *batch,
                            grapnel_hook **hook);
 
 /**
- * Asks for what grapnel_attach does.
+ * Asks for what grapnel_attach does. Nothing if `batch` is NULL.
  *
  * # Errors
  * grapnel_commit answers for it.
@@ -454,7 +454,7 @@ void grapnel_batch_attach(grapnel_batch *batch,
                           grapnel_hook **hook);
 
 /**
- * Asks for what grapnel_probe does.
+ * Asks for what grapnel_probe does. Nothing if `batch` is NULL.
  *
  * # Errors
  * grapnel_commit answers for it.
@@ -472,7 +472,7 @@ void grapnel_batch_probe(grapnel_batch *batch,
                          grapnel_hook **hook);
 
 /**
- * Asks for what grapnel_remove does. A `hook` that is NULL is passed over.
+ * Asks for what grapnel_remove does. Nothing if `batch` is NULL. A `hook` that is NULL is passed over.
  *
  * # Errors
  * grapnel_commit answers for it.
@@ -493,7 +493,7 @@ void grapnel_batch_remove(grapnel_batch *batch, grapnel_hook *hook);
  * # Errors
  * That of the first request that failed. For each that failed, its handle is NULL, or stays valid if it was to be removed,
  * and its `original` is as it was, unless the patching itself failed; then it was stored, and is good to call. If hooks are being
- * changed at this moment by another thread or around this call, all have failed.
+ * changed at this moment by another thread or around this call, all have failed. If `batch` is NULL, there is none.
  *
  * # Safety
  * `batch` came from grapnel_begin and wasn't committed or abandoned. What each request says of its functions and out pointers
@@ -667,7 +667,7 @@ void grapnel_error_free(grapnel_error *error);
  * the length of that, or 0 if it isn't known. `size` may be NULL.
  *
  * # Errors
- * If no such object is loaded, or none defines the name; `address` and `size` are as they were.
+ * If no such object is loaded, or none defines the name, or `name` or `address` is NULL; `address` and `size` are as they were.
  *
  * # Safety
  * `object` is NULL or a string, `name` is a string, `address` may be written, and `size` may or is NULL. Any thread may
@@ -747,7 +747,7 @@ grapnel_error *grapnel_reclaim(grapnel_liveness liveness,
  * stored in `original` first, and the handle in `rebinding`; either may be NULL.
  *
  * # Errors
- * If no object defines the name: nothing has changed, and the out pointers are as they were. If a word holds something
+ * If no object defines the name, or it or `replacement` is NULL: nothing has changed, and the out pointers are as they were. If a word holds something
  * else, or can't be written, it is left alone and the others are changed; `rebinding` is then stored all the same.
  *
  * # Safety
@@ -763,7 +763,7 @@ grapnel_error *grapnel_rebind(const char *name,
  * Binds the importers of the function at an address to `replacement`, whatever else is called so. As grapnel_rebind.
  *
  * # Errors
- * If the address is in no object's code: nothing has changed, and `rebinding` is as it was. Otherwise as grapnel_rebind;
+ * If the address is in no object's code, or `replacement` is NULL: nothing has changed, and `rebinding` is as it was. Otherwise as grapnel_rebind;
  * also if a word isn't bound yet and may be bound to another function of the name: it is left alone.
  *
  * # Safety
@@ -803,7 +803,7 @@ grapnel_error *grapnel_rebind_later(grapnel_rebinding *rebinding,
 grapnel_error *grapnel_rebind_again(grapnel_rebinding *rebinding);
 
 /**
- * How many words hold the replacement.
+ * How many words hold the replacement. 0 for NULL.
  *
  * # Errors
  * None. With grapnel_rebind_later, 0 if hooks are being changed at this moment by another thread or around this call.
@@ -836,7 +836,7 @@ grapnel_error *grapnel_unbind(grapnel_rebinding *rebinding);
  * object are then answered as if they had been removed. If `wait` is NULL, the hook waits for good.
  *
  * # Errors
- * If the dynamic linker can't be followed, or the object is loaded and its function can't be found or hooked, or hooks
+ * If a name or `replacement` is NULL, the dynamic linker can't be followed, or the object is loaded and its function can't be found or hooked, or hooks
  * are being changed at this moment by another thread or around this call. Nothing waits then, and `wait` is NULL.
  *
  * # Safety

@@ -30,7 +30,7 @@ pub const GRAPNEL_TO_PERF: grapnel_audience = 4;
 /// The code that others were told of is kept for good.
 ///
 /// # Errors
-/// If somebody can't be told, for instance because no unwinder is loaded, or hooks are being changed at this moment. Nobody
+/// If a bit of `audience` is unknown, or somebody can't be told, for instance because no unwinder is loaded, or hooks are being changed at this moment. Nobody
 /// is told then.
 ///
 /// # Safety
@@ -38,6 +38,10 @@ pub const GRAPNEL_TO_PERF: grapnel_audience = 4;
 /// loaded.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn grapnel_announce(audience: grapnel_audience) -> *mut grapnel_error {
+    let unknown = audience & !(GRAPNEL_TO_UNWINDERS | GRAPNEL_TO_DEBUGGERS | GRAPNEL_TO_PERF);
+    if unknown != 0 {
+        return grapnel_error::unknown("audience", unknown).give();
+    }
     let mut shared = match shared::lock() {
         Ok(shared) => shared,
         Err(error) => return wait::raise(&error),

@@ -58,6 +58,12 @@ pub const GRAPNEL_GENERAL_ONLY: grapnel_flags = 4;
 #[expect(non_camel_case_types, reason = "the name in C")]
 pub type grapnel_listener = Option<unsafe extern "C" fn(call: *mut grapnel_call, data: *mut c_void)>;
 
+/// The error for flags that stand for nothing.
+pub(crate) fn check(flags: grapnel_flags) -> Result<(), Box<grapnel_error>> {
+    let unknown = flags & !(GRAPNEL_GUARDED | GRAPNEL_VECTORS | GRAPNEL_GENERAL_ONLY);
+    if unknown == 0 { Ok(()) } else { Err(grapnel_error::unknown("flag", unknown)) }
+}
+
 /// What the engine calls a liveness.
 pub(crate) fn liveness(number: grapnel_liveness) -> Result<Liveness, *mut grapnel_error> {
     match number {
@@ -71,12 +77,18 @@ pub(crate) fn liveness(number: grapnel_liveness) -> Result<Liveness, *mut grapne
     }
 }
 
+/// # Errors
+/// If there is nobody to tell, or a flag is unknown.
 pub(crate) fn listener(
     enter: grapnel_listener,
     leave: grapnel_listener,
     data: *mut c_void,
     flags: grapnel_flags,
-) -> Listener {
+) -> Result<Listener, Box<grapnel_error>> {
+    check(flags)?;
+    if enter.is_none() && leave.is_none() {
+        return Err(grapnel_error::null("each of enter and leave"));
+    }
     type Function = unsafe extern "C" fn(*mut grapnel_call, *mut c_void);
     let mut listener = Listener::new(data);
     if let Some(enter) = enter {
@@ -93,17 +105,25 @@ pub(crate) fn listener(
     if flags & GRAPNEL_VECTORS != 0 {
         listener = listener.with_vectors();
     }
-    listener
+    Ok(listener)
 }
 
-/// `None` if there is nobody to tell.
+/// # Errors
+/// As [`listener`].
 ///
 /// # Safety
 /// With [`GRAPNEL_GENERAL_ONLY`], `hit` and all that it calls leave the vector registers alone.
-pub(crate) unsafe fn probe(hit: grapnel_listener, data: *mut c_void, flags: grapnel_flags) -> Option<Probe> {
+pub(crate) unsafe fn probe(
+    at: *const c_void,
+    hit: grapnel_listener,
+    data: *mut c_void,
+    flags: grapnel_flags,
+) -> Result<Probe, Box<grapnel_error>> {
+    check(flags)?;
+    let hit = hit.ok_or_else(|| grapnel_error::null("what is told of a probe").about(at as u64))?;
     type Function = unsafe extern "C" fn(*mut grapnel_call, *mut c_void);
     // SAFETY: `grapnel_call` stands for what the engine passes, behind a pointer.
-    let mut probe = Probe::new(unsafe { transmute::<Function, OnHit>(hit?) }, data);
+    let mut probe = Probe::new(unsafe { transmute::<Function, OnHit>(hit) }, data);
     if flags & GRAPNEL_GUARDED != 0 {
         probe = probe.guarded();
     }
@@ -111,7 +131,7 @@ pub(crate) unsafe fn probe(hit: grapnel_listener, data: *mut c_void, flags: grap
         // SAFETY: the caller's promise.
         probe = unsafe { probe.general_only() };
     }
-    Some(probe)
+    Ok(probe)
 }
 
 /// Replaces a function: calls of `target` go to `replacement`.
@@ -125,8 +145,8 @@ pub(crate) unsafe fn probe(hit: grapnel_listener, data: *mut c_void, flags: grap
 /// from the newer place in the order, and may pass a second time what it has passed.
 ///
 /// # Errors
-/// If the function can't be hooked, or hooks are being changed at this moment by another thread or around this call.
-/// Nothing has changed then, `hook` is NULL, and `original` is as it was.
+/// If the function can't be hooked, `target` or `replacement` is NULL, or hooks are being changed at this moment by another
+/// thread or around this call. Nothing has changed then, `hook` is NULL, and `original` is as it was.
 ///
 /// # Safety
 /// `target` is the start of a function, to whose first instructions no other function branches. `replacement` has the
@@ -148,7 +168,7 @@ pub unsafe extern "C" fn grapnel_replace(
     }
 }
 
-/// Tells a listener when a function is entered and when it has returned; either of `enter` and `leave` may be NULL.
+/// Tells a listener when a function is entered and when it has returned; one of `enter` and `leave` may be NULL.
 ///
 /// Exceptions and longjmp may pass a call that is listened to; it then has no return. A call among the instructions that the
 /// patch overwrites moves: what is thrown out of it passes if it is the last of them and returns to the original behind it, as
@@ -157,7 +177,7 @@ pub unsafe extern "C" fn grapnel_replace(
 /// thousand calls whose return is awaited (grapnel_missed).
 ///
 /// # Errors
-/// As grapnel_replace; also if the return is asked for in a process that has a hardware shadow stack, or vector
+/// As grapnel_replace; also if both `enter` and `leave` are NULL or a flag is unknown, if the return is asked for in a process that has a hardware shadow stack, or vector
 /// registers on a processor that can't save them.
 ///
 /// # Safety
@@ -187,7 +207,7 @@ pub unsafe extern "C" fn grapnel_attach(
 /// `function`, or, if that is NULL, is found in its object's unwind table.
 ///
 /// # Errors
-/// As grapnel_replace; also if `hit` is NULL.
+/// As grapnel_replace; also if `hit` is NULL or a flag is unknown.
 ///
 /// # Safety
 /// As grapnel_replace and grapnel_attach. An instruction begins at `at`, and no code outside the function branches to
@@ -230,7 +250,7 @@ pub unsafe extern "C" fn grapnel_remove(
     liveness: grapnel_liveness,
 ) -> *mut grapnel_error {
     if hook.is_null() {
-        return grapnel_error::raise("the hook is NULL", "pass what was stored when it was attached", 0);
+        return grapnel_error::null("the hook").give();
     }
     let batch = grapnel_begin();
     // SAFETY: the caller's promise.

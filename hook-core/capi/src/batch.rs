@@ -41,8 +41,8 @@ enum What {
     Replace(*mut c_void, *mut c_void),
     Listen(*mut c_void, Listener),
     Probe(*mut c_void, Option<Range<u64>>, Probe),
-    /// A probe at this address with nobody to tell.
-    Nobody(*mut c_void),
+    /// What can't be asked for, and why.
+    Wrong(Box<grapnel_error>),
     Remove(*mut grapnel_hook),
 }
 
@@ -84,7 +84,7 @@ impl grapnel_batch {
                 What::Probe(at, function, probe) => {
                     batch.probe_with(at.cast_const().cast(), function.clone(), *probe, Options::default())
                 }
-                What::Nobody(_) => {
+                What::Wrong(_) => {
                     ids.push(None);
                     continue;
                 }
@@ -109,21 +109,15 @@ impl grapnel_batch {
         // SAFETY: the caller's promise.
         let mut results = unsafe { prepared.commit(live) }.into_iter();
         let mut first: *mut grapnel_error = ptr::null_mut();
-        let mut fail = |error: &dyn Fn() -> *mut grapnel_error| {
-            if first.is_null() {
-                first = error();
-            }
-        };
         for request in self.requests {
-            if let What::Nobody(at) = request.what {
-                let raise = || {
-                    let remedy = "pass a function that is told when the instruction is about to run";
-                    grapnel_error::raise(&format!("the probe at {at:p} has no listener"), remedy, at as u64)
-                };
-                fail(&raise);
-                continue;
-            }
-            match (request.what, results.next()) {
+            let what = match request.what {
+                What::Wrong(error) => {
+                    first = if first.is_null() { error.give() } else { first };
+                    continue;
+                }
+                what => what,
+            };
+            match (what, results.next()) {
                 (What::Remove(hook), Some(Ok(_))) => {
                     // SAFETY: it came from `Box::into_raw`, and C gives it back.
                     drop(unsafe { Box::from_raw(hook) });
@@ -133,8 +127,8 @@ impl grapnel_batch {
                     // SAFETY: valid for writes (the caller's promise).
                     unsafe { request.hook.write(Box::into_raw(handle)) };
                 }
-                (_, Some(Err(error))) => fail(&|| grapnel_error::of(&error)),
-                (_, Some(Ok(_)) | None) => {}
+                (_, Some(Err(error))) if first.is_null() => first = grapnel_error::of(&error),
+                _ => {}
             }
         }
         first
@@ -168,7 +162,7 @@ pub unsafe extern "C" fn grapnel_abandon(batch: *mut grapnel_batch) {
     }
 }
 
-/// Asks for what grapnel_replace does.
+/// Asks for what grapnel_replace does. Nothing if `batch` is NULL, for which grapnel_commit has an error.
 ///
 /// # Errors
 /// grapnel_commit answers for it.
@@ -183,12 +177,18 @@ pub unsafe extern "C" fn grapnel_batch_replace(
     original: *mut *mut c_void,
     hook: *mut *mut grapnel_hook,
 ) {
-    // SAFETY: a batch that C holds.
-    let request = unsafe { &mut *batch }.ask(What::Replace(target, replacement));
-    (request.original, request.hook) = (original, hook);
+    let what = match replacement.is_null() {
+        true => What::Wrong(grapnel_error::null("the replacement")),
+        false => What::Replace(target, replacement),
+    };
+    // SAFETY: null or a batch that C holds (the caller's promise).
+    if let Some(batch) = unsafe { batch.as_mut() } {
+        let request = batch.ask(what);
+        (request.original, request.hook) = (original, hook);
+    }
 }
 
-/// Asks for what grapnel_attach does.
+/// Asks for what grapnel_attach does. Nothing if `batch` is NULL.
 ///
 /// # Errors
 /// grapnel_commit answers for it.
@@ -205,12 +205,17 @@ pub unsafe extern "C" fn grapnel_batch_attach(
     flags: grapnel_flags,
     hook: *mut *mut grapnel_hook,
 ) {
-    let listener = attach::listener(enter, leave, data, flags);
-    // SAFETY: a batch that C holds.
-    unsafe { &mut *batch }.ask(What::Listen(target, listener)).hook = hook;
+    let what = match attach::listener(enter, leave, data, flags) {
+        Ok(listener) => What::Listen(target, listener),
+        Err(error) => What::Wrong(error),
+    };
+    // SAFETY: null or a batch that C holds (the caller's promise).
+    if let Some(batch) = unsafe { batch.as_mut() } {
+        batch.ask(what).hook = hook;
+    }
 }
 
-/// Asks for what grapnel_probe does.
+/// Asks for what grapnel_probe does. Nothing if `batch` is NULL.
 ///
 /// # Errors
 /// grapnel_commit answers for it.
@@ -231,13 +236,17 @@ pub unsafe extern "C" fn grapnel_batch_probe(
     let start = function as usize as u64;
     let function = (!function.is_null()).then(|| start..start.saturating_add(size as u64));
     // SAFETY: the caller's promise.
-    let probe = unsafe { attach::probe(hit, data, flags) };
-    let what = probe.map_or(What::Nobody(at), |probe| What::Probe(at, function, probe));
-    // SAFETY: a batch that C holds.
-    unsafe { &mut *batch }.ask(what).hook = hook;
+    let what = match unsafe { attach::probe(at, hit, data, flags) } {
+        Ok(probe) => What::Probe(at, function, probe),
+        Err(error) => What::Wrong(error),
+    };
+    // SAFETY: null or a batch that C holds (the caller's promise).
+    if let Some(batch) = unsafe { batch.as_mut() } {
+        batch.ask(what).hook = hook;
+    }
 }
 
-/// Asks for what grapnel_remove does. A `hook` that is NULL is passed over.
+/// Asks for what grapnel_remove does. Nothing if `batch` is NULL. A `hook` that is NULL is passed over.
 ///
 /// # Errors
 /// grapnel_commit answers for it.
@@ -246,9 +255,9 @@ pub unsafe extern "C" fn grapnel_batch_probe(
 /// As grapnel_remove, at the commit; until then, one thread at a time uses the batch.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn grapnel_batch_remove(batch: *mut grapnel_batch, hook: *mut grapnel_hook) {
-    if !hook.is_null() {
-        // SAFETY: a batch that C holds.
-        unsafe { &mut *batch }.ask(What::Remove(hook));
+    // SAFETY: null or a batch that C holds (the caller's promise).
+    if let Some(batch) = unsafe { batch.as_mut() }.filter(|_| !hook.is_null()) {
+        batch.ask(What::Remove(hook));
     }
 }
 
@@ -262,7 +271,7 @@ pub unsafe extern "C" fn grapnel_batch_remove(batch: *mut grapnel_batch, hook: *
 /// # Errors
 /// That of the first request that failed. For each that failed, its handle is NULL, or stays valid if it was to be removed,
 /// and its `original` is as it was, unless the patching itself failed; then it was stored, and is good to call. If hooks are being
-/// changed at this moment by another thread or around this call, all have failed.
+/// changed at this moment by another thread or around this call, all have failed. If `batch` is NULL, there is none.
 ///
 /// # Safety
 /// `batch` came from grapnel_begin and wasn't committed or abandoned. What each request says of its functions and out pointers
@@ -272,6 +281,9 @@ pub unsafe extern "C" fn grapnel_commit(
     batch: *mut grapnel_batch,
     liveness: grapnel_liveness,
 ) -> *mut grapnel_error {
+    if batch.is_null() {
+        return grapnel_error::null("the batch").give();
+    }
     // SAFETY: it came from `Box::into_raw`, and C gives it back.
     let batch = unsafe { Box::from_raw(batch) };
     // SAFETY: the out pointers are valid for writes (the caller's promise).

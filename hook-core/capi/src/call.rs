@@ -3,20 +3,26 @@
 //! # Safety
 //! A `grapnel_call` is what the engine passed to the listener, and good until the listener returns.
 
-use std::ffi::{c_int, c_uint};
+use std::{
+    ffi::{c_int, c_uint},
+    ptr,
+};
 
 use engine::listen::{Entry, Exit, Hit, Registers, missed};
 
 /// A call of a function, or a probed instruction, as a listener sees it. It is valid until the listener returns, in the
-/// thread that the listener runs in.
+/// thread that the listener runs in. For NULL in its place the functions that take one answer 0 or NULL, and do nothing.
 #[derive(Debug)]
 #[expect(non_camel_case_types, reason = "the name in C")]
 pub struct grapnel_call(());
 
-// The three are views of one thing. SAFETY of all: the engine passed the call to the listener.
+// The three are views of one thing. SAFETY of all: the engine passed the call to the listener. For NULL there is another answer.
 macro_rules! view {
-    ($call:expr, $view:ty) => {
-        &mut *$call.cast::<$view>()
+    ($call:expr, $view:ty $(, $otherwise:expr)?) => {
+        match $call.cast::<$view>().as_mut() {
+            Some(view) => view,
+            None => return $($otherwise)?,
+        }
     };
 }
 
@@ -30,7 +36,7 @@ macro_rules! view {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn grapnel_call_registers(call: *mut grapnel_call) -> *mut Registers {
     // SAFETY: the caller's promise.
-    unsafe { view!(call, Hit) }.registers_mut()
+    unsafe { view!(call, Hit, ptr::null_mut()) }.registers_mut()
 }
 
 /// On entry: an integer or pointer argument by its number from 0, in registers or memory.
@@ -43,7 +49,7 @@ pub unsafe extern "C" fn grapnel_call_registers(call: *mut grapnel_call) -> *mut
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn grapnel_argument(call: *mut grapnel_call, index: c_uint) -> u64 {
     // SAFETY: the caller's promise.
-    let call = unsafe { view!(call, Entry) };
+    let call = unsafe { view!(call, Entry, 0) };
     // SAFETY: as above.
     unsafe { call.argument(index as usize) }
 }
@@ -71,7 +77,7 @@ pub unsafe extern "C" fn grapnel_set_argument(call: *mut grapnel_call, index: c_
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn grapnel_result(call: *mut grapnel_call) -> u64 {
     // SAFETY: the caller's promise.
-    unsafe { view!(call, Exit) }.result()
+    unsafe { view!(call, Exit, 0) }.result()
 }
 
 /// On leaving: changes the result.
@@ -110,7 +116,7 @@ pub unsafe extern "C" fn grapnel_set_word(call: *mut grapnel_call, word: u64) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn grapnel_word(call: *mut grapnel_call) -> u64 {
     // SAFETY: the caller's promise.
-    unsafe { view!(call, Exit) }.word()
+    unsafe { view!(call, Exit, 0) }.word()
 }
 
 /// The low 128 bits of a vector register, as two words, the lowest first.
@@ -123,13 +129,13 @@ pub unsafe extern "C" fn grapnel_word(call: *mut grapnel_call) -> u64 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn grapnel_vector(call: *mut grapnel_call, index: c_uint, value: *mut u64) -> c_int {
     // SAFETY: the caller's promise.
-    match unsafe { view!(call, Hit) }.vector(index as usize) {
-        Some(found) => {
+    match unsafe { view!(call, Hit, 0) }.vector(index as usize) {
+        Some(found) if !value.is_null() => {
             // SAFETY: as above.
             unsafe { value.cast::<[u64; 2]>().write(found) };
             1
         }
-        None => 0,
+        _ => 0,
     }
 }
 
@@ -146,8 +152,10 @@ pub unsafe extern "C" fn grapnel_set_vector(
     index: c_uint,
     value: *const u64,
 ) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe { view!(call, Hit).set_vector(index as usize, value.cast::<[u64; 2]>().read()) }.into()
+    // SAFETY: null, or two words that can be read (the caller's promise).
+    let Some(value) = (unsafe { value.cast::<[u64; 2]>().as_ref() }) else { return 0 };
+    // SAFETY: as above.
+    unsafe { view!(call, Hit, 0).set_vector(index as usize, *value) }.into()
 }
 
 /// How many calls and returns no listener was told of, in the whole process, for want of a place for what is kept about

@@ -15,9 +15,33 @@ pub struct grapnel_error {
 }
 
 impl grapnel_error {
-    pub(crate) fn raise(message: &str, remedy: &str, address: u64) -> *mut Self {
+    fn new(message: &str, remedy: &str, address: u64) -> Box<Self> {
         let text = |text: &str| CString::new(text.replace('\0', " ")).unwrap_or_default();
-        Box::into_raw(Box::new(Self { message: text(message), remedy: text(remedy), address }))
+        Box::new(Self { message: text(message), remedy: text(remedy), address })
+    }
+
+    /// A pointer is NULL that must not be.
+    pub(crate) fn null(what: &str) -> Box<Self> {
+        Self::new(&format!("{what} is NULL"), "pass what the header asks for", 0)
+    }
+
+    /// Bits are set that stand for nothing.
+    pub(crate) fn unknown(what: &str, bits: u32) -> Box<Self> {
+        Self::new(&format!("{bits:#x} stands for no {what}"), "use those of the header, joined by |, or 0", 0)
+    }
+
+    pub(crate) fn about(mut self: Box<Self>, address: u64) -> Box<Self> {
+        self.address = address;
+        self
+    }
+
+    /// C has it from now on.
+    pub(crate) fn give(self: Box<Self>) -> *mut Self {
+        Box::into_raw(self)
+    }
+
+    pub(crate) fn raise(message: &str, remedy: &str, address: u64) -> *mut Self {
+        Self::new(message, remedy, address).give()
     }
 
     pub(crate) fn of(error: &engine::Error) -> *mut Self {

@@ -77,7 +77,7 @@ fn find(modules: &[Module], object: Option<&CStr>, name: &CStr) -> Result<Symbol
 /// the length of that, or 0 if it isn't known. `size` may be NULL.
 ///
 /// # Errors
-/// If no such object is loaded, or none defines the name; `address` and `size` are as they were.
+/// If no such object is loaded, or none defines the name, or `name` or `address` is NULL; `address` and `size` are as they were.
 ///
 /// # Safety
 /// `object` is NULL or a string, `name` is a string, `address` may be written, and `size` may or is NULL. Any thread may
@@ -89,6 +89,13 @@ pub unsafe extern "C" fn grapnel_find(
     address: *mut *mut c_void,
     size: *mut usize,
 ) -> *mut grapnel_error {
+    for (is_null, what) in
+        [(name.is_null(), "the name"), (address.is_null(), "where the address is to be stored")]
+    {
+        if is_null {
+            return grapnel_error::null(what).give();
+        }
+    }
     // SAFETY: null or a string (the caller's promise).
     let object = (!object.is_null()).then(|| unsafe { CStr::from_ptr(object) });
     // SAFETY: a string (the caller's promise).

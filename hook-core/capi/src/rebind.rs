@@ -80,7 +80,7 @@ fn judge(report: &Report) -> *mut grapnel_error {
 /// stored in `original` first, and the handle in `rebinding`; either may be NULL.
 ///
 /// # Errors
-/// If no object defines the name: nothing has changed, and the out pointers are as they were. If a word holds something
+/// If no object defines the name, or it or `replacement` is NULL: nothing has changed, and the out pointers are as they were. If a word holds something
 /// else, or can't be written, it is left alone and the others are changed; `rebinding` is then stored all the same.
 ///
 /// # Safety
@@ -93,6 +93,11 @@ pub unsafe extern "C" fn grapnel_rebind(
     original: *mut *mut c_void,
     rebinding: *mut *mut grapnel_rebinding,
 ) -> *mut grapnel_error {
+    for (is_null, what) in [(name.is_null(), "the name"), (replacement.is_null(), "the replacement")] {
+        if is_null {
+            return grapnel_error::null(what).give();
+        }
+    }
     // SAFETY: the caller's promise.
     let (modules, name) = unsafe { (modules(), CStr::from_ptr(name)) };
     // SAFETY: the caller's promise.
@@ -112,7 +117,7 @@ pub unsafe extern "C" fn grapnel_rebind(
 /// Binds the importers of the function at an address to `replacement`, whatever else is called so. As grapnel_rebind.
 ///
 /// # Errors
-/// If the address is in no object's code: nothing has changed, and `rebinding` is as it was. Otherwise as grapnel_rebind;
+/// If the address is in no object's code, or `replacement` is NULL: nothing has changed, and `rebinding` is as it was. Otherwise as grapnel_rebind;
 /// also if a word isn't bound yet and may be bound to another function of the name: it is left alone.
 ///
 /// # Safety
@@ -124,6 +129,9 @@ pub unsafe extern "C" fn grapnel_rebind_function(
     replacement: *mut c_void,
     rebinding: *mut *mut grapnel_rebinding,
 ) -> *mut grapnel_error {
+    if replacement.is_null() {
+        return grapnel_error::null("the replacement").give();
+    }
     // SAFETY: the caller's promise.
     let modules = unsafe { modules() };
     let (function, replacement) = (function.cast_const().cast(), replacement.cast_const().cast());
@@ -174,8 +182,10 @@ pub unsafe extern "C" fn grapnel_rebind_later(
         Ok(live) => live,
         Err(error) => return error,
     };
-    // SAFETY: a handle that C holds.
-    let held = unsafe { &mut (*rebinding).0 };
+    // SAFETY: null or a handle that C holds (the caller's promise).
+    let Some(grapnel_rebinding(held)) = (unsafe { rebinding.as_mut() }) else {
+        return grapnel_error::null("the rebinding").give();
+    };
     let mut hooks = match shared::lock() {
         Ok(hooks) => hooks,
         Err(error) => return wait::raise(&error),
@@ -211,15 +221,18 @@ pub unsafe extern "C" fn grapnel_rebind_later(
 /// unloaded.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn grapnel_rebind_again(rebinding: *mut grapnel_rebinding) -> *mut grapnel_error {
-    // SAFETY: the caller's promise.
-    match unsafe { &mut (*rebinding).0 } {
+    // SAFETY: null or a handle that C holds (the caller's promise).
+    let Some(grapnel_rebinding(held)) = (unsafe { rebinding.as_mut() }) else {
+        return grapnel_error::null("the rebinding").give();
+    };
+    match held {
         // SAFETY: the caller's promise.
         Held::Here(rebinding) => judge(&unsafe { rebinding.update(&modules()) }),
         Held::CarriedOn(..) | Held::Nowhere => ptr::null_mut(),
     }
 }
 
-/// How many words hold the replacement.
+/// How many words hold the replacement. 0 for NULL.
 ///
 /// # Errors
 /// None. With grapnel_rebind_later, 0 if hooks are being changed at this moment by another thread or around this call.
@@ -228,8 +241,9 @@ pub unsafe extern "C" fn grapnel_rebind_again(rebinding: *mut grapnel_rebinding)
 /// As grapnel_rebind_again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn grapnel_rebound(rebinding: *const grapnel_rebinding) -> usize {
-    // SAFETY: the caller's promise.
-    match unsafe { &(*rebinding).0 } {
+    // SAFETY: null or a handle that C holds (the caller's promise).
+    let Some(grapnel_rebinding(held)) = (unsafe { rebinding.as_ref() }) else { return 0 };
+    match held {
         Held::Here(rebinding) => rebinding.words(),
         Held::CarriedOn(id, generation) => shared::lock().map_or(0, |hooks| {
             let here = (hooks.generation() == *generation).then(|| hooks.rebinding(*id)).flatten();
@@ -250,6 +264,9 @@ pub unsafe extern "C" fn grapnel_rebound(rebinding: *const grapnel_rebinding) ->
 /// As grapnel_rebind_again; the handle isn't used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn grapnel_unbind(rebinding: *mut grapnel_rebinding) -> *mut grapnel_error {
+    if rebinding.is_null() {
+        return grapnel_error::null("the rebinding").give();
+    }
     // SAFETY: it came from `Box::into_raw`, and C gives it back.
     let mut rebinding = unsafe { Box::from_raw(rebinding) };
     match &mut rebinding.0 {

@@ -10,7 +10,7 @@ use std::{
 };
 
 use engine::{
-    Liveness,
+    Listener, Liveness,
     waiting::{Hooks, Status, WaitError, WaitId},
 };
 
@@ -46,15 +46,24 @@ pub(crate) fn raise(error: &WaitError) -> *mut grapnel_error {
 }
 
 /// # Safety
-/// `wait` is null or valid for writes.
+/// `object` and `function` are null or strings; `wait` is null or valid for writes.
 unsafe fn begin(
+    [object, function]: [*const c_char; 2],
+    wrong: Option<Box<grapnel_error>>,
     liveness: grapnel_liveness,
     wait: *mut *mut grapnel_wait,
-    work: impl FnOnce(&mut Hooks<'_>, Liveness) -> Result<WaitId, WaitError>,
+    work: impl FnOnce(&mut Hooks<'_>, [&[u8]; 2], Liveness) -> Result<WaitId, WaitError>,
 ) -> *mut grapnel_error {
-    let begun = attach::liveness(liveness).and_then(|live| {
+    let text = |text: *const c_char, what| match text.is_null() {
+        true => Err(grapnel_error::null(what).give()),
+        // SAFETY: a string (the caller's promise).
+        false => Ok(unsafe { CStr::from_ptr(text) }.to_bytes()),
+    };
+    let begun = wrong.map_or(Ok(()), |error| Err(error.give())).and_then(|()| {
+        let names = [text(object, "the object's name")?, text(function, "the function's name")?];
+        let live = attach::liveness(liveness)?;
         let mut hooks = shared::lock().map_err(|error| raise(&error))?;
-        let id = work(&mut hooks, live).map_err(|error| raise(&error))?;
+        let id = work(&mut hooks, names, live).map_err(|error| raise(&error))?;
         Ok(grapnel_wait(id, hooks.generation()))
     });
     let (handle, error) = match begun {
@@ -78,7 +87,7 @@ unsafe fn begin(
 /// object are then answered as if they had been removed. If `wait` is NULL, the hook waits for good.
 ///
 /// # Errors
-/// If the dynamic linker can't be followed, or the object is loaded and its function can't be found or hooked, or hooks
+/// If a name or `replacement` is NULL, the dynamic linker can't be followed, or the object is loaded and its function can't be found or hooked, or hooks
 /// are being changed at this moment by another thread or around this call. Nothing waits then, and `wait` is NULL.
 ///
 /// # Safety
@@ -94,11 +103,11 @@ pub unsafe extern "C" fn grapnel_wait_replace(
     original: *mut *mut c_void,
     wait: *mut *mut grapnel_wait,
 ) -> *mut grapnel_error {
+    let wrong = replacement.is_null().then(|| grapnel_error::null("the replacement"));
     // SAFETY: the caller's promise: strings, and a word that may be written for as long as the hook waits.
     unsafe {
-        let (object, function) = (CStr::from_ptr(object).to_bytes(), CStr::from_ptr(function).to_bytes());
         let original = (!original.is_null()).then(|| AtomicPtr::from_ptr(original.cast::<*mut ()>()));
-        begin(liveness, wait, |hooks, live| {
+        begin([object, function], wrong, liveness, wait, |hooks, [object, function], live| {
             hooks.replace(object, function, replacement.cast_const().cast(), original, live)
         })
     }
@@ -123,11 +132,16 @@ pub unsafe extern "C" fn grapnel_wait_attach(
     liveness: grapnel_liveness,
     wait: *mut *mut grapnel_wait,
 ) -> *mut grapnel_error {
-    let listener = attach::listener(enter, leave, data, flags);
+    let (listener, wrong) = match attach::listener(enter, leave, data, flags) {
+        Ok(listener) => (listener, None),
+        // Nothing waits with it.
+        Err(error) => (Listener::new(data), Some(error)),
+    };
     // SAFETY: the caller's promise: strings, and a listener for all threads.
     unsafe {
-        let (object, function) = (CStr::from_ptr(object).to_bytes(), CStr::from_ptr(function).to_bytes());
-        begin(liveness, wait, |hooks, live| hooks.listen(object, function, listener, live))
+        begin([object, function], wrong, liveness, wait, |hooks, [object, function], live| {
+            hooks.listen(object, function, listener, live)
+        })
     }
 }
 
@@ -147,8 +161,10 @@ pub unsafe extern "C" fn grapnel_wait_status(
     state: *mut grapnel_wait_state,
     function: *mut *mut c_void,
 ) -> *mut grapnel_error {
-    // SAFETY: a handle that C holds.
-    let &grapnel_wait(id, generation) = unsafe { &*wait };
+    // SAFETY: null or a handle that C holds (the caller's promise).
+    let Some(&grapnel_wait(id, generation)) = (unsafe { wait.as_ref() }) else {
+        return grapnel_error::null("the hook that waits").give();
+    };
     let status = shared::lock().and_then(|hooks| match hooks.generation() == generation {
         true => hooks.status(id),
         false => Err(WaitError::NoSuchWait { number: id.number() }),
@@ -186,11 +202,7 @@ pub unsafe extern "C" fn grapnel_wait_end(
     liveness: grapnel_liveness,
 ) -> *mut grapnel_error {
     if wait.is_null() {
-        return grapnel_error::raise(
-            "there is no hook that waits",
-            "pass what grapnel_wait_replace stored",
-            0,
-        );
+        return grapnel_error::null("the hook that waits").give();
     }
     let live = match attach::liveness(liveness) {
         Ok(live) => live,

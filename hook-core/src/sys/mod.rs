@@ -33,7 +33,9 @@ pub(crate) use memory::{
 pub(crate) use signal::{
     SigAction, set_signal_action, signal_action, signal_stack, signal_this_thread, signal_thread,
 };
-pub(crate) use thread::{Thread, began, leaves_waiting, proc_has_our_numbers, threads, ticks};
+pub(crate) use thread::{
+    Thread, began, leaves_waiting, proc_has_our_numbers, threads, ticks, wait_for_change, wake_all,
+};
 
 /// An error number of the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]

@@ -3,7 +3,10 @@
 //! Whoever asks about many threads reads these files for each: nothing here is fast.
 
 use alloc::vec::Vec;
-use core::ffi::CStr;
+use core::{
+    ffi::CStr,
+    sync::atomic::{AtomicU32, Ordering::Acquire},
+};
 
 use syscalls::Sysno;
 
@@ -41,6 +44,23 @@ impl Thread {
         let ended = matches!(field(STATE)?, b"Z" | b"X");
         Some(Self { runs_nothing: worker || ended, began: number(field(BEGAN)?, 10)? })
     }
+}
+
+/// Waits until others say that a word has changed from this value, or so many milliseconds are over, or a signal came. `true` if
+/// it has another value.
+pub(crate) fn wait_for_change(word: &AtomicU32, value: u32, milliseconds: usize) -> bool {
+    let time = libc::timespec { tv_sec: 0, tv_nsec: (milliseconds.min(999) * 1_000_000) as _ };
+    let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: the kernel reads the word and one structure.
+    let _ = unsafe { syscall!(Sysno::futex, word.as_ptr(), operation, value, &raw const time, 0, 0) };
+    word.load(Acquire) != value
+}
+
+/// Wakes all who wait for a word.
+pub(crate) fn wake_all(word: &AtomicU32) {
+    let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: the kernel looks for those who wait at the word's address.
+    let _ = unsafe { syscall!(Sysno::futex, word.as_ptr(), operation, i32::MAX, 0, 0, 0) };
 }
 
 /// The time since the system's start, in hundredths of a second (`USER_HZ`).

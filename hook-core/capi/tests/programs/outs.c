@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define GARBAGE ((void *)0x1234)
 
@@ -68,6 +69,63 @@ static void listen_to_malloc(void)
     expect(!grapnel_remove(on_malloc, GRAPNEL_SINGLE_THREADED), "removed");
 }
 
+/* An error with this in its message. */
+static void says(grapnel_error *error, const char *text)
+{
+    expect(error && strstr(grapnel_error_message(error), text), text);
+    expect(*grapnel_error_remedy(error), text);
+    grapnel_error_free(error);
+}
+
+/* What must not be NULL, and flags that there are none of. */
+static void nothing_is_passed(void)
+{
+    void *at = (void *)answer, *better_at = (void *)better, *out = GARBAGE;
+    grapnel_rebinding *rebinding = GARBAGE;
+    grapnel_wait *wait = GARBAGE;
+    grapnel_wait_state state = 77;
+    uint64_t words[2];
+    says(grapnel_replace(at, NULL, GRAPNEL_LIVE, NULL, NULL), "the replacement is NULL");
+    says(grapnel_attach(at, NULL, NULL, NULL, 0, GRAPNEL_LIVE, NULL), "each of enter and leave is NULL");
+    says(grapnel_attach(at, on_enter, NULL, NULL, 0x48, GRAPNEL_LIVE, NULL), "0x48 stands for no flag");
+    says(grapnel_probe(at, NULL, 0, on_enter, NULL, 0x8, GRAPNEL_LIVE, NULL), "0x8 stands for no flag");
+    says(grapnel_announce(0x10), "0x10 stands for no audience");
+    grapnel_batch_replace(NULL, at, better_at, NULL, NULL);
+    grapnel_batch_attach(NULL, at, on_enter, NULL, NULL, 0, NULL);
+    grapnel_batch_probe(NULL, at, NULL, 0, on_enter, NULL, 0, NULL);
+    grapnel_batch_remove(NULL, NULL);
+    says(grapnel_commit(NULL, GRAPNEL_LIVE), "the batch is NULL");
+    says(grapnel_remove(NULL, GRAPNEL_LIVE), "the hook is NULL");
+    says(grapnel_find(NULL, NULL, &out, NULL), "the name is NULL");
+    says(grapnel_find(NULL, "malloc", NULL, NULL), "is NULL");
+    says(grapnel_find_at(NULL, NULL, 0, NULL, NULL), "no function is known at 0");
+    says(grapnel_rebind(NULL, better_at, NULL, &rebinding), "the name is NULL");
+    says(grapnel_rebind("getppid", NULL, NULL, &rebinding), "the replacement is NULL");
+    says(grapnel_rebind_function(NULL, better_at, &rebinding), "no object has code at 0");
+    says(grapnel_rebind_function(at, NULL, &rebinding), "the replacement is NULL");
+    says(grapnel_rebind_later(NULL, GRAPNEL_LIVE), "the rebinding is NULL");
+    says(grapnel_rebind_again(NULL), "the rebinding is NULL");
+    says(grapnel_unbind(NULL), "the rebinding is NULL");
+    expect(grapnel_rebound(NULL) == 0 && rebinding == GARBAGE && out == GARBAGE, "nothing is stored");
+    says(grapnel_wait_replace(NULL, "f", better_at, GRAPNEL_LIVE, NULL, &wait), "the object's name is NULL");
+    expect(!wait, "nothing waits");
+    says(grapnel_wait_replace("libx.so", NULL, better_at, GRAPNEL_LIVE, NULL, &wait), "the function's name is NULL");
+    says(grapnel_wait_replace("libx.so", "f", NULL, GRAPNEL_LIVE, NULL, NULL), "the replacement is NULL");
+    says(grapnel_wait_attach("libx.so", "f", NULL, NULL, NULL, 0, GRAPNEL_LIVE, &wait), "each of enter and leave is NULL");
+    says(grapnel_wait_attach("libx.so", "f", on_enter, NULL, NULL, 0x20, GRAPNEL_LIVE, &wait), "0x20 stands for no flag");
+    says(grapnel_wait_status(NULL, &state, NULL), "the hook that waits is NULL");
+    says(grapnel_wait_end(NULL, GRAPNEL_LIVE), "the hook that waits is NULL");
+    expect(state == 77 && !grapnel_call_registers(NULL) && !grapnel_argument(NULL, 0), "no call");
+    grapnel_set_argument(NULL, 0, 1);
+    grapnel_set_result(NULL, 1);
+    grapnel_set_word(NULL, 1);
+    expect(!grapnel_result(NULL) && !grapnel_word(NULL) && !grapnel_vector(NULL, 0, words), "no call");
+    expect(!grapnel_set_vector(NULL, 0, words) && !grapnel_patch_way(NULL), "no call");
+    says(grapnel_reclaim(9, NULL), "9 is no liveness");
+    expect(!grapnel_reclaim(GRAPNEL_SINGLE_THREADED, NULL), "what was reclaimed needn't be told");
+    expect(answer() == 41, "nothing is hooked");
+}
+
 int main(void)
 {
     static int data;
@@ -92,6 +150,7 @@ int main(void)
     grapnel_error_free(error);
     expect(!grapnel_remove(second, GRAPNEL_SINGLE_THREADED) && answer() == 41, "removed");
 
+    nothing_is_passed();
     listen_to_malloc();
     grapnel_abandon(NULL);
     batch = grapnel_begin();
