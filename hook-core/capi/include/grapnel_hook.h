@@ -219,7 +219,8 @@ typedef unsigned int grapnel_wait_state;
 
 /**
  * Other threads may be running the function. A handler for SIGTRAP is installed and stays; traps of others go on to the
- * handler that was there before. No thread has SIGTRAP blocked while it runs the function.
+ * handler that was there before. No thread has SIGTRAP blocked while it runs the function. On 32-bit Arm the same holds for
+ * SIGBUS, by which some kernels tell of breakpoints in T32 code.
  */
 #define GRAPNEL_LIVE 1
 

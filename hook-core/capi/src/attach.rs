@@ -31,7 +31,8 @@ pub type grapnel_liveness = c_uint;
 pub const GRAPNEL_SINGLE_THREADED: grapnel_liveness = 0;
 
 /// Other threads may be running the function. A handler for SIGTRAP is installed and stays; traps of others go on to the
-/// handler that was there before. No thread has SIGTRAP blocked while it runs the function.
+/// handler that was there before. No thread has SIGTRAP blocked while it runs the function. On 32-bit Arm the same holds for
+/// SIGBUS, by which some kernels tell of breakpoints in T32 code.
 pub const GRAPNEL_LIVE: grapnel_liveness = 1;
 
 /// How a listener or a probe is attached: GRAPNEL_GUARDED, GRAPNEL_VECTORS and GRAPNEL_GENERAL_ONLY, joined by |, or 0.

@@ -56,7 +56,7 @@ pub enum Liveness {
     SingleThreaded,
     /// Other threads may be running the code. A handler for `SIGTRAP` is installed and stays; traps that are not of
     /// this crate's making go to the handler that was there before. No thread has `SIGTRAP` blocked while it runs the
-    /// functions.
+    /// functions. On 32-bit Arm the same holds for `SIGBUS`, by which some kernels tell of breakpoints in T32 code.
     Live,
 }
 

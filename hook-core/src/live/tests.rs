@@ -95,3 +95,24 @@ fn places_are_found_and_reused() {
     enter(base + 16 * 999, [8; POSITIONS]);
     assert_eq!((way_on(base + 16 * 999), TAKEN.load(Relaxed)), (Some(8), taken));
 }
+
+/// As 32-bit kernels do that know no hardware breakpoints.
+#[test]
+#[cfg(target_arch = "arm")]
+fn traps_of_t32_may_be_told_as_bus_errors() {
+    let _right = RIGHT.lock();
+    let site = 0x8_2010;
+    enter(site, ways(&[0x1234, 0, 0x5678]));
+    super::handler::install().unwrap();
+    let ours = super::handler::on_trap as *const () as usize;
+    for signal in [libc::SIGTRAP, libc::SIGBUS] {
+        assert_eq!(crate::sys::signal_action(signal).unwrap().handler, ours);
+    }
+    // SAFETY: both are plain numbers.
+    let (mut info, mut context): (libc::siginfo_t, libc::ucontext_t) = unsafe { std::mem::zeroed() };
+    for (offset, way) in [(0, 0x1234), (2, 0x5678)] {
+        context.uc_mcontext.arm_pc = (site + offset) as _;
+        super::handler::on_trap(libc::SIGBUS, &raw mut info, (&raw mut context).cast());
+        assert_eq!(context.uc_mcontext.arm_pc, way);
+    }
+}

@@ -42,7 +42,6 @@ pub(crate) use untold::{aside, branch_into, leaves_vectors_alone, routines_leave
 const TRAP: [u8; 4] = 0xd420_0000_u32.to_le_bytes();
 
 /// The instruction sets of this process.
-#[cfg(test)]
 pub(crate) const ISAS: &[Isa] = &[Isa::Aarch64];
 
 /// `mov w0, #5; ret`.
@@ -178,8 +177,11 @@ pub(crate) fn padding_len(_: Isa, at: CodeAddr, bytes: &[u8]) -> usize {
         * INST_LEN
 }
 
+/// The signals by which a thread is told that it has run a trap.
+pub(crate) const TRAP_SIGNALS: [i32; 1] = [libc::SIGTRAP];
+
 /// Whether a trap signal comes from a trap instruction.
-pub(crate) fn is_trap_code(code: i32) -> bool {
+pub(crate) fn is_trap_code(_: i32, code: i32) -> bool {
     code == libc::TRAP_BRKPT
 }
 

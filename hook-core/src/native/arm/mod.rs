@@ -47,7 +47,6 @@ const UNDEFINED_T32: [u8; 2] = 0xde01_u16.to_le_bytes();
 const TRAP_T32: [u8; 2] = 0xbe00_u16.to_le_bytes();
 
 /// The instruction sets of this process.
-#[cfg(test)]
 pub(crate) const ISAS: &[Isa] = &[Isa::T32, Isa::A32];
 
 /// `mov r0, #5; bx lr`, in A32.
@@ -146,9 +145,17 @@ pub(crate) fn padding_len(_: Isa, _: CodeAddr, _: &[u8]) -> usize {
     0
 }
 
-/// Whether a trap signal comes from a trap instruction. 32-bit kernels say `TRAP_HWBKPT` of `bkpt`.
-pub(crate) fn is_trap_code(code: i32) -> bool {
-    code == libc::TRAP_BRKPT || code == libc::TRAP_HWBKPT
+/// The signals by which a thread is told that it has run a trap. Of `bkpt` 32-bit kernels tell by `SIGBUS`, unless their support
+/// of hardware breakpoints has begun (the kernel's `arch/arm/mm/fsr-2level.c` and `arch/arm/kernel/hw_breakpoint.c`).
+pub(crate) const TRAP_SIGNALS: [i32; 2] = [libc::SIGTRAP, libc::SIGBUS];
+
+/// Whether such a signal may come from a trap instruction. Of `bkpt` 32-bit kernels say `TRAP_HWBKPT`; with `SIGBUS` 0, as of a
+/// signal that a process has sent.
+pub(crate) fn is_trap_code(signal: i32, code: i32) -> bool {
+    match signal {
+        libc::SIGBUS => code == 0,
+        _ => code == libc::TRAP_BRKPT || code == libc::TRAP_HWBKPT,
+    }
 }
 
 /// The address of the trap that a thread has run.

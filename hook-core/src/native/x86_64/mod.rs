@@ -47,7 +47,6 @@ pub(crate) use vectors::vectors_can_be_saved;
 const TRAP: u8 = 0xcc;
 
 /// The instruction sets of this process.
-#[cfg(test)]
 pub(crate) const ISAS: &[Isa] = &[Isa::X86_64];
 
 /// `mov eax, 5; ret`.
@@ -137,9 +136,12 @@ pub(crate) fn padding_len(_: Isa, at: CodeAddr, bytes: &[u8]) -> usize {
     len
 }
 
+/// The signals by which a thread is told that it has run a trap.
+pub(crate) const TRAP_SIGNALS: [i32; 1] = [libc::SIGTRAP];
+
 /// Whether a trap signal comes from a trap instruction, and not from another process or a debugger's single step.
 /// Linux says `SI_KERNEL` for `int3`, emulators `TRAP_BRKPT`.
-pub(crate) fn is_trap_code(code: i32) -> bool {
+pub(crate) fn is_trap_code(_: i32, code: i32) -> bool {
     code == libc::SI_KERNEL || code == libc::TRAP_BRKPT
 }
 
