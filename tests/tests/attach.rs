@@ -147,6 +147,63 @@ fn detaching_ends_the_recording_from_elsewhere() {
     assert_eq!(State::of(program.pid()), before);
 }
 
+/// Who records has the session's memory too, and at the same addresses where none are random.
+#[test]
+fn detaching_does_nothing_to_who_records() {
+    if !may_trace() {
+        return;
+    }
+    let dir = temporary_dir();
+    let fixed = || {
+        let mut command = Command::new("setarch");
+        command.arg("-R");
+        command
+    };
+    let mut program =
+        Running::start(fixed().arg(programs::program("steady")).arg("600").stdout(Stdio::piped()));
+    let out = program.0.stdout.as_mut().expect("its output");
+    BufReader::new(out).read_line(&mut String::new()).expect("a line");
+    for round in 0..3 {
+        let trace = dir.path().join(format!("{round}.grapnel"));
+        let mut command = fixed();
+        command.arg(programs::grapnel()).args(["attach", "-q", "-o"]).arg(&trace);
+        let mut recorder = Running::start(command.arg(program.pid().to_string()));
+        until("events", || report_is_there(&trace).then_some(()));
+        let detached = grapnel(["detach", &program.pid().to_string()]);
+        assert_eq!(detached.status.code(), Some(0), "{}", detached.err());
+        let ended = recorder.0.wait().expect("it ends");
+        assert_eq!(ended.code(), Some(0), "{ended:?}");
+    }
+}
+
+/// One of two that come at once goes in, or none, and nothing of the other stays.
+#[test]
+fn two_that_come_at_once_leave_nothing() {
+    if !may_trace() {
+        return;
+    }
+    let dir = temporary_dir();
+    let program = Running::steady("3000");
+    let before = State::of(program.pid());
+    for round in 0..10 {
+        let both = [0, 1].map(|which| {
+            let trace = dir.path().join(format!("{round}.{which}.grapnel"));
+            let mut command = Command::new(programs::grapnel());
+            command.args(["attach", "-q", "--for", "0.1", "-o"]).arg(trace).arg(program.pid().to_string());
+            command.stderr(Stdio::piped()).spawn().expect("it starts")
+        });
+        for child in both {
+            let output = child.wait_with_output().expect("it ends");
+            let said = String::from_utf8_lossy(&output.stderr);
+            let reasons = ["another grapnel", "is recorded already", "is traced by", "can't be stopped"];
+            let is_refused =
+                output.status.code() == Some(125) && reasons.iter().any(|why| said.contains(why));
+            assert!(output.status.success() || is_refused, "{said}");
+        }
+        until("all as it was", || (State::of(program.pid()) == before).then_some(()));
+    }
+}
+
 /// What is asked of a recording is answered, whichever way it began.
 #[test]
 fn a_recording_of_what_ran_already_can_be_asked() {

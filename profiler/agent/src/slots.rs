@@ -426,10 +426,10 @@ impl Ready {
         self.hooks
     }
 
-    /// Notes what is to change, for whoever puts the hooks in from outside. There is room.
+    /// Notes what is to change, for whoever puts the hooks in from outside. False if it can't be.
     #[cfg(grapnel_attached)]
-    pub(crate) fn note(&self) {
-        ledger::changes(&self.prepared);
+    pub(crate) fn note(&self) -> bool {
+        ledger::changes(&self.prepared)
     }
 
     /// Puts the hooks in.

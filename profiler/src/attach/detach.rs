@@ -1,6 +1,6 @@
 //! Taking the agent out of all processes that it is in, at the end of a recording or on request.
 
-use super::found::{Found, sessions};
+use super::found::{Found, is_session_file, sessions};
 use super::freeze::Freezer;
 use super::leave::{Agent, Begun, LeaveError, Left, Place, leave};
 use super::memory::Memory;
@@ -13,6 +13,7 @@ use clap::Args;
 use grapnel_analysis::report::words::{counted, human_bytes};
 use grapnel_trace::shared::SessionHeader;
 use std::mem::offset_of;
+use std::os::unix::fs::MetadataExt;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 
@@ -138,12 +139,28 @@ pub(super) fn leave_others(agent: Agent<'_>, quiet: bool) {
     }
 }
 
-/// Processes with the memory of this session mapped.
+/// Processes that the agent is in with the memory of this session mapped. Who records has that too, and is the only one that
+/// has its file open.
 fn others(session: u64) -> Vec<u32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let has_it = |&pid: &u32| !sessions(&mappings(pid).unwrap_or_default(), session).is_empty();
-    numbers.filter(|&pid| pid != std::process::id()).filter(has_it).collect()
+    numbers
+        .filter(|&pid| pid != std::process::id())
+        .filter(has_it)
+        .filter(|&pid| !records(pid, session))
+        .collect()
+}
+
+/// Whether a process has the file of this session's memory open. One whose descriptors can't be seen can't be traced either.
+fn records(pid: u32, session: u64) -> bool {
+    let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return true };
+    let links = entries
+        .flatten()
+        .filter(|entry| std::fs::read_link(entry.path()).is_ok_and(|link| is_session_file(&link)));
+    links
+        .map(|entry| std::fs::metadata(entry.path()))
+        .any(|file| file.is_ok_and(|file| file.ino() == session))
 }
 
 fn report(pid: u32, left: &Left) {

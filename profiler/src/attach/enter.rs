@@ -6,15 +6,17 @@
 
 use super::detach::leave_others;
 use super::entered::Entered;
+use super::found::has_another;
 use super::freeze::{Freezer, begin_call_anew, has_ended, pass_on, threads};
 use super::guard::Guard;
 use super::image::{Damaged, Image, PAGE};
-use super::leave::{Agent, Begun, Place, leave};
+use super::leave::{Agent, Begun, LeaveError, Place, leave};
 use super::memory::Memory;
 use super::native::{Registers, THREAD_IDS};
 use super::target::{MapLine, Target, inner_thread, mappings, why_denied};
 use super::tracee::{Stop, Tracee, WORKING};
 use super::working::{Borrowed, CODE_BYTES, Instructions, Worker, is_on_own_stack};
+use crate::opened::say;
 use grapnel_trace::attached::{ENTRY_SYMBOL, LEDGER_SYMBOL, Ledger, Mapping};
 use grapnel_trace::shared::HEADER_BYTES;
 use std::fs::File;
@@ -26,6 +28,8 @@ use std::time::{Duration, Instant};
 
 /// The longest that one thread may take to stop before another is asked.
 const STOP_PATIENCE: Duration = Duration::from_millis(100);
+/// The longest that is waited for one that stops.
+const BORROW_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Why the agent did not come in. What had come in was taken out, or [`super::leave`] has said why not.
 #[derive(Debug, thiserror::Error)]
@@ -44,6 +48,8 @@ pub(crate) enum EnterError {
     NoInstruction(u32),
     #[error("where process {0} keeps its threads' ids isn't known: its C library is neither glibc nor musl")]
     UnknownThreads(u32),
+    #[error("another grapnel has begun to attach to process {0} at the same time; try again in a moment")]
+    Another(u32),
     #[error("process {0} has ended")]
     Gone(u32),
     #[error("the agent could not start in process {pid}: {why}")]
@@ -161,7 +167,11 @@ fn apart(maps: &[MapLine], random: u64) -> Option<u64> {
 pub(super) fn undo(pid: u32, freezer: &mut Freezer, memory: &Memory, worker: Worker, begun: &Begun) {
     worker.end();
     // What can't be unmapped stays; nobody uses it.
-    let _ = leave(pid, freezer, memory, Agent::Begun(begun));
+    if let Err(error) = leave(pid, freezer, memory, Agent::Begun(begun))
+        && !matches!(error, LeaveError::Gone(_))
+    {
+        say(&error.to_string());
+    }
     leave_others(Agent::Begun(begun), true);
 }
 
@@ -214,6 +224,10 @@ impl Making<'_> {
         self.begun.mapped.push((header, len));
         self.guard.tell_mapped(header, len);
         let _ = self.worker.call(libc::SYS_close, [session, 0, 0, 0, 0, 0]);
+        // Two that come at once both see each other, or the later one does.
+        if has_another(&maps_of(pid)?, inode) {
+            return Err(EnterError::Another(pid));
+        }
         let base = self.map(header + HEADER_BYTES, image.len(), PRIVATE | FIXED, NO_FILE)?;
         let stack = self.map(base + image.len(), STACK_BYTES, PRIVATE | FIXED, NO_FILE)?;
         self.write(base, &image.at(base))?;
@@ -276,9 +290,20 @@ fn borrow(
     freezer: &mut Freezer,
 ) -> Result<Borrowed, EnterError> {
     let wanted = |registers: &Registers| is_on_own_stack(registers, maps) && !registers.is_resumed();
-    match borrow_one(pid, instructions, memory, maps, freezer, &wanted) {
-        Err(EnterError::NoStop(_)) => borrow_one(pid, instructions, memory, maps, freezer, &|_| true),
-        found => found,
+    let deadline = Instant::now() + BORROW_PATIENCE;
+    loop {
+        let found = match borrow_one(pid, instructions, memory, maps, freezer, &wanted) {
+            Err(EnterError::NoStop(_)) => borrow_one(pid, instructions, memory, maps, freezer, &|_| true),
+            found => found,
+        };
+        match found {
+            // One that gets no time to stop (a control group's quota) may later.
+            Err(EnterError::NoStop(_)) if Instant::now() < deadline => {
+                std::thread::sleep(STOP_PATIENCE / 5);
+                freezer.tend();
+            }
+            found => return found,
+        }
     }
 }
 

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 const START_PATIENCE: Duration = Duration::from_secs(30);
 /// The longest that is waited for a moment at which all threads can be stopped.
 const FREEZE_PATIENCE: Duration = Duration::from_secs(5);
-/// The longest that the hooks may take to go in, while nobody else runs.
+/// The longest that the agent may take to say that it goes on, while nobody else runs.
 const COMMIT_PATIENCE: Duration = Duration::from_secs(2);
 /// The longest that the agent's thread may take to stop.
 const HOLD_PATIENCE: Duration = Duration::from_millis(100);

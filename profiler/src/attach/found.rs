@@ -6,6 +6,7 @@ use super::target::{MapLine, TargetError};
 use grapnel_trace::shared::{MAGIC, OWNER_DIED, SessionHeader};
 use std::mem::offset_of;
 use std::ops::Range;
+use std::path::Path;
 
 /// The name of a session's memory in a target's mappings.
 const SESSION_NAME: &str = "/memfd:grapnel-session";
@@ -54,6 +55,16 @@ impl Found {
 
 fn is_session(line: &MapLine) -> bool {
     line.name.starts_with(SESSION_NAME)
+}
+
+/// Whether a descriptor's link leads to the memory of a session.
+pub(crate) fn is_session_file(link: &Path) -> bool {
+    link.as_os_str().as_encoded_bytes().starts_with(SESSION_NAME.as_bytes())
+}
+
+/// Whether the memory of another session is mapped.
+pub(crate) fn has_another(maps: &[MapLine], inode: u64) -> bool {
+    maps.iter().any(|line| is_session(line) && line.inode != inode)
 }
 
 /// Where the memory of the session with this number is mapped.

@@ -38,7 +38,7 @@ pub(crate) struct Frozen {
     threads: Vec<(Tracee, Registers)>,
 }
 
-/// The threads of a process, those that have ended and are not gone left out.
+/// The threads of a process, with those that have ended and are not gone.
 pub(crate) fn threads(pid: u32) -> io::Result<Vec<i32>> {
     let mut all = Vec::new();
     for entry in fs::read_dir(format!("/proc/{pid}/task"))? {

@@ -79,6 +79,8 @@ impl Guard {
             }
             (File::from_raw_fd(ends[0]), File::from_raw_fd(ends[1]))
         };
+        // Of the program that is there now.
+        let memory = Memory::open(pid).ok();
         // SAFETY: see the module's header.
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()),
@@ -92,7 +94,6 @@ impl Guard {
                         libc::signal(signal, libc::SIG_IGN);
                     }
                 }
-                let memory = Memory::open(pid).ok();
                 let (mut place, mut begun) = (None, Begun::default());
                 loop {
                     let mut bytes = Bytes::default();

@@ -145,7 +145,9 @@ pub(crate) struct Left {
 /// Why nothing could be taken out.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LeaveError {
-    #[error("process {0} has ended or has become another program")]
+    #[error(
+        "process {0} has ended or has become another program, or another grapnel has taken the agent out of it"
+    )]
     Gone(u32),
     #[error(
         "the threads of process {pid} can't be stopped: {why}; it goes on with the agent in it, which records nothing any \
@@ -285,7 +287,11 @@ fn unmap(pid: u32, frozen: Frozen, memory: &Memory, book: &Book, agent: Agent<'_
     };
     match agent {
         Agent::Whole(place) => leaving.whole(pid, place, &maps, book),
-        Agent::Begun(_) => book.mappings.iter().for_each(|held| leaving.unmap(&held.range)),
+        Agent::Begun(_) => {
+            for held in &book.mappings {
+                leaving.unmap(&held.range);
+            }
+        }
     }
     let Leaving { borrowed, bytes, failed, .. } = leaving;
     borrowed.give_back(memory)?;
@@ -314,19 +320,27 @@ impl Leaving<'_> {
         let has_ledger = |held: &&Held| held.range.contains(&place.ledger);
         for held in book.mappings.iter().filter(|held| !has_ledger(held) && !is_session(held)) {
             if !self.replace(header.as_ref(), &held.range) {
-                forget(self.memory, held);
-                self.unmap(&held.range);
+                note(self.memory, held, 0);
+                if !self.unmap(&held.range) {
+                    note(self.memory, held, held.range.start);
+                }
             }
+        }
+        // By these whoever tries again finds it.
+        if self.failed.is_some() {
+            return;
         }
         let ledger = book.mappings.iter().find(has_ledger).filter(|held| !is_session(held));
         let ledger = ledger.filter(|held| !self.replace(header.as_ref(), &held.range));
         if ledger.is_some() {
             // What there is of the session is known without it.
-            book.mappings.iter().filter(is_session).for_each(|held| forget(self.memory, held));
+            book.mappings.iter().filter(is_session).for_each(|held| note(self.memory, held, 0));
         }
         let mut sessions = mappings(pid).map_or(sessions, |maps| place.sessions(&maps));
         sessions.sort_by_key(|session| session.contains(&place.ledger));
-        sessions.iter().chain(ledger.map(|held| &held.range)).for_each(|range| self.unmap(range));
+        for range in sessions.iter().chain(ledger.map(|held| &held.range)) {
+            self.unmap(range);
+        }
     }
 
     /// Has the session's memory lie where a mapping of the agent's does. False if it can't.
@@ -337,18 +351,24 @@ impl Leaving<'_> {
         header.is_some_and(|header| self.borrowed.call(libc::SYS_mremap, another(header)).is_ok())
     }
 
-    fn unmap(&mut self, range: &Range<u64>) {
+    fn unmap(&mut self, range: &Range<u64>) -> bool {
         let len = range.end - range.start;
         match self.borrowed.call(libc::SYS_munmap, [range.start, len, 0, 0, 0, 0]) {
-            Ok(_) => self.bytes += len,
-            Err(error) => self.failed = Some(error),
+            Ok(_) => {
+                self.bytes += len;
+                true
+            }
+            Err(error) => {
+                self.failed = Some(error);
+                false
+            }
         }
     }
 }
 
-/// Strikes a mapping out of the ledger before it is unmapped.
-fn forget(memory: &Memory, held: &Held) {
+/// Says in the ledger where a mapping begins: 0 strikes it out, before it is unmapped.
+fn note(memory: &Memory, held: &Held, start: u64) {
     if held.entry != 0 {
-        let _ = memory.write(held.entry, &0u64.to_ne_bytes());
+        let _ = memory.write(held.entry, &start.to_ne_bytes());
     }
 }

@@ -265,6 +265,13 @@ pub(crate) fn why_denied(pid: u32) -> String {
     {
         return format!("it belongs to another user (uid {theirs}); run grapnel as that user or as root");
     }
+    let threads = threads(pid).unwrap_or_default();
+    let tracer = |tid: i32| Status::of(&format!("/proc/{pid}/task/{tid}/status")).ok()?.number("TracerPid");
+    let is_other = |&tracer: &u32| tracer != 0 && tracer != std::process::id();
+    if let Some(tracer) = threads.into_iter().filter_map(tracer).find(is_other) {
+        let name = fs::read_to_string(format!("/proc/{tracer}/comm")).unwrap_or_default();
+        return format!("it is traced by {} (pid {tracer}); end that first", name.trim());
+    }
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     match scope.trim() {
         "1" => {

@@ -15,6 +15,19 @@ pub(crate) const WORKING: i32 = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRA
 
 const GET_SIGNAL_MASK: libc::c_uint = 0x420a;
 const SET_SIGNAL_MASK: libc::c_uint = 0x420b;
+/// PTRACE_GET_RSEQ_CONFIGURATION, with what it fills in (linux/ptrace.h).
+const GET_RESTARTABLE: libc::c_uint = 0x420f;
+
+#[repr(C)]
+#[derive(Default)]
+struct Restartable {
+    area: u64,
+    size: u32,
+    signature: u32,
+    flags: u32,
+    _pad: u32,
+}
+
 const EVENT_STOP: i32 = 128;
 /// The mark of [`libc::PTRACE_O_TRACESYSGOOD`].
 const SYSTEM_CALL: i32 = libc::SIGTRAP | 0x80;
@@ -167,6 +180,13 @@ impl Tracee {
     /// Blocks these signals and no others.
     pub(crate) fn set_signal_mask(&self, mask: u64) -> io::Result<()> {
         request(SET_SIGNAL_MASK, self.tid, 8, (&raw const mask).addr()).map(drop)
+    }
+
+    /// Where its area for restartable sequences lies. Kernels before 5.13 don't say.
+    pub(crate) fn restartable(&self) -> Option<u64> {
+        let mut facts = Restartable::default();
+        request(GET_RESTARTABLE, self.tid, size_of::<Restartable>(), (&raw mut facts).addr()).ok()?;
+        (facts.area != 0).then_some(facts.area)
     }
 
     /// The id, as we call it, of the thread that it has just made.

@@ -26,6 +26,9 @@ const ALL_SIGNALS: u64 = u64::MAX;
 /// What a system call gives that the kernel begins anew (ERESTARTNOINTR, include/linux/errno.h).
 const BEGIN_ANEW: i32 = 513;
 
+/// Where in a thread's area for restartable sequences the address of the one stands that it is in (struct rseq).
+const SECTION_AT: u64 = 8;
+
 /// How much of a mapping is looked through.
 const MOST_CODE: u64 = 16 << 20;
 
@@ -123,6 +126,25 @@ pub(crate) fn is_borrowed(registers: &Registers, memory: &Memory) -> bool {
     let pc = registers.pc();
     let calls = has(pc, CALL_AND_RETURN) || has(pc.wrapping_sub(SYSTEM_CALL_LEN), CALL_AND_RETURN);
     has(pc, SIGNAL_RETURN) || calls && memory.word(registers.sp()).is_ok_and(|back| has(back, SIGNAL_RETURN))
+}
+
+/// Has a thread that stands in a restartable sequence (rseq(2)) go on where that is aborted, as the kernel does with one that
+/// gets a signal: while it works for us the kernel sees it outside, and would not.
+fn abort_section(tracee: &Tracee, memory: &Memory, registers: &mut Registers) -> io::Result<()> {
+    let Some(area) = tracee.restartable() else { return Ok(()) };
+    let Some(word_at) = area.checked_add(SECTION_AT) else { return Ok(()) };
+    let section = memory.word(word_at).unwrap_or(0);
+    let word = |at: u64| memory.word(section.checked_add(at)?).ok();
+    if section == 0 {
+        return Ok(());
+    }
+    // Version and flags, the section's start and length, where it is aborted (struct rseq_cs, linux/rseq.h).
+    let (Some(start), Some(len), Some(abort)) = (word(8), word(16), word(24)) else { return Ok(()) };
+    if registers.pc().wrapping_sub(start) < len {
+        memory.write(word_at, &0u64.to_ne_bytes())?;
+        registers.set_pc(abort);
+    }
+    Ok(())
 }
 
 /// Waits for one kind of stop, letting all others pass.
@@ -223,6 +245,7 @@ impl Borrowed {
             tracee.set_options(WORKING)?;
             let mut registers = tracee.registers()?;
             begin_anew(&tracee, &mut registers);
+            abort_section(&tracee, memory, &mut registers)?;
             let mask = tracee.signal_mask()?;
             let frame = (room && !has_shadow_stack(tracee.tid))
                 .then(|| Frame::new(&registers, mask, tracee.vectors().ok()?, instructions.back))
@@ -345,7 +368,8 @@ impl Borrowed {
         // Whatever went wrong, it has a right to these. The mask first: until it has its registers, both come from the frame.
         let unblocked = tracee.set_signal_mask(self.mask);
         let restored = tracee.set_registers(&self.registers);
-        if let Some((at, before)) = &self.way_back {
+        // Without them it still has to come back by its frame.
+        if let Some((at, before)) = self.way_back.as_ref().filter(|_| restored.is_ok()) {
             let _ = memory.write(*at, before);
         }
         tracee.let_go();

@@ -34,7 +34,7 @@ pub mod state {
 pub mod order {
     /// Wait.
     pub const WAIT: u32 = 0;
-    /// Make the changes: no other thread runs.
+    /// Go on: the changes are made, and no other thread runs.
     pub const COMMIT: u32 = 1;
     /// End without them.
     pub const LEAVE: u32 = 2;
@@ -50,7 +50,7 @@ pub struct Mapping {
     pub len: AtomicU64,
 }
 
-/// A place in the program that the agent changes.
+/// A place in the program that is changed: by the command at first, later by the agent, in what is loaded then.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Change {
@@ -92,7 +92,7 @@ pub struct Ledger {
     pub change_count: AtomicU32,
     /// What the agent mapped.
     pub mappings: [Mapping; MAPPINGS],
-    /// What it changed, in the order in which it did.
+    /// What is changed, in the order in which it was noted.
     pub changes: [Change; CHANGES],
 }
 

@@ -10,6 +10,8 @@ use grapnel_hook::module::Module;
 use grapnel_hook::symbol::{self, Symbol};
 use grapnel_trace::shared::failure;
 
+const CANT_NOTE: &str = "what would change can't be noted";
+
 /// What is hooked in libc whoever gives out the memory.
 pub(super) fn libcs_functions(_is_recorded: bool) -> impl IntoIterator<Item = Hooked> {
     []
@@ -45,8 +47,8 @@ impl Several {
         self.0.iter().map(|ready| ready.hooks.hooks()).sum()
     }
 
-    fn note(&self) {
-        self.0.iter().for_each(|ready| ready.hooks.note());
+    fn note(&self) -> bool {
+        self.0.iter().all(|ready| ready.hooks.note())
     }
 }
 
@@ -63,7 +65,9 @@ impl Ready {
         for (hook, &(name, function)) in self.prepared.hooks().zip(&self.hooks) {
             let Ok(hook) = hook else { continue };
             if !hook.is_returned_into() {
-                ledger::change(&hook);
+                if !ledger::change(&hook) {
+                    return Err(format!("{} can't be hooked: {CANT_NOTE}", name.escape_ascii()));
+                }
                 continue;
             }
             let why = "a call under way may return into what would change";
@@ -72,7 +76,9 @@ impl Ready {
             };
             session::report_failure(failure::NOTE, format!("{lost}: {why}").as_bytes());
         }
-        self.several.iter().for_each(Several::note);
+        if !self.several.iter().all(Several::note) {
+            return Err(format!("operators can't be hooked: {CANT_NOTE}"));
+        }
         Ok(())
     }
 
