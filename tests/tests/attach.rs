@@ -90,6 +90,22 @@ fn waits_end_as_if_nobody_had_come() {
 }
 
 #[test]
+fn a_process_that_has_just_begun_can_be_attached_to() {
+    if !may_trace() {
+        return;
+    }
+    let dir = temporary_dir();
+    let steady = programs::program("steady");
+    for _ in 0..20 {
+        // With addresses that aren't random, those of this program are the next one's.
+        let mut command = Command::new("setarch");
+        let program = Running::start(command.arg("-R").arg(&steady).arg("50").stdout(Stdio::null()));
+        let outcome = attach(dir.path(), program.pid(), &["-q", "--for", "0.05"]);
+        assert_eq!((outcome.status.code(), outcome.err().as_str()), (Some(0), ""));
+    }
+}
+
+#[test]
 fn when_grapnel_is_killed_the_process_is_left_as_it_was() {
     if !may_trace() {
         return;

@@ -44,6 +44,8 @@ pub(crate) enum EnterError {
         "a thread of process {pid}, {tid}, can't be stopped: it waits for its child of vfork or for a device; try again later"
     )]
     Busy { pid: u32, tid: i32 },
+    #[error("process {0} has just become another program; try again")]
+    Changed(u32),
     #[error("process {0} has no instruction that makes system calls where one was looked for")]
     NoInstruction(u32),
     #[error("where process {0} keeps its threads' ids isn't known: its C library is neither glibc nor musl")]
@@ -86,11 +88,22 @@ pub(crate) fn enter(
     freezer: &mut Freezer,
     guard: &mut Guard,
 ) -> Result<(Entered, File), EnterError> {
+    enter_program(target, freezer, guard).map_err(|error| match target.has_changed() {
+        true => EnterError::Changed(target.pid),
+        false => error,
+    })
+}
+
+fn enter_program(
+    target: &Target,
+    freezer: &mut Freezer,
+    guard: &mut Guard,
+) -> Result<(Entered, File), EnterError> {
     let pid = target.pid;
     let system = |what| move |error| EnterError::System { pid, what, error };
     let image = Image::new()?;
     let entry = image.symbol(ENTRY_SYMBOL)?;
-    let memory = Memory::open(pid).map_err(|_| EnterError::Denied { pid, why: why_denied(pid) })?;
+    let memory = target.memory.again().map_err(system("its memory can't be opened again"))?;
     let maps = maps_of(pid)?;
     let instructions =
         Instructions::find(&memory, &maps, |_| true).map_err(|_| EnterError::NoInstruction(pid))?;

@@ -17,6 +17,11 @@ impl Memory {
         File::options().read(true).write(true).open(format!("/proc/{pid}/mem")).map(Self)
     }
 
+    /// The same memory, for somebody else.
+    pub(crate) fn again(&self) -> io::Result<Self> {
+        self.0.try_clone().map(Self)
+    }
+
     /// Fills `bytes` with what is at `at`.
     pub(crate) fn read(&self, at: u64, bytes: &mut [u8]) -> io::Result<()> {
         self.0.read_exact_at(bytes, at)

@@ -19,6 +19,7 @@ mod freeze;
 mod guard;
 mod image;
 mod leave;
+mod loader;
 mod memory;
 mod stacks;
 mod target;
@@ -131,8 +132,17 @@ impl AttachError {
     }
 }
 
+/// How often it is begun anew with a process that has become another program before anything of it was touched.
+const TRIES: usize = 5;
+
 /// Records a process until it is detached from or ends.
 pub(crate) fn run(args: &AttachArgs) -> Result<ExitCode, AttachError> {
+    let changed = |recorded: &_| matches!(recorded, Err(AttachError::Enter(EnterError::Changed(_))));
+    let mut tries = (1..TRIES).map(|_| run_once(args));
+    tries.find(|recorded| !changed(recorded)).unwrap_or_else(|| run_once(args))
+}
+
+fn run_once(args: &AttachArgs) -> Result<ExitCode, AttachError> {
     let target = Target::look(args.pid, args.force)?;
     let listening = args.serve.listen()?;
     let process = Process::open(args.pid).ok_or(TargetError::NoProcess(args.pid))?;

@@ -2,6 +2,7 @@
 
 use super::found::Found;
 use super::freeze::{has_ended, threads};
+use super::loader::wait_for_rest;
 use super::memory::Memory;
 use super::native::MACHINE;
 use crate::run::process::own_namespace;
@@ -40,6 +41,8 @@ pub(crate) enum TargetError {
         "process {pid} is being attached to or left by another grapnel (pid {tracer}), which takes unusually long; try again"
     )]
     Held { pid: u32, tracer: u32 },
+    #[error("process {pid} becomes other programs again and again; try again")]
+    Changed { pid: u32 },
     #[error(
         "process {pid} is recorded already; end that recording first, by Ctrl-C or `grapnel detach {pid}`"
     )]
@@ -94,6 +97,8 @@ pub(crate) struct Target {
     pub(crate) executable: PathBuf,
     /// Its program headers: where they lie, and how many there are.
     pub(crate) program_headers: (u64, u64),
+    /// That of this program: should the process become another one, nothing of it can be read or written.
+    pub(crate) memory: Memory,
 }
 
 struct Status(String);
@@ -118,12 +123,15 @@ impl Status {
 }
 
 impl Target {
-    /// Looks at a process, which another grapnel may hold still for a moment: then that is waited for.
+    /// Looks at a process. Another grapnel may hold it still for a moment, and it may become another program meanwhile: then
+    /// it is looked at again.
     pub(crate) fn look(pid: u32, force: bool) -> Result<Self, TargetError> {
         let end = Instant::now() + HELD;
         loop {
             match Self::look_now(pid, force) {
-                Err(TargetError::Held { .. }) if Instant::now() < end => thread::sleep(HELD / 1000),
+                Err(TargetError::Held { .. } | TargetError::Changed { .. }) if Instant::now() < end => {
+                    thread::sleep(HELD / 1000)
+                }
                 looked => return looked,
             }
         }
@@ -170,8 +178,9 @@ impl Target {
         if !force && each("Seccomp").any(|mode| mode == 2) {
             return Err(TargetError::Filtered { pid });
         }
-        let maps = maps(pid, alive).map_err(unreadable)?;
+        // Of all that follows, which program it is said of.
         let memory = Memory::open(pid).map_err(unreadable)?;
+        let maps = maps(pid, alive).map_err(unreadable)?;
         if let Some(found) = Found::find(&memory, &maps, None) {
             return Err(found.why_not(pid));
         }
@@ -183,14 +192,23 @@ impl Target {
             let mut pairs = vector.chunks_exact(16).map(|pair| (word(&pair[..8]), word(&pair[8..])));
             pairs.find(|&(known, _)| known == key).map_or(0, |(_, value)| value)
         };
-        Ok(Self {
+        let program_headers = (value(libc::AT_PHDR), value(libc::AT_PHNUM));
+        wait_for_rest(&memory, program_headers);
+        let target = Self {
             pid,
             inner_pid: status.inner("NStgid").unwrap_or(pid),
             namespace: fs::metadata(of_thread("ns/pid")).map_or_else(|_| own_namespace(), |file| file.ino()),
             command: fs::read(of_thread("cmdline")).map(|line| pieces(&line)).unwrap_or_default(),
             executable: fs::read_link(of_thread("exe")).unwrap_or_default(),
-            program_headers: (value(libc::AT_PHDR), value(libc::AT_PHNUM)),
-        })
+            program_headers,
+            memory,
+        };
+        if target.has_changed() { Err(TargetError::Changed { pid }) } else { Ok(target) }
+    }
+
+    /// Whether the process has become another program since it was looked at, or has ended.
+    pub(crate) fn has_changed(&self) -> bool {
+        self.memory.word(self.program_headers.0).is_err()
     }
 
     /// Why a process can't be traced.

@@ -1,4 +1,4 @@
-/* A call that was relocated into a trampoline, for a debugger to stop in. Prints what perf is told. */
+/* A call that was relocated, for a debugger to stop in. Prints what perf is told. */
 #include <grapnel_hook.h>
 
 #include <stdio.h>
