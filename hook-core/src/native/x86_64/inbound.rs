@@ -63,15 +63,19 @@ fn starts(function: &Range<usize>, around: &Surroundings<'_>) -> impl Iterator<I
         let Some(inst) = instruction_over(here, &(here..function.end), around) else { break };
         let next = inst.next().0 as usize;
         let leaves = match inst.flow() {
+            Flow::Next => {
+                here = next;
+                continue;
+            }
             Flow::Jump { target } => !function.contains(&(target.0 as usize)),
             Flow::JumpIndirect | Flow::Return | Flow::Breakpoint => true,
+            // No patch decides anything: a short function does that returns.
             _ => false,
         };
         if leaves {
             behind = next..next + MAX_INST_LEN;
-            break;
         }
-        here = next;
+        break;
     }
     core::iter::once(function.start).chain(behind)
 }
