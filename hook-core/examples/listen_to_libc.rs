@@ -7,6 +7,9 @@
 //!
 //! The program does what it does without. At its end, the file named by `LISTEN_TO_LIBC` gets a line for the process: how
 //! many functions were listened to and how many calls there were; then one for each function that was refused, and why.
+//!
+//! `LISTEN_TO` is the beginning of another object's name; the empty one is that of the program itself. A program that has
+//! other threads, or loads this library while it runs (`dlopen`), takes `LISTEN_LIVE=1`.
 
 use std::{
     ffi::c_void,
@@ -53,17 +56,19 @@ fn entered_behind_its_start(address: usize, name: &str) -> bool {
 
 extern "C" fn start() {
     let Some(debug) = module::r_debug_of_this_process() else { return };
-    // SAFETY: this runs before the program, in its only thread, which loads and unloads nothing meanwhile.
+    let object = std::env::var("LISTEN_TO").unwrap_or_else(|_| "libc.so".to_owned());
+    let live = std::env::var_os("LISTEN_LIVE").is_some();
+    // SAFETY: this runs before the program, or in the middle of `dlopen`; nothing else is loaded or unloaded meanwhile.
     let modules = unsafe { module::loaded_modules(debug) };
-    let Some(libc_so) = modules.iter().find(|module| module.file_name().starts_with(b"libc.so")) else {
+    let Some(object) = modules.iter().find(|module| module.file_name().starts_with(object.as_bytes())) else {
         return;
     };
     let mut functions = std::collections::BTreeMap::new();
-    symbol::for_each(libc_so, &mut |name, symbol| {
+    symbol::for_each(object, &mut |name, symbol| {
         let (address, size) = match symbol.kind {
             SymbolKind::Function => (symbol.addr, Some(symbol.size)),
             // What is really called, whose length the symbol doesn't say.
-            // SAFETY: libc is loaded and relocated before this runs.
+            // SAFETY: the object is loaded and relocated before this runs.
             SymbolKind::Indirect => (unsafe { symbol.resolve() } as usize, None),
             _ => return,
         };
@@ -77,15 +82,18 @@ extern "C" fn start() {
         !entered
     });
     let mut set = HookSet::new();
-    let mut batch = set.begin();
+    let batch = set.begin();
+    let mut batch = if live { batch.live() } else { batch };
     let entered = Listener::new(std::ptr::null_mut()).on_enter(enter);
     for (address, (name, size)) in &functions {
         let listener = if enter_only(name) { entered } else { entered.on_leave(leave) };
         let options = Options { size: *size, ..Options::default() };
         batch.listen_with(*address as *const (), listener, options);
     }
-    // SAFETY: this runs before the program, in its only thread; the listeners do nothing that the program notices.
-    let results = unsafe { batch.commit(Liveness::SingleThreaded) };
+    let liveness = if live { Liveness::Live } else { Liveness::SingleThreaded };
+    // SAFETY: this runs before the program, in its only thread, or no thread has the signal of traps blocked; the listeners do
+    // nothing that the program notices.
+    let results = unsafe { batch.commit(liveness) };
     let hooked = results.iter().filter(|result| result.is_ok()).count();
     let mut report = format!("{hooked} of {count} functions");
     for name in left_out {

@@ -104,9 +104,6 @@
 //! translated code, and a translation that has changed is dropped at once for all threads.
 //!
 //! # Known weaknesses
-//! * In a program that is linked for addresses below 0.8 GiB (x86-64, no PIE), a function is refused while threads run it whose
-//!   first instruction is one byte long and of which another begins at the fifth ([`Refusal::NoIsland`]): 179 of 1475 of Debian's
-//!   python3.11.
 //! * A stub that is left for good in the two instructions in which it claims a place for a return, by a handler that
 //!   `siglongjmp`s out of it or a thread that is cancelled there, loses that place ([`listen::missed`]). It is not found
 //!   again; on AArch64 and Arm that holds for all of the stub that has to do with the return.

@@ -131,6 +131,9 @@ pub(crate) unsafe fn apply(view: &MemoryView, patches: &mut [Patch], liveness: L
             good(patches).for_each(|patch| patch.judge(view));
             match PatchingRight::begin() {
                 Ok(right) => {
+                    for patch in good(patches) {
+                        patch.hear(&right);
+                    }
                     // SAFETY: the caller's promise.
                     unsafe {
                         apply_live(view, patches, &right);
@@ -177,7 +180,10 @@ unsafe fn apply_alone(view: &MemoryView, patches: &mut [Patch]) {
         let right = PatchingRight::for_traps();
         for patch in good(patches).filter(|patch| patch.watched) {
             match &right {
-                Ok(right) => right.enter(patch.start.at.0, patch.ways),
+                Ok(right) => {
+                    patch.hear(right);
+                    right.enter(patch.start.at.0, patch.ways);
+                }
                 Err(refusal) => {
                     patch.state = Err(Error::NotLive { site: patch.start.at, refusal: *refusal });
                 }
@@ -266,9 +272,8 @@ unsafe fn apply_live(view: &MemoryView, patches: &mut [Patch], right: &PatchingR
     for patch in good(patches).filter(|patch| !patch.is_one_store()) {
         let new = patch.start.new;
         let (isa, code) = (patch.isa, new);
-        let is_there = move |at: &usize| {
-            code.as_slice().get(*at..).is_some_and(|code| code.starts_with(native::trap(isa)))
-        };
+        let is_there =
+            move |at: &usize| code.as_slice().get(*at..).is_some_and(|code| native::is_trap(isa, code));
         // SAFETY: starts of instructions, behind which the rest is complete on every core; or the instruction behind
         // begins with the next unit, and that is as good before as after.
         unsafe { patch.write_units(view, patch.positions().filter(|at| !is_there(at)), &new) };
@@ -283,6 +288,18 @@ impl Patch {
         (self.begun || self.torn)
             && self.state.is_err()
             && view.differs(self.start.at.0 as usize, old).is_some()
+    }
+
+    /// Leaves the patch out if a trap in it is one of whose signal nobody would hear.
+    fn hear(&mut self, right: &PatchingRight) {
+        let of_code = |signal, code: &Bytes, at: usize| {
+            code.as_slice().get(at..).is_some_and(|code| native::tells_of(signal, self.isa, code))
+        };
+        let codes = [&self.start.old, &self.start.new];
+        let wanted = |signal| self.positions().any(|at| codes.iter().any(|code| of_code(signal, code, at)));
+        if let Err(refusal) = right.hear(wanted) {
+            self.state = Err(Error::NotLive { site: self.start.at, refusal });
+        }
     }
 
     /// Everybody sees the whole patch or nothing of it.

@@ -134,18 +134,20 @@ pub(crate) enum Shape {
     Led(usize),
     /// A short redirect to a near one in padding.
     Short,
+    /// As usual, to an island that is found by instructions that don't exist.
+    Undefined,
 }
 
 impl Shape {
     /// What may do where no island can be had for the usual one.
     pub(crate) fn others() -> impl Iterator<Item = Self> {
-        (1..=native::LEAD.len()).map(Self::Led).chain([Self::Short])
+        (1..=native::LEAD.len()).map(Self::Led).chain([Self::Short, Self::Undefined])
     }
 
     fn lead(self) -> usize {
         match self {
             Self::Led(lead) => lead,
-            Self::Usual | Self::Short => 0,
+            Self::Usual | Self::Short | Self::Undefined => 0,
         }
     }
 }
@@ -284,8 +286,8 @@ impl HookPlan {
             first = function.near(None, shape.lead(), options, around).or(first);
         }
         let (plan, moving) = match (first, shape) {
-            (Ok(planned), Shape::Usual | Shape::Led(_)) => planned,
-            (Err(refused), Shape::Led(_)) => return Err(refused),
+            (Ok(planned), Shape::Usual | Shape::Led(_) | Shape::Undefined) => planned,
+            (Err(refused), Shape::Led(_) | Shape::Undefined) => return Err(refused),
             (Err(refused), _) => function.short(options, around).ok_or(refused)?,
             (Ok(usual), Shape::Short) => function.short(options, around).unwrap_or(usual),
         };

@@ -93,6 +93,8 @@ struct Way {
     direct: Option<redirect::Redirect>,
     /// The redirect must have traps in it.
     traps: bool,
+    /// Instructions that don't exist are traps as well.
+    undefined: bool,
     island_len: usize,
     replacement: CodeAddr,
     inside: bool,
@@ -177,7 +179,8 @@ impl<'a> Workshop<'a> {
         }
         let claimed: Vec<_> = plan.overwritten().collect();
         let inside = matches!(request.place, Place::Inside(_));
-        let ready = self.write(plan, &moving, request.replacement, inside)?;
+        let undefined = shape == Shape::Undefined;
+        let ready = self.write(plan, &moving, request.replacement, inside, undefined)?;
         self.claims.extend(claimed.into_iter().map(|range| (range.start, (range.end, id))));
         Ok(ready)
     }
@@ -200,6 +203,7 @@ impl<'a> Workshop<'a> {
         moving: &Moving,
         replacement: CodeAddr,
         inside: bool,
+        undefined: bool,
     ) -> Result<Ready, Error> {
         let isa = plan.isa;
         // The near redirect stands at the function's start, behind what leads it, or in padding close to it.
@@ -217,7 +221,7 @@ impl<'a> Workshop<'a> {
         let len = plan.trampoline_max(moving) + if behind { island_len } else { 0 };
 
         let slot = self.allocate(&plan, moving, near_at, behind, len)?;
-        let way = Way { near_at, direct, traps, island_len, replacement, inside };
+        let way = Way { near_at, direct, traps, undefined, island_len, replacement, inside };
         let mut island = None;
         match self.fill(&plan, moving, &way, slot, &mut island) {
             Ok(Filled { displaced, map, aside, start, ways }) => {
@@ -279,10 +283,12 @@ impl<'a> Workshop<'a> {
         let unreached = Error::NoCodeMemory { target, errno: sys::EINVAL };
         let mut of_redirect = ways;
         of_redirect.rotate_left(plan.lead);
-        let pattern = if way.traps { Pattern::of(isa, near_at.0, &of_redirect) } else { None };
-        let jump = match (pattern, &way.direct) {
-            (Some(pattern), _) => {
-                let island = self.island(&pattern, plan, way.island_len, replacement)?;
+        let jump = match (way.traps, &way.direct) {
+            (true, _) => {
+                let usual = Pattern::of(isa, near_at.0, &of_redirect).filter(|_| !way.undefined);
+                let others = Pattern::undefined(isa, near_at.0, &of_redirect).filter(|_| way.undefined);
+                let patterns = usual.into_iter().chain(others);
+                let island = self.island(patterns, plan, way.island_len, replacement)?;
                 *own = Some((replacement.0, CodeSlot { at: island.0 as usize, len: way.island_len }));
                 redirect::near(isa, near_at, island).map_err(refused)?
             }
@@ -311,22 +317,29 @@ impl<'a> Workshop<'a> {
         Ok(Filled { displaced, map: moved.map().clone(), aside, start, ways })
     }
 
-    /// Writes an island to the replacement, at a place where the redirect to it has its traps.
+    /// Writes an island to the replacement, at a place where the redirect to it has its traps by one of the patterns.
     fn island(
         &mut self,
-        pattern: &Pattern,
+        patterns: impl Iterator<Item = Pattern>,
         plan: &HookPlan,
         len: usize,
         replacement: CodeAddr,
     ) -> Result<CodeAddr, Error> {
         // One that others were told of stands for the function that it was made for.
         let announced = self.arena.is_announced();
-        let shared = if announced { None } else { self.arena.share_island(pattern, replacement.0) };
-        if let Some(at) = shared {
-            return Ok(CodeAddr(at));
-        }
         let nowhere = Error::NotLive { site: plan.target, refusal: Refusal::NoIsland };
-        let slot = self.arena.allocate_matching(pattern, len, self.maps).map_err(|_| nowhere.clone())?;
+        let mut found = None;
+        for pattern in patterns {
+            let shared = if announced { None } else { self.arena.share_island(&pattern, replacement.0) };
+            if let Some(at) = shared {
+                return Ok(CodeAddr(at));
+            }
+            found = self.arena.allocate_matching(&pattern, len, self.maps).ok();
+            if found.is_some() {
+                break;
+            }
+        }
+        let slot = found.ok_or(nowhere.clone())?;
         let at = CodeAddr(slot.at as u64);
         let code = island_code(plan, at, replacement, false);
         if !code.is_some_and(|code| self.arena.write(&slot, code.as_slice(), self.view.memory())) {

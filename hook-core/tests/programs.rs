@@ -141,6 +141,38 @@ fn python_passes_its_own_tests_of_json() {
     assert!(processes.iter().map(|process| process.calls).sum::<u64>() > 100_000, "{processes:?}");
 }
 
+/// Debian's python3 is linked for low addresses. The library comes while three threads of it run.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn the_functions_of_a_running_python_are_listened_to() {
+    let script = "
+import ctypes, json, os, threading, time
+stop = threading.Event()
+def work():
+    while not stop.is_set():
+        assert json.loads(json.dumps({'a': [1, 2, {'b': 'c'}], 'x': 3.5}))['a'][2]['b'] == 'c'
+threads = [threading.Thread(target=work) for _ in range(3)]
+for thread in threads: thread.start()
+time.sleep(0.1)
+if 'LIBRARY' in os.environ: ctypes.CDLL(os.environ['LIBRARY'])
+time.sleep(0.3)
+stop.set()
+for thread in threads: thread.join()
+print('done')
+";
+    let report = Path::new(env!("CARGO_TARGET_TMPDIR")).join("listened-running.python3");
+    let _ = std::fs::remove_file(&report);
+    let [library, path] = [&LIBRARY, &report].map(|path| path.to_str().unwrap());
+    let variables = [("LIBRARY", library), ("LISTEN_TO", ""), ("LISTEN_LIVE", "1"), ("LISTEN_TO_LIBC", path)];
+    let output = command("/usr/bin/python3", &variables).args(["-c", script]).output().unwrap();
+    assert!(output.status.success() && output.stdout == b"done\n", "{output:?}");
+    let processes = processes(&std::fs::read_to_string(&report).expect("the process reported"));
+    let [process] = &processes[..] else { panic!("{processes:?}") };
+    println!("{} of {} functions, {} calls", process.listened, process.functions, process.calls);
+    assert!(process.listened * 100 > process.functions * 98 && process.calls > 10_000, "{process:?}");
+    assert!(process.refused.iter().all(|line| line.contains("can't be hooked: ")), "{process:?}");
+}
+
 #[test]
 fn sqlite_runs_a_script() {
     let script = "create table t(a integer primary key, b text, c real);\

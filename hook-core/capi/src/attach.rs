@@ -31,8 +31,9 @@ pub type grapnel_liveness = c_uint;
 pub const GRAPNEL_SINGLE_THREADED: grapnel_liveness = 0;
 
 /// Other threads may be running the function. A handler for SIGTRAP is installed and stays; traps of others go on to the
-/// handler that was there before. No thread has SIGTRAP blocked while it runs the function. On 32-bit Arm the same holds for
-/// SIGBUS, by which some kernels tell of breakpoints in T32 code.
+/// handler that was there before. No thread has SIGTRAP blocked while it runs the function. The same holds for SIGBUS on
+/// 32-bit Arm, by which some kernels tell of breakpoints in T32 code, and on x86-64 for SIGILL in programs that are linked for
+/// addresses below 0.8 GiB (no PIE), as soon as one of their functions needs it.
 pub const GRAPNEL_LIVE: grapnel_liveness = 1;
 
 /// How a listener or a probe is attached: GRAPNEL_GUARDED, GRAPNEL_VECTORS and GRAPNEL_GENERAL_ONLY, joined by |, or 0.

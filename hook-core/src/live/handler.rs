@@ -100,20 +100,26 @@ impl Drop for Passing {
     }
 }
 
-fn way_on(pc: u64) -> Option<u64> {
+fn way_on(signal: i32, pc: u64) -> Option<u64> {
     // Where the pointer doesn't tell the instruction set, a trap may go unseen, and counts as ours.
-    table::way_on(pc, || is_trap(native::code_at(CodeAddr(pc)).0, pc))
+    table::way_on(pc, || is_trap(signal, native::code_at(CodeAddr(pc)).0, pc))
 }
 
-fn is_trap(isa: Isa, pc: u64) -> bool {
+/// Whether what is there now is a trap that the signal tells of.
+fn is_trap(signal: i32, isa: Isa, pc: u64) -> bool {
     let mut code = [0; 4];
     let found = sys::copy_memory(pc as usize, &mut code).ok().and_then(|n| code.get(..n));
-    found.is_some_and(|code| native::is_trap(isa, code))
+    found.is_some_and(|code| native::tells_of(signal, isa, code))
 }
 
-/// Sees to it that the handler is the one that is called.
-pub(crate) fn install() -> Result<(), Errno> {
-    OTHERS.iter().try_for_each(install_for)
+/// Whether each patch needs a handler of this signal: it tells of the traps that are written first.
+pub(crate) fn is_usual(signal: i32) -> bool {
+    native::ISAS.iter().any(|&isa| native::tells_of(signal, isa, native::trap(isa)))
+}
+
+/// Sees to it that the handler is the one that is called for the signals that are wanted.
+pub(crate) fn install(wanted: impl Fn(i32) -> bool) -> Result<(), Errno> {
+    OTHERS.iter().filter(|others| wanted(others.signal)).try_for_each(install_for)
 }
 
 fn install_for(others: &Others) -> Result<(), Errno> {
@@ -139,11 +145,11 @@ fn install_for(others: &Others) -> Result<(), Errno> {
 
 /// Whether a signal that isn't ours may be ignored: the thread wouldn't cause it again at once.
 fn may_be_ignored(signal: i32, code: i32, context: &libc::ucontext_t) -> bool {
-    let pc = native::trap_address(context);
+    let pc = native::trap_address(signal, context);
     match signal {
         libc::SIGTRAP => !native::is_trap_code(signal, code),
         // Sent by a process, and no trap of somebody else's.
-        _ => code <= 0 && !native::ISAS.iter().any(|&isa| is_trap(isa, pc)),
+        _ => code <= 0 && !native::ISAS.iter().any(|&isa| is_trap(signal, isa, pc)),
     }
 }
 
@@ -151,7 +157,7 @@ pub(super) extern "C" fn on_trap(signal: i32, info: *mut libc::siginfo_t, contex
     // SAFETY: the kernel passes valid structures, which are this handler's alone until it returns.
     let (code, context_ref) = unsafe { ((*info).si_code, &mut *context.cast::<libc::ucontext_t>()) };
     if native::is_trap_code(signal, code)
-        && let Some(way) = way_on(native::trap_address(context_ref))
+        && let Some(way) = way_on(signal, native::trap_address(signal, context_ref))
     {
         native::set_pc(context_ref, way);
         return;

@@ -13,8 +13,9 @@
 //! redirect is chosen such that each of its bytes at which an instruction of the window started is a trap as well: the
 //! island that it jumps to is put at an address whose displacement has these bytes. The late thread traps there, and
 //! the handler sends it to the copy of that instruction. On x86-64 a trap in the displacement's highest byte puts the island
-//! 0.8 GiB below, where a program that is linked for low addresses has no memory; prefixes ahead of the jump move its displacement
-//! to other bytes then, or a short jump leads to one in padding.
+//! 0.8 GiB below, where a program that is linked for low addresses has no memory. Prefixes ahead of the jump move its displacement
+//! to other bytes then, or a short jump leads to one in padding. Where neither does, the highest byte is an instruction that
+//! doesn't exist: that puts the island above, and the late thread gets `SIGILL` for `SIGTRAP`, with the same handler.
 //!
 //! Code is written through `/proc/self/mem`. A store of our own, which on x86-64 could replace the whole redirect
 //! at once where it fits an aligned word, would need a mapping of the text that is writable; the kernel's copy makes no
@@ -56,7 +57,9 @@ pub enum Liveness {
     SingleThreaded,
     /// Other threads may be running the code. A handler for `SIGTRAP` is installed and stays; traps that are not of
     /// this crate's making go to the handler that was there before. No thread has `SIGTRAP` blocked while it runs the
-    /// functions. On 32-bit Arm the same holds for `SIGBUS`, by which some kernels tell of breakpoints in T32 code.
+    /// functions. The same holds for `SIGBUS` on 32-bit Arm, by which some kernels tell of breakpoints in T32 code, and on
+    /// x86-64 for `SIGILL`, from the first function on whose patch has an instruction in it that doesn't exist, as some have in
+    /// programs that are linked for addresses below 0.8 GiB.
     Live,
 }
 
@@ -80,8 +83,10 @@ pub(crate) struct PatchingRight(());
 pub enum Refusal {
     /// Another thread is patching.
     Busy,
-    /// The kernel doesn't offer what it takes: core synchronisation by `membarrier` (Linux 4.16), or a signal handler.
+    /// The kernel doesn't offer what it takes: core synchronisation by `membarrier` (Linux 4.16).
     Kernel(Errno),
+    /// The kernel refuses a handler for a signal.
+    NoHandler(Errno),
     /// Neither `/proc/self/mem` nor `/proc/self/maps` can be opened; without both, code can't be written while it runs.
     NoProc(Errno),
     /// The hook wasn't prepared for it ([`Transaction::live`](crate::Transaction::live)).
@@ -100,6 +105,7 @@ impl core::fmt::Display for Refusal {
         match self {
             Self::Busy => f.write_str("another thread is patching code"),
             Self::Kernel(errno) => write!(f, "the kernel refuses core synchronisation: {errno}"),
+            Self::NoHandler(errno) => write!(f, "the kernel refuses a signal's handler: {errno}"),
             Self::NoProc(errno) => write!(f, "/proc/self can't be opened: {errno}"),
             Self::NotPrepared => f.write_str("the hook was not prepared for it"),
             Self::OtherNamespace => f.write_str("/proc is that of another namespace of processes"),
@@ -121,8 +127,13 @@ impl PatchingRight {
     /// The same where nothing has to be synchronised.
     pub(crate) fn for_traps() -> Result<Self, Refusal> {
         let right = Self::for_the_table()?;
-        handler::install().map_err(Refusal::Kernel)?;
+        right.hear(handler::is_usual)?;
         Ok(right)
+    }
+
+    /// Sees to it that the handler is called for these signals, too.
+    pub(crate) fn hear(&self, signals: impl Fn(i32) -> bool) -> Result<(), Refusal> {
+        handler::install(signals).map_err(Refusal::NoHandler)
     }
 
     /// The same where no code is patched.

@@ -103,7 +103,7 @@ fn traps_of_t32_may_be_told_as_bus_errors() {
     let _right = RIGHT.lock();
     let site = 0x8_2010;
     enter(site, ways(&[0x1234, 0, 0x5678]));
-    super::handler::install().unwrap();
+    super::handler::install(super::handler::is_usual).unwrap();
     let ours = super::handler::on_trap as *const () as usize;
     for signal in [libc::SIGTRAP, libc::SIGBUS] {
         assert_eq!(crate::sys::signal_action(signal).unwrap().handler, ours);

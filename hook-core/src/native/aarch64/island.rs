@@ -11,6 +11,10 @@ impl Pattern {
         None
     }
 
+    pub(crate) fn undefined(_: Isa, _: u64, _: &[u64]) -> impl Iterator<Item = Self> + use<> {
+        core::iter::empty()
+    }
+
     pub(crate) fn next_from(&self, _: u64) -> Option<u64> {
         match *self {}
     }

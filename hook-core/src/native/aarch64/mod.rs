@@ -180,13 +180,18 @@ pub(crate) fn padding_len(_: Isa, at: CodeAddr, bytes: &[u8]) -> usize {
 /// The signals by which a thread is told that it has run a trap.
 pub(crate) const TRAP_SIGNALS: [i32; 1] = [libc::SIGTRAP];
 
+/// Whether that is the signal of who runs the bytes.
+pub(crate) fn tells_of(_: i32, isa: Isa, bytes: &[u8]) -> bool {
+    is_trap(isa, bytes)
+}
+
 /// Whether a trap signal comes from a trap instruction.
 pub(crate) fn is_trap_code(_: i32, code: i32) -> bool {
     code == libc::TRAP_BRKPT
 }
 
 /// The address of the trap that a thread has run.
-pub(crate) fn trap_address(context: &libc::ucontext_t) -> u64 {
+pub(crate) fn trap_address(_: i32, context: &libc::ucontext_t) -> u64 {
     context.uc_mcontext.pc
 }
 

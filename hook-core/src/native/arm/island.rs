@@ -23,6 +23,11 @@ impl Pattern {
         inside.then(|| Self { base: site.wrapping_add(4).cast_signed() })
     }
 
+    /// There is no other.
+    pub(crate) fn undefined(_: Isa, _: u64, _: &[u64]) -> impl Iterator<Item = Self> + use<> {
+        core::iter::empty()
+    }
+
     /// The lowest place from `from` on.
     pub(crate) fn next_from(&self, from: u64) -> Option<u64> {
         const FIELD: i64 = 0xe00;

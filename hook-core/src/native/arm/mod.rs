@@ -149,6 +149,11 @@ pub(crate) fn padding_len(_: Isa, _: CodeAddr, _: &[u8]) -> usize {
 /// of hardware breakpoints has begun (the kernel's `arch/arm/mm/fsr-2level.c` and `arch/arm/kernel/hw_breakpoint.c`).
 pub(crate) const TRAP_SIGNALS: [i32; 2] = [libc::SIGTRAP, libc::SIGBUS];
 
+/// Whether that is the signal of who runs the bytes.
+pub(crate) fn tells_of(_: i32, isa: Isa, bytes: &[u8]) -> bool {
+    is_trap(isa, bytes)
+}
+
 /// Whether such a signal may come from a trap instruction. Of `bkpt` 32-bit kernels say `TRAP_HWBKPT`; with `SIGBUS` 0, as of a
 /// signal that a process has sent.
 pub(crate) fn is_trap_code(signal: i32, code: i32) -> bool {
@@ -159,7 +164,7 @@ pub(crate) fn is_trap_code(signal: i32, code: i32) -> bool {
 }
 
 /// The address of the trap that a thread has run.
-pub(crate) fn trap_address(context: &libc::ucontext_t) -> u64 {
+pub(crate) fn trap_address(_: i32, context: &libc::ucontext_t) -> u64 {
     u64::from(context.uc_mcontext.arm_pc)
 }
 

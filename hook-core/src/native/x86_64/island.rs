@@ -5,7 +5,7 @@
 
 use grapnel_relocator::Isa;
 
-use super::TRAP;
+use super::{TRAP, UNDEFINED};
 
 /// The places from which a redirect at a site gets its traps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +31,18 @@ impl Pattern {
             *highest ^= 0x80;
         }
         Some(Self { end: site.wrapping_add(5), bytes })
+    }
+
+    /// The same with instructions that are undefined for the highest byte, where that is one of the positions. Each leads
+    /// above, from 1.5 GiB down to 0.1 GiB.
+    pub(crate) fn undefined(isa: Isa, site: u64, ways: &[u64]) -> impl Iterator<Item = Self> + use<> {
+        let usual = Self::of(isa, site, ways).filter(|pattern| pattern.bytes[0].is_some());
+        usual.into_iter().flat_map(|Self { end, bytes: [_, rest @ ..] }| {
+            UNDEFINED.iter().map(move |highest| {
+                let [third, second, first] = rest;
+                Self { end, bytes: [Some(highest ^ 0x80), third, second, first] }
+            })
+        })
     }
 
     /// The lowest place from `from` on.
@@ -107,6 +119,20 @@ mod tests {
         assert!(first - 0x20_0000 < 256);
         assert_eq!(pattern.next_from(first), Some(first));
         assert_eq!(pattern.next_from(first + 1), Some(first + 256));
+    }
+
+    #[test]
+    fn undefined_instructions_lead_above() {
+        let site = 0x40_1000;
+        let patterns: Vec<_> = Pattern::undefined(Isa::X86_64, site, &[1, 1, 0, 0, 1]).collect();
+        assert_eq!(patterns.len(), UNDEFINED.len());
+        for (pattern, undefined) in patterns.iter().zip(UNDEFINED) {
+            let at = pattern.next_from(0).unwrap();
+            let [lowest, _, _, highest] = displacement(site, at);
+            assert_eq!((lowest, highest), (TRAP, *undefined));
+            assert!(at > site + (96 << 20));
+        }
+        assert_eq!(Pattern::undefined(Isa::X86_64, site, &[1, 1, 0, 0, 0]).count(), 0);
     }
 
     #[test]

@@ -46,6 +46,10 @@ pub(crate) use vectors::vectors_can_be_saved;
 /// `int3`: one byte, so it can be written over any instruction's start at once.
 const TRAP: u8 = 0xcc;
 
+/// Instructions of one byte that 64-bit mode doesn't have (AMD64 Manual, volume 3, table B-3), from the highest on. As the
+/// highest byte of a displacement each leads to other places above.
+const UNDEFINED: &[u8] = &[0x61, 0x60, 0x3f, 0x37, 0x2f, 0x27, 0x1f, 0x1e, 0x17, 0x16, 0x0e, 0x07, 0x06];
+
 /// The instruction sets of this process.
 pub(crate) const ISAS: &[Isa] = &[Isa::X86_64];
 
@@ -86,7 +90,7 @@ pub(crate) fn trap(_: Isa) -> &'static [u8] {
 
 /// Whether whoever runs the bytes traps at once.
 pub(crate) fn is_trap(_: Isa, bytes: &[u8]) -> bool {
-    bytes.first() == Some(&TRAP)
+    bytes.first().is_some_and(|byte| *byte == TRAP || UNDEFINED.contains(byte))
 }
 
 /// How many aligned bytes of code change for everybody at once when they are written. `/proc/self/mem` makes no promise about
@@ -137,18 +141,33 @@ pub(crate) fn padding_len(_: Isa, at: CodeAddr, bytes: &[u8]) -> usize {
 }
 
 /// The signals by which a thread is told that it has run a trap.
-pub(crate) const TRAP_SIGNALS: [i32; 1] = [libc::SIGTRAP];
+pub(crate) const TRAP_SIGNALS: [i32; 2] = [libc::SIGTRAP, libc::SIGILL];
+
+/// Whether that is the signal of who runs the bytes. `ud2` and its like are undefined for good, and never this crate's.
+pub(crate) fn tells_of(signal: i32, _: Isa, bytes: &[u8]) -> bool {
+    match (signal, bytes) {
+        (libc::SIGILL, [0x0f, 0x0b | 0xb9 | 0xff, ..]) => true,
+        (libc::SIGILL, [first, ..]) => UNDEFINED.contains(first),
+        (_, [first, ..]) => *first == TRAP,
+        (_, []) => false,
+    }
+}
 
 /// Whether a trap signal comes from a trap instruction, and not from another process or a debugger's single step.
 /// Linux says `SI_KERNEL` for `int3`, emulators `TRAP_BRKPT`.
-pub(crate) fn is_trap_code(_: i32, code: i32) -> bool {
-    code == libc::SI_KERNEL || code == libc::TRAP_BRKPT
+pub(crate) fn is_trap_code(signal: i32, code: i32) -> bool {
+    const ILL_ILLOPC: i32 = 1;
+    const ILL_ILLOPN: i32 = 2;
+    match signal {
+        libc::SIGILL => code == ILL_ILLOPN || code == ILL_ILLOPC,
+        _ => code == libc::SI_KERNEL || code == libc::TRAP_BRKPT,
+    }
 }
 
-/// The address of the trap that a thread has run: the saved program counter is behind it.
-pub(crate) fn trap_address(context: &libc::ucontext_t) -> u64 {
-    let pc = context.uc_mcontext.gregs[libc::REG_RIP as usize];
-    pc.cast_unsigned().wrapping_sub(1)
+/// The address of the trap that a thread has run. The saved program counter is behind `int3`, and at what is undefined.
+pub(crate) fn trap_address(signal: i32, context: &libc::ucontext_t) -> u64 {
+    let pc = context.uc_mcontext.gregs[libc::REG_RIP as usize].cast_unsigned();
+    if signal == libc::SIGILL { pc } else { pc.wrapping_sub(1) }
 }
 
 /// Where the stack of an interrupted thread stands.
