@@ -155,7 +155,7 @@ pub enum Error {
         site: CodeAddr,
         /// What this hook wrote.
         expected: Bytes,
-        /// What is there now; empty if the memory is gone.
+        /// What is there now; empty if nothing can be read there.
         found: Bytes,
     },
     /// What is attached is not in force: the patch that leads to it is gone, with its memory or to bytes that were there

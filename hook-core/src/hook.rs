@@ -11,8 +11,11 @@ use crate::{
     Error, Liveness, PatchKind, PatchWay, Proof,
     arena::CodeSlot,
     live::Ways,
-    memory::view::{Bytes, MemoryView},
-    patch::{self, Edit, Patch},
+    memory::{
+        maps::Home,
+        view::{Bytes, MemoryView},
+    },
+    patch::{self, Absent, Edit, Patch},
 };
 
 /// A function that is hooked.
@@ -26,6 +29,8 @@ pub struct Hook {
     pub(crate) aside: Option<Edit>,
     pub(crate) start: Edit,
     pub(crate) ways: Ways,
+    /// What of a file the function is.
+    pub(crate) home: Option<Home>,
     /// The island that it shares, and where that goes.
     pub(crate) island: Option<(u64, CodeSlot)>,
     /// A call returns into the patch.
@@ -45,16 +50,23 @@ pub struct Hook {
     pub(crate) torn: bool,
 }
 
-/// What became of a hook that was taken out. Its function is as it was before, byte for byte.
+/// What became of a hook that was taken out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RemoveOutcome {
-    /// The trampoline stays mapped: a thread may still run in it or return to it, and nothing shows that none does.
+    /// The function is as it was before, byte for byte. The trampoline stays mapped: a thread may still run in it or return to it,
+    /// and nothing shows that none does.
     CodeKept {
         /// The trampoline.
         code: Range<u64>,
         /// Padding between functions that still holds a redirect, because a thread may be about to run it.
         padding: Option<Range<u64>>,
+    },
+    /// The function is gone: nothing is mapped there any more, or something of another file, where nothing was written. The
+    /// trampoline stays mapped.
+    Gone {
+        /// The trampoline.
+        code: Range<u64>,
     },
 }
 
@@ -108,7 +120,8 @@ impl Hook {
         self.way
     }
 
-    /// Puts the original bytes back.
+    /// Puts the original bytes back. If they are back already, nothing needs to be done, nor if the function is gone with its
+    /// object.
     ///
     /// # Errors
     /// If someone else has patched the function meanwhile, or it can't be written. The hook then stays in, and this may
@@ -126,10 +139,13 @@ impl Hook {
         // SAFETY: the original bytes come back where they were, and only if this hook's are there; what `liveness`
         // says is so.
         unsafe { patch::apply(&view, &mut patches, liveness) };
-        let [Patch { state, torn, .. }] = patches;
+        let [Patch { state, torn, absent, .. }] = patches;
         self.torn = torn;
         state.map_err(Error::of_removal)?;
         self.removed = true;
+        if absent == Some(Absent::Gone) {
+            return Ok(RemoveOutcome::Gone { code: self.code() });
+        }
         // SAFETY: the redirect at the start is gone; what `liveness` says is so.
         let padding = unsafe { self.restore_padding(&view, liveness) };
         Ok(RemoveOutcome::CodeKept { code: self.code(), padding })
@@ -174,6 +190,7 @@ impl Hook {
 
     /// The patch that takes it out.
     pub(crate) fn patch_out(&self) -> Patch {
-        Patch { leaves: true, torn: self.torn, ..Patch::new(self.isa, None, self.start.undone(), self.ways) }
+        let patch = Patch::new(self.isa, None, self.start.undone(), self.ways);
+        Patch { leaves: true, torn: self.torn, home: self.home, ..patch }
     }
 }

@@ -13,6 +13,7 @@ use crate::{
     Error, Liveness, PatchWay, Refusal,
     live::{self, PatchingRight, Ways},
     memory::{
+        maps::{Home, Maps},
         pages::Pages,
         runs::{self, Piece},
         view::{Bytes, MemoryView, Unwritten},
@@ -49,6 +50,10 @@ pub(crate) struct Patch {
     pub(crate) watched: bool,
     /// It takes a hook out.
     pub(crate) leaves: bool,
+    /// What of a file the function was when it was hooked.
+    pub(crate) home: Option<Home>,
+    /// The hook that it takes out isn't there any more, and nothing is written.
+    pub(crate) absent: Option<Absent>,
     /// An attempt has failed half way, and what was there before could not be put back: each byte is the old one, the new
     /// one or a trap's.
     pub(crate) torn: bool,
@@ -56,6 +61,15 @@ pub(crate) struct Patch {
     pub(crate) begun: bool,
     /// What became of it.
     pub(crate) state: Result<PatchWay, Error>,
+}
+
+/// Why there is no hook to be taken out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Absent {
+    /// The function has its bytes: somebody else put them back, or its object was loaded again.
+    Out,
+    /// There is no memory, or it is of another file.
+    Gone,
 }
 
 impl Patch {
@@ -67,6 +81,8 @@ impl Patch {
             ways,
             watched: false,
             leaves: false,
+            home: None,
+            absent: None,
             torn: false,
             begun: false,
             state: Ok(PatchWay::ProcMem),
@@ -78,10 +94,26 @@ impl Patch {
         for edit in [self.aside.as_ref(), Some(&self.start)].into_iter().flatten() {
             let found = pages.bytes(edit.at.0 as usize, edit.old.as_slice().len());
             if found != edit.old && !self.is_torn(edit, &found) {
+                self.absent = if self.leaves { self.absence(edit, &found) } else { None };
+                if self.absent.is_some() {
+                    return;
+                }
                 self.state = Err(Error::Changed { site: edit.at, expected: edit.old, found });
                 return;
             }
         }
+    }
+
+    /// Whether other bytes than this hook's mean that it isn't there any more. Pages of no file may be somebody's copy of those
+    /// that were there.
+    fn absence(&self, edit: &Edit, found: &Bytes) -> Option<Absent> {
+        if *found == edit.new {
+            return Some(Absent::Out);
+        }
+        let (maps, at) = (Maps::read().ok()?, edit.at.0 as usize);
+        let is_another = |home| self.home.is_some_and(|before| before != home);
+        let gone = maps.find(at).is_none() || maps.home(at).is_some_and(is_another);
+        gone.then_some(Absent::Gone)
     }
 
     /// Leaves the patch out if its bytes are known not to be ones that can be written while others run them.
@@ -167,8 +199,12 @@ unsafe fn put_back(view: &MemoryView, patches: &[Patch], right: &PatchingRight) 
 fn settle(view: &MemoryView, patches: &mut [Patch]) {
     for patch in patches {
         patch.torn = patch.is_left_torn(view);
-        if patch.state.is_ok() {
-            live::leave(patch.start.at.0, patch.leaves);
+        match (&patch.state, patch.absent) {
+            // What traps there is another's. No thread has trapped in this patch and is yet to be sent on: its object could not
+            // have been unloaded while its code ran.
+            (Ok(_), Some(Absent::Gone)) => live::forget_ways(patch.start.at.0, &patch.ways),
+            (Ok(_), _) => live::leave(patch.start.at.0, patch.leaves),
+            (Err(_), _) => {}
         }
     }
 }
@@ -194,7 +230,7 @@ unsafe fn apply_alone(view: &MemoryView, patches: &mut [Patch]) {
     let mut pieces = Vec::with_capacity(patches.len());
     for edit_of in [|patch: &Patch| patch.aside, |patch: &Patch| Some(patch.start)] {
         pieces.clear();
-        let good = patches.iter().enumerate().filter(|(_, patch)| patch.state.is_ok());
+        let good = patches.iter().enumerate().filter(|(_, patch)| patch.is_good());
         let edits = good.filter_map(|(owner, patch)| Some((owner, edit_of(patch)?)));
         pieces.extend(edits.map(|(owner, edit)| Piece { at: edit.at.0 as usize, bytes: edit.new, owner }));
         // SAFETY: the caller's promise; the bytes were looked at.
@@ -282,6 +318,11 @@ unsafe fn apply_live(view: &MemoryView, patches: &mut [Patch], right: &PatchingR
 }
 
 impl Patch {
+    /// Whether it is still to be made.
+    fn is_good(&self) -> bool {
+        self.state.is_ok() && self.absent.is_none()
+    }
+
     /// Whether it has failed, and what was there before isn't.
     fn is_left_torn(&self, view: &MemoryView) -> bool {
         let old = self.start.old.as_slice();
@@ -370,7 +411,7 @@ impl Patch {
 
 fn good(patches: &mut [Patch]) -> impl Iterator<Item = &mut Patch> {
     let all: IterMut<'_, Patch> = patches.iter_mut();
-    all.filter(|patch| patch.state.is_ok())
+    all.filter(|patch| patch.is_good())
 }
 
 /// What was written last says how; a failure stays.

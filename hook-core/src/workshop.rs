@@ -9,7 +9,10 @@ use crate::{
     Arena, Bytes, Error, Hook, HookId, HookPlan, PatchWay, Refusal,
     arena::CodeSlot,
     live::{POSITIONS, Ways},
-    memory::{maps::Maps, pages::Pages},
+    memory::{
+        maps::{Home, Maps},
+        pages::Pages,
+    },
     native::{self, NEAR_REACH, Pattern, StubKind},
     padding::{Standing, Surroundings, standing_in},
     patch::Edit,
@@ -30,6 +33,8 @@ pub(crate) struct Ready {
     pub(crate) aside: Option<Edit>,
     pub(crate) start: Edit,
     pub(crate) ways: Ways,
+    /// What of a file the function is.
+    home: Option<Home>,
     /// The island that it shares, and where that goes.
     island: Option<(u64, CodeSlot)>,
     /// The redirect traps wherever a thread may still be inside the window.
@@ -57,6 +62,7 @@ impl Ready {
             aside: self.aside,
             start: self.start,
             ways: self.ways,
+            home: self.home,
             island: self.island,
             watched: self.watched,
             trampoline: native::pointer_to(isa, CodeAddr(start)),
@@ -229,6 +235,7 @@ impl<'a> Workshop<'a> {
                     |at| start.new.as_slice().get(at..).is_none_or(|bytes| native::is_trap(isa, bytes));
                 let all_trap = ways.iter().enumerate().skip(1).all(|(at, &way)| way == 0 || traps(at));
                 let window_len = moving.window.len();
+                let home = self.maps.and_then(|maps| maps.home(plan.site.0 as usize));
                 Ok(Ready {
                     slot,
                     displaced,
@@ -236,6 +243,7 @@ impl<'a> Workshop<'a> {
                     aside,
                     start,
                     ways,
+                    home,
                     island,
                     live: all_trap,
                     watched,

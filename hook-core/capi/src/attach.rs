@@ -235,8 +235,8 @@ pub unsafe extern "C" fn grapnel_probe(
 
 /// Takes a hook out and frees the handle.
 ///
-/// When it was the last on its function, that is then as it was before, byte for byte. Calls that are under way may still
-/// be in the listener or the replacement.
+/// When it was the last on its function, that is then as it was before, byte for byte; if the function is gone with its
+/// library, nothing is written. Calls that are under way may still be in the listener or the replacement.
 ///
 /// # Errors
 /// If someone else has patched the function meanwhile, it can't be written, or hooks are being changed at this moment.

@@ -45,7 +45,7 @@ use crate::{
 
 pub use reach::Doubt;
 pub(crate) use reach::Suspects;
-pub(crate) use table::{POSITIONS, Ways, leave};
+pub(crate) use table::{POSITIONS, Ways, forget_ways, leave};
 
 /// What the caller knows about the other threads while code is patched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -145,8 +145,8 @@ impl PatchingRight {
     }
 
     /// Forgets the ways from a patch that lead into this code, which is about to be freed.
-    pub(crate) fn forget_ways(&self, site: u64, into: &core::ops::Range<u64>) {
-        table::forget_ways(site, into);
+    pub(crate) fn forget_ways_into(&self, site: u64, into: &core::ops::Range<u64>) {
+        table::forget_ways_into(site, into);
     }
 
     /// Sees to it that so many entries take no allocation.

@@ -142,10 +142,20 @@ pub(crate) fn leave(site: u64, left: bool) {
 
 /// Takes the ways from a place that lead into this code: no thread has trapped there and is yet to be sent to it, and none
 /// will. Another owner's ways stay. Only the holder of the patching right calls this.
-pub(super) fn forget_ways(site: u64, into: &core::ops::Range<u64>) {
+pub(super) fn forget_ways_into(site: u64, into: &core::ops::Range<u64>) {
     if let Some(entry) = Table::current().and_then(|table| table.find(site)) {
         let own = entry.ways.iter().filter(|way| into.contains(&way.load(Relaxed)));
         own.for_each(|way| way.store(0, Relaxed));
+    }
+}
+
+/// Takes these ways from a place whose memory is gone. Others that were entered there since stay.
+pub(crate) fn forget_ways(site: u64, ways: &Ways) {
+    if let Some(entry) = Table::current().and_then(|table| table.find(site)) {
+        for (slot, &way) in entry.ways.iter().zip(ways) {
+            // If it is another one, nothing needs to be done.
+            let _ = slot.compare_exchange(way, 0, Relaxed, Relaxed);
+        }
     }
 }
 

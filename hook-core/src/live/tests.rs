@@ -24,6 +24,16 @@ fn what_was_unmapped_is_forgotten() {
 }
 
 #[test]
+fn ways_that_were_entered_since_stay() {
+    let _right = RIGHT.lock();
+    let site = 0x4_2010;
+    enter(site, ways(&[1, 2]));
+    enter(site, ways(&[3, 2]));
+    forget_ways(site, &ways(&[1, 2]));
+    assert_eq!([0, 1].map(|offset| way_on(site + offset)), [Some(3), None]);
+}
+
+#[test]
 fn a_trap_where_a_patch_was_is_another_s() {
     let _right = RIGHT.lock();
     let site = 0x8_0010;
@@ -88,9 +98,9 @@ fn places_are_found_and_reused() {
     enter(base + 16 * 999, [7; POSITIONS]);
     assert_eq!(way_on(base + 16 * 999), Some(7));
     assert_eq!(TAKEN.load(Relaxed), taken);
-    forget_ways(base + 16 * 999, &(8..20));
+    forget_ways_into(base + 16 * 999, &(8..20));
     assert_eq!(way_on(base + 16 * 999), Some(7));
-    forget_ways(base + 16 * 999, &(7..8));
+    forget_ways_into(base + 16 * 999, &(7..8));
     assert_eq!(way_on(base + 16 * 999), None);
     enter(base + 16 * 999, [8; POSITIONS]);
     assert_eq!((way_on(base + 16 * 999), TAKEN.load(Relaxed)), (Some(8), taken));

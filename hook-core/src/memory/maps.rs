@@ -61,6 +61,13 @@ impl Mapping {
     }
 }
 
+/// What of a file lies at an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Home {
+    inode: u64,
+    offset: usize,
+}
+
 /// The mappings in ascending order of their addresses.
 #[derive(Debug, Clone, Default)]
 pub struct Maps {
@@ -79,6 +86,12 @@ impl Maps {
     pub fn find(&self, address: usize) -> Option<&Mapping> {
         let after = self.list.partition_point(|m| m.range.start <= address);
         self.list.get(after.checked_sub(1)?).filter(|m| m.range.contains(&address))
+    }
+
+    /// What of a file lies at an address; `None` for memory of no file.
+    pub(crate) fn home(&self, address: usize) -> Option<Home> {
+        let mapping = self.find(address).filter(|mapping| mapping.inode != 0)?;
+        Some(Home { inode: mapping.inode, offset: mapping.offset + (address - mapping.range.start) })
     }
 
     /// All mappings, ascending.

@@ -240,11 +240,17 @@ impl Module {
         Some((range.start, self.slice(range.start, Some(range.end))?))
     }
 
+    /// Whether so many bytes lie in a readable segment.
+    pub(crate) fn can_read(&self, at: usize, len: usize) -> bool {
+        let holds = |end| self.segments.iter().any(|s| s.read && s.range.start <= at && end <= s.range.end);
+        at.checked_add(len).is_some_and(holds)
+    }
+
     /// Reads a value; `None` outside the readable segments.
     pub(crate) fn read<T: elf::Plain>(&self, at: usize) -> Option<T> {
-        let end = at.checked_add(size_of::<T>())?;
-        let held = |s: &&Segment| s.read && s.range.start <= at && end <= s.range.end;
-        self.segments.iter().find(held)?;
+        if !self.can_read(at, size_of::<T>()) {
+            return None;
+        }
         // SAFETY: the bytes lie in a readable segment of an object that stays loaded (the constructors' promise), and
         // every bit pattern is a value of a `Plain` type.
         Some(unsafe { (at as *const T).read_unaligned() })

@@ -51,7 +51,7 @@ use crate::{
     memory::maps::Maps,
     module::Module,
     symbol,
-    sys::{self, Errno, PAGE},
+    sys::{self, EFAULT, Errno, PAGE},
 };
 use meant::{Meant, Verdict};
 use right::Right;
@@ -109,8 +109,9 @@ pub struct Report {
     /// Words of [`Rebinding::of`] that the dynamic linker has not bound yet, and that it may bind to another function of
     /// the name; they are left alone. They can be decided once they have been used.
     pub undecided: Vec<usize>,
-    /// Words that could not be written, and why: the kernel's answer, `EBUSY` when another thread was rebinding for
-    /// seconds, or `EDEADLK` when this one was, and a signal handler came between.
+    /// Words that could not be written, and why: the kernel's answer, or its answer when `/proc/self/maps` was to be read
+    /// (`ENOENT` where no `/proc` is mounted), `EBUSY` when another thread was rebinding for seconds, or `EDEADLK` when this one
+    /// was, and a signal handler came between.
     pub failed: Vec<(usize, Errno)>,
 }
 
@@ -193,7 +194,7 @@ impl Rebinding {
         unsafe { self.meant.learn(modules.clone()) };
         // Before the mappings are read, which tell the rights.
         let right = Right::begin();
-        let maps = Maps::read().unwrap_or_default();
+        let maps = Maps::read();
         let mut report = Report::default();
         for module in modules.clone() {
             relocations::for_each(module, &mut |place| {
@@ -223,17 +224,19 @@ impl Rebinding {
         report
     }
 
-    /// Puts back what was in the words, as far as their objects are in the list and they hold the replacement.
+    /// Puts back what was in the words, as far as their objects are in the list and they hold the replacement. A word whose
+    /// memory is gone is forgotten, also if its object is in the list.
     ///
     /// # Safety
     /// As [`Self::update`].
     pub unsafe fn undo(&mut self, modules: &[Module]) -> Report {
         let right = Right::begin();
-        let maps = Maps::read().unwrap_or_default();
+        let maps = Maps::read();
         let mut report = Report::default();
         let mut left = Vec::new();
         for word in self.words.drain(..) {
-            let found = modules.iter().find_map(|module| module.read::<usize>(word.at));
+            // An object of the list may be gone all the same.
+            let found = if holds(modules, word.at) { found(&maps, word.at) } else { None };
             match found {
                 Some(found) if found == self.replacement => {
                     // SAFETY: what was there before, in an object that is loaded.
@@ -292,16 +295,36 @@ pub(crate) fn is_relocated(module: &Module) -> bool {
 }
 
 fn holds(modules: &[Module], at: usize) -> bool {
-    modules.iter().any(|module| module.read::<usize>(at).is_some())
+    modules.iter().any(|module| module.can_read(at, size_of::<usize>()))
+}
+
+/// What is in a word, if it is there.
+fn found(maps: &Result<Maps, Errno>, at: usize) -> Option<usize> {
+    let mut word = [0; size_of::<usize>()];
+    let copied = match sys::copy_memory(at, &mut word) {
+        // Some sandboxes refuse the call.
+        Err(errno) if errno != EFAULT => {
+            maps.as_ref().ok().filter(|maps| maps.readable(at, word.len()) == word.len())?;
+            // SAFETY: the word is mapped and readable, and any bytes are a value.
+            return Some(unsafe { (at as *const usize).read_unaligned() });
+        }
+        copied => copied.unwrap_or(0),
+    };
+    (copied == word.len()).then_some(usize::from_ne_bytes(word))
 }
 
 /// Stores an address.
 ///
 /// # Safety
 /// The word is one that may hold it, in memory of an object that stays mapped meanwhile.
-unsafe fn store(right: &Result<Right, Errno>, maps: &Maps, at: usize, value: usize) -> Result<(), Errno> {
+unsafe fn store(
+    right: &Result<Right, Errno>,
+    maps: &Result<Maps, Errno>,
+    at: usize,
+    value: usize,
+) -> Result<(), Errno> {
     right.as_ref().map_err(|errno| *errno)?;
-    let mapping = maps.find(at).ok_or(Errno(libc::EFAULT))?;
+    let mapping = maps.as_ref().map_err(|errno| *errno)?.find(at).ok_or(EFAULT)?;
     if !at.is_multiple_of(size_of::<usize>()) {
         return Err(sys::EINVAL);
     }

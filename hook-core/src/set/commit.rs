@@ -14,7 +14,7 @@ use super::{
 use crate::{
     Error, Liveness, Refusal,
     memory::view::MemoryView,
-    patch::{self, Patch},
+    patch::{self, Absent, Patch},
 };
 
 /// Requests that are ready to be committed.
@@ -102,7 +102,8 @@ impl PreparedBatch<'_> {
                 }
             } else if let Some(way) = patch.and_then(|patch| patch.state.as_ref().ok()) {
                 (site.hook.way, site.hook.removed) = (*way, !stays);
-                if !stays {
+                let gone = patch.is_some_and(|patch| patch.absent == Some(Absent::Gone));
+                if !stays && !gone {
                     // SAFETY: the redirect at the start is gone; what `liveness` says is so.
                     unsafe { site.hook.restore_padding(&self.view, liveness) };
                 }

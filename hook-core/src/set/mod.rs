@@ -155,7 +155,8 @@ impl HookSet {
         Batch::new(self)
     }
 
-    /// Removes one. The function has its own bytes back if it was the last.
+    /// Removes one. The function has its own bytes back if it was the last; where they are back already, or the function is gone
+    /// with its object, nothing is written.
     ///
     /// # Errors
     /// If someone else has patched the function meanwhile, or it can't be written: it then stays attached.

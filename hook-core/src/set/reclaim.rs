@@ -120,7 +120,7 @@ impl HookSet {
             }
             if entire {
                 for hook in site.hooks() {
-                    right.forget_ways(hook.start.at.0, &hook.code);
+                    right.forget_ways_into(hook.start.at.0, &hook.code);
                     // SAFETY: as above.
                     unsafe { free_hook(arena, hook, memory) };
                 }

@@ -2,6 +2,8 @@
 
 #[path = "../common/code.rs"]
 mod code;
+#[cfg(target_arch = "x86_64")]
+mod gone;
 mod owned;
 #[path = "../common/poke.rs"]
 mod poke;
@@ -179,6 +181,8 @@ fn main() {
     security::run();
     #[cfg(target_arch = "x86_64")]
     traps::run();
+    #[cfg(target_arch = "x86_64")]
+    gone::run();
     owned::run();
     // Takes new memory for each hook, and leaves none that is close enough.
     in_way(CodeWay::Protect);

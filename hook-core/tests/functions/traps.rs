@@ -13,18 +13,18 @@ extern "C" fn plus_100(x: u64) -> u64 {
     x + 100
 }
 
-static CAUGHT: AtomicUsize = AtomicUsize::new(0);
+pub(crate) static CAUGHT: AtomicUsize = AtomicUsize::new(0);
 static PASS_ON_TO: AtomicUsize = AtomicUsize::new(0);
 
 type Handler = extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::ucontext_t);
 
-fn poke(at: *const (), bytes: &[u8]) {
+pub(crate) fn poke(at: *const (), bytes: &[u8]) {
     let memory = std::fs::OpenOptions::new().write(true).open("/proc/self/mem").unwrap();
     memory.write_all_at(bytes, at as u64).unwrap();
 }
 
 /// Emulates the function behind the trap: returns 5.
-extern "C" fn other_tool(_: i32, _: *mut libc::siginfo_t, context: *mut libc::ucontext_t) {
+pub(crate) extern "C" fn other_tool(_: i32, _: *mut libc::siginfo_t, context: *mut libc::ucontext_t) {
     CAUGHT.fetch_add(1, Relaxed);
     // SAFETY: the kernel passes a valid structure; the function was entered and has pushed nothing.
     unsafe {
@@ -44,7 +44,7 @@ extern "C" fn passes_on(signal: i32, info: *mut libc::siginfo_t, context: *mut l
     before(signal, info, context);
 }
 
-fn install(handler: Handler) -> usize {
+pub(crate) fn install(handler: Handler) -> usize {
     // SAFETY: the handlers are safe wherever this test traps.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();

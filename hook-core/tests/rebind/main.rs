@@ -244,6 +244,21 @@ fn one_of_two() {
     }
 }
 
+/// The list of objects is older than that one of them is gone.
+fn gone_from_the_list(path: PathBuf) {
+    let library = Library::load(path);
+    let mut getppid = find(b"getppid", minus_1).unwrap();
+    update(&mut getppid);
+    let (words, modules) = (getppid.words(), find::modules());
+    // SAFETY: nothing of the library is used any more.
+    assert_eq!(unsafe { libc::dlclose(library.handle) }, 0);
+    assert_eq!(library.rights(), Vec::<String>::new());
+    // SAFETY: what is written is looked for first.
+    let report = unsafe { getppid.undo(&modules) };
+    assert!(report.written + 5 <= words && report.failed.is_empty(), "{report:?} of {words}");
+    assert_eq!((report.foreign.len(), getppid.words()), (0, 0));
+}
+
 fn later_and_gone(path: PathBuf) {
     let mut getppid = find(b"getppid", minus_1).unwrap();
     update(&mut getppid);
@@ -282,6 +297,7 @@ fn main() {
         // SAFETY: nothing of the library is used any more.
         unsafe { libc::dlclose(library.handle) };
     }
+    gone_from_the_list(now.clone());
     later_and_gone(now);
     one_of_two();
     println!("ok");
