@@ -298,9 +298,7 @@ impl Error {
             Self::Write { .. } => {
                 "allow /proc/self/mem or mprotect on code in the security policy, or rebind the GOT entries instead"
             }
-            Self::NotLive { refusal: Refusal::Busy, .. } => "try again when the other thread is done",
-            Self::NotLive { refusal: Refusal::NotPrepared, .. } => "prepare the transaction for live code",
-            Self::NotLive { .. } => "patch while one thread runs: before main, or with the others stopped",
+            Self::NotLive { refusal, .. } => refusal.remedy(),
             Self::AlreadyRemoved { .. } | Self::NotAttached { .. } => "nothing needs to be done",
         }
     }

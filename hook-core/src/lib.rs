@@ -103,6 +103,11 @@
 //! with [`Liveness::Live`]. What depends on several processors' caches and on `membarrier` isn't shown by it either: it runs
 //! translated code, and a translation that has changed is dropped at once for all threads.
 //!
+//! # Where no `/proc` is mounted
+//! As in a `chroot` that has none. Objects and their functions are found, and functions are hooked while one thread runs. What
+//! takes the list of mappings is refused, and says so: patches that threads may be inside of ([`Refusal::NoMaps`],
+//! [`Refusal::NoProc`]), [rebinding](rebind::NotWritten::NoMaps), and asking threads what they may reach ([`Doubt::remedy`]).
+//!
 //! # Known weaknesses
 //! * A stub that is left for good in the two instructions in which it claims a place for a return, by a handler that
 //!   `siglongjmp`s out of it or a thread that is cancelled there, loses that place ([`listen::missed`]). It is not found

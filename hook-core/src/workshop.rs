@@ -335,7 +335,8 @@ impl<'a> Workshop<'a> {
     ) -> Result<CodeAddr, Error> {
         // One that others were told of stands for the function that it was made for.
         let announced = self.arena.is_announced();
-        let nowhere = Error::NotLive { site: plan.target, refusal: Refusal::NoIsland };
+        let refused = |refusal| Error::NotLive { site: plan.target, refusal };
+        let nowhere = refused(Refusal::NoIsland);
         let mut found = None;
         for pattern in patterns {
             let shared = if announced { None } else { self.arena.share_island(&pattern, replacement.0) };
@@ -347,7 +348,11 @@ impl<'a> Workshop<'a> {
                 break;
             }
         }
-        let slot = found.ok_or(nowhere.clone())?;
+        let slot = match (found, self.maps) {
+            (Some(slot), _) => slot,
+            (None, Some(_)) => return Err(nowhere),
+            (None, None) => return Err(Maps::read().err().map(Refusal::NoMaps).map_or(nowhere, refused)),
+        };
         let at = CodeAddr(slot.at as u64);
         let code = island_code(plan, at, replacement, false);
         if !code.is_some_and(|code| self.arena.write(&slot, code.as_slice(), self.view.memory())) {

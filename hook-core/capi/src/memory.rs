@@ -117,7 +117,7 @@ pub unsafe extern "C" fn grapnel_reclaim(
     let found = unsafe { shared.set().reclaim(live) };
     let unknown = match found.doubt {
         Some(Doubt::NoAnswer(thread) | Doubt::OtherStack(thread)) => thread,
-        Some(doubt) => return grapnel_error::raise(&doubt.to_string(), "try again later", 0),
+        Some(doubt) => return grapnel_error::raise(&doubt.to_string(), doubt.remedy(), 0),
         None => 0,
     };
     if !reclaimed.is_null() {

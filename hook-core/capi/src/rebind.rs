@@ -48,10 +48,10 @@ unsafe fn modules() -> Vec<Module> {
 }
 
 fn judge(report: &Report) -> *mut grapnel_error {
-    if let Some((at, errno)) = report.failed.first() {
+    if let Some((at, why)) = report.failed.first() {
         return grapnel_error::raise(
-            &format!("the word at {at:#x} can't be written: {errno}"),
-            "hook the function itself",
+            &format!("the word at {at:#x} can't be written: {why}"),
+            why.remedy(),
             *at as u64,
         );
     }

@@ -87,8 +87,11 @@ pub enum Refusal {
     Kernel(Errno),
     /// The kernel refuses a handler for a signal.
     NoHandler(Errno),
-    /// Neither `/proc/self/mem` nor `/proc/self/maps` can be opened; without both, code can't be written while it runs.
+    /// `/proc/self` can't be read. Without `mem` and `maps` in it code can't be written while it runs, without `maps` and
+    /// `task` threads can't be asked.
     NoProc(Errno),
+    /// `/proc/self/maps` can't be read, so no place can be chosen for the island that the patch needs.
+    NoMaps(Errno),
     /// The hook wasn't prepared for it ([`Transaction::live`](crate::Transaction::live)).
     NotPrepared,
     /// `/proc` numbers threads as another namespace does, so those that it shows can't be asked.
@@ -96,6 +99,10 @@ pub enum Refusal {
     /// The patch begins or ends in the middle of a word of pages that may be written. On AArch64 and Arm code is written by
     /// whole words, so what another thread stores into the rest of it at that moment would be lost.
     SharedWord,
+    /// All signals by which threads could be asked have handlers of the program's.
+    NoSignal,
+    /// The kernel refuses to send a thread a signal.
+    NotSent(Errno),
     /// No place could be had for the island whose address makes traps of the bytes at which a thread may still be.
     NoIsland,
 }
@@ -106,13 +113,38 @@ impl core::fmt::Display for Refusal {
             Self::Busy => f.write_str("another thread is patching code"),
             Self::Kernel(errno) => write!(f, "the kernel refuses core synchronisation: {errno}"),
             Self::NoHandler(errno) => write!(f, "the kernel refuses a signal's handler: {errno}"),
-            Self::NoProc(errno) => write!(f, "/proc/self can't be opened: {errno}"),
+            Self::NoProc(errno) => write!(f, "/proc/self can't be read: {errno}"),
+            Self::NoMaps(errno) => {
+                write!(f, "no place can be chosen for its island: /proc/self/maps can't be read: {errno}")
+            }
+            Self::NoSignal => f.write_str("no real-time signal is free to ask them by"),
+            Self::NotSent(errno) => write!(f, "the kernel refuses to send a signal: {errno}"),
             Self::NotPrepared => f.write_str("the hook was not prepared for it"),
             Self::OtherNamespace => f.write_str("/proc is that of another namespace of processes"),
             Self::SharedWord => {
                 f.write_str("it shares a word with what may be written, and words are written as wholes")
             }
             Self::NoIsland => f.write_str("no place for its island is free"),
+        }
+    }
+}
+
+impl Refusal {
+    /// What the caller could do instead, when code was to be patched.
+    pub(crate) fn remedy(&self) -> &'static str {
+        match self {
+            Self::Busy => "try again when the other thread is done",
+            Self::NotPrepared => "prepare the transaction for live code",
+            Self::NoProc(_) | Self::NoMaps(_) => {
+                "mount /proc, or patch while one thread runs: before main, or with the others stopped"
+            }
+            Self::Kernel(_) => {
+                "allow membarrier in the security policy, or patch while one thread runs: before main, or with the others stopped"
+            }
+            Self::NoHandler(_) => {
+                "allow rt_sigaction in the security policy, or patch while one thread runs: before main, or with the others stopped"
+            }
+            _ => "patch while one thread runs: before main, or with the others stopped",
         }
     }
 }

@@ -115,7 +115,7 @@ impl Question {
             awaited.retain_mut(|thread| match thread.press(signal, waited == 0) {
                 Ok(waits) => waits,
                 Err(errno) => {
-                    refused = Err(Doubt::NotAsked(Refusal::Kernel(errno)));
+                    refused = Err(Doubt::NotAsked(Refusal::NotSent(errno)));
                     true
                 }
             });
@@ -185,7 +185,7 @@ pub(super) fn own_stack(maps: &Maps, here: usize) -> Option<Range<usize>> {
 }
 
 /// Chooses a signal that nobody else uses, and installs its handler, which stays: a thread may answer late.
-pub(super) fn install() -> Result<(), Errno> {
+pub(super) fn install() -> Result<(), Refusal> {
     const FIRST: i32 = 35;
     const LAST: i32 = 64;
     let ours = on_question as *const () as usize;
@@ -198,7 +198,7 @@ pub(super) fn install() -> Result<(), Errno> {
         sys::signal_action(*signal)
             .is_ok_and(|action| action.handler == libc::SIG_DFL || action.handler == ours)
     };
-    let signal = (FIRST..=LAST).rev().find(free).ok_or(Errno(libc::EBUSY))?;
+    let signal = (FIRST..=LAST).rev().find(free).ok_or(Refusal::NoSignal)?;
     // On the alternate stack, since the interrupted one may be small; which that is, the context tells. Other signals wait.
     let flags = (libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK) as usize;
     let synchronous = [libc::SIGTRAP, libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE];
@@ -206,7 +206,7 @@ pub(super) fn install() -> Result<(), Errno> {
     let action = SigAction::new(ours, flags, mask);
     // SAFETY: `on_question` is a handler of the kind that SA_SIGINFO asks for, and safe in a signal (module
     // documentation).
-    unsafe { sys::set_signal_action(signal, &action) }?;
+    unsafe { sys::set_signal_action(signal, &action) }.map_err(Refusal::NoHandler)?;
     SIGNAL.store(signal, Relaxed);
     Ok(())
 }

@@ -22,7 +22,7 @@ use super::{
 use crate::{
     Liveness, Refusal, listen,
     memory::maps::Maps,
-    sys::{self, Thread},
+    sys::{self, Errno, Thread},
 };
 
 /// Why it isn't known what threads may reach.
@@ -37,6 +37,27 @@ pub enum Doubt {
     ComingAndGoing,
     /// Threads can't be asked.
     NotAsked(Refusal),
+}
+
+impl Doubt {
+    /// What the caller could do about it.
+    pub fn remedy(&self) -> &'static str {
+        match self {
+            Self::NotAsked(Refusal::NoProc(_)) => "mount /proc, or ask while one thread runs",
+            Self::NotAsked(Refusal::OtherNamespace) => "mount the /proc of this namespace of processes",
+            Self::NotAsked(Refusal::NoSignal) => "leave one of the signals from 35 to 64 without a handler",
+            Self::NotAsked(Refusal::NotSent(_)) => {
+                "raise the limit of signals that wait (RLIMIT_SIGPENDING), or ask while one thread runs"
+            }
+            Self::NotAsked(Refusal::NoHandler(_)) => {
+                "allow rt_sigaction in the security policy, or ask while one thread runs"
+            }
+            Self::NotAsked(Refusal::Kernel(_)) => {
+                "allow membarrier in the security policy, or ask while one thread runs"
+            }
+            _ => "try again later",
+        }
+    }
 }
 
 impl core::fmt::Display for Doubt {
@@ -112,8 +133,7 @@ impl Suspects {
     /// Has each thread look whether it reaches any of it. `here` is an address in the caller's frame: what lies below it
     /// on this thread's stack doesn't count.
     pub(crate) fn ask(self: &Arc<Self>, here: usize, liveness: Liveness) -> Result<(), Doubt> {
-        let refused = |errno| Doubt::NotAsked(Refusal::Kernel(errno));
-        let maps = Maps::read().map_err(refused)?;
+        let maps = Maps::read().map_err(unread)?;
         let stack = own_stack(&maps, here).ok_or(Doubt::OtherStack(sys::tid()))?;
         // SAFETY: this thread's own stack.
         unsafe { self.look_at(stack) };
@@ -123,8 +143,8 @@ impl Suspects {
             Liveness::Live => {
                 let right = PatchingRight::begin().map_err(Doubt::NotAsked)?;
                 // Nobody runs bytes that were there before.
-                right.synchronise().map_err(refused)?;
-                install().map_err(refused)?;
+                right.synchronise().map_err(|errno| Doubt::NotAsked(Refusal::Kernel(errno)))?;
+                install().map_err(Doubt::NotAsked)?;
                 self.ask_others(&right)
             }
         }
@@ -133,19 +153,19 @@ impl Suspects {
     /// Asks all others, until a list that is whole has no other to ask: one may lack a thread if another ends while it is
     /// read. Those that began since are outside: they have no frames of who began them.
     fn ask_others(self: &Arc<Self>, _: &PatchingRight) -> Result<(), Doubt> {
-        let refused = |errno| Doubt::NotAsked(Refusal::Kernel(errno));
         if !sys::proc_has_our_numbers() {
             return Err(Doubt::NotAsked(Refusal::OtherNamespace));
         }
         begin_in_this_process();
-        let start = sys::ticks().map_err(refused)?;
+        // Where no clock is to be had, all are asked that ever show.
+        let start = sys::ticks().unwrap_or(u64::MAX);
         let mut known = BTreeSet::from([sys::tid()]);
         for _ in 0..PATIENCE {
-            let (mut threads, all) = sys::threads().map_err(refused)?;
+            let (mut threads, all) = sys::threads().map_err(unread)?;
             threads.retain(|thread| known.insert(*thread));
             threads.retain(|thread| Thread::of(*thread).is_none_or(|t| !t.runs_nothing && t.began <= start));
             if !threads.is_empty() {
-                let maps = Maps::read().map_err(refused)?;
+                let maps = Maps::read().map_err(unread)?;
                 Question::new(self, maps, &threads).ask()?;
             } else if all {
                 return Ok(());
@@ -155,6 +175,10 @@ impl Suspects {
         }
         Err(Doubt::ComingAndGoing)
     }
+}
+
+fn unread(errno: Errno) -> Doubt {
+    Doubt::NotAsked(Refusal::NoProc(errno))
 }
 
 #[cfg(test)]

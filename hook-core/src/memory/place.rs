@@ -7,7 +7,7 @@
 use core::ops::Range;
 
 use super::maps::{HIGHEST, LOWEST, Maps};
-use crate::sys::{self, EEXIST, Errno, Fd, PAGE};
+use crate::sys::{self, EEXIST, ENOMEM, Errno, Fd, PAGE};
 
 /// Maps `len` bytes so that all of them lie in `reach`, without disturbing any other mapping.
 pub(crate) fn map_near(
@@ -27,7 +27,7 @@ pub(crate) fn map_near(
     for _ in 0..8 {
         let Some(list) = maps else { break };
         let place = place(list, near, len, reach, true).or_else(|| place(list, near, len, reach, false));
-        let Some(place) = place else { return Err(Errno(libc::ENOMEM)) };
+        let Some(place) = place else { return Err(ENOMEM) };
         if tried.replace(place) == Some(place) {
             break;
         }
@@ -42,7 +42,7 @@ pub(crate) fn map_near(
     // Without /proc: knock at addresses further and further away.
     const KNOCKS: usize = 256;
     let step = (reach.len() / KNOCKS).clamp(PAGE, 16 << 20) & !(PAGE - 1);
-    let mut last = EEXIST;
+    let mut last = ENOMEM;
     for distance in (1..=KNOCKS).map(|i| i * step) {
         for at in [near.checked_sub(distance), near.checked_add(distance)].into_iter().flatten() {
             let at = at & !(PAGE - 1);
@@ -90,4 +90,24 @@ fn place(maps: &Maps, near: usize, len: usize, reach: &Range<usize>, leave_room:
         Some(())
     });
     best
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg_attr(miri, ignore = "maps memory")]
+    fn where_all_is_taken_there_is_no_memory() {
+        let memory = vec![0u8; 16 * PAGE];
+        let start = (memory.as_ptr() as usize).next_multiple_of(PAGE);
+        let (near, reach) = (start + 4 * PAGE, start..start + 8 * PAGE);
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let maps = Maps::read().unwrap();
+        for maps in [Some(&maps), None] {
+            let got = map_near(near, PAGE, &reach, maps, libc::PROT_READ, flags, None);
+            assert_eq!(got, Err(ENOMEM), "with a list of mappings: {}", maps.is_some());
+        }
+        drop(memory);
+    }
 }

@@ -10,6 +10,7 @@ use super::{Module, PHDR_MAX};
 use crate::{
     elf::{self, Dyn, Phdr},
     memory::maps::Maps,
+    sys::{self, PAGE},
 };
 
 /// The longest name of an object that is kept.
@@ -89,7 +90,7 @@ pub unsafe fn r_debug(phdr: *const (), count: usize) -> Option<*const RDebug> {
     let bias = linked.map_or(0, |linked| (phdr as usize).wrapping_sub(linked));
     // The ELF header lies before its program headers, in the same page in every program that linkers make.
     // SAFETY: the page that holds the program headers is readable, and the main program is never unloaded.
-    let program = unsafe { Module::from_elf_header(b"", phdr as usize & !(crate::sys::PAGE - 1)) }
+    let program = unsafe { Module::from_elf_header(b"", phdr as usize & !(PAGE - 1)) }
         // SAFETY: as above; `phdr` points to `count` headers.
         .unwrap_or_else(|| unsafe { Module::from_program_headers(b"", bias, phdr, count) });
     // When the dynamic linker was started by hand, the vector describes it, and the structure is its own symbol.
@@ -99,7 +100,7 @@ pub unsafe fn r_debug(phdr: *const (), count: usize) -> Option<*const RDebug> {
 
 /// The same through `/proc/self/auxv`, for who has no auxiliary vector at hand.
 pub fn r_debug_of_this_process() -> Option<*const RDebug> {
-    let of_program = |kind| crate::sys::auxiliary(kind as usize);
+    let of_program = |kind| sys::auxiliary(kind as usize);
     let (phdr, count) = (of_program(libc::AT_PHDR)?, of_program(libc::AT_PHNUM)?);
     // SAFETY: the kernel put these into the vector for the program that it loaded.
     (phdr != 0).then(|| unsafe { r_debug(phdr as *const (), count) })?
@@ -107,14 +108,15 @@ pub fn r_debug_of_this_process() -> Option<*const RDebug> {
 
 /// Every loaded object, in every namespace, in the dynamic linker's order. The first one is the main program.
 ///
-/// Objects whose ELF header can't be found in memory are left out.
+/// Objects whose ELF header can't be found in memory are left out. Where `/proc/self/maps` can't be read, these are those that
+/// were linked for an address of their own, but for the main program.
 ///
 /// # Safety
 /// `debug` is the dynamic linker's structure. No object is loaded or unloaded during the walk (for instance: this is
 /// called before main, or from the function at [`RDebug::breakpoint`], or with the loader known to be idle), and the
 /// objects stay loaded for as long as the values are used.
 pub unsafe fn loaded_modules(debug: *const RDebug) -> Vec<Module> {
-    let maps = Maps::read().unwrap_or_default();
+    let maps = Maps::read().ok();
     let mut out = Vec::new();
     let mut space = debug;
     for _ in 0..LIST_MAX {
@@ -131,7 +133,7 @@ pub unsafe fn loaded_modules(debug: *const RDebug) -> Vec<Module> {
             // SAFETY: the list doesn't change meanwhile (the caller's promise).
             let entry = unsafe { map.read() };
             // SAFETY: the entry is of an object that is loaded and stays so.
-            out.extend(unsafe { from_link_map(&entry, &maps) });
+            out.extend(unsafe { from_link_map(&entry, maps.as_ref()) });
             map = entry.next;
         }
         // SAFETY: as above.
@@ -142,27 +144,37 @@ pub unsafe fn loaded_modules(debug: *const RDebug) -> Vec<Module> {
 
 /// # Safety
 /// The entry describes an object that is loaded and stays so.
-unsafe fn from_link_map(entry: &LinkMap, maps: &Maps) -> Option<Module> {
+unsafe fn from_link_map(entry: &LinkMap, maps: Option<&Maps>) -> Option<Module> {
     let name = read_name(entry.name as usize, maps);
     // The header is where the bias says unless the file was linked for an address of its own.
-    let candidates = [Some(entry.bias), maps.file_start(entry.dynamic as usize)];
-    candidates.into_iter().flatten().find_map(|header| {
-        if maps.readable(header, crate::sys::PAGE) < crate::sys::PAGE {
+    let other = match maps {
+        Some(maps) => maps.file_start(entry.dynamic as usize),
+        None => sys::auxiliary(libc::AT_PHDR as usize).map(|headers| headers & !(PAGE - 1)),
+    };
+    [Some(entry.bias), other].into_iter().flatten().find_map(|header| {
+        if readable(maps, header, PAGE) < PAGE {
             return None;
         }
         // SAFETY: a page is readable there, and what is mapped there stays.
-        let module = unsafe { Module::from_elf_header(name, header) }?;
+        let module = unsafe { Module::from_elf_header(&name, header) }?;
         (module.bias == entry.bias
             && module.segments.iter().any(|s| s.range.contains(&(entry.dynamic as usize))))
         .then_some(module)
     })
 }
 
-fn read_name(at: usize, maps: &Maps) -> &'static [u8] {
-    let len = maps.readable(at, NAME_MAX);
-    // SAFETY: the bytes are mapped and readable. The slice is copied before the walk goes on, so it needn't outlive
-    // the entry.
-    let bytes: &'static [u8] = unsafe { core::slice::from_raw_parts(at as *const u8, len) };
+fn read_name(at: usize, maps: Option<&Maps>) -> Vec<u8> {
+    let len = readable(maps, at, NAME_MAX);
+    // SAFETY: the bytes are mapped and readable, and the entry stays meanwhile.
+    let bytes = unsafe { core::slice::from_raw_parts(at as *const u8, len) };
     let end = bytes.iter().position(|&b| b == 0).unwrap_or(0);
-    bytes.get(..end).unwrap_or(&[])
+    bytes.get(..end).map_or_else(Vec::new, Vec::from)
+}
+
+/// How many bytes can be read at an address, at most `limit`. Without a list of mappings the kernel is asked to copy them.
+fn readable(maps: Option<&Maps>, at: usize, limit: usize) -> usize {
+    match maps {
+        Some(maps) => maps.readable(at, limit),
+        None => sys::copy_memory(at, &mut alloc::vec![0; limit]).unwrap_or(0),
+    }
 }

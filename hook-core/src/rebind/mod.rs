@@ -98,6 +98,43 @@ struct Word {
     old: usize,
 }
 
+/// Why a word can't be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotWritten {
+    /// Another thread was rebinding for seconds.
+    #[error("another thread is rebinding words")]
+    Busy,
+    /// This thread is rebinding, and a signal's handler came between.
+    #[error("this thread is rebinding words already")]
+    Nested,
+    /// What may be done with the word isn't known, since `/proc/self/maps` can't be read.
+    #[error("/proc/self/maps can't be read: {0}")]
+    NoMaps(Errno),
+    /// The relocation names an address at which no word lies.
+    #[error("there is no word at this address")]
+    NoWord,
+    /// It lies in code, which doesn't become writable.
+    #[error("it lies in code")]
+    InCode,
+    /// The kernel doesn't let its page be written.
+    #[error("the kernel refuses to make its page writable: {0}")]
+    Refused(Errno),
+}
+
+impl NotWritten {
+    /// What the caller could do instead.
+    pub fn remedy(&self) -> &'static str {
+        match self {
+            Self::Busy => "try again when the other thread is done",
+            Self::Nested => "rebind outside of handlers of signals",
+            Self::NoMaps(_) => "mount /proc, or hook the function itself",
+            Self::NoWord | Self::InCode => "hook the function itself",
+            Self::Refused(_) => "allow mprotect in the security policy, or hook the function itself",
+        }
+    }
+}
+
 /// What became of the words.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
@@ -109,10 +146,8 @@ pub struct Report {
     /// Words of [`Rebinding::of`] that the dynamic linker has not bound yet, and that it may bind to another function of
     /// the name; they are left alone. They can be decided once they have been used.
     pub undecided: Vec<usize>,
-    /// Words that could not be written, and why: the kernel's answer, or its answer when `/proc/self/maps` was to be read
-    /// (`ENOENT` where no `/proc` is mounted), `EBUSY` when another thread was rebinding for seconds, or `EDEADLK` when this one
-    /// was, and a signal handler came between.
-    pub failed: Vec<(usize, Errno)>,
+    /// Words that could not be written, and why.
+    pub failed: Vec<(usize, NotWritten)>,
 }
 
 impl Rebinding {
@@ -217,7 +252,7 @@ impl Rebinding {
                             self.words.push(Word { at: place.at, old });
                         }
                     }
-                    Err(errno) => report.failed.push((place.at, errno)),
+                    Err(why) => report.failed.push((place.at, why)),
                 }
             });
         }
@@ -242,8 +277,8 @@ impl Rebinding {
                     // SAFETY: what was there before, in an object that is loaded.
                     match unsafe { store(&right, &maps, word.at, word.old) } {
                         Ok(()) => report.written += 1,
-                        Err(errno) => {
-                            report.failed.push((word.at, errno));
+                        Err(why) => {
+                            report.failed.push((word.at, why));
                             left.push(word);
                         }
                     }
@@ -322,28 +357,33 @@ unsafe fn store(
     maps: &Result<Maps, Errno>,
     at: usize,
     value: usize,
-) -> Result<(), Errno> {
-    right.as_ref().map_err(|errno| *errno)?;
-    let mapping = maps.as_ref().map_err(|errno| *errno)?.find(at).ok_or(EFAULT)?;
-    if !at.is_multiple_of(size_of::<usize>()) {
-        return Err(sys::EINVAL);
-    }
+) -> Result<(), NotWritten> {
+    right.as_ref().map_err(|errno| match *errno {
+        Errno(libc::EDEADLK) => NotWritten::Nested,
+        _ => NotWritten::Busy,
+    })?;
+    let maps = maps.as_ref().map_err(|errno| NotWritten::NoMaps(*errno))?;
+    let is_whole = at.is_multiple_of(size_of::<usize>());
+    let mapping = maps.find(at).filter(|_| is_whole).ok_or(NotWritten::NoWord)?;
     let page = at & !(PAGE - 1);
     let rights = mapping.rights();
     if !mapping.write {
         if mapping.execute {
             // Such a word lies in code; no page becomes writable and executable.
-            return Err(Errno(libc::EACCES));
+            return Err(NotWritten::InCode);
         }
         // SAFETY: a right is added to data.
-        unsafe { sys::mprotect(page, PAGE, rights | libc::PROT_WRITE) }?;
+        unsafe { sys::mprotect(page, PAGE, rights | libc::PROT_WRITE) }.map_err(NotWritten::Refused)?;
     }
     // SAFETY: the word is mapped, writable and aligned; others read it as a whole.
     let word = unsafe { AtomicUsize::from_ptr(at as *mut usize) };
     let old = word.swap(value, AcqRel);
     if !mapping.write {
         // SAFETY: the rights are what they were.
-        return unsafe { sys::mprotect(page, PAGE, rights) }.inspect_err(|_| word.store(old, Release));
+        unsafe { sys::mprotect(page, PAGE, rights) }.map_err(|errno| {
+            word.store(old, Release);
+            NotWritten::Refused(errno)
+        })?;
     }
     Ok(())
 }

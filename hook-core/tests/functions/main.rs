@@ -4,6 +4,7 @@
 mod code;
 #[cfg(target_arch = "x86_64")]
 mod gone;
+mod no_proc;
 mod owned;
 #[path = "../common/poke.rs"]
 mod poke;
@@ -183,6 +184,7 @@ fn main() {
     traps::run();
     #[cfg(target_arch = "x86_64")]
     gone::run();
+    no_proc::run();
     owned::run();
     // Takes new memory for each hook, and leaves none that is close enough.
     in_way(CodeWay::Protect);

@@ -41,7 +41,7 @@ fn put_so(arena: &mut Arena, target: *const (), liveness: Liveness) -> Result<Ho
 }
 
 /// Runs it in a child, and passes on what it says. `None` if the kernel doesn't know what the test needs.
-fn in_child(test: impl FnOnce() -> Option<bool>) -> Option<bool> {
+pub(crate) fn in_child(test: impl FnOnce() -> Option<bool>) -> Option<bool> {
     // SAFETY: this process has one thread.
     let child = unsafe { libc::fork() };
     if child == 0 {
@@ -95,20 +95,20 @@ fn statement(code: u32, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
     libc::sock_filter { code: code as u16, jt, jf, k }
 }
 
-fn load(offset: u32) -> libc::sock_filter {
+pub(crate) fn load(offset: u32) -> libc::sock_filter {
     statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, offset)
 }
 
-fn answer(value: u32) -> libc::sock_filter {
+pub(crate) fn answer(value: u32) -> libc::sock_filter {
     statement(libc::BPF_RET | libc::BPF_K, 0, 0, value)
 }
 
-fn is(value: libc::c_long, jt: u8, jf: u8) -> libc::sock_filter {
+pub(crate) fn is(value: libc::c_long, jt: u8, jf: u8) -> libc::sock_filter {
     statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, jt, jf, value as u32)
 }
 
 /// Has the kernel ask the filter before each system call of this child.
-fn begin(filter: &mut [libc::sock_filter]) -> bool {
+pub(crate) fn begin(filter: &mut [libc::sock_filter]) -> bool {
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
     // SAFETY: changes this child alone; the program outlives the call.
     unsafe {
