@@ -397,7 +397,7 @@ mod tests {
 
     #[test]
     fn what_nobody_runs_is_written_at_once() {
-        let view = MemoryView { file: Fd::own_memory() };
+        let view = MemoryView::open();
         let (Ok(()), Some(before)) = (view.is_file(), writes()) else { return };
         let memory = vec![0u8; 64 << 10];
         // SAFETY: bytes of this test's own.
