@@ -1,9 +1,12 @@
 // Starts argv[2..] and kills it before or after one of the system calls by which its first thread does something to
 // another process: argv[1] counts the moments. With more than there are it ends by itself. Says how many passed.
+// With "all" before the number its children are killed too, first. With "halt" it isn't killed but stands at that moment,
+// which is said, until a line is read; moments at which it reads another process's memory count as well.
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <sys/user.h>
@@ -15,14 +18,41 @@ static void stop(char const *what) {
     exit(2);
 }
 
-static int does_something(long number) {
-    return number == SYS_ptrace || number == SYS_write || number == SYS_pwrite64;
+enum how { ALONE, ALL, HALT };
+
+static int does_something(long number, enum how how) {
+    return number == SYS_ptrace || number == SYS_write || number == SYS_pwrite64 ||
+           (how == HALT && number == SYS_pread64);
+}
+
+static void kill_children(pid_t parent) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/task/%d/children", parent, parent);
+    FILE *children = fopen(path, "r");
+    for (int child; children && fscanf(children, "%d", &child) == 1;)
+        kill(child, SIGKILL);
+    if (children)
+        fclose(children);
+}
+
+static void reach(enum how how, pid_t child, long moment) {
+    if (how == HALT) {
+        printf("%ld\n", moment);
+        fflush(stdout);
+        for (int byte; (byte = getchar()) != '\n' && byte != EOF;)
+            ;
+        return;
+    }
+    if (how == ALL)
+        kill_children(child);
+    kill(child, SIGKILL);
 }
 
 int main(int argc, char **argv) {
     if (argc < 3)
         return 2;
-    long const last = atol(argv[1]);
+    enum how const how = strncmp(argv[1], "all", 3) == 0 ? ALL : strncmp(argv[1], "halt", 4) == 0 ? HALT : ALONE;
+    long const last = atol(argv[1] + (how == ALL ? 3 : how == HALT ? 4 : 0));
     pid_t const child = fork();
     if (child == -1)
         stop("fork");
@@ -42,9 +72,9 @@ int main(int argc, char **argv) {
         } else if (signal == (SIGTRAP | 0x80)) {
             signal = 0;
             struct user_regs_struct registers;
-            if (ptrace(PTRACE_GETREGS, child, 0, &registers) == 0 && does_something((long)registers.orig_rax) &&
+            if (ptrace(PTRACE_GETREGS, child, 0, &registers) == 0 && does_something((long)registers.orig_rax, how) &&
                 ++moments == last)
-                kill(child, SIGKILL);
+                reach(how, child, moments);
         }
         if (ptrace(PTRACE_SYSCALL, child, 0, signal) != 0 && errno != ESRCH)
             stop("ptrace");

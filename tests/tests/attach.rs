@@ -163,6 +163,58 @@ fn detaching_ends_the_recording_from_elsewhere() {
     assert_eq!(State::of(program.pid()), before);
 }
 
+/// Whatever it has seen until then: at each moment at which a second one looks, the first one is done.
+#[test]
+fn detaching_while_another_does_is_well_at_any_moment() {
+    if !may_trace() {
+        return;
+    }
+    let dir = temporary_dir();
+    let program = Running::steady("6000");
+    let before = State::of(program.pid());
+    let pid = program.pid().to_string();
+    for moment in 1..=16 {
+        let trace = dir.path().join(format!("{moment}.grapnel"));
+        let mut command = Command::new(programs::grapnel());
+        let mut recorder = Running::start(command.args(["attach", "-q", "-o"]).arg(&trace).arg(&pid));
+        until("events", || report_is_there(&trace).then_some(()));
+        let mut second = Command::new(programs::program("killed_at"))
+            .arg(format!("halt{moment}"))
+            .arg(programs::grapnel())
+            .args(["detach", &pid])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let mut halted = String::new();
+        let out = second.stdout.as_mut().expect("its output");
+        BufReader::new(out).read_line(&mut halted).expect("a line");
+        assert_eq!(halted.trim(), moment.to_string(), "it halts");
+        // One that stands where it traces the process is in the way.
+        let is_traced = !fs::read_to_string(format!("/proc/{pid}/status"))
+            .expect("the process")
+            .contains("TracerPid:\t0");
+        if !is_traced {
+            let first = grapnel(["detach", &pid]);
+            assert_eq!(first.status.code(), Some(0), "moment {moment}: {}", first.err());
+            assert_eq!(recorder.0.wait().expect("it ends").code(), Some(0));
+        }
+        second.stdin.take().expect("its input").write_all(b"\n").expect("it goes on");
+        let second = second.wait_with_output().expect("it ends");
+        let said = String::from_utf8_lossy(&second.stderr);
+        let is_well =
+            ["nothing of the agent is left", "isn't recorded", "another grapnel has taken the agent out"];
+        assert!(is_well.iter().any(|well| said.contains(well)), "moment {moment}: {said}");
+        assert_eq!(recorder.0.wait().expect("it ends").code(), Some(0));
+        assert_eq!(State::of(program.pid()), before, "moment {moment}");
+        if is_traced {
+            assert!(moment > 4, "it looks before it traces");
+            break;
+        }
+    }
+}
+
 /// Who records has the session's memory too, and at the same addresses where none are random.
 #[test]
 fn detaching_does_nothing_to_who_records() {
@@ -417,7 +469,7 @@ fn who_records_a_process_is_told_to_the_next_who_wants_to() {
                   kept = mmap.mmap(file, 4096)\nprint(os.getpid(), flush=True)\ntime.sleep(60)";
     let (_program, pid) = started(script, &mut Command::new("/usr/bin/python3"));
     let said = said(pid);
-    assert!(said.iter().all(|said| said.contains("is about to attach")), "{said:?}");
+    assert!(said.iter().all(|said| said.contains("or somebody else's")), "{said:?}");
 }
 
 #[test]

@@ -1,11 +1,11 @@
 //! Taking the agent out of all processes that it is in, at the end of a recording or on request.
 
-use super::found::{Found, is_session_file, sessions};
+use super::AttachError;
+use super::found::{Found, has_open, processes, sessions};
 use super::freeze::Freezer;
 use super::leave::{Agent, Begun, LeaveError, Left, Place, leave};
 use super::memory::Memory;
-use super::target::{Target, TargetError, mappings};
-use super::{AttachError, system};
+use super::target::{Target, TargetError, look_until, mappings};
 use crate::opened::say;
 use crate::run::shared::Session;
 use crate::run::summary::End;
@@ -13,7 +13,6 @@ use clap::Args;
 use grapnel_analysis::report::words::{counted, human_bytes};
 use grapnel_trace::shared::SessionHeader;
 use std::mem::offset_of;
-use std::os::unix::fs::MetadataExt;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 
@@ -30,10 +29,22 @@ pub(crate) struct DetachArgs {
 
 /// Takes the agent out of a process into which `grapnel attach` brought it, whether that runs or is gone.
 pub(crate) fn detach(args: &DetachArgs) -> Result<ExitCode, AttachError> {
-    let found = find(args.pid, None)?;
-    let left = found.leave()?;
-    report(args.pid, &left);
-    leave_others(Agent::Whole(found.place), false);
+    let pid = args.pid;
+    let (left, agent) = match look_until(|| find(pid, None)) {
+        Ok(found) => (found.leave()?, Agent::Whole(found.place)),
+        // Nobody else sees to that any more.
+        Err(TargetError::Unfinished { session, .. }) => {
+            let memory = Memory::open(pid).map_err(|_| Target::denied(pid))?;
+            let agent = Agent::Begun(Begun { code: None, session: Some(session) });
+            say(&format!(
+                "a grapnel that was about to attach to process {pid} was killed; what it left is taken out"
+            ));
+            (leave(pid, &mut Freezer::new(pid), &memory, agent)?, agent)
+        }
+        Err(error) => return Err(error.into()),
+    };
+    report(pid, &left);
+    leave_others(agent, false);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -42,7 +53,7 @@ pub(crate) fn detach(args: &DetachArgs) -> Result<ExitCode, AttachError> {
 pub(super) fn clean_up(
     pid: u32,
     place: Option<Place>,
-    begun: &Begun,
+    begun: Begun,
     memory: Option<&Memory>,
     has_ended: bool,
 ) {
@@ -69,23 +80,22 @@ struct InProcess {
 }
 
 /// Finds it: that of the session with this number, or of any.
-fn find(pid: u32, session: Option<u64>) -> Result<InProcess, AttachError> {
+fn find(pid: u32, session: Option<u64>) -> Result<InProcess, TargetError> {
     let maps = mappings(pid).map_err(|_| TargetError::NoProcess(pid))?;
     let memory = Memory::open(pid).map_err(|_| Target::denied(pid))?;
     match Found::find(&memory, &maps, session) {
-        Some(Found::Attached { place, header }) => Ok(InProcess { pid, memory, place, header }),
-        Some(other) => Err(other.why_not(pid).into()),
-        None => Err(TargetError::NotRecorded { pid }.into()),
+        Some(Found::Attached { place, header, .. }) => Ok(InProcess { pid, memory, place, header }),
+        Some(other) => Err(other.why_not(pid)),
+        None => Err(TargetError::NotRecorded { pid }),
     }
 }
 
 impl InProcess {
-    fn leave(&self) -> Result<Left, AttachError> {
-        // Whoever records it ends the recording.
+    fn leave(&self) -> Result<Left, LeaveError> {
+        // Whoever records it ends the recording. Memory that can't be written isn't there any more.
         let stopped = self.header + offset_of!(SessionHeader, stopped) as u64;
-        let told = self.memory.write(stopped, &1u32.to_ne_bytes());
-        told.map_err(system("the recording can't be told"))?;
-        Ok(leave(self.pid, &mut Freezer::new(self.pid), &self.memory, Agent::Whole(self.place))?)
+        self.memory.write(stopped, &1u32.to_ne_bytes()).map_err(|_| LeaveError::Gone(self.pid))?;
+        leave(self.pid, &mut Freezer::new(self.pid), &self.memory, Agent::Whole(self.place))
     }
 }
 
@@ -121,7 +131,7 @@ pub(super) fn end_of(
 }
 
 /// Children, and children of children: whoever has the session's memory.
-pub(super) fn leave_others(agent: Agent<'_>, quiet: bool) {
+pub(super) fn leave_others(agent: Agent, quiet: bool) {
     let Some(session) = agent.session() else { return };
     for _ in 0..ROUNDS {
         let others = others(session);
@@ -142,25 +152,13 @@ pub(super) fn leave_others(agent: Agent<'_>, quiet: bool) {
 /// Processes that the agent is in with the memory of this session mapped. Who records has that too, and is the only one that
 /// has its file open.
 fn others(session: u64) -> Vec<u32> {
-    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let has_it = |&pid: &u32| !sessions(&mappings(pid).unwrap_or_default(), session).is_empty();
-    numbers
+    processes()
         .filter(|&pid| pid != std::process::id())
         .filter(has_it)
-        .filter(|&pid| !records(pid, session))
+        // One whose descriptors can't be seen can't be traced either.
+        .filter(|&pid| has_open(pid, session) == Some(false))
         .collect()
-}
-
-/// Whether a process has the file of this session's memory open. One whose descriptors can't be seen can't be traced either.
-fn records(pid: u32, session: u64) -> bool {
-    let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return true };
-    let links = entries
-        .flatten()
-        .filter(|entry| std::fs::read_link(entry.path()).is_ok_and(|link| is_session_file(&link)));
-    links
-        .map(|entry| std::fs::metadata(entry.path()))
-        .any(|file| file.is_ok_and(|file| file.ino() == session))
 }
 
 fn report(pid: u32, left: &Left) {

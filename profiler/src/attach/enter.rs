@@ -15,15 +15,15 @@ use super::memory::Memory;
 use super::native::{Registers, THREAD_IDS};
 use super::target::{MapLine, Target, inner_thread, mappings, why_denied};
 use super::tracee::{Stop, Tracee, WORKING};
-use super::working::{Borrowed, CODE_BYTES, Instructions, Worker, is_on_own_stack};
+use super::working::{Borrowed, CODE_BYTES, Instructions, NAME, NAME_AT, Worker, is_on_own_stack};
 use crate::opened::say;
 use grapnel_trace::attached::{ENTRY_SYMBOL, LEDGER_SYMBOL, Ledger, Mapping};
-use grapnel_trace::shared::HEADER_BYTES;
+use grapnel_trace::shared::{HEADER_BYTES, SessionHeader};
 use std::fs::File;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::mem::offset_of;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::{Duration, Instant};
 
 /// The longest that one thread may take to stop before another is asked.
@@ -63,8 +63,6 @@ pub(crate) enum EnterError {
 }
 
 const STACK_BYTES: u64 = 1 << 20;
-/// Where in the made thread's code's page a name stands.
-const NAME_AT: u64 = 1024;
 /// At the end of the stack: what the thread pointer points to.
 pub(super) const BLOCK_BYTES: u64 = PAGE;
 
@@ -115,18 +113,18 @@ fn enter_program(
         return Err(EnterError::UnknownThreads(pid));
     };
     let (made, code) = made.map_err(system("memory can't be mapped"))?;
-    let begun = Begun { mapped: vec![(code, CODE_BYTES)], ..Begun::default() };
+    let begun = Begun { code: Some(code), session: None };
     let mut worker = match made {
         Ok(worker) => worker,
         Err(error) => {
             // If there is one after all, it is waited for.
-            let _ = leave(pid, freezer, &memory, Agent::Begun(&begun));
+            let _ = leave(pid, freezer, &memory, Agent::Begun(begun));
             return Err(system("a thread can't be made")(error));
         }
     };
     pass_on(pid, &mut worker.tracee);
     if let Err(error) = given_back {
-        undo(pid, freezer, &memory, worker, &begun);
+        undo(pid, freezer, &memory, worker, begun);
         return Err(system("a thread can't be given back")(error));
     }
     let mut making = Making { pid, worker, memory, code, begun, guard };
@@ -141,7 +139,7 @@ fn enter_program(
             Ok((entered, session))
         }
         Err(error) => {
-            undo(pid, freezer, &memory, worker, &begun);
+            undo(pid, freezer, &memory, worker, begun);
             Err(error)
         }
     }
@@ -156,14 +154,14 @@ fn make_thread(
 ) -> io::Result<(io::Result<Worker>, u64)> {
     let apart = apart(maps, RandomState::new().build_hasher().finish());
     if let Some(at) = apart {
-        guard.tell_planned(at);
+        guard.tell_code(at);
     }
     let code = match apart.map(|at| borrowed.map_code(memory, Some(at))) {
         Some(Ok(code)) => code,
         // Should we be killed right now, this page may stay.
         _ => borrowed.map_code(memory, None)?,
     };
-    guard.tell_mapped(code, CODE_BYTES);
+    guard.tell_code(code);
     Ok((borrowed.make_thread(code), code))
 }
 
@@ -177,7 +175,7 @@ fn apart(maps: &[MapLine], random: u64) -> Option<u64> {
 }
 
 /// Ends the thread, which runs code of what it has mapped, and has one of the program's unmap that.
-pub(super) fn undo(pid: u32, freezer: &mut Freezer, memory: &Memory, worker: Worker, begun: &Begun) {
+pub(super) fn undo(pid: u32, freezer: &mut Freezer, memory: &Memory, worker: Worker, begun: Begun) {
     worker.end();
     // What can't be unmapped stays; nobody uses it.
     if let Err(error) = leave(pid, freezer, memory, Agent::Begun(begun))
@@ -221,7 +219,7 @@ impl Making<'_> {
         // before 5.9 can't be asked this, and it keeps them for its short life.
         let _ = self.worker.call(libc::SYS_close_range, [0, u64::from(u32::MAX), 0, 0, 0, 0]);
         let code = self.code;
-        self.write(code + NAME_AT, b"grapnel-session\0")?;
+        self.write(code + NAME_AT, NAME)?;
         let flags = u64::from(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
         let session = self.worker.call(libc::SYS_memfd_create, [code + NAME_AT, flags, 0, 0, 0, 0]);
         let session = session.map_err(system("memory to share can't be made"))?;
@@ -233,9 +231,14 @@ impl Making<'_> {
         self.begun.session = Some(inode);
         self.guard.tell_session(inode);
         let len = HEADER_BYTES + image.len() + STACK_BYTES;
+        let note = |offset: usize, word: u64| {
+            let noted = file.write_all_at(&word.to_ne_bytes(), offset as u64);
+            noted.map_err(system("memory to share can't be written"))
+        };
+        // Should the guard be killed too, these say to others what is there.
+        note(offset_of!(SessionHeader, reserved), len)?;
+        note(offset_of!(SessionHeader, thread_code), code)?;
         let header = self.map(0, len, SHARED, session)?;
-        self.begun.mapped.push((header, len));
-        self.guard.tell_mapped(header, len);
         let _ = self.worker.call(libc::SYS_close, [session, 0, 0, 0, 0, 0]);
         // Two that come at once both see each other, or the later one does.
         if has_another(&maps_of(pid)?, inode) {
@@ -269,6 +272,7 @@ impl Making<'_> {
         let block = stack + STACK_BYTES - BLOCK_BYTES;
         self.write(block, &block.to_ne_bytes())?;
         self.write(block + u64::from(thread_at), &u32::MAX.to_ne_bytes())?;
+        note(offset_of!(SessionHeader, ledger), ledger)?;
         let place = Place { ledger, inode };
         Ok(Made { stack: (stack, STACK_BYTES), header, image: base, place, session: file })
     }
@@ -310,8 +314,8 @@ fn borrow(
             found => found,
         };
         match found {
-            // One that gets no time to stop (a control group's quota) may later.
-            Err(EnterError::NoStop(_)) if Instant::now() < deadline => {
+            // One that gets no time to stop (a control group's quota) may later, and another grapnel goes.
+            Err(EnterError::NoStop(_) | EnterError::Denied { .. }) if Instant::now() < deadline => {
                 std::thread::sleep(STOP_PATIENCE / 5);
                 freezer.tend();
             }

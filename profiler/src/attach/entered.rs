@@ -135,13 +135,16 @@ impl Entered {
             match freezer.freeze(Some(self.worker.tracee.tid)) {
                 Ok(frozen) => break (frozen, since),
                 Err(FreezeError::Gone) => return Err(EnterError::Gone(pid)),
-                Err(FreezeError::Refused(_)) => {
+                Err(FreezeError::Refused(_)) if Instant::now() > deadline => {
                     return Err(EnterError::Denied { pid, why: why_denied(pid) });
                 }
                 Err(FreezeError::Busy(tid)) if Instant::now() > deadline => {
                     return Err(EnterError::Busy { pid, tid });
                 }
-                Err(FreezeError::Busy(_)) => std::thread::sleep(Duration::from_millis(20)),
+                // Another grapnel that holds some of them needs a moment.
+                Err(FreezeError::Busy(_) | FreezeError::Refused(_)) => {
+                    std::thread::sleep(Duration::from_millis(20))
+                }
             }
         };
         let maps = maps_of(pid);
@@ -183,7 +186,7 @@ impl Entered {
     /// After something went wrong: takes all of it out again.
     pub(crate) fn give_up(mut self, freezer: &mut Freezer) -> Result<(), LeaveError> {
         if !self.runs {
-            undo(self.pid, freezer, &self.memory, self.worker, &self.begun);
+            undo(self.pid, freezer, &self.memory, self.worker, self.begun);
             return Ok(());
         }
         let _ = self.order(order::LEAVE);

@@ -2,7 +2,8 @@
 //!
 //! It is made before grapnel opens the trace or starts a thread, has a session of its own, so that neither a terminal's
 //! signals nor those to grapnel's group reach it, and reads from a pipe: what is mapped in the process, where the agent is, and
-//! that all is done. The pipe's end says that grapnel is gone. What can be known before it is mapped is told before.
+//! that all is done. The pipe's end says that grapnel is gone. What can be known before it is mapped is told before, and all
+//! is looked at before it is unmapped.
 //!
 //! # Safety
 //! System calls on descriptors and structures of our own. The child of the fork is a copy of a process with one thread, and
@@ -20,12 +21,10 @@ use std::os::fd::FromRawFd;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Word {
     Done,
-    /// The made thread's code is about to be mapped at this address.
-    Planned(u64),
+    /// The made thread's code is about to be mapped at this address, or has been.
+    Code(u64),
     /// The session's memory, whose number this is, is about to be mapped.
     Session(u64),
-    /// Memory was mapped: its address and length.
-    Mapped(u64, u64),
     /// The ledger's address, and the number of the session's memory.
     At(u64, u64),
 }
@@ -37,10 +36,9 @@ impl Word {
     fn to_bytes(self) -> Bytes {
         let words = match self {
             Self::Done => [0, 0, 0],
-            Self::Mapped(start, len) => [1, start, len],
-            Self::At(ledger, inode) => [2, ledger, inode],
-            Self::Planned(at) => [3, at, 0],
-            Self::Session(inode) => [4, inode, 0],
+            Self::Code(at) => [1, at, 0],
+            Self::Session(inode) => [2, inode, 0],
+            Self::At(ledger, inode) => [3, ledger, inode],
         };
         let mut bytes = Bytes::default();
         for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
@@ -52,10 +50,9 @@ impl Word {
     fn of_bytes(bytes: &Bytes) -> Self {
         let word = |at: usize| bytes[at..].first_chunk().map_or(0, |word| u64::from_ne_bytes(*word));
         match word(0) {
-            1 => Self::Mapped(word(8), word(16)),
-            2 => Self::At(word(8), word(16)),
-            3 => Self::Planned(word(8)),
-            4 => Self::Session(word(8)),
+            1 => Self::Code(word(8)),
+            2 => Self::Session(word(8)),
+            3 => Self::At(word(8), word(16)),
             _ => Self::Done,
         }
     }
@@ -98,13 +95,12 @@ impl Guard {
                 loop {
                     let mut bytes = Bytes::default();
                     if read.read_exact(&mut bytes).is_err() {
-                        break clean_up(pid, place, &begun, memory.as_ref(), process.has_ended());
+                        break clean_up(pid, place, begun, memory.as_ref(), process.has_ended());
                     }
                     match Word::of_bytes(&bytes) {
                         Word::Done => break,
-                        Word::Planned(at) => begun.planned = Some(at),
+                        Word::Code(at) => begun.code = Some(at),
                         Word::Session(inode) => begun.session = Some(inode),
-                        Word::Mapped(start, len) => begun.mapped.push((start, len)),
                         Word::At(ledger, inode) => place = Some(Place { ledger, inode }),
                     }
                 }
@@ -119,19 +115,14 @@ impl Guard {
         self.say(Word::At(place.ledger, place.inode));
     }
 
-    /// Tells it where the made thread's code is about to be mapped.
-    pub(crate) fn tell_planned(&mut self, at: u64) {
-        self.say(Word::Planned(at));
+    /// Tells it where the made thread's code is about to be mapped, or has been.
+    pub(crate) fn tell_code(&mut self, at: u64) {
+        self.say(Word::Code(at));
     }
 
     /// Tells it the number of the session's memory, by which it finds that before it is told where it was mapped.
     pub(crate) fn tell_session(&mut self, inode: u64) {
         self.say(Word::Session(inode));
-    }
-
-    /// Tells it what was mapped before there is a ledger that says so.
-    pub(crate) fn tell_mapped(&mut self, start: u64, len: u64) {
-        self.say(Word::Mapped(start, len));
     }
 
     fn say(&mut self, word: Word) {

@@ -8,7 +8,7 @@
 //! back; or if a signal interrupted it at such a place.
 
 use super::book::{Book, Edit, Held};
-use super::found::{is_header, sessions};
+use super::found::{is_header, reserved, sessions, thread_code};
 use super::freeze::{FreezeError, Freezer, Frozen};
 use super::memory::Memory;
 use super::native::Registers;
@@ -56,31 +56,33 @@ fn is_its_memory(memory: &Memory, maps: &[MapLine]) -> bool {
     maps.iter().find(|line| line.readable).is_some_and(|line| memory.word(line.range.start).is_ok())
 }
 
-/// What there is of an agent before there is a ledger.
-#[derive(Debug, Default)]
+/// What there is of an agent before there is a ledger. Where it lies is looked at while all threads stand: what was unmapped
+/// since may be the program's.
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Begun {
-    /// What was mapped: addresses and lengths.
-    pub(crate) mapped: Vec<(u64, u64)>,
-    /// Where the made thread's code was about to be mapped.
-    pub(crate) planned: Option<u64>,
-    /// The number of the session's memory, which may be mapped without a word on where.
+    /// Where the made thread's code was mapped, or was about to be.
+    pub(crate) code: Option<u64>,
+    /// The number of the session's memory.
     pub(crate) session: Option<u64>,
 }
 
 impl Begun {
     /// All that is mapped of it.
     fn ranges(&self, memory: &Memory, maps: &[MapLine]) -> Vec<Range<u64>> {
-        let mut ranges: Vec<_> =
-            self.mapped.iter().map(|&(start, len)| start..start.saturating_add(len)).collect();
-        let planned = self.planned.map(|at| at..at.saturating_add(CODE_BYTES));
+        let sessions = self.session.map(|inode| sessions(maps, inode)).unwrap_or_default();
+        let begun: Vec<_> = sessions.iter().filter_map(|range| reserved(memory, maps, range)).collect();
+        let told = self.code.map(|at| at..at.saturating_add(CODE_BYTES));
+        let noted = begun.iter().filter_map(|range| thread_code(memory, range));
         let is_there = |page: &Range<u64>| {
             let is_it = |line: &MapLine| {
                 line.range == *page && line.executable && line.inode == 0 && line.name.is_empty()
             };
             maps.iter().any(is_it) && is_code(memory, page.start)
         };
-        let sessions = self.session.map(|inode| sessions(maps, inode)).unwrap_or_default();
-        for found in planned.filter(is_there).into_iter().chain(sessions) {
+        let code: Vec<_> = told.into_iter().chain(noted).filter(is_there).collect();
+        // The session's memory, by which the others are known, goes last.
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        for found in code.into_iter().chain(begun).chain(sessions) {
             if !ranges.iter().any(|known| known.start < found.end && found.start < known.end) {
                 ranges.push(found);
             }
@@ -91,14 +93,14 @@ impl Begun {
 
 /// What is to be taken out.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Agent<'a> {
+pub(crate) enum Agent {
     /// All that the ledger says.
     Whole(Place),
     /// Mappings: there is no ledger yet.
-    Begun(&'a Begun),
+    Begun(Begun),
 }
 
-impl Agent<'_> {
+impl Agent {
     /// The number of the session's memory, if there is any.
     pub(crate) fn session(self) -> Option<u64> {
         match self {
@@ -163,7 +165,7 @@ pub(crate) fn leave(
     pid: u32,
     freezer: &mut Freezer,
     memory: &Memory,
-    agent: Agent<'_>,
+    agent: Agent,
 ) -> Result<Left, LeaveError> {
     let mut left = Left::default();
     let deadline = Instant::now() + PATIENCE;
@@ -224,7 +226,7 @@ fn look(
     pid: u32,
     frozen: &Frozen,
     memory: &Memory,
-    agent: Agent<'_>,
+    agent: Agent,
     left: &mut Left,
 ) -> io::Result<Option<(Book, bool)>> {
     let maps = mappings(pid)?;
@@ -263,7 +265,7 @@ fn is_reloaded(edit: &Edit, found: &[u8]) -> bool {
 }
 
 /// Has one thread unmap all that is the agent's. The others go on at once: no way leads there any more.
-fn unmap(pid: u32, frozen: Frozen, memory: &Memory, book: &Book, agent: Agent<'_>) -> io::Result<u64> {
+fn unmap(pid: u32, frozen: Frozen, memory: &Memory, book: &Book, agent: Agent) -> io::Result<u64> {
     let maps = mappings(pid);
     let found = maps.and_then(|maps| {
         Ok((Instructions::find(memory, &maps, |line| !book.holds(line.range.start))?, maps))

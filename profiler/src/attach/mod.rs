@@ -212,7 +212,6 @@ fn record(
             return Err(system("the memory shared with the process can't be made")(explain(error)));
         }
     };
-    session.header().ledger.store(entered.place.ledger, Ordering::Relaxed);
     let (orders, shown) = (Orders::default(), Progress::default());
     let server = Server::start(&orders.desk)
         .map_err(|error| say(&format!("note: no control of this recording: {error}")));

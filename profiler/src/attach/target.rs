@@ -66,14 +66,45 @@ pub(crate) enum TargetError {
          more, so only when that is started anew can it be recorded"
     )]
     Over { pid: u32 },
-    #[error(
-        "another grapnel is about to attach to process {pid}, or was killed while it was; try again in a moment"
-    )]
+    #[error("another grapnel is about to attach to process {pid}, which takes unusually long; try again")]
     Entering { pid: u32 },
+    #[error(
+        "a grapnel that was about to attach to process {pid} was killed, and left a part of it there;          `grapnel detach {pid}` takes that out"
+    )]
+    Unfinished { pid: u32, session: u64 },
+    #[error(
+        "a recording of process {pid} is over, and the agent still in it; `grapnel detach {pid}` takes that out"
+    )]
+    Left { pid: u32 },
+    #[error(
+        "process {pid} has memory that is called like that of a recording and isn't one: it is of another version of \
+         grapnel, or somebody else's"
+    )]
+    Unknown { pid: u32 },
     #[error("process {pid} isn't recorded")]
     NotRecorded { pid: u32 },
     #[error("process {pid} can't be looked at: {error}")]
     Unreadable { pid: u32, error: io::Error },
+}
+
+impl TargetError {
+    /// Whether it may be different in a moment, because another grapnel comes in, goes out or looks for itself.
+    fn may_pass(&self) -> bool {
+        let begun = matches!(self, Self::Entering { .. } | Self::Unfinished { .. });
+        let over = matches!(self, Self::Left { .. } | Self::Unknown { .. });
+        begun || over || matches!(self, Self::Held { .. } | Self::Changed { .. })
+    }
+}
+
+/// Looks again for a while, as long as what is found may pass.
+pub(crate) fn look_until<T>(mut look: impl FnMut() -> Result<T, TargetError>) -> Result<T, TargetError> {
+    let end = Instant::now() + HELD;
+    loop {
+        match look() {
+            Err(error) if error.may_pass() && Instant::now() < end => thread::sleep(HELD / 1000),
+            looked => return looked,
+        }
+    }
 }
 
 /// One line of `/proc/PID/maps`.
@@ -123,18 +154,10 @@ impl Status {
 }
 
 impl Target {
-    /// Looks at a process. Another grapnel may hold it still for a moment, and it may become another program meanwhile: then
-    /// it is looked at again.
+    /// Looks at a process. Another grapnel may be on its way in or out, and it may become another program meanwhile: then it is
+    /// looked at again.
     pub(crate) fn look(pid: u32, force: bool) -> Result<Self, TargetError> {
-        let end = Instant::now() + HELD;
-        loop {
-            match Self::look_now(pid, force) {
-                Err(TargetError::Held { .. } | TargetError::Changed { .. }) if Instant::now() < end => {
-                    thread::sleep(HELD / 1000)
-                }
-                looked => return looked,
-            }
-        }
+        look_until(|| Self::look_now(pid, force))
     }
 
     fn look_now(pid: u32, force: bool) -> Result<Self, TargetError> {

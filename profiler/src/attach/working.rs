@@ -38,6 +38,9 @@ const ROOM: u64 = 16 << 10;
 /// Bytes of the code that a made thread runs between calls, and what it finds on its stack, where that ends.
 pub(crate) const CODE_BYTES: u64 = 4096;
 const STACK_AT: u64 = 256;
+/// Where in that page stands what the session's memory is called.
+pub(crate) const NAME_AT: u64 = 1024;
+pub(crate) const NAME: &[u8] = b"grapnel-session\0";
 
 /// Where in the program's code is what borrowed threads run.
 #[derive(Clone, Copy, Debug)]
@@ -83,7 +86,8 @@ pub(crate) fn is_code(memory: &Memory, code: u64) -> bool {
         return false;
     }
     let back = (code + EXIT_AT).to_ne_bytes();
-    for (at, written) in [(0, CALL_AND_EXIT), (STACK_AT as usize, &back[..])] {
+    let parts = [(0, CALL_AND_EXIT), (STACK_AT as usize, &back[..]), (NAME_AT as usize, NAME)];
+    for (at, written) in parts {
         let found = &mut page[at..at + written.len()];
         if found == written {
             found.fill(0);

@@ -117,7 +117,10 @@ pub struct SessionHeader {
     pub budget_millionths: AtomicU64,
     /// Where in each target the agent's ledger lies ([`crate::attached`]), of a session that was attached; else 0.
     pub ledger: AtomicU64,
-    _pad1: [AtomicU64; 2],
+    /// How much of each target was mapped for the agent in one piece, this header first, of a session that was attached.
+    pub reserved: AtomicU64,
+    /// Where in each target the code lies of the thread that was made to bring the agent in, of a session that was attached.
+    pub thread_code: AtomicU64,
     /// The path under which targets find the agent.
     pub agent_path: Text,
     /// The path under which targets find this session.
