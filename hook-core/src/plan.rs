@@ -18,10 +18,14 @@ use crate::{
     },
     native::{self, Pad},
     padding::{Standing, Surroundings},
+    sys::PAGE,
 };
 
 /// The longest function that is decoded whole for branches into its window.
 const EXTENT_MAX: usize = 1 << 20;
+
+/// How far before and behind the patch of a function of unknown length its jumps are followed.
+const FOLLOWED: Range<usize> = 1024..4096;
 
 /// The most padding behind a function that a patch may take.
 const MAX_PADDING: usize = 16;
@@ -51,7 +55,7 @@ pub enum Proof {
     Proven,
     /// No such branch was seen, and this is what could not be seen.
     Assumed(Reason),
-    /// Where the function ends isn't known, so only its first instructions were seen.
+    /// Where the function ends isn't known. What its direct jumps reach close by was seen, and nothing there branches there.
     ExtentUnknown,
 }
 
@@ -411,7 +415,10 @@ impl Function<'_> {
         let options = WindowOptions { allow_padding, ..options };
         let (window, relocation) = relocation(isa, site, behind, patch_len, options).map_err(refused)?;
         let proof = match extent.and_then(|extent| behind.get(..extent)) {
-            None => Proof::ExtentUnknown,
+            None => {
+                refuse_reached(isa, target, site, window.len(), Bytes::new(bytes), around)?;
+                Proof::ExtentUnknown
+            }
             Some(function) => {
                 proof(flow::check(isa, function, site, window.len()), target, Bytes::new(bytes))?
             }
@@ -479,6 +486,32 @@ fn refuse_entered(
 ) -> Result<(), Error> {
     let patch = site.0..site.0.saturating_add(patch_len as u64);
     match around.maps.and_then(|maps| native::branch_into(&patch, own, maps, around)) {
+        Some(culprit) => Err(Error::InboundBranch { target, bytes, culprit }),
+        None => Ok(()),
+    }
+}
+
+/// Refuses a patch into which code leads that the function's jumps reach.
+fn refuse_reached(
+    isa: Isa,
+    target: CodeAddr,
+    site: CodeAddr,
+    window_len: usize,
+    bytes: Bytes,
+    around: &Surroundings<'_>,
+) -> Result<(), Error> {
+    let at = site.0 as usize;
+    let mut code = vec![0; FOLLOWED.start + FOLLOWED.end];
+    let mut from = at.saturating_sub(FOLLOWED.start);
+    let mut read = around.read(from, &mut code);
+    if from + read <= at {
+        // The page before isn't there.
+        from = at & !(PAGE - 1);
+        read = around.read(from, &mut code);
+    }
+    code.truncate(read);
+    let window = at - from..at - from + window_len;
+    match flow::reached_inside(isa, &code, CodeAddr(from as u64), window) {
         Some(culprit) => Err(Error::InboundBranch { target, bytes, culprit }),
         None => Ok(()),
     }

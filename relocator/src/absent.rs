@@ -82,4 +82,4 @@ pub(crate) use redirect as redirect_page;
 pub(crate) use redirect as redirect_absolute;
 
 /// What can't be decoded is assumed.
-pub(crate) const CHECK: Check = |_, from, _, _| Verdict::Assumed(Reason::Undecodable(from));
+pub(crate) const CHECK: Check = |_, from, _, _, _| Verdict::Assumed(Reason::Undecodable(from));

@@ -7,7 +7,11 @@ use core::ops::Range;
 
 use grapnel_arch::{CodeAddr, Isa};
 
-use crate::{Culprit, a32, aarch64, t32, x86_64};
+use crate::{
+    Culprit, a32, aarch64,
+    sweep::{Check, Scope},
+    t32, x86_64,
+};
 
 /// What is known of the branches into a window.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -86,11 +90,28 @@ pub fn check_inside(
     window: Range<usize>,
     around: &Surroundings<'_>,
 ) -> Verdict {
-    let check = match isa {
+    check_of(isa)(function_bytes, from, window, Scope::Function, around)
+}
+
+/// What leads into a window of a function whose extent isn't known: a branch, or a read of it, among the code that jumps
+/// reach from the window's start. `bytes` are those at `from`, as many as are to be looked at, before the window and behind
+/// it; `window` is its offsets in them.
+///
+/// What is called is not followed, nor what lies beyond the bytes, and where an indirect jump leads only if a table says so.
+/// So `None` proves nothing.
+#[must_use]
+pub fn reached_inside(isa: Isa, bytes: &[u8], from: CodeAddr, window: Range<usize>) -> Option<Culprit> {
+    match check_of(isa)(bytes, from, window, Scope::Reached, &Surroundings::default()) {
+        Verdict::Refused(culprit) => Some(culprit),
+        Verdict::Proven | Verdict::Assumed(_) => None,
+    }
+}
+
+fn check_of(isa: Isa) -> Check {
+    match isa {
         Isa::X86_64 => x86_64::CHECK,
         Isa::Aarch64 => aarch64::CHECK,
         Isa::A32 => a32::CHECK,
         Isa::T32 => t32::CHECK,
-    };
-    check(function_bytes, from, window, around)
+    }
 }

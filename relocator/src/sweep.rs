@@ -40,13 +40,24 @@ const MAX_WAITING: usize = 256;
 /// what compilers write takes two.
 const MAX_SWEEPS: usize = 32;
 
-/// [`check`] of one instruction set: the function's bytes, its address, the window as offsets in it, and what is around.
-pub(crate) type Check = fn(&[u8], CodeAddr, Range<usize>, &Surroundings<'_>) -> Verdict;
+/// [`check`] of one instruction set: the function's bytes, its address, the window as offsets in it, how much is looked at, and
+/// what is around.
+pub(crate) type Check = fn(&[u8], CodeAddr, Range<usize>, Scope, &Surroundings<'_>) -> Verdict;
+
+/// How much of the bytes is looked at.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// All of them: they are one function.
+    Function,
+    /// What jumps reach from the window's start: whose the others are isn't known.
+    Reached,
+}
 
 pub(crate) fn check<I: Instruction>(
     bytes: &[u8],
     from: CodeAddr,
     window: Range<usize>,
+    scope: Scope,
     around: &Surroundings<'_>,
 ) -> Verdict {
     let units = bytes.len() / I::UNIT;
@@ -54,6 +65,7 @@ pub(crate) fn check<I: Instruction>(
         bytes: &bytes[..units * I::UNIT],
         from,
         window,
+        scope,
         around,
         known: vec![0; units],
         entries_left: 0,
@@ -92,6 +104,7 @@ struct Sweep<'a, I> {
     from: CodeAddr,
     /// Offsets from the function's start.
     window: Range<usize>,
+    scope: Scope,
     around: &'a Surroundings<'a>,
     /// What is known of each unit.
     known: Vec<u8>,
@@ -144,6 +157,9 @@ fn latest<I>(run: &[I]) -> &[I] {
 impl<I: Instruction> Sweep<'_, I> {
     fn all(&mut self) {
         self.entries_left = ALL_ENTRIES + self.known.len() as u64;
+        if self.scope == Scope::Reached {
+            return self.reach(self.window.start / I::UNIT);
+        }
         self.reach(0);
         for &entry in self.around.entries {
             let Some(offset) = self.offset(entry) else { continue };
@@ -259,7 +275,8 @@ impl<I: Instruction> Sweep<'_, I> {
                 if let Some(constants) = I::constants(run) {
                     self.mark_data(constants.target, constants.access);
                 }
-                if let Some(to) = inst.branch().and_then(Branch::target).and_then(|to| self.open(to)) {
+                if let Some(to) = inst.branch().and_then(|to| self.followed(to)).and_then(|to| self.open(to))
+                {
                     match inst.branches_into_switch() {
                         true => pending.push_behind(to, run),
                         false => pending.push(to),
@@ -273,6 +290,14 @@ impl<I: Instruction> Sweep<'_, I> {
                 }
                 unit = end;
             }
+        }
+    }
+
+    /// Where the function goes on behind a branch. What it calls is its own only if all of it is looked at.
+    fn followed(&self, branch: Branch) -> Option<CodeAddr> {
+        match branch {
+            Branch::Call(_) if self.scope == Scope::Reached => None,
+            _ => branch.target(),
         }
     }
 

@@ -226,6 +226,15 @@ fn a_window_in_the_middle_of_a_function_is_checked_on_both_sides() {
 }
 
 #[test]
+fn without_an_extent_jumps_are_followed() {
+    // movs r0, #0; adds r0, #1; cmp r0, #10; blt +0 (to b); bx lr; b to adds
+    let function = code(&[0x2000, 0x3001, 0x280a, 0xdb00, 0x4770, 0xe7fa]);
+    let found = flow::reached_inside(Isa::T32, &function, FROM, 0..4);
+    assert_eq!(found.map(|culprit| culprit.at), Some(FROM.add(10)));
+    assert_eq!(flow::reached_inside(Isa::T32, &function[..10], FROM, 0..4), None);
+}
+
+#[test]
 fn a_window_in_a_table_is_refused() {
     // cmp r0, #1; bhi .+12; tbb [pc, r0]; its table; bx lr; bx lr; bx lr
     let halfwords = [0x2801, 0xd804, 0xe8df, 0xf000, 0x0201, 0x4770, 0x4770, 0x4770];

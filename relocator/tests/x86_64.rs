@@ -121,6 +121,21 @@ fn a_branch_back_into_the_window_is_found() {
 }
 
 #[test]
+fn without_an_extent_jumps_are_followed_and_nothing_else_is() {
+    let reached = |bytes: &[u8], window| flow::reached_inside(Isa::X86_64, bytes, FROM, window).map(|c| c.at);
+    // jmp +3 (to pop rbx); ret; ret; push rbx; xor eax, eax; jmp -9 (to the start)
+    let before = [0xeb, 0x03, 0xc3, 0xc3, 0x53, 0x5b, 0x31, 0xc0, 0xeb, 0xf6, 0xc3];
+    assert_eq!(reached(&before, 4..8), Some(FROM));
+    // call +3; ret; pop rax; pop rax; jmp -9 (to pop rbx): another function, which nothing says is reached.
+    let called = [0x53, 0x5b, 0xe8, 0x01, 0, 0, 0, 0xc3, 0x58, 0xeb, 0xf6, 0xc3];
+    assert_eq!(reached(&called, 0..2), None);
+    // jne +1; ret; jmp -4 (to pop rbx)
+    let branched = [0x53, 0x5b, 0x75, 0x01, 0xc3, 0xeb, 0xfa];
+    assert_eq!(reached(&branched, 0..2), Some(FROM.add(5)));
+    assert_eq!(reached(&branched[..5], 0..2), None);
+}
+
+#[test]
 fn a_window_in_the_middle_of_a_function_is_checked_on_both_sides() {
     // push rbp; jmp +4 (to inc eax); xor eax, eax; nop; nop; inc eax; pop rbp; ret
     let bytes = [0x55, 0xeb, 0x04, 0x31, 0xc0, 0x90, 0x90, 0xff, 0xc0, 0x5d, 0xc3];

@@ -21,6 +21,9 @@ pub(crate) fn run() {
     #[cfg(target_arch = "x86_64")]
     of_x86_64(plain);
 
+    let error = HookPlan::new(CodeAddr(turns_back as *const () as u64), plain).unwrap_err();
+    assert!(matches!(error, Error::InboundBranch { .. }), "{error}");
+
     let data = 7u64;
     for address in [0, 8, u64::MAX - 1, &raw const data as u64] {
         let error = HookPlan::new(CodeAddr(address), plain).unwrap_err();
@@ -80,4 +83,40 @@ std::arch::global_asm!(
 #[cfg(target_arch = "x86_64")]
 unsafe extern "C" {
     fn ends_at_an_entry();
+}
+
+#[cfg(target_arch = "x86_64")]
+macro_rules! turns_back {
+    () => {
+        "turns_back: nop; 7: inc edi; cmp edi, 10; jl 8f; mov eax, edi; ret; .zero 600, 0xcc; 8: jmp 7b"
+    };
+}
+
+// A patch is as long as an instruction: what the code reads there is what must stay.
+#[cfg(target_arch = "aarch64")]
+macro_rules! turns_back {
+    () => {
+        "turns_back: 7: mov w0, #0; add w0, w0, #1; cmp w0, #10; b.lt 8f; ret; .zero 600; 8: ldr w1, 7b; ret"
+    };
+}
+
+#[cfg(target_arch = "arm")]
+macro_rules! turns_back {
+    () => {
+        ".thumb; .thumb_func; turns_back: movs r0, #0; 7: adds r0, #1; cmp r0, #10; blt 8f; bx lr; .zero 600; 8: b 7b; .arm"
+    };
+}
+
+std::arch::global_asm!(
+    ".pushsection .text.turns_back, \"ax\", %progbits",
+    ".p2align 4",
+    // Nothing says how long it is.
+    ".globl turns_back",
+    ".type turns_back, %function",
+    turns_back!(),
+    ".popsection",
+);
+
+unsafe extern "C" {
+    fn turns_back();
 }

@@ -84,7 +84,8 @@ impl<I: Instruction> Instruction for Counted<I> {
 fn bounded<I: Instruction>(code: &[u8]) -> Verdict {
     DECODED.set(0);
     LOOKED_AT.set(0);
-    let verdict = check::<Counted<I>>(code, CodeAddr(0x40_0000), 0..4, &Surroundings::default());
+    let verdict =
+        check::<Counted<I>>(code, CodeAddr(0x40_0000), 0..4, Scope::Function, &Surroundings::default());
     let (decoded, looked_at) = (DECODED.get(), LOOKED_AT.get());
     assert!(decoded <= MAX_SWEEPS * code.len() / I::UNIT, "{decoded} instructions were decoded");
     assert!(looked_at <= 3 * LOOK_BACK * decoded, "{looked_at} instructions were looked at");
