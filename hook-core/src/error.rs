@@ -8,10 +8,10 @@ use crate::{Bytes, Errno, HookId, PatchWay, Proof, Refusal};
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The target isn't in memory that may be executed.
+    /// The target, or its replacement, isn't in memory that may be executed.
     #[error("{target} is not in executable memory")]
     NotExecutable {
-        /// The target.
+        /// Its address.
         target: CodeAddr,
     },
     /// The target's bytes can't be read.
@@ -70,9 +70,20 @@ pub enum Error {
         /// Its number.
         number: u64,
     },
-    /// The replacement lies in the bytes that would be overwritten.
-    #[error("the replacement {replacement} lies in the bytes of {target} that would be overwritten")]
+    /// The replacement is the function itself, or lies in the bytes that would be overwritten.
+    #[error(
+        "the replacement {replacement} is {target} itself, or lies in the bytes of it that would be overwritten"
+    )]
     ReplacementInPatch {
+        /// The target.
+        target: CodeAddr,
+        /// The replacement.
+        replacement: CodeAddr,
+    },
+    /// The replacement is attached to the function already. It knows one original, and with its own entry for that it would call
+    /// itself without end.
+    #[error("{target} is already replaced by {replacement}")]
+    AlreadyReplaced {
         /// The target.
         target: CodeAddr,
         /// The replacement.
@@ -218,6 +229,7 @@ impl Error {
             | Self::ShadowStack { target }
             | Self::NoVectors { target }
             | Self::ReplacementInPatch { target, .. }
+            | Self::AlreadyReplaced { target, .. }
             | Self::Unproved { target, .. }
             | Self::Clobbers { target, .. }
             | Self::NoCodeMemory { target, .. }
@@ -278,6 +290,7 @@ impl Error {
             Self::NoVectors { .. } => {
                 "use a listener that asks for no vectors; probes need them all on this processor"
             }
+            Self::AlreadyReplaced { .. } => "remove what is attached first, or use a replacement of its own",
             Self::ReplacementInPatch { .. } => "choose a replacement outside the function",
             Self::Relocation { source, .. } => source.remedy(),
             Self::InboundBranch { .. } => "hook the function's callers instead, or a function that it calls",

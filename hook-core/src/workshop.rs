@@ -179,7 +179,8 @@ impl<'a> Workshop<'a> {
                 Some(Claim::Standing(standing)) => return Err(Error::Taken { target, standing }),
                 None => {}
             }
-            if range.contains(&request.replacement.0) {
+            let replacement = native::code_at(request.replacement).1;
+            if range.contains(&replacement.0) || replacement == plan.target {
                 return Err(Error::ReplacementInPatch { target, replacement: request.replacement });
             }
         }

@@ -180,6 +180,11 @@ fn out_pointers_are_right_after_failures() {
 }
 
 #[test]
+fn what_would_crash_is_refused() {
+    assert_has(&SHARED.run("tests/programs/refused.c"), &["0 failures"]);
+}
+
+#[test]
 fn a_fork_in_the_middle_of_a_commit_leaves_a_child_that_can_hook() {
     assert_has(&SHARED.run("tests/programs/fork.c"), &["the child exited with 42"]);
 }

@@ -81,13 +81,22 @@ impl<'a> Bench<'a> {
             Wanted::Replace(function) => Key::Replace(*function),
             Wanted::Tell(link) => Key::Tell(link.key()),
         };
+        if let Wanted::Replace(function) = wanted {
+            site.refuse_replacement(target, function)?;
+        }
         if site.chain.use_again(key, id) {
             site.publish(&[State::In, State::Going]);
             return Ok((target, id));
         }
         let kind = site.kind;
         let (what, stub) = match wanted {
-            Wanted::Replace(function) => (What::Replace(function), self.jump_stub(kind, target)?),
+            Wanted::Replace(function) => {
+                let code = native::code_at(function).1;
+                if !self.is_code(code) {
+                    return Err(Error::NotExecutable { target: code });
+                }
+                (What::Replace(function), self.jump_stub(kind, target)?)
+            }
             Wanted::Tell(link) => {
                 let link = Box::new(link);
                 let calls = link.kind(kind);
@@ -105,6 +114,12 @@ impl<'a> Bench<'a> {
             site.publish(&[State::In, State::Going]);
         }
         Ok((target, id))
+    }
+
+    /// Whether code may lie at an address, as far as that is known.
+    fn is_code(&self, at: CodeAddr) -> bool {
+        let maps = self.maps.get_or_init(|| Maps::read().ok()).as_ref();
+        maps.is_none_or(|maps| maps.find(at.0 as usize).is_some_and(|mapping| mapping.execute))
     }
 
     /// Whether a function that is told of calls needs no vectors saved. It is looked at once.
@@ -152,9 +167,7 @@ impl<'a> Bench<'a> {
             None => {
                 // Before anything is mapped, which might lie where there was nothing.
                 let code = native::code_at(target).1;
-                let maps = self.maps.get_or_init(|| Maps::read().ok()).as_ref();
-                let is_code = |maps: &Maps| maps.find(code.0 as usize).is_some_and(|mapping| mapping.execute);
-                if !maps.is_none_or(is_code) {
+                if !self.is_code(code) {
                     return Err(Error::NotExecutable { target: code });
                 }
                 self.jump_stub(kind, target)?

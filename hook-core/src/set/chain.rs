@@ -100,6 +100,12 @@ impl Chain {
         self.links.iter().any(|link| states.contains(&link.state))
     }
 
+    /// Whether a function is in, or coming, as a replacement.
+    pub(super) fn replaces_by(&self, function: CodeAddr) -> bool {
+        let stays = |link: &&Entry| matches!(link.state, State::Coming | State::In);
+        self.links.iter().filter(stays).any(|link| link.key() == Key::Replace(function))
+    }
+
     /// Every word says what comes next, if those in these states are in. Within all is `function`.
     pub(super) fn publish(&self, function: u64, head: &AtomicU64, states: &[State]) {
         let mut next = function;

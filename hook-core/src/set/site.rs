@@ -13,8 +13,15 @@
 
 use alloc::vec::Vec;
 
+use grapnel_relocator::CodeAddr;
+
 use super::chain::{Chain, State, Stub};
-use crate::{Arena, Bytes, Hook, memory::view::MemoryView, native::StubKind, patch::Edit};
+use crate::{
+    Arena, Bytes, Error, Hook,
+    memory::view::MemoryView,
+    native::{self, StubKind},
+    patch::Edit,
+};
 
 /// A hooked place.
 #[derive(Debug)]
@@ -51,6 +58,19 @@ impl Site {
     /// What the patch changes.
     pub(super) fn edits(&self) -> impl Iterator<Item = Edit> + use<> {
         [Some(self.hook.start), self.hook.aside].into_iter().flatten()
+    }
+
+    /// Refuses a replacement that would lead to itself.
+    pub(super) fn refuse_replacement(&self, target: CodeAddr, replacement: CodeAddr) -> Result<(), Error> {
+        let (code, start) = (native::code_at(replacement).1, native::code_at(target).1);
+        let is_in = |edit: Edit| (edit.at.0..edit.at.0 + edit.new.as_slice().len() as u64).contains(&code.0);
+        if code == start || self.edits().any(is_in) {
+            return Err(Error::ReplacementInPatch { target, replacement });
+        }
+        match self.chain.replaces_by(replacement) {
+            true => Err(Error::AlreadyReplaced { target, replacement }),
+            false => Ok(()),
+        }
     }
 
     pub(super) fn is_patched(&self) -> bool {
