@@ -231,8 +231,8 @@ impl Ready {
 
 /// The operators that an object exports and that are not hooked, each code once.
 ///
-/// One that throws is left out if a call of its own would move: what is thrown by that may not come back. That is so of
-/// libstdc++'s forms with `nothrow`, which call those without, which are hooked.
+/// One that throws is left out if a call of its own would return to the trampoline: what is thrown by that may not come back. One
+/// at the end of what moves returns to the original, as that of libstdc++'s forms with `nothrow`, which call those without.
 fn exported(module: &Module) -> Vec<(Operator, Range<usize>)> {
     let own = !is_runtime(module);
     let mut found: Vec<(Operator, Range<usize>)> = Vec::new();
@@ -253,9 +253,11 @@ fn exported(module: &Module) -> Vec<(Operator, Range<usize>)> {
         let options = Options { size: Some(symbol.size), ..Options::default() };
         let moves_call = || {
             let plan = HookPlan::new(CodeAddr(symbol.addr as u64), options);
-            plan.is_ok_and(|plan| plan.moves_call() || plan.returns_past())
+            let calls = |plan: HookPlan| plan.moves_call() || cfg!(grapnel_attached) && plan.returns_past();
+            plan.is_ok_and(calls)
         };
-        // A patch that a call returns into takes a handler for traps, which nobody brings into a process that runs.
+        // A patch that a call returns into takes a handler for traps, which nobody brings into a process that runs. Nor does an
+        // unwinder there know the frame of the stub, which is on the stack while the call is under way.
         if (!operator.deletes || cfg!(grapnel_attached)) && moves_call() {
             continue;
         }
