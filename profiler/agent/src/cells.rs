@@ -2,7 +2,7 @@
 //!
 //! A cell begins with a table of a few entries, each with its address's place in the mebibyte, found by a hash. Where a
 //! table has no room, a larger one comes before it, and at last a [`Leaf`], which has an entry for each place. So a mebibyte
-//! with one large block takes 48 bytes, and one that is full of small ones 2 for each 16; with any number of blocks in
+//! with one large block takes 64 bytes, and one that is full of small ones 2 for each 16; with any number of blocks in
 //! between it is seldom more than 16 bytes for each. The first cells have leaves from the start: most programs have no
 //! others, and a leaf is the quickest.
 //!
@@ -11,8 +11,8 @@
 //! them, the newest first: there are seven at most, and the newest have most of the entries.
 //!
 //! # Safety
-//! A table is zeroed memory of its whole size when it is put in place, and never given back; so is a leaf. All of it but
-//! the header's size is atomic.
+//! A table is zeroed memory of its whole size when it is put in place, and never given back; so is a leaf. All of both is
+//! atomic. A pointer that is marked as one to a table of some length was made by [`Table::new`] for that length.
 
 use crate::sys;
 use core::ptr::{self, NonNull};
@@ -25,30 +25,30 @@ const PLACES: usize = 1 << 16;
 /// How many cells begin with a leaf.
 static LEAVES: AtomicUsize = AtomicUsize::new(32);
 
-/// A mebibyte's shadow. Null, a [`Leaf`], or, marked by [`TABLE`], a [`Table`].
+/// A mebibyte's shadow. Null, a [`Leaf`], or a [`Table`] with its mark.
 #[repr(transparent)]
 #[derive(Debug)]
 pub(crate) struct Cell(AtomicPtr<u8>);
 
-/// The mark of a pointer to a table.
-const TABLE: usize = 1;
+/// The bits of a pointer that mark it as one to a table: the place of its length among [`LENS`], counted from 1. So who
+/// looks for an entry need not wait for the header. A leaf's are 0.
+const MARKS: usize = align_of::<Header>() - 1;
 
 /// An entry for each place.
 #[derive(Debug)]
 #[repr(C)]
 struct Leaf {
     entries: [AtomicU16; PLACES],
-    /// The table that was there before.
-    older: AtomicPtr<Header>,
+    /// The table that was there before, with its mark.
+    older: AtomicPtr<u8>,
 }
 
-/// What a table begins with. Its entries follow.
+/// What a table begins with. Its entries follow, each group of them in one cache line.
 #[derive(Debug)]
-#[repr(C, align(16))]
+#[repr(C, align(32))]
 struct Header {
-    /// The table that was there before.
-    older: AtomicPtr<Header>,
-    len: usize,
+    /// The table that was there before, with its mark.
+    older: AtomicPtr<u8>,
 }
 
 /// Entries that one of two hashes leads to.
@@ -56,15 +56,16 @@ const GROUP: usize = 8;
 /// How many entries tables have. Steps are smaller where a step takes more memory than the blocks that ask for it may.
 const LENS: [usize; 6] = [GROUP, 64, 512, 1024, 4096, 8192];
 
-/// How many entries the table has that follows one of so many; `None` for a leaf.
-fn next_len(len: usize) -> Option<usize> {
-    LENS.into_iter().find(|next| *next > len)
-}
+const _: () = assert!(LENS.len() <= MARKS && size_of::<Header>() == GROUP * size_of::<u32>());
 
 const FREE: u32 = 0;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Table(NonNull<Header>);
+struct Table {
+    header: NonNull<Header>,
+    /// The place of its length among [`LENS`].
+    size: usize,
+}
 
 fn entry_of(place: u16, asked: u16) -> u32 {
     u32::from(place) << 16 | u32::from(asked)
@@ -75,21 +76,35 @@ fn is_of(entry: u32, place: u16) -> bool {
 }
 
 impl Table {
-    fn new(len: usize) -> Option<Self> {
-        let memory = memory(size_of::<Header>() + len * size_of::<u32>())?.cast::<Header>();
-        // SAFETY: fresh memory of that size, which nobody else knows of.
-        unsafe { memory.write(Header { older: AtomicPtr::new(ptr::null_mut()), len }) };
-        NonNull::new(memory).map(Self)
+    /// A table of the length at this place among [`LENS`]; `None` where there is none, or no memory.
+    fn new(size: usize) -> Option<Self> {
+        let len = LENS.get(size)?;
+        let memory = memory(size_of::<Header>() + len * size_of::<u32>())?;
+        // Zeroes are a header with nothing older, and free entries.
+        NonNull::new(memory.cast()).map(|header| Self { header, size })
     }
 
-    fn header(self) -> &'static Header {
+    /// The table that a marked pointer leads to; `None` for a leaf, or null.
+    fn of(pointer: *mut u8) -> Option<Self> {
+        let size = (pointer.addr() & MARKS).checked_sub(1)?;
+        let header = NonNull::new(pointer.map_addr(|address| address & !MARKS).cast())?;
+        Some(Self { header, size })
+    }
+
+    /// The pointer to it, with its mark.
+    fn marked(self) -> *mut u8 {
+        self.header.as_ptr().cast::<u8>().map_addr(|address| address | (self.size + 1))
+    }
+
+    fn older(self) -> &'static AtomicPtr<u8> {
         // SAFETY: a table as the module's header has it.
-        unsafe { self.0.as_ref() }
+        unsafe { &self.header.as_ref().older }
     }
 
     fn entries(self) -> &'static [AtomicU32] {
-        // SAFETY: as above; the entries lie behind its header.
-        unsafe { slice::from_raw_parts(self.0.as_ptr().add(1).cast(), self.header().len) }
+        let len = LENS.get(self.size).copied().unwrap_or(0);
+        // SAFETY: as above; so many entries lie behind its header.
+        unsafe { slice::from_raw_parts(self.header.as_ptr().add(1).cast(), len) }
     }
 
     /// The groups in which the entry of a place may be.
@@ -151,20 +166,19 @@ enum First {
 }
 
 impl First {
+    #[inline]
     fn of(pointer: *mut u8) -> Option<Self> {
-        if pointer.addr() & TABLE != 0 {
-            return NonNull::new(pointer.map_addr(|address| address & !TABLE).cast())
-                .map(Table)
-                .map(Self::Table);
+        if pointer.addr() & MARKS != 0 {
+            return Table::of(pointer).map(Self::Table);
         }
         // SAFETY: null, or a leaf as the module's header has it.
         unsafe { pointer.cast::<Leaf>().as_ref() }.map(Self::Leaf)
     }
 
-    fn older(self) -> &'static AtomicPtr<Header> {
+    fn older(self) -> &'static AtomicPtr<u8> {
         match self {
             Self::Leaf(leaf) => &leaf.older,
-            Self::Table(table) => &table.header().older,
+            Self::Table(table) => table.older(),
         }
     }
 
@@ -183,7 +197,27 @@ impl First {
     }
 }
 
+/// Asks the processor for an entry that will be looked at soon.
+#[inline(always)]
+fn prefetch<T>(entry: &T) {
+    use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+    // SAFETY: a prefetch never faults (Intel SDM, PREFETCHh), and every x86-64 processor has SSE.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(ptr::from_ref(entry).cast()) }
+}
+
 impl Cell {
+    /// Says that something will be noted of a place.
+    #[inline]
+    pub(crate) fn expect(&self, place: u16) {
+        match First::of(self.0.load(Ordering::Acquire)) {
+            Some(First::Leaf(leaf)) => prefetch(&leaf.entries[usize::from(place)]),
+            Some(First::Table(table)) => {
+                table.groups(place).into_iter().flat_map(<[_]>::first).for_each(prefetch)
+            }
+            None => {}
+        }
+    }
+
     /// Notes something of a place, not 0.
     #[inline]
     pub(crate) fn note(&self, place: u16, asked: u16) {
@@ -209,8 +243,11 @@ impl Cell {
     pub(crate) fn take(&self, place: u16) -> u16 {
         let Some(first) = First::of(self.0.load(Ordering::Acquire)) else { return 0 };
         let found = first.take(place);
+        if found != 0 {
+            return found;
+        }
         let older = first.older().load(Ordering::Acquire);
-        if found != 0 || older.is_null() { found } else { take_older(older, place) }
+        if older.is_null() { 0 } else { take_older(older, place) }
     }
 
     /// Puts what is larger in place of the first. Whether there is memory for it.
@@ -218,15 +255,14 @@ impl Cell {
     #[inline(never)]
     fn grow(&self, pointer: *mut u8, first: Option<First>) -> bool {
         let one_less = |left: usize| left.checked_sub(1);
-        let len = match first {
-            Some(First::Table(table)) => next_len(table.header().len),
+        let size = match first {
+            Some(First::Table(table)) => Some(table.size + 1).filter(|&size| size < LENS.len()),
             _ if LEAVES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok() => None,
-            _ => Some(GROUP),
+            _ => Some(0),
         };
-        let (next, made) = if let Some(len) = len {
-            let Some(table) = Table::new(len) else { return false };
-            let made: *mut u8 = table.0.as_ptr().cast();
-            (made.map_addr(|address| address | TABLE), Some(First::Table(table)))
+        let (next, made) = if let Some(size) = size {
+            let Some(table) = Table::new(size) else { return false };
+            (table.marked(), Some(First::Table(table)))
         } else {
             let Some(made) = sys::map_anonymous(size_of::<Leaf>()) else { return false };
             let _ = sys::advise(made, size_of::<Leaf>(), libc::MADV_DONTDUMP);
@@ -234,7 +270,7 @@ impl Cell {
         };
         let Some(made) = made else { return false };
         if let Some(First::Table(old)) = first {
-            made.older().store(old.0.as_ptr(), Ordering::Relaxed);
+            made.older().store(old.marked(), Ordering::Relaxed);
         }
         let placed = self.0.compare_exchange(pointer, next, Ordering::AcqRel, Ordering::Acquire).is_ok();
         if matches!(made, First::Leaf(_)) {
@@ -250,13 +286,13 @@ impl Cell {
 
 #[cold]
 #[inline(never)]
-fn take_older(mut older: *mut Header, place: u16) -> u16 {
-    while let Some(table) = NonNull::new(older).map(Table) {
+fn take_older(mut older: *mut u8, place: u16) -> u16 {
+    while let Some(table) = Table::of(older) {
         let found = table.take(place);
         if found != 0 {
             return found;
         }
-        older = table.header().older.load(Ordering::Acquire);
+        older = table.older().load(Ordering::Acquire);
     }
     0
 }
@@ -269,7 +305,7 @@ static CURRENT: AtomicPtr<AtomicUsize> = AtomicPtr::new(ptr::null_mut());
 
 /// Zeroed memory.
 fn memory(len: usize) -> Option<*mut u8> {
-    const ALIGNED: usize = 16;
+    const ALIGNED: usize = align_of::<Header>();
     let len = len.next_multiple_of(ALIGNED);
     loop {
         let current = CURRENT.load(Ordering::Acquire);
@@ -301,8 +337,7 @@ mod tests {
 
     /// A cell that doesn't begin with a leaf.
     fn cell() -> Cell {
-        let table = Table::new(GROUP).expect("memory");
-        Cell(AtomicPtr::new(table.0.as_ptr().cast::<u8>().map_addr(|address| address | TABLE)))
+        Cell(AtomicPtr::new(Table::new(0).expect("memory").marked()))
     }
 
     fn asked(number: u32) -> u16 {
@@ -340,18 +375,32 @@ mod tests {
 
     /// What a cell takes.
     fn bytes(cell: &Cell) -> usize {
-        let of_table = |table: Table| size_of::<Header>() + 4 * table.header().len;
+        let of_table = |table: Table| size_of::<Header>() + 4 * LENS[table.size];
         let first = First::of(cell.0.load(Ordering::Relaxed)).expect("something");
         let mut bytes = match first {
             First::Leaf(_) => size_of::<Leaf>(),
             First::Table(table) => of_table(table),
         };
         let mut older = first.older().load(Ordering::Relaxed);
-        while let Some(table) = NonNull::new(older).map(Table) {
+        while let Some(table) = Table::of(older) {
             bytes += of_table(table);
-            older = table.header().older.load(Ordering::Relaxed);
+            older = table.older().load(Ordering::Relaxed);
         }
         bytes
+    }
+
+    #[test]
+    fn a_table_is_what_its_pointer_says_and_its_groups_lie_in_one_cache_line_each() {
+        for (size, &len) in LENS.iter().enumerate() {
+            let table = Table::new(size).expect("memory");
+            assert_eq!(Table::of(table.marked()), Some(table));
+            assert_eq!(table.entries().len(), len);
+            for group in table.entries().chunks(GROUP) {
+                let bytes = group.as_ptr_range();
+                assert_eq!(bytes.start.addr() / 64, (bytes.end.addr() - 1) / 64);
+            }
+        }
+        assert_eq!(Table::of(ptr::null_mut()), None);
     }
 
     #[test]

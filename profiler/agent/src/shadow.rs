@@ -113,6 +113,16 @@ fn cell(address: usize) -> Option<&'static Cell> {
     Some(&middle[index(address, CELL, MIDDLE)])
 }
 
+/// Says that the block at an address will be [noted](note), for what that needs to come while something else goes on.
+#[inline]
+pub(crate) fn expect(address: usize) {
+    if is_noted(address)
+        && let Some(cell) = cell(address)
+    {
+        cell.expect(place(address));
+    }
+}
+
 /// Notes how the block at an address was asked for. What there is no memory for is not noted.
 #[inline]
 pub(crate) fn note(address: usize, asked: Asked) {

@@ -29,9 +29,15 @@ impl Out<'_> {
     #[inline(always)]
     fn write(&mut self, write: impl FnOnce(&mut Writer<File>) -> Result<(), Error>) {
         if let Some(Err(error)) = self.writer.as_mut().map(|writer| write(writer)) {
-            self.error = Some(error);
-            self.writer = None;
+            self.give_up(error);
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn give_up(&mut self, error: Error) {
+        self.error = Some(error);
+        self.writer = None;
     }
 
     #[inline(always)]
@@ -71,7 +77,12 @@ impl Output for Out<'_> {
     #[inline(always)]
     fn heap(&mut self, ticks: u64, event: HeapEvent) {
         self.tell(ticks);
-        self.write(|writer| writer.push_heap(&event));
+        // Not by `write`: a closure that several callers have is not inlined with what it does.
+        if let Some(writer) = &mut self.writer
+            && let Err(error) = writer.push_heap(&event)
+        {
+            self.give_up(error);
+        }
         self.events.count(&event);
         if self.totals.is_some() {
             self.batch.push(event);
