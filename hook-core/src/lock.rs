@@ -190,7 +190,7 @@ mod tests {
         core::mem::forget(lock.line_up());
         let begun = Instant::now();
         let held = lock.hold().unwrap();
-        assert!(begun.elapsed() < Duration::from_millis(1000));
+        assert!(begun.elapsed() < Duration::from_secs(60));
         assert_eq!(lock.hold().map(drop), Err(Errno(libc::EDEADLK)));
         drop(held);
     }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 #[test]
 fn scribbled_session() {
     for what in ["next", "limit", "noise", "ones", "rings", "zeros", "ticks"] {
-        let recorded = Case::ours("vandal").arg(what).patience(Duration::from_secs(20)).recorded();
+        let recorded = Case::ours("vandal").arg(what).patience(Duration::from_secs(120)).recorded();
         let (outcome, err) = (&recorded.outcome, recorded.outcome.err());
         assert_eq!(outcome.out(), "vandal\n", "{what}: {err}");
         assert!(!err.contains("panicked") && !err.contains("fault in grapnel"), "{what}: {err}");

@@ -3,7 +3,8 @@
 
 use grapnel_tests::run::{Case, temporary_dir, wait};
 use std::io::{Read, Write};
-use std::process::Stdio;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Some daemons and schedulers start their children with SIGCHLD ignored. Then the kernel forgets exit statuses.
@@ -41,12 +42,21 @@ fn closed_descriptors() {
     }
 }
 
+/// A FIFO that a script waits for.
+fn fifo(dir: &Path) -> PathBuf {
+    let fifo = dir.join("fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().is_ok_and(|status| status.success()), "a FIFO");
+    fifo
+}
+
 /// A writer to the program's stdin gets its error when the program closes it, not when grapnel ends.
 #[test]
 fn stdin_is_let_go() {
     let dir = temporary_dir();
+    let fifo = fifo(dir.path());
     let mut child = Case::new("/bin/sh")
-        .args(["-c", "exec <&-; echo closed; sleep 2"])
+        .args(["-c", "exec <&-; echo closed; read word < $FIFO"])
+        .env("FIFO", &fifo)
         .grapnel_command(dir.path())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -62,11 +72,12 @@ fn stdin_is_let_go() {
         if let Err(error) = input.write_all(b"y\n") {
             break error;
         }
-        assert!(start.elapsed() < Duration::from_secs(2), "somebody still holds the other end");
+        assert!(start.elapsed() < Duration::from_secs(60), "somebody still holds the other end");
         std::thread::sleep(Duration::from_millis(1));
     };
     assert_eq!(error.kind(), std::io::ErrorKind::BrokenPipe);
     assert!(child.try_wait().expect("a child").is_none(), "the program still runs");
+    std::fs::write(&fifo, "\n").expect("it waits");
     wait(&mut child, Duration::from_secs(60)).expect("grapnel ends with it");
 }
 
@@ -74,9 +85,11 @@ fn stdin_is_let_go() {
 /// only happens to be open.
 #[test]
 fn output_is_let_go() {
-    for (redirections, script) in [("", "exec >&-; sleep 2"), ("9>&1 >/dev/null", "exec 9>&-; sleep 2")] {
+    for (redirections, script) in [("", "exec >&-"), ("9>&1 >/dev/null", "exec 9>&-")] {
         let dir = temporary_dir();
-        let case = Case::new("/bin/sh").args(["-c", script]).redirected(redirections);
+        let fifo = fifo(dir.path());
+        let script = format!("{script}; read word < $FIFO");
+        let case = Case::new("/bin/sh").args(["-c", &script]).env("FIFO", &fifo).redirected(redirections);
         let mut child = case
             .grapnel_command(dir.path())
             .stdin(Stdio::null())
@@ -87,6 +100,7 @@ fn output_is_let_go() {
         child.stdout.take().expect("a pipe").read_to_string(&mut rest).expect("the pipe ends");
         assert_eq!(rest, "");
         assert!(child.try_wait().expect("a child").is_none(), "the program still runs: {script}");
+        std::fs::write(&fifo, "\n").expect("it waits");
         wait(&mut child, Duration::from_secs(60)).expect("grapnel ends with it");
     }
 }

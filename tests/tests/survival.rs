@@ -1,7 +1,7 @@
 //! The trace survives the program, and the program survives grapnel.
 
 use grapnel_tests::run::{Case, Outcome, descendants, grapnel, kill, report, temporary_dir, traces_in, wait};
-use grapnel_tests::{is_root, programs, skipped};
+use grapnel_tests::{is_root, skipped};
 use rustix::process::Signal;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -22,6 +22,13 @@ fn allocations_so_far(trace: &Path) -> u64 {
     let json = grapnel([Path::new("report"), Path::new("--format"), Path::new("json"), trace]);
     serde_json::from_slice(&json.stdout)
         .map_or(0, |report: grapnel_tests::report::Report| report.totals.allocations)
+}
+
+/// The process below `pid` that runs this executable.
+fn running(pid: u32, name: &str) -> Option<u32> {
+    let is_it =
+        |pid: &u32| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe.ends_with(name));
+    descendants(pid).into_iter().find(is_it)
 }
 
 fn lines_of(path: &Path) -> usize {
@@ -69,7 +76,7 @@ fn grapnel_killed_in_a_flood() {
     let case = Case::ours("flood").args(["6000", "4000"]);
     let mut child =
         case.grapnel_command(dir.path()).stdin(Stdio::null()).stdout(stdout).spawn().expect("grapnel starts");
-    until("the program starts", || !descendants(child.id()).is_empty());
+    until("the program starts", || running(child.id(), "flood").is_some());
     let family = descendants(child.id());
     std::thread::sleep(Duration::from_millis(300));
     kill(Signal::KILL, child.id());
@@ -89,15 +96,15 @@ fn grapnel_stopped_for_a_while() {
         .stdout(Stdio::null())
         .spawn()
         .expect("grapnel starts");
-    until("the program starts", || !descendants(child.id()).is_empty());
-    std::thread::sleep(Duration::from_millis(100));
+    let trace = dir.path().join("t.grapnel");
+    until("the program is at it", || allocations_so_far(&trace) > 0);
     kill(Signal::STOP, child.id());
     std::thread::sleep(Duration::from_millis(1500));
     kill(Signal::CONT, child.id());
     let status = wait(&mut child, Duration::from_secs(120)).expect("grapnel ends");
     assert!(status.success(), "{status:?}");
     let (_, counted) = case.counted(false);
-    let report = report(&dir.path().join("t.grapnel"));
+    let report = report(&trace);
     assert_eq!(report.totals(), counted[0].totals);
     assert!(report.recorder.is_some_and(|recorder| recorder.waited_ns > 0), "{:?}", report.recorder);
 }
@@ -120,16 +127,19 @@ fn stack_overflow() {
 fn grapnel_killed_before_an_exec() {
     let dir = temporary_dir();
     let (out, err) = (dir.path().join("out"), dir.path().join("err"));
-    let case = Case::new("/bin/sh")
-        .args(["-c", "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 0.1; echo $i; done; env"]);
+    let case = Case::new("/bin/sh").args([
+        "-c",
+        "for i in 1 2 3; do sleep 0.1; echo $i; done; sleep 3; for i in 1 2; do sleep 0.1; done; env",
+    ]);
     let file = |path: &Path| std::fs::File::create(path).expect("a file for output");
     let mut command = case.grapnel_command(dir.path());
     let mut child =
         command.stdin(Stdio::null()).stdout(file(&out)).stderr(file(&err)).spawn().expect("grapnel starts");
     until("the program works", || lines_of(&out) >= 3);
     let shell = descendants(child.id()).into_iter().next().expect("the shell runs");
-    // In the middle of a sleep, not in that of an exec.
-    std::thread::sleep(Duration::from_millis(50));
+    // In the middle of the long sleep, not in that of an exec.
+    until("it sleeps", || running(shell, "sleep").is_some());
+    std::thread::sleep(Duration::from_millis(500));
     kill(Signal::KILL, child.id());
     wait(&mut child, Duration::from_secs(120)).expect("grapnel ends");
     until("the program ends", || !Path::new(&format!("/proc/{shell}/exe")).exists());
@@ -187,12 +197,10 @@ fn killed_in_a_flood() {
         .stdout(Stdio::null())
         .spawn()
         .expect("grapnel starts");
-    let flood = programs::program("flood");
-    let is_flood = |pid: &u32| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == flood);
     let trace = dir.path().join("t.grapnel");
     until("the trace has something", || allocations_so_far(&trace) > 0);
     let before = allocations_so_far(&trace);
-    let pid = descendants(child.id()).into_iter().find(is_flood).expect("it still runs");
+    let pid = running(child.id(), "flood").expect("it still runs");
     kill(Signal::KILL, pid);
     let status = wait(&mut child, Duration::from_secs(120)).expect("grapnel ends");
     assert_eq!(status.signal(), Some(9));
