@@ -92,13 +92,14 @@
 //! * Pages of another size than 4 KiB are refused by the kernel, so there is no memory for code.
 //!
 //! # Where `/proc/self/mem` can't be written
-//! That is so for processes that are not dumpable, on kernels that forbid it, also for code alone, and under emulators, which may
-//! not run what is written there; on AArch64 and Arm it is tried once. Each write that is refused goes another way. Pages that
-//! their owner may write, as a compiler's at run time, are written as they are ([`PatchWay::InPlace`]), and keep their rights at
-//! all times. Others are written by `mprotect` ([`PatchWay::Protect`]) where no other thread runs their code, and have their
-//! rights again afterwards. While threads run it, a changed copy of the pages takes their place ([`PatchWay::Exchange`]). From
-//! then on the pages are memory of no file, and on AArch64 they aren't guarded by landing pads. A change that another tool
-//! makes to the same pages in that moment is lost. Shared pages are not exchanged, but refused.
+//! That is so for processes that are not dumpable, on kernels that forbid it, also for code alone, and under emulators, which
+//! may not run what is written there; on AArch64 and Arm it is tried once. Each write that is refused goes another way. Pages
+//! that their owner may write, as a compiler's at run time, are written as they are ([`PatchWay::InPlace`]), and keep their
+//! rights at all times. Others are written by `mprotect` ([`PatchWay::Protect`]) where no other thread runs their code, and
+//! have their rights again afterwards; where the kernel wouldn't give them back, nothing is changed, or the pages are
+//! exchanged. While threads run it, a changed copy of the pages takes their place ([`PatchWay::Exchange`]). From then on the
+//! pages are memory of no file, and on AArch64 they aren't guarded by landing pads. A change that another tool makes to the
+//! same pages in that moment is lost. Shared pages are not exchanged, but refused.
 //! Under QEMU threads can't be asked what they may reach, since its own never answer: [`HookSet::reclaim`] frees nothing there
 //! with [`Liveness::Live`]. What depends on several processors' caches and on `membarrier` isn't shown by it either: it runs
 //! translated code, and a translation that has changed is dropped at once for all threads.

@@ -21,50 +21,68 @@ use crate::{
     sys::{self, EFAULT, Errno},
 };
 
+/// A changed copy of pages, with the rights that it needs to take their place.
+pub(super) struct Copy {
+    at: usize,
+    pages: Range<usize>,
+}
+
+impl Copy {
+    /// Copies the pages with other bytes at `address`, for which they are to be those of [`pages`]. Where it answers, the kernel
+    /// allows what was written to have these rights.
+    pub(super) fn of(address: usize, bytes: &[u8], rights: i32) -> Result<Self, Errno> {
+        let pages = pages(address, bytes.len());
+        let (writable, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping, at a place of the kernel's choice.
+        let at = unsafe { sys::mmap(0, pages.len(), writable, flags, None) }?;
+        let copy = Self { at, pages };
+        let pages = &copy.pages;
+        // SAFETY: the copy is as long as the pages, and nothing else knows it. The reference is gone before its rights change.
+        let memory = unsafe { core::slice::from_raw_parts_mut(at as *mut u8, pages.len()) };
+        if sys::copy_memory(pages.start, memory)? < memory.len() {
+            return Err(EFAULT);
+        }
+        let there = memory.get_mut(address - pages.start..).and_then(|rest| rest.get_mut(..bytes.len()));
+        there.ok_or(EFAULT)?.copy_from_slice(bytes);
+        // SAFETY: nothing writes to the copy any more, and nothing runs it yet.
+        unsafe { sys::mprotect(at, pages.len(), rights) }?;
+        native::flush(at..at + pages.len());
+        Ok(copy)
+    }
+
+    /// Takes the place of the pages.
+    ///
+    /// # Safety
+    /// As [`exchange`].
+    pub(super) unsafe fn take_place(self) -> Result<(), Errno> {
+        // SAFETY: what takes the place of the pages holds the same code, but for the bytes that the caller may change.
+        unsafe { sys::move_mapping(self.at, self.pages.len(), self.pages.start) }?;
+        core::mem::forget(self);
+        Ok(())
+    }
+}
+
+impl Drop for Copy {
+    fn drop(&mut self) {
+        // SAFETY: it was not moved, and nothing else knows it.
+        let _ = unsafe { sys::munmap(self.at, self.pages.len()) };
+    }
+}
+
 /// Writes code into pages that may be exchanged, as [`is_plain_code`] has just said.
 ///
 /// # Safety
 /// The bytes at `address` are code that the caller may change, and whoever runs them meanwhile finds either the old ones or
 /// the new ones. Nobody else changes code in these pages meanwhile.
 pub(super) unsafe fn exchange(address: usize, bytes: &[u8]) -> Result<(), Errno> {
-    let pages = pages(address, bytes.len());
-    let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: a new mapping, at a place of the kernel's choice.
-    let copy = unsafe { sys::mmap(0, pages.len(), rights, flags, None) }?;
-    // SAFETY: the copy is as long as the pages, and nothing else knows it; the rest is the caller's promise.
-    unsafe { fill_and_move(copy, &pages, address, bytes) }.inspect_err(|_| {
-        // SAFETY: it was not moved, and nothing else knows it.
-        let _ = unsafe { sys::munmap(copy, pages.len()) };
-    })
+    let copy = Copy::of(address, bytes, libc::PROT_READ | libc::PROT_EXEC)?;
+    // SAFETY: the caller's promise.
+    unsafe { copy.take_place() }
 }
 
 /// Whether the pages may be exchanged: they are private, and may be read and executed and not written.
 pub(super) fn is_plain_code(pages: &Range<usize>) -> Result<bool, Errno> {
     rights::are(pages, |mapping| mapping.read && mapping.execute && !mapping.write && !mapping.shared)
-}
-
-/// # Safety
-/// As [`exchange`]; at `copy` lies new memory of the length of the pages.
-unsafe fn fill_and_move(
-    copy: usize,
-    pages: &Range<usize>,
-    address: usize,
-    bytes: &[u8],
-) -> Result<(), Errno> {
-    // SAFETY: the caller's promise. The reference is gone before the memory changes its place.
-    let memory = unsafe { core::slice::from_raw_parts_mut(copy as *mut u8, pages.len()) };
-    if sys::copy_memory(pages.start, memory)? < memory.len() {
-        return Err(EFAULT);
-    }
-    let there = memory.get_mut(address - pages.start..).and_then(|rest| rest.get_mut(..bytes.len()));
-    there.ok_or(EFAULT)?.copy_from_slice(bytes);
-    // SAFETY: nothing writes to the copy any more; what takes the place of the pages holds the same code, but for the bytes
-    // that the caller may change.
-    unsafe {
-        sys::mprotect(copy, pages.len(), libc::PROT_READ | libc::PROT_EXEC)?;
-        native::flush(copy..copy + pages.len());
-        sys::move_mapping(copy, pages.len(), pages.start)
-    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,10 @@ use core::ops::Range;
 
 use grapnel_relocator::CodeAddr;
 
-use super::{exchange, rights, trial};
+use super::{
+    exchange::{self, Copy},
+    rights, trial,
+};
 use crate::{
     Error, native,
     sys::{self, EFAULT, Errno, Fd, PAGE},
@@ -203,8 +206,7 @@ impl MemoryView {
             // SAFETY: the caller's promise.
             if unsafe { store(at, part) }.is_err() {
                 // SAFETY: as above.
-                unsafe { write_by_protection(at, part) }?;
-                used = PatchWay::Protect;
+                used = unsafe { write_by_protection(at, part) }?;
             }
             (at, rest) = (at + part.len(), behind);
         }
@@ -250,11 +252,12 @@ fn by_units<const UNIT: usize>(
     Ok(())
 }
 
-/// Writes bytes within a page, which has its rights again afterwards.
+/// Writes bytes within a page, which has its rights again afterwards: if the kernel doesn't give them back, a copy that has
+/// them takes its place.
 ///
 /// # Safety
 /// As [`MemoryView::write_code`] without `/proc/self/mem`.
-unsafe fn write_by_protection(address: usize, bytes: &[u8]) -> Result<(), Unwritten> {
+unsafe fn write_by_protection(address: usize, bytes: &[u8]) -> Result<PatchWay, Unwritten> {
     let pages = pages(address, bytes.len());
     let refused = Unwritten::by(PatchWay::Protect);
     // The routine that takes the right to execute away can't lie in these pages itself.
@@ -268,14 +271,27 @@ unsafe fn write_by_protection(address: usize, bytes: &[u8]) -> Result<(), Unwrit
         Ok(_) => return Err(Unwritten { way: PatchWay::InPlace, errno: Errno(libc::EACCES) }),
         Err(errno) => return Err(refused(errno)),
     };
+    // Where what was written may not be run, this fails, and nothing has changed (`PR_SET_MDWE`, SELinux without `execmem`).
+    let copy = Copy::of(address, bytes, rights).map_err(&refused)?;
     // SAFETY: no other thread runs code in these pages meanwhile (the caller's promise), and neither does this one: all
     // that runs in between is the routine, which lies elsewhere.
-    match unsafe { native::rewrite(&pages, address, bytes, rights) } {
-        0 => {
-            native::flush(address..address + bytes.len());
-            Ok(())
-        }
-        negative => Err(refused(Errno(-negative as i32))),
+    let answer = unsafe { native::rewrite(&pages, address, bytes, rights) };
+    if answer == 0 {
+        native::flush(address..address + bytes.len());
+        return Ok(PatchWay::Protect);
+    }
+    let errno = Errno(-answer as i32);
+    // Pages of a file may have lost the right to run for good (SELinux without `execmod`): what could not be written before can be
+    // now. Others have not changed, and only private ones are replaced.
+    // SAFETY: the caller may change the bytes.
+    let lost = unsafe { store(address, bytes) }.is_ok();
+    if !lost && exchange::is_plain_code(&pages) != Ok(true) {
+        return Err(refused(errno));
+    }
+    // SAFETY: no other thread runs code in these pages meanwhile, and the caller may change the bytes.
+    match unsafe { copy.take_place() } {
+        Ok(()) => Ok(PatchWay::Exchange),
+        Err(_) => Err(refused(errno)),
     }
 }
 

@@ -187,6 +187,65 @@ fn the_file_refuses_writes() {
     }
 }
 
+/// Where code can't be written as a file, its pages are made writable only if they can be made executable again: nothing that
+/// lies in them could run any more.
+fn pages_that_could_not_run_again_are_left_alone() {
+    if !crate::is_to_be_had(CodeWay::ProcMem) {
+        println!("  rights that can't be given back were not tried: emulators don't know them");
+        return;
+    }
+    const PR_SET_MDWE: i32 = 65;
+    let works = in_child(|| {
+        // SAFETY: changes this child alone.
+        if unsafe { libc::prctl(PR_SET_MDWE, 1, 0, 0, 0) } != 0 || !refuse_writes() {
+            return None;
+        }
+        let before = code::bytes(at("frame"), 48);
+        let error = put(&mut Arena::new(), at("frame")).unwrap_err();
+        let refused = matches!(error, Error::Write { way: PatchWay::Protect, .. });
+        Some(
+            refused
+                && error.remedy().contains("GOT")
+                && function(at("frame"))(1) == 2
+                && code::bytes(at("frame"), 48) == before,
+        )
+    });
+    match works {
+        Some(works) => assert!(works),
+        None => println!("  the kernel has no PR_SET_MDWE"),
+    }
+    // As SELinux does without `execmod`, which asks about written pages of a file and not about others.
+    let page = at("frame") as usize & !4095;
+    let works = in_child(|| {
+        // `mprotect`'s first argument is at 16, low half first, its third at 32.
+        let mut filter = [
+            load(0),
+            is(libc::SYS_mprotect, 0, 5),
+            load(16),
+            is(page as u32 as libc::c_long, 0, 3),
+            load(32),
+            statement(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, 0, 1, libc::PROT_EXEC as u32),
+            answer(libc::SECCOMP_RET_ERRNO | libc::EACCES as u32),
+            answer(libc::SECCOMP_RET_ALLOW),
+        ];
+        if !refuse_writes() || !begin(&mut filter) {
+            return None;
+        }
+        let before = code::bytes(at("frame"), 48);
+        let mut hook = put(&mut Arena::new(), at("frame")).unwrap();
+        let hooked = hook.way() == PatchWay::Exchange
+            && function(at("frame"))(1) == 101
+            && function(hook.original())(1) == 2;
+        // SAFETY: one thread.
+        let removed = unsafe { hook.remove(Liveness::SingleThreaded) }.is_ok();
+        Some(hooked && removed && function(at("frame"))(1) == 2 && code::bytes(at("frame"), 48) == before)
+    });
+    match works {
+        Some(works) => assert!(works),
+        None => println!("  the kernel has no seccomp"),
+    }
+}
+
 /// Cores can't be had to synchronise: code that was written where they may have fetched other code can't be come to while
 /// other threads run, however often that is tried.
 fn cores_do_not_synchronise() {
@@ -263,5 +322,6 @@ pub(crate) fn run() {
     nothing_gains_the_right_to_run();
     nothing_new_may_run_and_words_can_be_rebound();
     the_file_refuses_writes();
+    pages_that_could_not_run_again_are_left_alone();
     cores_do_not_synchronise();
 }
