@@ -5,7 +5,7 @@
 
 use std::{
     ffi::{CStr, c_char, c_void},
-    ptr, slice,
+    ptr,
 };
 
 use engine::{
@@ -163,12 +163,13 @@ pub unsafe extern "C" fn grapnel_find_at(
         );
     };
     if !name.is_null() && room > 0 {
-        // SAFETY: valid for writes of `room` bytes (the caller's promise).
-        let name = unsafe { slice::from_raw_parts_mut(name.cast::<u8>(), room) };
-        name.fill(0);
         let text = function.name.unwrap_or_default();
         let len = text.len().min(room - 1);
-        name[..len].copy_from_slice(&text[..len]);
+        // SAFETY: `room` bytes may be written there (the caller's promise), which need not hold anything yet, and the text is
+        // another's.
+        unsafe { ptr::copy_nonoverlapping(text.as_ptr(), name.cast(), len) };
+        // SAFETY: as above; the text is shorter than `room`.
+        unsafe { name.add(len).write(0) };
     }
     // SAFETY: null or valid for writes (the caller's promise).
     unsafe {

@@ -64,15 +64,39 @@ pub(crate) unsafe fn is_settled(debug: *const RDebug) -> bool {
         if space.is_null() {
             break;
         }
-        // SAFETY: the structures belong to the dynamic linker and stay; `next` is there from version 2 on.
-        unsafe {
-            if !(*space).is_consistent() {
-                return false;
-            }
-            space = if (*space).version >= 2 { (*space).next } else { core::ptr::null() };
+        // SAFETY: the structure belongs to the dynamic linker and stays. Another thread may be writing the state, hence
+        // volatile, and no reference.
+        let state = unsafe { (&raw const (*space).state).read_volatile() };
+        if state != 0 {
+            return false;
         }
+        // SAFETY: as above.
+        space = unsafe { next(space) };
     }
     true
+}
+
+/// The next namespace, or null.
+///
+/// # Safety
+/// `space` is a structure of the dynamic linker's.
+unsafe fn next(space: *const RDebug) -> *const RDebug {
+    // SAFETY: the structure belongs to the dynamic linker and stays; so do those that are added, at the end of the list.
+    let version = unsafe { (&raw const (*space).version).read_volatile() };
+    if version < 2 {
+        return core::ptr::null();
+    }
+    // SAFETY: as above; the word is there from version 2 on.
+    unsafe { (&raw const (*space).next).read_volatile() }
+}
+
+/// The function that the dynamic linker calls when its list has changed.
+///
+/// # Safety
+/// `debug` is the dynamic linker's structure.
+pub(crate) unsafe fn breakpoint(debug: *const RDebug) -> *const () {
+    // SAFETY: the structure stays, and this word of it never changes. There may be no reference to those that do.
+    unsafe { (&raw const (*debug).brk).read() as *const () }
 }
 
 /// Where the dynamic linker keeps its list, found through the main program: its program headers are in the auxiliary
@@ -123,9 +147,8 @@ pub unsafe fn loaded_modules(debug: *const RDebug) -> Vec<Module> {
         if space.is_null() {
             break;
         }
-        // SAFETY: the structure and those that follow it in the list belong to the dynamic linker and stay. `next` is
-        // only looked at from version 2 on; the bytes before it are there in every version.
-        let (version, mut map) = unsafe { ((*space).version, (*space).map) };
+        // SAFETY: the structure and those that follow it in the list belong to the dynamic linker and stay.
+        let mut map = unsafe { (&raw const (*space).map).read() };
         for _ in 0..LIST_MAX {
             if map.is_null() {
                 break;
@@ -137,7 +160,7 @@ pub unsafe fn loaded_modules(debug: *const RDebug) -> Vec<Module> {
             map = entry.next;
         }
         // SAFETY: as above.
-        space = if version >= 2 { unsafe { (*space).next } } else { core::ptr::null() };
+        space = unsafe { next(space) };
     }
     out
 }
@@ -165,7 +188,11 @@ unsafe fn from_link_map(entry: &LinkMap, maps: Option<&Maps>) -> Option<Module> 
 
 fn read_name(at: usize, maps: Option<&Maps>) -> Vec<u8> {
     let len = readable(maps, at, NAME_MAX);
-    // SAFETY: the bytes are mapped and readable, and the entry stays meanwhile.
+    if len == 0 {
+        return Vec::new();
+    }
+    // SAFETY: the bytes are mapped and readable, so the address isn't null; the entry stays meanwhile, and nobody writes to its
+    // name.
     let bytes = unsafe { core::slice::from_raw_parts(at as *const u8, len) };
     let end = bytes.iter().position(|&b| b == 0).unwrap_or(0);
     bytes.get(..end).map_or_else(Vec::new, Vec::from)
@@ -176,5 +203,15 @@ fn readable(maps: Option<&Maps>, at: usize, limit: usize) -> usize {
     match maps {
         Some(maps) => maps.readable(at, limit),
         None => sys::copy_memory(at, &mut alloc::vec![0; limit]).unwrap_or(0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_no_name_has_an_empty_one() {
+        assert_eq!(read_name(0, Some(&Maps::default())), b"");
     }
 }

@@ -15,8 +15,8 @@ use core::ops::Range;
 
 pub use build_id::BuildId;
 pub(crate) use dynamic::Dynamic;
-pub(crate) use list::is_settled;
 pub use list::{LinkMap, RDebug, loaded_modules, r_debug, r_debug_of_this_process};
+pub(crate) use list::{breakpoint, is_settled};
 
 use crate::{
     elf::{self, Ehdr, Phdr},

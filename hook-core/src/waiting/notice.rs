@@ -33,7 +33,7 @@ pub(super) unsafe fn attach(
 ) -> Result<bool, WaitError> {
     let data = core::ptr::from_ref(state).cast_mut().cast::<c_void>();
     // SAFETY: the structure stays.
-    let changed = unsafe { (*debug).breakpoint() };
+    let changed = unsafe { module::breakpoint(debug) };
     let maps = Maps::read().unwrap_or_default();
     // SAFETY: the dynamic linker is never unloaded.
     let linker = unsafe { Module::around(&maps, changed as usize) };
