@@ -34,6 +34,13 @@ pub const GRAPNEL_SINGLE_THREADED: grapnel_liveness = 0;
 /// handler that was there before. No thread has SIGTRAP blocked while it runs the function. The same holds for SIGBUS on
 /// 32-bit Arm, by which some kernels tell of breakpoints in T32 code, and on x86-64 for SIGILL in programs that are linked for
 /// addresses below 0.8 GiB (no PIE), as soon as one of their functions needs it.
+///
+/// A thread that comes to the function while it is patched, with such a signal blocked, is killed with its process. glibc blocks
+/// all signals where it ends a thread (where it runs madvise, munmap and sigprocmask), and in posix_spawn, system and popen, also
+/// in their child, which has no handlers either (sigprocmask, sigaction, dup2, open, close, execve, munmap). Handlers of
+/// signals that were installed with SIGTRAP in their sa_mask block it, too. Hook what they run with GRAPNEL_SINGLE_THREADED, before other threads begin, or while
+/// none of this goes on. A debugger must pass these signals on (gdb: "handle SIGTRAP nostop noprint pass", and it may still
+/// take some for its own): patch with GRAPNEL_SINGLE_THREADED under one.
 pub const GRAPNEL_LIVE: grapnel_liveness = 1;
 
 /// How a listener or a probe is attached: GRAPNEL_GUARDED, GRAPNEL_VECTORS and GRAPNEL_GENERAL_ONLY, joined by |, or 0.

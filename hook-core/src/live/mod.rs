@@ -60,6 +60,13 @@ pub enum Liveness {
     /// functions. The same holds for `SIGBUS` on 32-bit Arm, by which some kernels tell of breakpoints in T32 code, and on
     /// x86-64 for `SIGILL`, from the first function on whose patch has an instruction in it that doesn't exist, as some have in
     /// programs that are linked for addresses below 0.8 GiB.
+    ///
+    /// A thread that comes to a function while it is patched, with such a signal blocked, is killed with its process. glibc blocks
+    /// all signals where it ends a thread (where it runs `madvise`, `munmap` and `sigprocmask`), and in `posix_spawn`, `system`
+    /// and `popen`, also in their child, which has no handlers either (`sigprocmask`, `sigaction`, `dup2`, `open`, `close`,
+    /// `execve`, `munmap`). Handlers that were installed with `SIGTRAP` in their `sa_mask` block it, too. Hook what they run
+    /// before other threads begin, or while none of this goes on. A debugger must pass these signals on, and `gdb` takes some
+    /// for its own.
     Live,
 }
 
