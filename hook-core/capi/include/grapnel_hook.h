@@ -68,7 +68,8 @@ typedef unsigned int grapnel_liveness;
  *
  * It may run in any thread, also in several at once, must not throw, and keeps errno and the registers without doing
  * anything for it. Where it is told of a call that this library makes while it changes hooks, of malloc for instance, it
- * can't change any: that is answered with an error. It must not be hooked itself: where its code is seen to use general
+ * can't change any: that is answered with an error, which takes memory. So attach a listener of malloc that calls this library with
+ * GRAPNEL_GUARDED, and none to what malloc calls under its lock (brk, sbrk, mprotect). It must not be hooked itself: where its code is seen to use general
  * registers only, no others are saved for it.
  */
 typedef void (*grapnel_listener)(grapnel_call *call, void *data);
@@ -823,7 +824,8 @@ grapnel_error *grapnel_rebind_again(grapnel_rebinding *rebinding);
 size_t grapnel_rebound(const grapnel_rebinding *rebinding);
 
 /**
- * Puts back what was in the words, and frees the handle.
+ * Puts back what was in the words, and frees the handle. Of several rebindings of one function the newest is undone first: an
+ * older one's replacement is what the newer found in the words, and puts back.
  *
  * # Errors
  * If a word holds something else by now, or can't be written: it is left alone and the others are put back. The handle

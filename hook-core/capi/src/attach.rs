@@ -62,7 +62,8 @@ pub const GRAPNEL_GENERAL_ONLY: grapnel_flags = 4;
 ///
 /// It may run in any thread, also in several at once, must not throw, and keeps errno and the registers without doing
 /// anything for it. Where it is told of a call that this library makes while it changes hooks, of malloc for instance, it
-/// can't change any: that is answered with an error. It must not be hooked itself: where its code is seen to use general
+/// can't change any: that is answered with an error, which takes memory. So attach a listener of malloc that calls this library with
+/// GRAPNEL_GUARDED, and none to what malloc calls under its lock (brk, sbrk, mprotect). It must not be hooked itself: where its code is seen to use general
 /// registers only, no others are saved for it.
 #[expect(non_camel_case_types, reason = "the name in C")]
 pub type grapnel_listener = Option<unsafe extern "C" fn(call: *mut grapnel_call, data: *mut c_void)>;

@@ -253,7 +253,8 @@ pub unsafe extern "C" fn grapnel_rebound(rebinding: *const grapnel_rebinding) ->
     }
 }
 
-/// Puts back what was in the words, and frees the handle.
+/// Puts back what was in the words, and frees the handle. Of several rebindings of one function the newest is undone first: an
+/// older one's replacement is what the newer found in the words, and puts back.
 ///
 /// # Errors
 /// If a word holds something else by now, or can't be written: it is left alone and the others are put back. The handle
