@@ -42,6 +42,21 @@ fn a_process_is_recorded_and_then_as_it_was() {
     assert_eq!(trace.metadata().expect("a trace").mode() & 0o777, 0o600);
 }
 
+/// An exception finds its handler above whatever is hooked.
+#[test]
+fn what_new_throws_is_caught() {
+    if !may_trace() {
+        return;
+    }
+    let dir = temporary_dir();
+    let mut program = Running::at_work(&programs::program("throws"), "3000");
+    let outcome = attach(dir.path(), program.pid(), &["--for", "1"]);
+    assert_eq!(outcome.status.code(), Some(0), "{}", outcome.err());
+    assert_eq!(program.0.try_wait().expect("its status"), None, "it runs on");
+    let recorded = report(&dir.path().join("t.grapnel"));
+    assert!(recorded.totals.allocations >= 100, "{:?}", recorded.totals);
+}
+
 #[test]
 fn a_process_can_be_attached_to_again_and_again() {
     if !may_trace() {

@@ -193,8 +193,14 @@ pub(crate) struct Ready {
 }
 
 /// Prepares hooks on the operators that these objects export. Only under PROCESS, or in the only thread.
+///
+/// In a process that is attached to there are none: no unwinder knows the stubs there, and what an operator throws through one
+/// would end the program.
 pub(crate) fn prepare<'m>(modules: impl Iterator<Item = &'m Module>) -> Vec<Ready> {
     let mut all = Vec::new();
+    if cfg!(grapnel_attached) {
+        return all;
+    }
     for module in modules {
         let found = exported(module);
         if found.is_empty() {
@@ -254,14 +260,8 @@ fn exported(module: &Module) -> Vec<(Operator, Range<usize>)> {
             continue;
         }
         let options = Options { size: Some(symbol.size), ..Options::default() };
-        let moves_call = || {
-            let plan = HookPlan::new(CodeAddr(symbol.addr as u64), options);
-            let calls = |plan: HookPlan| plan.moves_call() || cfg!(grapnel_attached) && plan.returns_past();
-            plan.is_ok_and(calls)
-        };
-        // A patch that a call returns into takes a handler for traps, which nobody brings into a process that runs. Nor does an
-        // unwinder there know the frame of the stub, which is on the stack while the call is under way.
-        if (!operator.deletes || cfg!(grapnel_attached)) && moves_call() {
+        let plan = || HookPlan::new(CodeAddr(symbol.addr as u64), options);
+        if !operator.deletes && plan().is_ok_and(|plan| plan.moves_call()) {
             continue;
         }
         let operator = Operator { own, ..operator };
