@@ -148,14 +148,17 @@ fn the_functions_of_a_running_python_are_listened_to() {
     let script = "
 import ctypes, json, os, threading, time
 stop = threading.Event()
-def work():
+rounds = [0] * 3
+def work(which):
     while not stop.is_set():
+        rounds[which] += 1
         assert json.loads(json.dumps({'a': [1, 2, {'b': 'c'}], 'x': 3.5}))['a'][2]['b'] == 'c'
-threads = [threading.Thread(target=work) for _ in range(3)]
+threads = [threading.Thread(target=work, args=(which,)) for which in range(3)]
 for thread in threads: thread.start()
-time.sleep(0.1)
+while min(rounds) == 0: time.sleep(0.01)
 if 'LIBRARY' in os.environ: ctypes.CDLL(os.environ['LIBRARY'])
-time.sleep(0.3)
+before = list(rounds)
+while min(map(int.__sub__, rounds, before)) < 3000: time.sleep(0.01)
 stop.set()
 for thread in threads: thread.join()
 print('done')
