@@ -15,6 +15,7 @@ use crate::{
     memory::{
         maps::{Home, Maps},
         pages::Pages,
+        remap::Remapping,
         runs::{self, Piece},
         view::{Bytes, MemoryView, Unwritten},
     },
@@ -59,6 +60,8 @@ pub(crate) struct Patch {
     pub(crate) torn: bool,
     /// Something of it may be written.
     pub(crate) begun: bool,
+    /// It was made at once, by pages that were mapped anew.
+    pub(crate) at_once: bool,
     /// What became of it.
     pub(crate) state: Result<PatchWay, Error>,
 }
@@ -85,6 +88,7 @@ impl Patch {
             absent: None,
             torn: false,
             begun: false,
+            at_once: false,
             state: Ok(PatchWay::ProcMem),
         }
     }
@@ -251,6 +255,14 @@ unsafe fn apply_alone(view: &MemoryView, patches: &mut [Patch]) {
 /// As [`apply`].
 unsafe fn apply_live(view: &MemoryView, patches: &mut [Patch], right: &PatchingRight) {
     right.expect(patches.len());
+    let mut remapping = Remapping::of(
+        view,
+        patches
+            .iter()
+            .enumerate()
+            .filter(|(_, patch)| patch.is_good() && !patch.is_one_store())
+            .map(|(owner, patch)| Piece { at: patch.start.at.0 as usize, bytes: patch.start.new, owner }),
+    );
     for patch in good(patches) {
         right.enter(patch.start.at.0, patch.ways);
         patch.begun = true;
@@ -258,10 +270,18 @@ unsafe fn apply_live(view: &MemoryView, patches: &mut [Patch], right: &PatchingR
             // SAFETY: padding, which nobody runs (the plan's proof).
             let written = unsafe { view.write_running(edit.at.0 as usize, edit.new.as_slice()) };
             note(&mut patch.state, edit.at, written);
-            if patch.state.is_err() {
-                continue;
-            }
         }
+    }
+    // What can be put in for everybody at once traps nobody at its start.
+    remapping.keep(|owner| patches.get(owner).is_some_and(Patch::is_good));
+    let made = |owner: usize| {
+        if let Some(patch) = patches.get_mut(owner) {
+            (patch.state, patch.at_once) = (Ok(PatchWay::Remap), true);
+        }
+    };
+    // SAFETY: the caller's promise. A thread that was inside before finds a trap at each place where an instruction started.
+    unsafe { remapping.carry_out(view, made) };
+    for patch in good(patches).filter(|patch| !patch.at_once) {
         if patch.is_one_store() {
             let new = patch.start.new;
             // SAFETY: whoever runs the bytes finds the old ones or the new ones; where a thread may be inside, the new
@@ -283,7 +303,7 @@ unsafe fn apply_live(view: &MemoryView, patches: &mut [Patch], right: &PatchingR
     }
     if let Err(errno) = right.synchronise() {
         // The bytes that were there before are as good as the traps, one by one. Where they aren't known to be, traps stay.
-        for patch in good(patches) {
+        for patch in good(patches).filter(|patch| !patch.at_once) {
             let old = patch.start.old;
             if patch.is_one_store() {
                 // SAFETY: as above, backwards.
@@ -297,7 +317,7 @@ unsafe fn apply_live(view: &MemoryView, patches: &mut [Patch], right: &PatchingR
         return;
     }
     // From here on a failure leaves traps behind. With their handler the function does what it did before.
-    for patch in good(patches).filter(|patch| !patch.is_one_store()) {
+    for patch in good(patches).filter(|patch| patch.goes_by_steps()) {
         let new = patch.start.new;
         // SAFETY: the start traps on every core, so nobody comes here from it. A thread that was inside before finds a
         // trap at each place where an instruction started, and these are none of them.
@@ -305,7 +325,7 @@ unsafe fn apply_live(view: &MemoryView, patches: &mut [Patch], right: &PatchingR
     }
     // It worked a moment ago, and has no reason to fail later; if it did, the traps would still be right.
     let _ = right.synchronise();
-    for patch in good(patches).filter(|patch| !patch.is_one_store()) {
+    for patch in good(patches).filter(|patch| patch.goes_by_steps()) {
         let new = patch.start.new;
         let (isa, code) = (patch.isa, new);
         let is_there =
@@ -346,6 +366,11 @@ impl Patch {
     /// Everybody sees the whole patch or nothing of it.
     fn is_one_store(&self) -> bool {
         native::is_one_store(self.start.at, self.start.new.as_slice().len())
+    }
+
+    /// Others may see a half of it, so it is made by the steps of [`crate::live`].
+    fn goes_by_steps(&self) -> bool {
+        !self.at_once && !self.is_one_store()
     }
 
     /// The places of units of the patch: as many bytes as a trap has, which instructions are multiples of.

@@ -220,7 +220,9 @@ typedef unsigned int grapnel_wait_state;
 
 /**
  * Other threads may be running the function. A handler for SIGTRAP is installed and stays; traps of others go on to the
- * handler that was there before. No thread has SIGTRAP blocked while it runs the function. The same holds for SIGBUS on
+ * handler that was there before. Where grapnel_patch_way says GRAPNEL_REMAP no trap goes over the function's start, and threads
+ * may run it with all signals blocked, as libc does while it ends threads and spawns; else no thread has SIGTRAP blocked while
+ * it runs the function, and nowhere while it is between its first instructions. The same holds for SIGBUS on
  * 32-bit Arm, by which some kernels tell of breakpoints in T32 code, and on x86-64 for SIGILL in programs that are linked for
  * addresses below 0.8 GiB (no PIE), as soon as one of their functions needs it.
  *
@@ -274,6 +276,12 @@ typedef unsigned int grapnel_wait_state;
  * It is written where it is, in pages that their owner may write. Memory for code is never made so.
  */
 #define GRAPNEL_IN_PLACE 16
+
+/**
+ * Its pages, of the same file, are mapped anew, changed through /proc/self/mem, and take the place of those that are run.
+ * Memory for code is never made so.
+ */
+#define GRAPNEL_REMAP 32
 
 /**
  * No object of that name is loaded.
@@ -719,7 +727,7 @@ grapnel_ways grapnel_code_ways(void);
 
 /**
  * How the patch of a hooked function, or of a probed instruction, was written: GRAPNEL_PROC_MEM, GRAPNEL_IN_PLACE,
- * GRAPNEL_PROTECT or GRAPNEL_EXCHANGE. 0 if there is none, or while hooks are being changed.
+ * GRAPNEL_PROTECT, GRAPNEL_EXCHANGE or GRAPNEL_REMAP. 0 if there is none, or while hooks are being changed.
  *
  * # Errors
  * None.

@@ -31,7 +31,9 @@ pub type grapnel_liveness = c_uint;
 pub const GRAPNEL_SINGLE_THREADED: grapnel_liveness = 0;
 
 /// Other threads may be running the function. A handler for SIGTRAP is installed and stays; traps of others go on to the
-/// handler that was there before. No thread has SIGTRAP blocked while it runs the function. The same holds for SIGBUS on
+/// handler that was there before. Where grapnel_patch_way says GRAPNEL_REMAP no trap goes over the function's start, and threads
+/// may run it with all signals blocked, as libc does while it ends threads and spawns; else no thread has SIGTRAP blocked while
+/// it runs the function, and nowhere while it is between its first instructions. The same holds for SIGBUS on
 /// 32-bit Arm, by which some kernels tell of breakpoints in T32 code, and on x86-64 for SIGILL in programs that are linked for
 /// addresses below 0.8 GiB (no PIE), as soon as one of their functions needs it.
 ///

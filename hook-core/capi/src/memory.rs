@@ -33,6 +33,10 @@ pub const GRAPNEL_EXCHANGE: grapnel_ways = 8;
 /// It is written where it is, in pages that their owner may write. Memory for code is never made so.
 pub const GRAPNEL_IN_PLACE: grapnel_ways = 16;
 
+/// Its pages, of the same file, are mapped anew, changed through /proc/self/mem, and take the place of those that are run.
+/// Memory for code is never made so.
+pub const GRAPNEL_REMAP: grapnel_ways = 32;
+
 /// What became of what was removed.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
@@ -67,7 +71,7 @@ pub extern "C" fn grapnel_code_ways() -> grapnel_ways {
 }
 
 /// How the patch of a hooked function, or of a probed instruction, was written: GRAPNEL_PROC_MEM, GRAPNEL_IN_PLACE,
-/// GRAPNEL_PROTECT or GRAPNEL_EXCHANGE. 0 if there is none, or while hooks are being changed.
+/// GRAPNEL_PROTECT, GRAPNEL_EXCHANGE or GRAPNEL_REMAP. 0 if there is none, or while hooks are being changed.
 ///
 /// # Errors
 /// None.
@@ -82,6 +86,7 @@ pub extern "C" fn grapnel_patch_way(target: *const c_void) -> grapnel_ways {
         Some(PatchWay::ProcMem) => GRAPNEL_PROC_MEM,
         Some(PatchWay::InPlace) => GRAPNEL_IN_PLACE,
         Some(PatchWay::Exchange) => GRAPNEL_EXCHANGE,
+        Some(PatchWay::Remap) => GRAPNEL_REMAP,
         Some(_) => GRAPNEL_PROTECT,
     }
 }

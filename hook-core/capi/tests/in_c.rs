@@ -263,6 +263,11 @@ fn a_backtrace_in_malloc_waits_for_no_lock_of_its_own_thread() {
 }
 
 #[test]
+fn no_trap_is_met_where_libc_blocks_all_signals() {
+    assert_has(&SHARED.run("tests/programs/blocked.c"), &["entered, no trap was met", "pages mapped anew"]);
+}
+
+#[test]
 fn functions_that_are_not_exported_have_names() {
     let library = SHARED.dir.path().join("libhidden.so");
     let source = "static int __attribute__((noinline)) hidden(int x) { __asm__ volatile(\"\"); return x * 3 + 1; }\n\

@@ -17,14 +17,20 @@
 //! to other bytes then, or a short jump leads to one in padding. Where neither does, the highest byte is an instruction that
 //! doesn't exist: that puts the island above, and the late thread gets `SIGILL` for `SIGTRAP`, with the same handler.
 //!
+//! Where the patch lies in private code of a file and `/proc/self/mem` can be written, it doesn't take the steps: the file's pages
+//! are mapped anew, changed, and take the place of those that are run, in one system call (`memory/remap.rs`). Nobody traps at the
+//! start then, only a late thread inside the window, of which a window of one instruction has none. That counts where glibc
+//! blocks all signals for moments (starting and ending a thread, `posix_spawn` and its child, `abort`): a thread that has the trap
+//! signal blocked when it meets a trap is killed by the kernel, with the process.
+//!
 //! Code is written through `/proc/self/mem`. A store of our own, which on x86-64 could replace the whole redirect
 //! at once where it fits an aligned word, would need a mapping of the text that is writable; the kernel's copy makes no
 //! promise about the size of its stores, and `mprotect` would take the right to execute away from the other threads.
 //! Where that file can't be had, or an emulator doesn't notice what is written there, whole pages are exchanged for changed
 //! copies, by the same steps (`memory/exchange.rs`).
 //!
-//! What remains: a thread that has the trap signal blocked when it meets a trap is killed by the kernel, with the
-//! process. glibc blocks all signals for moments (starting and ending a thread, `posix_spawn`, `abort`).
+//! What remains: late threads with the trap signal blocked, and traps at the start of code that is of no file, that is shared, or
+//! whose file can't be opened by its path any more.
 
 mod handler;
 mod question;
@@ -56,8 +62,9 @@ pub enum Liveness {
     /// call may return into the bytes that are overwritten, traps and their handler catch it as with [`Self::Live`].
     SingleThreaded,
     /// Other threads may be running the code. A handler for `SIGTRAP` is installed and stays; traps that are not of
-    /// this crate's making go to the handler that was there before. No thread has `SIGTRAP` blocked while it runs the
-    /// functions. The same holds for `SIGBUS` on 32-bit Arm, by which some kernels tell of breakpoints in T32 code, and on
+    /// this crate's making go to the handler that was there before. No thread has `SIGTRAP` blocked while it is inside the first
+    /// instructions of the functions, behind the first one, nor at it where the patch isn't put in at once ([`PatchWay::Remap`](crate::PatchWay::Remap)).
+    /// The same holds for `SIGBUS` on 32-bit Arm, by which some kernels tell of breakpoints in T32 code, and on
     /// x86-64 for `SIGILL`, from the first function on whose patch has an instruction in it that doesn't exist, as some have in
     /// programs that are linked for addresses below 0.8 GiB.
     ///

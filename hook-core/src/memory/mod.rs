@@ -4,6 +4,7 @@ mod exchange;
 pub mod maps;
 pub(crate) mod pages;
 pub(crate) mod place;
+pub(crate) mod remap;
 mod rights;
 pub(crate) mod runs;
 mod trial;

@@ -30,6 +30,9 @@ pub enum PatchWay {
     Protect,
     /// A changed copy took the place of the pages, at once and with the same rights. They are no longer those of their file.
     Exchange,
+    /// The same pages of the same file, mapped anew and changed through `/proc/self/mem`, took the place of the pages at once.
+    /// No thread met a trap at the patch's start.
+    Remap,
 }
 
 impl core::fmt::Display for PatchWay {
@@ -39,6 +42,7 @@ impl core::fmt::Display for PatchWay {
             Self::InPlace => "where it is",
             Self::Protect => "by a change of its pages' rights",
             Self::Exchange => "by an exchange of its pages",
+            Self::Remap => "by mapping its pages anew",
         })
     }
 }

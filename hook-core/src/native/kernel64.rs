@@ -15,9 +15,16 @@ pub(crate) const SIGNAL_WAITS: &[Sysno] = &[Sysno::rt_sigtimedwait];
 
 /// # Safety
 /// As the system call.
-pub(crate) unsafe fn mmap(addr: usize, len: usize, prot: i32, flags: i32, fd: i32) -> Result<usize, Errno> {
+pub(crate) unsafe fn mmap(
+    addr: usize,
+    len: usize,
+    prot: i32,
+    flags: i32,
+    fd: i32,
+    offset: usize,
+) -> Result<usize, Errno> {
     // SAFETY: the caller's promise.
-    unsafe { syscall!(Sysno::mmap, addr, len, prot, flags, fd, 0) }
+    unsafe { syscall!(Sysno::mmap, addr, len, prot, flags, fd, offset) }
 }
 
 /// # Safety

@@ -13,7 +13,14 @@ use crate::native;
 /// With `MAP_FIXED` the caller owns what was mapped at that place.
 pub(crate) unsafe fn mmap(addr: usize, len: usize, prot: i32, flags: i32, fd: Option<&Fd>) -> Result<usize> {
     // SAFETY: without MAP_FIXED a new mapping disturbs none that exists; with it, the caller owns the place.
-    Ok(unsafe { native::mmap(addr, len, prot, flags, fd.map_or(-1, Fd::raw)) }?)
+    Ok(unsafe { native::mmap(addr, len, prot, flags, fd.map_or(-1, Fd::raw), 0) }?)
+}
+
+/// Maps pages of a file to be read and executed, at a place of the kernel's choice.
+pub(crate) fn map_code(file: &Fd, offset: usize, len: usize) -> Result<usize> {
+    let (rights, private) = (libc::PROT_READ | libc::PROT_EXEC, libc::MAP_PRIVATE);
+    // SAFETY: a new mapping disturbs none that exists.
+    Ok(unsafe { native::mmap(0, len, rights, private, file.raw(), offset) }?)
 }
 
 /// Unmaps memory.

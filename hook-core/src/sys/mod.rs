@@ -27,8 +27,8 @@ pub(crate) use file::Fd;
 #[cfg(feature = "files")]
 pub(crate) use file::{FileStatus, read_link};
 pub(crate) use memory::{
-    brk, copy_memory, keep_from_children, mmap, move_mapping, mprotect, munmap, name_mapping, read_word,
-    register_core_sync, store_memory, sync_cores,
+    brk, copy_memory, keep_from_children, map_code, mmap, move_mapping, mprotect, munmap, name_mapping,
+    read_word, register_core_sync, store_memory, sync_cores,
 };
 pub(crate) use signal::{
     SigAction, set_signal_action, signal_action, signal_stack, signal_this_thread, signal_thread,

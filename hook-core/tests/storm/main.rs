@@ -261,6 +261,36 @@ fn without_proc_mem(seconds: u64) {
     assert_eq!(status, 0);
 }
 
+/// The same in a child that may not move pages, so that traps go in first.
+#[cfg(target_arch = "x86_64")]
+fn by_traps(seconds: u64) {
+    // SAFETY: this process has one thread.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let statement = |code: u32, jt, jf, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
+        let answer = |value| statement(libc::BPF_RET | libc::BPF_K, 0, 0, value);
+        let mut filter = [
+            statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+            statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, libc::SYS_mremap as u32),
+            answer(libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+            answer(libc::SECCOMP_RET_ALLOW),
+        ];
+        let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+        // SAFETY: changes this child alone; the program outlives the call.
+        let filtered = unsafe {
+            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+                && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0
+        };
+        assert!(filtered);
+        assert_eq!(transactions(seconds), PatchWay::ProcMem);
+        std::process::exit(0);
+    }
+    let mut status = 0;
+    // SAFETY: `status` is valid for writes.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0);
+}
+
 fn main() {
     let emulated = std::env::var_os("GRAPNEL_EMULATED").is_some();
     let usual = if emulated { 2 } else { 10 };
@@ -268,6 +298,8 @@ fn main() {
         std::env::var("GRAPNEL_STORM_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(usual);
     let others = seconds.div_ceil(4);
     without_proc_mem(others);
+    #[cfg(target_arch = "x86_64")]
+    by_traps(others);
     transactions(others);
     heap::run(others);
     sets::run(seconds);

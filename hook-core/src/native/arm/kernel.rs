@@ -5,6 +5,8 @@
 
 use syscalls::{Errno, Sysno, syscall};
 
+use crate::sys::PAGE;
+
 /// Signal handlers return to what the kernel gives them.
 pub(crate) const RESTORER: Option<unsafe extern "C" fn()> = None;
 
@@ -16,9 +18,16 @@ pub(crate) const SIGNAL_WAITS: &[Sysno] = &[Sysno::rt_sigtimedwait, Sysno::rt_si
 
 /// # Safety
 /// As the system call.
-pub(crate) unsafe fn mmap(addr: usize, len: usize, prot: i32, flags: i32, fd: i32) -> Result<usize, Errno> {
+pub(crate) unsafe fn mmap(
+    addr: usize,
+    len: usize,
+    prot: i32,
+    flags: i32,
+    fd: i32,
+    offset: usize,
+) -> Result<usize, Errno> {
     // SAFETY: the caller's promise.
-    unsafe { syscall!(Sysno::mmap2, addr, len, prot, flags, fd, 0) }
+    unsafe { syscall!(Sysno::mmap2, addr, len, prot, flags, fd, offset / PAGE) }
 }
 
 /// # Safety
