@@ -31,18 +31,20 @@ pub type grapnel_liveness = c_uint;
 pub const GRAPNEL_SINGLE_THREADED: grapnel_liveness = 0;
 
 /// Other threads may be running the function. A handler for SIGTRAP is installed and stays; traps of others go on to the
-/// handler that was there before. Where grapnel_patch_way says GRAPNEL_REMAP no trap goes over the function's start, and threads
-/// may run it with all signals blocked, as libc does while it ends threads and spawns; else no thread has SIGTRAP blocked while
-/// it runs the function, and nowhere while it is between its first instructions. The same holds for SIGBUS on
-/// 32-bit Arm, by which some kernels tell of breakpoints in T32 code, and on x86-64 for SIGILL in programs that are linked for
-/// addresses below 0.8 GiB (no PIE), as soon as one of their functions needs it.
+/// handler that was there before. The same holds for SIGBUS on 32-bit Arm, by which some kernels tell of breakpoints in T32
+/// code, and on x86-64 for SIGILL in programs that are linked for addresses below 0.8 GiB (no PIE), as soon as one of their
+/// functions needs it.
 ///
-/// A thread that comes to the function while it is patched, with such a signal blocked, is killed with its process. glibc blocks
-/// all signals where it ends a thread (where it runs madvise, munmap and sigprocmask), and in posix_spawn, system and popen, also
-/// in their child, which has no handlers either (sigprocmask, sigaction, dup2, open, close, execve, munmap). Handlers of
-/// signals that were installed with SIGTRAP in their sa_mask block it, too. Hook what they run with GRAPNEL_SINGLE_THREADED, before other threads begin, or while
-/// none of this goes on. A debugger must pass these signals on (gdb: "handle SIGTRAP nostop noprint pass", and it may still
-/// take some for its own): patch with GRAPNEL_SINGLE_THREADED under one.
+/// Where grapnel_patch_way says GRAPNEL_REMAP, no trap goes over the function's start: a thread traps only if it was between
+/// the first instructions of the function at that moment. Else, for a moment, everybody does who comes to the function. A
+/// thread that traps with such a signal blocked is killed with its process, and nobody but the user can rule that out. glibc
+/// blocks all signals where it ends a thread (where it runs madvise, munmap and sigprocmask), and in posix_spawn, system and
+/// popen, also in their child, which has no handlers either (sigprocmask, sigaction, dup2, open, close, execve, munmap).
+/// Handlers that were installed with SIGTRAP in their sa_mask block it, too. Without GRAPNEL_REMAP, hook what they run with
+/// GRAPNEL_SINGLE_THREADED, before other threads begin, or while none of this goes on.
+///
+/// A debugger must pass these signals on (gdb: "handle SIGTRAP nostop noprint pass", and it may still take some for its
+/// own): patch with GRAPNEL_SINGLE_THREADED under one.
 pub const GRAPNEL_LIVE: grapnel_liveness = 1;
 
 /// How a listener or a probe is attached: GRAPNEL_GUARDED, GRAPNEL_VECTORS and GRAPNEL_GENERAL_ONLY, joined by |, or 0.

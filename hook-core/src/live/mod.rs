@@ -62,18 +62,17 @@ pub enum Liveness {
     /// call may return into the bytes that are overwritten, traps and their handler catch it as with [`Self::Live`].
     SingleThreaded,
     /// Other threads may be running the code. A handler for `SIGTRAP` is installed and stays; traps that are not of
-    /// this crate's making go to the handler that was there before. No thread has `SIGTRAP` blocked while it is inside the first
-    /// instructions of the functions, behind the first one, nor at it where the patch isn't put in at once ([`PatchWay::Remap`](crate::PatchWay::Remap)).
-    /// The same holds for `SIGBUS` on 32-bit Arm, by which some kernels tell of breakpoints in T32 code, and on
-    /// x86-64 for `SIGILL`, from the first function on whose patch has an instruction in it that doesn't exist, as some have in
-    /// programs that are linked for addresses below 0.8 GiB.
+    /// this crate's making go to the handler that was there before. The same holds for `SIGBUS` on 32-bit Arm, by which some
+    /// kernels tell of breakpoints in T32 code, and on x86-64 for `SIGILL`, from the first function on whose patch has an
+    /// instruction in it that doesn't exist, as some have in programs that are linked for addresses below 0.8 GiB.
     ///
-    /// A thread that comes to a function while it is patched, with such a signal blocked, is killed with its process. glibc blocks
-    /// all signals where it ends a thread (where it runs `madvise`, `munmap` and `sigprocmask`), and in `posix_spawn`, `system`
-    /// and `popen`, also in their child, which has no handlers either (`sigprocmask`, `sigaction`, `dup2`, `open`, `close`,
-    /// `execve`, `munmap`). Handlers that were installed with `SIGTRAP` in their `sa_mask` block it, too. Hook what they run
-    /// before other threads begin, or while none of this goes on. A debugger must pass these signals on, and `gdb` takes some
-    /// for its own.
+    /// Where a patch is put in at once ([`PatchWay::Remap`](crate::PatchWay::Remap)), a thread traps only if it was between the
+    /// first instructions of the function at that moment. Else, for a moment, everybody does who comes to the function. A thread
+    /// that traps with such a signal blocked is killed with its process. glibc blocks all signals where it ends a thread (where
+    /// it runs `madvise`, `munmap` and `sigprocmask`), and in `posix_spawn`, `system` and `popen`, also in their child, which has
+    /// no handlers either (`sigprocmask`, `sigaction`, `dup2`, `open`, `close`, `execve`, `munmap`). Handlers that were installed
+    /// with `SIGTRAP` in their `sa_mask` block it, too. Where patches can't be put in at once, hook what they run before other
+    /// threads begin, or while none of this goes on. A debugger must pass these signals on, and `gdb` takes some for its own.
     Live,
 }
 
