@@ -369,7 +369,7 @@ fn a_child_is_recorded_by_itself_and_left_too() {
          while not os.path.exists('{}'): time.sleep(0.05)\n\
          child = os.fork()\n\
          rows = [bytearray(600 + i % 7) for i in range(2000)]\n\
-         print(os.getpid(), flush=True)\ntime.sleep(600)",
+         os.write(1, b'%d\\n' % os.getpid())\ntime.sleep(600)",
         go.display()
     );
     let mut program = Running::python(&script);
