@@ -12,7 +12,15 @@ fn main() -> Result<(), Box<dyn Error>> {
     let root = manifest_dir.parent().ok_or("the crate lies in no workspace")?.to_owned();
     let out = PathBuf::from(env::var("OUT_DIR")?).join("agent");
     let target = env::var("TARGET")?;
-    for part in ["arch", "relocator", "hook-core", "profiler/trace", "profiler/unwind", "profiler/agent"] {
+    for part in [
+        "arch",
+        "relocator",
+        "hook-core",
+        "profiler/trace",
+        "profiler/seccomp",
+        "profiler/unwind",
+        "profiler/agent",
+    ] {
         println!("cargo::rerun-if-changed={}", root.join(part).join("src").display());
         println!("cargo::rerun-if-changed={}", root.join(part).join("Cargo.toml").display());
     }

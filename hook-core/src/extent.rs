@@ -1,27 +1,93 @@
-//! Where the function around an address ends, from the unwind table of its object.
+//! Where the function around an address ends: from the unwind table of its object, else from its symbol.
 //!
 //! # Safety
 //! Nothing here is unsafe but the description of the object around an address; the object stays loaded, because the
 //! caller is about to patch it, or attaches a listener in it.
 
-use core::ops::Range;
+use alloc::vec::Vec;
+use core::{
+    cell::{OnceCell, RefCell},
+    ops::Range,
+};
 
 use gimli::{BaseAddresses, EhFrame, EhFrameHdr, NativeEndian, UnwindSection};
 
-use crate::{memory::maps::Maps, module::Module};
+use crate::{memory::maps::Maps, module::Module, symbol};
 
-/// The range of the frame description entry that holds `address`.
-///
-/// It is what the compiler or the writer of the assembly said: one entry may span several functions of hand-written
-/// code, and a function whose cold part was split off has two.
-pub(crate) fn of(maps: &Maps, address: usize) -> Option<Range<usize>> {
-    // SAFETY: the object stays: the caller is about to patch its code, or attaches a listener in it, which must stay for as
-    // long as it is attached.
-    let module = unsafe { Module::around(maps, address) }?;
-    in_module(&module, address)
+/// The object that was asked about last: functions of one are asked about together.
+#[derive(Debug, Default)]
+pub(crate) struct Objects(RefCell<Option<Object>>);
+
+#[derive(Debug)]
+struct Object {
+    module: Module,
+    /// What it exports, by where that begins.
+    exported: OnceCell<Vec<Range<usize>>>,
 }
 
-/// The same with the object known.
+/// How many functions that begin later are passed by on the way to the one around an address.
+const WITHIN: usize = 16;
+
+impl Objects {
+    /// The range of the frame description entry that holds `address`, with the mappings of one time. Where there is none, that of the
+    /// exported function, as its symbol says.
+    pub(crate) fn extent(&self, maps: &Maps, address: usize) -> Option<Range<usize>> {
+        self.ask(maps, address, |object| {
+            in_module(&object.module, address).or_else(|| object.exported(address))
+        })
+    }
+
+    /// That of the entry alone.
+    ///
+    /// It is what the compiler or the writer of the assembly said: one may span several functions of hand-written
+    /// code, and a function whose cold part was split off has two. 32-bit Arm has none.
+    pub(crate) fn described(&self, maps: &Maps, address: usize) -> Option<Range<usize>> {
+        self.ask(maps, address, |object| in_module(&object.module, address))
+    }
+
+    fn ask(
+        &self,
+        maps: &Maps,
+        address: usize,
+        ask: impl FnOnce(&Object) -> Option<Range<usize>>,
+    ) -> Option<Range<usize>> {
+        let mut last = self.0.borrow_mut();
+        if !last.as_ref().is_some_and(|object| object.module.holds_code(address)) {
+            // SAFETY: the object stays for as long as this value is used: the caller is about to patch its code, or attaches a
+            // listener in it, which must stay for as long as it is attached.
+            let module = unsafe { Module::around(maps, address) };
+            *last = module.map(|module| Object { module, exported: OnceCell::new() });
+        }
+        ask(last.as_ref()?)
+    }
+}
+
+impl Object {
+    /// The exported function around an address that begins last.
+    fn exported(&self, address: usize) -> Option<Range<usize>> {
+        let exported = self.exported.get_or_init(|| {
+            let mut all = Vec::new();
+            symbol::for_each_function(&self.module, &mut |range| {
+                if self.module.holds_code(range.start) {
+                    all.push(range);
+                }
+            });
+            all.sort_unstable_by_key(|range| range.start);
+            all
+        });
+        let behind = exported.partition_point(|range| range.start <= address);
+        let mut before = exported.get(..behind)?.iter().rev().take(WITHIN);
+        before.find(|range| range.contains(&address)).cloned()
+    }
+}
+
+/// The same with nothing kept.
+#[cfg(test)]
+pub(crate) fn of(maps: &Maps, address: usize) -> Option<Range<usize>> {
+    Objects::default().described(maps, address)
+}
+
+/// That of the entry, with the object known.
 pub(crate) fn in_module(module: &Module, address: usize) -> Option<Range<usize>> {
     let (hdr_at, hdr) = module.eh_frame_hdr()?;
     let bases = BaseAddresses::default().set_eh_frame_hdr(hdr_at as u64);
@@ -43,7 +109,10 @@ mod tests {
     }
 
     #[test]
-    #[cfg_attr(target_arch = "arm", ignore = "nothing in an object says where its functions end but symbols")]
+    #[cfg_attr(
+        target_arch = "arm",
+        ignore = "nothing in a program says where its functions end but symbols that are in files"
+    )]
     fn a_function_of_this_program_has_its_extent() {
         let maps = Maps::read().unwrap();
         let at = somewhere as *const () as usize;

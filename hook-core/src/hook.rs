@@ -3,6 +3,7 @@
 //! # Safety
 //! Removing writes over live code. It does so only where the bytes are exactly those that this hook wrote.
 
+use alloc::boxed::Box;
 use core::ops::Range;
 
 use grapnel_relocator::{CodeAddr, Isa, PcMap};
@@ -20,9 +21,16 @@ use crate::{
 
 /// A function that is hooked.
 ///
-/// Dropping the value leaves the hook in. The trampoline stays mapped for good, whatever becomes of the value.
+/// Dropping the value leaves the hook in. The trampoline stays mapped, whatever becomes of the value, unless
+/// [`Arena::reclaim`](crate::Arena::reclaim) gives it back once the hook is removed.
+///
+/// The value is a pointer: who looks for addresses of code on stacks finds none in it, wherever it was moved.
 #[derive(Debug)]
-pub struct Hook {
+pub struct Hook(pub(crate) Box<Parts>);
+
+/// What a hook consists of.
+#[derive(Debug)]
+pub(crate) struct Parts {
     pub(crate) isa: Isa,
     pub(crate) target: CodeAddr,
     /// The near redirect in padding, for a short one at the start.
@@ -45,6 +53,7 @@ pub struct Hook {
     pub(crate) kind: PatchKind,
     pub(crate) proof: Proof,
     pub(crate) way: PatchWay,
+    /// It isn't in: not yet, or not any more.
     pub(crate) removed: bool,
     /// A removal failed half way.
     pub(crate) torn: bool,
@@ -54,8 +63,8 @@ pub struct Hook {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RemoveOutcome {
-    /// The function is as it was before, byte for byte. The trampoline stays mapped: a thread may still run in it or return to it,
-    /// and nothing shows that none does.
+    /// The function is as it was before, byte for byte. The trampoline stays mapped: a thread may still run in it or return to it.
+    /// [`Arena::reclaim`](crate::Arena::reclaim) gives it back when none can.
     CodeKept {
         /// The trampoline.
         code: Range<u64>,
@@ -71,53 +80,54 @@ pub enum RemoveOutcome {
 }
 
 impl Hook {
-    /// The function as it was: callable in its place, with the same ABI. It stays valid after the hook is removed.
+    /// The function as it was: callable in its place, with the same ABI. It stays valid after the hook is removed, until
+    /// its code is [reclaimed](crate::Arena::reclaim).
     pub fn original(&self) -> *const () {
-        self.original.0 as usize as *const ()
+        self.0.original.0 as usize as *const ()
     }
 
     /// The hooked function.
     pub fn target(&self) -> CodeAddr {
-        self.target
+        self.0.target
     }
 
     /// The addresses of the code that was made for the hook.
     pub fn code(&self) -> Range<u64> {
-        self.code.clone()
+        self.0.code.clone()
     }
 
     /// What is changed: each place with the bytes that were there and those that are. The last is the patch itself; if
     /// there is another, it is a redirect in padding that only the patch leads to. Who stops all threads can undo the
     /// hook from outside with this and [`Self::pc_map`].
     pub fn edits(&self) -> impl DoubleEndedIterator<Item = (CodeAddr, Bytes, Bytes)> + use<> {
-        let edits = [self.aside, Some(self.start)];
+        let edits = [self.0.aside, Some(self.0.start)];
         edits.into_iter().flatten().map(|edit| (edit.at, edit.old, edit.new))
     }
 
     /// Where the function's first instructions went: offsets from the patch against offsets from
     /// [`Self::displaced`].
     pub fn pc_map(&self) -> &PcMap {
-        &self.map
+        &self.0.map
     }
 
     /// Where the relocated instructions start, behind the landing pad that the trampoline may have.
     pub fn displaced(&self) -> CodeAddr {
-        self.displaced
+        self.0.displaced
     }
 
     /// The shape of the patch.
     pub fn kind(&self) -> PatchKind {
-        self.kind
+        self.0.kind
     }
 
     /// What was known of branches into the patch.
     pub fn proof(&self) -> &Proof {
-        &self.proof
+        &self.0.proof
     }
 
     /// How the patch was written.
     pub fn way(&self) -> PatchWay {
-        self.way
+        self.0.way
     }
 
     /// Puts the original bytes back. If they are back already, nothing needs to be done, nor if the function is gone with its
@@ -131,8 +141,8 @@ impl Hook {
     /// # Safety
     /// What `liveness` says of the other threads is so.
     pub unsafe fn remove(&mut self, liveness: Liveness) -> Result<RemoveOutcome, Error> {
-        if self.removed {
-            return Err(Error::AlreadyRemoved { site: self.start.at });
+        if self.0.removed {
+            return Err(Error::AlreadyRemoved { site: self.0.start.at });
         }
         let view = MemoryView::open();
         let mut patches = [self.patch_out()];
@@ -140,9 +150,9 @@ impl Hook {
         // says is so.
         unsafe { patch::apply(&view, &mut patches, liveness) };
         let [Patch { state, torn, absent, .. }] = patches;
-        self.torn = torn;
+        self.0.torn = torn;
         state.map_err(Error::of_removal)?;
-        self.removed = true;
+        self.0.removed = true;
         if absent == Some(Absent::Gone) {
             return Ok(RemoveOutcome::Gone { code: self.code() });
         }
@@ -156,7 +166,7 @@ impl Hook {
     /// # Safety
     /// No redirect leads there any more, and what `liveness` says of the other threads is so.
     pub(crate) unsafe fn restore_padding(&self, view: &MemoryView, liveness: Liveness) -> Option<Range<u64>> {
-        let aside = self.aside?;
+        let aside = self.0.aside?;
         // A thread may have taken the short redirect and not yet the near one behind it.
         // SAFETY: no other thread runs the redirect, and no redirect leads to it any more.
         let undone =
@@ -169,7 +179,7 @@ impl Hook {
     /// # Safety
     /// It is so, and what `liveness` says of the other threads is so.
     pub(crate) unsafe fn give_padding_back(&self, view: &MemoryView, liveness: Liveness) -> bool {
-        let Some(aside) = self.aside else { return true };
+        let Some(aside) = self.0.aside else { return true };
         let (at, old) = (aside.at.0 as usize, aside.old.as_slice());
         view.differs(at, aside.new.as_slice()).is_some()
             || match liveness {
@@ -184,13 +194,13 @@ impl Hook {
     /// The patch that puts the hook in. Padding that still holds its redirect is left as it is.
     pub(crate) fn patch_in(&self, view: &MemoryView) -> Patch {
         let there = |aside: &Edit| view.differs(aside.at.0 as usize, aside.new.as_slice()).is_none();
-        let aside = self.aside.filter(|aside| !there(aside));
-        Patch { watched: self.watched, ..Patch::new(self.isa, aside, self.start, self.ways) }
+        let aside = self.0.aside.filter(|aside| !there(aside));
+        Patch { watched: self.0.watched, ..Patch::new(self.0.isa, aside, self.0.start, self.0.ways) }
     }
 
     /// The patch that takes it out.
     pub(crate) fn patch_out(&self) -> Patch {
-        let patch = Patch::new(self.isa, None, self.start.undone(), self.ways);
-        Patch { leaves: true, torn: self.torn, home: self.home, ..patch }
+        let patch = Patch::new(self.0.isa, None, self.0.start.undone(), self.0.ways);
+        Patch { leaves: true, torn: self.0.torn, home: self.0.home, ..patch }
     }
 }

@@ -142,7 +142,7 @@
 //! `unsafe` is confined to: `sys` and `native` (system calls, assembly routines), `memory::view` (writing code),
 //! `memory::place` and `arena` (mapping and writing trampolines), `module`, `elf` and `extent` (reading loaded objects),
 //! `symbol` (calling IFUNC resolvers, memory that files are read into), `rebind` (writing addresses), `live` (the trap handler), `waiting` (what runs inside the dynamic linker), `seen` (what unwinders and debuggers read), `listen` (what runs between a caller and its function),
-//! `patch`, `transaction`, `set` and `hook` (patching). Each says
+//! `patch`, `transaction`, `set` and `hook` (patching), `reclaim` (freeing code). Each says
 //! at its start what it relies on.
 #![cfg_attr(not(test), no_std)]
 
@@ -167,6 +167,7 @@ mod padding;
 mod patch;
 mod plan;
 pub mod rebind;
+mod reclaim;
 pub mod seen;
 pub mod set;
 pub mod symbol;
@@ -186,6 +187,7 @@ pub use memory::{
     view::{Bytes, PatchWay},
 };
 pub use plan::{HookPlan, Options, PatchKind, Proof};
-pub use set::{Attachment, Batch, BatchId, HookSet, PreparedBatch, Reclaimed};
+pub use reclaim::Reclaimed;
+pub use set::{Attachment, Batch, BatchId, HookSet, PreparedBatch};
 pub use sys::Errno;
 pub use transaction::{HookId, Prepared, PreparedHook, Transaction};

@@ -6,7 +6,6 @@ use core::ops::Range;
 use grapnel_relocator::{CodeAddr, Isa, redirect};
 
 use crate::{
-    extent,
     memory::{maps::Maps, pages::Pages, view::Bytes},
     native,
     patch::Edit,
@@ -69,10 +68,10 @@ impl<'a> Surroundings<'a> {
         let maps = self.maps?;
         let limit = block.checked_add(ALIGNMENT)?;
         // The last byte before the padding belongs to a function whose extent ends right behind it.
-        let function = (block..limit).rev().find_map(|at| extent::of(maps, at))?;
+        let function = (block..limit).rev().find_map(|at| self.view.described(maps, at))?;
         let end = function.end;
-        // Whatever begins in the padding would have an entry of its own.
-        if end < block || end > limit - len || (end..limit).any(|at| extent::of(maps, at).is_some()) {
+        // Whatever begins in the padding would have an entry or a symbol of its own.
+        if end < block || end > limit - len || (end..limit).any(|at| self.view.extent(maps, at).is_some()) {
             return None;
         }
         let bytes = self.view.bytes(end, limit - end);

@@ -167,9 +167,7 @@ pub(crate) unsafe fn apply(view: &MemoryView, patches: &mut [Patch], liveness: L
             good(patches).for_each(|patch| patch.judge(view));
             match PatchingRight::begin() {
                 Ok(right) => {
-                    for patch in good(patches) {
-                        patch.hear(&right);
-                    }
+                    hear(patches, &right, |_| true);
                     // SAFETY: the caller's promise.
                     unsafe {
                         apply_live(view, patches, &right);
@@ -218,10 +216,12 @@ fn settle(view: &MemoryView, patches: &mut [Patch]) {
 unsafe fn apply_alone(view: &MemoryView, patches: &mut [Patch]) {
     if good(patches).any(|patch| patch.watched) {
         let right = PatchingRight::for_traps();
+        if let Ok(right) = &right {
+            hear(patches, right, |patch| patch.watched);
+        }
         for patch in good(patches).filter(|patch| patch.watched) {
             match &right {
                 Ok(right) => {
-                    patch.hear(right);
                     right.enter(patch.start.at.0, patch.ways);
                 }
                 Err(refusal) => {
@@ -351,16 +351,12 @@ impl Patch {
             && view.differs(self.start.at.0 as usize, old).is_some()
     }
 
-    /// Leaves the patch out if a trap in it is one of whose signal nobody would hear.
-    fn hear(&mut self, right: &PatchingRight) {
-        let of_code = |signal, code: &Bytes, at: usize| {
+    /// Whether a trap in it is one that the signal tells of.
+    fn wants(&self, signal: i32) -> bool {
+        let of_code = |code: &Bytes, at: usize| {
             code.as_slice().get(at..).is_some_and(|code| native::tells_of(signal, self.isa, code))
         };
-        let codes = [&self.start.old, &self.start.new];
-        let wanted = |signal| self.positions().any(|at| codes.iter().any(|code| of_code(signal, code, at)));
-        if let Err(refusal) = right.hear(wanted) {
-            self.state = Err(Error::NotLive { site: self.start.at, refusal });
-        }
+        self.positions().any(|at| of_code(&self.start.old, at) || of_code(&self.start.new, at))
     }
 
     /// Everybody sees the whole patch or nothing of it.
@@ -431,6 +427,20 @@ impl Patch {
         // SAFETY: the caller's promise.
         let written = unsafe { view.write_running(self.start.at.0 as usize + at, bytes) };
         note(&mut self.state, self.start.at, written);
+    }
+}
+
+/// Leaves patches out in which a trap is one of whose signal nobody would hear. All are asked for at once, and one by one only
+/// where that is refused.
+fn hear(patches: &mut [Patch], right: &PatchingRight, which: impl Fn(&Patch) -> bool) {
+    let wanted = |signal| patches.iter().any(|patch| patch.is_good() && which(patch) && patch.wants(signal));
+    if right.hear(wanted).is_ok() {
+        return;
+    }
+    for patch in good(patches).filter(|patch| which(patch)) {
+        if let Err(refusal) = right.hear(|signal| patch.wants(signal)) {
+            patch.state = Err(Error::NotLive { site: patch.start.at, refusal });
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use grapnel_relocator::{
 };
 
 use crate::{
-    Error, extent,
+    Error,
     memory::{
         maps::Maps,
         pages::Pages,
@@ -33,7 +33,8 @@ const MAX_PADDING: usize = 16;
 /// What the caller knows and wants of one hook.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// The function's length in bytes, from its symbol. Without it the unwind table of its object is asked.
+    /// The function's length in bytes, from its symbol. Without it the unwind table of its object is asked, and then the symbols
+    /// that the object exports.
     pub size: Option<usize>,
     /// Padding behind the function may be overwritten: `nop` and `int3` up to the next multiple of 16.
     pub use_padding: bool,
@@ -203,7 +204,7 @@ impl HookPlan {
             return Err(Error::NotExecutable { target });
         }
         let described = || {
-            let range = extent::of(maps?, target.0 as usize)?;
+            let range = around.view.extent(maps?, target.0 as usize)?;
             Some(range.start as u64..range.end as u64)
         };
         let function = function
@@ -230,7 +231,8 @@ impl HookPlan {
         };
         let wanted =
             WindowOptions { allow_padding: padding_is_free(target, patch_len, wanted, around), ..wanted };
-        let (window, relocation) = relocation(isa, target, behind, patch_len, wanted).map_err(refused)?;
+        let moving = moving(isa, target, behind, patch_len, wanted).map_err(refused)?;
+        let Moving { window, relocation } = &*moving;
         let range = offset..offset + window.len();
         let from = CodeAddr(function.start);
         let verdict = flow::check_inside(isa, code, from, range, &flow::Surroundings::default());
@@ -240,11 +242,11 @@ impl HookPlan {
         let kind = if window.code_len() < patch_len { PatchKind::NearOverPadding } else { PatchKind::Near };
         let preamble = native::AFTER_PROBE;
         let site = target;
-        let calls = Calls::of(&relocation);
+        let calls = Calls::of(relocation);
         let (undo, stop): (&[u8], _) = (&[], None);
         let plan =
             Self { isa, target, site, patch_len, original, preamble, undo, lead, stop, kind, proof, calls };
-        Ok((plan.proved_as(options, Bytes::new(behind))?, Box::new(Moving { window, relocation })))
+        Ok((plan.proved_as(options, Bytes::new(behind))?, moving))
     }
 
     /// The plan, if it is proved or needn't be.
@@ -272,7 +274,7 @@ impl HookPlan {
         {
             return Err(Error::NotExecutable { target });
         }
-        let described = || maps.and_then(|maps| extent::of(maps, at));
+        let described = || maps.and_then(|maps| around.view.extent(maps, at));
         let size = options.size.or_else(|| described().map(|range| range.end - at)).filter(|&size| size > 0);
         let wanted = size.unwrap_or(0).clamp(2 * native::MAX_INST_LEN + 20, EXTENT_MAX);
         let mut bytes = vec![0; wanted];
@@ -350,23 +352,23 @@ impl HookPlan {
 }
 
 /// The window that a patch takes, and its relocation. Where returns are checked each call returns to where it was made from,
-/// which is asked about only if it makes a difference.
-fn relocation(
+/// which is asked about only if it makes a difference. Both are large, and go into their box at once.
+fn moving(
     isa: Isa,
     at: CodeAddr,
     bytes: &[u8],
     patch_len: usize,
     options: WindowOptions,
-) -> Result<(Window, RelocationPlan), grapnel_relocator::Error> {
+) -> Result<Box<Moving>, grapnel_relocator::Error> {
     let plan = |options| {
         let window = Window::decode_with(isa, at, bytes, patch_len, options)?;
         let relocation = RelocationPlan::new(&window)?;
-        Ok((window, relocation))
+        Ok(Box::new(Moving { window, relocation }))
     };
-    let (window, relocation) = plan(options)?;
-    match relocation.returns_past() && native::has_shadow_stack() {
+    let moving: Box<Moving> = plan(options)?;
+    match moving.relocation.returns_past() && native::has_shadow_stack() {
         true => plan(WindowOptions { shadow_stack: true, ..options }),
-        false => Ok((window, relocation)),
+        false => Ok(moving),
     }
 }
 
@@ -413,7 +415,8 @@ impl Function<'_> {
         let options = WindowOptions { extent, allow_padding, ..WindowOptions::default() };
         let allow_padding = padding_is_free(site, patch_len, options, around);
         let options = WindowOptions { allow_padding, ..options };
-        let (window, relocation) = relocation(isa, site, behind, patch_len, options).map_err(refused)?;
+        let moving = moving(isa, site, behind, patch_len, options).map_err(refused)?;
+        let Moving { window, relocation } = &*moving;
         let proof = match extent.and_then(|extent| behind.get(..extent)) {
             None => {
                 refuse_reached(isa, target, site, window.len(), Bytes::new(bytes), around)?;
@@ -431,7 +434,7 @@ impl Function<'_> {
             (None, false) => PatchKind::Near,
         };
         let original = Bytes::new(behind.get(..patch_len).unwrap_or(&[]));
-        let calls = Calls::of(&relocation);
+        let calls = Calls::of(relocation);
         let lead = 0;
         let plan = HookPlan {
             isa,
@@ -447,7 +450,7 @@ impl Function<'_> {
             proof,
             calls,
         };
-        Ok((plan, Box::new(Moving { window, relocation })))
+        Ok((plan, moving))
     }
 }
 
@@ -470,7 +473,8 @@ fn padding_is_free(
 ) -> bool {
     // One of unknown length may end anywhere behind its first byte.
     let behind = options.extent.unwrap_or(1)..patch_len;
-    let is_code = |maps, offset: usize| extent::of(maps, (site.0 as usize).wrapping_add(offset)).is_some();
+    let is_code =
+        |maps, offset: usize| around.view.extent(maps, (site.0 as usize).wrapping_add(offset)).is_some();
     options.allow_padding
         && !around.maps.is_some_and(|maps| behind.clone().any(|offset| is_code(maps, offset)))
 }

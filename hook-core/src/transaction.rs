@@ -76,17 +76,32 @@ impl Memory<'_> {
             Self::Lent(arena) => arena,
         }
     }
+
+    /// Sees to it that so many hooks can be left without an allocation.
+    fn leave_room(&mut self, hooks: usize) {
+        if let Self::Lent(arena) = self {
+            arena.left.reserve(hooks);
+        }
+    }
+
+    /// Notes the code of a hook that doesn't go in, for who will give it back. What is in an arena of the transaction's own stays.
+    fn leave(&mut self, hook: Hook) {
+        if let Self::Lent(arena) = self {
+            arena.left.push(hook);
+        }
+    }
 }
 
 impl Transaction<'static> {
-    /// A transaction with an arena of its own.
+    /// A transaction with an arena of its own, whose memory stays for good.
     pub fn new() -> Self {
         Self::default()
     }
 }
 
 impl<'a> Transaction<'a> {
-    /// A transaction whose trampolines go into an arena that serves others as well.
+    /// A transaction whose trampolines go into an arena that serves others as well, and that can give back
+    /// ([`Arena::reclaim`]) what was removed.
     pub fn with_arena(arena: &'a mut Arena) -> Self {
         Self { arena: Memory::Lent(arena), requests: Vec::new(), live: false }
     }
@@ -129,10 +144,13 @@ impl<'a> Transaction<'a> {
         for (i, request) in self.requests.iter().enumerate() {
             hooks.push(workshop.prepare(HookId(i), request));
         }
+        self.arena.leave_room(hooks.len());
         if let Err(why) = self.arena.get().finish(&view, self.live) {
             for hook in &mut hooks {
-                if let Ok(ready) = hook {
-                    *hook = Err(why.of(ready.plan.target));
+                let Ok(ready) = hook else { continue };
+                let error = why.of(ready.plan.target);
+                if let Ok(ready) = core::mem::replace(hook, Err(error)) {
+                    self.arena.leave(ready.hook);
                 }
             }
         }
@@ -153,7 +171,8 @@ impl<'a> Transaction<'a> {
 
 /// Hooks that are ready to go in.
 ///
-/// Dropping it without a commit changes nothing. The trampolines stay mapped, because their addresses are known.
+/// Dropping it without a commit changes nothing. The trampolines stay mapped, because their addresses are known, until
+/// [`Arena::reclaim`] gives them back.
 #[derive(Debug)]
 pub struct Prepared<'a> {
     arena: Memory<'a>,
@@ -169,24 +188,23 @@ pub struct PreparedHook<'p>(&'p Ready);
 impl PreparedHook<'_> {
     /// As [`Hook::edits`] once it is in.
     pub fn edits(&self) -> impl DoubleEndedIterator<Item = (CodeAddr, Bytes, Bytes)> + use<> {
-        let edits = [self.0.aside, Some(self.0.start)];
-        edits.into_iter().flatten().map(|edit| (edit.at, edit.old, edit.new))
+        self.0.hook.edits()
     }
 
     /// As [`Hook::pc_map`] once it is in.
     pub fn pc_map(&self) -> &PcMap {
-        &self.0.map
+        self.0.hook.pc_map()
     }
 
     /// As [`Hook::displaced`] once it is in.
     pub fn displaced(&self) -> CodeAddr {
-        self.0.displaced
+        self.0.hook.displaced()
     }
 
     /// Whether calls under way may return into what will be changed. A commit sees to that with traps; who changes code by
     /// other means leaves such a hook out.
     pub fn is_returned_into(&self) -> bool {
-        self.0.watched
+        self.0.hook.0.watched
     }
 }
 
@@ -198,7 +216,7 @@ impl Prepared<'_> {
     /// [`Error::NotExecutable`] if there is none.
     pub fn original(&self, id: HookId) -> Result<*const (), Error> {
         match self.hooks.get(id.0) {
-            Some(Ok(ready)) => Ok(ready.original().0 as usize as *const ()),
+            Some(Ok(ready)) => Ok(ready.hook.original()),
             Some(Err(error)) => Err(error.clone()),
             None => Err(Error::NotExecutable { target: CodeAddr(0) }),
         }
@@ -235,23 +253,42 @@ impl Prepared<'_> {
         let mut results = core::mem::take(&mut self.results);
         let mut patches: Vec<Patch> = Vec::with_capacity(self.hooks.len());
         for ready in self.hooks.iter().flatten() {
-            let patch = Patch::new(ready.plan.isa, ready.aside, ready.start, ready.ways);
-            let mut patch = Patch { watched: ready.watched, ..patch };
+            let parts = &*ready.hook.0;
+            let patch = Patch::new(parts.isa, parts.aside, parts.start, parts.ways);
+            let mut patch = Patch { watched: parts.watched, ..patch };
             if liveness == Liveness::Live && !ready.live {
-                patch.state = Err(Error::NotLive { site: ready.start.at, refusal: Refusal::NotPrepared });
+                patch.state = Err(Error::NotLive { site: parts.start.at, refusal: Refusal::NotPrepared });
             }
             patches.push(patch);
         }
         // SAFETY: the caller's promises. The trampolines and islands that the redirects lead to are in place.
         unsafe { patch::apply(&self.view, &mut patches, liveness) };
         let mut patches = patches.into_iter();
-        for hook in self.hooks {
-            results.push(hook.and_then(|ready| match patches.next() {
-                Some(patch) => patch.state.map(|way| ready.into_hook(way)),
-                None => Err(Error::AlreadyRemoved { site: ready.start.at }),
+        for hook in core::mem::take(&mut self.hooks) {
+            results.push(hook.and_then(|ready| {
+                let site = ready.hook.0.start.at;
+                let patch = patches.next().ok_or(Error::AlreadyRemoved { site })?;
+                match patch.state {
+                    Ok(way) => Ok(ready.into_hook(way)),
+                    Err(error) => {
+                        // The traps of one that could not be put back lead to its code.
+                        if !patch.torn {
+                            self.arena.leave(ready.hook);
+                        }
+                        Err(error)
+                    }
+                }
             }));
         }
         results
+    }
+}
+
+impl Drop for Prepared<'_> {
+    fn drop(&mut self) {
+        for ready in core::mem::take(&mut self.hooks).into_iter().flatten() {
+            self.arena.leave(ready.hook);
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! From a request to a hook that is ready: planned, placed, its trampoline and island written.
 
-use alloc::{collections::BTreeMap, vec::Vec};
+use alloc::{boxed::Box, collections::BTreeMap, vec::Vec};
 use core::ops::Range;
 
 use grapnel_relocator::{CodeAddr, PcMap, Reach, Registers, Relocated, redirect};
@@ -8,11 +8,9 @@ use grapnel_relocator::{CodeAddr, PcMap, Reach, Registers, Relocated, redirect};
 use crate::{
     Arena, Bytes, Error, Hook, HookId, HookPlan, PatchWay, Refusal,
     arena::CodeSlot,
+    hook::Parts,
     live::{POSITIONS, Ways},
-    memory::{
-        maps::{Home, Maps},
-        pages::Pages,
-    },
+    memory::{maps::Maps, pages::Pages},
     native::{self, NEAR_REACH, Pattern, StubKind},
     padding::{Standing, Surroundings, standing_in},
     patch::Edit,
@@ -26,56 +24,20 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Ready {
     pub(crate) plan: HookPlan,
-    pub(crate) slot: CodeSlot,
-    /// Where the code that moved is.
-    pub(crate) displaced: CodeAddr,
-    pub(crate) map: PcMap,
-    pub(crate) aside: Option<Edit>,
-    pub(crate) start: Edit,
-    pub(crate) ways: Ways,
-    /// What of a file the function is.
-    home: Option<Home>,
-    /// The island that it shares, and where that goes.
-    island: Option<(u64, CodeSlot)>,
+    /// As it will be, but that it isn't in.
+    pub(crate) hook: Hook,
     /// The redirect traps wherever a thread may still be inside the window.
     pub(crate) live: bool,
-    /// A call returns into the patch, so that its traps matter although no other thread runs.
-    pub(crate) watched: bool,
-    inside: bool,
     /// How many bytes the trampoline stands for.
     pub(crate) window_len: usize,
 }
 
 impl Ready {
-    /// What does what the function did, as a pointer.
-    pub(crate) fn original(&self) -> CodeAddr {
-        let at = if self.inside { self.displaced } else { CodeAddr(self.slot.at as u64) };
-        native::pointer_to(self.plan.isa, at)
-    }
-
+    /// The hook, once it was patched in.
     pub(crate) fn into_hook(self, way: PatchWay) -> Hook {
-        let start = self.slot.at as u64;
-        let isa = self.plan.isa;
-        Hook {
-            isa,
-            target: self.plan.target,
-            aside: self.aside,
-            start: self.start,
-            ways: self.ways,
-            home: self.home,
-            island: self.island,
-            watched: self.watched,
-            trampoline: native::pointer_to(isa, CodeAddr(start)),
-            original: self.original(),
-            displaced: self.displaced,
-            code: start..start + self.slot.len as u64,
-            map: self.map,
-            kind: self.plan.kind(),
-            proof: self.plan.proof().clone(),
-            way,
-            removed: false,
-            torn: false,
-        }
+        let mut hook = self.hook;
+        (hook.0.way, hook.0.removed) = (way, false);
+        hook
     }
 }
 
@@ -237,21 +199,29 @@ impl<'a> Workshop<'a> {
                 let all_trap = ways.iter().enumerate().skip(1).all(|(at, &way)| way == 0 || traps(at));
                 let window_len = moving.window.len();
                 let home = self.maps.and_then(|maps| maps.home(plan.site.0 as usize));
-                Ok(Ready {
-                    slot,
-                    displaced,
-                    map,
+                let start_of_slot = CodeAddr(slot.at as u64);
+                let original = if inside { displaced } else { start_of_slot };
+                let hook = Hook(Box::new(Parts {
+                    isa,
+                    target: plan.target,
                     aside,
                     start,
                     ways,
                     home,
                     island,
-                    live: all_trap,
                     watched,
-                    inside,
-                    window_len,
-                    plan,
-                })
+                    trampoline: native::pointer_to(isa, start_of_slot),
+                    original: native::pointer_to(isa, original),
+                    displaced,
+                    code: start_of_slot.0..start_of_slot.0 + slot.len as u64,
+                    map,
+                    kind: plan.kind(),
+                    proof: plan.proof().clone(),
+                    way: PatchWay::ProcMem,
+                    removed: true,
+                    torn: false,
+                }));
+                Ok(Ready { plan, hook, live: all_trap, window_len })
             }
             Err(error) => {
                 // SAFETY: nothing leads to the slot. The island is nobody's who isn't counted.

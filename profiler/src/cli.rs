@@ -1,6 +1,5 @@
 //! The command line: one definition for parsing, help, completions and man pages.
 
-#[cfg(target_arch = "x86_64")]
 use crate::attach::{AttachArgs, DetachArgs};
 use crate::check::CheckArgs;
 use crate::control::{ListArgs, MarkArgs, PidArgs, SnapshotArgs, StatusArgs};
@@ -44,7 +43,6 @@ Exit status:
   126  PROGRAM can't be run under grapnel: not executable, static, 32-bit, set-uid
   125  grapnel itself failed before PROGRAM started";
 
-#[cfg(target_arch = "x86_64")]
 const ATTACH_EXAMPLES: &str = "Examples:
   grapnel attach 4711                         # until Ctrl-C
   grapnel attach --for 10 -o t.grapnel $(pidof server) && grapnel report t.grapnel
@@ -202,11 +200,9 @@ pub(crate) enum Command {
     ///
     /// The process is stopped for some milliseconds when the recording begins and when it ends, and goes on as before. No
     /// debugger is needed.
-    #[cfg(target_arch = "x86_64")]
     #[command(after_help = ATTACH_EXAMPLES)]
     Attach(AttachArgs),
     /// End what `grapnel attach` does in a process, or did when it was killed
-    #[cfg(target_arch = "x86_64")]
     Detach(DetachArgs),
     /// Show in the terminal what a process holds while it is recorded: live bytes, and which sites grow
     #[command(after_help = TOP_EXAMPLES)]

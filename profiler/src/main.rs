@@ -1,7 +1,7 @@
 //! The command `grapnel`.
 
 mod agent_path;
-#[cfg(target_arch = "x86_64")]
+#[cfg_attr(not(target_arch = "x86_64"), path = "unattachable.rs")]
 mod attach;
 mod check;
 mod cli;
@@ -13,13 +13,16 @@ mod import;
 mod leaks;
 mod look;
 mod moment;
+mod native;
 mod opened;
 mod places;
+mod push;
 mod query;
 mod reading;
 mod relocate;
 mod report;
 mod run;
+mod secret;
 mod serve;
 mod sizes;
 mod suppressed;
@@ -51,9 +54,7 @@ fn main() -> ExitCode {
     }));
     match Cli::parse().command {
         Command::Run(args) => run::run(&args).unwrap_or_else(|error| fail(&error, error.exit_code())),
-        #[cfg(target_arch = "x86_64")]
         Command::Attach(args) => attach::run(&args).unwrap_or_else(|error| fail(&error, error.exit_code())),
-        #[cfg(target_arch = "x86_64")]
         Command::Detach(args) => {
             attach::detach(&args).unwrap_or_else(|error| fail(&error, error.exit_code()))
         }

@@ -3,7 +3,8 @@
 use crate::reading::Shown;
 use grapnel_analysis::history::{History, Window, analyse_over_time};
 use grapnel_analysis::report::words::harmless;
-use grapnel_analysis::{Analysis, analyse};
+use grapnel_analysis::symbols::Symbols;
+use grapnel_analysis::{Analysis, analyse, analyse_and_open};
 use grapnel_trace::reader::Reader;
 use std::fs::File;
 use std::io::{self, BufReader, Write};
@@ -69,6 +70,13 @@ pub(crate) fn trace_error(trace: &Path, error: grapnel_trace::Error) -> OpenErro
 /// Reads a trace. One that stops early is analysed up to there, with a note on stderr.
 pub(crate) fn analysis_of(trace: &Path) -> Result<Analysis, OpenError> {
     let analysis = analyse(reader_of(trace)?);
+    say_ending(trace, &analysis);
+    Ok(analysis)
+}
+
+/// As [`analysis_of`], and meanwhile `symbols` opens files that it is likely to be asked for.
+pub(crate) fn analysis_with(trace: &Path, symbols: &mut Symbols<'_>) -> Result<Analysis, OpenError> {
+    let analysis = analyse_and_open(reader_of(trace)?, symbols);
     say_ending(trace, &analysis);
     Ok(analysis)
 }

@@ -1,7 +1,7 @@
 //! `grapnel report`: what a trace says.
 
 use crate::look::LookArgs;
-use crate::opened::{OpenError, analysis_of, history_of, say, text_of};
+use crate::opened::{OpenError, analysis_with, history_of, say, text_of};
 use crate::symbols::{SymbolArgs, SymbolArgsError};
 use crate::whole_file::{is_same_file, to_file};
 use clap::{Args, ValueEnum};
@@ -86,9 +86,9 @@ pub(crate) fn run(args: &ReportArgs) -> Result<ExitCode, ReportError> {
     if let Some(path) = &args.html {
         return write_page(path, args, &search);
     }
-    let analysis = analysis_of(&args.trace)?;
     let store = FileStore::new();
     let mut symbols = Symbols::new(&store, search);
+    let analysis = analysis_with(&args.trace, &mut symbols)?;
     match write(args, &analysis, &mut symbols) {
         Ok(()) => {}
         // `grapnel report TRACE | head` has seen enough.

@@ -6,12 +6,12 @@ use crate::whole_file::to_file;
 use clap::Args;
 use grapnel_analysis::Analysis;
 use grapnel_analysis::report::words::{grouped, harmless};
-use grapnel_analysis::symbols::{Embedded, FileStore, Symbols, embed};
+use grapnel_analysis::symbols::{Embedded, FileStore, SearchPath, Symbols, embed};
 use grapnel_trace::event::Event;
 use grapnel_trace::writer::Writer;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Options of `grapnel symbolize`.
@@ -63,40 +63,53 @@ const LEVEL: i32 = 9;
 /// When the trace can't be read, is damaged, or the other can't be written.
 pub(crate) fn run(args: &SymbolizeArgs) -> Result<ExitCode, SymbolizeError> {
     let search = args.symbols.search()?;
-    let analysis = analysis_of(&args.trace)?;
-    if let Some(note) = analysis.ending.note().filter(|_| analysis.ending.is_damage()) {
-        return Err(SymbolizeError::Damaged { path: text_of(&args.trace), note });
-    }
-    let store = FileStore::new();
-    let mut symbols = Symbols::new(&store, search);
-    let mut embedded = Embedded::default();
-    to_file(&args.output, |out| {
-        embedded = write(args, &analysis, &mut symbols, out)?;
-        Ok(())
-    })
-    .map_err(|error| SymbolizeError::Write { path: text_of(&args.output), error })?;
-    for note in symbols.notes() {
+    let (embedded, notes) = embed_into(&args.trace, &args.output, search)?;
+    for note in notes {
         say(&format!("note: {}", harmless(&note)));
     }
     say(&format!("{}: {}", text_of(&args.output), summary(embedded)));
     Ok(ExitCode::SUCCESS)
 }
 
+/// The same with files that are looked for by `search`: what became of it, and what kept names from being found.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn embed_into(
+    trace: &Path,
+    output: &Path,
+    search: SearchPath,
+) -> Result<(Embedded, Vec<String>), SymbolizeError> {
+    let analysis = analysis_of(trace)?;
+    if let Some(note) = analysis.ending.note().filter(|_| analysis.ending.is_damage()) {
+        return Err(SymbolizeError::Damaged { path: text_of(trace), note });
+    }
+    let store = FileStore::new();
+    let mut symbols = Symbols::new(&store, search);
+    let mut embedded = Embedded::default();
+    to_file(output, |out| {
+        embedded = write(trace, &analysis, &mut symbols, out)?;
+        Ok(())
+    })
+    .map_err(|error| SymbolizeError::Write { path: text_of(output), error })?;
+    Ok((embedded, symbols.notes()))
+}
+
 /// All blocks as they are, and the names before the end.
 fn write(
-    args: &SymbolizeArgs,
+    path: &Path,
     analysis: &Analysis,
     symbols: &mut Symbols<'_>,
     out: &mut dyn Write,
 ) -> io::Result<Embedded> {
-    let mut reader = reader_of(&args.trace).map_err(io::Error::other)?;
+    let mut reader = reader_of(path).map_err(io::Error::other)?;
     let mut batch = Vec::new();
     // An empty batch and nothing behind it is the end.
     while reader.next_batch(&mut batch, BATCH).map_err(io::Error::other)?.is_some() || !batch.is_empty() {
         batch.clear();
     }
     let behind = reader.block_offset();
-    let mut trace = File::open(&args.trace)?;
+    let mut trace = File::open(path)?;
     io::copy(&mut (&mut trace).take(behind), out)?;
     let mut writer = Writer::resume(&mut *out, reader.time(), LEVEL).map_err(io::Error::other)?;
     let embedded =

@@ -179,6 +179,45 @@ static void ask_for_look(void) {
     free(keep(malloc(10)));
 }
 
+static void look(int signal) {
+    (void)signal;
+    ask_for_look();
+}
+
+/* Stands still on an alternate stack, with a block that only this stack knows. */
+static void hold_on_alternate(int signal) {
+    void *volatile block = malloc(4321 + (size_t)(signal & 1));
+    over = 1;
+    while (over != 2)
+        usleep(1000);
+    free(block);
+}
+
+/* Has a handler on a stack at this place, which nobody but the kernel knows later. */
+NOINLINE static void handle_on(void *stack, size_t size, int signal, void (*handler)(int)) {
+    stack_t alternate = {.ss_sp = stack, .ss_size = size};
+    struct sigaction action = {.sa_handler = handler, .sa_flags = SA_ONSTACK};
+    sigaltstack(&alternate, 0);
+    sigaction(signal, &action, 0);
+}
+
+NOINLINE static void handle_on_block(void) { handle_on(malloc(65536), 65536, SIGUSR2, hold_on_alternate); }
+
+static void *stand_on_alternate(void *unused) {
+    handle_on_block();
+    scrub();
+    raise(SIGUSR2);
+    return unused;
+}
+
+/* Memory whose upper half is this thread's alternate stack, and whose lower half holds a block. */
+NOINLINE static void hold_below_alternate(void) {
+    const size_t half = 1 << 19;
+    void **area = mmap(0, 2 * half, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    area[0] = malloc(1234);
+    handle_on((char *)area + half, half, SIGUSR1, look);
+}
+
 int main(int argc, char **argv) {
     const char *what = argc > 1 ? argv[1] : "";
     setvbuf(stdout, 0, _IONBF, 0);
@@ -236,6 +275,20 @@ int main(int argc, char **argv) {
         ask_for_look();
         over = 4;
         pthread_join(thread, 0);
+    } else if (!strcmp(what, "alternate")) {
+        pthread_t thread;
+        hold_below_alternate();
+        pthread_create(&thread, 0, stand_on_alternate, 0);
+        while (over != 1)
+            usleep(1000);
+        scrub();
+        raise(SIGUSR1);
+        over = 2;
+        pthread_join(thread, 0);
+    } else if (!strcmp(what, "pipe")) {
+        free(keep(malloc(10)));
+        kill(getpid(), SIGRTMAX - 18);
+        free(keep(malloc(10)));
     } else if (!strcmp(what, "huge")) {
         /* An address to such a multiple is found, and lies more than 4 GiB into what was asked for in one of these. */
         const size_t half = (size_t)1 << 32;

@@ -10,7 +10,11 @@
 
 /* Removed from the headers, still in libc for old programs. */
 extern void old_cfree(void *);
+#ifdef __aarch64__
+__asm__(".symver old_cfree, cfree@GLIBC_2.17");
+#else
 __asm__(".symver old_cfree, cfree@GLIBC_2.2.5");
+#endif
 
 static void say(const char *what, void *block) {
     int error = errno;

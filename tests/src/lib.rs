@@ -6,6 +6,8 @@
 
 pub mod attaching;
 pub mod browser;
+pub mod counted;
+pub mod engine;
 pub mod going;
 pub mod leaks;
 pub mod programs;

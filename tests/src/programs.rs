@@ -1,10 +1,10 @@
 //! Builds the programs of `tests/programs/` and the counting library, each once and only when it is asked for.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::SystemTime;
 
 /// The folder with the sources.
@@ -34,10 +34,19 @@ fn modified(path: &Path) -> Option<SystemTime> {
     std::fs::metadata(path).and_then(|facts| facts.modified()).ok()
 }
 
+/// Waits until nobody else makes this output: what a test runs is not made anew beneath it, when two find it old at once.
+/// The lock goes with the file that is returned.
+fn lock_of(output: &Path) -> File {
+    let mut name = output.as_os_str().to_owned();
+    name.push(".lock");
+    let lock = File::create(name).expect("the target directory can be written");
+    lock.lock().expect("files can be locked");
+    lock
+}
+
 /// Runs the compiler unless the output is newer than the source and the shared header. The output appears
-/// whole or not at all, since tests in other threads and processes may ask for it at the same time.
+/// whole or not at all, and once, since tests in other threads and processes may ask for it at the same time.
 fn compile(compiler: &str, flags: &[&str], source: &Path, output_name: &str) -> PathBuf {
-    static NUMBER: AtomicU32 = AtomicU32::new(0);
     let output = output_dir().join(output_name);
     let headers = [
         sources().join("keep.h"),
@@ -45,11 +54,11 @@ fn compile(compiler: &str, flags: &[&str], source: &Path, output_name: &str) -> 
         header_dir().join("grapnel_malloc_debug.h"),
     ];
     let newest = headers.iter().map(|header| modified(header)).max().flatten().max(modified(source));
+    let _lock = lock_of(&output);
     if modified(&output).is_some() && modified(&output) > newest {
         return output;
     }
-    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    let partial = output_dir().join(format!("{output_name}.{}.{number}", std::process::id()));
+    let partial = output_dir().join(format!("{output_name}.{}", std::process::id()));
     let result = Command::new(compiler)
         .args(["-O2", "-g", "-Wall", "-Wextra", "-Werror", "-fomit-frame-pointer"])
         .arg("-I")
@@ -100,6 +109,34 @@ pub fn static_program(name: &str) -> PathBuf {
     compile("gcc", &["-std=gnu11", "-static"], &source, &format!("{name}-static"))
 }
 
+/// How a program comes to its C library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Linking {
+    /// glibc is loaded.
+    Glibc,
+    /// glibc is in it, at an address of its own.
+    GlibcStatic,
+    /// The same, wherever it is put.
+    GlibcStaticPie,
+    /// musl is loaded.
+    Musl,
+    /// musl is in it.
+    MuslStatic,
+}
+
+/// The executable of `programs/<name>.c`, linked in this way.
+pub fn linked_program(name: &str, linking: Linking) -> PathBuf {
+    let (compiler, flag) = match linking {
+        Linking::Glibc => return program(name),
+        Linking::GlibcStatic => ("gcc", "-static"),
+        Linking::GlibcStaticPie => ("gcc", "-static-pie"),
+        Linking::Musl => ("musl-gcc", "-fPIE"),
+        Linking::MuslStatic => ("musl-gcc", "-static"),
+    };
+    let output = format!("{name}-{linking:?}");
+    compile(compiler, &[C, &[flag]].concat(), &sources().join(format!("{name}.c")), &output)
+}
+
 /// The executable of `programs/<name>.c` with the address sanitizer, where the compiler has it.
 pub fn sanitized_program(name: &str) -> Option<PathBuf> {
     let probe = Command::new("gcc").arg("-print-file-name=libasan.so").output().ok()?;
@@ -124,13 +161,14 @@ pub fn leak_sanitized_program(name: &str) -> PathBuf {
 /// The executable of `programs/<name>.c` whose loader is a copy of the usual one under musl's name.
 pub fn program_with_loader(name: &str) -> PathBuf {
     let loader = output_dir().join("ld-musl-x86_64.so.1");
-    let partial =
-        output_dir().join(format!("ld-musl.{}.{:?}", std::process::id(), std::thread::current().id()));
+    let lock = lock_of(&loader);
     if !loader.exists() {
+        let partial = output_dir().join(format!("ld-musl.{}", std::process::id()));
         std::fs::copy("/lib64/ld-linux-x86-64.so.2", &partial)
             .and_then(|_| std::fs::rename(&partial, &loader))
             .expect("the loader can be copied");
     }
+    drop(lock);
     let flag = format!("-Wl,--dynamic-linker={}", loader.display());
     compile("gcc", &[C, &[&flag]].concat(), &sources().join(format!("{name}.c")), &format!("{name}-loader"))
 }

@@ -79,6 +79,16 @@ pub struct ReportTotals {
     pub lost_events: u64,
     pub duration_ns: u64,
     pub functions: BTreeMap<String, u64>,
+    pub before: Option<Before>,
+}
+
+/// Blocks that were there before it was attached.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "the schema's own names, documented with the report")]
+pub struct Before {
+    pub allocations: u64,
+    pub bytes: u64,
 }
 
 /// What is said of a sample.

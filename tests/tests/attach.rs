@@ -457,11 +457,6 @@ fn what_cannot_be_attached_to_is_left_alone_with_a_reason() {
     }
     refused(program.pid(), "is traced by gdb");
     drop(debugger);
-
-    let linked = Running::at_work(&programs::static_program("steady"), "600");
-    let before = State::of(linked.pid());
-    refused(linked.pid(), "does not use glibc");
-    assert_eq!(State::of(linked.pid()), before);
 }
 
 /// Whose session a process has is said, and what helps.

@@ -1,5 +1,6 @@
 //! Children of fork and exec, and their traces.
 
+use grapnel_tests::report::Site;
 use grapnel_tests::run::{Case, Recorded};
 use std::collections::BTreeSet;
 
@@ -19,6 +20,28 @@ fn each_way_to_start() {
         .collect();
     let expected: BTreeSet<u64> = (101..=117).collect();
     assert_eq!(counts, expected, "left: found; 110 has an empty environment");
+}
+
+/// What isn't an environment is for the kernel to refuse, as it does without grapnel.
+#[test]
+fn pointers_that_lead_nowhere_are_the_kernels_to_refuse() {
+    let case = Case::ours("bad_pointers");
+    let bare = case.bare();
+    assert_eq!(bare.out().matches(": Bad address\n").count(), bare.out().lines().count(), "{}", bare.out());
+    case.recorded().outcome.same_as(&bare);
+}
+
+/// What a child of vfork records with in its parent's memory is no other thread's, also when the child is gone.
+#[test]
+fn first_in_a_vfork() {
+    let case = Case::ours("first_in_a_vfork");
+    let recorded = case.recorded();
+    recorded.outcome.same_as(&case.bare());
+    let report = recorded.report();
+    assert_eq!(report.totals.lost_events, 0);
+    let of_work = |site: &&Site| site.stack().contains("work");
+    let blocks: u64 = report.sites.iter().filter(of_work).map(|site| site.allocations).sum();
+    assert_eq!(blocks, 60 * 8 * (300 + 2), "rounds, threads, blocks of the thread and of its child");
 }
 
 /// All traces of a run sort together, and say which process and which program.

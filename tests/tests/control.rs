@@ -47,8 +47,12 @@ fn the_socket_of_a_recording_that_was_killed_is_removed() {
     kill(Signal::KILL, going.child.id());
     going.child.wait().unwrap();
     assert!(going.socket().exists());
+    // Its guard takes a moment to be gone.
+    until("the socket is removed", || {
+        going.grapnel(&["list"]);
+        (!going.socket().exists()).then_some(())
+    });
     assert_eq!(going.grapnel(&["list"]).err(), "grapnel: nothing is being recorded\n");
-    assert!(!going.socket().exists());
     kill(Signal::KILL, pid);
 }
 

@@ -91,6 +91,24 @@ fn each_request_for_a_look_counts_beside_a_thread_that_does_not_stand_still() {
 }
 
 #[test]
+fn what_an_alternate_stack_holds_and_what_lies_below_it_is_known() {
+    let dir = temporary_dir();
+    let outcome = run(dir.path(), "check_unreachable_on_signal", "alternate");
+    goes_on(&outcome, "");
+    assert!(outcome.err().contains("No unreachable memory."), "{}", outcome.err());
+}
+
+#[test]
+fn a_pipe_that_nobody_reads_is_not_waited_for() {
+    let dir = temporary_dir();
+    let pipe = dir.path().join("pipe");
+    assert!(Case::new("mkfifo").arg(&pipe).bare().status.success());
+    let outcome = run(dir.path(), "record_allocs record_allocs_file=DIR/pipe", "pipe");
+    goes_on(&outcome, "");
+    assert!(outcome.err().contains("Cannot create record alloc file"), "{}", outcome.err());
+}
+
+#[test]
 fn a_block_that_lies_far_into_what_was_asked_for_is_refused() {
     let dir = temporary_dir();
     let outcome = run(dir.path(), "guard", "huge");

@@ -26,15 +26,20 @@ for line in sys.stdin: kept.append(libc.malloc(1 << 20))
 
 impl Served {
     fn new(options: &[&str]) -> Self {
-        let case = Case::new("/usr/bin/python3").args(["-c", SCRIPT]).option("--serve").option("0");
+        Self::of(Case::new("/usr/bin/python3").args(["-c", SCRIPT]), options)
+    }
+
+    fn of(case: Case, options: &[&str]) -> Self {
+        let case = case.option("--serve").option("0");
         let mut going = Going::new(&options.iter().fold(case, |case, option| case.option(option)));
         let mut line = String::new();
         BufReader::new(going.child.stderr.take().unwrap()).read_line(&mut line).unwrap();
         let host = line.trim_end().strip_prefix("grapnel: serving at http://").unwrap();
         let served = Self { host: host.trim_end_matches('/').to_owned(), going };
         until("its blocks", || {
-            (served.going.status()?["processes"][0]["totals"]["live_bytes"].as_u64()? > 54_321_000)
-                .then_some(())
+            let status = served.going.status()?;
+            let live = |of: &Value| of["totals"]["live_bytes"].as_u64().is_some_and(|live| live > 54_321_000);
+            status["processes"].as_array()?.iter().any(live).then_some(())
         });
         served
     }
@@ -47,6 +52,18 @@ impl Served {
     fn get(&self, path: &str, headers: &str) -> (String, Vec<u8>) {
         asked(&self.host, &format!("GET {path} HTTP/1.1\r\nHost: {}\r\n{headers}\r\n", self.host))
     }
+}
+
+/// What a profile says, all of it.
+fn raw(profile: &[u8]) -> String {
+    let dir = temporary_dir();
+    let path = dir.path().join("profile");
+    std::fs::write(&path, profile).unwrap();
+    let mut command = Command::new("go");
+    command.args(["tool", "pprof", "-raw"]).arg(path).env("HOME", dir.path()).env("TZ", "UTC");
+    let outcome = finish(command.env("GOTOOLCHAIN", "local"), b"");
+    assert!(outcome.status.success(), "{}", outcome.err());
+    outcome.out()
 }
 
 fn asked(host: &str, request: &str) -> (String, Vec<u8>) {
@@ -110,6 +127,40 @@ fn go_reads_profiles_as_its_own() {
     let difference = pprof(path.to_str().unwrap(), &["-unit=MB"]);
     let megabytes = total(&difference);
     assert!((4.0..4.5).contains(&megabytes), "{difference}");
+}
+
+#[test]
+fn a_profile_is_of_its_moment() {
+    let served = Served::new(&[]);
+    let now = || finish(Command::new("date").args(["-u", "+%Y-%m-%d %H:%M:%S"]), b"").out().trim().to_owned();
+    // Whoever collects profiles takes this for the time of the figures, not the beginning of the process.
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    let before = now();
+    let heap = raw(&served.get("/debug/pprof/heap", "").1);
+    let said = |text: &str, word: &str| {
+        text.lines().find_map(|line| line.strip_prefix(word)).map(|rest| rest.trim().to_owned())
+    };
+    let time = said(&heap, "Time: ").unwrap();
+    assert!(*before <= time[..19] && time[..19] <= *now(), "{before} {time}");
+    // By these, collectors name its types: it counts bytes, and over no time.
+    assert_eq!(said(&heap, "PeriodType: ").as_deref(), Some("space bytes"));
+    assert_eq!(said(&heap, "Duration: "), None, "{heap}");
+    let difference = raw(&served.get("/debug/pprof/allocs?seconds=1", "").1);
+    assert!(said(&difference, "Duration: ").is_some(), "{difference}");
+}
+
+#[test]
+fn a_child_has_its_own_names() {
+    let shell = format!("/usr/bin/python3 -c '{SCRIPT}'; exit 0");
+    let served = Served::of(Case::new("/bin/sh").args(["-c", &shell]), &[]);
+    // The shell's are looked up first.
+    let of_shell = raw(&served.get("/debug/pprof/heap", "").1);
+    assert!(!of_shell.contains("Py_"), "{of_shell}");
+    let status = served.going.status().unwrap();
+    let processes = status["processes"].as_array().unwrap();
+    let python = processes.iter().find(|of| of["command"][0] == "/usr/bin/python3").unwrap();
+    let of_python = raw(&served.get(&format!("/debug/pprof/heap?pid={}", python["pid"]), "").1);
+    assert!(of_python.contains("Py_BytesMain"), "{of_python}");
 }
 
 /// A server that ends with the test.

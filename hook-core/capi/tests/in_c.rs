@@ -2,8 +2,9 @@
 //! what `install` has put into a prefix.
 
 use std::{
+    io::{BufRead as _, BufReader},
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Stdio},
     sync::LazyLock,
 };
 
@@ -255,6 +256,65 @@ fn debuggers_and_perf_know_names() {
         assert!(frame.contains(expected), "{text}");
     }
     assert!(text.contains("outer [grapnel stub]"), "{text}");
+}
+
+#[test]
+fn calls_are_left_from_within_listeners() {
+    assert_has(&SHARED.run("tests/programs/leaving.c"), &["left and told"]);
+    // In guarded ones, which the jump leaves as well.
+    let program = SHARED.dir.path().join("leaving");
+    assert_has(&run(SHARED.command(program).arg("guarded")), &["left and told"]);
+}
+
+#[test]
+fn a_debugger_is_attached_to_a_hooked_process_and_detached() {
+    let program = SHARED.build("tests/programs/attached.c");
+    let mut command = SHARED.command(&program);
+    let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut output = BufReader::new(process.stdout.take().unwrap()).lines();
+    let number = output.next().unwrap().unwrap();
+    let mut gdb = SHARED.command("gdb");
+    gdb.args(["-nx", "-batch", "-ex", "set debuginfod enabled off", "-p", &number]);
+    for said in ["break *original", "continue", "bt", "delete", "set var stop = 1", "detach"] {
+        gdb.args(["-ex", said]);
+    }
+    let found = gdb.output().unwrap();
+    let text =
+        format!("{}{}", String::from_utf8_lossy(&found.stdout), String::from_utf8_lossy(&found.stderr));
+    if text.contains("Operation not permitted") {
+        process.kill().unwrap();
+        process.wait().unwrap();
+        return println!("nobody may attach a debugger here, so what it would see was not looked at");
+    }
+    let frames: Vec<_> = text.lines().filter(|line| line.starts_with('#')).collect();
+    let expected = ["outer [grapnel stub] ()", "in outer (", "in replacement (", "in main ("];
+    let seen = frames.len() == expected.len()
+        && frames.iter().zip(expected).all(|(frame, expected)| frame.contains(expected));
+    if !seen || !text.contains("detached]") {
+        process.kill().unwrap();
+        panic!("{text}");
+    }
+    let said: Vec<_> = output.map(Result::unwrap).collect();
+    assert!(process.wait().unwrap().success(), "{said:?} {text}");
+    assert_eq!(said, ["stopped and removed"], "{text}");
+}
+
+#[test]
+fn perf_reports_stubs_by_their_names() {
+    let program = SHARED.build("tests/programs/attached.c");
+    let data = SHARED.dir.path().join("perf.data");
+    let mut perf = SHARED.command("perf");
+    let perf =
+        perf.args(["record", "-q", "-e", "cpu-clock", "-o"]).arg(&data).arg(program).arg("perf").output();
+    let recorded = match perf {
+        Ok(output) if output.status.success() => output,
+        other => return println!("perf can't record here: {other:?}"),
+    };
+    let report = run(Command::new("perf").args(["report", "--stdio", "-q", "-i"]).arg(&data));
+    let number = String::from_utf8(recorded.stdout).unwrap();
+    let number = number.lines().next().unwrap();
+    std::fs::remove_file(format!("/tmp/perf-{number}.map")).unwrap();
+    assert_has(&report, &["outer [grapnel "]);
 }
 
 #[test]

@@ -6,7 +6,7 @@
 //! Words that code reads and that change while it runs lie in pages of their own, which are writable and never
 //! executable; a child made by fork has a copy of them.
 //!
-//! A slot is given back only by who has proved that no thread can reach it. What was never given back stays: an arena
+//! A slot is given back only by who has proved that no thread can reach it (`reclaim`). What was never given back stays: an arena
 //! that goes away leaves its executable views behind, and only the writable ones go.
 //!
 //! After fork the child's regions are shared with the parent's where they are views of a file. So a region serves only
@@ -29,8 +29,8 @@ use core::{ops::Range, sync::atomic::AtomicU64};
 use grapnel_relocator::CodeAddr;
 
 use crate::{
-    Error, Refusal, live,
-    memory::{maps::Maps, view::MemoryView},
+    Error, Hook, Refusal, live,
+    memory::{maps::Maps, place::Atlas, view::MemoryView},
     native::{self, Pattern},
     seen::{Audience, Notices, SeenError, piece::Piece},
     sys::{self, Errno, PAGE},
@@ -60,8 +60,14 @@ pub struct Arena {
     stale: bool,
     /// The process, as long as slots are taken and nothing was sealed.
     process: Option<i32>,
+    /// The mappings, for so long.
+    atlas: Atlas,
+    /// The region that had room last.
+    roomy: usize,
     pending: Pending,
     notices: Notices,
+    /// Hooks of transactions that never went in, whose originals were known.
+    pub(crate) left: Vec<Hook>,
 }
 
 /// A piece of code memory.
@@ -122,8 +128,11 @@ impl Arena {
             given: 0,
             stale: false,
             process: None,
+            atlas: Atlas::default(),
+            roomy: 0,
             pending: Pending::default(),
             notices: Notices::default(),
+            left: Vec::new(),
         }
     }
 
@@ -154,6 +163,11 @@ impl Arena {
         self.regions.iter().map(|r| (r.code.clone(), r.way))
     }
 
+    /// Whether an address is one of its code.
+    pub(crate) fn holds(&self, at: u64) -> bool {
+        self.regions.iter().any(|region| region.code.contains(&(at as usize)))
+    }
+
     /// How many bytes of code and words are in use.
     pub fn used(&self) -> usize {
         self.given + self.words.used()
@@ -169,14 +183,24 @@ impl Arena {
     ) -> Result<CodeSlot, Errno> {
         let len = len.max(1).next_multiple_of(ALIGN);
         let pid = self.process();
-        let mut serving = self.regions.iter_mut().filter(|r| r.serves(pid));
-        let slot = match serving.find_map(|region| region.take(len, reach)) {
+        let Self { regions, ways, atlas, roomy, .. } = self;
+        // The one that had room before comes first, so that the full ones aren't searched each time.
+        let first = regions.get_mut(*roomy).filter(|r| r.serves(pid)).and_then(|r| r.take(len, reach));
+        let slot = first.or_else(|| {
+            let mut serving = regions.iter_mut().enumerate().filter(|(_, r)| r.serves(pid));
+            let (index, slot) = serving.find_map(|(index, r)| Some((index, r.take(len, reach)?)))?;
+            *roomy = index;
+            Some(slot)
+        });
+        let slot = match slot {
             Some(slot) => slot,
             None => {
                 let size = len.max(REGION).next_multiple_of(PAGE);
-                let mut region = Region::new(&self.ways, near, size, reach, maps)?;
+                atlas.begin(maps);
+                let mut region = Region::new(ways, near, size, reach, atlas)?;
                 let slot = region.take(len, reach).ok_or(sys::ENOMEM)?;
-                self.regions.push(region);
+                *roomy = regions.len();
+                regions.push(region);
                 slot
             }
         };
@@ -237,10 +261,13 @@ impl Arena {
         let slot = match serving.find_map(|region| region.take_matching(pattern, len)) {
             Some(slot) => slot,
             None => {
-                let maps = maps.ok_or(sys::ENOMEM)?;
-                let (slot, region) = self.region_matching(pattern, len, maps).or_else(|_| {
-                    // The list may be older than other regions.
-                    self.region_matching(pattern, len, &Maps::read()?)
+                self.atlas.begin(maps);
+                let (slot, region) = self.region_matching(pattern, len).or_else(|errno| {
+                    // The list may be older than others' mappings.
+                    match self.atlas.refresh_once()? {
+                        true => self.region_matching(pattern, len),
+                        false => Err(errno),
+                    }
                 })?;
                 self.regions.push(region);
                 slot
@@ -250,14 +277,10 @@ impl Arena {
         Ok(slot)
     }
 
-    fn region_matching(
-        &self,
-        pattern: &Pattern,
-        len: usize,
-        maps: &Maps,
-    ) -> Result<(CodeSlot, Region), Errno> {
+    fn region_matching(&mut self, pattern: &Pattern, len: usize) -> Result<(CodeSlot, Region), Errno> {
         for leave_room in [true, false] {
             let mut found = None;
+            let maps = self.atlas.list().ok_or(sys::ENOMEM)?;
             maps.for_each_gap(leave_room, |gap| {
                 let lowest = pattern.next_from(gap.start as u64)? as usize;
                 let pages = lowest & !(PAGE - 1)..lowest.checked_add(len)?.checked_next_multiple_of(PAGE)?;
@@ -268,7 +291,7 @@ impl Arena {
                 Some(())
             });
             let Some(range) = found else { continue };
-            let mut region = Region::new(&self.ways, range.start, range.len(), &range, Some(maps))?;
+            let mut region = Region::new(&self.ways, range.start, range.len(), &range, &mut self.atlas)?;
             let slot = region.take_matching(pattern, len).ok_or(sys::ENOMEM)?;
             return Ok((slot, region));
         }
@@ -347,6 +370,7 @@ impl Arena {
     /// Unmaps regions in which nothing is in use. One is kept, if it can still be written everywhere.
     pub(crate) fn trim(&mut self) {
         let pid = sys::pid();
+        self.atlas = Atlas::default();
         let mut spare = false;
         let Self { regions, given, stale, pending, .. } = self;
         regions.retain(|region| {
@@ -367,7 +391,8 @@ impl Arena {
 
     /// Takes a word that code at `code` can name by its distance.
     pub(crate) fn word(&mut self, code: &CodeSlot, maps: Option<&Maps>) -> Result<&'static AtomicU64, Errno> {
-        self.words.take(code, maps)
+        self.atlas.begin(maps);
+        self.words.take(code, &mut self.atlas)
     }
 
     /// Gives a word back.
@@ -390,7 +415,7 @@ impl Arena {
 
     /// Makes everything that was written executable, and tells of it who is to be told. Afterwards every slot can be run.
     pub(crate) fn seal(&mut self, memory: &MemoryView) -> Result<(), Errno> {
-        self.process = None;
+        (self.process, self.atlas) = (None, Atlas::default());
         self.pending.flush(memory)?;
         self.regions.iter_mut().try_for_each(Region::seal)?;
         self.notices.give();

@@ -8,7 +8,10 @@ use core::ops::Range;
 
 use super::{ALIGN, CodeSlot};
 use crate::{
-    memory::{maps::Maps, place::map_near, view::MemoryView},
+    memory::{
+        place::{Atlas, map_near},
+        view::MemoryView,
+    },
     native::Pattern,
     sys::{self, Errno, Fd},
 };
@@ -58,15 +61,15 @@ impl Region {
         near: usize,
         len: usize,
         reach: &Range<usize>,
-        maps: Option<&Maps>,
+        atlas: &mut Atlas,
     ) -> Result<Self, Errno> {
         let mut failed = sys::ENOMEM;
         for way in ways {
             let made = match way {
-                CodeWay::TwoViews => two_views(near, len, reach, maps),
-                CodeWay::ProcMem => through_proc(near, len, reach, maps),
+                CodeWay::TwoViews => two_views(near, len, reach, atlas),
+                CodeWay::ProcMem => through_proc(near, len, reach, atlas),
                 CodeWay::Protect => {
-                    map_near(near, len, reach, maps, DATA, ANONYMOUS, None).map(|at| (at, Some(at)))
+                    map_near(near, len, reach, atlas, DATA, ANONYMOUS, None).map(|at| (at, Some(at)))
                 }
             };
             match made {
@@ -160,7 +163,10 @@ impl Region {
             end = behind;
         }
         self.free.insert(start, end);
-        self.crowded.clear();
+        // What is free now may be long enough.
+        for below in self.crowded.range_mut(..=end - start).map(|(_, below)| below) {
+            *below = start.min(*below);
+        }
     }
 
     /// Makes it executable for good, if it isn't yet.
@@ -199,9 +205,9 @@ impl Region {
 
 type Made = Result<(usize, Option<usize>), Errno>;
 
-fn two_views(near: usize, len: usize, reach: &Range<usize>, maps: Option<&Maps>) -> Made {
+fn two_views(near: usize, len: usize, reach: &Range<usize>, atlas: &mut Atlas) -> Made {
     let file = Fd::memory(c"grapnel-code", len)?;
-    let code = map_near(near, len, reach, maps, CODE, libc::MAP_SHARED, Some(&file))?;
+    let code = map_near(near, len, reach, atlas, CODE, libc::MAP_SHARED, Some(&file))?;
     // SAFETY: a new mapping, at a place of the kernel's choice.
     let view = unsafe { sys::mmap(0, len, DATA, libc::MAP_SHARED, Some(&file)) }.inspect_err(|_| {
         // SAFETY: the executable view was just made, and nothing knows it yet.
@@ -213,10 +219,10 @@ fn two_views(near: usize, len: usize, reach: &Range<usize>, maps: Option<&Maps>)
     Ok((code, Some(view)))
 }
 
-fn through_proc(near: usize, len: usize, reach: &Range<usize>, maps: Option<&Maps>) -> Made {
+fn through_proc(near: usize, len: usize, reach: &Range<usize>, atlas: &mut Atlas) -> Made {
     let memory = MemoryView::open();
     memory.is_file()?;
-    let code = map_near(near, len, reach, maps, CODE, ANONYMOUS, None)?;
+    let code = map_near(near, len, reach, atlas, CODE, ANONYMOUS, None)?;
     // SAFETY: a byte of a new mapping that nothing knows yet.
     unsafe { memory.write_through_file(code, super::FILL) }.inspect_err(|_| {
         // SAFETY: as above.

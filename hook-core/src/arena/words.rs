@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicU64, Ordering::*};
 
 use super::CodeSlot;
 use crate::{
-    memory::{maps::Maps, place::map_near},
+    memory::place::{Atlas, map_near},
     native::NEAR_REACH,
     sys::{self, Errno, PAGE},
 };
@@ -33,7 +33,7 @@ impl Words {
         self.0.iter().map(|page| page.used - page.free.len() * SIZE).sum()
     }
 
-    pub(super) fn take(&mut self, code: &CodeSlot, maps: Option<&Maps>) -> Result<&'static AtomicU64, Errno> {
+    pub(super) fn take(&mut self, code: &CodeSlot, atlas: &mut Atlas) -> Result<&'static AtomicU64, Errno> {
         let reach = NEAR_REACH as usize - code.len - SIZE;
         let reach = code.at.saturating_sub(reach)..code.at.saturating_add(reach);
         let near = |page: &&mut Page| reach.contains(&page.start) && reach.contains(&(page.start + PAGE));
@@ -43,7 +43,7 @@ impl Words {
         }
         let rights = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        let start = map_near(code.at, PAGE, &reach, maps, rights, flags, None)?;
+        let start = map_near(code.at, PAGE, &reach, atlas, rights, flags, None)?;
         sys::name_mapping(start, PAGE, c"grapnel-words");
         let mut page = Page { start, used: 0, free: Vec::new() };
         let word = page.take().ok_or(sys::ENOMEM)?;

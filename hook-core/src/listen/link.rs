@@ -1,9 +1,15 @@
 //! What a link stub knows: whom to tell, and how.
 //!
 //! # Safety
-//! A listener's function takes what was saved by another name.
+//! A listener's function takes what was saved by another name. A link in memory of its own is freed by who has proved that nobody
+//! comes to it any more (`set::reclaim`).
 
-use core::ffi::c_void;
+use alloc::boxed::Box;
+use core::{
+    ffi::c_void,
+    ops::{Deref, Range},
+    ptr::NonNull,
+};
 
 use super::{Entry, Exit, Hit, Listener, Probe, guard::Guard, silence};
 use crate::native::{self, LinkKind, Saved, StubKind, Vectors};
@@ -41,6 +47,43 @@ pub(crate) struct LinkKey {
 unsafe impl Send for Link {}
 // SAFETY: as above.
 unsafe impl Sync for Link {}
+
+/// A link in memory of its own, whose address code has. It stays until it is freed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct OwnLink(NonNull<Link>);
+
+// SAFETY: it stands for a link, which may be shared.
+unsafe impl Send for OwnLink {}
+// SAFETY: as above.
+unsafe impl Sync for OwnLink {}
+
+impl OwnLink {
+    pub(crate) fn new(link: Link) -> Self {
+        Self(NonNull::from(Box::leak(Box::new(link))))
+    }
+
+    /// Its addresses, which code may go to it by.
+    pub(crate) fn range(&self) -> Range<u64> {
+        let start = self.0.as_ptr().expose_provenance() as u64;
+        start..start + size_of::<Link>() as u64
+    }
+
+    /// # Safety
+    /// Nobody has its address or a copy of this value that is used after this.
+    pub(crate) unsafe fn free(self) {
+        // SAFETY: the pointer is the one that the box was, and the caller's promise.
+        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+    }
+}
+
+impl Deref for OwnLink {
+    type Target = Link;
+
+    fn deref(&self) -> &Link {
+        // SAFETY: it stays until `free`, after which nobody has this value.
+        unsafe { self.0.as_ref() }
+    }
+}
 
 /// What is called next, by a routine or in [`super::tell`], with what was saved and the link's data.
 #[repr(C)]

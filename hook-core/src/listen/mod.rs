@@ -33,7 +33,7 @@ use core::{
 pub use crate::native::Registers;
 use crate::native::{self, Saved};
 pub use call::{Entry, Exit, Hit};
-pub(crate) use link::{Link, LinkKey, Telling};
+pub(crate) use link::{Link, LinkKey, OwnLink, Telling};
 
 /// What is told when a function is entered.
 pub type OnEnter = unsafe extern "C" fn(call: &mut Entry, data: *mut c_void);
@@ -161,12 +161,12 @@ fn miss() {
 }
 
 /// How many calls that a listener was told of have yet to return.
-pub(crate) fn awaited(link: &'static Link) -> usize {
+pub(crate) fn awaited(link: &Link) -> usize {
     returns::awaited(link)
 }
 
 /// Counts calls no more that will never return to it.
-pub(crate) fn settle(link: &'static Link) {
+pub(crate) fn settle(link: &Link) {
     returns::settle(link);
 }
 

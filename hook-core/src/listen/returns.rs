@@ -175,7 +175,7 @@ pub(crate) fn each_return(mut told: impl FnMut(u64)) {
 }
 
 /// How many calls have yet to return to this listener, those among them that never will.
-pub(super) fn awaited(link: &'static Link) -> usize {
+pub(super) fn awaited(link: &Link) -> usize {
     let is = |point: &&Point| {
         point.state.load(Acquire) != 0 && core::ptr::eq(point.link.load(Relaxed).cast_const(), link)
     };
@@ -183,7 +183,7 @@ pub(super) fn awaited(link: &'static Link) -> usize {
 }
 
 /// Frees the points of a listener whose calls will never return.
-pub(super) fn settle(link: &'static Link) {
+pub(super) fn settle(link: &Link) {
     for (number, point) in POINTS.iter().enumerate() {
         if core::ptr::eq(point.link.load(Relaxed).cast_const(), link) {
             // No call asks for its place here.

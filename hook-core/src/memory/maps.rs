@@ -1,12 +1,17 @@
 //! The mappings of this process, read from `/proc/self/maps`, or from `/proc/thread-self/maps` once the first thread has
-//! ended.
+//! ended. Where neither can be, what somebody else has read may be [given](give).
 //!
 //! The file is read through a small buffer on the stack; the list that results is one allocation.
 //! The kernel gives a consistent picture of one read at a time only, so a mapping that comes or goes meanwhile may be
 //! missing or stale. Whoever acts on the list must use calls that fail rather than overwrite (`MAP_FIXED_NOREPLACE`).
 
 use alloc::vec::Vec;
-use core::{cell::Cell, ffi::CStr, ops::Range};
+use core::{
+    cell::Cell,
+    ffi::CStr,
+    ops::Range,
+    sync::atomic::{AtomicUsize, Ordering},
+};
 
 use crate::sys::{self, Fd};
 
@@ -86,6 +91,14 @@ impl Maps {
     pub fn find(&self, address: usize) -> Option<&Mapping> {
         let after = self.list.partition_point(|m| m.range.start <= address);
         self.list.get(after.checked_sub(1)?).filter(|m| m.range.contains(&address))
+    }
+
+    /// Notes memory that was mapped since, so that its place isn't taken for free.
+    pub(crate) fn note(&mut self, range: Range<usize>) {
+        let at = self.list.partition_point(|m| m.range.start <= range.start);
+        let (read, write, execute, shared, offset) = (false, false, false, false, 0);
+        let mapping = Mapping { range, read, write, execute, shared, offset, inode: 0, kind: Kind::Other };
+        self.list.insert(at, mapping);
     }
 
     /// What of a file lies at an address; `None` for memory of no file.
@@ -175,7 +188,44 @@ pub(super) fn visit(mut each: impl FnMut(Mapping)) -> Result<(), sys::Errno> {
     };
     let [first, this] = OWN;
     let first = read(first);
-    if found.get() { first } else { read(this).or(first) }
+    if found.get() {
+        return first;
+    }
+    let read = read(this).or(first);
+    match given() {
+        Some(text) if !found.get() => {
+            Lines::<192>::default().feed(text, |line| {
+                if let Some(mapping) = parse(line) {
+                    each(mapping);
+                }
+            });
+            Ok(())
+        }
+        _ => read,
+    }
+}
+
+static GIVEN: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+
+/// Gives the mappings as somebody else has read them, as text: for a process below whose root directory there is no
+/// `/proc`. They are only looked at where the kernel's own can't be read, and become stale: an empty text takes them back.
+pub fn give(text: &'static [u8]) {
+    let start = if text.is_empty() { 0 } else { text.as_ptr().expose_provenance() };
+    GIVEN[0].store(0, Ordering::Release);
+    GIVEN[1].store(text.len(), Ordering::Relaxed);
+    GIVEN[0].store(start, Ordering::Release);
+}
+
+fn given() -> Option<&'static [u8]> {
+    let start = GIVEN[0].load(Ordering::Acquire);
+    // SAFETY: both words are those of a text that stays (`give`), which is given by one thread, before others come here.
+    let text = || unsafe {
+        core::slice::from_raw_parts(
+            core::ptr::with_exposed_provenance(start),
+            GIVEN[1].load(Ordering::Relaxed),
+        )
+    };
+    (start != 0).then(text)
 }
 
 /// The path of the file that is mapped at an address, as the kernel writes it.
@@ -298,6 +348,15 @@ mod tests {
         assert_eq!([0x2800, 0x5800].map(|at| maps.file_start(at)), [Some(0x1000); 2]);
         assert_eq!([0x3800, 0x4800].map(|at| maps.file_start_below(at)), [Some(0x1000); 2]);
         assert_eq!([0x2800, 0x6800, 0x7800].map(|at| maps.file_start_below(at)), [None; 3]);
+    }
+
+    #[test]
+    fn what_was_given_counts_only_where_nothing_can_be_read() {
+        give(b"1000-2000 r-xp 00000000 fe:00 7 /lib\n");
+        assert!(Maps::read().unwrap().find(give as *const () as usize).is_some());
+        assert_eq!(given().map(<[u8]>::len), Some(37));
+        give(b"");
+        assert_eq!(given(), None);
     }
 
     #[test]

@@ -1,10 +1,13 @@
 //! Memory as it is at one time, each page read once.
 
 use alloc::{boxed::Box, collections::BTreeMap};
-use core::cell::RefCell;
+use core::{cell::RefCell, ops::Range};
 
-use super::view::{Bytes, MemoryView};
-use crate::sys::PAGE;
+use super::{
+    maps::Maps,
+    view::{Bytes, MemoryView},
+};
+use crate::{extent::Objects, sys::PAGE};
 
 /// How many pages are kept.
 const MOST: usize = 1024;
@@ -17,16 +20,27 @@ pub(crate) struct Pages<'a> {
     view: &'a MemoryView,
     /// `None` for a page that can't be read.
     pages: RefCell<BTreeMap<usize, Option<Box<[u8; PAGE]>>>>,
+    objects: Objects,
 }
 
 impl<'a> Pages<'a> {
     pub(crate) fn new(view: &'a MemoryView) -> Self {
-        Self { view, pages: RefCell::default() }
+        Self { view, pages: RefCell::default(), objects: Objects::default() }
     }
 
     /// Where they are read, and what can be written.
     pub(crate) fn memory(&self) -> &'a MemoryView {
         self.view
+    }
+
+    /// The addresses of the function around one: see [`Objects::extent`].
+    pub(crate) fn extent(&self, maps: &Maps, address: usize) -> Option<Range<usize>> {
+        self.objects.extent(maps, address)
+    }
+
+    /// The same as its unwind entry says: see [`Objects::described`].
+    pub(crate) fn described(&self, maps: &Maps, address: usize) -> Option<Range<usize>> {
+        self.objects.described(maps, address)
     }
 
     /// Reads what can be read of `buf.len()` bytes at `address`, and says how much that is.

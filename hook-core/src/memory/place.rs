@@ -9,34 +9,71 @@ use core::ops::Range;
 use super::maps::{HIGHEST, LOWEST, Maps};
 use crate::sys::{self, EEXIST, ENOMEM, Errno, Fd, PAGE};
 
+/// The mappings as they were, and what was mapped since by who has this.
+#[derive(Debug, Default)]
+pub(crate) struct Atlas {
+    list: Option<Maps>,
+    /// It was read for this.
+    fresh: bool,
+}
+
+impl Atlas {
+    /// Begins with a list, unless there is one already.
+    pub(crate) fn begin(&mut self, maps: Option<&Maps>) {
+        if self.list.is_none() {
+            self.list = maps.cloned();
+        }
+    }
+
+    pub(crate) fn list(&self) -> Option<&Maps> {
+        self.list.as_ref()
+    }
+
+    /// Reads it anew.
+    fn refresh(&mut self) -> Result<(), Errno> {
+        (self.list, self.fresh) = (Some(Maps::read()?), true);
+        Ok(())
+    }
+
+    /// Reads it anew if that wasn't done before. Says whether it was done now.
+    pub(crate) fn refresh_once(&mut self) -> Result<bool, Errno> {
+        let old = !self.fresh;
+        if old {
+            self.refresh()?;
+        }
+        Ok(old)
+    }
+
+    fn note(&mut self, at: usize, len: usize) {
+        if let Some(list) = &mut self.list {
+            list.note(at..at + len);
+        }
+    }
+}
+
 /// Maps `len` bytes so that all of them lie in `reach`, without disturbing any other mapping.
 pub(crate) fn map_near(
     near: usize,
     len: usize,
     reach: &Range<usize>,
-    maps: Option<&Maps>,
+    atlas: &mut Atlas,
     prot: i32,
     flags: i32,
     file: Option<&Fd>,
 ) -> Result<usize, Errno> {
-    let mut fresh;
-    let mut maps = maps;
     let mut tried = None;
     // Another thread may take the place between the look and the mapping; then the look is repeated. The list of an emulator
     // lacks what is its own.
     for _ in 0..8 {
-        let Some(list) = maps else { break };
+        let Some(list) = atlas.list() else { break };
         let place = place(list, near, len, reach, true).or_else(|| place(list, near, len, reach, false));
         let Some(place) = place else { return Err(ENOMEM) };
         if tried.replace(place) == Some(place) {
             break;
         }
         match map_exactly(place, len, prot, flags, file) {
-            Err(EEXIST) => {
-                fresh = Maps::read()?;
-                maps = Some(&fresh);
-            }
-            other => return other,
+            Err(EEXIST) => atlas.refresh()?,
+            other => return other.inspect(|at| atlas.note(*at, len)),
         }
     }
     // Without /proc: knock at addresses further and further away.
@@ -52,7 +89,7 @@ pub(crate) fn map_near(
             match map_exactly(at, len, prot, flags, file) {
                 Err(EEXIST) => {}
                 Err(other) => last = other,
-                ok => return ok,
+                ok => return ok.inspect(|at| atlas.note(*at, len)),
             }
         }
     }
@@ -105,9 +142,34 @@ mod tests {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let maps = Maps::read().unwrap();
         for maps in [Some(&maps), None] {
-            let got = map_near(near, PAGE, &reach, maps, libc::PROT_READ, flags, None);
+            let mut atlas = Atlas::default();
+            atlas.begin(maps);
+            let got = map_near(near, PAGE, &reach, &mut atlas, libc::PROT_READ, flags, None);
             assert_eq!(got, Err(ENOMEM), "with a list of mappings: {}", maps.is_some());
         }
         drop(memory);
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "maps memory")]
+    fn what_was_mapped_is_known_without_reading_the_list_again() {
+        let mut atlas = Atlas::default();
+        atlas.begin(Some(&Maps::read().unwrap()));
+        let near = where_all_is_taken_there_is_no_memory as *const () as usize;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let reach = near.saturating_sub(1 << 30)..near + (1 << 30);
+        let mut places: Vec<_> = (0..20)
+            .map(|_| map_near(near, PAGE, &reach, &mut atlas, libc::PROT_READ, flags, None).unwrap())
+            .collect();
+        // Others of this process may map memory there meanwhile, but not each time.
+        let listed = atlas.list().unwrap();
+        assert!(places.iter().all(|place| listed.find(*place).is_some_and(|m| m.range.contains(place))));
+        places.sort_unstable();
+        places.dedup();
+        assert_eq!(places.len(), 20);
+        for place in places {
+            // SAFETY: mapped above.
+            unsafe { sys::munmap(place, PAGE) }.unwrap();
+        }
     }
 }

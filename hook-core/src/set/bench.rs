@@ -1,6 +1,6 @@
 //! What a batch is prepared with: sites, stubs and links, before anything leads to them.
 
-use alloc::{boxed::Box, collections::BTreeMap, vec::Vec};
+use alloc::{collections::BTreeMap, vec::Vec};
 use core::cell::{OnceCell, RefCell};
 
 use grapnel_relocator::CodeAddr;
@@ -12,8 +12,8 @@ use super::{
     site::Site,
 };
 use crate::{
-    Error, Options, PatchWay, extent,
-    hook::Hook,
+    Error, Options,
+    listen::OwnLink,
     memory::{
         maps::Maps,
         pages::Pages,
@@ -98,14 +98,17 @@ impl<'a> Bench<'a> {
                 (What::Replace(function), self.jump_stub(kind, target)?)
             }
             Wanted::Tell(link) => {
-                let link = Box::new(link);
                 let calls = link.kind(kind);
                 let routine = native::routine(calls);
-                let address = core::ptr::from_ref(&*link) as usize as u64;
+                let link = OwnLink::new(link);
+                let address = link.range().start;
                 let code = |at, word| native::link_stub(calls, at, word, routine, address, target.0);
-                let stub = self.stub(target, LINK_STUB_LEN, code)?;
+                let stub = self.stub(target, LINK_STUB_LEN, code).inspect_err(|_| {
+                    // SAFETY: no code has its address.
+                    unsafe { link.free() };
+                })?;
                 self.set.arena.note(|| Piece::link_stub(stub.code, calls, target));
-                (What::Tell(Box::leak(link)), stub)
+                (What::Tell(link), stub)
             }
         };
         if let Some(site) = self.set.sites.get_mut(&target) {
@@ -128,7 +131,7 @@ impl<'a> Bench<'a> {
             let maps = self.maps.get_or_init(|| Maps::read().ok()).as_ref();
             // Of code that no file holds nothing says whose it is, and how long it stays.
             let maps = maps.filter(|maps| maps.find(function).is_some_and(|mapping| mapping.inode != 0));
-            let extent = maps.and_then(|maps| extent::of(maps, function));
+            let extent = maps.and_then(|maps| self.view.described(maps, function));
             extent.is_some_and(|extent| native::leaves_vectors_alone(&self.view, function, &extent))
         })
     }
@@ -142,17 +145,17 @@ impl<'a> Bench<'a> {
         let head = match self.set.sites.get(&target) {
             Some(site) if site.is_patched() && site.kind == kind => {
                 // Where others have patched on top, their code leads to the patch.
-                let Edit { at, old, new: expected } = site.hook.start;
+                let Edit { at, old, new: expected } = site.hook.0.start;
                 let len = expected.as_slice().len();
                 let found = self.view.bytes(at.0 as usize, len);
-                return match site.hook.torn || found == old || found.as_slice().len() < len {
+                return match site.hook.0.torn || found == old || found.as_slice().len() < len {
                     false => Ok(()),
                     true => Err(Error::NotInForce { site: at, expected, found }),
                 };
             }
             Some(site) if site.is_patched() => return Err(Error::Taken { target, standing: target }),
             Some(site) => {
-                let same = self.view.holds(site.hook.start.at.0 as usize, site.window.as_slice());
+                let same = self.view.holds(site.hook.0.start.at.0 as usize, site.window.as_slice());
                 if same && site.kind == kind && (site.live || !self.live) {
                     let edits: Vec<_> = site.edits().collect();
                     // One that this batch has attached to already is there, too.
@@ -188,7 +191,7 @@ impl<'a> Bench<'a> {
         };
         let live = ready.live;
         let window = self.view.bytes(ready.plan.site.0 as usize, ready.window_len);
-        let hook = Hook { removed: true, ..ready.into_hook(PatchWay::ProcMem) };
+        let hook = ready.hook;
         let site = match self.set.sites.remove(&target) {
             Some(mut old) => {
                 old.outdated.push(core::mem::replace(&mut old.hook, hook));

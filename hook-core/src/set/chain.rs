@@ -15,7 +15,7 @@ use super::Attachment;
 use crate::{
     arena::CodeSlot,
     atomic::{AtomicU64, Ordering::*},
-    listen::{Link, LinkKey},
+    listen::{LinkKey, OwnLink},
 };
 
 /// The links of a place.
@@ -60,7 +60,7 @@ pub(super) enum What {
     /// Runs a function in place of what comes within.
     Replace(CodeAddr),
     /// Tells a listener or a probe.
-    Tell(&'static Link),
+    Tell(OwnLink),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

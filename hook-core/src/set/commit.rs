@@ -76,7 +76,8 @@ impl PreparedBatch<'_> {
                 _ => continue,
             };
             if liveness == Liveness::Live && stays && !(site.live && self.live) {
-                patch.state = Err(Error::NotLive { site: site.hook.start.at, refusal: Refusal::NotPrepared });
+                patch.state =
+                    Err(Error::NotLive { site: site.hook.0.start.at, refusal: Refusal::NotPrepared });
             }
             self.patches.push(patch);
         }
@@ -92,7 +93,7 @@ impl PreparedBatch<'_> {
             let patch = if site.is_patched() != stays { patches.next() } else { None };
             let failed = patch.and_then(|patch| patch.state.as_ref().err());
             if let Some(patch) = patch {
-                site.hook.torn = !stays && patch.torn;
+                site.hook.0.torn = !stays && patch.torn;
             }
             if let Some(error) = failed {
                 let error = if stays { error.clone() } else { error.clone().of_removal() };
@@ -101,7 +102,7 @@ impl PreparedBatch<'_> {
                     *wish = Err(error.clone());
                 }
             } else if let Some(way) = patch.and_then(|patch| patch.state.as_ref().ok()) {
-                (site.hook.way, site.hook.removed) = (*way, !stays);
+                (site.hook.0.way, site.hook.0.removed) = (*way, !stays);
                 let gone = patch.is_some_and(|patch| patch.absent == Some(Absent::Gone));
                 if !stays && !gone {
                     // SAFETY: the redirect at the start is gone; what `liveness` says is so.

@@ -21,7 +21,7 @@ impl HookSet {
                     link.state = State::Out;
                     self.places.remove(&link.id);
                 }
-                site.hook.removed = true;
+                site.hook.0.removed = true;
                 for edit in site.edits() {
                     self.standing.remove(&edit.at);
                 }

@@ -60,15 +60,15 @@ use core::ops::Range;
 
 use grapnel_relocator::CodeAddr;
 
+pub use crate::reclaim::Reclaimed;
 pub use batch::{Batch, BatchId};
 use chain::{State, Stub, What};
 pub use commit::PreparedBatch;
-pub use reclaim::Reclaimed;
 use site::Site;
 
 use crate::{
     Arena, CodeWay, Error, Hook, Liveness,
-    listen::{self, Link},
+    listen::{self, OwnLink},
     native::StubKind,
     padding::Standing,
     seen::{Audience, SeenError},
@@ -107,7 +107,7 @@ pub struct HookSet {
     /// Jump stubs that were made for what then could not be attached.
     spares: Vec<(StubKind, Stub)>,
     /// Links whose stubs are gone, and whose address a thread may still hold.
-    orphans: Vec<(Attachment, &'static Link)>,
+    orphans: Vec<(Attachment, OwnLink)>,
     last: u64,
 }
 
@@ -186,9 +186,9 @@ impl HookSet {
             .flat_map(|site| site.chain.links.iter().chain(site.chain.retired.values().flatten()));
         let what = links.find(|link| link.id == attachment).map(|link| link.what);
         let orphan =
-            || self.orphans.iter().find(|(id, _)| *id == attachment).map(|(_, link)| What::Tell(link));
+            || self.orphans.iter().find(|(id, _)| *id == attachment).map(|(_, link)| What::Tell(*link));
         match what.or_else(orphan) {
-            Some(What::Tell(link)) => listen::awaited(link),
+            Some(What::Tell(link)) => listen::awaited(&link),
             _ => 0,
         }
     }

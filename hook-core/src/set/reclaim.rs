@@ -4,7 +4,7 @@
 //! Frees only what `live::reach` has shown to be reached by nobody, and what is led to by nothing: words lead to it no
 //! more, since it was removed.
 
-use alloc::{boxed::Box, vec::Vec};
+use alloc::vec::Vec;
 use core::ops::Range;
 
 use super::{
@@ -13,26 +13,12 @@ use super::{
     site::Site,
 };
 use crate::{
-    Arena, Doubt, Hook, Liveness,
-    arena::CodeSlot,
-    listen::{self, Link},
+    Arena, Doubt, Hook, Liveness, Reclaimed,
+    listen::{self, OwnLink},
     live::{PatchingRight, Suspects},
     memory::view::MemoryView,
+    reclaim::{free_hook, range, suspects_of},
 };
-
-/// What became of code and data that were removed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub struct Reclaimed {
-    /// How many bytes of code and words were freed.
-    pub freed: usize,
-    /// How many were kept, because a thread is in them or may come to them.
-    pub kept: usize,
-    /// How many removed listeners were kept, because calls that they saw enter haven't returned, or may just be told.
-    pub awaited: usize,
-    /// Why it isn't known who may reach it, if so. All was kept then.
-    pub doubt: Option<Doubt>,
-}
 
 impl HookSet {
     /// Frees what was removed and what no thread can reach any more: by its registers, or by its stack. The rest is kept, and
@@ -120,9 +106,8 @@ impl HookSet {
             }
             if entire {
                 for hook in site.hooks() {
-                    right.forget_ways_into(hook.start.at.0, &hook.code);
                     // SAFETY: as above.
-                    unsafe { free_hook(arena, hook, memory) };
+                    unsafe { free_hook(arena, hook, memory, right) };
                 }
                 // SAFETY: as above.
                 unsafe { free_stub(arena, &site.head, memory) };
@@ -143,34 +128,24 @@ impl HookSet {
             !quiet
         });
         // Their stubs are gone, so that none begins to wait; but one may have returned just now.
-        let waiting = |link: &&'static Link| listen::awaited(link) > 0;
+        let waiting = |link: &OwnLink| listen::awaited(link) > 0;
         let asked: Vec<_> =
             self.orphans.iter().map(|(_, link)| *link).filter(|link| !waiting(link)).collect();
         let mut asking = Ok(());
         if !asked.is_empty() {
-            let suspects = Suspects::new(asked.iter().map(|link| range_of(link)));
+            let suspects = Suspects::new(asked.iter().map(OwnLink::range));
             asking = suspects.ask(here, liveness);
             if asking.is_ok() {
-                let held = |link: &Link| suspects.is_reached(range_of(link).start);
-                free.extend(asked.into_iter().filter(|link| !held(link)));
-                self.orphans.retain(|(_, link)| !free.iter().any(|freed| core::ptr::eq(*freed, *link)));
+                free.extend(asked.into_iter().filter(|link| !suspects.is_reached(link.range().start)));
+                self.orphans.retain(|(_, link)| !free.contains(link));
             }
         }
         for link in free {
-            // SAFETY: it came from `Box::leak`. Its stub is gone, no return point has it, and no thread holds its address.
-            drop(unsafe { Box::from_raw(core::ptr::from_ref(link).cast_mut()) });
+            // SAFETY: its stub is gone, no return point has it, and no thread holds its address.
+            unsafe { link.free() };
         }
         asking
     }
-}
-
-fn range_of(link: &Link) -> Range<u64> {
-    let start = core::ptr::from_ref(link) as usize as u64;
-    start..start + size_of::<Link>() as u64
-}
-
-fn range(slot: &CodeSlot) -> Range<u64> {
-    slot.at as u64..(slot.at + slot.len) as u64
 }
 
 impl Site {
@@ -192,13 +167,6 @@ impl Site {
     }
 }
 
-/// The code that was made for a patch, and the padding that it may have taken. Islands that others share aren't asked about:
-/// from there a thread comes to the head.
-fn suspects_of(hook: &Hook) -> impl Iterator<Item = Range<u64>> {
-    let aside = hook.aside.map(|aside| aside.at.0..aside.at.0 + aside.new.as_slice().len() as u64);
-    [Some(hook.code.clone()), hook.island.as_ref().map(|(_, slot)| range(slot)), aside].into_iter().flatten()
-}
-
 /// # Safety
 /// Nobody reaches the stub or will come to it.
 unsafe fn free_stub(arena: &mut Arena, stub: &Stub, memory: &MemoryView) {
@@ -206,18 +174,5 @@ unsafe fn free_stub(arena: &mut Arena, stub: &Stub, memory: &MemoryView) {
     unsafe {
         arena.give_back(&stub.code, memory);
         arena.give_word_back(stub.word);
-    }
-}
-
-/// # Safety
-/// The hook is removed, and nobody reaches its code or will come to it.
-unsafe fn free_hook(arena: &mut Arena, hook: &Hook, memory: &MemoryView) {
-    let code = CodeSlot { at: hook.code.start as usize, len: (hook.code.end - hook.code.start) as usize };
-    // SAFETY: the caller's promise.
-    unsafe {
-        arena.give_back(&code, memory);
-        if let Some((to, slot)) = &hook.island {
-            arena.leave_island(*to, slot, memory);
-        }
     }
 }

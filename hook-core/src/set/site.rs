@@ -57,7 +57,7 @@ impl Stub {
 impl Site {
     /// What the patch changes.
     pub(super) fn edits(&self) -> impl Iterator<Item = Edit> + use<> {
-        [Some(self.hook.start), self.hook.aside].into_iter().flatten()
+        [Some(self.hook.0.start), self.hook.0.aside].into_iter().flatten()
     }
 
     /// Refuses a replacement that would lead to itself.
@@ -74,11 +74,11 @@ impl Site {
     }
 
     pub(super) fn is_patched(&self) -> bool {
-        !self.hook.removed
+        !self.hook.0.removed
     }
 
     /// Every word says what comes next, if those in these states are in.
     pub(super) fn publish(&self, states: &[State]) {
-        self.chain.publish(self.hook.trampoline.0, self.head.word, states);
+        self.chain.publish(self.hook.0.trampoline.0, self.head.word, states);
     }
 }

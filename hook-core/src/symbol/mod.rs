@@ -25,6 +25,8 @@ use core::{
 pub use lookup::{Function, Lookup, LookupError};
 use table::Table;
 
+use grapnel_relocator::CodeAddr;
+
 use crate::{elf, module::Module, native, sys};
 
 /// What a symbol stands for.
@@ -197,6 +199,19 @@ pub fn function_at(module: &Module, address: usize) -> Option<(&[u8], Symbol)> {
     }
     let (index, symbol) = best?;
     Some((table.name(index)?, symbol))
+}
+
+/// Calls `each` with the addresses of every function that the object exports and whose length its symbol has.
+pub(crate) fn for_each_function(module: &Module, each: &mut dyn FnMut(Range<usize>)) {
+    let table = Table { module };
+    let functions = table.indices().filter_map(|index| table.symbol(index));
+    for symbol in functions.filter(|symbol| symbol.kind.is_function() && symbol.size > 0) {
+        // A pointer to T32 code has a bit that its address lacks.
+        let start = native::code_at(CodeAddr(symbol.addr as u64)).1.0 as usize;
+        if let Some(end) = start.checked_add(symbol.size) {
+            each(start..end);
+        }
+    }
 }
 
 /// Calls `each` with what stands in this object for a function of that name of another one: the symbol's index, and the address

@@ -44,7 +44,12 @@ impl Link {
     fn part(&self) -> usize {
         0
     }
+}
 
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct OwnLink;
+
+impl OwnLink {
     pub(crate) fn key(&self) -> LinkKey {
         LinkKey
     }

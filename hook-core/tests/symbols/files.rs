@@ -3,6 +3,7 @@
 use std::{fs, path::Path};
 
 use grapnel_hook::{
+    CodeAddr, HookPlan, Options, Proof,
     module::Module,
     symbol::{
         Lookup, LookupError, SymbolKind,
@@ -206,4 +207,18 @@ fn the_program_itself_and_what_has_no_file() {
     let vdso = modules.iter().find(|module| module.name().starts_with(b"linux-vdso"));
     let error = vdso.map(|vdso| FileSymbols::open(vdso).unwrap_err());
     assert!(matches!(error, None | Some(FileError::Unreadable { .. })), "{error:?}");
+}
+
+/// What a plan knows of functions without unwind entries.
+#[test]
+fn what_is_exported_has_the_length_of_its_symbol() {
+    let library = Library::build("no_entries", &["-fno-asynchronous-unwind-tables"]);
+    let module = library.load();
+    let proof = |address: usize| {
+        let plan = HookPlan::new(CodeAddr(address as u64), Options::default()).unwrap();
+        plan.proof().clone()
+    };
+    assert_eq!(proof(Lookup::new(&module).find(b"exported").unwrap().addr), Proof::Proven);
+    // What isn't exported has one in a file only.
+    assert_eq!(proof(library.address_of_inside(&module)), Proof::ExtentUnknown);
 }

@@ -3,6 +3,7 @@
 mod files;
 #[path = "../common/find.rs"]
 mod find;
+mod greedy;
 mod hostile;
 mod library;
 

@@ -10,7 +10,8 @@
 //! # Safety
 //! What the command passes is as it says. It undoes what stands in the [`ledger`] by itself, from outside.
 
-use crate::ledger::LEDGER;
+use crate::ledger::{self, LEDGER};
+use crate::sandbox::{self, clock};
 use crate::tls::attached as threads;
 use crate::{heap, install, life, meter, modules, session, stack, sys};
 use core::ptr;
@@ -47,15 +48,17 @@ extern "C" fn attach(header: usize, thread_at: u32) -> ! {
 /// # Safety
 /// The session's header is mapped at `header`.
 unsafe fn begin(header: usize) -> ! {
+    clock::prepare();
+    grapnel_unwind::ask_before_probing(sandbox::refuses_number);
     if !session::adopt(ptr::with_exposed_provenance_mut(header)) {
         give_up();
     }
     let Some(segment) = session::take_segment() else { give_up() };
-    modules::update(None);
+    ledger::with_maps(|| modules::update(None));
     if !life::prepare() || !stack::prepare() {
         fail(failure::MEMORY, b"no memory, or a kernel older than 4.14");
     }
-    let ready = match install::prepare() {
+    let ready = match ledger::with_maps(install::prepare) {
         Ok(ready) => ready,
         Err(message) => fail(failure::HOOK, message.as_bytes()),
     };

@@ -8,12 +8,15 @@
 //! be called by their caller: `dlopen` looks at who called it.
 //!
 //! # Safety
-//! [`STATE`] is used under [`LOCK`]. The stubs change no register, and go on in the function as if they weren't there.
+//! [`STATE`] is used under [`LOCK`]. The stubs, which are in [`native`](crate::native::loading), change no register, and go on in the function as if they weren't there.
 
 use crate::hooks::{self, ORIGINALS};
 use crate::install::bound::{Wanted, wanted};
 use crate::lock::Lock;
-use crate::{life, listing, modules, session};
+use crate::native::loading::{
+    grapnel_agent_dlclose, grapnel_agent_dlmopen, grapnel_agent_dlopen, grapnel_agent_dlsym,
+};
+use crate::{life, listing, modules, sandbox, session};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -42,12 +45,12 @@ pub(crate) fn is_wanted() -> bool {
 }
 
 /// The functions that change the list, and where their own code is.
-static LOADING: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
+pub(crate) static LOADING: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
 /// The number of the one that doesn't, and is called next after one that did.
 const LOOKUP: usize = 3;
 
 /// One of these functions is about to be called.
-unsafe extern "C" fn loading(number: usize) {
+pub(crate) unsafe extern "C" fn loading(number: usize) {
     // In a child that isn't recorded, or not yet, a thread that is gone may hold any lock.
     if life::current() != 0 && PENDING.load(Ordering::Relaxed) != 0 && is_at_rest() {
         let before = modules::version();
@@ -61,46 +64,6 @@ unsafe extern "C" fn loading(number: usize) {
         modules::look_again();
     }
 }
-
-macro_rules! loading_stub {
-    ($stub:ident, $number:literal) => {
-        unsafe extern "C" {
-            fn $stub();
-        }
-        core::arch::global_asm!(
-            ".text",
-            ".balign 16",
-            concat!(".globl ", stringify!($stub)),
-            concat!(".hidden ", stringify!($stub)),
-            concat!(".type ", stringify!($stub), ",@function"),
-            concat!(stringify!($stub), ":"),
-            ".cfi_startproc",
-            "endbr64",
-            "push rdi",
-            "push rsi",
-            "push rdx",
-            "sub rsp, 16",
-            ".cfi_adjust_cfa_offset 40",
-            "mov edi, {number}",
-            "call {loading}",
-            "add rsp, 16",
-            "pop rdx",
-            "pop rsi",
-            "pop rdi",
-            ".cfi_adjust_cfa_offset -40",
-            "jmp qword ptr [rip + {functions} + 8 * {number}]",
-            ".cfi_endproc",
-            concat!(".size ", stringify!($stub), ", . - ", stringify!($stub)),
-            loading = sym loading,
-            functions = sym LOADING,
-            number = const $number,
-        );
-    };
-}
-loading_stub!(grapnel_agent_dlopen, 0);
-loading_stub!(grapnel_agent_dlmopen, 1);
-loading_stub!(grapnel_agent_dlclose, 2);
-loading_stub!(grapnel_agent_dlsym, 3);
 
 /// Puts the hooks into the words.
 ///
@@ -190,6 +153,9 @@ fn is_at_rest() -> bool {
 }
 
 fn rebind() {
+    if !sandbox::leaves_all() {
+        return;
+    }
     let listed = listing::listed();
     let modules: Vec<Module> = listed.iter().map(modules::described).collect();
     let _guard = LOCK.lock();

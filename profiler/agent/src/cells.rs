@@ -14,6 +14,7 @@
 //! A table is zeroed memory of its whole size when it is put in place, and never given back; so is a leaf. All of both is
 //! atomic. A pointer that is marked as one to a table of some length was made by [`Table::new`] for that length.
 
+use crate::native::prefetch;
 use crate::sys;
 use core::ptr::{self, NonNull};
 use core::slice;
@@ -195,14 +196,6 @@ impl First {
             }
         }
     }
-}
-
-/// Asks the processor for an entry that will be looked at soon.
-#[inline(always)]
-fn prefetch<T>(entry: &T) {
-    use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-    // SAFETY: a prefetch never faults (Intel SDM, PREFETCHh), and every x86-64 processor has SSE.
-    unsafe { _mm_prefetch::<_MM_HINT_T0>(ptr::from_ref(entry).cast()) }
 }
 
 impl Cell {

@@ -5,8 +5,9 @@
 //! needs one, and serves it with warm caches.
 //!
 //! # Safety
-//! A context is used by one thread at one level at a time: its owner is set under [`life::PROCESS`] and changes
-//! only when the old owner no longer exists. Contexts are never freed, so pointers to them stay good.
+//! A context is used by one thread at one level at a time: its owner is noted under [`life::PROCESS`], apart from the context,
+//! which its thread works in meanwhile, and changes only when the old owner no longer exists. Contexts are never freed, so
+//! pointers to them stay good.
 
 use crate::meter::Meter;
 use crate::stack::on_own_stack;
@@ -48,14 +49,32 @@ pub(crate) struct Context {
     pub(crate) removals_seen: u64,
     /// Every stack is walked a second time without the memo and compared.
     pub(crate) check: bool,
-    owner: u64,
     /// Set while the context is in the middle of a recording. Still set when its owner is gone or starts anew:
     /// a signal handler left it by longjmp, and its caches may be half changed.
     pub(crate) busy: bool,
 }
 
+/// Whose a context is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owner {
+    /// The thread with this id, at this level.
+    Thread(u32, usize),
+    /// The thread whose block this is, at this level. In the child of a vfork, which works in the memory of its parent, that is
+    /// the parent's thread: it is told by its block, since its id can't be had there.
+    Block(usize, usize),
+    /// Nobody's, until the process ends: a longjmp left it in the middle of a recording.
+    Left,
+}
+
+/// A context and whose it is.
+#[derive(Clone, Copy, Debug)]
+struct Owned {
+    context: *mut Context,
+    owner: Owner,
+}
+
 #[derive(Debug)]
-struct Contexts(UnsafeCell<Vec<*mut Context>>);
+struct Contexts(UnsafeCell<Vec<Owned>>);
 
 // SAFETY: used under PROCESS only, or in the only thread of a fork's child.
 unsafe impl Sync for Contexts {}
@@ -78,15 +97,38 @@ pub(crate) fn attach(tls: &Tls, level: usize) -> Option<*mut Context> {
         tls.life.set(number);
     }
     let guard = life::PROCESS.lock();
-    let thread = sys::thread_id();
-    let owner = (u64::from(thread) << 8) | level as u64;
+    let process = session::segment()?.pid.load(Ordering::Relaxed);
+    let is_guest = sys::process_id() != process;
+    // A child of a vfork is the process's first thread, as far as one can tell from there; and a filter for system calls may be
+    // against asking.
+    let known = Some(sys::thread_id()).filter(|&thread| !is_guest && thread != 0);
+    let thread = known.unwrap_or(process);
+    let by_block = Owner::Block(ptr::from_ref(tls).addr(), level);
+    let owner = known.map_or(by_block, |thread| Owner::Thread(thread, level));
     // SAFETY: PROCESS is held.
     let contexts = unsafe { &mut *CONTEXTS.0.get() };
-    let context = on_own_stack(&guard, || find_abandoned(contexts, owner).or_else(|| add(contexts)))?;
-    // SAFETY: the context has no owner that exists; from here on it is this thread's.
-    let ours = unsafe { &mut *context };
-    ours.owner = owner;
+    let context = on_own_stack(&guard, || {
+        let is_own = |one: Owned| one.owner == owner || one.owner == by_block;
+        // A child of a vfork may have a namespace of its own, from which none of the process's threads is seen.
+        let can_ask = !is_guest || sys::thread_exists(process, process);
+        let is_gone = |one: Owned| match one.owner {
+            Owner::Thread(thread, _) => can_ask && !sys::thread_exists(process, thread),
+            Owner::Block(..) | Owner::Left => false,
+        };
+        match abandoned::find(contexts, is_own, is_gone) {
+            Some(found) => {
+                contexts
+                    .iter_mut()
+                    .filter(|one| one.context == found.context)
+                    .for_each(|one| one.owner = owner);
+                Some(found.context)
+            }
+            None => add(contexts, owner),
+        }
+    })?;
     drop(guard);
+    // SAFETY: the context had no owner that exists; from here on it is this thread's.
+    let ours = unsafe { &mut *context };
     if ours.busy {
         ours.walker.reset();
         ours.forget_nodes();
@@ -98,36 +140,22 @@ pub(crate) fn attach(tls: &Tls, level: usize) -> Option<*mut Context> {
     crate::record::push(&mut ours.ring, &wire::thread(thread, sys::thread_name())).ok()?;
     modules::describe_all(number, &mut ours.ring);
     heaps::describe_all(number, &mut ours.ring);
-    tls.contexts.get(level)?.set(context);
+    // What a child of a vfork finds is found again by the parent's thread, which then says who it is.
+    if !is_guest {
+        tls.contexts.get(level)?.set(context);
+    }
     Some(context)
 }
-
-/// The owner of a context that a longjmp left in the middle of a recording: nobody's, until the process ends.
-const LEFT: u64 = u64::MAX;
 
 /// Leaves this thread's contexts as they are and begins without.
 pub(crate) fn leave(tls: &Tls) {
     let _guard = life::PROCESS.lock();
+    // SAFETY: PROCESS is held.
+    let contexts = unsafe { &mut *CONTEXTS.0.get() };
     for cell in &tls.contexts {
         let context = cell.replace(ptr::null_mut());
-        // SAFETY: contexts are never freed; PROCESS is held.
-        if let Some(context) = unsafe { context.as_mut() } {
-            context.owner = LEFT;
-        }
+        contexts.iter_mut().filter(|one| one.context == context).for_each(|one| one.owner = Owner::Left);
     }
-}
-
-fn find_abandoned(contexts: &mut [*mut Context], owner: u64) -> Option<*mut Context> {
-    let process = sys::process_id();
-    // SAFETY: contexts are never freed; owner is only written by a thread that owns or claims it.
-    let owner_of = |context: *mut Context| unsafe { (*context).owner };
-    // A thread of our id that is not us is gone.
-    let is_own = |context| owner_of(context) == owner;
-    let is_gone = |context| {
-        let owner = owner_of(context);
-        owner != LEFT && !sys::thread_exists(process, (owner >> 8) as u32)
-    };
-    abandoned::find(contexts, is_own, is_gone)
 }
 
 /// How much a walker remembers: one of the first threads as much as it can, the others of a process with many threads
@@ -146,7 +174,7 @@ pub(crate) fn memory_of(is_large: bool) -> Config {
     }
 }
 
-fn add(contexts: &mut Vec<*mut Context>) -> Option<*mut Context> {
+fn add(contexts: &mut Vec<Owned>, owner: Owner) -> Option<*mut Context> {
     let (segment, header) = (session::segment()?, session::header()?);
     let index = segment.rings.load(Ordering::Relaxed);
     let (control, words) = session::ring(index)?;
@@ -172,7 +200,6 @@ fn add(contexts: &mut Vec<*mut Context>) -> Option<*mut Context> {
         room_for_walk: drops.then(|| crate::record::room_for_walk(max_frames, words.len())),
         removals_seen: modules::removals(),
         check,
-        owner: 0,
         busy: false,
     });
     control.capacity_log2.store(words.len().trailing_zeros(), Ordering::Release);
@@ -182,7 +209,7 @@ fn add(contexts: &mut Vec<*mut Context>) -> Option<*mut Context> {
         crate::record::number_events();
     }
     let context = Box::into_raw(context);
-    contexts.push(context);
+    contexts.push(Owned { context, owner });
     Some(context)
 }
 
@@ -251,20 +278,19 @@ fn revive_in_child() -> Option<()> {
         let (control, words) = session::ring(context.index)?;
         let rings = segment.rings.load(Ordering::Relaxed).max(context.index + 1);
         segment.rings.store(rings, Ordering::Release);
-        contexts.push(context);
         if context.busy {
             // The handler of a signal forked in the middle of a recording, which goes on when the handler returns. Its
             // event is the parent's, and half of it may stand in the parent's ring: the drain must not look at
             // this one, which is never made ready.
             control.start_at(context.ring.position());
-            context.owner = LEFT;
+            contexts.push(Owned { context, owner: Owner::Left });
             continue;
         }
         context.ring = Producer::new(control, words);
         (context.clock, context.next_clock, context.next_stop, context.told_mean) = (0, 0, 0, 0);
         context.meter.reset();
         context.walker.reset();
-        context.owner = (u64::from(sys::thread_id()) << 8) | level as u64;
+        contexts.push(Owned { context, owner: Owner::Thread(sys::thread_id(), level) });
         control.capacity_log2.store(words.len().trailing_zeros(), Ordering::Release);
     }
     crate::record::number_events_if(segment.rings.load(Ordering::Relaxed) > 1);

@@ -18,7 +18,7 @@ use grapnel_trace::shared::{scan, session_flags};
 /// Between two looks whether the drain is still there.
 const PATIENCE_NS: i64 = 20_000_000;
 
-stub!(grapnel_agent_exit, exit, "rsi");
+stub!(grapnel_agent_exit, exit, 1);
 unsafe extern "C" fn exit(status: c_int, saved: &SavedRegisters) {
     rescued(saved, ptr::null_mut(), original(Function::Exit), wait_for_scan);
     // SAFETY: the caller's call, passed on.

@@ -1,115 +1,22 @@
 //! The stubs that the hooks lead to, and the way out of a fault of our own.
 //!
 //! A stub saves the registers that the caller counts on (they say where its frames lie), its first three
-//! arguments, and calls the hook's Rust function with the caller's arguments and a pointer to what was saved. Above
-//! these lie two words for the way out.
+//! arguments, and calls the hook's Rust function with the caller's arguments and a pointer to what was saved
+//! ([`SavedRegisters`]), with which lie two words for the way out.
+//!
+//! `stub!(STUB, HOOK, N)` defines the stub STUB, which calls HOOK with the caller's N arguments and that pointer. With
+//! `beside BESIDE` it defines another stub for the same hook, for functions whose callers may lie beside them: it keeps what
+//! [`kept`](crate::native::kept) says, and of a function without a result, `nothing`, the result's register too.
 //!
 //! # Safety
-//! The stubs keep to the System V ABI on both sides: entered as the hooked function is, they return as it
+//! The stubs keep to the machine's ABI on both sides: entered as the hooked function is, they return as it
 //! does. [`escape`] leaves the agent's frames in the middle of their work; nothing in them needs a destructor
 //! to run but locks, and after an escape recording is off, so nobody takes one again.
 
 use crate::tls;
-use core::cell::Cell;
 use core::ffi::c_void;
-use grapnel_unwind::{Registers, Start};
 
-/// What a stub saves, in the order in which it lies on the stack.
-#[repr(C)]
-#[derive(Debug)]
-pub(crate) struct SavedRegisters {
-    /// What the hooked function returns when the agent meets a fault of its own.
-    rescue_result: Cell<usize>,
-    /// Or else, when not 0, the original that is then called with the caller's arguments.
-    rescue_call: Cell<usize>,
-    r15: u64,
-    r14: u64,
-    r13: u64,
-    r12: u64,
-    rbx: u64,
-    rbp: u64,
-    rdx: u64,
-    rsi: u64,
-    rdi: u64,
-    return_address: u64,
-}
-
-impl SavedRegisters {
-    /// Where the hooked function returns to.
-    #[inline(always)]
-    pub(crate) fn return_address(&self) -> usize {
-        self.return_address as usize
-    }
-
-    /// One of the first three arguments.
-    #[inline(always)]
-    pub(crate) fn argument(&self, number: usize) -> u64 {
-        [self.rdi, self.rsi, self.rdx][number]
-    }
-}
-
-/// The state of the caller just after its call returns. Read word by word, and only what is needed: the stub has just
-/// written these words, and a load of two of them at once would wait until all stores before have left the processor.
-impl Start for SavedRegisters {
-    #[inline(always)]
-    fn pc(&self) -> u64 {
-        self.return_address
-    }
-
-    #[inline(always)]
-    fn sp(&self) -> u64 {
-        (&raw const self.return_address).addr() as u64 + 8
-    }
-
-    #[inline(always)]
-    fn fp(&self) -> u64 {
-        self.rbp
-    }
-
-    #[cold]
-    fn registers(&self) -> Registers {
-        Registers {
-            pc: self.pc(),
-            sp: self.sp(),
-            bp: self.fp(),
-            rbx: self.rbx,
-            r12: self.r12,
-            r13: self.r13,
-            r14: self.r14,
-            r15: self.r15,
-        }
-    }
-}
-
-/// Assembly that saves what is in [`SavedRegisters`], but for RDI, which is saved already.
-macro_rules! push_saved {
-    () => {
-        "push rsi
-        .cfi_adjust_cfa_offset 8
-        push rdx
-        .cfi_adjust_cfa_offset 8
-        push rbp
-        .cfi_adjust_cfa_offset 8
-        .cfi_rel_offset rbp, 0
-        push rbx
-        .cfi_adjust_cfa_offset 8
-        .cfi_rel_offset rbx, 0
-        push r12
-        .cfi_adjust_cfa_offset 8
-        .cfi_rel_offset r12, 0
-        push r13
-        .cfi_adjust_cfa_offset 8
-        .cfi_rel_offset r13, 0
-        push r14
-        .cfi_adjust_cfa_offset 8
-        .cfi_rel_offset r14, 0
-        push r15
-        .cfi_adjust_cfa_offset 8
-        .cfi_rel_offset r15, 0
-        "
-    };
-}
-pub(crate) use push_saved;
+pub(crate) use crate::native::entry::{SavedRegisters, stub};
 
 /// The section of the stubs. An agent that was put into a running process has them in one of their own: an address in it
 /// that a stack holds is that of a call under way.
@@ -127,104 +34,6 @@ macro_rules! stub_section {
 }
 pub(crate) use stub_section;
 
-/// What follows a call in a stub: nothing, or the address that the call has left below the stack is wiped out.
-#[cfg(not(grapnel_attached))]
-macro_rules! stub_returned {
-    () => {
-        ""
-    };
-}
-#[cfg(grapnel_attached)]
-macro_rules! stub_returned {
-    () => {
-        "mov qword ptr [rsp - 8], 0\n"
-    };
-}
-pub(crate) use stub_returned;
-
-/// Defines the stub `$stub`, which calls `$hook` with the caller's arguments and, as the argument in
-/// `$register`, a pointer to the [`SavedRegisters`]. Where six arguments take all registers, it is the seventh: `stack`.
-///
-/// With `beside $beside` defines another stub for the same hook, for functions whose callers may lie beside them: it keeps
-/// what [`crate::kept`] says, and of a function without a result, `nothing`, RAX too.
-macro_rules! stub {
-    ($stub:ident, $hook:path, $register:literal) => {
-        $crate::entry::stub!(
-            @define $stub, $hook,
-            concat!(
-                "mov ", $register, ", rsp\n",
-                "call {hook}\n",
-                $crate::entry::stub_returned!(),
-                "add rsp, 88\n.cfi_adjust_cfa_offset -88"
-            )
-        );
-    };
-    ($stub:ident, $hook:path, stack) => {
-        $crate::entry::stub!(
-            @define $stub, $hook,
-            concat!(
-                "mov rax, rsp\n",
-                "sub rsp, 8\n.cfi_adjust_cfa_offset 8\n",
-                "push rax\n.cfi_adjust_cfa_offset 8\n",
-                "call {hook}\n",
-                $crate::entry::stub_returned!(),
-                "add rsp, 104\n.cfi_adjust_cfa_offset -104"
-            )
-        );
-    };
-    ($stub:ident, $hook:path, $register:literal, beside $beside:ident) => {
-        $crate::entry::stub!($stub, $hook, $register);
-        $crate::entry::stub!(@keeping $beside, $hook, $register, "");
-    };
-    ($stub:ident, $hook:path, $register:literal, nothing, beside $beside:ident) => {
-        $crate::entry::stub!($stub, $hook, $register);
-        $crate::entry::stub!(@keeping $beside, $hook, $register, "mov rax, [rsp + 280]\n");
-    };
-    (@keeping $stub:ident, $hook:path, $register:literal, $result:literal) => {
-        $crate::entry::stub!(
-            @define $stub, $hook,
-            concat!(
-                "sub rsp, 320\n.cfi_adjust_cfa_offset 320\n",
-                "mov [rsp + 280], rax\n",
-                $crate::kept::keep!(),
-                "lea ", $register, ", [rsp + 320]\n",
-                "call {hook}\n",
-                $crate::entry::stub_returned!(),
-                $result,
-                $crate::kept::bring_back!(),
-                "add rsp, 408\n.cfi_adjust_cfa_offset -408"
-            )
-        );
-    };
-    (@define $stub:ident, $hook:path, $call:expr) => {
-        unsafe extern "C" {
-            pub(crate) fn $stub();
-        }
-        core::arch::global_asm!(
-            $crate::entry::stub_section!(),
-            ".balign 16",
-            concat!(".globl ", stringify!($stub)),
-            concat!(".hidden ", stringify!($stub)),
-            concat!(".type ", stringify!($stub), ",@function"),
-            concat!(stringify!($stub), ":"),
-            ".cfi_startproc",
-            "endbr64",
-            "push rdi",
-            ".cfi_adjust_cfa_offset 8",
-            $crate::entry::push_saved!(),
-            "sub rsp, 16",
-            ".cfi_adjust_cfa_offset 16",
-            $call,
-            "ret",
-            ".cfi_endproc",
-            concat!(".size ", stringify!($stub), ", . - ", stringify!($stub)),
-            ".text",
-            hook = sym $hook,
-        );
-    };
-}
-pub(crate) use stub;
-
 /// Runs `work` with a way out: should it meet a fault of our own, the hooked function returns `result`, or,
 /// where `call` is not 0, the function there is called with the caller's arguments in our place.
 #[inline(always)]
@@ -235,8 +44,7 @@ pub(crate) fn rescued<T>(
     work: impl FnOnce() -> T,
 ) -> T {
     let tls = tls::get();
-    saved.rescue_result.set(result.addr());
-    saved.rescue_call.set(call);
+    saved.set_rescue(result.addr(), call);
     let outer = tls.rescue.replace(saved);
     let value = work();
     tls.rescue.set(outer);
@@ -254,55 +62,6 @@ pub(crate) fn escape() {
     tls.rescue.set(core::ptr::null());
     tls.level.set(0);
     crate::lock::let_signals_through();
-    // SAFETY: `saved` lies in the frame of a stub that has not returned; from there this does what the stub
-    // does after its call, with the registers as they were saved. What lies below `saved` is the frame that keeps the
-    // others (`crate::kept`), or, where the stub has none, anything in the frames of the call that ends here: then
-    // they are such as any call may leave behind.
-    unsafe {
-        core::arch::asm!(
-            "mov rbx, rax",
-            "mov r11, [rbx - 48]",
-            "mov r10, [rbx - 32]",
-            "mov r9, [rbx - 24]",
-            "mov r8, [rbx - 16]",
-            "mov rcx, [rbx - 8]",
-            "movups xmm0, [rbx - 304]",
-            "movups xmm1, [rbx - 288]",
-            "movups xmm2, [rbx - 272]",
-            "movups xmm3, [rbx - 256]",
-            "movups xmm4, [rbx - 240]",
-            "movups xmm5, [rbx - 224]",
-            "movups xmm6, [rbx - 208]",
-            "movups xmm7, [rbx - 192]",
-            "movups xmm8, [rbx - 176]",
-            "movups xmm9, [rbx - 160]",
-            "movups xmm10, [rbx - 144]",
-            "movups xmm11, [rbx - 128]",
-            "movups xmm12, [rbx - 112]",
-            "movups xmm13, [rbx - 96]",
-            "movups xmm14, [rbx - 80]",
-            "movups xmm15, [rbx - 64]",
-            "mov r15, [rbx + 16]",
-            "mov r14, [rbx + 24]",
-            "mov r13, [rbx + 32]",
-            "mov r12, [rbx + 40]",
-            "mov rdx, [rbx + 64]",
-            "mov rsi, [rbx + 72]",
-            "mov rdi, [rbx + 80]",
-            "mov rbp, [rbx + 56]",
-            "mov rax, [rbx]",
-            "cmp qword ptr [rbx + 8], 0",
-            "je 2f",
-            "mov rax, [rbx - 40]",
-            "lea rsp, [rbx + 88]",
-            "mov rbx, [rbx + 48]",
-            "jmp qword ptr [rsp - 80]",
-            "2:",
-            "lea rsp, [rbx + 88]",
-            "mov rbx, [rbx + 48]",
-            "ret",
-            in("rax") saved,
-            options(noreturn),
-        );
-    }
+    // SAFETY: the stub is that of the call under way, whose frames end here; nothing in them needs a destructor to run.
+    unsafe { crate::native::entry::leave(saved) }
 }

@@ -6,11 +6,12 @@
 //! # Safety
 //! The hooks may run in the child of a vfork, on the parent's memory and a small stack, and in a signal handler:
 //! the new environment is built on the stack, or, when it is large, in a mapping of its own. The caller's
-//! environment is only read, as the kernel would read it.
+//! environment is only read, as the kernel would read it: where it leads to no memory, the call is passed on as it is, and
+//! the kernel says so.
 
 use crate::entry::{SavedRegisters, rescued, stub};
 use crate::hooks::{Function, original, original_as};
-use crate::{follow, session, sys, tls};
+use crate::{follow, sandbox, session, sys, tls};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_char, c_int};
@@ -102,7 +103,7 @@ const MANY_WORDS: usize = 1024;
 /// Calls `call` with the environment that the next program is to get.
 ///
 /// # Safety
-/// `environment` is null or a null-terminated array of strings.
+/// `environment` is null or a null-terminated array of strings, as far as it can be read.
 unsafe fn with_environment(
     environment: *const *const c_char,
     saved: &SavedRegisters,
@@ -116,7 +117,15 @@ unsafe fn with_environment(
         let variables = unsafe { VARIABLES.load(Ordering::Acquire).as_ref() }?;
         let header = session::header()?;
         let follow = header.flags.load(Ordering::Relaxed) & session_flags::FOLLOW != 0;
-        if !follow || session::is_over(header) || !can_follow() {
+        if !follow || session::is_over(header) {
+            return None;
+        }
+        // What the next program will be under can't be told to it.
+        if !sandbox::leaves_all() || tls::get().no_clock.get() {
+            header.unfollowed.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        if !can_follow() {
             return None;
         }
         // SAFETY: the caller's promise.
@@ -130,6 +139,12 @@ unsafe fn with_environment(
         }
         Some((plan, variables, header))
     });
+    let call = |environment| {
+        let filters = sandbox::leave();
+        let result = call(environment);
+        sandbox::stay(filters);
+        result
+    };
     let Some((plan, variables, header)) = plan else { return call(environment) };
     let build = |memory: *mut usize| {
         // SAFETY: each caller passes room for the plan's words, and the caller's promise.
@@ -179,6 +194,46 @@ fn call_on_large_frame(
     call(build([0usize; MANY_WORDS].as_mut_ptr()))
 }
 
+/// What of memory is known to be readable: the page that was asked for last.
+#[derive(Debug, Default)]
+struct Readable {
+    page: Option<usize>,
+}
+
+impl Readable {
+    /// Whether so many bytes from an address on can be read; no more than a page.
+    fn covers(&mut self, start: usize, len: usize) -> bool {
+        let Some(last) = start.checked_add(len - 1) else { return false };
+        [start, last].into_iter().all(|address| {
+            let page = address & !(sys::PAGE - 1);
+            if self.page != Some(page) {
+                if !sys::is_readable(page) {
+                    return false;
+                }
+                self.page = Some(page);
+            }
+            true
+        })
+    }
+
+    /// The text at an address, if all of it can be read.
+    fn text<'a>(&mut self, text: *const c_char) -> Option<&'a CStr> {
+        let mut at = text.addr();
+        loop {
+            self.covers(at, 1).then_some(())?;
+            let next = (at & !(sys::PAGE - 1)) + sys::PAGE;
+            let start = text.wrapping_byte_add(at - text.addr()).cast::<u8>();
+            // SAFETY: the page can be read up to its end.
+            let bytes = unsafe { core::slice::from_raw_parts(start, next - at) };
+            if bytes.contains(&0) {
+                // SAFETY: the text ends there, and all before can be read.
+                return Some(unsafe { CStr::from_ptr(text) });
+            }
+            at = next;
+        }
+    }
+}
+
 /// What the new environment will hold.
 #[derive(Debug)]
 struct Plan {
@@ -189,27 +244,33 @@ struct Plan {
 }
 
 impl Plan {
-    /// `None` when the environment is another session's already, or the next program is not to run at all.
+    /// `None` when the environment is another session's already, or can't be read, or the next program is not to run at all.
     ///
     /// # Safety
-    /// `environment` is null or a null-terminated array of strings.
+    /// `environment` is null or a null-terminated array of strings, as far as it can be read, which nobody changes meanwhile.
     unsafe fn of(environment: *const *const c_char, variables: &Variables) -> Option<Self> {
         let mut plan = Self { entries: 0, preloads: false, text: variables.session.len() };
         let name = &variables.session[..SESSION_VARIABLE.len() + 1];
-        // SAFETY: the caller's promise.
-        unsafe {
-            while !environment.is_null() && !(*environment.add(plan.entries)).is_null() {
-                let entry = CStr::from_ptr(*environment.add(plan.entries)).to_bytes();
-                // `ldd`: the loader lists the libraries and ends.
-                if entry.starts_with(name) || entry.starts_with(b"LD_TRACE_LOADED_OBJECTS=") {
-                    return None;
-                }
-                if let Some(value) = entry.strip_prefix(PRELOAD) {
-                    plan.preloads = true;
-                    plan.text += variables.preload.len() + 1 + value.len();
-                }
-                plan.entries += 1;
+        let mut words = Readable::default();
+        let mut texts = Readable::default();
+        while !environment.is_null() {
+            let place = environment.wrapping_add(plan.entries);
+            words.covers(place.addr(), size_of::<usize>()).then_some(())?;
+            // SAFETY: that can be read, at any alignment.
+            let entry = unsafe { place.read_unaligned() };
+            if entry.is_null() {
+                break;
             }
+            let entry = texts.text(entry)?.to_bytes();
+            // `ldd`: the loader lists the libraries and ends.
+            if entry.starts_with(name) || entry.starts_with(b"LD_TRACE_LOADED_OBJECTS=") {
+                return None;
+            }
+            if let Some(value) = entry.strip_prefix(PRELOAD) {
+                plan.preloads = true;
+                plan.text += variables.preload.len() + 1 + value.len();
+            }
+            plan.entries += 1;
         }
         if !plan.preloads {
             plan.text += variables.preload.len();
@@ -241,7 +302,7 @@ impl Plan {
                 start.cast_const().cast::<c_char>()
             };
             for index in 0..self.entries {
-                let mut entry = *environment.add(index);
+                let mut entry = environment.add(index).read_unaligned();
                 if let Some(value) = CStr::from_ptr(entry).to_bytes_with_nul().strip_prefix(PRELOAD) {
                     entry = put(path);
                     put(b":");
@@ -263,11 +324,9 @@ impl Plan {
 
 /// Whether the program at `path` takes the agent. What can't be opened is for the kernel to judge.
 fn can_follow(path: *const c_char) -> bool {
-    if path.is_null() {
-        return false;
-    }
-    // SAFETY: the path that the target gave to execve.
-    let Ok(fd) = sys::open_regular(unsafe { CStr::from_ptr(path) }) else { return true };
+    // What isn't a path is for the kernel to refuse.
+    let Some(path) = Readable::default().text(path) else { return false };
+    let Ok(fd) = sys::open_regular(path) else { return true };
     let answer = follow::can_follow(fd);
     sys::close(fd);
     answer
@@ -275,7 +334,7 @@ fn can_follow(path: *const c_char) -> bool {
 
 type Strings = *const *const c_char;
 
-stub!(grapnel_agent_execve, execve, "rcx");
+stub!(grapnel_agent_execve, execve, 3);
 unsafe extern "C" fn execve(
     path: *const c_char,
     arguments: Strings,
@@ -291,7 +350,7 @@ unsafe extern "C" fn execve(
     }
 }
 
-stub!(grapnel_agent_execveat, execveat, "r9");
+stub!(grapnel_agent_execveat, execveat, 5);
 unsafe extern "C" fn execveat(
     directory: c_int,
     path: *const c_char,
@@ -308,7 +367,7 @@ unsafe extern "C" fn execveat(
     }
 }
 
-stub!(grapnel_agent_fexecve, fexecve, "rcx");
+stub!(grapnel_agent_fexecve, fexecve, 3);
 unsafe extern "C" fn fexecve(
     fd: c_int,
     arguments: Strings,

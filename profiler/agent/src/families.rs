@@ -258,6 +258,17 @@ pub(crate) fn mark(saved: &SavedRegisters, frame: &Frame) -> usize {
     }
 }
 
+/// The object's first segment, as it lies in memory.
+fn beginning(module: &Module) -> &[u8] {
+    let readable = module.segments().iter().filter(|segment| segment.read);
+    readable.min_by_key(|segment| segment.range.start).map_or(&[], |segment| {
+        let start = ptr::with_exposed_provenance(segment.range.start);
+        // SAFETY: a readable segment of an object that is loaded for as long as the module is used, and whose headers nobody
+        // writes to.
+        unsafe { core::slice::from_raw_parts(start, segment.range.len()) }
+    })
+}
+
 /// Hooks the families of these objects, but for the functions that are hooked already. None of their code runs meanwhile.
 /// Only under PROCESS, or in the only thread. The handles of their heaps.
 pub(crate) fn install<'m>(modules: impl Iterator<Item = (&'m Module, &'m [u8])>) -> Vec<u32> {
@@ -275,7 +286,7 @@ pub(crate) fn install<'m>(modules: impl Iterator<Item = (&'m Module, &'m [u8])>)
                 }
             });
         };
-        let in_file = symbols::read(path);
+        let in_file = symbols::read(path, beginning(module));
         let listed = |each: &mut Visit<'_>| {
             exported(each);
             if let Some(file) = &in_file {

@@ -1,10 +1,10 @@
 //! Into which programs the agent can go along: judged from the file that is to be executed, before it is.
 //!
 //! Others are left alone, and see an environment without us: a static program would only show it, the loader of a
-//! 32-bit one would complain of the agent, that of another libc would refuse to start the program, and a
+//! 32-bit one, or of one for another machine, would complain of the agent, that of another libc would refuse to start the program, and a
 //! sanitizer's runtime insists on being the first library.
 
-use crate::sys;
+use crate::{native, sys};
 use core::ffi::c_int;
 
 const PT_LOAD: u32 = 1;
@@ -54,7 +54,10 @@ impl File {
 pub(crate) fn can_follow(fd: c_int) -> bool {
     let file = File(fd);
     match file.bytes::<5>(0) {
-        Some([0x7f, b'E', b'L', b'F', class]) => class == 2 && elf_takes_agent(&file).unwrap_or(false),
+        Some([0x7f, b'E', b'L', b'F', class]) => {
+            let is_native = class == 2 && file.u16(18) == Some(native::MACHINE.into());
+            is_native && elf_takes_agent(&file).unwrap_or(false)
+        }
         _ => true,
     }
 }

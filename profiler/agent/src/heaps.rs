@@ -202,7 +202,12 @@ impl Context {
         size: u64,
         old: u64,
     ) {
-        let Ok(node) = self.stack(saved) else { return };
+        let Ok(node) = self.stack(saved) else {
+            // Of another heap the old block counts as gone since its exchange began.
+            return if heap == 0 {
+                self.gone(old)
+            };
+        };
         self.write_of::<3, 4>(heap, address, size, wire::realloc_end(address, node, size, old));
     }
 

@@ -18,7 +18,7 @@
 use crate::context::Context;
 use crate::entry::{SavedRegisters, rescued, stub};
 use crate::record::{self, enter};
-use crate::{shadow, slots, tls};
+use crate::{ledger, native, shadow, slots, tls};
 use core::ffi::{c_int, c_void};
 use core::ops::Range;
 use core::ptr;
@@ -56,9 +56,12 @@ pub(crate) enum Function {
     LongjmpChecked,
     UsableSize,
     Exit,
+    Prctl,
+    Syscall,
+    PthreadCreate,
 }
 
-const FUNCTIONS: usize = Function::Exit as usize + 1;
+const FUNCTIONS: usize = Function::PthreadCreate as usize + 1;
 
 /// Where libc's own code of each function goes on, behind its hook.
 pub(crate) static ORIGINALS: [AtomicUsize; FUNCTIONS] = [const { AtomicUsize::new(0) }; FUNCTIONS];
@@ -107,12 +110,18 @@ pub(crate) fn is_inside(saved: Saved<'_>) -> bool {
         && (from & slots::MARKS == 0 || slots::is_own(from, saved.return_address()))
 }
 
-/// libc's code, and `free` in it.
-static LIBC: [AtomicUsize; 3] = [const { AtomicUsize::new(0) }; 3];
+/// libc's code.
+static LIBC: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
-/// Keeps where libc's code lies, and `free`.
-pub(crate) fn remember_libc(code: Range<usize>, free: usize) {
-    for (to, value) in LIBC.iter().zip([code.start, code.len(), free]) {
+/// The part of it in which it calls `free` for itself, and where that lies.
+static OWN_BUSINESS: [AtomicUsize; 3] = [const { AtomicUsize::new(0) }; 3];
+
+/// Keeps where libc's code lies, the part of it in which it calls `free` for itself, and `free`.
+pub(crate) fn remember_libc(code: Range<usize>, own: Range<usize>, free: usize) {
+    for (to, value) in LIBC.iter().zip([code.start, code.len()]) {
+        to.store(value, Ordering::Relaxed);
+    }
+    for (to, value) in OWN_BUSINESS.iter().zip([own.start, own.len(), free]) {
         to.store(value, Ordering::Relaxed);
     }
 }
@@ -134,41 +143,36 @@ pub(crate) fn is_of_allocator(address: usize) -> bool {
         || address.wrapping_sub(ALLOCATOR[0].load(Ordering::Relaxed)) < ALLOCATOR[1].load(Ordering::Relaxed)
 }
 
-/// Whether code at an address is libc's.
+/// Whether code at an address is libc's; of a static program, that of the allocator, and of what makes stacks for threads.
 fn is_of_libc(address: usize) -> bool {
     address.wrapping_sub(LIBC[0].load(Ordering::Relaxed)) < LIBC[1].load(Ordering::Relaxed)
+        || ledger::is_of_others(address)
 }
 
 /// Whether `free` was called by the allocator itself.
 #[inline(always)]
 pub(crate) fn is_own_business(saved: Saved<'_>) -> bool {
     let caller = saved.return_address();
-    let offset = caller.wrapping_sub(LIBC[0].load(Ordering::Relaxed));
-    offset < LIBC[1].load(Ordering::Relaxed) && is_direct_call(caller, offset)
+    let offset = caller.wrapping_sub(OWN_BUSINESS[0].load(Ordering::Relaxed));
+    offset < OWN_BUSINESS[1].load(Ordering::Relaxed) && is_direct_call(caller, offset)
 }
 
-/// Whether the call that returns to `caller`, `offset` bytes into libc's code, names `free` itself.
+/// Whether the call that returns to `caller`, `offset` bytes into that part of libc's code, names `free` itself.
 #[cold]
 fn is_direct_call(caller: usize, offset: usize) -> bool {
-    const CALL_REL32: u8 = 0xe8;
-    if offset < 5 {
+    if offset < native::CALL {
         return false;
     }
-    let instruction: *const [u8; 5] = ptr::with_exposed_provenance(caller - 5);
-    // SAFETY: the five bytes before lie in libc's code, which is mapped and can be read: it was, to be hooked.
-    let [opcode, displacement @ ..] = unsafe { *instruction };
-    let target = caller.wrapping_add_signed(i32::from_le_bytes(displacement) as isize);
-    opcode == CALL_REL32 && target == LIBC[2].load(Ordering::Relaxed)
+    // SAFETY: the bytes before lie in libc's code, which is mapped and can be read: it was, to be hooked.
+    let target = unsafe { native::called_before(caller) };
+    target == Some(OWN_BUSINESS[2].load(Ordering::Relaxed))
 }
 
 /// Calls libc's own code, whose calls of hooked functions are not the program's.
 #[inline(always)]
 pub(crate) fn inside<T>(call: impl FnOnce() -> T) -> T {
     let tls = tls::get();
-    let here: usize;
-    // SAFETY: reads the stack pointer.
-    unsafe { core::arch::asm!("mov {}, rsp", out(reg) here, options(nomem, nostack, preserves_flags)) };
-    let outer = tls.inside.replace(here);
+    let outer = tls.inside.replace(native::stack_pointer());
     let value = call();
     tls.inside.set(outer);
     value
@@ -197,14 +201,14 @@ pub(crate) fn given_aligned(saved: Saved<'_>, block: Block, size: usize, alignme
     }
 }
 
-stub!(grapnel_agent_malloc, malloc, "rsi", beside grapnel_agent_beside_malloc);
+stub!(grapnel_agent_malloc, malloc, 1, beside grapnel_agent_beside_malloc);
 unsafe extern "C" fn malloc(size: usize, saved: Saved<'_>) -> Block {
     // SAFETY: the caller's call, passed on.
     let block = unsafe { original_as::<unsafe extern "C" fn(usize) -> Block>(Function::Malloc)(size) };
     given(saved, block, size, Source::Malloc)
 }
 
-stub!(grapnel_agent_calloc, calloc, "rdx", beside grapnel_agent_beside_calloc);
+stub!(grapnel_agent_calloc, calloc, 2, beside grapnel_agent_beside_calloc);
 unsafe extern "C" fn calloc(count: usize, size: usize, saved: Saved<'_>) -> Block {
     // SAFETY: the caller's call, passed on.
     let call = unsafe { original_as::<unsafe extern "C" fn(usize, usize) -> Block>(Function::Calloc) };
@@ -226,7 +230,7 @@ pub(crate) fn taken_back(context: &mut Context, saved: Saved<'_>, block: Block, 
     }
 }
 
-stub!(grapnel_agent_free, free, "rsi", nothing, beside grapnel_agent_beside_free);
+stub!(grapnel_agent_free, free, 1, nothing, beside grapnel_agent_beside_free);
 unsafe extern "C" fn free(block: Block, saved: Saved<'_>) {
     if !block.is_null() && !is_inside(saved) && !is_own_business(saved) {
         rescued(saved, ptr::null_mut(), original(Function::Free), || {
@@ -237,7 +241,7 @@ unsafe extern "C" fn free(block: Block, saved: Saved<'_>) {
     unsafe { original_as::<unsafe extern "C" fn(Block)>(Function::Free)(block) }
 }
 
-stub!(grapnel_agent_realloc, realloc, "rdx", beside grapnel_agent_beside_realloc);
+stub!(grapnel_agent_realloc, realloc, 2, beside grapnel_agent_beside_realloc);
 unsafe extern "C" fn realloc(old: Block, size: usize, saved: Saved<'_>) -> Block {
     // SAFETY: the function's own type.
     let call = unsafe { original_as::<unsafe extern "C" fn(Block, usize) -> Block>(Function::Realloc) };
@@ -270,7 +274,7 @@ unsafe extern "C" fn realloc(old: Block, size: usize, saved: Saved<'_>) -> Block
     block
 }
 
-stub!(grapnel_agent_posix_memalign, posix_memalign, "rcx", beside grapnel_agent_beside_posix_memalign);
+stub!(grapnel_agent_posix_memalign, posix_memalign, 3, beside grapnel_agent_beside_posix_memalign);
 unsafe extern "C" fn posix_memalign(
     out: *mut Block,
     alignment: usize,
@@ -290,7 +294,7 @@ unsafe extern "C" fn posix_memalign(
 
 macro_rules! aligned {
     ($stub:ident, $beside:ident, $hook:ident, $function:ident) => {
-        stub!($stub, $hook, "rdx", beside $beside);
+        stub!($stub, $hook, 2, beside $beside);
         unsafe extern "C" fn $hook(alignment: usize, size: usize, saved: Saved<'_>) -> Block {
             type Call = unsafe extern "C" fn(usize, usize) -> Block;
             // SAFETY: the caller's call, passed on.
@@ -305,7 +309,7 @@ aligned!(grapnel_agent_aligned_alloc, grapnel_agent_beside_aligned_alloc, aligne
 
 macro_rules! paged {
     ($stub:ident, $beside:ident, $hook:ident, $function:ident) => {
-        stub!($stub, $hook, "rsi", beside $beside);
+        stub!($stub, $hook, 1, beside $beside);
         unsafe extern "C" fn $hook(size: usize, saved: Saved<'_>) -> Block {
             // SAFETY: the caller's call, passed on.
             let call = unsafe { original_as::<unsafe extern "C" fn(usize) -> Block>(Function::$function) };
@@ -318,7 +322,7 @@ macro_rules! paged {
 paged!(grapnel_agent_valloc, grapnel_agent_beside_valloc, valloc, Valloc);
 paged!(grapnel_agent_pvalloc, grapnel_agent_beside_pvalloc, pvalloc, Pvalloc);
 
-stub!(grapnel_agent_loader_state, loader_state, "rdi");
+stub!(grapnel_agent_loader_state, loader_state, 0);
 unsafe extern "C" fn loader_state(saved: Saved<'_>) {
     rescued(saved, ptr::null_mut(), 0, || crate::modules::changed(saved));
     // SAFETY: the function takes and returns nothing.

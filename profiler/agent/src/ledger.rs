@@ -3,13 +3,17 @@
 //! An agent that was loaded at the start stays, and notes nothing.
 
 #[cfg(grapnel_attached)]
-pub(crate) use attached::{LEDGER, change, changes, has_room, keeps, mapped, unmapped, word};
+pub(crate) use attached::{
+    LEDGER, change, changes, has_room, is_of_others, keeps, mapped, namespace, unmapped, with_maps, word,
+};
 #[cfg(not(grapnel_attached))]
-pub(crate) use preloaded::{changes, has_room, keeps, mapped, unmapped, word};
+pub(crate) use preloaded::{changes, has_room, is_of_others, keeps, mapped, namespace, unmapped, word};
 
 #[cfg(grapnel_attached)]
 mod attached {
-    use grapnel_hook::{Prepared, PreparedHook};
+    use core::ptr;
+    use core::sync::atomic::Ordering;
+    use grapnel_hook::{Prepared, PreparedHook, maps};
     use grapnel_trace::attached::Ledger;
 
     /// Read and written by the command, which finds it by its name.
@@ -51,6 +55,30 @@ mod attached {
         })
     }
 
+    /// The namespace of process ids that the command found the process in.
+    pub(crate) fn namespace() -> u64 {
+        LEDGER.namespace.load(Ordering::Relaxed)
+    }
+
+    /// Whether code at an address is that of a static program's libc, besides the allocator, which maps for itself.
+    pub(crate) fn is_of_others(address: usize) -> bool {
+        LEDGER.linked.others.iter().any(|function| function.range().contains(&(address as u64)))
+    }
+
+    /// Takes what the command has read of `/proc`, for where the process sees none: until the hooks are prepared, when it is
+    /// about to become stale.
+    pub(crate) fn with_maps<T>(work: impl FnOnce() -> T) -> T {
+        let range = LEDGER.maps.range();
+        let start: *const u8 = ptr::with_exposed_provenance(range.start as usize);
+        if !start.is_null() {
+            // SAFETY: the command has mapped so many bytes there, which stay as long as the agent does, and nobody writes to.
+            maps::give(unsafe { core::slice::from_raw_parts(start, (range.end - range.start) as usize) });
+        }
+        let done = work();
+        maps::give(b"");
+        done
+    }
+
     /// A word of the program's is about to get a value.
     pub(crate) fn word(at: usize, old: usize, new: usize) -> bool {
         LEDGER.change(at as u64, &old.to_ne_bytes(), &new.to_ne_bytes(), 0, core::iter::empty())
@@ -88,6 +116,16 @@ mod preloaded {
     #[inline(always)]
     pub(crate) fn changes(_prepared: &Prepared<'_>) -> bool {
         true
+    }
+
+    /// A program that is loaded has them in libc.
+    pub(crate) fn is_of_others(_address: usize) -> bool {
+        false
+    }
+
+    /// Nobody has looked for it.
+    pub(crate) fn namespace() -> u64 {
+        0
     }
 
     /// Nothing is noted.

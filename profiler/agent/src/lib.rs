@@ -18,9 +18,10 @@
 //! - `hooks`: what each hooked function records, and in which order
 //! - `slots`: functions of which there may be several: their thunks, their stub, which of them is which
 //! - `operators`: `operator new` and `operator delete`; `shadow`, `cells`: how each of their blocks was asked for
-//! - `kept`: stubs that change no register; `jumps`: leaving a hooked function by `longjmp`
+//! - `native`: what depends on the instruction set; `jumps`: leaving a hooked function by `longjmp`
 //! - `families`: allocators besides libc's; `symbols`: functions that aren't exported
 //! - `sampled`: the hooks when only some allocations are recorded; `sampling`: which
+//! - `sandbox`: filters for system calls that the program is under
 //! - `heaps`: heaps besides the program's own; `reported`: those that it reports itself
 //! - `mappings`: what the program maps by itself
 //! - `record`: the hot path: context, stack, sequence number, ring
@@ -58,7 +59,6 @@ mod hooks;
 mod install;
 #[cfg(not(grapnel_attached))]
 mod jumps;
-mod kept;
 mod ledger;
 mod life;
 mod listing;
@@ -66,11 +66,13 @@ mod lock;
 mod mappings;
 mod meter;
 mod modules;
+mod native;
 mod operators;
 mod record;
 mod reported;
 mod sampled;
 mod sampling;
+mod sandbox;
 mod session;
 mod shadow;
 mod slots;

@@ -72,6 +72,11 @@ pub(crate) fn end() {
     }
 }
 
+/// Whether that has happened.
+pub(crate) fn is_over() -> bool {
+    OFF.load(Ordering::Relaxed)
+}
+
 /// Leave to begin a new life in the child of a fork: given once, to its only thread.
 #[derive(Debug)]
 pub(crate) struct Revival(());

@@ -4,14 +4,30 @@
 //! Signals are blocked while the lock is held, so its holder is never interrupted by code that could want it.
 //! Nothing is called under it that could wait for the target: no loader, no libc lock. So it is always given
 //! back, except by a thread that is not there any more: in a child of fork the lock of the parent's other
-//! thread stays taken. [`crate::life`] makes all locks new there.
+//! thread stays taken, and [`crate::life`] makes all locks new there; and except by one that met a fault of the agent's own while
+//! it held it, after which recording is over, and whoever waits leaves the agent too ([`left`]).
+//!
+//! A filter for system calls may be against blocking signals. Then a handler may want the lock that its own thread holds: it
+//! is known by whom the lock is held, and that is a fault of ours, which ends the recording and not the target.
 
 use crate::{sys, tls};
-use core::sync::atomic::{AtomicBool, Ordering};
+#[cfg(grapnel_cdylib)]
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::{AtomicUsize, Ordering};
 
-/// A spin lock; holding it is short and rare.
+/// A thread has left the agent in the middle of its work, and perhaps a lock taken.
+#[cfg(grapnel_cdylib)]
+static LEFT: AtomicBool = AtomicBool::new(false);
+
+/// From now on nobody waits for a lock for ever: who held it may be gone.
+#[cfg(grapnel_cdylib)]
+pub(crate) fn left() {
+    LEFT.store(true, Ordering::Relaxed);
+}
+
+/// A spin lock; holding it is short and rare. It has the address of its holder's block, or 0.
 #[derive(Debug, Default)]
-pub(crate) struct Lock(AtomicBool);
+pub(crate) struct Lock(AtomicUsize);
 
 /// Signals blocked, lock held.
 #[derive(Debug)]
@@ -23,50 +39,76 @@ pub(crate) struct Guard<'a> {
 /// Signals blocked, in this thread; within another, for nothing more than a count. It keeps the mask itself where the
 /// thread's block is that of others too.
 #[derive(Debug)]
-pub(crate) struct Quiet(Option<u64>);
+pub(crate) struct Quiet(Kept);
+
+#[derive(Debug)]
+enum Kept {
+    /// By the thread, if the signals could be blocked at all.
+    InBlock,
+    Here(Option<u64>),
+}
 
 impl Quiet {
     pub(crate) fn new() -> Self {
         let tls = tls::get();
         if tls::is_shared(tls) {
-            return Self(Some(sys::block_signals()));
+            return Self(Kept::Here(sys::block_signals()));
         }
         if tls.locks.get() == 0 {
-            tls.mask.set(sys::block_signals());
+            let mask = sys::block_signals();
+            tls.unblocked.set(mask.is_none());
+            tls.mask.set(mask.unwrap_or(0));
         }
         tls.locks.set(tls.locks.get() + 1);
-        Self(None)
+        Self(Kept::InBlock)
     }
 }
 
 impl Drop for Quiet {
     fn drop(&mut self) {
-        if let Some(mask) = self.0 {
-            return sys::restore_signals(mask);
-        }
-        let tls = tls::get();
-        tls.locks.set(tls.locks.get() - 1);
-        if tls.locks.get() == 0 {
-            sys::restore_signals(tls.mask.get());
+        match self.0 {
+            Kept::Here(Some(mask)) => sys::restore_signals(mask),
+            Kept::Here(None) => {}
+            Kept::InBlock => {
+                let tls = tls::get();
+                // A handler may have left the agent, and the thread's locks with it.
+                let left = tls.locks.get().saturating_sub(1);
+                tls.locks.set(left);
+                if left == 0 && !tls.unblocked.get() {
+                    sys::restore_signals(tls.mask.get());
+                }
+            }
         }
     }
 }
 
 impl Lock {
     pub(crate) const fn new() -> Self {
-        Self(AtomicBool::new(false))
+        Self(AtomicUsize::new(0))
     }
 
     pub(crate) fn lock(&self) -> Guard<'_> {
         let quiet = Quiet::new();
         let mut turns = 0u32;
-        while self.0.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        let own = own();
+        while let Err(holder) = self.0.compare_exchange_weak(0, own, Ordering::Acquire, Ordering::Relaxed) {
+            assert!(
+                holder != own || own == NOBODY,
+                "signals can't be blocked, and a handler met its own thread's lock"
+            );
             turns += 1;
             match turns {
                 0..64 => core::hint::spin_loop(),
                 64..256 => sys::yield_now(),
-                // A real-time thread that only yields would keep the holder from its processor for ever.
-                _ => sys::sleep_briefly(),
+                _ => {
+                    #[cfg(grapnel_cdylib)]
+                    if LEFT.load(Ordering::Relaxed) {
+                        // Whatever else is held stays so, and nobody takes it any more either.
+                        crate::entry::escape();
+                    }
+                    // A real-time thread that only yields would keep the holder from its processor for ever.
+                    sys::sleep_briefly();
+                }
             }
         }
         Guard { lock: self, _quiet: quiet }
@@ -76,25 +118,33 @@ impl Lock {
     #[cfg(not(grapnel_attached))]
     pub(crate) fn try_lock(&self) -> Option<Guard<'_>> {
         let quiet = Quiet::new();
-        let taken = self.0.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        let taken = self.0.compare_exchange(0, own(), Ordering::Acquire, Ordering::Relaxed).is_ok();
         taken.then(|| Guard { lock: self, _quiet: quiet })
     }
 
     pub(crate) fn is_locked(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.0.load(Ordering::Relaxed) != 0
     }
 
     /// Only in the child of a fork, whose one thread is the caller.
     pub(crate) fn renew(&self) {
-        self.0.store(false, Ordering::Relaxed);
+        self.0.store(0, Ordering::Relaxed);
     }
+}
+
+/// A holder that several threads can't be told apart by.
+const NOBODY: usize = 1;
+
+fn own() -> usize {
+    let tls = tls::get();
+    if tls::is_shared(tls) { NOBODY } else { core::ptr::from_ref(tls).addr() }
 }
 
 /// Where the agent's own frames are left for good: no lock is taken any more, signals are as they were.
 #[cfg(any(grapnel_cdylib, not(grapnel_attached)))]
 pub(crate) fn let_signals_through() {
     let tls = tls::get();
-    if tls.locks.replace(0) != 0 {
+    if tls.locks.replace(0) != 0 && !tls.unblocked.get() {
         sys::restore_signals(tls.mask.get());
     }
 }
@@ -102,6 +152,6 @@ pub(crate) fn let_signals_through() {
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
         // The signals come after this, with the field.
-        self.lock.0.store(false, Ordering::Release);
+        self.lock.0.store(0, Ordering::Release);
     }
 }

@@ -78,7 +78,7 @@ fn comes(saved: Saved<'_>, start: usize, len: usize, mapped: Mapped, result: Add
     rescued(saved, result, 0, || enter(saved, |context| context.mapped(saved, start, len, mapped)));
 }
 
-stub!(grapnel_agent_mmap, mmap, stack);
+stub!(grapnel_agent_mmap, mmap, 6);
 unsafe extern "C" fn mmap(
     hint: Address,
     len: usize,
@@ -103,7 +103,7 @@ unsafe extern "C" fn mmap(
     start
 }
 
-stub!(grapnel_agent_munmap, munmap, "rdx");
+stub!(grapnel_agent_munmap, munmap, 2);
 unsafe extern "C" fn munmap(start: Address, len: usize, saved: Saved<'_>) -> c_int {
     type Call = unsafe extern "C" fn(Address, usize) -> c_int;
     let rescue = (ptr::null_mut(), original(Function::Munmap));
@@ -116,7 +116,7 @@ unsafe extern "C" fn munmap(start: Address, len: usize, saved: Saved<'_>) -> c_i
     result
 }
 
-stub!(grapnel_agent_mremap, mremap, "r9");
+stub!(grapnel_agent_mremap, mremap, 5);
 unsafe extern "C" fn mremap(
     old: Address,
     old_len: usize,
@@ -145,7 +145,7 @@ unsafe extern "C" fn mremap(
     start
 }
 
-stub!(grapnel_agent_brk, brk, "rsi");
+stub!(grapnel_agent_brk, brk, 1);
 unsafe extern "C" fn brk(end: Address, saved: Saved<'_>) -> c_int {
     // SAFETY: the function's own type.
     let call = unsafe { original_as::<unsafe extern "C" fn(Address) -> c_int>(Function::Brk) };
@@ -153,7 +153,8 @@ unsafe extern "C" fn brk(end: Address, saved: Saved<'_>) -> c_int {
         // SAFETY: the caller's call, passed on.
         return unsafe { call(end) };
     }
-    let before = sys::program_break();
+    // Not known, it counts as staying where it is.
+    let before = sys::program_break().unwrap_or(end.addr());
     let rescue = (ptr::null_mut(), original(Function::Brk));
     let went = goes(saved, end, before.checked_sub(end.addr()).filter(|&len| len != 0), rescue);
     // SAFETY: as above.
@@ -168,13 +169,13 @@ unsafe extern "C" fn brk(end: Address, saved: Saved<'_>) -> c_int {
     result
 }
 
-stub!(grapnel_agent_sbrk, sbrk, "rsi");
+stub!(grapnel_agent_sbrk, sbrk, 1);
 unsafe extern "C" fn sbrk(increment: isize, saved: Saved<'_>) -> Address {
     let counts = increment != 0 && is_programs(saved);
     let (grows, len) = (increment > 0, increment.unsigned_abs());
     let mut went = false;
     if counts && !grows {
-        let end = sys::program_break().checked_sub(len);
+        let end = sys::program_break().and_then(|end| end.checked_sub(len));
         let rescue = (ptr::null_mut(), original(Function::Sbrk));
         went = goes(saved, ptr::without_provenance_mut(end.unwrap_or(0)), end.map(|_| len), rescue);
     }
@@ -190,7 +191,7 @@ unsafe extern "C" fn sbrk(increment: isize, saved: Saved<'_>) -> Address {
     before
 }
 
-stub!(grapnel_agent_shmat, shmat, "rcx");
+stub!(grapnel_agent_shmat, shmat, 3);
 unsafe extern "C" fn shmat(id: c_int, hint: Address, flags: c_int, saved: Saved<'_>) -> Address {
     type Call = unsafe extern "C" fn(c_int, Address, c_int) -> Address;
     // SAFETY: the caller's call, passed on.
@@ -204,7 +205,7 @@ unsafe extern "C" fn shmat(id: c_int, hint: Address, flags: c_int, saved: Saved<
     start
 }
 
-stub!(grapnel_agent_shmdt, shmdt, "rsi");
+stub!(grapnel_agent_shmdt, shmdt, 1);
 unsafe extern "C" fn shmdt(start: Address, saved: Saved<'_>) -> c_int {
     let rescue = (ptr::null_mut(), original(Function::Shmdt));
     // Its size is known to whoever heard of it when it came.

@@ -168,7 +168,7 @@ fn counted<T>(cell: fn(&MeterCells) -> &AtomicU64, work: impl FnOnce() -> T) -> 
     value
 }
 
-stub!(grapnel_agent_empty, empty, "rsi");
+stub!(grapnel_agent_empty, empty, 1);
 /// As a hook that finds nothing to record.
 unsafe extern "C" fn empty(value: usize, saved: &SavedRegisters) -> usize {
     if value != 0 && !hooks::is_inside(saved) {

@@ -14,7 +14,7 @@ use crate::entry::SavedRegisters;
 use crate::listing::{self, Listed};
 use crate::meter::setting_up;
 use crate::stack::on_own_stack;
-use crate::{families, heaps, life, operators, reported, session, slots, sys};
+use crate::{families, heaps, life, operators, reported, sandbox, session, slots, sys};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
@@ -170,7 +170,8 @@ pub(crate) fn update(mut ring: Option<&mut Producer<'static>>) {
         kept
     });
     let removed = before - state.loaded.len();
-    let followed = FOLLOWED.load(Ordering::Relaxed);
+    // Functions aren't patched where that may be the end of the program.
+    let followed = FOLLOWED.load(Ordering::Relaxed) && sandbox::leaves_all();
     let mut added = Vec::new();
     let first_ever = state.next_id == 1;
     for (index, listed) in list.into_iter().enumerate() {
@@ -196,6 +197,10 @@ pub(crate) fn update(mut ring: Option<&mut Producer<'static>>) {
     });
     // SAFETY: these objects are loaded; the table is replaced when one is unloaded (see the module's header).
     state.table = unsafe { ModuleTable::build(infos) };
+    if let (Some(frames), Some(program)) = (listing::frames(), state.loaded.first()) {
+        // SAFETY: as above, of the program itself.
+        unsafe { state.table.add_frames(program.module.id, frames) };
+    }
     if removed != 0 {
         REMOVALS.fetch_add(1, Ordering::AcqRel);
     }
@@ -273,7 +278,7 @@ fn describe(id: u32, listed: &Listed, is_program: bool) -> Module {
 fn full_path(name: &[u8], is_program: bool) -> Vec<u8> {
     let mut buffer = [0; 4096];
     if name.is_empty() || is_program {
-        return if is_program { sys::read_link(c"/proc/self/exe", &mut buffer).to_vec() } else { Vec::new() };
+        return if is_program { listing::executable(&mut buffer).to_vec() } else { Vec::new() };
     }
     if name.starts_with(b"linux-vdso") || name.starts_with(b"linux-gate") {
         return b"[vdso]".to_vec();
@@ -345,7 +350,7 @@ pub(crate) fn changed(saved: &SavedRegisters) {
     if session::header().is_some_and(session::is_over) {
         return;
     }
-    if life::current() == 0 && session::header().is_none() {
+    if life::is_over() || (life::current() == 0 && session::header().is_none()) {
         return;
     }
     let mut updated = false;

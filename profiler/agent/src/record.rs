@@ -8,6 +8,7 @@ use crate::context::{self, Context};
 use crate::entry::SavedRegisters;
 use crate::meter;
 use crate::modules::{self, LockedResolver};
+use crate::sandbox::clock;
 use crate::tls::{self, LEVELS};
 use crate::{life, session, sys};
 use core::ptr;
@@ -151,12 +152,14 @@ fn count_lost() {
     }
 }
 
-/// The processor's clock.
+/// The processor's clock, or what stands for it in a thread that can't read it.
 #[inline(always)]
 pub(crate) fn ticks() -> u64 {
-    // SAFETY: reads a register.
-    unsafe { core::arch::x86_64::_rdtsc() }
+    if clock::is_lacking() { clock::ticks() } else { ticks_of_processor() }
 }
+
+/// The processor's clock.
+pub(crate) use crate::native::ticks as ticks_of_processor;
 
 /// Tells the ring of new nodes.
 struct Nodes<'a>(&'a mut Producer<'static>);

@@ -66,7 +66,7 @@ fn told(saved: Saved<'_>, id: u32, tell: impl FnOnce(&mut Context)) {
     }
 }
 
-stub!(grapnel_agent_heap_create, create, "rsi");
+stub!(grapnel_agent_heap_create, create, 1);
 unsafe extern "C" fn create(name: *const c_char, saved: Saved<'_>) -> u64 {
     let mut handle = 0;
     rescued(saved, ptr::null_mut(), 0, || {
@@ -78,14 +78,14 @@ unsafe extern "C" fn create(name: *const c_char, saved: Saved<'_>) -> u64 {
     handle
 }
 
-stub!(grapnel_agent_heap_destroy, destroy, "rsi");
+stub!(grapnel_agent_heap_destroy, destroy, 1);
 unsafe extern "C" fn destroy(heap: u64, saved: Saved<'_>) {
     let id = heaps::id(heap);
     told(saved, id, |context| context.heap_ends(id));
     heaps::remove(heap);
 }
 
-stub!(grapnel_agent_heap_reset, reset, "rsi");
+stub!(grapnel_agent_heap_reset, reset, 1);
 unsafe extern "C" fn reset(heap: u64, saved: Saved<'_>) {
     let id = heaps::id(heap);
     told(saved, id, |context| {
@@ -94,19 +94,19 @@ unsafe extern "C" fn reset(heap: u64, saved: Saved<'_>) {
     });
 }
 
-stub!(grapnel_agent_heap_alloc, alloc, "rcx");
+stub!(grapnel_agent_heap_alloc, alloc, 3);
 unsafe extern "C" fn alloc(heap: u64, block: u64, size: u64, saved: Saved<'_>) {
     let id = if block == 0 { 0 } else { heaps::id(heap) };
     told(saved, id, |context| context.alloc_in(id, saved, block, size, Source::Malloc));
 }
 
-stub!(grapnel_agent_heap_free, free, "rdx");
+stub!(grapnel_agent_heap_free, free, 2);
 unsafe extern "C" fn free(heap: u64, block: u64, saved: Saved<'_>) {
     let id = if block == 0 { 0 } else { heaps::id(heap) };
     told(saved, id, |context| context.plain_in(id, record::FREE, block));
 }
 
-stub!(grapnel_agent_heap_realloc, realloc, "r8");
+stub!(grapnel_agent_heap_realloc, realloc, 4);
 unsafe extern "C" fn realloc(heap: u64, old: u64, block: u64, size: u64, saved: Saved<'_>) {
     let id = heaps::id(heap);
     told(saved, id, |context| match (old, block) {
@@ -127,7 +127,7 @@ fn marked(saved: Saved<'_>, mark: &Mark) {
     rescued(saved, ptr::null_mut(), 0, || enter(saved, |context| context.mark(mark)));
 }
 
-stub!(grapnel_agent_mark, mark, "rsi");
+stub!(grapnel_agent_mark, mark, 1);
 unsafe extern "C" fn mark(name: *const c_char, saved: Saved<'_>) {
     // SAFETY: null, or the program's zero-terminated string.
     let name = if name.is_null() { c"" } else { unsafe { CStr::from_ptr(name) } };
@@ -141,19 +141,19 @@ unsafe extern "C" fn mark(name: *const c_char, saved: Saved<'_>) {
     });
 }
 
-stub!(grapnel_agent_snapshot, snapshot, "rdi");
+stub!(grapnel_agent_snapshot, snapshot, 0);
 unsafe extern "C" fn snapshot(saved: Saved<'_>) {
     marked(saved, &Mark::Snapshot);
 }
 
-stub!(grapnel_agent_pause, pause, "rdi");
+stub!(grapnel_agent_pause, pause, 0);
 unsafe extern "C" fn pause(saved: Saved<'_>) {
     if session::set_paused(true) {
         marked(saved, &Mark::Paused);
     }
 }
 
-stub!(grapnel_agent_resume, resume, "rdi");
+stub!(grapnel_agent_resume, resume, 0);
 unsafe extern "C" fn resume(saved: Saved<'_>) {
     if session::set_paused(false) {
         marked(saved, &Mark::Resumed);

@@ -10,12 +10,17 @@
 //! Operators of C++ aren't hooked then: what they call is what is recorded.
 //!
 //! # Safety
-//! As in [`crate::hooks`]. The quick beginnings change registers only that a function may change and that hold no
+//! As in [`crate::hooks`]. The quick beginnings, which are in [`native`](crate::native::quick), change registers only that a function may change and that hold no
 //! argument of theirs.
 
 use crate::context::Context;
 use crate::entry::{SavedRegisters, rescued, stub};
-use crate::hooks::{Function, Hooked, ORIGINALS, inside, is_inside, original, original_as};
+use crate::hooks::{Function, Hooked, inside, is_inside, original, original_as};
+use crate::native::quick::{
+    grapnel_agent_quick_beside_calloc, grapnel_agent_quick_beside_free, grapnel_agent_quick_beside_malloc,
+    grapnel_agent_quick_beside_realloc, grapnel_agent_quick_calloc, grapnel_agent_quick_free,
+    grapnel_agent_quick_malloc, grapnel_agent_quick_realloc,
+};
 use crate::record::{self, enter};
 use crate::sampling::{self, Costs};
 use crate::shadow::{self, Asked};
@@ -34,7 +39,7 @@ type Saved<'a> = &'a SavedRegisters;
 ///
 /// Neighbours have neighbouring counters, not a hash's: what the program gives back lies close together for a while, and so
 /// do the few cache lines that are taken from it.
-static FILTER: [AtomicU8; 1 << 16] = [const { AtomicU8::new(0) }; 1 << 16];
+pub(crate) static FILTER: [AtomicU8; 1 << 16] = [const { AtomicU8::new(0) }; 1 << 16];
 
 /// As the quick beginnings have it.
 fn counter(block: Block) -> &'static AtomicU8 {
@@ -57,173 +62,14 @@ fn forget(block: Block) -> bool {
     is_noted
 }
 
-/// Lowers what is left of the thread's gap by a register, and leaves if that falls below 0.
-#[cfg(not(grapnel_attached))]
-macro_rules! lower {
-    ($register:literal) => {
-        concat!(
-            "mov r11, qword ptr [rip + grapnel_agent_tls@GOTTPOFF]\n",
-            "sub qword ptr fs:[r11 + {left}], ",
-            $register,
-            "\njs {stub}"
-        )
-    };
-}
-/// Where a thread's block has to be looked up, the stub's function lowers the gap.
-#[cfg(grapnel_attached)]
-macro_rules! lower {
-    ($register:literal) => {
-        "jmp {stub}"
-    };
-}
-
-/// As [`lower`], where R11 was put below the stack pointer and is to be as it was.
-#[cfg(not(grapnel_attached))]
-macro_rules! lower_beside {
-    ($register:literal) => {
-        concat!(
-            "mov r11, qword ptr [rip + grapnel_agent_tls@GOTTPOFF]\n",
-            "sub qword ptr fs:[r11 + {left}], ",
-            $register,
-            "\nmov r11, [rsp - 8]\njs {stub}"
-        )
-    };
-}
-#[cfg(grapnel_attached)]
-macro_rules! lower_beside {
-    ($register:literal) => {
-        "jmp {stub}"
-    };
-}
-
 /// The mean by which an allocation is to be recorded that came by a quick beginning, if it is.
 #[inline(always)]
 fn chosen(size: usize) -> Option<u64> {
     if cfg!(grapnel_attached) { sampling::passes(size) } else { sampling::passed() }
 }
 
-const LEFT: usize = offset_of!(Tls, sampling) + offset_of!(Sampling, left);
-
-/// Defines the quick beginning `$quick` of a hook: `$instructions` leave by `js` or `jne` to `$stub`, or go on to the
-/// original.
-macro_rules! quick {
-    ($quick:ident, $stub:ident, $function:ident, $($instructions:expr),+) => {
-        unsafe extern "C" {
-            fn $quick();
-        }
-        core::arch::global_asm!(
-            $crate::entry::stub_section!(),
-            ".balign 16",
-            concat!(".globl ", stringify!($quick)),
-            concat!(".hidden ", stringify!($quick)),
-            concat!(".type ", stringify!($quick), ",@function"),
-            concat!(stringify!($quick), ":"),
-            ".cfi_startproc",
-            "endbr64",
-            $($instructions,)+
-            "9:",
-            "jmp qword ptr [rip + {originals} + {function}]",
-            ".cfi_endproc",
-            concat!(".size ", stringify!($quick), ", . - ", stringify!($quick)),
-            ".text",
-            "/* {filter} {left} {stub} */",
-            originals = sym ORIGINALS,
-            function = const size_of::<usize>() * Function::$function as usize,
-            filter = sym FILTER,
-            left = const LEFT,
-            stub = sym $stub,
-        );
-    };
-}
-
-quick!(grapnel_agent_quick_malloc, grapnel_agent_sampled_malloc, Malloc, lower!("rdi"));
-quick!(
-    grapnel_agent_quick_calloc,
-    grapnel_agent_sampled_calloc,
-    Calloc,
-    "mov rax, rdi",
-    "mul rsi",
-    // A product that overflows gives no block.
-    "jc 9f",
-    lower!("rax")
-);
-quick!(
-    grapnel_agent_quick_free,
-    grapnel_agent_sampled_free,
-    Free,
-    "mov r11, rdi",
-    "shr r11, 8",
-    "movzx r11d, r11w",
-    "lea rax, [rip + {filter}]",
-    "cmp byte ptr [rax + r11], 0",
-    "jne {stub}"
-);
-quick!(
-    grapnel_agent_quick_realloc,
-    grapnel_agent_sampled_realloc,
-    Realloc,
-    // libc's own then calls malloc.
-    "test rdi, rdi",
-    "jz 9f",
-    "mov r11, rdi",
-    "shr r11, 8",
-    "movzx r11d, r11w",
-    "lea rax, [rip + {filter}]",
-    "cmp byte ptr [rax + r11], 0",
-    "jne {stub}",
-    lower!("rsi")
-);
-
-// The same of functions that may lie beside their callers: no register is changed that the function may leave as it is.
-// A realloc that isn't libc's need not call malloc.
-quick!(
-    grapnel_agent_quick_beside_malloc,
-    grapnel_agent_sampled_beside_malloc,
-    Malloc,
-    "mov [rsp - 8], r11",
-    lower_beside!("rdi")
-);
-quick!(
-    grapnel_agent_quick_beside_calloc,
-    grapnel_agent_sampled_beside_calloc,
-    Calloc,
-    "mov rax, rdi",
-    "imul rax, rsi",
-    "jo 9f",
-    "mov [rsp - 8], r11",
-    lower_beside!("rax")
-);
-quick!(
-    grapnel_agent_quick_beside_free,
-    grapnel_agent_sampled_beside_free,
-    Free,
-    "mov [rsp - 8], r11",
-    "mov [rsp - 16], rax",
-    "mov r11, rdi",
-    "shr r11, 8",
-    "movzx r11d, r11w",
-    "lea rax, [rip + {filter}]",
-    "cmp byte ptr [rax + r11], 0",
-    "mov rax, [rsp - 16]",
-    "mov r11, [rsp - 8]",
-    "jne {stub}"
-);
-quick!(
-    grapnel_agent_quick_beside_realloc,
-    grapnel_agent_sampled_beside_realloc,
-    Realloc,
-    "test rdi, rdi",
-    "jz {stub}",
-    "mov [rsp - 8], r11",
-    "mov r11, rdi",
-    "shr r11, 8",
-    "movzx r11d, r11w",
-    "lea rax, [rip + {filter}]",
-    "cmp byte ptr [rax + r11], 0",
-    "mov r11, [rsp - 8]",
-    "jne {stub}",
-    lower_beside!("rsi")
-);
+/// Where in a thread's block that is.
+pub(crate) const LEFT: usize = offset_of!(Tls, sampling) + offset_of!(Sampling, left);
 
 /// A block was given out; `mean` if it is to be recorded. `result`: what the function returns.
 #[inline(always)]
@@ -256,7 +102,7 @@ fn told(saved: Saved<'_>, function: usize, result: Block, tell: impl FnOnce(&mut
     rescued(saved, result, function, || enter(saved, tell));
 }
 
-stub!(grapnel_agent_sampled_malloc, malloc, "rsi", beside grapnel_agent_sampled_beside_malloc);
+stub!(grapnel_agent_sampled_malloc, malloc, 1, beside grapnel_agent_sampled_beside_malloc);
 unsafe extern "C" fn malloc(size: usize, saved: Saved<'_>) -> Block {
     let mean = chosen(size);
     // SAFETY: the caller's call, passed on.
@@ -265,7 +111,7 @@ unsafe extern "C" fn malloc(size: usize, saved: Saved<'_>) -> Block {
     block
 }
 
-stub!(grapnel_agent_sampled_calloc, calloc, "rdx", beside grapnel_agent_sampled_beside_calloc);
+stub!(grapnel_agent_sampled_calloc, calloc, 2, beside grapnel_agent_sampled_beside_calloc);
 unsafe extern "C" fn calloc(count: usize, size: usize, saved: Saved<'_>) -> Block {
     let mean = chosen(count.wrapping_mul(size));
     // SAFETY: the function's own type.
@@ -276,7 +122,7 @@ unsafe extern "C" fn calloc(count: usize, size: usize, saved: Saved<'_>) -> Bloc
     block
 }
 
-stub!(grapnel_agent_sampled_free, free, "rsi", nothing, beside grapnel_agent_sampled_beside_free);
+stub!(grapnel_agent_sampled_free, free, 1, nothing, beside grapnel_agent_sampled_beside_free);
 unsafe extern "C" fn free(block: Block, saved: Saved<'_>) {
     if forget(block) {
         told(saved, original(Function::Free), ptr::null_mut(), |context| {
@@ -287,7 +133,7 @@ unsafe extern "C" fn free(block: Block, saved: Saved<'_>) {
     unsafe { original_as::<unsafe extern "C" fn(Block)>(Function::Free)(block) }
 }
 
-stub!(grapnel_agent_sampled_realloc, realloc, "rdx", beside grapnel_agent_sampled_beside_realloc);
+stub!(grapnel_agent_sampled_realloc, realloc, 2, beside grapnel_agent_sampled_beside_realloc);
 unsafe extern "C" fn realloc(old: Block, size: usize, saved: Saved<'_>) -> Block {
     if old.is_null() {
         let mean = sampling::passes(size);
@@ -331,7 +177,7 @@ unsafe extern "C" fn realloc(old: Block, size: usize, saved: Saved<'_>) -> Block
     block
 }
 
-stub!(grapnel_agent_sampled_posix_memalign, posix_memalign, "rcx", beside grapnel_agent_sampled_beside_posix_memalign);
+stub!(grapnel_agent_sampled_posix_memalign, posix_memalign, 3, beside grapnel_agent_sampled_beside_posix_memalign);
 unsafe extern "C" fn posix_memalign(
     out: *mut Block,
     alignment: usize,
@@ -352,7 +198,7 @@ unsafe extern "C" fn posix_memalign(
 
 macro_rules! aligned {
     ($stub:ident, $beside:ident, $hook:ident, $function:ident) => {
-        stub!($stub, $hook, "rdx", beside $beside);
+        stub!($stub, $hook, 2, beside $beside);
         unsafe extern "C" fn $hook(alignment: usize, size: usize, saved: Saved<'_>) -> Block {
             type Call = unsafe extern "C" fn(usize, usize) -> Block;
             let mean = sampling::passes(size);
@@ -373,7 +219,7 @@ aligned!(
 
 macro_rules! paged {
     ($stub:ident, $beside:ident, $hook:ident, $function:ident) => {
-        stub!($stub, $hook, "rsi", beside $beside);
+        stub!($stub, $hook, 1, beside $beside);
         unsafe extern "C" fn $hook(size: usize, saved: Saved<'_>) -> Block {
             let mean = sampling::passes(size);
             // SAFETY: the function's own type.

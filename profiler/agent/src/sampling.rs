@@ -144,7 +144,9 @@ fn look(sampling: &Sampling) {
     if !records.is_multiple_of(LOOK_EVERY) {
         return;
     }
-    let now = (ticks(), sys::monotonic_ns(), sys::thread_cpu_ns());
+    // Without it, the mean stays what it is.
+    let Some(cpu_ns) = sys::thread_cpu_ns() else { return };
+    let now = (ticks(), sys::monotonic_ns(), cpu_ns);
     let before = sampling.looked.replace(now);
     let own_ticks = sampling.own_ticks.replace(0);
     if before.0 == 0 {

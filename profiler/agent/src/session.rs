@@ -6,7 +6,7 @@
 //! segment takes the place of its parent's, at the same address: whoever still holds a reference then writes into
 //! the child's.
 
-use crate::sys;
+use crate::{ledger, sys};
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use grapnel_trace::ring::RingControl;
@@ -72,7 +72,11 @@ pub(crate) fn replace_segment(
     let (old, len) = (segment()?, first_bytes());
     let address = map_next_segment()?;
     // SAFETY: the segment that was just mapped.
-    fill(old, unsafe { &*address.cast::<SegmentHeader>() });
+    let new = unsafe { &*address.cast::<SegmentHeader>() };
+    if new.ppid.load(Ordering::Relaxed) == 0 {
+        new.ppid.store(old.pid.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+    fill(old, new);
     if !sys::move_over(address, len, SEGMENT.load(Ordering::Relaxed).cast()) {
         sys::unmap(address, len);
         return None;
@@ -103,10 +107,16 @@ fn map_next_segment() -> Option<*mut u8> {
     let _ = sys::advise(address, len, libc::MADV_DONTDUMP);
     // SAFETY: the segment that was just mapped.
     let segment = unsafe { &*address.cast::<SegmentHeader>() };
-    segment.process_namespace.store(sys::process_namespace(), Ordering::Relaxed);
+    let namespace = match sys::process_namespace() {
+        0 => ledger::namespace(),
+        seen => seen,
+    };
+    segment.process_namespace.store(namespace, Ordering::Relaxed);
     segment.started_ns.store(sys::monotonic_ns(), Ordering::Relaxed);
     segment.pid.store(sys::process_id(), Ordering::Relaxed);
-    segment.ppid.store(sys::parent_id(), Ordering::Relaxed);
+    if let Some(parent) = sys::parent_id() {
+        segment.ppid.store(parent, Ordering::Relaxed);
+    }
     Some(address)
 }
 

@@ -11,10 +11,10 @@
 //!
 //! # Safety
 //! A middle table is a mapping of its whole size, zero when new, and never unmapped. Blocks of an address that no user of
-//! x86-64 has unless it asks for one (from 2^47) are not noted.
+//! the machine has unless it asks for one (on x86-64 from 2^47) are not noted.
 
 use crate::cells::Cell;
-use crate::sys;
+use crate::{native, sys};
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
@@ -70,7 +70,7 @@ const GRANULE: u32 = 4;
 /// The same of a cell, of a middle table, and of all.
 const CELL: u32 = 20;
 const MIDDLE: u32 = 33;
-const ALL: u32 = 47;
+const ALL: u32 = native::ADDRESS_BITS;
 
 type Middle = [Cell; 1 << (MIDDLE - CELL)];
 
@@ -180,7 +180,7 @@ mod tests {
             assert_eq!(take(address), 0);
         }
         // Between granules, and beyond what is kept.
-        for address in [0x10_0008, 1 << 47] {
+        for address in [0x10_0008, 1 << ALL] {
             note(address, asked(false, None, 1));
             assert_eq!(take(address), 0);
         }

@@ -7,12 +7,15 @@
 //!
 //! # Safety
 //! A slot is filled in under [`life::PROCESS`](crate::life::PROCESS), before its hook is live, and emptied when the
-//! object of its function is gone. The stub keeps to the System V ABI on both sides, for functions of up to six whole
-//! arguments whose result is in RAX.
+//! object of its function is gone. The stub, which is in [`native`](crate::native::slots), keeps to the machine's ABI on both
+//! sides, for functions of up to six whole arguments whose result is one, too.
 
-use crate::entry::{SavedRegisters, push_saved, stub_returned, stub_section};
+use crate::entry::SavedRegisters;
 use crate::families::{self, Role};
-use crate::kept::{bring_back, keep};
+use crate::native::slots::{
+    THUNK, grapnel_agent_beside_slot_returns, grapnel_agent_beside_thunks, grapnel_agent_slot_returns,
+    grapnel_agent_thunks,
+};
 use crate::operators::{self, Operator};
 use crate::{ledger, tls};
 use alloc::vec::Vec;
@@ -92,149 +95,9 @@ pub(crate) const FAMILY: usize = 4;
 /// Either.
 pub(crate) const MARKS: usize = OPERATOR | FAMILY;
 
-unsafe extern "C" {
-    static grapnel_agent_thunks: u8;
-    static grapnel_agent_slot_returns: u8;
-    static grapnel_agent_beside_thunks: u8;
-    static grapnel_agent_beside_slot_returns: u8;
-}
-
-const THUNK: usize = 16;
-
-// The stubs' frames have the slot's number where the stack pointer is when the call is made: a [`Frame`].
-core::arch::global_asm!(
-    stub_section!(),
-    ".balign 16",
-    "grapnel_agent_slot:",
-    ".cfi_startproc",
-    ".cfi_personality 0x1b, {personality}",
-    // Which thunk it was.
-    "lea rax, [rip + grapnel_agent_thunks + 11]",
-    "sub r11, rax",
-    "shr r11, 4",
-    "push rdi",
-    ".cfi_adjust_cfa_offset 8",
-    push_saved!(),
-    // Room for the way out of a fault.
-    "sub rsp, 16",
-    ".cfi_adjust_cfa_offset 16",
-    "push rcx",
-    ".cfi_adjust_cfa_offset 8",
-    "push r8",
-    ".cfi_adjust_cfa_offset 8",
-    "push r9",
-    ".cfi_adjust_cfa_offset 8",
-    "push r11",
-    ".cfi_adjust_cfa_offset 8",
-    "lea rdi, [rsp + 32]",
-    "mov rsi, rsp",
-    "call {before}",
-    "mov rbx, rdx",
-    "mov r9, [rsp + 8]",
-    "mov r8, [rsp + 16]",
-    "mov rcx, [rsp + 24]",
-    "mov rdx, [rsp + 96]",
-    "mov rsi, [rsp + 104]",
-    "mov rdi, [rsp + 112]",
-    "call rax",
-    ".globl grapnel_agent_slot_returns",
-    ".hidden grapnel_agent_slot_returns",
-    "grapnel_agent_slot_returns:",
-    "mov rdi, rax",
-    "lea rsi, [rsp + 32]",
-    "mov rdx, [rsp]",
-    "mov rcx, rbx",
-    "call {after}",
-    stub_returned!(),
-    "mov rbx, [rsp + 80]",
-    ".cfi_restore rbx",
-    "add rsp, 120",
-    ".cfi_adjust_cfa_offset -120",
-    "ret",
-    ".cfi_endproc",
-    ".size grapnel_agent_slot, . - grapnel_agent_slot",
-    ".balign 16",
-    ".globl grapnel_agent_thunks",
-    ".hidden grapnel_agent_thunks",
-    "grapnel_agent_thunks:",
-    ".cfi_startproc",
-    ".rept {slots}",
-    "endbr64",
-    "lea r11, [rip]",
-    ".byte 0xe9",
-    ".long grapnel_agent_slot - . - 4",
-    ".endr",
-    ".cfi_endproc",
-    ".size grapnel_agent_thunks, . - grapnel_agent_thunks",
-    // The same for functions whose callers may lie beside them: no register of theirs is changed.
-    ".balign 16",
-    "grapnel_agent_beside_slot:",
-    ".cfi_startproc",
-    ".cfi_personality 0x1b, {personality}",
-    // The thunk pushed its number.
-    ".cfi_def_cfa_offset 16",
-    "mov [rsp - 120], rax",
-    "mov rax, [rsp]",
-    "mov [rsp], rdi",
-    push_saved!(),
-    "sub rsp, 336",
-    ".cfi_adjust_cfa_offset 336",
-    "mov [rsp], rax",
-    keep!(),
-    "lea rdi, [rsp + 320]",
-    "mov rsi, rsp",
-    "call {before}",
-    "mov [rsp + 8], rax",
-    "mov rbx, rdx",
-    bring_back!(),
-    "mov rax, [rsp + 280]",
-    "call [rsp + 8]",
-    ".globl grapnel_agent_beside_slot_returns",
-    ".hidden grapnel_agent_beside_slot_returns",
-    "grapnel_agent_beside_slot_returns:",
-    "mov rdi, rax",
-    "lea rsi, [rsp + 320]",
-    "mov rdx, [rsp]",
-    "mov rcx, rbx",
-    "call {after}",
-    stub_returned!(),
-    bring_back!(),
-    "mov rbx, [rsp + 368]",
-    ".cfi_restore rbx",
-    "add rsp, 408",
-    ".cfi_adjust_cfa_offset -408",
-    "ret",
-    ".cfi_endproc",
-    ".size grapnel_agent_beside_slot, . - grapnel_agent_beside_slot",
-    ".balign 16",
-    ".globl grapnel_agent_beside_thunks",
-    ".hidden grapnel_agent_beside_thunks",
-    "grapnel_agent_beside_thunks:",
-    ".cfi_startproc",
-    ".set grapnel_agent_thunk_number, 0",
-    ".rept {slots}",
-    "endbr64",
-    ".byte 0x68",
-    ".long grapnel_agent_thunk_number",
-    ".set grapnel_agent_thunk_number, grapnel_agent_thunk_number + 1",
-    ".cfi_def_cfa_offset 16",
-    ".byte 0xe9",
-    ".long grapnel_agent_beside_slot - . - 4",
-    ".balign 16",
-    ".cfi_def_cfa_offset 8",
-    ".endr",
-    ".cfi_endproc",
-    ".size grapnel_agent_beside_thunks, . - grapnel_agent_beside_thunks",
-    ".text",
-    slots = const SLOTS,
-    before = sym before,
-    after = sym after,
-    personality = sym personality,
-);
-
 /// What the unwinder asks of the stub's frame when an exception passes: nothing is caught here. Its call is over then,
 /// and what is called from now on is no part of it.
-unsafe extern "C" fn personality(
+pub(crate) unsafe extern "C" fn personality(
     _version: i32,
     actions: i32,
     _class: u64,
@@ -292,7 +155,7 @@ fn is_of_slot(inside: usize, caller: usize, handle: u32) -> bool {
     })
 }
 
-unsafe extern "C" fn before(saved: &SavedRegisters, frame: &Frame) -> Going {
+pub(crate) unsafe extern "C" fn before(saved: &SavedRegisters, frame: &Frame) -> Going {
     let slot = &TABLE[frame.number % SLOTS];
     let target = slot.original.load(Ordering::Relaxed);
     if let Some((role, handle)) = slot.family() {
@@ -309,7 +172,12 @@ unsafe extern "C" fn before(saved: &SavedRegisters, frame: &Frame) -> Going {
     Going { target, cookie: tls::get().inside.replace(here | OPERATOR) | part }
 }
 
-unsafe extern "C" fn after(result: usize, saved: &SavedRegisters, number: usize, cookie: usize) -> usize {
+pub(crate) unsafe extern "C" fn after(
+    result: usize,
+    saved: &SavedRegisters,
+    number: usize,
+    cookie: usize,
+) -> usize {
     tls::get().inside.set(cookie & !PART);
     if cookie & PART == 0 {
         let slot = &TABLE[number % SLOTS];

@@ -43,19 +43,9 @@ pub(crate) fn on_own_stack<T>(_held: &Guard<'_>, work: impl FnOnce() -> T) -> T 
     }
     let mut call = Call { work: Some(work), result: None };
     let entry = entry(&call);
-    // SAFETY: the stack is ours alone while the lock is held, aligned, and has room; r12 survives the call, which
-    // neither unwinds nor comes back twice.
-    unsafe {
-        core::arch::asm!(
-            "xchg rsp, r12",
-            "call {entry}",
-            "mov rsp, r12",
-            entry = in(reg) entry,
-            inout("r12") top => _,
-            in("rdi") &raw mut call,
-            clobber_abi("C"),
-        );
-    }
+    // SAFETY: the stack is ours alone while the lock is held, aligned, and has room; the call neither unwinds nor comes back
+    // twice.
+    unsafe { crate::native::call_on(top, entry, (&raw mut call).cast()) };
     match call.result {
         Some(result) => result,
         // `run` always stores one.

@@ -6,7 +6,8 @@
 
 use crate::entry::{SavedRegisters, rescued, stub};
 use crate::lock::Quiet;
-use crate::{bound, context, debug, exec, install, life, listing, meter, modules, session, stack, sys};
+use crate::sandbox::{self, clock};
+use crate::{bound, context, debug, exec, install, life, listing, meter, modules, session, stack, sys, tls};
 use alloc::string::String;
 use core::ffi::{CStr, c_char, c_int};
 use core::ptr;
@@ -14,7 +15,7 @@ use core::sync::atomic::Ordering;
 use grapnel_trace::shared::{SESSION_VARIABLE, failure, segment_state, session_flags};
 
 #[cfg(grapnel_cdylib)]
-stub!(grapnel_agent_start, start, "rcx");
+stub!(grapnel_agent_start, start, 3);
 #[cfg_attr(not(grapnel_cdylib), expect(dead_code, reason = "the constructor of the library form"))]
 unsafe extern "C" fn start(
     count: c_int,
@@ -36,6 +37,8 @@ unsafe fn begin(count: c_int, arguments: *const *const c_char, environment: *mut
     let Some(path) = (unsafe { variable(environment, SESSION_VARIABLE.as_bytes()) }) else {
         // SAFETY: as above.
         if unsafe { debug::wanted(environment) } {
+            tls::prepare();
+            grapnel_unwind::ask_before_probing(sandbox::refuses_number);
             debug::begin(install);
         }
         return;
@@ -64,6 +67,12 @@ unsafe fn begin(count: c_int, arguments: *const *const c_char, environment: *mut
     if header.flags.load(Ordering::Relaxed) & session_flags::OFF != 0 {
         return session::announce(segment, segment_state::READY);
     }
+    if !sys::has_such_pages() {
+        return session::report_failure(failure::HOOK, b"the kernel's pages are larger than 4 KiB");
+    }
+    tls::prepare();
+    clock::prepare();
+    grapnel_unwind::ask_before_probing(sandbox::refuses_number);
     listing::prepare();
     modules::update(None);
     if !life::prepare() || !stack::prepare() {
@@ -132,4 +141,4 @@ unsafe extern "C" fn forked(saved: &SavedRegisters) {
         let _ = context::revive();
     });
 }
-stub!(grapnel_agent_forked, forked, "rdi");
+stub!(grapnel_agent_forked, forked, 0);

@@ -1,7 +1,8 @@
 //! The symbol table of an object's file: functions that it doesn't export, as an allocator that is linked into a program.
 //!
 //! Read into memory, not mapped: a file that is cut short meanwhile would kill the program. A file that can't be made sense
-//! of has no symbols. The file is the one that was loaded, but for a moment between the two; what its symbols say is only
+//! of has no symbols. What lies at an object's path may be another file by now, or always was, below another root directory: so
+//! it must begin as the object does in memory, with its headers and its build id. What its symbols say is only
 //! used for code that lies in the object's own, and can be relocated.
 
 use crate::families::Visit;
@@ -52,11 +53,16 @@ fn bytes(fd: i32, offset: u64, len: u64) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Reads the symbol table of the file at a path, if it has one.
-pub(crate) fn read(path: &[u8]) -> Option<FileSymbols> {
+/// How much of a file's beginning must be as it is in memory: linkers put the build id behind the headers.
+const HEAD: usize = 1024;
+
+/// Reads the symbol table of the file at a path, if it has one, and begins as `mapped` does.
+pub(crate) fn read(path: &[u8], mapped: &[u8]) -> Option<FileSymbols> {
     let path = CString::new(path).ok().filter(|path| !path.is_empty())?;
     let fd = sys::open_regular(&path).ok()?;
-    let found = read_file(fd);
+    let head = &mapped[..mapped.len().min(HEAD)];
+    let is_mapped = bytes(fd, 0, head.len() as u64).is_some_and(|found| found == head);
+    let found = if is_mapped { read_file(fd) } else { None };
     sys::close(fd);
     found
 }
@@ -102,11 +108,18 @@ impl FileSymbols {
 mod tests {
     use super::*;
 
+    /// Has a symbol whatever the optimiser makes of those that call it.
+    #[inline(never)]
+    fn a_function_of_this_very_test() -> usize {
+        core::hint::black_box(7)
+    }
+
     #[test]
     fn the_functions_of_this_very_test_are_found() {
-        let file = read(b"/proc/self/exe").expect("tests aren't stripped");
+        assert_eq!(core::hint::black_box(a_function_of_this_very_test as fn() -> usize)(), 7);
+        let file = read(b"/proc/self/exe", b"\x7fELF").expect("tests aren't stripped");
         let mut found = 0;
-        let own = "the_functions_of_this_very_test_are_found".as_bytes();
+        let own = b"a_function_of_this_very_test";
         file.for_each(0, &mut |name, range| {
             found += usize::from(name.windows(own.len()).any(|part| part == own) && !range.is_empty());
         });
@@ -116,8 +129,9 @@ mod tests {
     #[test]
     fn what_is_no_object_has_none() {
         for path in [&b"/etc/passwd"[..], b"/nonexistent", b"", b"/dev/zero", b"/proc/self"] {
-            assert!(read(path).is_none());
+            assert!(read(path, b"").is_none());
         }
+        assert!(read(b"/proc/self/exe", b"\x7fELF\x02\x01\x01 another file").is_none());
         let cut = FileSymbols { symbols: alloc::vec![2; 5 * SYMBOL + 7], names: alloc::vec![b'x'; 9] };
         cut.for_each(usize::MAX, &mut |name, _| panic!("{name:?}"));
     }

@@ -1,15 +1,60 @@
-//! System calls, raw: errno is the target's.
+//! System calls, raw: errno is the target's. What a filter of the program's wouldn't let pass isn't made ([`crate::sandbox`]),
+//! and fails with `ENOSYS`.
 //!
 //! # Safety
 //! Each wrapper passes the kernel pointers to live memory of the right size; a mapping that is returned is
 //! new and nobody else's.
 
-use crate::ledger;
+use crate::{ledger, life, native, sandbox, session, tls};
 use core::ffi::CStr;
 use core::ptr;
-use syscalls::{Errno, Sysno, syscall};
+use core::sync::atomic::Ordering;
+use syscalls::{Errno, Sysno};
 
 pub(crate) const PAGE: usize = 4096;
+
+/// Makes a system call, if the program's filters have nothing against it. Arguments that it doesn't have are zeroes: filters
+/// may look at them.
+///
+/// # Safety
+/// As the call says.
+pub(crate) unsafe fn call(number: Sysno, arguments: [usize; 6]) -> Result<usize, Errno> {
+    if sandbox::refuses(number, &arguments) {
+        return Err(Errno::ENOSYS);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { unasked(number, arguments) }
+}
+
+/// Makes a system call, whatever the filters.
+///
+/// # Safety
+/// As the call says.
+unsafe fn unasked(number: Sysno, [a, b, c, d, e, f]: [usize; 6]) -> Result<usize, Errno> {
+    // SAFETY: the caller's promise.
+    unsafe { syscalls::syscall!(number, a, b, c, d, e, f) }
+}
+
+/// Arguments, and zeroes for those that are not there.
+pub(crate) fn padded<const N: usize>(given: [usize; N]) -> [usize; 6] {
+    core::array::from_fn(|at| given.get(at).copied().unwrap_or(0))
+}
+
+/// [`call`] with arguments of any kind.
+macro_rules! syscall {
+    ($number:expr $(, $argument:expr)* $(,)?) => {
+        $crate::sys::call($number, $crate::sys::padded([$($argument as usize),*]))
+    };
+}
+#[cfg(not(grapnel_attached))]
+pub(crate) use syscall;
+
+/// Whether the kernel's pages are as large as [`PAGE`] says: on AArch64 they may be larger.
+#[cfg(not(grapnel_attached))]
+pub(crate) fn has_such_pages() -> bool {
+    // SAFETY: looks through what the kernel gave the process at its start.
+    unsafe { libc::getauxval(libc::AT_PAGESZ) == PAGE as libc::c_ulong }
+}
 
 /// Anonymous private memory, zeroed.
 pub(crate) fn map_anonymous(len: usize) -> Option<*mut u8> {
@@ -51,9 +96,9 @@ pub(crate) fn map_again(of: *mut u8, skip: u64, len: usize) -> Option<*mut u8> {
 }
 
 /// Where the program's break is.
-pub(crate) fn program_break() -> usize {
+pub(crate) fn program_break() -> Option<usize> {
     // SAFETY: no address below the break's start is asked for, so it stays where it is.
-    unsafe { syscall!(Sysno::brk, 0) }.unwrap_or(0)
+    unsafe { syscall!(Sysno::brk, 0) }.ok()
 }
 
 /// The size of a shared memory segment of System V.
@@ -76,7 +121,7 @@ pub(crate) fn move_over(from: *mut u8, len: usize, to: *mut u8) -> bool {
     moved
 }
 
-/// The inode of this process's namespace of process ids, or 0.
+/// The inode of this process's namespace of process ids, or 0 where that can't be seen.
 pub(crate) fn process_namespace() -> u64 {
     let mut buffer = [0; 64];
     // `pid:[4026531836]`
@@ -88,7 +133,7 @@ pub(crate) fn process_namespace() -> u64 {
 pub(crate) fn open_regular(path: &CStr) -> Result<i32, Errno> {
     let mut stat = core::mem::MaybeUninit::<libc::stat>::zeroed();
     // SAFETY: the path is zero-terminated, the structure live and as large as the kernel's.
-    unsafe { syscall!(Sysno::newfstatat, libc::AT_FDCWD, path.as_ptr(), stat.as_mut_ptr(), 0)? };
+    unsafe { syscall!(native::FSTATAT, libc::AT_FDCWD, path.as_ptr(), stat.as_mut_ptr(), 0)? };
     // SAFETY: filled in, and valid as zeroes too.
     let mode = unsafe { stat.assume_init() }.st_mode;
     if mode & libc::S_IFMT != libc::S_IFREG {
@@ -114,6 +159,16 @@ pub(crate) fn advise(address: *mut u8, len: usize, advice: i32) -> Result<usize,
 pub(crate) fn forbid(address: *mut u8, len: usize) {
     // SAFETY: callers pass pages of ours that nothing refers to.
     let _ = unsafe { syscall!(Sysno::mprotect, address, len, libc::PROT_NONE) };
+}
+
+/// Whether memory at an address can be read: asked by a call that reads a mask from there, and then refuses to do anything. Not
+/// where a filter is against asking.
+#[cfg(not(grapnel_attached))]
+pub(crate) fn is_readable(address: usize) -> bool {
+    const NO_SUCH_WAY: i32 = -1;
+    // SAFETY: the kernel copies the mask, and changes none, since there is no such way to do it.
+    let asked = unsafe { syscall!(Sysno::rt_sigprocmask, NO_SUCH_WAY, address, 0, 8) };
+    asked == Err(Errno::EINVAL)
 }
 
 pub(crate) fn open(path: &CStr, flags: i32) -> Result<i32, Errno> {
@@ -157,19 +212,39 @@ pub(crate) fn working_directory(buffer: &mut [u8]) -> &[u8] {
     buffer.get(..len.saturating_sub(1)).unwrap_or(&[])
 }
 
+/// This process's id; 0 if a filter keeps it from being known.
 pub(crate) fn process_id() -> u32 {
     // SAFETY: takes no memory.
-    unsafe { syscall!(Sysno::getpid) }.unwrap_or(0) as u32
+    if let Ok(id) = unsafe { syscall!(Sysno::getpid) } {
+        return id as u32;
+    }
+    match session::segment() {
+        Some(segment) if life::current() != 0 => segment.pid.load(Ordering::Relaxed),
+        // The only thread of a fork has the id of its process.
+        _ => thread_id_of_libc(),
+    }
 }
 
-pub(crate) fn parent_id() -> u32 {
+pub(crate) fn parent_id() -> Option<u32> {
     // SAFETY: takes no memory.
-    unsafe { syscall!(Sysno::getppid) }.unwrap_or(0) as u32
+    unsafe { syscall!(Sysno::getppid) }.ok().map(|id| id as u32)
 }
 
+/// This thread's id; 0 if a filter keeps it from being known.
 pub(crate) fn thread_id() -> u32 {
     // SAFETY: takes no memory.
-    unsafe { syscall!(Sysno::gettid) }.unwrap_or(0) as u32
+    unsafe { syscall!(Sysno::gettid) }.map_or_else(|_| thread_id_of_libc(), |id| id as u32)
+}
+
+/// The same, by a call that is surely allowed.
+pub(crate) fn thread_id_unasked() -> u32 {
+    // SAFETY: takes no memory.
+    unsafe { unasked(Sysno::gettid, [0; 6]) }.unwrap_or(0) as u32
+}
+
+/// The id of this thread that libc keeps; 0 where that isn't known. The child of a `vfork` has its parent's.
+pub(crate) fn thread_id_of_libc() -> u32 {
+    tls::thread_id()
 }
 
 /// Whether the process has a thread of this id.
@@ -179,20 +254,22 @@ pub(crate) fn thread_exists(process: u32, thread: u32) -> bool {
     sent != Err(Errno::ESRCH)
 }
 
-/// Nanoseconds of CLOCK_MONOTONIC.
+/// Nanoseconds of CLOCK_MONOTONIC, or what the processor's clock makes of it.
 pub(crate) fn monotonic_ns() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is live for the call.
-    let _ = unsafe { syscall!(Sysno::clock_gettime, libc::CLOCK_MONOTONIC, &raw mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    clock_ns(libc::CLOCK_MONOTONIC).unwrap_or_else(sandbox::clock::estimated_ns)
 }
 
-/// The processor time of this thread.
-pub(crate) fn thread_cpu_ns() -> u64 {
+/// Nanoseconds of one of the kernel's clocks; nothing if a filter is against asking.
+pub(crate) fn clock_ns(clock: libc::clockid_t) -> Option<u64> {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the structure is live for the call.
-    let _ = unsafe { syscall!(Sysno::clock_gettime, libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    // SAFETY: `time` is live for the call.
+    unsafe { syscall!(Sysno::clock_gettime, clock, &raw mut time) }.ok()?;
+    Some(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}
+
+/// The processor time of this thread; nothing if a filter is against asking.
+pub(crate) fn thread_cpu_ns() -> Option<u64> {
+    clock_ns(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
 pub(crate) fn thread_name() -> [u8; 16] {
@@ -227,12 +304,14 @@ pub(crate) fn futex_wake(futex: &core::sync::atomic::AtomicU32) {
     let _ = unsafe { syscall!(Sysno::futex, futex.as_ptr(), libc::FUTEX_WAKE, i32::MAX, 0, 0, 0) };
 }
 
-/// Blocks every signal and returns the mask as it was. Raw, so that even libc's own signals are blocked.
-pub(crate) fn block_signals() -> u64 {
+/// Blocks every signal and returns the mask as it was; nothing if a filter is against it, and all is as it was. Raw, so that
+/// even libc's own signals are blocked.
+pub(crate) fn block_signals() -> Option<u64> {
     let (all, mut old) = (u64::MAX, 0u64);
     // SAFETY: both masks are the kernel's 8 bytes.
-    let _ = unsafe { syscall!(Sysno::rt_sigprocmask, libc::SIG_SETMASK, &raw const all, &raw mut old, 8) };
-    old
+    let blocked =
+        unsafe { syscall!(Sysno::rt_sigprocmask, libc::SIG_SETMASK, &raw const all, &raw mut old, 8) };
+    blocked.ok().map(|_| old)
 }
 
 pub(crate) fn restore_signals(mask: u64) {
@@ -240,12 +319,18 @@ pub(crate) fn restore_signals(mask: u64) {
     let _ = unsafe { syscall!(Sysno::rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, 0, 8) };
 }
 
-/// Whether this thread runs on its alternate signal stack.
-pub(crate) fn on_signal_stack() -> bool {
+/// Where the kernel has this thread's alternate signal stack begin, and whether the thread runs on it.
+pub(crate) fn alternate_stack() -> Option<(usize, bool)> {
     let mut stack = libc::stack_t { ss_sp: ptr::null_mut(), ss_flags: 0, ss_size: 0 };
     // SAFETY: asks, into a live structure.
-    let asked = unsafe { syscall!(Sysno::sigaltstack, 0, &raw mut stack) };
-    asked.is_ok() && stack.ss_flags & libc::SS_ONSTACK != 0
+    unsafe { syscall!(Sysno::sigaltstack, 0, &raw mut stack) }.ok()?;
+    let is_there = stack.ss_flags & libc::SS_DISABLE == 0;
+    is_there.then(|| (stack.ss_sp.addr(), stack.ss_flags & libc::SS_ONSTACK != 0))
+}
+
+/// Whether this thread runs on its alternate signal stack.
+pub(crate) fn on_signal_stack() -> bool {
+    alternate_stack().is_some_and(|(_, is_on)| is_on)
 }
 
 /// Ends the process as `abort` does: by SIGABRT, also where this thread has it blocked, and where a handler comes back from it.
@@ -254,17 +339,23 @@ pub(crate) fn abort() -> ! {
     let only = 1u64 << (libc::SIGABRT - 1);
     // The kernel's own form: handler, flags, restorer, mask.
     let default = [libc::SIG_DFL, 0, 0, 0];
+    // SAFETY: the mask has the kernel's size.
+    let _ = unsafe { syscall!(Sysno::rt_sigprocmask, libc::SIG_UNBLOCK, &raw const only, 0, 8) };
+    // SAFETY: sends this thread a signal that the process may not survive; nothing else.
+    let _ = unsafe { syscall!(Sysno::tgkill, process_id(), thread_id(), libc::SIGABRT) };
+    // SAFETY: the action is as long as the kernel reads.
+    let _ = unsafe { syscall!(Sysno::rt_sigaction, libc::SIGABRT, &raw const default, 0, 8) };
+    // SAFETY: as above.
+    let _ = unsafe { syscall!(Sysno::tgkill, process_id(), thread_id(), libc::SIGABRT) };
+    end_process(134)
+}
+
+/// Ends the process: by a filter that is against that, if need be.
+#[cfg(any(grapnel_cdylib, not(grapnel_attached)))]
+pub(crate) fn end_process(status: usize) -> ! {
     loop {
-        // SAFETY: the mask has the kernel's size.
-        let _ = unsafe { syscall!(Sysno::rt_sigprocmask, libc::SIG_UNBLOCK, &raw const only, 0, 8) };
-        // SAFETY: sends this thread a signal that the process may not survive; nothing else.
-        let _ = unsafe { syscall!(Sysno::tgkill, process_id(), thread_id(), libc::SIGABRT) };
-        // SAFETY: the action is as long as the kernel reads.
-        let _ = unsafe { syscall!(Sysno::rt_sigaction, libc::SIGABRT, &raw const default, 0, 8) };
-        // SAFETY: as above.
-        let _ = unsafe { syscall!(Sysno::tgkill, process_id(), thread_id(), libc::SIGABRT) };
         // SAFETY: it ends the process.
-        let _ = unsafe { syscall!(Sysno::exit_group, 134) };
+        let _ = unsafe { unasked(Sysno::exit_group, padded([status])) };
     }
 }
 
@@ -273,6 +364,6 @@ pub(crate) fn abort() -> ! {
 pub(crate) fn exit_thread() -> ! {
     loop {
         // SAFETY: the thread is the agent's own, and nobody waits for what is on its stack.
-        let _ = unsafe { syscall!(Sysno::exit, 0) };
+        let _ = unsafe { unasked(Sysno::exit, [0; 6]) };
     }
 }

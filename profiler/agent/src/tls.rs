@@ -13,12 +13,13 @@ pub(crate) mod attached;
 mod preloaded;
 
 #[cfg(grapnel_attached)]
-pub(crate) use attached::{get, is_shared};
+pub(crate) use attached::{get, is_shared, thread_id};
 #[cfg(not(grapnel_attached))]
-pub(crate) use preloaded::{get, is_shared};
+pub(crate) use preloaded::{get, is_shared, prepare, thread_id};
 
 use crate::context::Context;
 use crate::entry::SavedRegisters;
+use crate::sandbox::Node;
 use core::cell::Cell;
 
 /// How many recordings of one thread may be inside one another: one, and one by a signal handler in its middle.
@@ -65,12 +66,18 @@ pub(crate) struct Tls {
     /// Memory for an environment too large for the stack, and its length in bytes; used again each time.
     pub(crate) environment: Cell<(*mut u8, usize)>,
     pub(crate) sampling: Sampling,
+    /// The newest filter for system calls that the thread is under; see [`crate::sandbox`].
+    pub(crate) filters: Cell<*const Node>,
+    /// Whether reading the processor's clock is a fault in this thread.
+    pub(crate) no_clock: Cell<bool>,
+    /// Whether the thread holds locks with signals let through, since a filter is against blocking them.
+    pub(crate) unblocked: Cell<bool>,
     /// What the thread walks with in [`crate::debug`].
     #[cfg(not(grapnel_attached))]
     pub(crate) walking: Cell<*mut crate::debug::Walking>,
     #[cfg(grapnel_attached)]
     _walking: u64,
-    _pad: [u64; 3],
+    _pad: [u64; 1],
 }
 
 const _: () = assert!(size_of::<Tls>() == 192);

@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut out = BufWriter::new(std::io::stdout().lock());
     for id in 1..=analysis.stacks.len() as u32 {
         let Some(node) = analysis.stacks.node(id) else { continue };
-        for frame in symbols.frames(&analysis.modules, node) {
+        for frame in symbols.frames(&analysis.modules, &node) {
             let (function, file) = (frame.function().unwrap_or("??"), frame.file().unwrap_or("??"));
             writeln!(out, "{function}\t{file}:{}", frame.line().unwrap_or(0))?;
         }

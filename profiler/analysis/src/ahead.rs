@@ -3,14 +3,15 @@
 //! Decompressing, decoding and numbering the nodes take about as long as adding up, and none needs the other.
 
 use crate::analyse::{Ending, Violation};
+use crate::hash::AddressMap;
 use crate::numbering::Numbering;
 use crate::stacks::{Node, Stacks};
-use grapnel_trace::Event;
 use grapnel_trace::heap::HeapEvent;
 use grapnel_trace::reader::Reader;
+use grapnel_trace::{Event, Module};
 use std::io::Read;
 use std::ops::ControlFlow;
-use std::sync::mpsc;
+use std::sync::mpsc::{self, Sender};
 use std::thread;
 
 /// Events of the heap in a stretch, enough for the hand-over to cost nothing beside them.
@@ -42,6 +43,25 @@ pub(crate) struct Other {
     pub(crate) event: Event,
 }
 
+/// Who is told of modules as soon as there are stacks in them.
+struct Told {
+    to: Sender<Module>,
+    /// Those that it wasn't told of yet.
+    modules: AddressMap<Module>,
+    /// That of the last node.
+    last: u32,
+}
+
+impl Told {
+    fn of_node(&mut self, module: u32) {
+        if module != self.last {
+            self.last = module;
+            // It may have heard enough.
+            let _ = self.modules.remove(&u64::from(module)).map(|module| self.to.send(module));
+        }
+    }
+}
+
 /// A trace that is being read.
 pub(crate) struct Ahead<R: Read + Send> {
     reader: Reader<R>,
@@ -49,6 +69,7 @@ pub(crate) struct Ahead<R: Read + Send> {
     events: u64,
     most: u64,
     ending: Option<Ending>,
+    told: Option<Told>,
 }
 
 /// What is known once a trace was read.
@@ -64,12 +85,22 @@ pub(crate) struct Done<R: Read + Send> {
 impl<R: Read + Send> Ahead<R> {
     /// Nothing is read yet. At most `most` events will be.
     pub(crate) fn new(reader: Reader<R>, most: u64) -> Self {
-        Self { reader, nodes: Numbering::default(), events: 0, most, ending: None }
+        Self { reader, nodes: Numbering::default(), events: 0, most, ending: None, told: None }
+    }
+
+    /// The same, and `to` is told of each module as soon as a stack comes that has a frame in it.
+    pub(crate) fn telling(self, to: Sender<Module>) -> Self {
+        Self { told: Some(Told { to, modules: AddressMap::default(), last: 0 }), ..self }
     }
 
     /// What it reads.
     pub(crate) fn reader(&self) -> &Reader<R> {
         &self.reader
+    }
+
+    /// How many events were read.
+    pub(crate) fn events(&self) -> u64 {
+        self.events
     }
 
     /// The nodes so far.
@@ -142,8 +173,22 @@ impl<R: Read + Send> Ahead<R> {
         {
             self.ending = self.read(stretch);
         }
+        self.settle(stretch);
         stretch.until = self.events;
         self.ending.is_none() && self.events < self.most
+    }
+
+    /// Puts ids of nodes in the place of their numbers.
+    fn settle(&mut self, stretch: &mut Stretch) {
+        if let Err(violation) = self.nodes.settle() {
+            // Which of these events come before that node is not known any more.
+            stretch.heap.clear();
+            stretch.others.clear();
+            self.events = stretch.before;
+            self.ending = Some(Ending::Impossible(violation));
+            return;
+        }
+        self.nodes.translate(&mut stretch.heap, stretch.others.iter_mut().map(|other| &mut other.event));
     }
 
     /// Reads events of the heap and one other.
@@ -152,9 +197,9 @@ impl<R: Read + Send> Ahead<R> {
         let left = usize::try_from(self.most - self.events).unwrap_or(MOST);
         let most = MOST.min(from.saturating_add(left));
         let next = self.reader.next_batch(&mut stretch.heap, most);
-        let translated = self.nodes.translate(&mut stretch.heap, from);
+        let checked = self.nodes.check_all(&mut stretch.heap, from);
         self.events += (stretch.heap.len() - from) as u64;
-        if let Err(violation) = translated {
+        if let Err(violation) = checked {
             self.events += 1;
             return Some(Ending::Impossible(violation));
         }
@@ -171,10 +216,17 @@ impl<R: Read + Send> Ahead<R> {
     }
 
     fn other(&mut self, mut event: Event, stretch: &mut Stretch) -> Result<(), Violation> {
-        if let Event::Node { id, parent, pc, module, flags } = event {
-            return self.nodes.push(id, Node { parent, module, pc, flags });
+        match (&event, &mut self.told) {
+            (Event::Node { module, .. }, Some(told)) => told.of_node(*module),
+            (Event::Module(module), Some(told)) => {
+                drop(told.modules.insert(module.id.into(), module.clone()))
+            }
+            _ => {}
         }
-        self.nodes.translate_other(&mut event)?;
+        if let Event::Node { id, parent, pc, module, flags } = event {
+            return self.nodes.push(id, &Node { parent, module, pc, flags });
+        }
+        self.nodes.check_other(&mut event)?;
         stretch.others.push(Other { at: stretch.heap.len(), until: self.events, event });
         Ok(())
     }

@@ -14,16 +14,20 @@ use crate::mismatches::{Mismatch, Mismatches};
 use crate::modules::Modules;
 use crate::sites::{Site, Sites};
 use crate::stacks::Stacks;
+use crate::symbols::Symbols;
 use crate::weight::Sampling;
 use grapnel_trace::event::{Exit, ProcessInfo};
 use grapnel_trace::heap::HeapEvent;
 use grapnel_trace::reader::Reader;
-use grapnel_trace::{Error, Event, Meter, Source};
+use grapnel_trace::{Error, Event, Mark, Meter, Source};
 use std::io::Read;
 use std::ops::ControlFlow;
+use std::panic::resume_unwind;
+use std::sync::mpsc;
+use std::thread;
 use std::time::{Duration, SystemTime};
 
-/// More live blocks than we keep, to within a batch: their table alone would be larger than 13 GB.
+/// More live blocks than we keep, to within a batch: what is kept of them alone may be 20 GB.
 const MAX_LIVE: u64 = 1 << 28;
 
 /// A record that was read well and can't be true: the trace was not written by grapnel, or a bug wrote it.
@@ -145,11 +149,34 @@ pub struct Analysis {
     pub events: u64,
 }
 
+impl Analysis {
+    /// Whether the recording began in a process that ran already, and knows which blocks it had.
+    pub fn knows_before(&self) -> bool {
+        let has = |wanted: fn(&Mark) -> bool| self.marks.iter().any(|moment| wanted(&moment.mark));
+        has(|mark| *mark == Mark::Attached) && !has(|mark| matches!(mark, Mark::BeforeUnknown(_)))
+    }
+}
+
 /// Reads the rest of a trace and adds it up.
 ///
 /// Never fails: a trace that breaks off is worth what it has until then, and [`Analysis::ending`] tells.
 pub fn analyse<R: Read + Send>(reader: Reader<R>) -> Analysis {
     analyse_with(reader, Sites::new()).0
+}
+
+/// As [`analyse`]; meanwhile `symbols` opens the files of modules that stacks lie in, on this thread.
+pub fn analyse_and_open<R: Read + Send>(reader: Reader<R>, symbols: &mut Symbols<'_>) -> Analysis {
+    let (to, modules) = mpsc::channel();
+    let mut ahead = Some(Ahead::new(reader, u64::MAX).telling(to));
+    let all = &mut ahead;
+    let analysis = thread::scope(move |scope| {
+        let pass = || all.take().map(|ahead| add_up(ahead, Sites::new()).0);
+        let pass = thread::Builder::new().name("pass".into()).spawn_scoped(scope, pass).ok()?;
+        modules.iter().for_each(|module| symbols.prepare(&module));
+        pass.join().unwrap_or_else(|panic| resume_unwind(panic))
+    });
+    // Where no thread can be had, one thing comes after the other.
+    analysis.or_else(|| Some(add_up(ahead?, Sites::new()).0)).expect("it is taken where it is added up")
 }
 
 /// What a pass adds up: the sites, and perhaps more.
@@ -178,16 +205,19 @@ impl Tally for Sites {
 
 /// As [`analyse`]; gives also the first of equal nodes for each node, and all that was added up.
 pub(crate) fn analyse_with<R: Read + Send, T: Tally>(reader: Reader<R>, tally: T) -> (Analysis, Vec<u32>, T) {
+    add_up(Ahead::new(reader, u64::MAX), tally)
+}
+
+fn add_up<R: Read + Send, T: Tally>(ahead: Ahead<R>, tally: T) -> (Analysis, Vec<u32>, T) {
     let mut pass = Pass::new(tally);
     let mut violated = None;
-    let Done { reader, stacks, events, ending } =
-        Ahead::new(reader, u64::MAX).each(|stretch| match pass.take_stretch(stretch) {
-            Ok(()) => ControlFlow::Continue(()),
-            Err(violation) => {
-                violated = Some(violation);
-                ControlFlow::Break(())
-            }
-        });
+    let Done { reader, stacks, events, ending } = ahead.each(|stretch| match pass.take_stretch(stretch) {
+        Ok(()) => ControlFlow::Continue(()),
+        Err(violation) => {
+            violated = Some(violation);
+            ControlFlow::Break(())
+        }
+    });
     let (ending, events) = match violated {
         Some((violation, events)) => (Ending::Impossible(violation), events),
         None => (ending.unwrap_or(Ending::Cut), events),

@@ -4,8 +4,9 @@
 //! from where it ended.
 
 use crate::ahead::{Ahead, Stretch};
-use crate::analyse::{Ending, Pass};
+use crate::analyse::{Analysis, Ending, Pass};
 use crate::live::Totals;
+use crate::mappings::MappingAnalysis;
 use crate::marks::Moment;
 use crate::merge;
 use crate::modules::Modules;
@@ -17,6 +18,7 @@ use grapnel_trace::growing::Growing;
 use grapnel_trace::reader::{End, Reader};
 use std::io::Read;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 /// What reading on came to.
 #[derive(Debug)]
@@ -125,6 +127,38 @@ impl<R: Read + Send> Following<R> {
             self.modules = Arc::new(self.pass.modules.clone());
         }
         Arc::clone(&self.modules)
+    }
+
+    /// What [`crate::analyse()`] gives of a trace that ends here, without heaps, mappings, leaks and mismatches. It takes as
+    /// long as there are stacks.
+    pub fn analysis(&mut self) -> Analysis {
+        let (totals, sampling) = self.totals();
+        let canonical = merge::canonical_nodes(self.stacks(), &self.pass.modules);
+        let mut sites = merge::merge_sites(self.sites(), &canonical);
+        Site::sort(&mut sites);
+        let mut modules = self.pass.modules.clone();
+        let started = self.process().started_unix_ns;
+        let until = Duration::from_nanos(started.saturating_add(totals.duration_ns));
+        modules.recorded_until = (started != 0).then(|| SystemTime::UNIX_EPOCH.checked_add(until)).flatten();
+        Analysis {
+            process: self.process().clone(),
+            exit: self.end().and_then(|end| end.exit),
+            ending: if self.end().is_some() { Ending::InOrder } else { Ending::Cut },
+            totals,
+            sampling,
+            functions: self.pass.tally.functions(),
+            sites,
+            mismatches: Vec::new(),
+            heaps: Vec::new(),
+            mappings: MappingAnalysis::default(),
+            leaks: None,
+            stacks: self.stacks().clone(),
+            modules,
+            marks: self.pass.marks.clone(),
+            meter: self.ahead.reader().meter(),
+            threads: self.pass.threads,
+            events: self.ahead.events(),
+        }
     }
 
     /// Moments that were marked so far.

@@ -34,6 +34,7 @@
 
 mod ahead;
 pub mod analyse;
+mod blocks;
 pub mod diff;
 pub mod export;
 pub mod following;
@@ -41,6 +42,7 @@ pub mod gates;
 mod hash;
 pub mod heaps;
 pub mod history;
+mod ids;
 pub mod import;
 pub mod leaks;
 pub mod live;
@@ -52,6 +54,7 @@ pub mod modules;
 mod numbering;
 pub mod overhead;
 pub mod page;
+mod pages;
 mod peak;
 pub mod query;
 mod replay;
@@ -63,5 +66,5 @@ pub mod symbols;
 mod table;
 pub mod weight;
 
-pub use analyse::{Analysis, Ending, analyse};
+pub use analyse::{Analysis, Ending, analyse, analyse_and_open};
 pub use live::{LiveTotals, RunningTotals, Totals};

@@ -8,14 +8,16 @@
 //! - **allocated bytes**: the sizes requested by allocations and reallocations, added up.
 //! - **live**: given out and neither given back nor handed to a `realloc`. While a `realloc` runs, its block
 //!   belongs to nobody; if it fails the block is live again.
+//! - **before**: blocks that were live when the recording began in a process that ran already. They are live from then on,
+//!   and neither allocations nor allocated bytes. Their sizes are what may be used of them.
 //! - **peak**: the largest value that the live bytes had, and the first moment that they had it.
 //! - **inconsistent events**: events that can't be true together, as when a block is given out at an
 //!   address where one is live. There are none unless events were lost.
 //!
-//! Sizes are what the caller requested, not what the allocator rounded them up to.
+//! Other sizes are what the caller requested, not what the allocator rounded them up to.
 
+use crate::blocks::Blocks;
 use crate::hash::FoldHash;
-use crate::table::Table;
 use crate::weight::{Errors, Sampling, Variance, whole};
 use grapnel_trace::heap::HeapEvent;
 use grapnel_trace::{Alignment, Event, Source};
@@ -48,6 +50,10 @@ pub struct Totals {
     pub inconsistent_events: u64,
     /// Length of the recording in nanoseconds, as far as it is known.
     pub duration_ns: u64,
+    /// Blocks that were live before the recording began, as far as they are known.
+    pub before_allocations: u64,
+    /// What may be used of them, in bytes.
+    pub before_bytes: u64,
 }
 
 /// A live block.
@@ -69,7 +75,7 @@ pub struct Block {
 
 /// Is told of every change of the live set, in order.
 pub trait Watcher {
-    /// A block was given out; `peak` when the live bytes have now reached a new maximum.
+    /// A block was given out, or was there before ([`Source::Before`]); `peak` when the live bytes have now reached a new maximum.
     fn added(&mut self, address: u64, block: Block, peak: bool);
     /// A block was given back by a `free` (`freed`), or was handed to a `realloc` or lost sight of.
     fn removed(&mut self, address: u64, block: Block, freed: bool);
@@ -112,11 +118,11 @@ pub type LiveBlocks = Live<3>;
 /// The live set of a sample.
 pub type LiveSample = Live<4>;
 
-/// The live set and its totals, brought up to date one event at a time. `W` words are kept of each block; see
+/// The live set and its totals, brought up to date one event at a time. `W` says how much is kept of each block; see
 /// [`LiveTotals`] and [`LiveBlocks`].
 #[derive(Debug, Default)]
 pub struct Live<const W: usize> {
-    blocks: Table<W>,
+    blocks: Blocks<W>,
     /// What threads' reallocs took out of the live set, by thread and address; `None` for a block that is
     /// older than the recording.
     held: HashMap<(u32, u64), Option<Block>, FoldHash>,
@@ -142,46 +148,18 @@ struct Sample {
     peak_variance: f64,
 }
 
-/// Threads have numbers below 2^24: what else is kept of a block goes above.
-const THREAD: u32 = (1 << 24) - 1;
-/// Alignments are kept in five bits. Beyond 2^30 bytes they are all the same.
-pub(crate) const ALIGNMENT: u8 = 31;
-
-/// A block as the table has it: its address, its size, and where there is room its stack, thread, source and alignment.
-#[inline]
-fn words<const W: usize>(address: u64, block: Block) -> [u64; W] {
-    let how = block.source as u8 | block.alignment.to_u8().min(ALIGNMENT) << 3;
-    let rest = u64::from(block.stack) | u64::from(block.thread & THREAD) << 32 | u64::from(how) << 56;
-    let all = [address, block.size, rest, block.mean];
-    std::array::from_fn(|at| all[at])
-}
-
-#[inline]
-fn block<const W: usize>(words: &[u64; W]) -> Block {
-    let rest = words.get(2).copied().unwrap_or(0);
-    let how = (rest >> 56) as u8;
-    Block {
-        size: words[1],
-        stack: rest as u32,
-        thread: (rest >> 32) as u32 & THREAD,
-        source: Source::from_u8(how & 7).unwrap_or(Source::Malloc),
-        alignment: Alignment::from_u8(how >> 3).unwrap_or_default(),
-        mean: words.get(3).copied().unwrap_or(0),
-    }
-}
-
 impl<const W: usize> Live<W> {
     /// Whether this is of a sample.
     const SAMPLED: bool = W > 3;
 
     /// The live blocks by address, in no order.
     pub fn blocks(&self) -> impl Iterator<Item = (u64, Block)> {
-        self.blocks.iter().map(|words| (words[0], block(words)))
+        self.blocks.iter()
     }
 
     /// The live block at an address.
     pub fn at(&self, address: u64) -> Option<Block> {
-        self.blocks.get(address).map(block)
+        self.blocks.get(address)
     }
 
     /// Blocks that a `realloc` under way took out of the live set, by address, in no order.
@@ -261,7 +239,7 @@ impl<const W: usize> Live<W> {
         for events in events.chunks(BATCH) {
             let mut seen = 0;
             for event in events {
-                seen |= self.blocks.peek(event.address())[0];
+                seen |= self.blocks.peek(event.address());
             }
             std::hint::black_box(seen);
             if watcher.cares() {
@@ -269,7 +247,7 @@ impl<const W: usize> Live<W> {
                 for event in events {
                     let stack = match *event {
                         HeapEvent::Alloc { stack, .. } | HeapEvent::ReallocEnd { stack, .. } => stack,
-                        _ => block(self.blocks.peek(event.address())).stack,
+                        _ => self.blocks.peek(event.address()),
                     };
                     seen |= watcher.peek(stack);
                 }
@@ -305,6 +283,13 @@ impl<const W: usize> Live<W> {
     #[inline]
     fn take_heap(&mut self, event: &HeapEvent, watcher: &mut impl Watcher) {
         match *event {
+            HeapEvent::Alloc { thread, stack, address, size, source: source @ Source::Before } => {
+                let block = Block { size, stack, thread, source, alignment: Alignment::NONE, mean: 0 };
+                self.totals.before_allocations = self.totals.before_allocations.saturating_add(1);
+                self.totals.before_bytes = self.totals.before_bytes.saturating_add(size);
+                let peak = self.insert(address, block, watcher);
+                watcher.added(address, block, peak);
+            }
             HeapEvent::Alloc { thread, stack, address, size, source } => {
                 let alignment = self.alignment_of_next(thread);
                 let block = Block { size, stack, thread, source, alignment, mean: self.mean(thread) };
@@ -406,8 +391,7 @@ impl<const W: usize> Live<W> {
     /// one fits into 64 bits, and sizes that no process can have do no harm.
     #[inline]
     fn insert(&mut self, address: u64, block: Block, watcher: &mut impl Watcher) -> bool {
-        if let Some(old) = self.blocks.insert(words(address, block)) {
-            let old = self::block(&old);
+        if let Some(old) = self.blocks.insert(address, &block) {
             self.totals.inconsistent_events += 1;
             self.no_longer_live(&old);
             watcher.removed(address, old, false);
@@ -439,7 +423,7 @@ impl<const W: usize> Live<W> {
 
     #[inline]
     fn remove(&mut self, address: u64, freed: bool, watcher: &mut impl Watcher) -> Option<Block> {
-        let block = block(&self.blocks.remove(address)?);
+        let block = self.blocks.remove(address)?;
         self.no_longer_live(&block);
         watcher.removed(address, block, freed);
         Some(block)

@@ -29,6 +29,7 @@ impl Moment {
             Mark::Snapshot => "(snapshot)".into(),
             Mark::Attached => "(attached)".into(),
             Mark::Detached => "(detached)".into(),
+            Mark::BeforeUnknown(_) => "(blocks from before are not known)".into(),
             _ => "(unknown)".into(),
         }
     }

@@ -66,8 +66,8 @@ pub(crate) fn canonical_nodes(stacks: &Stacks, modules: &Modules) -> Vec<u32> {
     let mut first: HashTable<u32> = HashTable::new();
     for (id, node) in (1..).zip(stacks.iter()) {
         // Parents come before their children.
-        let own = key(&canonical, node);
-        let of = |id: u32| stacks.node(id).map(|node| key(&canonical, node));
+        let own = key(&canonical, &node);
+        let of = |id: u32| stacks.node(id).map(|node| key(&canonical, &node));
         let found = first.find(hash(&own), |&id| of(id).as_ref() == Some(&own)).copied();
         if found.is_none() {
             first.insert_unique(hash(&own), id, |&id| of(id).as_ref().map_or(0, hash));
@@ -96,7 +96,7 @@ mod tests {
         }
         let nodes = [(0, 0, 9), (0, 0, 9), (1, 1, 0x1010), (2, 2, 0x5010), (2, 3, 0x5010), (4, 1, 0x1020)];
         for (parent, module, pc) in nodes {
-            stacks.push(Node { parent, module, pc, flags: 0 }).unwrap();
+            stacks.push_whole(&Node { parent, module, pc, flags: 0 }).unwrap();
         }
         let canonical = canonical_nodes(&stacks, &modules);
         assert_eq!(canonical, [0, 1, 1, 3, 3, 5, 6]);

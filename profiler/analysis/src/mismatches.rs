@@ -144,7 +144,7 @@ fn fault(block: &Block, freed: &FreedAs) -> Option<Fault> {
         return None;
     }
     // Beyond what is kept of a block's alignment, all are alike.
-    let kept = |alignment: Alignment| alignment.to_u8().min(crate::live::ALIGNMENT);
+    let kept = |alignment: Alignment| alignment.to_u8().min(crate::blocks::ALIGNMENT);
     if kept(block.alignment) != kept(freed.alignment) {
         return Some(Fault::Alignment);
     }

@@ -218,6 +218,9 @@ impl Sites {
 impl Watcher for Sites {
     #[inline]
     fn added(&mut self, address: u64, block: Block, peak: bool) {
+        if block.source == Source::Before {
+            return self.hold(block, peak, false);
+        }
         self.hold(block, peak, true);
         let given = &mut self.functions[block.source as usize];
         *given = given.saturating_add(block.weight().count);

@@ -1,11 +1,13 @@
 //! The stacks of a trace: a prefix tree of frames.
 
 use crate::analyse::Violation;
+use crate::hash::FoldHash;
 use grapnel_trace::event::node_flags;
+use std::collections::HashMap;
 
 /// More nodes than a recording has (a compiler's has half a million), for a bound on what a hostile
 /// trace makes us keep: a gigabyte.
-const MAX_NODES: usize = 1 << 25;
+pub(crate) const MAX_NODES: usize = 1 << 25;
 
 /// A frame, and by its parent the stack that it is the leaf of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -32,6 +34,11 @@ impl Node {
         self.flags & node_flags::GUESS != 0
     }
 
+    /// Whether this stands for the stacks of blocks that are older than the recording.
+    pub fn is_before(&self) -> bool {
+        self.flags & node_flags::BEFORE != 0
+    }
+
     /// Whether this stands for the frames beyond the depth limit.
     pub fn is_truncation(&self) -> bool {
         self.flags & node_flags::TRUNCATED != 0
@@ -39,20 +46,52 @@ impl Node {
 }
 
 /// All nodes of a trace, no two of them equal.
+///
+/// Frames are few: a node has the number of its own, and takes eight bytes.
 #[derive(Clone, Debug, Default)]
 pub struct Stacks {
     /// Node `id` is at `id - 1`.
-    nodes: Vec<Node>,
+    nodes: Vec<ParentAndFrame>,
+    /// What nodes are but for their parents.
+    frames: Vec<FrameKey>,
+    numbers: HashMap<FrameKey, u32, FoldHash>,
 }
 
+/// Which node is one's parent, and the number of one's frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ParentAndFrame {
+    pub(crate) parent: u32,
+    pub(crate) frame: u32,
+}
+
+/// Its pc, module and flags.
+type FrameKey = (u64, u32, u8);
+
 impl Stacks {
+    /// The number of a node's frame.
+    #[inline]
+    pub(crate) fn frame(&mut self, node: &Node) -> u32 {
+        let key = (node.pc, node.module, node.flags);
+        let number = self.frames.len() as u32;
+        *self.numbers.entry(key).or_insert_with(|| {
+            self.frames.push(key);
+            number
+        })
+    }
+
     /// Adds a node, whose parent must be one of those before it, and gives its id.
-    pub(crate) fn push(&mut self, node: Node) -> Result<u32, Violation> {
+    pub(crate) fn push(&mut self, node: ParentAndFrame) -> Result<u32, Violation> {
         if self.nodes.len() >= MAX_NODES {
             return Err(Violation::TooMany { what: "stack nodes", limit: MAX_NODES as u64 });
         }
         self.nodes.push(node);
         Ok(self.nodes.len() as u32)
+    }
+
+    /// The parent and the frame of a node.
+    #[inline]
+    pub(crate) fn at(&self, id: u32) -> Option<ParentAndFrame> {
+        self.nodes.get((id as usize).checked_sub(1)?).copied()
     }
 
     /// How many nodes there are.
@@ -66,18 +105,29 @@ impl Stacks {
     }
 
     /// All nodes, from id 1.
-    pub fn iter(&self) -> impl Iterator<Item = &Node> {
-        self.nodes.iter()
+    pub fn iter(&self) -> impl Iterator<Item = Node> {
+        self.nodes.iter().map(|&node| self.whole(node))
     }
 
     /// The node with this id; `None` for 0, the empty stack.
-    pub fn node(&self, id: u32) -> Option<&Node> {
-        self.nodes.get((id as usize).checked_sub(1)?)
+    pub fn node(&self, id: u32) -> Option<Node> {
+        Some(self.whole(self.at(id)?))
     }
 
     /// The frames of a stack, leaf first.
-    pub fn frames(&self, stack: u32) -> impl Iterator<Item = &Node> {
+    pub fn frames(&self, stack: u32) -> impl Iterator<Item = Node> {
         core::iter::successors(self.node(stack), |node| self.node(node.parent))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn push_whole(&mut self, node: &Node) -> Result<u32, Violation> {
+        let frame = self.frame(node);
+        self.push(ParentAndFrame { parent: node.parent, frame })
+    }
+
+    fn whole(&self, node: ParentAndFrame) -> Node {
+        let (pc, module, flags) = self.frames[node.frame as usize];
+        Node { parent: node.parent, module, pc, flags }
     }
 }
 

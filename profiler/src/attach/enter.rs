@@ -13,16 +13,19 @@ use super::image::{Damaged, Image, PAGE};
 use super::leave::{Agent, Begun, LeaveError, Place, leave};
 use super::memory::Memory;
 use super::native::{Registers, THREAD_IDS};
-use super::target::{MapLine, Target, inner_thread, mappings, why_denied};
+use super::reaping::while_reaping;
+use super::rights::why_denied;
+use super::target::{MapLine, Target, inner_thread, mappings, maps_text};
 use super::tracee::{Stop, Tracee, WORKING};
 use super::working::{Borrowed, CODE_BYTES, Instructions, NAME, NAME_AT, Worker, is_on_own_stack};
 use crate::opened::say;
-use grapnel_trace::attached::{ENTRY_SYMBOL, LEDGER_SYMBOL, Ledger, Mapping};
+use grapnel_trace::attached::{ENTRY_SYMBOL, LEDGER_SYMBOL, Ledger, Mapping, PATH_BYTES};
 use grapnel_trace::shared::{HEADER_BYTES, SessionHeader};
 use std::fs::File;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::mem::offset_of;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::{Duration, Instant};
 
@@ -134,8 +137,19 @@ fn enter_program(
     match made {
         Ok(Made { stack, header, image, place, session }) => {
             let entry = image + entry;
-            let entered =
-                Entered { pid, worker, entry, stack, thread_at, header, place, memory, begun, runs: false };
+            let entered = Entered {
+                pid,
+                worker,
+                entry,
+                stack,
+                thread_at,
+                header,
+                place,
+                memory,
+                begun,
+                runs: false,
+                busy: false,
+            };
             Ok((entered, session))
         }
         Err(error) => {
@@ -230,7 +244,9 @@ impl Making<'_> {
         // All that follows lies where the session's memory was mapped, which the guard knows by this number from the start.
         self.begun.session = Some(inode);
         self.guard.tell_session(inode);
-        let len = HEADER_BYTES + image.len() + STACK_BYTES;
+        let text = maps_text(pid, self.worker.tracee.tid).map_err(system("its mappings can't be read"))?;
+        let text_len = (text.len() as u64).next_multiple_of(PAGE);
+        let len = HEADER_BYTES + image.len() + STACK_BYTES + text_len;
         let note = |offset: usize, word: u64| {
             let noted = file.write_all_at(&word.to_ne_bytes(), offset as u64);
             noted.map_err(system("memory to share can't be written"))
@@ -246,7 +262,9 @@ impl Making<'_> {
         }
         let base = self.map(header + HEADER_BYTES, image.len(), PRIVATE | FIXED, NO_FILE)?;
         let stack = self.map(base + image.len(), STACK_BYTES, PRIVATE | FIXED, NO_FILE)?;
+        let text_at = self.map(stack + STACK_BYTES, text_len, PRIVATE | FIXED, NO_FILE)?;
         self.write(base, &image.at(base))?;
+        self.write(text_at, &text)?;
         for segment in &image.segments {
             let (start, len) = (base + segment.range.start, segment.range.end - segment.range.start);
             let protected =
@@ -263,10 +281,24 @@ impl Making<'_> {
             (offset_of!(Ledger, image), base),
             (offset_of!(Ledger, program_headers), program_headers),
             (offset_of!(Ledger, program_header_count), count),
+            (offset_of!(Ledger, namespace), target.namespace),
+            (offset_of!(Ledger, maps) + offset_of!(Mapping, start), text_at),
+            (offset_of!(Ledger, maps) + offset_of!(Mapping, len), text.len() as u64),
         ] {
             self.write(ledger + offset as u64, &value.to_ne_bytes())?;
         }
-        let mapped = [(code, CODE_BYTES), (header, HEADER_BYTES), (base, image.len()), (stack, STACK_BYTES)];
+        let path = target.executable.as_os_str().as_bytes();
+        self.write(ledger + offset_of!(Ledger, executable) as u64, &path[..path.len().min(PATH_BYTES - 1)])?;
+        if let Some(linked) = &target.linked {
+            self.write(ledger + offset_of!(Ledger, linked) as u64, &linked.to_bytes())?;
+        }
+        let mapped = [
+            (code, CODE_BYTES),
+            (header, HEADER_BYTES),
+            (base, image.len()),
+            (stack, STACK_BYTES),
+            (text_at, text_len),
+        ];
         self.note(ledger, &mapped)?;
         // As the ABI and the agent want it: the pointer to itself, and the thread's id, which is nobody else's.
         let block = stack + STACK_BYTES - BLOCK_BYTES;
@@ -340,7 +372,7 @@ fn borrow_one(
             ended = false;
             continue;
         }
-        let mut tracee = match Tracee::seize(tid, WORKING) {
+        let mut tracee = match while_reaping(pid, || Tracee::seize(tid, WORKING)) {
             Ok(tracee) => tracee,
             Err(_) if has_ended(pid, tid) => continue,
             Err(_) => return Err(EnterError::Denied { pid, why: why_denied(pid) }),

@@ -5,16 +5,19 @@
 //! nobody finds half a patch if grapnel is killed and all go on at once. What a moved thread runs does what was there, whether
 //! the hook is in or not.
 
+use super::before::{self, Heap, Pause, Unknown, Wanted};
 use super::book::Book;
 use super::enter::{BLOCK_BYTES, EnterError, maps_of, undo};
-use super::freeze::{FreezeError, Freezer, pass_on};
+use super::freeze::{FreezeError, Freezer, Frozen, pass_on};
 use super::leave::{self, Agent, Begun, LeaveError, Place};
 use super::memory::Memory;
+use super::rights::why_denied;
 use super::stacks;
-use super::target::why_denied;
 use super::tracee::Stop;
 use super::working::Worker;
+use crate::run::recording::{Before, Block};
 use grapnel_trace::attached::{Ledger, order, state};
+use rustix::process::{getpriority_process, setpriority_process};
 use std::io;
 use std::mem::offset_of;
 use std::time::{Duration, Instant};
@@ -44,13 +47,42 @@ pub(crate) struct Entered {
     pub(super) begun: Begun,
     /// Whether the agent was started.
     pub(super) runs: bool,
+    /// Whether threads were in the middle of `malloc` when it was looked at what there was.
+    pub(super) busy: bool,
 }
 
 /// What stopping all threads cost.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Stood {
     pub(crate) threads: usize,
     pub(crate) time: Duration,
+    /// The part of it in which it was looked what had been allocated before.
+    pub(crate) look: Duration,
+    /// How many blocks that were, and how many bytes.
+    pub(crate) before: Result<(u64, u64), Unknown>,
+    /// Whether threads were in the middle of `malloc` then.
+    pub(crate) busy: bool,
+}
+
+/// This thread goes before all others, as far as it may, for as long as a process stands for it.
+#[derive(Debug)]
+struct Hurry(Option<i32>);
+
+impl Hurry {
+    const FIRST: i32 = -20;
+
+    fn new() -> Self {
+        let usual = getpriority_process(None).ok();
+        Self(usual.filter(|_| setpriority_process(None, Self::FIRST).is_ok()))
+    }
+}
+
+impl Drop for Hurry {
+    fn drop(&mut self) {
+        if let Some(usual) = self.0 {
+            let _ = setpriority_process(None, usual);
+        }
+    }
 }
 
 impl Entered {
@@ -125,15 +157,39 @@ impl Entered {
     pub(crate) fn commit(
         &mut self,
         freezer: &mut Freezer,
+        wanted: Wanted,
         message: impl Fn() -> Option<String>,
+        found: impl FnOnce(Before),
     ) -> Result<Stood, EnterError> {
         let pid = self.pid;
+        let mut heap = maps_of(pid)
+            .map_err(|_| Unknown::Memory)
+            .and_then(|maps| Heap::find(pid, &self.memory, &maps, wanted));
+        let mut looks = 1;
         let agent = |why| EnterError::Agent { pid, why: message().unwrap_or(why) };
         let deadline = Instant::now() + FREEZE_PATIENCE;
-        let (mut frozen, since) = loop {
+        let hurry = Hurry::new();
+        let (mut frozen, since, blocks, look) = loop {
             let since = Instant::now();
-            match freezer.freeze(Some(self.worker.tracee.tid)) {
-                Ok(frozen) => break (frozen, since),
+            let frozen = freezer.freeze(Some(self.worker.tracee.tid)).and_then(|mut frozen| {
+                let look = Instant::now();
+                // On a machine where threads hardly come to stop, those that stand are not let go again.
+                let is_last = looks == Unknown::Busy.looks() || since + FREEZE_PATIENCE / 2 > deadline;
+                match self.blocks(&mut heap, freezer, &mut frozen, is_last) {
+                    Ok(blocks) => Ok((frozen, since, blocks, look.elapsed())),
+                    Err(error) => {
+                        frozen.let_go();
+                        Err(error)
+                    }
+                }
+            });
+            match frozen {
+                Ok((frozen, _, Err(unknown), _)) if looks < unknown.looks() => {
+                    looks += 1;
+                    frozen.let_go();
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                Ok(frozen) => break frozen,
                 Err(FreezeError::Gone) => return Err(EnterError::Gone(pid)),
                 Err(FreezeError::Refused(_)) if Instant::now() > deadline => {
                     return Err(EnterError::Denied { pid, why: why_denied(pid) });
@@ -147,12 +203,16 @@ impl Entered {
                 }
             }
         };
+        let sum = |blocks: &Vec<Block>| (blocks.len() as u64, blocks.iter().map(|(_, size)| size).sum());
+        let before = blocks.as_ref().map(sum).map_err(Unknown::clone);
         let maps = maps_of(pid);
         let committed = maps.and_then(|maps| {
             let changed = Book::read(&self.memory, self.place.ledger).and_then(|book| {
                 stacks::move_out_of_edits(&mut frozen, &self.memory, &maps, &book)?;
                 book.make_edits(&self.memory)
             });
+            // Before any event can come.
+            found(blocks.map_err(|unknown| unknown.to_string()));
             let ordered = changed.and_then(|()| self.order(order::COMMIT));
             ordered.map_err(|error| agent(error.to_string()))?;
             let reached = self.wait_for(state::COMMITTED, COMMIT_PATIENCE, |_| std::thread::yield_now());
@@ -160,8 +220,34 @@ impl Entered {
         });
         let threads = frozen.len();
         frozen.let_go();
+        drop(hurry);
         pass_on(pid, &mut self.worker.tracee);
-        committed.map(|()| Stood { threads, time: since.elapsed() })
+        committed.map(|()| Stood { threads, time: since.elapsed(), look, before, busy: self.busy })
+    }
+
+    /// What the process had allocated before, while it stands, and no thread is in the middle of `malloc`.
+    /// At the last look also if there is one: of each a block may be counted wrongly.
+    fn blocks(
+        &mut self,
+        heap: &mut Result<Heap, Unknown>,
+        freezer: &mut Freezer,
+        frozen: &mut Frozen,
+        is_last: bool,
+    ) -> Result<Result<Vec<Block>, Unknown>, FreezeError> {
+        let heap = match heap {
+            Ok(heap) => heap,
+            Err(unknown) => return Ok(Err(unknown.clone())),
+        };
+        let how = (self.worker.tracee.tid, !is_last);
+        let paused = before::settle(heap, &self.memory, self.pid, freezer, frozen, how)?;
+        if paused == Pause::Busy && !is_last {
+            return Ok(Err(Unknown::Busy));
+        }
+        let maps = maps_of(self.pid).map_err(|_| Unknown::Memory);
+        let blocks = maps.and_then(|maps| heap.blocks(self.pid, &self.memory, &maps, frozen));
+        // What looks broken may be half done.
+        self.busy = paused == Pause::Busy;
+        Ok(if self.busy { blocks.map_err(|_| Unknown::Busy) } else { blocks })
     }
 
     /// Has the agent's thread stand, if it is still there.

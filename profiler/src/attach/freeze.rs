@@ -4,6 +4,7 @@
 //! as the others may be held. They stay marked, and are let go when they stop after all.
 
 use super::native::Registers;
+use super::reaping::while_reaping;
 use super::tracee::{Stop, Tracee, send};
 use std::collections::HashSet;
 use std::fs;
@@ -73,7 +74,7 @@ impl Freezer {
     /// Stops all threads but `except`.
     pub(crate) fn freeze(&mut self, except: Option<i32>) -> Result<Frozen, FreezeError> {
         let mut frozen = Frozen { threads: Vec::new() };
-        match self.stop_all(except, &mut frozen) {
+        match while_reaping(self.pid, || self.stop_all(except, &mut frozen)) {
             Ok(()) => Ok(frozen),
             Err(error) => {
                 frozen.let_go();
@@ -84,8 +85,9 @@ impl Freezer {
 
     fn stop_all(&mut self, except: Option<i32>, frozen: &mut Frozen) -> Result<(), FreezeError> {
         let deadline = Instant::now() + PATIENCE;
+        let stand = frozen.threads.iter().map(|(tracee, _)| tracee.tid);
         let mut known: HashSet<i32> =
-            except.into_iter().chain(self.late.iter().map(|late| late.tid)).collect();
+            except.into_iter().chain(self.late.iter().map(|late| late.tid)).chain(stand).collect();
         let mut asked = std::mem::take(&mut self.late);
         loop {
             let mut refused = None;
@@ -129,6 +131,34 @@ impl Freezer {
             }
         }
         if frozen.threads.is_empty() { Err(FreezeError::Gone) } else { Ok(()) }
+    }
+
+    /// Lets threads run for a moment while all others stand, then stops them again, with those that they have made. Those whose
+    /// process is stopped stay where they are.
+    pub(crate) fn let_run(
+        &mut self,
+        frozen: &mut Frozen,
+        wanted: impl Fn(i32) -> bool,
+        time: Duration,
+        except: i32,
+    ) -> Result<(), FreezeError> {
+        let is_one = |(tracee, _): &mut (Tracee, Registers)| wanted(tracee.tid) && !tracee.is_stopped();
+        let threads: Vec<_> = frozen.threads.extract_if(.., is_one).collect();
+        let run = |(mut tracee, mut registers): (Tracee, Registers)| {
+            if begin_anew(&tracee, &mut registers) {
+                let _ = tracee.set_registers(&registers);
+            }
+            // One that is gone says so when it is waited for.
+            let _ = tracee.go_on_with_signal();
+            tracee
+        };
+        let running: Vec<Tracee> = threads.into_iter().map(run).collect();
+        std::thread::sleep(time);
+        for tracee in &running {
+            let _ = tracee.interrupt();
+        }
+        self.late.extend(running);
+        while_reaping(self.pid, || self.stop_all(Some(except), frozen))
     }
 
     /// Lets those go that have stopped late. To be called now and then.

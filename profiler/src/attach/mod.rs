@@ -1,8 +1,11 @@
 //! `grapnel attach` and `grapnel detach`: recording a process that runs already, for as long as one likes.
 //!
-//! - `target`: what a process is, and why it can't be attached to
+//! - `target`: what a process is, and why it can't be attached to; `rights`: why it can't be traced; `linked`: what its file
+//!   says, of a static program above all
 //! - `tracee`: a thread that is traced; `freeze`: all of them; `working`: threads that make system calls for us
+//! - `before`: what the process had allocated by then
 //! - `image`: the agent, for an address; `enter`: the way in; `entered`: until it is at work
+//! - `names`: those of functions, where files lie elsewhere
 //! - `found`: a session's memory in a process
 //! - `book`: what the agent has done; `stacks`: where threads are; `leave`: the way out; `detach`: out of all processes
 //! - `waiting`: for a reason to end; `guard`: who sees to it that there is one when grapnel is killed
@@ -10,6 +13,7 @@
 //!
 //! All tracing is done by the main thread: the kernel has a tracer be a thread, not a process.
 
+mod before;
 mod book;
 mod detach;
 mod enter;
@@ -19,8 +23,12 @@ mod freeze;
 mod guard;
 mod image;
 mod leave;
+mod linked;
 mod loader;
 mod memory;
+mod names;
+mod reaping;
+mod rights;
 mod stacks;
 mod target;
 mod tracee;
@@ -34,26 +42,31 @@ pub(crate) use book::own_mappings;
 pub(crate) use detach::{DetachArgs, detach};
 pub(crate) use freeze::begin_call_anew;
 
-use crate::control::Server;
+use crate::control::{Dumps, Server};
 use crate::opened::say;
+use crate::push::{PushArgs, PushError, Pushing, Ready};
 use crate::run::agent_file::MemoryFile;
 use crate::run::drain::{Drain, Orders, Outcome, Progress};
 use crate::run::identity::{self, ProcessId};
 use crate::run::limits::{Limits, explain};
 use crate::run::process::Process;
 use crate::run::shared::{Session, futex_wake};
+use crate::run::signals::OnSignal;
+use crate::run::snapshots::SnapshotOptions;
 use crate::run::summary::{self, End};
 use crate::run::{progress, spawn, trace_file};
 use crate::serve::{Listening, ServeArgs, ServeError};
+use before::Wanted;
 use clap::Args;
 use enter::{EnterError, enter};
 use entered::{Entered, Stood};
 use freeze::Freezer;
-use grapnel_analysis::report::words::{counted, harmless};
+use grapnel_analysis::report::words::{counted, harmless, human_bytes};
 use grapnel_trace::shared::{failure, session_flags};
 use guard::Guard;
 use leave::LeaveError;
 use memory::Memory;
+use names::OtherRoot;
 use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -62,7 +75,7 @@ use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use target::{Target, TargetError};
-use waiting::Signals;
+use waiting::{Signals, Waited};
 
 /// Exit status when nothing was changed in the process.
 const NOT_ATTACHED: u8 = 125;
@@ -90,11 +103,18 @@ pub(crate) struct AttachArgs {
     /// The most frames that a stack keeps; the rest is cut off at its root, and marked
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65536))]
     max_frames: u32,
+    /// Whether to find what was allocated before, for which the process stands still
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t)]
+    before: Wanted,
     /// Attach although a filter for system calls (seccomp) may kill the process for what the agent does
     #[arg(long)]
     force: bool,
     #[command(flatten)]
     serve: ServeArgs,
+    #[command(flatten)]
+    push: PushArgs,
+    #[command(flatten)]
+    snapshots: SnapshotOptions,
     /// The process
     #[arg(value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
     pid: u32,
@@ -116,6 +136,8 @@ pub(crate) enum AttachError {
     Leave(#[from] LeaveError),
     #[error(transparent)]
     Serve(#[from] ServeError),
+    #[error(transparent)]
+    Push(#[from] PushError),
     #[error("{path}: the trace can't be written: {error}; choose another place with -o")]
     Output { path: String, error: io::Error },
     #[error("{what}: {error}")]
@@ -144,11 +166,13 @@ pub(crate) fn run(args: &AttachArgs) -> Result<ExitCode, AttachError> {
 
 fn run_once(args: &AttachArgs) -> Result<ExitCode, AttachError> {
     let target = Target::look(args.pid, args.force)?;
-    let listening = args.serve.listen()?;
+    let outlets = (args.serve.listen()?, args.push.prepare(&target.name())?);
     let process = Process::open(args.pid).ok_or(TargetError::NoProcess(args.pid))?;
     let mut guard =
         Guard::start(args.pid, &process).map_err(system("a process to guard this one can't be started"))?;
     Limits::raise();
+    // One that can't be looked at has no names that could be found.
+    let root = OtherRoot::of(args.pid).unwrap_or_default();
     let name = target.name();
     let path = args
         .output
@@ -156,15 +180,21 @@ fn run_once(args: &AttachArgs) -> Result<ExitCode, AttachError> {
         .unwrap_or_else(|| PathBuf::from(format!("{}.{}.grapnel", spawn::short_name(&name), args.pid)));
     let existed = path.symlink_metadata().is_ok();
     let output = opened(&path)?;
-    let signals = Signals::block();
-    let recorded = record(args, &target, &process, &mut guard, (output, &path), &signals, listening);
+    let signals = Signals::block(args.snapshots.number());
+    let recorded = record(args, &target, &process, &mut guard, (output, &path), &signals, outlets);
     if recorded.is_err() && !existed {
         // It was made for what was never recorded.
         let _ = std::fs::remove_file(&path);
     }
     drop(guard);
-    let Recorded { outcome, end, left } = recorded?;
+    let Recorded { outcome, end, left, pushing } = recorded?;
+    if let Some(root) = root {
+        root.name(&path, args.quiet);
+    }
     summary::print(args.quiet, &path, &name, args.pid, end, &outcome);
+    if let Some(pushing) = pushing {
+        pushing.finish(args.quiet, &path, || signals.wait(Duration::ZERO) == Waited::Ending);
+    }
     left?;
     Ok(ExitCode::SUCCESS)
 }
@@ -185,6 +215,8 @@ struct Recorded {
     end: End,
     /// Whether the agent is out of the process.
     left: Result<(), LeaveError>,
+    /// The last profiles are still to be sent.
+    pushing: Option<Pushing>,
 }
 
 /// Attaches, drains until there is a reason to end, detaches.
@@ -195,7 +227,7 @@ fn record(
     guard: &mut Guard,
     (output, path): (File, &Path),
     signals: &Signals,
-    listening: Option<Listening>,
+    (listening, pushing): (Option<Listening>, Option<Ready>),
 ) -> Result<Recorded, AttachError> {
     let freezer = &mut Freezer::new(target.pid);
     let (mut entered, file) = enter(target, freezer, guard)?;
@@ -212,13 +244,16 @@ fn record(
             return Err(system("the memory shared with the process can't be made")(explain(error)));
         }
     };
-    let (orders, shown) = (Orders::default(), Progress::default());
+    let (dumps, writing) = Dumps::start(args.quiet);
+    let orders = Orders { dumps: Some(dumps.clone()), ..Orders::default() };
+    let shown = Progress::default();
+    orders.desk.open();
     let server = Server::start(&orders.desk)
         .map_err(|error| say(&format!("note: no control of this recording: {error}")));
-    std::thread::scope(|scope| {
+    let recorded = std::thread::scope(|scope| {
         let (owned_send, owned) = std::sync::mpsc::channel();
         let program = ProcessId::in_namespace(target.namespace, target.inner_pid);
-        let totals = !args.quiet || args.serve.is_wanted();
+        let totals = !args.quiet || args.serve.is_wanted() || args.snapshots.need_totals();
         let drain = Drain::new(&session, &shown, &orders, program, output, path.to_owned(), totals);
         let session = &session;
         let drain = std::thread::Builder::new().name("drain".into()).spawn_scoped(scope, move || {
@@ -242,8 +277,9 @@ fn record(
         let begun = owned.map_err(system("the drain can't be started"));
         // The drain stops no thread of the process before.
         let turn = orders.turn.lock();
-        let begun =
-            begun.and_then(|()| begin(target, &mut entered, session, freezer).map_err(AttachError::from));
+        let begun = begun.and_then(|()| {
+            begin(target, &mut entered, session, freezer, &orders, args.before).map_err(AttachError::from)
+        });
         let stood = match begun {
             Ok(stood) => stood,
             Err(error) => {
@@ -256,17 +292,20 @@ fn record(
         let since = Instant::now();
         let memory = entered.finish();
         if !args.quiet {
-            tell(target, stood);
+            tell(target, &stood);
         }
+        args.snapshots.start(&orders.desk, &dumps, target.pid);
         if let Some(listening) = listening {
             say(&format!("serving at http://{}/", listening.address()));
             listening.start(&orders.desk);
         }
+        let pushing = pushing.map(|ready| ready.start(&orders.desk));
         let show = || progress::show(&shown, &orders);
         let line =
             (!args.quiet).then(|| std::thread::Builder::new().spawn_scoped(scope, show)).and_then(Result::ok);
         let deadline = args.time.map(|time| since + time);
-        let end = wait(process, session, &memory, freezer, deadline, signals);
+        let on = args.snapshots.signal(&orders.desk, Some(&dumps));
+        let end = wait(process, session, &memory, freezer, deadline, (signals, on));
         let turn = orders.turn.lock();
         let left = detach::end_of(end, target.pid, session, freezer, &memory, args.quiet);
         if let End::Exit(exit) = end
@@ -283,8 +322,11 @@ fn record(
         drop(server);
         let fault = |_| system("the drain ended early")(io::Error::other("a fault in grapnel itself"));
         let outcome = drain.join().map_err(fault)?;
-        Ok(Recorded { outcome, end, left })
-    })
+        Ok(Recorded { outcome, end, left, pushing })
+    });
+    orders.desk.close();
+    writing.finish();
+    recorded
 }
 
 /// Takes out what had come in, of children too that were forked meanwhile.
@@ -297,14 +339,34 @@ fn give_up(entered: Entered, freezer: &mut Freezer) {
 }
 
 /// Says that the recording has begun.
-fn tell(target: &Target, stood: Stood) {
-    say(&format!(
+fn tell(target: &Target, stood: &Stood) {
+    let ms = |time: Duration| time.as_secs_f64() * 1e3;
+    let attached = format!(
         "attached to {} (pid {}): {} stood still for {:.1} ms",
         target.name().to_string_lossy(),
         target.pid,
         counted(stood.threads as u64, "thread"),
-        stood.time.as_secs_f64() * 1e3,
-    ));
+        ms(stood.time),
+    );
+    match &stood.before {
+        Ok((blocks, bytes)) => {
+            say(&format!(
+                "{attached}, for {:.1} of them to find {} of before, with {}",
+                ms(stood.look),
+                counted(*blocks, "block"),
+                human_bytes(*bytes)
+            ));
+            if stood.busy {
+                say(
+                    "note: threads were in the middle of malloc all the time; of each a block may be counted wrongly",
+                );
+            }
+        }
+        Err(unknown) => {
+            say(&attached);
+            say(&format!("note: what was allocated before isn't known: {unknown}"));
+        }
+    }
 }
 
 /// Has the agent prepare, tells the trace what it is of, and has the hooks go in.
@@ -313,6 +375,8 @@ fn begin(
     entered: &mut Entered,
     session: &Session,
     freezer: &mut Freezer,
+    orders: &Orders,
+    wanted: Wanted,
 ) -> Result<Stood, EnterError> {
     let message = || {
         let segment = session.segment(0).ok()?;
@@ -328,7 +392,11 @@ fn begin(
         header.command.set(target.command.iter().map(Vec::as_slice));
         header.executable.set([target.executable.as_os_str().as_bytes()]);
     }
-    entered.commit(freezer, message)
+    entered.commit(freezer, wanted, message, |blocks| {
+        if let Ok(mut before) = orders.before.lock() {
+            *before = Some(blocks);
+        }
+    })
 }
 
 /// Waits for a reason to end.
@@ -338,7 +406,7 @@ fn wait(
     memory: &Memory,
     freezer: &mut Freezer,
     deadline: Option<Instant>,
-    signals: &Signals,
+    (signals, on): (&Signals, Option<OnSignal>),
 ) -> End {
     let ledger = session.header().ledger.load(Ordering::Relaxed);
     loop {
@@ -355,10 +423,13 @@ fn wait(
             return if process.has_ended() { End::Ended } else { End::Exec };
         }
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        if left.is_some_and(|left| left.is_zero())
-            || signals.wait(left.map_or(LOOK_EVERY, |left| left.min(LOOK_EVERY)))
-        {
+        if left.is_some_and(|left| left.is_zero()) {
             return End::Detached;
+        }
+        match (signals.wait(left.map_or(LOOK_EVERY, |left| left.min(LOOK_EVERY))), &on) {
+            (Waited::Ending, _) => return End::Detached,
+            (Waited::Other, Some(on)) => (on.work)(),
+            _ => {}
         }
     }
 }

@@ -2,16 +2,18 @@
 
 use super::found::Found;
 use super::freeze::{has_ended, threads};
+use super::linked::{self, Lacking, Linked};
 use super::loader::wait_for_rest;
 use super::memory::Memory;
 use super::native::MACHINE;
+use super::rights::why_denied;
 use crate::run::process::own_namespace;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -81,6 +83,15 @@ pub(crate) enum TargetError {
          grapnel, or somebody else's"
     )]
     Unknown { pid: u32 },
+    #[error(
+        "process {pid} is a static program without symbols, where nothing says which functions are malloc and free; build it \
+         without -s, or strip it by `strip --strip-debug`, which leaves them"
+    )]
+    Stripped { pid: u32 },
+    #[error(
+        "process {pid} is a static program that has no malloc and free, so it has no heap that could be recorded"
+    )]
+    Heapless { pid: u32 },
     #[error("process {pid} isn't recorded")]
     NotRecorded { pid: u32 },
     #[error("process {pid} can't be looked at: {error}")]
@@ -125,25 +136,29 @@ pub(crate) struct Target {
     pub(crate) inner_pid: u32,
     pub(crate) namespace: u64,
     pub(crate) command: Vec<Vec<u8>>,
+    /// The path of its file, below its root directory.
     pub(crate) executable: PathBuf,
+    /// What the file of a static program says.
+    pub(crate) linked: Option<Linked>,
     /// Its program headers: where they lie, and how many there are.
     pub(crate) program_headers: (u64, u64),
     /// That of this program: should the process become another one, nothing of it can be read or written.
     pub(crate) memory: Memory,
 }
 
-struct Status(String);
+/// What the kernel says of a thread.
+pub(super) struct Status(String);
 
 impl Status {
-    fn of(path: &str) -> io::Result<Self> {
+    pub(super) fn of(path: &str) -> io::Result<Self> {
         fs::read_to_string(path).map(Self)
     }
 
-    fn field(&self, name: &str) -> Option<&str> {
+    pub(super) fn field(&self, name: &str) -> Option<&str> {
         self.0.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
     }
 
-    fn number(&self, name: &str) -> Option<u32> {
+    pub(super) fn number(&self, name: &str) -> Option<u32> {
         self.field(name)?.split_whitespace().next()?.parse().ok()
     }
 
@@ -216,13 +231,20 @@ impl Target {
             pairs.find(|&(known, _)| known == key).map_or(0, |(_, value)| value)
         };
         let program_headers = (value(libc::AT_PHDR), value(libc::AT_PHNUM));
+        let linked =
+            fs::File::open(of_thread("exe")).ok().and_then(|file| linked::look(file, program_headers.0));
+        let linked = linked.transpose().map_err(|lacking| match lacking {
+            Lacking::Symbols => TargetError::Stripped { pid },
+            Lacking::Heap => TargetError::Heapless { pid },
+        })?;
         wait_for_rest(&memory, program_headers);
         let target = Self {
             pid,
             inner_pid: status.inner("NStgid").unwrap_or(pid),
             namespace: fs::metadata(of_thread("ns/pid")).map_or_else(|_| own_namespace(), |file| file.ino()),
             command: fs::read(of_thread("cmdline")).map(|line| pieces(&line)).unwrap_or_default(),
-            executable: fs::read_link(of_thread("exe")).unwrap_or_default(),
+            executable: below_root(&of_thread("exe"), &of_thread("root")),
+            linked,
             program_headers,
             memory,
         };
@@ -245,6 +267,13 @@ impl Target {
     }
 }
 
+/// The path that one of a process's links leads to, as the process itself would say it.
+fn below_root(link: &str, root: &str) -> PathBuf {
+    let path = fs::read_link(link).unwrap_or_default();
+    let root = fs::read_link(root).unwrap_or_default();
+    path.strip_prefix(root).map(|below| Path::new("/").join(below)).unwrap_or(path)
+}
+
 fn word(bytes: &[u8]) -> u64 {
     bytes.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes))
 }
@@ -255,8 +284,13 @@ fn pieces(line: &[u8]) -> Vec<Vec<u8>> {
 
 /// A process's mappings, seen by one of its threads.
 fn maps(pid: u32, tid: i32) -> io::Result<Vec<MapLine>> {
-    let text = fs::read(format!("/proc/{pid}/task/{tid}/maps"))?;
+    let text = maps_text(pid, tid)?;
     Ok(String::from_utf8_lossy(&text).lines().filter_map(parsed).collect())
+}
+
+/// The same as the kernel writes them.
+pub(crate) fn maps_text(pid: u32, tid: i32) -> io::Result<Vec<u8>> {
+    fs::read(format!("/proc/{pid}/task/{tid}/maps"))
 }
 
 /// A process's mappings, seen by a thread that has not ended.
@@ -293,45 +327,6 @@ fn is_for_this_machine(path: &str) -> io::Result<bool> {
 /// What a thread is called in the innermost namespace of process ids.
 pub(crate) fn inner_thread(pid: u32, tid: i32) -> Option<u32> {
     Status::of(&format!("/proc/{pid}/task/{tid}/status")).ok()?.inner("NSpid")
-}
-
-/// Why the kernel lets this process not trace that one, and what helps.
-pub(crate) fn why_denied(pid: u32) -> String {
-    let status = Status::of(&format!("/proc/{pid}/status"));
-    let own = Status::of("/proc/self/status");
-    let uid = |status: &io::Result<Status>| status.as_ref().ok().and_then(|status| status.number("Uid"));
-    if let (Some(theirs), Some(ours)) = (uid(&status), uid(&own))
-        && theirs != ours
-        && ours != 0
-    {
-        return format!("it belongs to another user (uid {theirs}); run grapnel as that user or as root");
-    }
-    let threads = threads(pid).unwrap_or_default();
-    let tracer = |tid: i32| Status::of(&format!("/proc/{pid}/task/{tid}/status")).ok()?.number("TracerPid");
-    let is_other = |&tracer: &u32| tracer != 0 && tracer != std::process::id();
-    if let Some(tracer) = threads.into_iter().filter_map(tracer).find(is_other) {
-        let name = fs::read_to_string(format!("/proc/{tracer}/comm")).unwrap_or_default();
-        return format!("it is traced by {} (pid {tracer}); end that first", name.trim());
-    }
-    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
-    match scope.trim() {
-        "1" => {
-            return "Yama lets only a process's ancestors trace it (kernel.yama.ptrace_scope is 1); run grapnel as root, or \
-                    set it to 0 with sysctl"
-                .into();
-        }
-        "2" => {
-            return "Yama lets only administrators trace (kernel.yama.ptrace_scope is 2); run grapnel as root".into();
-        }
-        "3" => return "Yama lets nobody trace until the next boot (kernel.yama.ptrace_scope is 3)".into(),
-        _ => {}
-    }
-    let is_roots = fs::metadata(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.uid() == 0);
-    if is_roots && uid(&status) != Some(0) {
-        return "it isn't dumpable: it changed its user, has capabilities, or said so itself; run grapnel as root".into();
-    }
-    "this process has not the right to (CAP_SYS_PTRACE); in a container, start that with --cap-add=SYS_PTRACE"
-        .into()
 }
 
 #[cfg(test)]

@@ -55,6 +55,8 @@ pub(crate) struct Tracee {
     signal: i32,
     /// It was seen to stop, and has not been told to go on since.
     stands: bool,
+    /// It stopped because its process is stopped.
+    is_stopped: bool,
 }
 
 fn request(request: libc::c_uint, tid: i32, address: usize, data: usize) -> io::Result<i64> {
@@ -69,12 +71,12 @@ impl Tracee {
     /// Begins to trace a thread, which runs on.
     pub(crate) fn seize(tid: i32, options: i32) -> io::Result<Self> {
         request(libc::PTRACE_SEIZE, tid, 0, options as usize)?;
-        Ok(Self { tid, signal: 0, stands: false })
+        Ok(Self { tid, signal: 0, stands: false, is_stopped: false })
     }
 
     /// A thread that was made by one that is traced, and is traced for that.
     pub(crate) fn born(tid: i32) -> Self {
-        Self { tid, signal: 0, stands: false }
+        Self { tid, signal: 0, stands: false, is_stopped: false }
     }
 
     /// Gives it other options, while it is stopped.
@@ -100,6 +102,9 @@ impl Tracee {
             _ => {}
         }
         self.stands = true;
+        let is_stop =
+            [libc::SIGSTOP, libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU].contains(&libc::WSTOPSIG(status));
+        self.is_stopped = status >> 16 == EVENT_STOP && is_stop;
         Some(match (status >> 16, libc::WSTOPSIG(status)) {
             (EVENT_STOP, _) => Stop::Asked,
             (libc::PTRACE_EVENT_CLONE, _) => Stop::Clone,
@@ -127,6 +132,11 @@ impl Tracee {
                 _ => std::thread::sleep(Duration::from_micros(20)),
             }
         }
+    }
+
+    /// Whether it stands because its process is stopped: it must not run.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.is_stopped
     }
 
     /// Whether it stopped where a signal was about to be delivered.

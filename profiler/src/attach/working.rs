@@ -47,8 +47,8 @@ pub(crate) const NAME: &[u8] = b"grapnel-session\0";
 pub(crate) struct Instructions {
     /// Makes a system call and returns.
     call: u64,
-    /// Where handlers of signals return to.
-    back: u64,
+    /// Where handlers of signals return to; a static program may have no such place.
+    back: Option<u64>,
 }
 
 impl Instructions {
@@ -72,10 +72,11 @@ impl Instructions {
             call = call.or_else(|| find(CALL_AND_RETURN));
             back = back.or_else(|| find(SIGNAL_RETURN));
             if let (Some(call), Some(back)) = (call, back) {
-                return Ok(Self { call, back });
+                return Ok(Self { call, back: Some(back) });
             }
         }
-        Err(io::Error::other("no instruction that makes system calls was found"))
+        let none = || io::Error::other("no instruction that makes system calls was found");
+        Ok(Self { call: call.ok_or_else(none)?, back: None })
     }
 }
 
@@ -251,17 +252,17 @@ impl Borrowed {
             begin_anew(&tracee, &mut registers);
             abort_section(&tracee, memory, &mut registers)?;
             let mask = tracee.signal_mask()?;
-            let frame = (room && !has_shadow_stack(tracee.tid))
-                .then(|| Frame::new(&registers, mask, tracee.vectors().ok()?, instructions.back))
-                .flatten();
+            let back = instructions.back.filter(|_| room && !has_shadow_stack(tracee.tid));
+            let frame = back
+                .and_then(|back| Some((back, Frame::new(&registers, mask, tracee.vectors().ok()?, back)?)));
             let (mut calling, mut idle, mut way_back) = (registers, registers, None);
-            if let Some(frame) = frame {
+            if let Some((back, frame)) = frame {
                 let mut before = vec![0; frame.bytes.len()];
                 memory.read(frame.at, &mut before)?;
                 memory.write(frame.at, &frame.bytes)?;
                 calling.set_sp(frame.at);
                 // As if the first word had been returned to.
-                idle.stand(instructions.back, frame.at + 8);
+                idle.stand(back, frame.at + 8);
                 way_back = Some((frame.at, before));
                 tracee.set_registers(&idle)?;
             }

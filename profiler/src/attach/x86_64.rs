@@ -135,6 +135,12 @@ impl Registers {
         self.result() == -i64::from(libc::EINTR) && NOT_BEGUN_ANEW.contains(&number)
     }
 
+    /// Whether the thread was waiting in the kernel.
+    pub(crate) fn is_waiting(&self) -> bool {
+        let is_begun_anew = self.0.orig_rax.cast_signed() >= 0 && TO_BEGIN_ANEW.contains(&self.result());
+        is_begun_anew || self.is_cut_short()
+    }
+
     /// Begins the system call under way anew.
     pub(crate) fn begin_anew(&mut self) {
         self.0.rax = self.0.orig_rax;
@@ -198,8 +204,9 @@ pub(crate) fn interrupted(words: &[u64]) -> impl Iterator<Item = Interrupted> {
     })
 }
 
-/// Offsets from the thread pointer at which C libraries keep a thread's id: glibc's `struct pthread` since 2.10, musl's.
-pub(crate) const THREAD_IDS: [u32; 2] = [0x2d0, 0x30];
+/// Offsets from the thread pointer at which C libraries keep a thread's id: glibc's `struct pthread` since 2.10, musl's, that of
+/// musl before 1.2.
+pub(crate) const THREAD_IDS: [u32; 3] = [0x2d0, 0x30, 0x38];
 
 #[cfg(test)]
 mod tests {

@@ -47,6 +47,12 @@ impl ProcessMemory {
     }
 }
 
+/// The parts of a range of a process's memory that were ever touched.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn present_pages(pid: u32, range: Range<u64>) -> Vec<Range<u64>> {
+    ProcessMemory::open(pid).map_or_else(|_| vec![range.clone()], |mut memory| memory.present(range.clone()))
+}
+
 impl Memory for ProcessMemory {
     fn present(&mut self, range: Range<u64>) -> Vec<Range<u64>> {
         let Some(pages) = &self.pages else { return vec![range] };

@@ -5,17 +5,7 @@
 
 use std::io;
 
-#[cfg(target_arch = "x86_64")]
 pub(crate) use crate::attach::{begin_call_anew, own_mappings};
-/// Which system call was cut short isn't known here: one of those that the kernel begins anew for nobody ends with EINTR, as
-/// after SIGSTOP and SIGCONT.
-#[cfg(not(target_arch = "x86_64"))]
-pub(crate) fn begin_call_anew(_thread: u32) {}
-/// Nobody is attached to here.
-#[cfg(not(target_arch = "x86_64"))]
-pub(crate) fn own_mappings(_pid: u32, _ledger: u64) -> Vec<std::ops::Range<u64>> {
-    Vec::new()
-}
 
 /// What is known of an architecture's registers.
 struct Layout {

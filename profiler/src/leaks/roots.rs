@@ -170,6 +170,10 @@ fn sort(
             push(part.clone(), part, RootKind::Mapping, 0);
         }
     }
+    // Of a process that ran already, what is a module's may not be known yet.
+    if include.before && map.private && !map.is_anonymous() {
+        return push(range.clone(), range.clone(), RootKind::Before, 0);
+    }
     if recorded.mappings.iter().any(mapped) || !map.private || !map.is_anonymous() {
         return;
     }

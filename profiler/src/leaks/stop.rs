@@ -195,7 +195,7 @@ impl Tracer {
 
 /// Copies bytes from a process's memory, and says how many there are before the first that can't be read this way. Twice as
 /// fast as its file in /proc, which has more rights.
-pub(super) fn copy(pid: u32, address: u64, bytes: &mut [u8]) -> usize {
+pub(crate) fn copy(pid: u32, address: u64, bytes: &mut [u8]) -> usize {
     let mut len = 0;
     while len < bytes.len() {
         let rest = &mut bytes[len..];

@@ -1,18 +1,10 @@
 //! From the processor's ticks to the trace's time.
-//!
-//! # Safety
-//! Reads a register that every x86-64 processor has.
 
 use super::process::monotonic_ns;
+use crate::native::{guessed_ns_per_tick, ticks};
 
 /// How far apart two times in a trace are at least.
 const STEP_NS: u64 = 100_000;
-
-/// The processor's clock, as the agent reads it.
-pub(crate) fn ticks() -> u64 {
-    // SAFETY: reads a register that every x86-64 processor has.
-    unsafe { std::arch::x86_64::_rdtsc() }
-}
 
 /// Relates ticks to nanoseconds since a recording began.
 #[derive(Debug)]
@@ -29,8 +21,6 @@ pub(crate) struct Clock {
 
 /// Readings nearer than this to each other give no good ratio.
 const APART_NS: u64 = 1_000_000;
-/// Ticks to a nanosecond, about, where it is too early to know the ratio.
-const GUESSED_TICKS: u64 = 3;
 
 fn read() -> (u64, u64) {
     (ticks(), monotonic_ns())
@@ -92,7 +82,7 @@ impl Clock {
     pub(crate) fn ns_per_tick(&self) -> f64 {
         let ((first_ticks, first_ns), (last_ticks, last_ns)) = (self.first, self.last);
         let (ticks, ns) = (last_ticks.saturating_sub(first_ticks), last_ns.saturating_sub(first_ns));
-        if ns < APART_NS || ticks == 0 { 1.0 / GUESSED_TICKS as f64 } else { ns as f64 / ticks as f64 }
+        if ns < APART_NS || ticks == 0 { guessed_ns_per_tick() } else { ns as f64 / ticks as f64 }
     }
 
     fn nanoseconds(&self, ticks: u64) -> u64 {
@@ -101,7 +91,7 @@ impl Clock {
         let ago = last_ticks.saturating_sub(ticks);
         let (span_ticks, span_ns) = (last_ticks.saturating_sub(first_ticks), last_ns - first_ns);
         if span_ns < APART_NS || span_ticks == 0 {
-            return now.saturating_sub(ago / GUESSED_TICKS);
+            return now.saturating_sub((ago as f64 * guessed_ns_per_tick()) as u64);
         }
         let ago = u128::from(ago) * u128::from(span_ns) / u128::from(span_ticks);
         now.saturating_sub(u64::try_from(ago).unwrap_or(u64::MAX))

@@ -3,7 +3,7 @@
 mod asked;
 
 use super::identity::{ProcessId, describe};
-use super::recording::{Finished, Recording};
+use super::recording::{Before, Finished, Recording};
 use super::scans::Scans;
 use super::shared::{LIMIT, Segment, Session, futex_wait, futex_wake};
 use super::spawn::short_name;
@@ -61,6 +61,8 @@ pub(crate) struct Orders {
     pub(crate) turn: Mutex<()>,
     /// Where snapshots go that nobody waits for.
     pub(crate) dumps: Option<Dumps>,
+    /// Of a process that ran already: what it had allocated before. It is there before its first event.
+    pub(crate) before: Mutex<Option<Before>>,
 }
 
 /// The drain of a session.
@@ -240,6 +242,8 @@ impl<'a> Drain<'a> {
         };
         let mut recording = Recording::new(index, *image, segment, &info, file, &path, self.totals);
         if id == self.program && *image == 1 && self.session.header().ledger.load(Ordering::Relaxed) != 0 {
+            let before = self.orders.before.lock().ok().and_then(|mut before| before.take());
+            before.inspect(|blocks| recording.begins_with(blocks));
             recording.mark(Mark::Attached, &|| ());
         }
         if was_paused {

@@ -77,6 +77,11 @@ impl Default for Merge {
 }
 
 impl Merge {
+    /// The number of a node that no ring tells of.
+    pub(crate) fn number_of_mark(&mut self, flags: u8) -> u32 {
+        self.nodes.number(0, 0, 0, flags).0
+    }
+
     /// How many frames were left out of stacks, since there are no numbers for more.
     pub(crate) fn lost_frames(&self) -> u64 {
         self.nodes.lost_frames()

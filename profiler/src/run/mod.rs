@@ -13,11 +13,11 @@ pub(crate) mod process;
 mod program;
 pub(crate) mod progress;
 mod queue;
-mod recording;
+pub(crate) mod recording;
 mod scans;
 pub(crate) mod shared;
-mod signals;
-mod snapshots;
+pub(crate) mod signals;
+pub(crate) mod snapshots;
 pub(crate) mod spawn;
 pub(crate) mod summary;
 pub(crate) mod trace_file;
@@ -26,6 +26,7 @@ mod wait;
 use crate::control::{Dumps, Server};
 use crate::leaks::PolicyArgs;
 use crate::opened::say;
+use crate::push::{PushArgs, PushError};
 use crate::serve::{ServeArgs, ServeError};
 use clap::Args;
 use drain::{Drain, Orders, Outcome, Progress};
@@ -106,6 +107,8 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     serve: ServeArgs,
     #[command(flatten)]
+    push: PushArgs,
+    #[command(flatten)]
     snapshots: SnapshotOptions,
     /// The program to run, and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
@@ -154,6 +157,8 @@ pub(crate) enum RunError {
     Program(#[from] ProgramError),
     #[error(transparent)]
     Serve(#[from] ServeError),
+    #[error(transparent)]
+    Push(#[from] PushError),
     #[error("{path}: the trace can't be written: {error}; choose another place with -o")]
     Output { path: String, error: io::Error },
     #[error("{what}: {error}")]
@@ -190,6 +195,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, RunError> {
     let name = args.command.first().cloned().unwrap_or_default();
     let program = Program::find(&name)?;
     let listening = args.serve.listen()?;
+    let pushing = args.push.prepare(&name)?;
     let limits = Limits::raise();
     let agent = agent_file::agent().map_err(explain).map_err(system("the agent can't be put into memory"))?;
     std::fs::metadata(&agent.path).map_err(system("the program can't reach the agent; is /proc mounted?"))?;
@@ -244,6 +250,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, RunError> {
         say(&format!("serving at http://{}/", listening.address()));
         listening.start(&orders.desk);
     }
+    let pushing = pushing.map(|ready| ready.start(&orders.desk));
     let recorded = record(args, &session, child, output, &path, &orders, &progress);
     drop(server);
     orders.desk.close();
@@ -255,6 +262,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, RunError> {
     let (status, outcome) = recorded?;
     let exit = process::exit_of(status);
     summary::print(args.quiet, &path, &name, pid as u32, End::Exit(exit), &outcome);
+    if let Some(pushing) = pushing {
+        pushing.finish(args.quiet, &path, signals::stop_was_asked_for);
+    }
     match exit {
         Exit::Code(code) => Ok(ExitCode::from(code as u8)),
         Exit::Signal(signal) => signals::die_by(signal),

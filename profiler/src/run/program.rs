@@ -3,8 +3,9 @@
 //! # Safety
 //! System calls that ask about a path that ends with a zero, and change nothing.
 
+use crate::native::{MACHINE, NAME};
 use object::Endianness;
-use object::elf::{DT_NEEDED, EM_X86_64, ET_DYN, ET_EXEC, FileHeader64, PT_INTERP};
+use object::elf::{DT_NEEDED, ET_DYN, ET_EXEC, FileHeader64, PT_INTERP};
 use object::read::elf::{Dyn, FileHeader, ProgramHeader};
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::{self, File};
@@ -28,9 +29,9 @@ pub(crate) enum ProgramError {
         "{0}: is statically linked, and the agent comes in through the dynamic linker; link it dynamically (-static left out)"
     )]
     Static(String),
-    #[error("{0}: is a 32-bit program, and this grapnel is 64-bit; build the program for x86-64")]
+    #[error("{0}: is a 32-bit program, and this grapnel is 64-bit; build the program for {NAME}")]
     Bits32(String),
-    #[error("{0}: is not a program for this machine (x86-64); build it for x86-64")]
+    #[error("{0}: is not a program for this machine ({NAME}); build it for {NAME}")]
     OtherMachine(String),
     #[error(
         "{0}: is set-uid, set-gid or has file capabilities, and the kernel lets no agent into such programs; run a copy without them (`cp` makes one)"
@@ -165,7 +166,7 @@ fn inspect(path: &Path) -> Result<Option<PathBuf>, ProgramError> {
     let damaged = |_| ProgramError::Damaged(shown());
     let header = FileHeader64::<Endianness>::parse(&*head).map_err(damaged)?;
     let endian = header.endian().map_err(damaged)?;
-    if header.e_machine(endian) != EM_X86_64 {
+    if header.e_machine(endian) != MACHINE {
         return Err(ProgramError::OtherMachine(shown()));
     }
     if ![ET_EXEC, ET_DYN].contains(&header.e_type(endian)) {

@@ -1,8 +1,13 @@
 //! The recording of one process: from its segment through the merge of its rings to its trace.
 
 mod asked;
+mod older;
 
-use super::clock::{Clock, ticks};
+pub(crate) use older::Before;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use older::Block;
+
+use super::clock::Clock;
 use super::identity::{ProcessId, pieces, text};
 use super::merge::Merge;
 use super::meter::{Events, Times};
@@ -10,6 +15,7 @@ use super::output::{BATCH, Out};
 use super::process::{Process, monotonic_ns};
 use super::scans::ScanError;
 use super::shared::{Segment, futex_wake};
+use crate::native::ticks;
 use grapnel_analysis::leaks::found::{self, Count};
 use grapnel_analysis::report::words::harmless;
 use grapnel_analysis::{RunningTotals, Totals};

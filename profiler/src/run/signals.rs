@@ -34,9 +34,9 @@ pub(crate) fn stop_was_asked_for() -> bool {
 }
 
 /// What grapnel does on a signal of its own.
-pub(super) struct OnSignal {
-    pub(super) number: c_int,
-    pub(super) work: Box<dyn Fn() + Send>,
+pub(crate) struct OnSignal {
+    pub(crate) number: c_int,
+    pub(crate) work: Box<dyn Fn() + Send>,
 }
 
 /// Passes on to `pid` what others send to grapnel, until PROGRAM is over; not the signal that is for grapnel. A thread's

@@ -1,9 +1,10 @@
-//! When snapshots are written without anybody asking: options of `grapnel run`.
+//! When snapshots are written without anybody asking: options of `grapnel run` and `grapnel attach`.
 
 use super::signals::OnSignal;
 use crate::control::{Desk, Dumps, Triggers, dump_all, watch};
 use crate::sizes::size;
 use clap::{Args, ValueEnum};
+use std::ffi::c_int;
 use std::sync::Arc;
 
 /// Options that say when snapshots are written.
@@ -38,12 +39,12 @@ fn step(text: &str) -> Result<u64, String> {
 
 impl SnapshotOptions {
     /// Whether the live bytes have to be known.
-    pub(super) fn need_totals(&self) -> bool {
+    pub(crate) fn need_totals(&self) -> bool {
         self.snapshot_at.is_some()
     }
 
     /// Looks from here on whether one is due, in a thread that ends with the recording.
-    pub(super) fn start(&self, desk: &Arc<Desk>, dumps: &Dumps, program: u32) {
+    pub(crate) fn start(&self, desk: &Arc<Desk>, dumps: &Dumps, program: u32) {
         let triggers = Triggers { bytes: self.snapshot_at, memory: self.snapshot_before_oom };
         if triggers.bytes.is_some() || triggers.memory {
             let (desk, dumps) = (Arc::clone(desk), dumps.clone());
@@ -53,12 +54,17 @@ impl SnapshotOptions {
         }
     }
 
-    /// What a signal does that isn't passed on.
-    pub(super) fn signal(&self, desk: &Arc<Desk>, dumps: Option<&Dumps>) -> Option<OnSignal> {
-        let number = match self.snapshot_on? {
+    /// The signal that a snapshot is written on.
+    pub(crate) fn number(&self) -> Option<c_int> {
+        Some(match self.snapshot_on? {
             Signal::Usr1 => libc::SIGUSR1,
             Signal::Usr2 => libc::SIGUSR2,
-        };
+        })
+    }
+
+    /// What a signal does that isn't passed on.
+    pub(crate) fn signal(&self, desk: &Arc<Desk>, dumps: Option<&Dumps>) -> Option<OnSignal> {
+        let number = self.number()?;
         let (desk, dumps) = (Arc::clone(desk), dumps?.clone());
         // The recording may be over: then there is nothing left to write.
         Some(OnSignal { number, work: Box::new(move || drop(dump_all(&desk, &dumps))) })

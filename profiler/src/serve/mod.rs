@@ -16,17 +16,16 @@ mod request;
 
 use crate::control::{Desk, Reply, Request as Order};
 use crate::http::{self, Refusal};
+use crate::secret::{SecretError, token_of};
 use clap::Args;
 use profiles::Profiles;
 use request::{Access, Request};
-use std::io::{self, Read};
+use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
-/// The longest token that is read.
-const MAX_TOKEN: u64 = 4096;
-/// Shorter ones can be guessed.
+/// Shorter tokens can be guessed.
 const MIN_TOKEN: usize = 16;
 
 /// Options of what is served.
@@ -55,20 +54,9 @@ pub(crate) enum ServeError {
         "--serve {0}: others can reach this address; give the token that they must have by --serve-token FILE"
     )]
     NoToken(SocketAddr),
-    /// The token can't be read.
-    #[error("--serve-token {path}: {error}")]
-    Token { path: String, error: io::Error },
-    /// It is none.
-    #[error(
-        "--serve-token {0}: a token has at least {MIN_TOKEN} printable characters and no spaces; `openssl rand -hex 32` makes one"
-    )]
-    BadToken(String),
-    /// It is too long.
-    #[error("--serve-token {0}: longer than {MAX_TOKEN} bytes; `openssl rand -hex 32` makes a token")]
-    LongToken(String),
-    /// Others can read it.
-    #[error("--serve-token {0}: others can read it; `chmod 600` it")]
-    OpenToken(String),
+    /// There is no token.
+    #[error(transparent)]
+    Token(#[from] SecretError),
 }
 
 fn address(text: &str) -> Result<SocketAddr, String> {
@@ -78,25 +66,6 @@ fn address(text: &str) -> Result<SocketAddr, String> {
     };
     let mut found = text.to_socket_addrs().map_err(|error| format!("{error}; it is PORT or HOST:PORT"))?;
     found.next().ok_or_else(|| "the host has no address".to_owned())
-}
-
-fn token_of(path: &Path) -> Result<String, ServeError> {
-    use std::os::unix::fs::MetadataExt;
-    let text = || path.display().to_string();
-    let failed = |error| ServeError::Token { path: text(), error };
-    let file = std::fs::File::open(path).map_err(failed)?;
-    if file.metadata().map_err(failed)?.mode() & 0o077 != 0 {
-        return Err(ServeError::OpenToken(text()));
-    }
-    let mut token = String::new();
-    file.take(MAX_TOKEN + 1).read_to_string(&mut token).map_err(failed)?;
-    // Its first part would do for all of it.
-    if token.len() as u64 > MAX_TOKEN {
-        return Err(ServeError::LongToken(text()));
-    }
-    let token = token.trim_end();
-    let is_good = token.len() >= MIN_TOKEN && token.bytes().all(|byte| byte.is_ascii_graphic());
-    if is_good { Ok(token.to_owned()) } else { Err(ServeError::BadToken(text())) }
 }
 
 /// What is about to be served.
@@ -118,7 +87,8 @@ impl ServeArgs {
     /// When it can't be had, or would need a token.
     pub(crate) fn listen(&self) -> Result<Option<Listening>, ServeError> {
         let Some(address) = self.serve else { return Ok(None) };
-        let token = self.serve_token.as_deref().map(token_of).transpose()?;
+        let token = self.serve_token.as_deref();
+        let token = token.map(|path| token_of("--serve-token", path, MIN_TOKEN)).transpose()?;
         if token.is_none() && !address.ip().is_loopback() {
             return Err(ServeError::NoToken(address));
         }

@@ -100,6 +100,8 @@ fn work(desk: &Desk, jobs: &Receiver<Job>) {
             Job::Look(pid, reply) => drop(reply.send(look(desk, pid).map(Arc::new))),
             Job::Write(wanted, pid, before, reply) => {
                 let mut profile = Vec::new();
+                // Perhaps another process than last time.
+                symbols.begin_trace();
                 let written = look(desk, pid).and_then(|analysis| {
                     let (out, before) = (&mut profile, before.as_deref());
                     if wanted.text {

@@ -297,7 +297,7 @@ impl Feed {
     /// The frames of a stack, from the innermost on.
     fn frames(&self, stack: u32) -> impl Iterator<Item = Frame> {
         let stacks = self.following.stacks();
-        let frame = move |id: u32| stacks.node(id).map(|&node| Frame { id, node });
+        let frame = move |id: u32| stacks.node(id).map(|node| Frame { id, node });
         std::iter::successors(frame(stack), move |before| frame(before.node.parent))
     }
 

@@ -4,6 +4,7 @@
 //! agent maps and changes in the process stands in it, so that everything can be undone without a line of the agent's
 //! code, whatever state that is in. It is atomics in `repr(C)`: whatever stands there is a number.
 
+use core::ops::Range;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 /// The name by which the command finds the ledger in the agent's image.
@@ -17,6 +18,31 @@ pub const MAPPINGS: usize = 1 << 13;
 pub const CHANGES: usize = 1 << 11;
 /// Bytes of the longest change.
 pub const CHANGE_BYTES: usize = 24;
+
+/// Bytes of the longest path.
+pub const PATH_BYTES: usize = 4096;
+/// What an agent hooks, by name: looked for in its file for a program that has no tables in memory.
+pub const FUNCTIONS: [&str; 16] = [
+    "malloc",
+    "calloc",
+    "realloc",
+    "free",
+    "posix_memalign",
+    "memalign",
+    "aligned_alloc",
+    "valloc",
+    "pvalloc",
+    "mmap",
+    "munmap",
+    "mremap",
+    "brk",
+    "sbrk",
+    "shmat",
+    "shmdt",
+];
+
+/// How many functions of libc's besides the allocator's map something, at most.
+pub const OTHER_FUNCTIONS: usize = 12;
 
 /// Where the agent's start is, in [`Ledger::state`].
 pub mod state {
@@ -40,7 +66,7 @@ pub mod order {
     pub const LEAVE: u32 = 2;
 }
 
-/// A range of the process's memory that is the agent's.
+/// A range of the process's memory: among [`Ledger::mappings`] one that is the agent's.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Mapping {
@@ -70,6 +96,23 @@ pub struct Change {
     pub code: AtomicU64,
 }
 
+/// Where in a static program is what the tables of a C library say elsewhere. What isn't known has a length of 0. A program that
+/// a loader has loaded has `frames` at most.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Linked {
+    /// Each of [`FUNCTIONS`].
+    pub functions: [Mapping; FUNCTIONS.len()],
+    /// The code of the allocator.
+    pub allocator: Mapping,
+    /// Functions that map and unmap stacks of threads, or move the break for others.
+    pub others: [Mapping; OTHER_FUNCTIONS],
+    /// The code that gives back what the allocator has kept for a thread, when that ends.
+    pub thread_end: Mapping,
+    /// The call frame information, if nothing that is mapped leads there.
+    pub frames: Mapping,
+}
+
 /// All that an agent is and has done.
 #[repr(C)]
 #[derive(Debug)]
@@ -94,11 +137,37 @@ pub struct Ledger {
     pub mappings: [Mapping; MAPPINGS],
     /// What is changed, in the order in which it was noted.
     pub changes: [Change; CHANGES],
+    /// The namespace of process ids of the process, for an agent that finds no `/proc`.
+    pub namespace: AtomicU64,
+    /// The same: what `/proc/self/maps` says, and how long that is.
+    pub maps: Mapping,
+    /// The path of the program's file, below its root directory; a zero byte ends it.
+    pub executable: [AtomicU8; PATH_BYTES],
+    /// Of a static program.
+    pub linked: Linked,
+}
+
+impl Linked {
+    const fn nothing() -> Self {
+        Self {
+            functions: [const { Mapping::free() }; FUNCTIONS.len()],
+            allocator: Mapping::free(),
+            others: [const { Mapping::free() }; OTHER_FUNCTIONS],
+            thread_end: Mapping::free(),
+            frames: Mapping::free(),
+        }
+    }
 }
 
 impl Mapping {
     const fn free() -> Self {
         Self { start: AtomicU64::new(0), len: AtomicU64::new(0) }
+    }
+
+    /// The addresses; empty if it is free.
+    pub fn range(&self) -> Range<u64> {
+        let start = self.start.load(Ordering::Relaxed);
+        start..start.saturating_add(self.len.load(Ordering::Relaxed))
     }
 }
 
@@ -130,7 +199,24 @@ impl Ledger {
             change_count: AtomicU32::new(0),
             mappings: [const { Mapping::free() }; MAPPINGS],
             changes: [const { Change::free() }; CHANGES],
+            namespace: AtomicU64::new(0),
+            maps: Mapping::free(),
+            executable: [const { AtomicU8::new(0) }; PATH_BYTES],
+            linked: Linked::nothing(),
         }
+    }
+
+    /// Copies the path of the program's file to `buffer`: the part that it fills.
+    pub fn executable<'b>(&self, buffer: &'b mut [u8; PATH_BYTES]) -> &'b [u8] {
+        let mut len = 0;
+        for (to, byte) in buffer.iter_mut().zip(&self.executable) {
+            *to = byte.load(Ordering::Relaxed);
+            if *to == 0 {
+                break;
+            }
+            len += 1;
+        }
+        &buffer[..len]
     }
 
     /// Notes a mapping. False if there is no room.

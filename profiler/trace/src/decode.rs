@@ -116,7 +116,10 @@ impl BlockDecoder {
                 HeapEvent::ReallocEnd { thread, stack, address, size, old }
             }
             kind => {
-                let source = Source::from_u8(kind.wrapping_sub(tag::ALLOC))?;
+                let source = match kind {
+                    tag::BEFORE => Source::Before,
+                    _ => Source::from_u8(kind.wrapping_sub(tag::ALLOC))?,
+                };
                 let (stack, address, size) = self.block(tag, content)?;
                 HeapEvent::Alloc { thread, stack, address, size, source }
             }
@@ -267,7 +270,7 @@ const _: () = assert!(LAST_ALLOC < tag::HEAP_END);
 
 fn is_heap(tag: u8) -> bool {
     tag < tag::SWITCH_TO
-        && matches!(tag & tag::KIND, tag::ALLOC..=LAST_ALLOC | tag::FREE..=tag::REALLOC_FAILED)
+        && matches!(tag & tag::KIND, tag::BEFORE | tag::ALLOC..=LAST_ALLOC | tag::FREE..=tag::REALLOC_FAILED)
 }
 
 #[cold]
@@ -292,6 +295,8 @@ mod tests {
             Event::Module(Module { id: 1, path: b"/bin/x".to_vec(), ..Module::default() }),
             Event::Node { id: 1, parent: 0, pc: 0x7000, module: 1, flags: 0 },
             Event::Node { id: 2, parent: 1, pc: 0x10, module: 0, flags: 5 },
+            Event::Alloc { thread: 0, stack: 2, address: 0x4000, size: 24, source: Source::Before },
+            Event::Alloc { thread: 0, stack: 2, address: 0x4020, size: 40, source: Source::Before },
             Event::Alloc { thread: 0, stack: 2, address: 0x5000, size: 100, source: Source::Malloc },
             Event::Time(5_000_000),
             Event::Thread { index: 1, tid: 101, name: vec![] },

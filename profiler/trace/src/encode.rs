@@ -6,6 +6,7 @@
 //!
 //! | tag | record | numbers |
 //! |---|---|---|
+//! | 0 | Alloc of a block from before the recording | as Alloc |
 //! | 1 | Time | nanoseconds since the block's last time |
 //! | 2 | Thread | index, tid, name length, name |
 //! | 3 | Node | id, then as 5 |
@@ -41,7 +42,7 @@
 //! - 64: the stack is that of the thread's last Alloc or ReallocEnd, and left out.
 
 use crate::columns::{COLUMNS, Column, Columns};
-use crate::event::Event;
+use crate::event::{Event, Source};
 use crate::heap::HeapEvent;
 use crate::model::{Model, NodeFrame, class};
 use crate::recent::Recent;
@@ -51,6 +52,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 pub(crate) mod tag {
+    pub(crate) const BEFORE: u8 = 0;
     pub(crate) const TIME: u8 = 1;
     pub(crate) const THREAD: u8 = 2;
     pub(crate) const NODE_FIRST: u8 = 3;
@@ -306,7 +308,8 @@ impl BlockEncoder {
         match *event {
             HeapEvent::Alloc { thread, stack, address, size, source } => {
                 self.switch(thread);
-                self.block(tag::ALLOC + source as u8, stack, size, address);
+                let tag = if source == Source::Before { tag::BEFORE } else { tag::ALLOC + source as u8 };
+                self.block(tag, stack, size, address);
             }
             HeapEvent::Free { thread, address } => {
                 self.switch(thread);

@@ -24,6 +24,9 @@ pub enum Source {
     New = 4,
     /// `operator new[]`, in all its forms.
     NewArray = 5,
+    /// Not known: the block is older than the recording, whose first events tell of such blocks. None of [`Self::ALL`]: it
+    /// was not given out while anybody looked. Its size is what may be used of it.
+    Before = 6,
 }
 
 impl Source {
@@ -32,11 +35,11 @@ impl Source {
         Self::ALL.get(usize::from(n)).copied()
     }
 
-    /// All of them, each at its number.
+    /// All of them, each at its number, but for [`Self::Before`].
     pub const ALL: [Self; 6] =
         [Self::Malloc, Self::Calloc, Self::Realloc, Self::Aligned, Self::New, Self::NewArray];
 
-    /// The last of them.
+    /// The last of these.
     pub const LAST: Self = Self::NewArray;
 }
 
@@ -97,6 +100,8 @@ pub mod node_flags {
     pub const TRUNCATED: u8 = 4;
     /// The pc is that of the instruction that a signal interrupted, not a return address.
     pub const EXACT: u8 = 8;
+    /// No frame, but a mark in place of a stack: that of blocks which are older than the recording. Its pc is 0.
+    pub const BEFORE: u8 = 16;
 
     /// Whether a node with these flags has the pc of an instruction, rather than the address behind a call.
     pub fn is_exact(flags: u8) -> bool {

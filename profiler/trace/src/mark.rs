@@ -22,6 +22,8 @@ pub enum Mark {
     Attached,
     /// The recording ended, and the process goes on.
     Detached,
+    /// Which blocks are older than the recording isn't known, and why not, in a sentence.
+    BeforeUnknown(Vec<u8>),
 }
 
 impl Mark {
@@ -34,6 +36,7 @@ impl Mark {
             Self::Snapshot => 3,
             Self::Attached => 4,
             Self::Detached => 5,
+            Self::BeforeUnknown(_) => 6,
         }
     }
 
@@ -46,6 +49,7 @@ impl Mark {
             3 => Self::Snapshot,
             4 => Self::Attached,
             5 => Self::Detached,
+            6 => Self::BeforeUnknown(name[..name.len().min(MAX_MARK)].to_vec()),
             _ => return None,
         })
     }
@@ -53,7 +57,7 @@ impl Mark {
     /// Its name; empty where it has none.
     pub fn name(&self) -> &[u8] {
         match self {
-            Self::Named(name) => &name[..name.len().min(MAX_MARK)],
+            Self::Named(name) | Self::BeforeUnknown(name) => &name[..name.len().min(MAX_MARK)],
             _ => &[],
         }
     }
@@ -80,10 +84,11 @@ mod tests {
     fn marks_come_back_and_nothing_else_does() {
         let named = Mark::Named(vec![b'n'; MAX_MARK]);
         let plain = [Mark::Paused, Mark::Resumed, Mark::Snapshot, Mark::Attached, Mark::Detached];
-        for mark in [named, Mark::Named(vec![])].into_iter().chain(plain) {
+        let unknown = Mark::BeforeUnknown(b"why".to_vec());
+        for mark in [named, Mark::Named(vec![]), unknown].into_iter().chain(plain) {
             assert_eq!(Mark::decode(&mark.encode()), Some(mark));
         }
-        for bad in [&[][..], &[1, b'x'], &[6], &[0; MAX_MARK + 2]] {
+        for bad in [&[][..], &[1, b'x'], &[7], &[0; MAX_MARK + 2]] {
             assert_eq!(Mark::decode(bad), None);
         }
     }

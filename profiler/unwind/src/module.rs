@@ -4,7 +4,9 @@
 //! A table holds addresses of unwind information in mapped modules. Reading them relies on the promise made to
 //! [`ModuleTable::build`].
 
+use crate::cfi::FrameList;
 use alloc::vec::Vec;
+use core::ops::Range;
 
 /// A program header, laid out as `Elf64_Phdr` (System V gABI, "Program Header").
 #[repr(C)]
@@ -65,6 +67,8 @@ pub(crate) struct Module {
     pub(crate) text: u64,
     pub(crate) eh_frame_hdr: Option<Span>,
     pub(crate) arm_exidx: Option<Span>,
+    /// What stands for a header that isn't there.
+    pub(crate) frames: Option<FrameList>,
     /// The readable, file-backed parts of the segments: where `.eh_frame` may lie.
     readable: Vec<Span>,
 }
@@ -110,6 +114,7 @@ impl ModuleTable {
                 text: u64::MAX,
                 eh_frame_hdr: None,
                 arm_exidx: None,
+                frames: None,
                 readable: Vec::new(),
             };
             for header in info.phdrs {
@@ -139,6 +144,22 @@ impl ModuleTable {
         }
         table.segments.sort_unstable_by_key(|s| s.span.start);
         table
+    }
+
+    /// Says where the `.eh_frame` of a module lies that has no header of it in memory, as static programs have none. Reads all
+    /// of it. Allocates.
+    ///
+    /// # Safety
+    /// As in [`Self::build`].
+    pub unsafe fn add_frames(&mut self, module: u32, frames: Range<u64>) {
+        let Some(module) = self.modules.iter_mut().find(|known| known.id == module) else { return };
+        let given = Span { start: frames.start, end: frames.end };
+        if module.eh_frame_hdr.is_none()
+            && let Some(frames) = module.mapped(given)
+        {
+            // SAFETY: within a readable segment (the caller's promise).
+            module.frames = Some(unsafe { FrameList::read(frames, module.text) });
+        }
     }
 
     /// From now on callers are found by frame pointers alone, as if code had no tables: for programs that were built

@@ -3,19 +3,30 @@
 //! A compiler has no function branch into the middle of another one. Who writes assembly does: glibc's `mempcpy` sets its
 //! result and goes on three bytes into `memmove`. Such functions stand close to each other, in one file.
 
-use alloc::vec;
+use alloc::{vec, vec::Vec};
 use core::ops::Range;
 
 use grapnel_arch::x86_64::{Flow, Inst, MAX_INST_LEN, decode, text};
 use grapnel_relocator::{CodeAddr, Culprit};
 
-use crate::{extent, memory::maps::Maps, padding::Surroundings, sys::PAGE};
+use crate::{memory::maps::Maps, padding::Surroundings, sys::PAGE};
 
 /// How far before and behind a patch is looked, in bytes. Those of glibc lie within a hundred.
 const FAR: usize = 256;
 
 /// The longest patch of others: a landing pad and a jump to an address that it holds, or that is pushed for a return.
 const PATCH: usize = 20;
+
+/// The bytes that a branch may begin with: those of [`target`].
+static OPENS: [bool; 256] = {
+    let mut opens = [false; 256];
+    let mut byte = 0;
+    while byte < opens.len() {
+        opens[byte] = matches!(byte, 0x0f | 0x70..=0x7f | 0xe0..=0xe3 | 0xe8 | 0xe9 | 0xeb);
+        byte += 1;
+    }
+    opens
+};
 
 /// A branch close by that leads to a byte of the patch but the first, from a function other than the one at `own`.
 ///
@@ -39,13 +50,20 @@ pub(crate) fn branch_into(
     }
     bytes.truncate(len);
     let inner = patch.start + 1..patch.end;
-    let places = (0..bytes.len()).filter(|&place| {
-        let at = (from + place) as u64;
-        !own.contains(&at)
-            && target(at, bytes.get(place..).unwrap_or(&[])).is_some_and(|to| inner.contains(&to))
-    });
-    places.map(|place| from + place).find_map(|at| {
-        let function = extent::of(maps, at)?;
+    // A loop of its own, as most bytes are none that a branch begins with.
+    let mut places = Vec::new();
+    for (place, &byte) in bytes.iter().enumerate() {
+        if OPENS[usize::from(byte)] {
+            let at = (from + place) as u64;
+            let leads_in =
+                target(at, bytes.get(place..).unwrap_or(&[])).is_some_and(|to| inner.contains(&to));
+            if leads_in && !own.contains(&at) {
+                places.push(from + place);
+            }
+        }
+    }
+    places.into_iter().find_map(|at| {
+        let function = around.view.extent(maps, at)?;
         let leads_there = |inst: &Inst| inst.flow().target().is_some_and(|to| inner.contains(&to.0));
         starts(&function, around)
             .filter_map(|start| instruction_over(at, &(start..function.end), around))
@@ -81,6 +99,7 @@ fn starts(function: &Range<usize>, around: &Surroundings<'_>) -> impl Iterator<I
 }
 
 /// Where a direct branch leads that has its opcode here, whatever prefixes it has.
+#[inline]
 fn target(at: u64, bytes: &[u8]) -> Option<u64> {
     let near = |from: usize| {
         let displacement = bytes.get(from..from + 4)?.try_into().ok().map(i32::from_le_bytes)?;

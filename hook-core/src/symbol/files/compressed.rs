@@ -9,6 +9,12 @@ use super::{
 
 /// More than the symbols of the largest programs have.
 const LEN_MAX: usize = if size_of::<usize>() == 8 { 1 << 28 } else { 1 << 26 };
+/// A table of symbols shrinks to a quarter or so. What grows to more than this many times its length was made to.
+const GROWTH_MAX: usize = 64;
+/// What is short may grow to as much in any case.
+const LEN_SHORT: usize = 1 << 20;
+/// Longer sections aren't looked at.
+pub(super) const INPUT_MAX: usize = 1 << 26;
 /// The largest dictionary that `xz -9` uses. What is larger needs an option that nobody uses here.
 const DICTIONARY_MAX: usize = 1 << 26;
 
@@ -16,8 +22,9 @@ const DICTIONARY_MAX: usize = 1 << 26;
 pub(super) fn decompress(path: &[u8], mut input: &[u8]) -> Result<Contents, FileError> {
     let malformed =
         || FileError::Malformed { path: path.into(), what: "its .gnu_debugdata can't be decompressed" };
+    let len_max = input.len().saturating_mul(GROWTH_MAX).clamp(LEN_SHORT, LEN_MAX);
     let mut pages =
-        Pages::new(LEN_MAX).map_err(|errno| FileError::Unreadable { path: path.into(), errno })?;
+        Pages::new(len_max).map_err(|errno| FileError::Unreadable { path: path.into(), errno })?;
     // On the heap, as it is some 40 KiB long and the thread's stack may not be.
     let mut decoder = XzDecoder::in_heap_with_alloc_dict_size(0, DICTIONARY_MAX);
     let mut len = 0;

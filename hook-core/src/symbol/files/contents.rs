@@ -1,7 +1,8 @@
 //! The bytes of a file, read when they are asked for.
 //!
 //! A file is not mapped: whoever cuts it short meanwhile would have the reader killed by SIGBUS. Its bytes are read into
-//! anonymous memory as long as the file, of which only what was read takes room.
+//! anonymous memory as long as the file, of which only what was read takes room. How much that may be has a limit, whatever the
+//! file's own headers say.
 //!
 //! # Safety
 //! A chunk of the memory is written once, before a reference to any byte of it is given out, and not after that. The
@@ -22,6 +23,11 @@ use crate::sys::{self, Errno, Fd, FileStatus};
 const CHUNK: usize = 1 << 16;
 /// Longer files are refused: no object that is mapped into a process comes near it.
 const LEN_MAX: u64 = if size_of::<usize>() == 8 { 1 << 36 } else { 1 << 29 };
+
+/// No more of a file is read into memory: the symbols of the largest programs and their names take less.
+const RESIDENT_MAX: usize = if size_of::<usize>() == 8 { 1 << 30 } else { 1 << 27 };
+/// Longer names are none.
+pub(super) const NAME_MAX: usize = 4096;
 
 /// Longer files have no checksum, which takes time.
 const CHECKED_MAX: usize = 1 << 29;
@@ -70,6 +76,10 @@ struct Source {
     file: Fd,
     /// A bit for each chunk.
     there: Vec<Cell<u64>>,
+    /// How many more bytes may be read.
+    left: Cell<usize>,
+    /// More was asked for.
+    spent: Cell<bool>,
     /// Why a read failed, the first time.
     failed: OnceCell<Errno>,
 }
@@ -96,7 +106,8 @@ impl Contents {
         let len = len as usize;
         let pages = Pages::new(len).map_err(failed)?;
         let there = (0..len.div_ceil(CHUNK).div_ceil(64)).map(|_| Cell::new(0)).collect();
-        Ok(Self { pages, len, source: Some(Source { file, there, failed: OnceCell::new() }) })
+        let (left, spent) = (Cell::new(RESIDENT_MAX), Cell::new(false));
+        Ok(Self { pages, len, source: Some(Source { file, there, left, spent, failed: OnceCell::new() }) })
     }
 
     /// Bytes that are all there: the first `len` of the memory.
@@ -104,9 +115,21 @@ impl Contents {
         Self { len: len.min(pages.len), pages, source: None }
     }
 
-    /// Why the file could not be read, if that was it.
-    pub(super) fn failure(&self) -> Option<Errno> {
-        self.source.as_ref()?.failed.get().copied()
+    /// What is wrong with a file: that it could not be read, that it asked for more memory than it may have, or else `what`.
+    pub(super) fn failure(&self, path: &[u8], what: &'static str) -> FileError {
+        let path = path.into();
+        match &self.source {
+            Some(Source { failed, .. }) if let Some(&errno) = failed.get() => {
+                FileError::Unreadable { path, errno }
+            }
+            Some(Source { spent, .. }) if spent.get() => FileError::TooLarge { path, len: self.len as u64 },
+            _ => FileError::Malformed { path, what },
+        }
+    }
+
+    /// How many bytes there are.
+    pub(super) fn len(&self) -> usize {
+        self.len
     }
 
     /// The bytes of a range of the file.
@@ -116,6 +139,10 @@ impl Contents {
             return None;
         }
         if let (Some(source), false) = (&self.source, range.is_empty()) {
+            if len > RESIDENT_MAX {
+                source.spent.set(true);
+                return None;
+            }
             for chunk in range.start / CHUNK..=(range.end - 1) / CHUNK {
                 self.fill(source, chunk)?;
             }
@@ -132,6 +159,11 @@ impl Contents {
         }
         let start = chunk * CHUNK;
         let len = self.len.checked_sub(start)?.min(CHUNK);
+        let Some(left) = source.left.get().checked_sub(len) else {
+            source.spent.set(true);
+            return None;
+        };
+        source.left.set(left);
         // SAFETY: the bytes lie in the memory, and no reference to any byte of a chunk that isn't there exists.
         let bytes = unsafe { core::slice::from_raw_parts_mut((self.pages.at + start) as *mut u8, len) };
         let mut done = 0;
@@ -179,7 +211,8 @@ impl<'a> ReadRef<'a> for &'a Contents {
 
     fn read_bytes_at_until(self, range: Range<u64>, delimiter: u8) -> Result<&'a [u8], ()> {
         let start = usize::try_from(range.start).map_err(drop)?;
-        let limit = usize::try_from(range.end).map_err(drop)?.min(self.len);
+        let limit =
+            usize::try_from(range.end).map_err(drop)?.min(self.len).min(start.saturating_add(NAME_MAX));
         let mut at = start;
         while at < limit {
             // To the end of the chunk, so that no more is read than is needed.

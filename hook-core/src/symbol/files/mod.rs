@@ -33,7 +33,7 @@ use crate::{
     module::{BuildId, Module},
     sys,
 };
-use contents::Contents;
+use contents::{Contents, NAME_MAX};
 pub use error::FileError;
 pub use table::FileSymbol;
 use table::{Place, Table};
@@ -47,6 +47,11 @@ type Elf = object::elf::FileHeader64<NativeEndian>;
 fn wide(field: impl Into<u64>) -> u64 {
     field.into()
 }
+
+/// More sections or segments than any object has that can be loaded.
+const HEADERS_MAX: u32 = 1 << 16;
+/// Longer notes aren't looked at: those of probes may take some hundred KiB.
+const NOTES_MAX: usize = 1 << 22;
 
 /// Where distributions keep debug files.
 const DEBUG_ROOT: &[u8] = b"/usr/lib/debug";
@@ -127,9 +132,11 @@ impl FileSymbols {
                 return Ok(found);
             }
         }
-        let Some(bytes) = compressed.and_then(|range| contents.get(range)) else {
-            return Err(FileError::Stripped { path: path.into() });
-        };
+        let compressed = compressed.ok_or_else(|| FileError::Stripped { path: path.into() })?;
+        if compressed.len() > compressed::INPUT_MAX {
+            return Err(FileError::TooLarge { path: path.into(), len: compressed.len() as u64 });
+        }
+        let bytes = contents.get(compressed).ok_or_else(|| FileError::Stripped { path: path.into() })?;
         let contents = compressed::decompress(path, bytes)?;
         let place = Opened::new(path, &contents)?.place()?;
         let place = place.ok_or_else(|| FileError::Stripped { path: path.into() })?;
@@ -212,12 +219,16 @@ enum Own {
 
 impl<'a> Opened<'a> {
     fn new(path: &'a [u8], contents: &'a Contents) -> Result<Self, FileError> {
-        let malformed = |what| match contents.failure() {
-            Some(errno) => FileError::Unreadable { path: path.into(), errno },
-            None => FileError::Malformed { path: path.into(), what },
-        };
+        let malformed = |what| contents.failure(path, what);
         let header =
             Elf::parse(contents).map_err(|_| malformed("it is no ELF file of this machine's kind"))?;
+        // Before they are read.
+        if header.shnum(NativeEndian, contents).is_ok_and(|count| count > HEADERS_MAX) {
+            return Err(malformed("it has more sections than any object"));
+        }
+        if header.phnum(NativeEndian, contents).is_ok_and(|count| count > HEADERS_MAX) {
+            return Err(malformed("it has more segments than any object"));
+        }
         let sections = header
             .sections(NativeEndian, contents)
             .map_err(|_| malformed("its section headers lie outside the file"))?;
@@ -225,10 +236,7 @@ impl<'a> Opened<'a> {
     }
 
     fn malformed(&self, what: &'static str) -> FileError {
-        match self.contents.failure() {
-            Some(errno) => FileError::Unreadable { path: self.path.into(), errno },
-            None => FileError::Malformed { path: self.path.into(), what },
-        }
+        self.contents.failure(self.path, what)
     }
 
     fn place(&self) -> Result<Option<Place>, FileError> {
@@ -244,7 +252,8 @@ impl<'a> Opened<'a> {
 
     /// The name of the debug file, and the checksum in the four bytes behind it and its filling.
     fn link(&self) -> Option<(Vec<u8>, u32)> {
-        let bytes = self.contents.get(self.section(b".gnu_debuglink")?)?;
+        let section = self.section(b".gnu_debuglink").filter(|section| section.len() <= 2 * NAME_MAX)?;
+        let bytes = self.contents.get(section)?;
         let len = bytes.iter().position(|&byte| byte == 0)?;
         let checksum = bytes.get((len + 1).checked_next_multiple_of(4)?..)?.first_chunk()?;
         Some((bytes.get(..len)?.into(), u32::from_ne_bytes(*checksum)))
@@ -253,11 +262,17 @@ impl<'a> Opened<'a> {
     fn build_id(&self) -> Option<BuildId> {
         let headers = self.header.program_headers(NativeEndian, self.contents).unwrap_or(&[]);
         let segments = headers.iter().filter(|header| header.p_type(NativeEndian) == PT_NOTE);
-        let notes = segments.filter_map(|header| header.data(NativeEndian, self.contents).ok());
+        let notes = segments.map(|header| header.file_range(NativeEndian));
         // Debug files keep the section, and have no bytes for the segment.
         let sections = self.sections.iter().filter(|section| section.sh_type(NativeEndian) == SHT_NOTE);
-        let sections = sections.filter_map(|section| section.data(NativeEndian, self.contents).ok());
-        notes.chain(sections).find_map(BuildId::in_notes)
+        let sections = sections.filter_map(|section| section.file_range(NativeEndian));
+        // Together they may name the same bytes over and over.
+        let mut left = NOTES_MAX;
+        notes.chain(sections).find_map(|(offset, len)| {
+            let len = usize::try_from(len).ok().filter(|len| *len <= left)?;
+            left -= len;
+            BuildId::in_notes(self.contents.read_bytes_at(offset, len as u64).ok()?)
+        })
     }
 
     /// Whether it is the file that the object was loaded from.
@@ -278,8 +293,12 @@ impl<'a> Opened<'a> {
     fn looks_like(&self, module: &Module) -> bool {
         let Ok(headers) = self.header.program_headers(NativeEndian, self.contents) else { return false };
         let address = |linked: u64| module.bias().wrapping_add(linked as usize);
-        let is_mapped = |at: usize, bytes: &[u8]| {
-            at.checked_add(bytes.len()).and_then(|end| module.slice(at, Some(end))) == Some(bytes)
+        // What isn't mapped needn't be read.
+        let is_mapped = |at: usize, (offset, len): (u64, u64)| {
+            let end = usize::try_from(len).ok().and_then(|len| at.checked_add(len));
+            let mapped = end.and_then(|end| module.slice(at, Some(end)));
+            let mapped = mapped.filter(|mapped| mapped.len() as u64 == len);
+            mapped.is_some_and(|mapped| self.contents.read_bytes_at(offset, len) == Ok(mapped))
         };
         let mut known = 0;
         for header in headers {
@@ -288,25 +307,23 @@ impl<'a> Opened<'a> {
             if kind == PT_LOAD && start == 0 {
                 let end = wide(self.header.e_phoff(NativeEndian)).saturating_add(size_of_val(headers) as u64);
                 known += 1;
-                match self.contents.read_bytes_at(0, end) {
-                    Ok(bytes) if is_mapped(at, bytes) => {}
-                    _ => return false,
+                if !is_mapped(at, (0, end)) {
+                    return false;
                 }
             }
             if kind == PT_GNU_EH_FRAME {
                 known += 1;
-                match header.data(NativeEndian, self.contents) {
-                    Ok(bytes) if is_mapped(at, bytes) => {}
-                    _ => return false,
+                if !is_mapped(at, header.file_range(NativeEndian)) {
+                    return false;
                 }
             }
         }
         if let Some(start) = module.dynamic().strings
             && let Some((_, section)) = self.sections.section_by_name(NativeEndian, b".dynstr")
         {
-            match section.data(NativeEndian, self.contents) {
-                Ok(bytes) if is_mapped(start, bytes) => {}
-                _ => return false,
+            let strings = section.file_range(NativeEndian);
+            if !strings.is_some_and(|strings| is_mapped(start, strings)) {
+                return false;
             }
         }
         known > 0

@@ -5,8 +5,8 @@ use core::{cell::OnceCell, ops::Range};
 
 use object::{
     NativeEndian, ReadRef,
-    elf::{SHN_ABS, SHN_UNDEF, STB_LOCAL},
-    read::elf::{SectionHeader, SectionTable, Sym as _},
+    elf::{SHN_ABS, SHN_UNDEF, SHT_SYMTAB, STB_LOCAL},
+    read::elf::{FileHeader, SectionHeader, SectionTable, Sym as _},
 };
 
 use super::{Elf, contents::Contents, wide};
@@ -14,12 +14,10 @@ use crate::symbol::{Symbol, SymbolKind};
 
 /// More symbols than any object has.
 const COUNT_MAX: usize = 1 << 23;
-/// Longer names are none: many symbols may share one, and each costs its length.
-const NAME_MAX: u64 = 4096;
 /// How many labels inside a function are passed by on the way to its beginning.
 const LABELS_WITHIN: usize = 64;
 
-type Sym = <Elf as object::read::elf::FileHeader>::Sym;
+type Sym = <Elf as FileHeader>::Sym;
 
 /// A symbol of a file, and how it is known there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,23 +53,28 @@ pub(super) fn place<'a>(
     contents: &'a Contents,
     sections: &SectionTable<'a, Elf, &'a Contents>,
 ) -> Result<Option<Place>, &'static str> {
-    let table = sections.symbols(NativeEndian, contents, object::elf::SHT_SYMTAB);
-    let table = table.map_err(|_| "its symbol table lies outside the file")?;
-    if table.len() <= 1 {
+    const OUTSIDE: &str = "its symbol table lies outside the file";
+    let Some(table) = sections.iter().find(|section| section.sh_type(NativeEndian) == SHT_SYMTAB) else {
+        return Ok(None);
+    };
+    let range = |section: &<Elf as FileHeader>::SectionHeader| {
+        let (offset, len) = section.file_range(NativeEndian)?;
+        let end = offset.checked_add(len).filter(|&end| end <= contents.len() as u64)?;
+        Some(offset..end)
+    };
+    // Where they are is looked at before anything of them is read.
+    let symbols = range(table).ok_or(OUTSIDE)?;
+    let count = (symbols.end - symbols.start) / size_of::<Sym>() as u64;
+    if count <= 1 {
         return Ok(None);
     }
-    if table.len() > COUNT_MAX {
+    if count > COUNT_MAX as u64 {
         return Err("it has more symbols than any object");
     }
-    let range = |index| {
-        let section = sections.section(index).ok()?;
-        let (offset, len) = section.file_range(NativeEndian)?;
-        Some(offset..offset.checked_add(len)?)
-    };
-    let symbols = range(table.section()).ok_or("its symbol table lies outside the file")?;
-    let names = range(table.string_section()).ok_or("its symbols have no names")?;
-    let symbols = usize::try_from(symbols.start).ok().zip(usize::try_from(symbols.end).ok());
-    let (start, end) = symbols.ok_or("its symbol table lies outside the file")?;
+    let names = sections.section(table.link(NativeEndian)).ok().and_then(range);
+    let names = names.ok_or("its symbols have no names")?;
+    let (start, end) = (usize::try_from(symbols.start), usize::try_from(symbols.end));
+    let (Ok(start), Ok(end)) = (start, end) else { return Err(OUTSIDE) };
     Ok(Some((start..end, names)))
 }
 
@@ -99,8 +102,8 @@ impl Table {
 
     fn full_name(&self, raw: &Sym) -> Option<&[u8]> {
         let start = self.names.start.checked_add(u64::from(raw.st_name(NativeEndian)))?;
-        let end = self.names.end.min(start.saturating_add(NAME_MAX));
-        (&self.contents).read_bytes_at_until(start..end, 0).ok()
+        // Many symbols may share a name, and each costs its length, which has a limit.
+        (&self.contents).read_bytes_at_until(start..self.names.end, 0).ok()
     }
 
     /// The symbol with this index, if it has a name and an address.

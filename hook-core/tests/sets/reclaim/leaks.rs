@@ -34,7 +34,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-fn mappings() -> usize {
+pub(super) fn mappings() -> usize {
     std::fs::read_to_string("/proc/self/maps").unwrap().lines().count()
 }
 

@@ -2,6 +2,7 @@
 
 mod leaks;
 mod others;
+mod plain;
 mod threads;
 
 use std::{
@@ -125,5 +126,6 @@ fn with_it_blocked(call: Function, during: impl FnOnce(), after: impl FnOnce()) 
 pub(crate) fn run() {
     others::run();
     leaks::run();
+    plain::run();
     threads::run();
 }

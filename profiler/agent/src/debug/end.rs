@@ -30,7 +30,7 @@ unsafe extern "C" fn note() {
     ENDING.store(true, Ordering::Relaxed);
 }
 
-stub!(grapnel_agent_debug_exit, exit, "rsi");
+stub!(grapnel_agent_debug_exit, exit, 1);
 unsafe extern "C" fn exit(status: c_int, saved: &SavedRegisters) {
     rescued(saved, ptr::null_mut(), original(Function::Exit), || {
         if let Some(options) = options()

@@ -39,7 +39,7 @@ fn wanted(saved: Saved<'_>) -> Option<&'static Options> {
     Some(options)
 }
 
-stub!(grapnel_agent_debug_malloc, malloc, "rsi", beside grapnel_agent_debug_beside_malloc);
+stub!(grapnel_agent_debug_malloc, malloc, 1, beside grapnel_agent_debug_beside_malloc);
 unsafe extern "C" fn malloc(size: usize, saved: Saved<'_>) -> Block {
     let Some(options) = wanted(saved) else {
         // SAFETY: the caller's call, passed on.
@@ -51,7 +51,7 @@ unsafe extern "C" fn malloc(size: usize, saved: Saved<'_>) -> Block {
     })
 }
 
-stub!(grapnel_agent_debug_calloc, calloc, "rdx", beside grapnel_agent_debug_beside_calloc);
+stub!(grapnel_agent_debug_calloc, calloc, 2, beside grapnel_agent_debug_beside_calloc);
 unsafe extern "C" fn calloc(count: usize, size: usize, saved: Saved<'_>) -> Block {
     let Some(options) = wanted(saved) else {
         // SAFETY: the caller's call, passed on.
@@ -72,7 +72,7 @@ unsafe extern "C" fn calloc(count: usize, size: usize, saved: Saved<'_>) -> Bloc
     })
 }
 
-stub!(grapnel_agent_debug_free, free, "rsi", nothing, beside grapnel_agent_debug_beside_free);
+stub!(grapnel_agent_debug_free, free, 1, nothing, beside grapnel_agent_debug_beside_free);
 unsafe extern "C" fn free(block: Block, saved: Saved<'_>) {
     match wanted(saved).filter(|_| !block.is_null() && !hooks::is_own_business(saved)) {
         Some(options) => rescued(saved, NULL, 0, || {
@@ -84,7 +84,7 @@ unsafe extern "C" fn free(block: Block, saved: Saved<'_>) {
     }
 }
 
-stub!(grapnel_agent_debug_realloc, realloc, "rdx", beside grapnel_agent_debug_beside_realloc);
+stub!(grapnel_agent_debug_realloc, realloc, 2, beside grapnel_agent_debug_beside_realloc);
 unsafe extern "C" fn realloc(block: Block, size: usize, saved: Saved<'_>) -> Block {
     let Some(options) = wanted(saved) else {
         // SAFETY: the caller's call, passed on.
@@ -108,7 +108,7 @@ unsafe extern "C" fn realloc(block: Block, size: usize, saved: Saved<'_>) -> Blo
     })
 }
 
-stub!(grapnel_agent_debug_posix_memalign, posix_memalign, "rcx", beside grapnel_agent_debug_beside_posix_memalign);
+stub!(grapnel_agent_debug_posix_memalign, posix_memalign, 3, beside grapnel_agent_debug_beside_posix_memalign);
 unsafe extern "C" fn posix_memalign(
     out: *mut Block,
     alignment: usize,
@@ -153,7 +153,7 @@ unsafe extern "C" fn posix_memalign(
 
 macro_rules! aligned {
     ($stub:ident, $beside:ident, $hook:ident, $function:ident) => {
-        stub!($stub, $hook, "rdx", beside $beside);
+        stub!($stub, $hook, 2, beside $beside);
         unsafe extern "C" fn $hook(alignment: usize, size: usize, saved: Saved<'_>) -> Block {
             match wanted(saved) {
                 Some(options) => rescued(saved, NULL, 0, || {
@@ -176,7 +176,7 @@ aligned!(
 
 macro_rules! paged {
     ($stub:ident, $beside:ident, $hook:ident, $function:ident, $size:expr) => {
-        stub!($stub, $hook, "rsi", beside $beside);
+        stub!($stub, $hook, 1, beside $beside);
         unsafe extern "C" fn $hook(size: usize, saved: Saved<'_>) -> Block {
             let Some(options) = wanted(saved) else {
                 type Call = unsafe extern "C" fn(usize) -> Block;
@@ -199,7 +199,7 @@ paged!(grapnel_agent_debug_pvalloc, grapnel_agent_debug_beside_pvalloc, pvalloc,
     size.checked_next_multiple_of(crate::sys::PAGE)
 });
 
-stub!(grapnel_agent_debug_usable_size, usable_size, "rsi", beside grapnel_agent_debug_beside_usable_size);
+stub!(grapnel_agent_debug_usable_size, usable_size, 1, beside grapnel_agent_debug_beside_usable_size);
 unsafe extern "C" fn usable_size(block: Block, saved: Saved<'_>) -> usize {
     let own = || {
         // SAFETY: the caller's call, passed on.

@@ -4,11 +4,13 @@
 //! As in [`crate::sys`].
 
 use crate::lock::Quiet;
+use crate::native::restorer::{self, SA_RESTORER};
+use crate::sys::syscall;
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_void};
 use core::fmt::{self, Write};
 use core::ptr;
-use syscalls::{Errno, Sysno, syscall};
+use syscalls::{Errno, Sysno};
 
 /// The signals that wait for this thread, or for any of the process, as a mask.
 fn pending() -> u64 {
@@ -50,10 +52,12 @@ pub(crate) fn write_all(fd: i32, mut bytes: &[u8], _quiet: &Quiet) -> Result<(),
     Ok(())
 }
 
-/// Makes a file, or empties one that is there. A symbolic link is not followed.
+/// Makes a file, or empties one that is there. A symbolic link is not followed, and nobody is waited for: a pipe that has a
+/// name is refused where nobody reads it, and takes as much as it has room for where somebody does.
 pub(crate) fn create(path: &CStr) -> Result<i32, Errno> {
     const MODE: u32 = 0o644;
-    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_CLOEXEC | libc::O_NOFOLLOW;
+    let made = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC;
+    let flags = made | libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK;
     // SAFETY: the path is zero-terminated.
     unsafe { syscall!(Sysno::openat, libc::AT_FDCWD, path.as_ptr(), flags, MODE) }.map(|fd| fd as i32)
 }
@@ -76,27 +80,8 @@ pub(crate) type Handler = unsafe extern "C" fn(i32, *const libc::siginfo_t);
 struct Action {
     handler: Handler,
     flags: usize,
-    restorer: unsafe extern "C" fn(),
+    restorer: Option<unsafe extern "C" fn()>,
     mask: u64,
-}
-
-#[cfg(target_arch = "x86_64")]
-core::arch::global_asm!(
-    ".text",
-    ".balign 16",
-    // Unwinders know the code by its bytes.
-    "nop",
-    ".globl grapnel_agent_debug_restorer",
-    ".hidden grapnel_agent_debug_restorer",
-    ".type grapnel_agent_debug_restorer,@function",
-    "grapnel_agent_debug_restorer:",
-    "mov rax, 15",
-    "syscall",
-    ".size grapnel_agent_debug_restorer, . - grapnel_agent_debug_restorer",
-);
-
-unsafe extern "C" {
-    fn grapnel_agent_debug_restorer();
 }
 
 /// Has a signal handled, as Android does it: system calls go on, and another stack is used if there is one.
@@ -104,9 +89,8 @@ unsafe extern "C" {
 /// # Safety
 /// The handler is safe in a signal.
 pub(crate) unsafe fn handle(signal: i32, handler: Handler) -> Result<(), Errno> {
-    const SA_RESTORER: usize = 0x0400_0000;
     let flags = (libc::SA_RESTART | libc::SA_ONSTACK | libc::SA_SIGINFO) as usize | SA_RESTORER;
-    let action = Action { handler, flags, restorer: grapnel_agent_debug_restorer, mask: 0 };
+    let action = Action { handler, flags, restorer: restorer::RESTORER, mask: 0 };
     // SAFETY: the kernel reads one structure, whose mask has 8 bytes; the rest is the caller's promise.
     unsafe { syscall!(Sysno::rt_sigaction, signal, &raw const action, 0, 8) }.map(|_| ())
 }

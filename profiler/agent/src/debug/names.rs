@@ -52,7 +52,7 @@ impl Names {
         let bias = object.bias as usize;
         let mut function = None;
         if thorough {
-            let symbols = symbols.get_or_insert_with(|| crate::symbols::read(&object.path));
+            let symbols = symbols.get_or_insert_with(|| crate::symbols::read(&object.path, b""));
             if let Some(symbols) = symbols {
                 symbols.for_each(bias, &mut |name, range| {
                     if range.contains(&pc) {

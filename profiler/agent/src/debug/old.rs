@@ -31,7 +31,7 @@ fn sys_heap() -> Option<Range<usize>> {
     let name = text.iter().rposition(|&byte| byte == b')')?;
     let field = text.get(name + 2..)?.split(|&byte| byte == b' ').nth(44)?;
     let start = core::str::from_utf8(field).ok()?.parse().ok()?;
-    Some(start..sys::program_break()).filter(|range| range.start != 0 && range.start < range.end)
+    Some(start..sys::program_break()?).filter(|range| range.start != 0 && range.start < range.end)
 }
 
 /// The part of the heap that grows by `brk` which has only blocks that were given out since.

@@ -2,34 +2,70 @@
 
 use super::{Objects, Ready, heap_functions, without};
 use crate::hooks::Hooked;
-use crate::{ledger, modules, operators, reported, session};
+use crate::ledger::{self, LEDGER};
+use crate::{modules, operators, reported, sandbox, session};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::ops::Range;
 use grapnel_hook::module::Module;
-use grapnel_hook::symbol::{self, Symbol};
+use grapnel_hook::symbol::{self, Symbol, SymbolKind};
+use grapnel_trace::attached::{FUNCTIONS, Mapping};
 use grapnel_trace::shared::failure;
+
+pub(super) const NO_LIBC: &str = "the program uses neither glibc nor musl (no libc.so.6 and no ld-musl is loaded), and has no malloc and free of its own";
+
+/// musl's library, or, of a static program, that itself.
+pub(super) fn other_libc(modules: &[Module]) -> Option<usize> {
+    modules.iter().position(is_musl).or_else(|| linked(b"malloc").map(|_| 0))
+}
+
+/// Whether it is musl: its dynamic linker and its library are one.
+pub(super) fn is_musl(module: &Module) -> bool {
+    module.file_name().starts_with(b"ld-musl-") || module.file_name() == b"libc.so"
+}
+
+/// A function of a static program, which the command has looked for.
+pub(super) fn linked(name: &[u8]) -> Option<Symbol> {
+    let index = FUNCTIONS.iter().position(|known| known.as_bytes() == name)?;
+    let range = LEDGER.linked.functions[index].range();
+    let (addr, size) = (range.start as usize, (range.end - range.start) as usize);
+    (size != 0).then_some(Symbol { addr, size, kind: SymbolKind::Function, hidden: false })
+}
+
+/// The code that is libc's, and that part of it in which it calls `free` for itself: musl has none.
+pub(super) fn code(libc: &Module) -> Option<(Range<usize>, Range<usize>)> {
+    if linked(b"malloc").is_some() {
+        let [allocator, end] = [&LEDGER.linked.allocator, &LEDGER.linked.thread_end].map(Mapping::range);
+        let [allocator, end] = [allocator, end].map(|range| range.start as usize..range.end as usize);
+        return Some((allocator, end));
+    }
+    let code = libc.segments().iter().find(|segment| segment.execute)?.range.clone();
+    let own = if is_musl(libc) { 0..0 } else { code.clone() };
+    Some((code, own))
+}
 
 const CANT_NOTE: &str = "what would change can't be noted";
 
 /// What is hooked in libc whoever gives out the memory.
 pub(super) fn libcs_functions(_is_recorded: bool) -> impl IntoIterator<Item = Hooked> {
-    []
+    sandbox::functions()
 }
 
 /// libc's functions.
-pub(super) fn allocation_functions(
-    objects: &Objects,
-    libc: &Module,
-    is_sampled: bool,
-) -> Vec<(Hooked, Symbol)> {
+pub(super) fn allocation_functions(objects: &Objects, is_sampled: bool) -> Vec<(Hooked, Symbol)> {
     if let Some(other) = objects.others().find(|module| symbol::find(module, b"malloc").is_some()) {
         let name = format!("{}", other.file_name().escape_ascii());
         let name = if name.is_empty() { "the program" } else { name.as_str() };
         let note = format!("malloc is that of {name}, not libc's: what it gives out itself is not recorded");
         session::report_failure(failure::NOTE, note.as_bytes());
     }
-    let found = |(libcs, _): (Hooked, Hooked)| symbol::find(libc, libcs.0).map(|symbol| (libcs, symbol));
+    // A static program's functions lie beside their callers, which were compiled with them as the case may be.
+    let is_linked = linked(b"malloc").is_some();
+    let found = |(libcs, beside): (Hooked, Hooked)| {
+        let hooked = if is_linked { beside } else { libcs };
+        objects.find(libcs.0).map(|symbol| (hooked, symbol))
+    };
     heap_functions(is_sampled).filter_map(found).collect()
 }
 

@@ -2,11 +2,11 @@
 
 use super::{begun, way};
 use crate::hooks::Hooked;
-use crate::{exec, mappings};
+use crate::{exec, mappings, sandbox};
 use alloc::string::String;
 use alloc::vec::Vec;
 use grapnel_hook::module::Module;
-use grapnel_hook::symbol::{self, Symbol};
+use grapnel_hook::symbol::Symbol;
 
 /// The functions, and the objects that may call them.
 pub(crate) struct Wanted {
@@ -20,9 +20,9 @@ pub(crate) struct Wanted {
 /// A sentence for the user.
 pub(crate) fn wanted() -> Result<Wanted, String> {
     let (objects, is_sampled) = begun()?;
-    let libc = objects.libc();
-    let others = exec::exec_functions().into_iter().chain(mappings::mapping_functions());
-    let others = others.filter_map(|hooked| symbol::find(libc, hooked.0).map(|symbol| (hooked, symbol)));
-    let hooks = way::allocation_functions(&objects, libc, is_sampled).into_iter().chain(others).collect();
+    let watched = sandbox::functions().into_iter().chain(sandbox::thread_functions());
+    let others = exec::exec_functions().into_iter().chain(mappings::mapping_functions()).chain(watched);
+    let others = others.filter_map(|hooked| objects.find(hooked.0).map(|symbol| (hooked, symbol)));
+    let hooks = way::allocation_functions(&objects, is_sampled).into_iter().chain(others).collect();
     Ok(Wanted { hooks, modules: objects.modules })
 }

@@ -52,9 +52,8 @@ impl Objects {
             }
         };
         let modules: Vec<Module> = loaded.iter().map(described).collect();
-        let Some(libc) = modules.iter().position(is_libc) else {
-            return Err("the program does not use glibc (no libc.so.6 is loaded)".into());
-        };
+        let libc = modules.iter().position(is_libc).or_else(|| way::other_libc(&modules));
+        let Some(libc) = libc else { return Err(way::NO_LIBC.into()) };
         Ok(Self { modules, loaded, libc })
     }
 
@@ -62,15 +61,21 @@ impl Objects {
         &self.modules[self.libc]
     }
 
+    /// libc's function of this name.
+    fn find(&self, name: &[u8]) -> Option<Symbol> {
+        way::linked(name).or_else(|| symbol::find(self.libc(), name))
+    }
+
     /// The program and its libraries, but for libc and the dynamic linker.
     fn others(&self) -> impl Iterator<Item = &Module> {
-        self.modules.iter().filter(|module| !is_libc(module) && !is_loader(module))
+        let libc = self.libc();
+        self.modules.iter().filter(move |&module| !core::ptr::eq(module, libc) && !is_loader(module))
     }
 
     fn loader_state(&self) -> Option<Symbol> {
         let mut loaders = self.modules.iter().filter(|module| {
             let name = module.file_name();
-            name.starts_with(b"ld-linux") || name.starts_with(b"ld.so")
+            name.starts_with(b"ld-linux") || name.starts_with(b"ld.so") || way::is_musl(module)
         });
         loaders.find_map(|module| symbol::find(module, b"_dl_debug_state"))
     }
@@ -103,10 +108,9 @@ pub(crate) struct Ready {
 /// A sentence for the user.
 fn begun() -> Result<(Objects, bool), String> {
     let objects = Objects::read()?;
-    let libc = objects.libc();
-    if let Some(code) = libc.segments().iter().find(|segment| segment.execute) {
-        let free = symbol::find(libc, b"free").map_or(0, |symbol| symbol.addr);
-        hooks::remember_libc(code.range.clone(), free);
+    let free = objects.find(b"free").map_or(0, |symbol| symbol.addr);
+    if let Some((code, own)) = way::code(objects.libc()) {
+        hooks::remember_libc(code, own, free);
     }
     let is_sampled = session::header().is_some_and(sampling::prepare);
     Ok((objects, is_sampled))
@@ -118,15 +122,14 @@ fn begun() -> Result<(Objects, bool), String> {
 /// A sentence for the user: which function, and why.
 pub(crate) fn prepare() -> Result<Ready, String> {
     let (objects, is_sampled) = begun()?;
-    let libc = objects.libc();
     let mut transaction = Transaction::new();
     let mut asked: Vec<(&[u8], Function, usize, HookId)> = Vec::new();
     // Without a recording the functions of `crate::debug` are all that there is.
     let is_recorded = session::header().is_some();
     let mapping = mappings::mapping_functions().into_iter().filter(|_| is_recorded);
     let libcs = way::libcs_functions(is_recorded).into_iter().chain(mapping);
-    let libcs = libcs.filter_map(|hooked| symbol::find(libc, hooked.0).map(|symbol| (hooked, symbol)));
-    let functions = way::allocation_functions(&objects, libc, is_sampled).into_iter().chain(libcs);
+    let libcs = libcs.filter_map(|hooked| objects.find(hooked.0).map(|symbol| (hooked, symbol)));
+    let functions = way::allocation_functions(&objects, is_sampled).into_iter().chain(libcs);
     for ((name, stub, function), symbol) in functions {
         // Names that share their code (aligned_alloc and memalign of older glibc) share a hook.
         if asked.iter().any(|&(_, _, address, _)| address == symbol.addr) {
@@ -182,6 +185,10 @@ fn without(name: &[u8], function: Function) -> Option<String> {
         Function::Longjmp | Function::LongjmpChecked => {
             Some("operators of the program that it leaves by a jump hide events".into())
         }
+        Function::Prctl | Function::Syscall => {
+            Some("filters for system calls (seccomp) that the program installs may not be noticed".into())
+        }
+        Function::PthreadCreate => Some("filters for system calls (seccomp) count for all threads".into()),
         _ if mappings::is_one(function) => Some(format!("what {} does is not recorded", name.escape_ascii())),
         _ => None,
     }

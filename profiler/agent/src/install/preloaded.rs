@@ -2,18 +2,43 @@
 
 use super::{Objects, Ready, heap_functions, is_libc, is_loader, not_hooked, without};
 use crate::hooks::{self, Hooked};
-use crate::{debug, ending, exec, families, jumps, modules, operators, reported};
+use crate::{debug, ending, exec, families, jumps, modules, operators, reported, sandbox};
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::ops::Range;
 use grapnel_hook::Liveness;
 use grapnel_hook::module::Module;
 use grapnel_hook::symbol::{self, Symbol, SymbolKind};
+
+pub(super) const NO_LIBC: &str = "the program does not use glibc (no libc.so.6 is loaded)";
+
+/// None but glibc.
+pub(super) fn other_libc(_modules: &[Module]) -> Option<usize> {
+    None
+}
+
+/// As above.
+pub(super) fn is_musl(_module: &Module) -> bool {
+    false
+}
+
+/// Nothing: libc is a library, with a table of its own.
+pub(super) fn linked(_name: &[u8]) -> Option<Symbol> {
+    None
+}
+
+/// The code of libc, and that part of it in which it calls `free` for itself.
+pub(super) fn code(libc: &Module) -> Option<(Range<usize>, Range<usize>)> {
+    let code = libc.segments().iter().find(|segment| segment.execute)?.range.clone();
+    Some((code.clone(), code))
+}
 
 /// What is hooked in libc whoever gives out the memory.
 pub(super) fn libcs_functions(is_recorded: bool) -> impl IntoIterator<Item = Hooked> {
     let at_end = debug::end_functions().or_else(ending::functions);
     let others = exec::exec_functions().into_iter().chain(jumps::jump_functions());
-    others.filter(move |_| is_recorded).chain(at_end)
+    let others = others.chain(sandbox::thread_functions()).filter(move |_| is_recorded);
+    others.chain(sandbox::functions()).chain(at_end)
 }
 
 /// The functions of the heap: with stubs for libc's, and for those of others.
@@ -26,11 +51,7 @@ fn functions(is_sampled: bool) -> Vec<(Hooked, Hooked)> {
 }
 
 /// The functions that the program calls by libc's names.
-pub(super) fn allocation_functions(
-    objects: &Objects,
-    libc: &Module,
-    is_sampled: bool,
-) -> Vec<(Hooked, Symbol)> {
+pub(super) fn allocation_functions(objects: &Objects, is_sampled: bool) -> Vec<(Hooked, Symbol)> {
     // The program's own code maps what it likes.
     if let Some(allocator) = allocator(objects).filter(|module| !module.file_name().is_empty())
         && let Some(code) = allocator.segments().iter().find(|segment| segment.execute)
@@ -45,7 +66,7 @@ pub(super) fn allocation_functions(
         // libc's functions can be interposed, and their callers count on nothing.
         Some((module, symbol)) if !is_libc(module) => Some((beside, symbol)),
         Some((_, symbol)) => Some((libcs, symbol)),
-        None => symbol::find(libc, libcs.0).map(|symbol| (libcs, symbol)),
+        None => objects.find(libcs.0).map(|symbol| (libcs, symbol)),
     });
     found.flatten().collect()
 }

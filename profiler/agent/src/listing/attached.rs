@@ -7,6 +7,7 @@
 use super::Listed;
 use crate::ledger;
 use alloc::vec::Vec;
+use core::ops::Range;
 use core::ptr;
 use core::sync::atomic::Ordering;
 use grapnel_hook::module::{self, Module};
@@ -43,15 +44,27 @@ pub(crate) fn listed() -> Vec<Listed> {
         let first: *const ProgramHeader = ptr::with_exposed_provenance(headers as usize);
         // SAFETY: as above.
         let of_program = (0..count as usize).map(|index| unsafe { first.add(index).read_unaligned() });
-        let linked = of_program.into_iter().find(|header| header.p_type == libc::PT_PHDR);
-        let bias = linked.map_or(0, |linked| headers.wrapping_sub(linked.p_vaddr));
+        let first = headers & !(crate::sys::PAGE as u64 - 1);
+        let linked =
+            of_program.into_iter().find(|header| header.p_type == libc::PT_LOAD && header.p_offset == 0);
+        let bias = linked.map_or(0, |linked| first.wrapping_sub(linked.p_vaddr));
         // SAFETY: the ELF header lies before its program headers, in the same page in every program that linkers make.
-        list.extend(unsafe { at(headers as usize & !(crate::sys::PAGE - 1), bias, b"") });
+        list.extend(unsafe { at(first as usize, bias, b"") });
     }
     let image = ledger.image.load(Ordering::Relaxed) as usize;
     // SAFETY: the agent's own image, which begins with its header.
     list.extend(unsafe { at(image, image as u64, b"[grapnel]") });
     list
+}
+
+/// The path of the program's file, as the command knows it: the process may see no `/proc`.
+pub(crate) fn executable(buffer: &mut [u8; 4096]) -> &[u8] {
+    ledger::LEDGER.executable(buffer)
+}
+
+/// Where the program's call frame information lies, if that is in none of its program headers.
+pub(crate) fn frames() -> Option<Range<u64>> {
+    Some(ledger::LEDGER.linked.frames.range()).filter(|frames| !frames.is_empty())
 }
 
 fn of_module(module: &Module) -> Option<Listed> {

@@ -9,9 +9,9 @@ pub(crate) mod attached;
 mod preloaded;
 
 #[cfg(grapnel_attached)]
-pub(crate) use attached::listed;
+pub(crate) use attached::{executable, frames, listed};
 #[cfg(not(grapnel_attached))]
-pub(crate) use preloaded::{listed, prepare};
+pub(crate) use preloaded::{executable, frames, listed, prepare};
 
 use alloc::vec::Vec;
 use grapnel_unwind::ProgramHeader;

@@ -4,8 +4,10 @@
 //! It is called where its lock is free or this thread's.
 
 use super::Listed;
+use crate::sys;
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_void};
+use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use grapnel_hook::{module, symbol};
 use grapnel_unwind::ProgramHeader;
@@ -50,6 +52,16 @@ pub(crate) fn listed() -> Vec<Listed> {
     // SAFETY: `one` takes what the linker gives it, and the list that is passed here.
     unsafe { iterate(Some(one), (&raw mut list).cast()) };
     list
+}
+
+/// The path of the program's file; the part of `buffer` that was filled.
+pub(crate) fn executable(buffer: &mut [u8; 4096]) -> &[u8] {
+    sys::read_link(c"/proc/self/exe", buffer)
+}
+
+/// Nothing: a program that is loaded says so by itself.
+pub(crate) fn frames() -> Option<Range<u64>> {
+    None
 }
 
 /// libc's `dl_iterate_phdr`: the program may have one of its own, by which the name would lead there.

@@ -44,23 +44,21 @@ pub(crate) fn prepare(thread_at: u32) -> bool {
     true
 }
 
+/// The id of this thread that libc keeps.
+pub(crate) fn thread_id() -> u32 {
+    let at = THREAD_AT.load(Ordering::Relaxed);
+    if at == 0 {
+        return 0;
+    }
+    // SAFETY: as in `get`.
+    unsafe { crate::native::thread(at) }.1
+}
+
 /// This thread's block.
 #[inline(always)]
 pub(crate) fn get() -> &'static Tls {
-    let (pointer, thread): (usize, u32);
-    let at = THREAD_AT.load(Ordering::Relaxed);
-    // SAFETY: the ABI has the thread pointer itself at its own address, and the id lies where the command found it. Both
-    // are the same as long as the thread lives; a fork changes the id before anybody can ask.
-    unsafe {
-        core::arch::asm!(
-            "mov {pointer}, qword ptr fs:[0]",
-            "mov {thread:e}, dword ptr fs:[{at:r}]",
-            pointer = out(reg) pointer,
-            thread = lateout(reg) thread,
-            at = in(reg) u64::from(at),
-            options(pure, readonly, nostack, preserves_flags),
-        );
-    }
+    // SAFETY: the id lies where the command found it.
+    let (pointer, thread) = unsafe { crate::native::thread(THREAD_AT.load(Ordering::Relaxed)) };
     let first = slot(first_of(pointer));
     if first.pointer.load(Ordering::Relaxed) == pointer && first.thread.get() == thread {
         return &first.tls;
@@ -127,5 +125,7 @@ fn renew(slot: &Slot, thread: u32) {
         unsafe { core::ptr::from_ref(&slot.tls).cast_mut().write_bytes(0, 1) };
     }
     slot.thread.set(thread);
-    sys::restore_signals(mask);
+    if let Some(mask) = mask {
+        sys::restore_signals(mask);
+    }
 }

@@ -7,41 +7,50 @@
 //! As in [`crate::tls`].
 
 use super::Tls;
+use crate::native::tls::{block, find_kept_id, kept_id};
+use crate::sys;
 use core::ptr;
-
-#[cfg(target_arch = "x86_64")]
-core::arch::global_asm!(
-    ".section .tbss.grapnel_agent_tls,\"awT\",@nobits",
-    ".balign 64",
-    ".globl grapnel_agent_tls",
-    ".hidden grapnel_agent_tls",
-    ".type grapnel_agent_tls,@object",
-    ".size grapnel_agent_tls,192",
-    "grapnel_agent_tls:",
-    ".zero 192",
-    ".text",
-);
+use core::sync::atomic::{AtomicBool, Ordering};
 
 /// This thread's block.
 #[inline(always)]
 pub(crate) fn get() -> &'static Tls {
-    let address: usize;
-    // SAFETY: reads the thread pointer and the variable's offset from it, which the loader filled in. Both are the same
-    // as long as the thread lives, so that memory is none of the compiler's concern: one look per call is enough.
-    unsafe {
-        core::arch::asm!(
-            "mov {address}, qword ptr [rip + grapnel_agent_tls@GOTTPOFF]",
-            "add {address}, qword ptr fs:[0]",
-            address = out(reg) address,
-            options(pure, nomem, nostack),
-        );
-    }
     // SAFETY: the block is 192 zeroed bytes of this thread, aligned to 64, and lives as long as the thread.
-    unsafe { &*ptr::with_exposed_provenance::<Tls>(address) }
+    unsafe { &*ptr::with_exposed_provenance::<Tls>(block()) }
+}
+
+/// Whether it is known where libc keeps a thread's id.
+static IS_KNOWN: AtomicBool = AtomicBool::new(false);
+
+/// Looks where libc keeps a thread's id. At the start.
+pub(crate) fn prepare() {
+    IS_KNOWN.store(find_kept_id(sys::thread_id_unasked()), Ordering::Relaxed);
+}
+
+/// The id of this thread that libc keeps; 0 where that isn't known.
+pub(crate) fn thread_id() -> u32 {
+    // SAFETY: the place was found.
+    if IS_KNOWN.load(Ordering::Relaxed) { unsafe { kept_id() } } else { 0 }
 }
 
 /// Whether a block is that of several threads: each has its own.
 #[inline(always)]
 pub(crate) fn is_shared(_tls: &Tls) -> bool {
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libc_keeps_the_id_of_each_thread() {
+        prepare();
+        let ids = || (thread_id(), sys::thread_id_unasked());
+        let (kept, own) = ids();
+        assert_eq!(kept, own);
+        let (kept, other) = std::thread::spawn(ids).join().expect("the thread ends");
+        assert_eq!(kept, other);
+        assert_ne!(own, other);
+    }
 }

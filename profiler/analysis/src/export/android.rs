@@ -51,7 +51,7 @@ pub(super) fn write<R: Read + Send>(
             write!(out, " {{\"\" 0 \"{NO_STACK}\" 0}}")?;
         }
         for node in nodes() {
-            frame(out, analysis, symbols, node)?;
+            frame(out, analysis, symbols, &node)?;
         }
         if nodes().count() < analysis.stacks.frames(stack).count() {
             write!(out, " {{\"\" 0 \"{CUT}\" 0}}")?;

@@ -66,7 +66,7 @@ fn points(analysis: &Analysis, symbols: &mut Symbols<'_>, labels: &mut Labels) -
         let mut frames = Vec::new();
         for node in analysis.stacks.frames(site.stack) {
             // 0 is the root.
-            frames.extend(labels.of_node(analysis, symbols, node).iter().map(|label| label + 1));
+            frames.extend(labels.of_node(analysis, symbols, &node).iter().map(|label| label + 1));
         }
         if frames.is_empty() {
             frames.push(labels.of_no_stack() + 1);

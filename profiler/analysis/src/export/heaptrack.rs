@@ -19,7 +19,7 @@ use crate::live::{Block, Totals, Watcher};
 use crate::replay::{Player, replay};
 use crate::report::words::harmless;
 use crate::stacks::Node;
-use crate::symbols::Symbols;
+use crate::symbols::{BEFORE, Symbols};
 use grapnel_trace::reader::Reader;
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -100,7 +100,11 @@ impl<W: Write> Writer<'_, '_, W> {
         if let Some(&known) = self.known.places.get(&key) {
             return known;
         }
-        let index = if node.is_truncation() { self.named(CUT) } else { self.found(node) };
+        let index = match node {
+            node if node.is_truncation() => self.named(CUT),
+            node if node.is_before() => self.named(BEFORE),
+            node => self.found(node),
+        };
         self.known.places.insert(key, index);
         index
     }
@@ -149,7 +153,7 @@ impl<W: Write> Writer<'_, '_, W> {
             at = node.parent;
         }
         for (id, node) in new.into_iter().rev() {
-            let place = self.place(node);
+            let place = self.place(&node);
             self.known.stacks[id as usize] = self.frame(place, self.known.stacks[node.parent as usize]);
         }
         self.known.stacks[stack as usize]

@@ -163,7 +163,7 @@ impl Trees<'_, '_> {
             let label = first.then(|| self.labels.of_no_stack())?;
             return Some((label, Held { done: 1, ..held }));
         };
-        let labels = self.labels.of_node(analysis, self.symbols, node);
+        let labels = self.labels.of_node(analysis, self.symbols, &node);
         let &label = labels.get(held.done)?;
         let next = match held.done + 1 < labels.len() {
             true => Held { done: held.done + 1, ..held },

@@ -28,8 +28,11 @@ const FIRST_MODULE: u32 = 1;
 /// What is shown if nothing else is asked for.
 const DEFAULT: &str = "peak_space";
 
+/// In a stack's place: sites that are added up. A node's number is smaller.
+pub(super) const OTHERS: u32 = u32::MAX;
+
 /// More than 32 bits of anything do not happen, and what does not fit is shown as the most there can be.
-fn signed(value: u64) -> i64 {
+pub(super) fn signed(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
@@ -53,6 +56,19 @@ impl Builder {
         self.profile.string_table.push(text.to_owned());
         self.strings.insert(text.to_owned(), index);
         index
+    }
+
+    fn value_type(&mut self, name: &str, unit: &str) -> ValueType {
+        ValueType { r#type: self.string(name), unit: self.string(unit) }
+    }
+
+    /// A location that stands for sites that aren't told apart.
+    fn others(&mut self) -> u64 {
+        let function_id = self.function("(smaller sites)", "");
+        let id = self.profile.location.len() as u64 + 1;
+        let line = vec![Line { function_id, line: 0 }];
+        self.profile.location.push(Location { id, mapping_id: 0, address: 0, line });
+        id
     }
 
     fn function(&mut self, name: &str, file: &str) -> u64 {
@@ -101,9 +117,13 @@ impl Builder {
             let this = std::ptr::from_ref(node);
             if current != Some(this) {
                 current = Some(this);
-                let address = if node.is_truncation() { 0 } else { node.lookup_pc() };
-                let key =
-                    if node.pc == 0 { (u32::MAX, ids.len().min(1) as u64) } else { (node.module, address) };
+                let has_none = node.is_truncation() || node.is_before();
+                let address = if has_none { 0 } else { node.lookup_pc() };
+                let key = match node.pc {
+                    0 if node.is_before() => (u32::MAX, 2),
+                    0 => (u32::MAX, ids.len().min(1) as u64),
+                    _ => (node.module, address),
+                };
                 let known = self.locations.get(&key).copied();
                 is_new = known.is_none();
                 let id = known.unwrap_or(self.profile.location.len() as u64 + 1);
@@ -138,7 +158,12 @@ pub(super) fn write(out: &mut impl Write, analysis: &Analysis, symbols: &mut Sym
         ];
         (site.stack, value.map(signed).to_vec())
     });
-    write_samples(out, analysis, symbols, (&TYPES, DEFAULT), samples, analysis.totals.duration_ns)
+    let when = When {
+        unix_ns: analysis.process.started_unix_ns,
+        duration_ns: analysis.totals.duration_ns,
+        period: None,
+    };
+    compress(out, &profile(analysis, symbols, (&TYPES, DEFAULT), samples, when))
 }
 
 /// Which of Go's heap profiles: they hold the same, and differ in what is shown first.
@@ -169,8 +194,14 @@ pub(super) fn go_samples(
     })
 }
 
-/// Writes a profile as Go's own are: allocated and live, objects and bytes. With an earlier analysis of the same trace,
-/// the difference to that; sites without any are left out.
+/// The type and the unit of each measure of Go's heap profiles.
+pub(super) const GO_TYPES: &[(&str, &str)] = TYPES.split_at(4).0;
+
+/// Writes a profile as Go's own are: allocated and live, objects and bytes, at the moment that the analysis ends at. With an
+/// earlier analysis of the same trace, the difference to that; sites without any are left out.
+///
+/// Those who collect profiles take its time for that of the figures, and one with a duration for a difference: as in Go's,
+/// there is none but there.
 ///
 /// # Errors
 /// What writing gives.
@@ -186,39 +217,71 @@ pub fn write_go(
         GoProfile::Heap => "inuse_space",
         GoProfile::Allocs => "alloc_space",
     };
-    let duration = analysis.totals.duration_ns
-        - before.map_or(0, |before| before.totals.duration_ns.min(analysis.totals.duration_ns));
-    write_samples(&mut out, analysis, symbols, (&TYPES[..4], default), samples, duration)
+    let now = analysis.totals.duration_ns;
+    let when = When {
+        unix_ns: analysis.process.started_unix_ns.saturating_add(now),
+        duration_ns: before.map_or(0, |before| now.saturating_sub(before.totals.duration_ns)),
+        period: Some(period(analysis)),
+    };
+    compress(&mut out, &self::profile(analysis, symbols, (GO_TYPES, default), samples, when))
 }
 
-fn write_samples(
-    out: &mut impl Write,
+/// The mean of the bytes between two allocations that were recorded. Figures stand for themselves whatever it is.
+pub(super) fn period(analysis: &Analysis) -> i64 {
+    analysis.sampling.map_or(1, |sampling| signed(sampling.mean))
+}
+
+/// Which time a profile is of.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct When {
+    /// Since 1970.
+    pub(super) unix_ns: u64,
+    /// Of what was counted over a time.
+    pub(super) duration_ns: u64,
+    /// How many bytes lie between two allocations that were recorded, for those who name profiles by that.
+    pub(super) period: Option<i64>,
+}
+
+/// A profile of samples: a stack each, and a value of each type.
+pub(super) fn profile(
     analysis: &Analysis,
     symbols: &mut Symbols<'_>,
     (types, default): (&[(&str, &str)], &str),
     samples: impl Iterator<Item = (u32, Vec<i64>)>,
-    duration_ns: u64,
-) -> io::Result<()> {
+    when: When,
+) -> Profile {
     let mut builder = Builder::default();
     // The first string is the empty one.
     builder.string("");
     for (name, unit) in types {
-        let value = ValueType { r#type: builder.string(name), unit: builder.string(unit) };
+        let value = builder.value_type(name, unit);
         builder.profile.sample_type.push(value);
     }
     // pprof names the profile after its first mapping. The program is the first object that was loaded.
     builder.mapping(analysis, FIRST_MODULE);
     for (stack, value) in samples {
-        let location_id = builder.locations(analysis, symbols, stack);
+        let location_id = match stack {
+            OTHERS => vec![builder.others()],
+            _ => builder.locations(analysis, symbols, stack),
+        };
         builder.profile.sample.push(Sample { location_id, value });
     }
     let comment = builder.string(&command(analysis));
     builder.profile.comment.push(comment);
     builder.profile.default_sample_type = builder.string(default);
-    builder.profile.time_nanos = signed(analysis.process.started_unix_ns);
-    builder.profile.duration_nanos = signed(duration_ns);
+    builder.profile.time_nanos = signed(when.unix_ns);
+    builder.profile.duration_nanos = signed(when.duration_ns);
+    if let Some(period) = when.period {
+        builder.profile.period_type = Some(builder.value_type("space", "bytes"));
+        builder.profile.period = period;
+    }
+    builder.profile
+}
+
+/// Writes a profile as files and services have it.
+pub(super) fn compress(out: &mut impl Write, profile: &Profile) -> io::Result<()> {
     let mut compressed = GzEncoder::new(out, Compression::default());
-    compressed.write_all(&builder.profile.encode_to_vec())?;
+    compressed.write_all(&profile.encode_to_vec())?;
     compressed.finish()?;
     Ok(())
 }

@@ -27,7 +27,7 @@ pub(crate) fn frames(
     mut each: impl FnMut(&Node, Named<'_>),
 ) {
     let mut any = false;
-    for node in analysis.stacks.frames(stack) {
+    for node in &analysis.stacks.frames(stack).collect::<Vec<_>>() {
         any = true;
         if node.is_truncation() {
             each(node, Named { name: CUT.into(), file: None, line: None });

@@ -6,6 +6,7 @@ use crate::analyse::Tally;
 use crate::live::{Block, Watcher};
 use crate::peak::{PeakClock, PeakShare};
 use crate::sites::Sites;
+use grapnel_trace::Source;
 
 /// More buckets than these are put together.
 const MAX_BUCKETS: usize = 512;
@@ -282,7 +283,7 @@ impl Watcher for Recorder {
     #[inline]
     fn added(&mut self, address: u64, block: Block, peak: bool) {
         self.sites.added(address, block, peak);
-        self.hold(block, true);
+        self.hold(block, block.source != Source::Before);
     }
 
     #[inline]

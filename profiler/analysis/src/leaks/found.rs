@@ -270,7 +270,7 @@ mod tests {
         ];
         let mut stacks = Stacks::default();
         for id in 1..=4_u64 {
-            stacks.push(crate::stacks::Node { parent: 0, module: 0, pc: id, flags: 0 }).unwrap();
+            stacks.push_whole(&crate::stacks::Node { parent: 0, module: 0, pc: id, flags: 0 }).unwrap();
         }
         let scan = LeakScan { roots, paths, ..LeakScan::default() };
         // Stack 3 is 4 by another name.

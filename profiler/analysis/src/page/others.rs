@@ -144,7 +144,7 @@ pub(super) fn stack_text(
         let path = module.map(|module| String::from_utf8_lossy(&module.path));
         let module_name = path.as_deref().map_or("", base_name);
         let offset = node.pc.wrapping_sub(module.map_or(0, |module| module.bias));
-        for frame in symbols.frames(&analysis.modules, node) {
+        for frame in symbols.frames(&analysis.modules, &node) {
             if out.len() == MOST_FRAMES {
                 out.push(("…".to_owned(), String::new()));
                 return out;

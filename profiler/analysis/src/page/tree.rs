@@ -98,7 +98,7 @@ impl Tree {
         for (id, node) in (1..).zip(analysis.stacks.iter()) {
             if folding.is_shown[id] {
                 let parent = place[history.canonical[node.parent as usize] as usize];
-                place[id] = builder.add(parent, node);
+                place[id] = builder.add(parent, &node);
             }
         }
         let moved = |group: Group| Group { node: place[group.node as usize], ..group };

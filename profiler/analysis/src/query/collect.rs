@@ -8,6 +8,7 @@ use crate::live::{Block, Watcher};
 use crate::peak::{PeakClock, PeakShare};
 use crate::sites::Sites;
 use crate::suppressions::Pattern;
+use grapnel_trace::Source;
 use std::collections::HashMap;
 
 /// More groups of stacks than this have no parts of their own any more.
@@ -81,8 +82,10 @@ impl<'q> Collector<'q> {
     }
 
     fn counts(&self, block: &Block) -> bool {
+        let thread_is_known = block.source != Source::Before;
         self.query.sizes.contains(&block.size)
-            && (self.query.threads.is_empty() || self.chosen.get(&block.thread).copied().unwrap_or(false))
+            && (self.query.threads.is_empty()
+                || thread_is_known && self.chosen.get(&block.thread).copied().unwrap_or(false))
     }
 
     fn is_in_window(&self) -> bool {
@@ -92,6 +95,8 @@ impl<'q> Collector<'q> {
     /// The class of a block, but for lifetimes.
     fn class(&self, block: &Block) -> u32 {
         match self.query.by {
+            // Who allocated it isn't known.
+            By::Thread if block.source == Source::Before => OTHERS - 1,
             By::Thread => block.thread,
             By::Size => of_size(block.size),
             By::Source => block.source as u32,
@@ -199,6 +204,12 @@ impl Watcher for Collector<'_> {
     fn added(&mut self, address: u64, block: Block, peak: bool) {
         self.sites.added(address, block, peak);
         self.change(&block, true);
+        if block.source == Source::Before {
+            if peak {
+                self.clock.new_peak();
+            }
+            return;
+        }
         self.tell(&block, |figures| {
             figures.allocations += 1;
             figures.allocated_bytes = figures.allocated_bytes.saturating_add(block.size);

@@ -164,6 +164,7 @@ fn class_name(class: u32, collected: &Collected, query: &Query) -> String {
         return "others".to_owned();
     }
     match query.by {
+        By::Thread if class == OTHERS - 1 => source_name(Source::Before).to_owned(),
         By::Thread => {
             collected.threads.get(&class).cloned().unwrap_or_else(|| format!("thread {class} of the trace"))
         }
@@ -175,7 +176,9 @@ fn class_name(class: u32, collected: &Collected, query: &Query) -> String {
             format!("{} to {}", at(start), at(start + collected.slice))
         }
         By::Source => {
-            u8::try_from(class).ok().and_then(Source::from_u8).map_or(UNKNOWN, source_name).to_owned()
+            let source = u8::try_from(class).ok().and_then(Source::from_u8);
+            let before = (class == Source::Before as u32).then_some(Source::Before);
+            source.or(before).map_or(UNKNOWN, source_name).to_owned()
         }
         _ if class == NEVER => UNKNOWN.to_owned(),
         _ => "all".to_owned(),

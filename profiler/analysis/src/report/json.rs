@@ -69,6 +69,9 @@ pub fn write(
             lost_events: totals.lost_events,
             duration_ns: totals.duration_ns,
             functions: Functions(analysis.functions),
+            before: analysis
+                .knows_before()
+                .then_some(Before { allocations: totals.before_allocations, bytes: totals.before_bytes }),
         },
         sampling: analysis.sampling.map(|Sampling { mean, recorded, errors }| SamplingForm {
             mean_bytes: mean,
@@ -123,9 +126,14 @@ impl<'r> MarkForm<'r> {
             Mark::Snapshot => "snapshot",
             Mark::Attached => "attached",
             Mark::Detached => "detached",
+            Mark::BeforeUnknown(_) => "before_unknown",
             _ => "unknown",
         };
-        let name = matches!(moment.mark, Mark::Named(_)).then(|| moment.name());
+        let name = match &moment.mark {
+            Mark::Named(_) => Some(moment.name()),
+            Mark::BeforeUnknown(why) => Some(String::from_utf8_lossy(why)),
+            _ => None,
+        };
         Self { time_ns: moment.time_ns, kind, name }
     }
 }
@@ -156,6 +164,13 @@ struct Totals {
     lost_events: u64,
     duration_ns: u64,
     functions: Functions,
+    before: Option<Before>,
+}
+
+#[derive(Serialize)]
+struct Before {
+    allocations: u64,
+    bytes: u64,
 }
 
 #[derive(Serialize)]
@@ -288,7 +303,7 @@ impl Serialize for FrameList<'_, '_, '_> {
             let module = analysis.modules.get(node.module);
             let path = module.map(|module| String::from_utf8_lossy(&module.path));
             let offset = node.pc.wrapping_sub(module.map_or(0, |module| module.bias));
-            for frame in symbols.frames(&analysis.modules, node) {
+            for frame in symbols.frames(&analysis.modules, &node) {
                 frames.serialize_element(&FrameForm {
                     function: frame.function(),
                     module: path.as_deref(),

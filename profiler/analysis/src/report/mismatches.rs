@@ -35,7 +35,7 @@ pub(crate) fn is_seen_whole(mismatch: &Mismatch, analysis: &Analysis, symbols: &
     let mut is_called_by = |stack: u32, operator: &str| {
         let leaf = analysis.stacks.frames(stack).next();
         leaf.is_some_and(|leaf| {
-            let frames = symbols.frames(&analysis.modules, leaf);
+            let frames = symbols.frames(&analysis.modules, &leaf);
             frames.iter().any(|frame| frame.function().is_some_and(|name| name.starts_with(operator)))
         })
     };

@@ -5,7 +5,7 @@ use super::text::{Palette, TextOptions};
 use super::words::{columns, counted, harmless, human_bytes, share};
 use crate::Analysis;
 use crate::stacks::Node;
-use crate::symbols::{Frame, Symbols};
+use crate::symbols::{BEFORE, Frame, Symbols};
 use grapnel_trace::Module;
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -33,7 +33,7 @@ impl StackPrinter<'_, '_> {
     /// What writing gives.
     pub fn print(&mut self, out: &mut impl Write, stack: u32) -> io::Result<()> {
         let faint = self.options.palette.faint;
-        let nodes: Vec<&Node> = self.analysis.stacks.frames(stack).collect();
+        let nodes: Vec<Node> = self.analysis.stacks.frames(stack).collect();
         if nodes.is_empty() {
             return writeln!(out, "{INDENT}{faint}no stack{faint:#}");
         }
@@ -78,11 +78,14 @@ impl StackPrinter<'_, '_> {
         writeln!(out)
     }
 
-    fn node(&mut self, out: &mut impl Write, nodes: &[&Node], at: usize) -> io::Result<()> {
-        let node = nodes[at];
+    fn node(&mut self, out: &mut impl Write, nodes: &[Node], at: usize) -> io::Result<()> {
+        let node = &nodes[at];
         let faint = self.options.palette.faint;
         if node.is_truncation() {
             return writeln!(out, "{INDENT}{faint}[deeper frames cut]{faint:#}");
+        }
+        if node.is_before() {
+            return writeln!(out, "{INDENT}{faint}{BEFORE}{faint:#}");
         }
         let module = self.analysis.modules.get(node.module);
         let guess = at > 0 && nodes[at - 1].caller_is_guess();
@@ -130,7 +133,9 @@ pub fn place_of(node: &Node, module: Option<&Module>, frame: Option<&Frame>) -> 
 
 /// `at /src/a.c:12 [app]`; without a line `[libx.so+0x1234]`; in no module `[0x7f0012345678]`.
 fn place(node: &Node, module: Option<&Module>, frame: Option<&Frame>, narrow: bool) -> String {
-    let Some(module) = module else { return format!("[{:#x}]", node.pc) };
+    let Some(module) = module else {
+        return if node.is_before() { String::new() } else { format!("[{:#x}]", node.pc) };
+    };
     let path = String::from_utf8_lossy(&module.path);
     let module_name = match path.rsplit('/').next() {
         Some("") | None => Cow::Borrowed("?"),

@@ -190,6 +190,17 @@ fn totals(out: &mut impl Write, analysis: &Analysis, options: &TextOptions) -> i
             counted(totals.live_allocations, "block")
         ),
     )?;
+    if analysis.knows_before() {
+        row(
+            "before",
+            &human_bytes(totals.before_bytes),
+            format!(
+                "{} in {}, allocated before grapnel attached",
+                counted(totals.before_bytes, "byte"),
+                counted(totals.before_allocations, "block")
+            ),
+        )?;
+    }
     row("freed", &grouped(totals.frees), if totals.frees == 1 { "block" } else { "blocks" }.into())?;
     match analysis.sampling {
         None => row(
@@ -242,12 +253,22 @@ pub(crate) fn notes_of(analysis: &Analysis) -> Vec<String> {
             counted(totals.inconsistent_events, "event")
         )
     });
+    let before_unknown = analysis.marks.iter().find_map(|moment| match &moment.mark {
+        Mark::BeforeUnknown(why) => Some(format!(
+            "what was allocated before grapnel attached isn't known, and in no figure but that of frees: {}",
+            String::from_utf8_lossy(why)
+        )),
+        _ => None,
+    });
     let through_tables = analysis.process.recorder.ends_with(VIA_GOT).then(|| {
         "recorded through tables of addresses: calls within a library, through addresses from dlsym or an earlier \
          copy, and of static code are not seen (docs/via-got.md), and figures are wrong by them"
             .to_owned()
     });
-    [analysis.ending.note(), through_tables, lost, inconsistent].into_iter().flatten().collect()
+    [analysis.ending.note(), through_tables, before_unknown, lost, inconsistent]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 fn print_notes(out: &mut impl Write, notes: &[String], options: &TextOptions) -> io::Result<()> {
@@ -333,6 +354,21 @@ impl Ranking {
 
     /// The figures of a site that are not the one it is sorted by.
     fn context(self, site: &Site) -> String {
+        if site.allocations == 0 {
+            let before = format!(
+                "{} in {} at the end",
+                human_bytes(site.live_bytes),
+                counted(site.live_allocations, "block")
+            );
+            return match self {
+                Self::Peak => format!("{}; {before}", counted(site.peak_bytes, "byte")),
+                _ => format!(
+                    "{} in {}",
+                    counted(site.live_bytes, "byte"),
+                    counted(site.live_allocations, "block")
+                ),
+            };
+        }
         let all = format!(
             "{} of {} in all",
             counted(site.allocations, "allocation"),

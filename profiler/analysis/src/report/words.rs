@@ -40,6 +40,7 @@ pub fn source_name(source: Source) -> &'static str {
         Source::Realloc => "realloc",
         Source::New => "new",
         Source::NewArray => "new[]",
+        Source::Before => "before",
         // Whatever else: it has an alignment.
         _ => "aligned_alloc",
     }

@@ -225,7 +225,7 @@ fn too_large(size: u64) -> String {
 }
 
 /// Whom this machine trusts, which may be a company's own authority; where it says nothing, Mozilla's list.
-fn system_roots() -> RootCerts {
+pub fn system_roots() -> RootCerts {
     let found = load_native_certs().certs;
     if found.is_empty() {
         return RootCerts::WebPki;

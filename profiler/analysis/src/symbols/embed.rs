@@ -35,7 +35,10 @@ pub fn embed<E>(
     let mut seen = HashSet::new();
     let mut count = Embedded::default();
     for id in 1..=analysis.stacks.len() as u32 {
-        let Some(node) = analysis.stacks.node(id).filter(|node| !node.is_truncation()) else { continue };
+        let Some(node) = analysis.stacks.node(id).filter(|node| !node.is_truncation() && !node.is_before())
+        else {
+            continue;
+        };
         let bias = modules.get(node.module).map_or(0, |module| module.bias);
         let address = node.lookup_pc().wrapping_sub(bias);
         if !seen.insert((node.module, address)) {
@@ -45,7 +48,7 @@ pub fn embed<E>(
             count.before += 1;
             continue;
         }
-        let frames = symbols.frames(modules, node);
+        let frames = symbols.frames(modules, &node);
         if frames.iter().all(|frame| frame.function.is_none() && frame.file.is_none()) {
             count.unknown += 1;
             continue;

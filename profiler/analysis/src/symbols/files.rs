@@ -112,6 +112,17 @@ impl FileStore {
         }
     }
 
+    /// Takes back what was noted since there were so many.
+    pub(crate) fn troubles_since(&self, count: usize) -> Vec<String> {
+        let mut troubles = self.troubles.borrow_mut();
+        let first = count.min(troubles.len());
+        troubles.split_off(first)
+    }
+
+    pub(crate) fn trouble_count(&self) -> usize {
+        self.troubles.borrow().len()
+    }
+
     pub(crate) fn troubles(&self) -> Vec<String> {
         self.troubles.borrow().clone()
     }

@@ -30,7 +30,7 @@ mod table;
 mod units;
 mod variables;
 
-pub use debuginfod::{Debuginfod, DebuginfodError, Limits};
+pub use debuginfod::{Debuginfod, DebuginfodError, Limits, system_roots};
 pub use embed::{Embedded, embed};
 pub use files::{FileError, FileStore};
 pub use search::SearchPath;
@@ -109,18 +109,34 @@ impl Frame {
     }
 }
 
+/// A module's build id and path.
+type FileKey = (Vec<u8>, Vec<u8>);
+
+/// Sentences that are said once a file is asked for.
+struct Unsaid {
+    notes: Vec<String>,
+    /// The store's.
+    troubles: Vec<String>,
+}
+
 /// Looks up addresses. Each file is opened once, each address looked up once.
 pub struct Symbols<'a> {
     store: &'a FileStore,
     search: SearchPath,
     objects: Vec<LoadedObject<'a>>,
+    /// Those that were asked for, in the order in which they were.
+    asked: Vec<usize>,
     /// By build id and path: a library that was loaded often is read once.
-    object_of: HashMap<(Vec<u8>, Vec<u8>), Option<usize>>,
+    object_of: HashMap<FileKey, Option<usize>>,
     object_of_module: AddressMap<Option<usize>>,
     /// Per object, the ranges of `frames` that addresses have.
     known: HashMap<(usize, u64), (u32, u32)>,
     frames: Vec<Frame>,
     notes: Vec<String>,
+    /// What stands for the stacks of blocks that are older than the recording.
+    before: [Frame; 1],
+    /// What there is to say of files that were opened and not asked for yet.
+    unsaid: HashMap<FileKey, Unsaid>,
 }
 
 impl core::fmt::Debug for Symbols<'_> {
@@ -139,7 +155,11 @@ struct LoadedObject<'a> {
     path: String,
     code: CodeAddresses,
     unresolved: bool,
+    asked: bool,
 }
+
+/// What is shown in place of a stack that nobody saw.
+pub const BEFORE: &str = "[allocated before grapnel attached]";
 
 impl<'a> Symbols<'a> {
     /// Nothing is opened before it is asked for.
@@ -148,17 +168,50 @@ impl<'a> Symbols<'a> {
             store,
             search,
             objects: Vec::new(),
+            asked: Vec::new(),
             object_of: HashMap::new(),
             object_of_module: AddressMap::default(),
             known: HashMap::new(),
             frames: Vec::new(),
             notes: Vec::new(),
+            before: [Frame { function: Some(Name { text: BEFORE.into(), full: true }), ..Frame::UNKNOWN }],
+            unsaid: HashMap::new(),
         }
+    }
+
+    /// From here on nodes are another trace's, whose modules have numbers of their own. What was found in files is kept.
+    pub fn begin_trace(&mut self) {
+        self.object_of_module.clear();
+    }
+
+    /// Opens the files of a module that is likely to be asked for. What there is to say of them is said once it is, and
+    /// servers are asked for nothing before.
+    pub(crate) fn prepare(&mut self, module: &Module) {
+        let key = (module.build_id.clone(), module.path.clone());
+        // Without a build id it depends on when the recording ended whether a file is the right one.
+        if module.build_id.is_empty() || self.search.debuginfod.is_some() || self.object_of.contains_key(&key)
+        {
+            return;
+        }
+        let (notes, troubles) = (self.notes.len(), self.store.trouble_count());
+        let object = self.load(module, None).map(|object| self.add(object));
+        let unsaid =
+            Unsaid { notes: self.notes.split_off(notes), troubles: self.store.troubles_since(troubles) };
+        self.unsaid.insert(key.clone(), unsaid);
+        self.object_of.insert(key, object);
+    }
+
+    fn add(&mut self, object: LoadedObject<'a>) -> usize {
+        self.objects.push(object);
+        self.objects.len() - 1
     }
 
     /// The frames at a node's address, the innermost inlined one first, the physical one last. At least
     /// one, if perhaps with nothing known about it.
     pub fn frames<'m>(&'m mut self, modules: &'m Modules, node: &Node) -> &'m [Frame] {
+        if node.is_before() {
+            return &self.before;
+        }
         let module = modules.get(node.module);
         let bias = module.map_or(0, |module| module.bias);
         if let Some(names) = modules.names(node.module, node.lookup_pc().wrapping_sub(bias)) {
@@ -205,8 +258,10 @@ impl<'a> Symbols<'a> {
     /// Paths of the modules in which a frame was looked up and has no source line, for want of debug
     /// information.
     pub fn without_lines(&self) -> impl Iterator<Item = &str> {
-        let lacking = self.objects.iter().filter(|object| object.unresolved && object.debug_info.is_none());
-        lacking.map(|object| object.path.as_str())
+        let asked = self.asked.iter().map(|&object| &self.objects[object]);
+        asked
+            .filter(|object| object.unresolved && object.debug_info.is_none())
+            .map(|object| object.path.as_str())
     }
 
     fn object(&mut self, module: &Module, recorded: Option<SystemTime>) -> Option<usize> {
@@ -217,14 +272,19 @@ impl<'a> Symbols<'a> {
         let object = match self.object_of.get(&key) {
             Some(&object) => object,
             None => {
-                let object = self.load(module, recorded).map(|object| {
-                    self.objects.push(object);
-                    self.objects.len() - 1
-                });
-                self.object_of.insert(key, object);
+                let object = self.load(module, recorded).map(|object| self.add(object));
+                self.object_of.insert(key.clone(), object);
                 object
             }
         };
+        if let Some(object) = object.filter(|&object| !self.objects[object].asked) {
+            self.objects[object].asked = true;
+            self.asked.push(object);
+        }
+        if let Some(Unsaid { notes, troubles }) = self.unsaid.remove(&key) {
+            self.notes.extend(notes);
+            troubles.into_iter().for_each(|trouble| self.store.trouble(trouble));
+        }
         self.object_of_module.insert(u64::from(module.id), object);
         object
     }
@@ -280,7 +340,16 @@ impl<'a> Symbols<'a> {
         };
         let table = SymbolTable::new(&elfs(&files));
         let code = CodeAddresses::of(&first.elf);
-        Some(LoadedObject { debug_info, table, variables: None, files, code, path, unresolved: false })
+        Some(LoadedObject {
+            debug_info,
+            table,
+            variables: None,
+            files,
+            code,
+            path,
+            unresolved: false,
+            asked: false,
+        })
     }
 }
 

@@ -116,6 +116,12 @@ fn what_grew_says_in_the_end_what_the_whole_says() {
         assert_eq!(sums.len(), whole.sites.len());
         let live = |sites: &[Site]| sites.iter().map(|site| site.live_bytes).sum::<u64>();
         assert_eq!(live(&sums), live(&whole.sites));
+        let analysis = following.analysis();
+        assert_eq!((&analysis.sites, analysis.totals), (&whole.sites, whole.totals));
+        assert_eq!(
+            (analysis.exit, analysis.events, analysis.functions),
+            (whole.exit, whole.events, whole.functions)
+        );
         // There is no more, however often it is asked.
         assert!(matches!(following.step(), Step::CaughtUp));
     }

@@ -10,6 +10,7 @@ mod history;
 mod hostile;
 mod model;
 mod programs;
+mod pushed;
 mod sample;
 mod symbols;
 mod totals;

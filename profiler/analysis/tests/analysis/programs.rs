@@ -170,11 +170,15 @@ pub(crate) fn events(path: &Path, build_id: &[u8], offsets: &[u64]) -> Vec<Event
 /// Each frame as `function file:line`, with `>` before an inlined one; frames of one stack joined.
 pub(crate) fn look_up(analysis: &Analysis, search: SearchPath) -> (Vec<String>, Vec<String>) {
     let store = FileStore::new();
-    let mut symbols = Symbols::new(&store, search);
+    look_up_in(&mut Symbols::new(&store, search), analysis)
+}
+
+/// As [`look_up`], and by what is there.
+pub(crate) fn look_up_in(symbols: &mut Symbols<'_>, analysis: &Analysis) -> (Vec<String>, Vec<String>) {
     let mut stacks = Vec::new();
     for id in 1..=analysis.stacks.len() as u32 {
         let node = analysis.stacks.node(id).unwrap();
-        let frames = symbols.frames(&analysis.modules, node).iter().map(|frame| {
+        let frames = symbols.frames(&analysis.modules, &node).iter().map(|frame| {
             let file = frame.file().and_then(|file| file.rsplit('/').next()).unwrap_or("-");
             let line = frame.line().unwrap_or(0);
             let inlined = if frame.inlined() { "> " } else { "" };

@@ -1,8 +1,13 @@
 //! Symbols of programs that are compiled here.
 
-use crate::programs::{C, C_FRAMES, CPP, CPP_FRAMES, Program, RUST, events, look_up, nowhere, run};
+use crate::common::{read, write};
+use crate::programs::{
+    C, C_FRAMES, CPP, CPP_FRAMES, Program, RUST, events, look_up, look_up_in, nowhere, run,
+};
+use grapnel_analysis::analyse_and_open;
 use grapnel_analysis::symbols::{Embedded, FileStore, Symbols, embed};
 use grapnel_trace::event::Event;
+use grapnel_trace::reader::Reader;
 use std::process::Command;
 
 #[test]
@@ -50,6 +55,24 @@ fn without_dwarf_the_symbol_tables_give_the_function() {
 }
 
 #[test]
+fn files_that_are_opened_ahead_give_the_same_and_nothing_is_said_of_them_unasked() {
+    let program = Program::build(C, "c", &["-O2", "-g"]);
+    let trace = |build_id: &[u8]| write(&events(&program.path, build_id, &program.offsets), 0);
+    let store = FileStore::new();
+    for build_id in [&[][..], &[1; 20], &program.build_id()] {
+        let trace = trace(build_id);
+        let mut symbols = Symbols::new(&store, nowhere());
+        let analysis = analyse_and_open(Reader::new(&*trace).unwrap(), &mut symbols);
+        assert_eq!(symbols.notes(), [""; 0]);
+        assert_eq!(look_up_in(&mut symbols, &analysis), look_up(&read(&trace), nowhere()));
+    }
+    let mut symbols = Symbols::new(&store, nowhere());
+    let analysis = analyse_and_open(Reader::new(&*trace(&program.build_id())).unwrap(), &mut symbols);
+    std::fs::remove_file(&program.path).unwrap();
+    assert_eq!(look_up_in(&mut symbols, &analysis).0, C_FRAMES);
+}
+
+#[test]
 fn a_trace_carries_its_names() {
     let program = Program::build(C, "c", &["-O2", "-g"]);
     let mut events = events(&program.path, &program.build_id(), &program.offsets);
@@ -63,7 +86,7 @@ fn a_trace_carries_its_names() {
     let embedded = embed(&program.trace(&program.build_id()), &mut symbols, add).unwrap();
     assert_eq!(count(embedded), (2, 0, 0));
     std::fs::remove_file(&program.path).unwrap();
-    let named = crate::common::read(&crate::common::write(&events, 0));
+    let named = read(&write(&events, 0));
     assert_eq!(look_up(&named, nowhere()), (C_FRAMES.map(str::to_owned).to_vec(), vec![]));
 
     let store = FileStore::new();

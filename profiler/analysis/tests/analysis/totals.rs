@@ -2,7 +2,8 @@
 
 use crate::common::{read, write};
 use grapnel_analysis::{Analysis, Ending};
-use grapnel_trace::event::{Event, Source};
+use grapnel_trace::Mark;
+use grapnel_trace::event::{Event, Source, node_flags};
 
 fn node(id: u32) -> Event {
     Event::Node { id, parent: id - 1, pc: 0x1000 + u64::from(id), module: 0, flags: 0 }
@@ -40,6 +41,38 @@ fn a_realloc_ends_one_allocation_and_begins_another() {
     assert_eq!((first.stack, first.live_allocations, first.peak_bytes), (1, 0, 100));
     assert_eq!((second.stack, second.allocations, second.live_bytes, second.peak_bytes), (2, 1, 40, 0));
     assert_eq!(totals.temporary_allocations, 0);
+}
+
+#[test]
+fn blocks_of_before_are_live_and_no_allocations() {
+    let before = |address, size| Event::Alloc { thread: 0, stack: 4, address, size, source: Source::Before };
+    let mark = Event::Node { id: 4, parent: 0, pc: 0, module: 0, flags: node_flags::BEFORE };
+    let events = [
+        mark,
+        before(0x10, 100),
+        before(0x20, 50),
+        before(0x30, 7),
+        Event::Mark(Mark::Attached),
+        alloc(0, 1, 0x40, 10),
+        free(0, 0x10),
+        begin(1, 0x20),
+        end(1, 2, 0x50, 60, 0x20),
+    ];
+    let analysis = run(&events);
+    assert!(analysis.knows_before());
+    let totals = analysis.totals;
+    assert_eq!((totals.before_allocations, totals.before_bytes), (3, 157));
+    assert_eq!((totals.allocations, totals.reallocations, totals.frees), (1, 1, 1));
+    assert_eq!((totals.allocated_bytes, totals.peak_bytes), (70, 167));
+    assert_eq!((totals.live_allocations, totals.live_bytes), (3, 77));
+    assert_eq!((totals.temporary_allocations, totals.inconsistent_events), (0, 0));
+    assert_eq!(analysis.functions.iter().sum::<u64>(), 2);
+    let site = analysis.sites.iter().find(|site| site.stack == 4).expect("a site");
+    assert_eq!((site.allocations, site.allocated_bytes, site.peak_bytes), (0, 0, 157));
+    assert_eq!((site.live_allocations, site.live_bytes), (1, 7));
+    assert_eq!(site.sources.iter().count(), 0);
+    let why = Event::Mark(Mark::BeforeUnknown(b"why".to_vec()));
+    assert!(!run(&[why, Event::Mark(Mark::Attached)]).knows_before());
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::{COMPRESSION, Recording};
 use crate::control::{Figures, ProcessStatus, Refusal, SnapshotSource};
-use crate::run::clock::ticks;
+use crate::native::ticks;
 use crate::run::identity::{pieces, text};
 use crate::run::process::monotonic_ns;
 use grapnel_analysis::{RunningTotals, Totals};

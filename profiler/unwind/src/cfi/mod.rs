@@ -7,10 +7,11 @@ mod columns;
 mod place;
 
 use crate::memory::{Slice, mapped_slice};
-use crate::module::Module;
+use crate::module::{Module, Span};
+use alloc::vec::Vec;
 use gimli::{
-    BaseAddresses, EhFrame, EhFrameHdr, FrameDescriptionEntry, NativeEndian, UnwindContext, UnwindSection,
-    UnwindTableRow, Vendor,
+    BaseAddresses, CieOrFde, EhFrame, EhFrameHdr, FrameDescriptionEntry, NativeEndian, UnwindContext,
+    UnwindSection, UnwindTableRow, Vendor,
 };
 
 pub(crate) use columns::{Columns, Names};
@@ -54,6 +55,18 @@ pub(crate) fn with_row<R>(
     address: u64,
     found: impl FnOnce(Row<'_>) -> R,
 ) -> Option<R> {
+    let (section, bases, fde) = match &module.frames {
+        Some(list) => list.find(module, address)?,
+        None => find(module, address)?,
+    };
+    let row = fde.unwind_info_for_address(&section, &bases, &mut scratch.context, address).ok()?;
+    Some(found(Row { row, section: &section, fde: &fde }))
+}
+
+type Found = (EhFrame<Slice>, BaseAddresses, FrameDescriptionEntry<Slice>);
+
+/// The entry for an address, by the table in the header.
+fn find(module: &Module, address: u64) -> Option<Found> {
     let hdr = module.eh_frame_hdr?;
     // SAFETY: `hdr` was clamped to a mapped segment when the table was built.
     let hdr_slice = unsafe { mapped_slice(hdr.start, hdr.end) };
@@ -61,14 +74,8 @@ pub(crate) fn with_row<R>(
     let parsed = EhFrameHdr::new(hdr_slice.slice(), NativeEndian).parse(&bases, ADDRESS_BYTES).ok()?;
     let eh_frame_start = parsed.eh_frame_ptr().direct().ok()?;
     let bases = bases.set_eh_frame(eh_frame_start);
-    let span = module.rest_of_segment(eh_frame_start)?;
     // SAFETY: the span lies in one mapped segment.
-    let eh_frame_slice = unsafe { mapped_slice(span.start, span.end) };
-    let mut section = EhFrame::new(eh_frame_slice.slice(), NativeEndian);
-    section.set_address_size(ADDRESS_BYTES);
-    // Signed return addresses; the instruction has no other meaning where these are unknown.
-    section.set_vendor(Vendor::AArch64);
-
+    let section = unsafe { section(module.rest_of_segment(eh_frame_start)?) };
     let fde = match parsed.table() {
         Some(table) => {
             let pointer = table.lookup(address, &bases).ok()?;
@@ -77,8 +84,58 @@ pub(crate) fn with_row<R>(
         }
         None => section.fde_for_address(&bases, address, EhFrame::cie_from_offset).ok()?,
     };
-    let row = fde.unwind_info_for_address(&section, &bases, &mut scratch.context, address).ok()?;
-    Some(found(Row { row, section: &section, fde: &fde }))
+    Some((section, bases, fde))
+}
+
+/// # Safety
+/// The span lies in one mapped segment.
+unsafe fn section(span: Span) -> EhFrame<Slice> {
+    // SAFETY: the caller's promise.
+    let mut section = EhFrame::new(unsafe { mapped_slice(span.start, span.end) }.slice(), NativeEndian);
+    section.set_address_size(ADDRESS_BYTES);
+    // Signed return addresses; the instruction has no other meaning where these are unknown.
+    section.set_vendor(Vendor::AArch64);
+    section
+}
+
+/// Where the entries lie of an `.eh_frame` without a header.
+#[derive(Debug)]
+pub(crate) struct FrameList {
+    frames: Span,
+    /// First addresses, in ascending order, and offsets of what is said of them.
+    entries: Vec<(u64, usize)>,
+}
+
+impl FrameList {
+    /// Reads all of them, up to what can't be made sense of. `text` is the module's.
+    ///
+    /// # Safety
+    /// The span lies in one mapped segment.
+    pub(crate) unsafe fn read(frames: Span, text: u64) -> Self {
+        // SAFETY: the caller's promise.
+        let section = unsafe { section(frames) };
+        let bases = BaseAddresses::default().set_text(text).set_eh_frame(frames.start);
+        let (mut all, mut entries) = (section.entries(&bases), Vec::new());
+        while let Ok(Some(entry)) = all.next() {
+            if let CieOrFde::Fde(entry) = entry
+                && let Ok(entry) = entry.parse(EhFrame::cie_from_offset)
+            {
+                entries.push((entry.initial_address(), entry.offset()));
+            }
+        }
+        entries.sort_unstable();
+        Self { frames, entries }
+    }
+
+    fn find(&self, module: &Module, address: u64) -> Option<Found> {
+        let after = self.entries.partition_point(|(start, _)| *start <= address);
+        let (_, offset) = *self.entries.get(after.checked_sub(1)?)?;
+        // SAFETY: the span lies in one mapped segment, as when the list was made.
+        let section = unsafe { section(self.frames) };
+        let bases = BaseAddresses::default().set_text(module.text).set_eh_frame(self.frames.start);
+        let fde = section.fde_from_offset(&bases, offset.into(), EhFrame::cie_from_offset).ok()?;
+        Some((section, bases, fde))
+    }
 }
 
 /// The operations of a CFI expression that are needed to recognise the common patterns.

@@ -2,7 +2,9 @@
 //!
 //! All other threads are stopped by a signal, whose frame on their stacks holds their registers. A copy of the process is
 //! then made, as a fork makes it, and the threads go on. The copy looks through its memory: all that can be written
-//! counts as known, but for the agent's own memory, for the heap that grows by `brk`, of which only live blocks count, and for what lies below the stack pointers.
+//! counts as known, but for the agent's own memory, for the heap that grows by `brk`, of which only live blocks count, and for what lies
+//! below the stack pointers in memory that is one thread's stack and nothing else. A block that is a thread's alternate stack is
+//! known to the kernel.
 //! A word that holds an address in a live block leads to it. What is found comes back in shared memory.
 //!
 //! The table of live blocks holds addresses in a form that isn't taken for one.
@@ -24,12 +26,14 @@ use super::stacks::EMPTY;
 use super::{blocks, errors};
 use crate::entry::SavedRegisters;
 use crate::lock::{Guard, Lock, Quiet};
+use crate::sandbox;
+use crate::sys::syscall;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 use core::ffi::c_void;
 use core::ptr;
 use search::{Search, state};
-use syscalls::{Sysno, syscall};
+use syscalls::Sysno;
 
 /// As many sites are shown.
 const SHOWN: usize = 100;
@@ -61,10 +65,13 @@ pub(crate) fn renew() {
 fn check(options: &Options, saved: &SavedRegisters, signal: i32) {
     let quiet = Quiet::new();
     log!("Starting to check for unreachable memory.");
+    if !sandbox::leaves_all() {
+        return log!("Unreachable check failed: the program filters its system calls.");
+    }
     let guard = LOCK.lock();
-    let own_end = ptr::from_ref(saved).addr();
+    let own_stacks = threads::stacks(ptr::from_ref(saved).addr());
     let missing = threads::stop_others(signal);
-    let found = blocks::all().and_then(|blocks| Search::new(blocks, own_end));
+    let found = blocks::all().and_then(|blocks| Search::new(blocks, own_stacks));
     let copy = found.as_ref().and_then(Search::begin);
     threads::go_on();
     drop(guard);

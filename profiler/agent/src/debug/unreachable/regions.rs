@@ -7,6 +7,8 @@ use core::ops::Range;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Memory,
+    /// One stack and nothing else: the process's first, or what has a guard below.
+    Stack,
     /// Of libc's own data.
     Libc,
     Device,
@@ -17,14 +19,22 @@ pub(super) fn for_each_mapping(each: &mut dyn FnMut(Range<usize>, Kind)) {
     let Ok(maps) = sys::open(c"/proc/self/maps", libc::O_RDONLY) else { return };
     let mut text = [0u8; 8192];
     let (mut filled, mut at) = (0, 0);
+    let mut guard_end = 0;
     loop {
         let len = sys::read_at(maps, &mut text[filled..], at);
         at += len as u64;
         filled += len;
         let mut start = 0;
         while let Some(len) = text[start..filled].iter().position(|&byte| byte == b'\n') {
-            if let Some((range, kind)) = mapping(&text[start..start + len]) {
-                each(range, kind);
+            if let Some((range, rights, kind)) = mapping(&text[start..start + len]) {
+                let kind = match kind {
+                    Kind::Memory if guard_end == range.start => Kind::Stack,
+                    kind => kind,
+                };
+                guard_end = if rights == b"---" { range.end } else { 0 };
+                if rights.starts_with(b"rw") {
+                    each(range, kind);
+                }
             }
             start += len + 1;
         }
@@ -41,8 +51,8 @@ pub(super) fn for_each_mapping(each: &mut dyn FnMut(Range<usize>, Kind)) {
     sys::close(maps);
 }
 
-/// `START-END rw.. OFFSET DEVICE INODE PATH`
-fn mapping(line: &[u8]) -> Option<(Range<usize>, Kind)> {
+/// `START-END rwx. OFFSET DEVICE INODE PATH`
+fn mapping(line: &[u8]) -> Option<(Range<usize>, &[u8], Kind)> {
     let number = |text: &[u8]| {
         let digit = |n: usize, &byte: &u8| Some(n << 4 | char::from(byte).to_digit(16)? as usize);
         text.iter().try_fold(0, digit)
@@ -50,23 +60,18 @@ fn mapping(line: &[u8]) -> Option<(Range<usize>, Kind)> {
     let dash = line.iter().position(|&byte| byte == b'-')?;
     let space = line.iter().position(|&byte| byte == b' ')?;
     let range = number(&line[..dash])?..number(line.get(dash + 1..space)?)?;
-    if !line.get(space + 1..)?.starts_with(b"rw") {
-        return None;
-    }
+    let rights = line.get(space + 1..space + 4)?;
     let path = line.iter().position(|&byte| byte == b'/').map_or(&[][..], |at| &line[at..]);
     let is_device =
         path.starts_with(b"/dev/") && !path.starts_with(b"/dev/zero") && !path.starts_with(b"/dev/shm");
     let is_libc = path.ends_with(b"/libc.so.6");
-    Some((
-        range,
-        if is_device {
-            Kind::Device
-        } else if is_libc {
-            Kind::Libc
-        } else {
-            Kind::Memory
-        },
-    ))
+    let kind = match () {
+        () if is_device => Kind::Device,
+        () if is_libc => Kind::Libc,
+        () if line.ends_with(b"[stack]") => Kind::Stack,
+        () => Kind::Memory,
+    };
+    Some((range, rights, kind))
 }
 
 #[cfg(test)]
@@ -75,23 +80,34 @@ mod tests {
 
     #[test]
     fn lines_of_mappings_are_read() {
-        let read = |line: &str| mapping(line.as_bytes());
+        fn read(line: &str) -> Option<(Range<usize>, &[u8], Kind)> {
+            mapping(line.as_bytes())
+        }
         assert_eq!(
             read("7f00-8f10 rw-p 00000000 00:00 0                  [heap]"),
-            Some((0x7f00..0x8f10, Kind::Memory))
+            Some((0x7f00..0x8f10, &b"rw-"[..], Kind::Memory))
         );
         assert_eq!(
             read("7f00-8f10 rw-s 00000000 00:05 7 /dev/dri/card0"),
-            Some((0x7f00..0x8f10, Kind::Device))
+            Some((0x7f00..0x8f10, &b"rw-"[..], Kind::Device))
         );
         assert_eq!(
             read("7f00-8f10 rw-s 00000000 00:05 7 /dev/zero (deleted)"),
-            Some((0x7f00..0x8f10, Kind::Memory))
+            Some((0x7f00..0x8f10, &b"rw-"[..], Kind::Memory))
         );
-        assert_eq!(read("7f00-8f10 r-xp 00000000 08:01 9 /usr/lib/libc.so.6"), None);
+        assert_eq!(
+            read("7f00-8f10 r-xp 00000000 08:01 9 /usr/lib/libc.so.6"),
+            Some((0x7f00..0x8f10, &b"r-x"[..], Kind::Libc))
+        );
+        assert_eq!(
+            read("7f00-8f10 rw-p 00000000 00:00 0                  [stack]"),
+            Some((0x7f00..0x8f10, &b"rw-"[..], Kind::Stack))
+        );
         assert_eq!(read("nothing"), None);
         let mut found = 0;
-        for_each_mapping(&mut |range, _| found += usize::from(range.contains(&(&raw const range).addr())));
+        for_each_mapping(&mut |range, kind| {
+            found += usize::from(range.contains(&(&raw const range).addr()) && matches!(kind, Kind::Stack));
+        });
         assert_eq!(found, 1, "this stack");
     }
 }

@@ -7,11 +7,11 @@ use super::regions::{Kind, for_each_mapping};
 use super::threads;
 use crate::debug::table::{Block, MASK};
 use crate::debug::{old, own};
-use crate::sys;
+use crate::sys::{self, syscall};
 use alloc::vec::Vec;
 use core::ops::Range;
 use core::ptr;
-use syscalls::{Sysno, syscall};
+use syscalls::Sysno;
 
 /// What the copy makes of a block.
 pub(super) mod state {
@@ -34,7 +34,8 @@ pub(super) struct Search {
     /// Room for the blocks whose words are yet to be looked at.
     queue: *mut u32,
     queue_bytes: usize,
-    own_end: usize,
+    /// Where the stack of the thread that looks ends, and its alternate one begins; see [`threads::stacks`].
+    own_stacks: [usize; 2],
     heap: Range<usize>,
 }
 
@@ -46,7 +47,7 @@ impl Drop for Search {
 }
 
 impl Search {
-    pub(super) fn new(mut blocks: Vec<Block>, own_end: usize) -> Option<Self> {
+    pub(super) fn new(mut blocks: Vec<Block>, own_stacks: [usize; 2]) -> Option<Self> {
         blocks.sort_unstable_by_key(|block| block.address);
         blocks.iter_mut().for_each(|block| block.address ^= MASK);
         let count = blocks.len().max(1);
@@ -69,7 +70,7 @@ impl Search {
             shared: (shared, bytes),
             queue: queue.cast(),
             queue_bytes,
-            own_end,
+            own_stacks,
             heap: old::heap_since_hooks(),
         })
     }
@@ -81,10 +82,7 @@ impl Search {
         let copy = unsafe { syscall!(Sysno::clone, 0, 0, 0, 0, 0) }.ok()?;
         if copy == 0 {
             self.search();
-            loop {
-                // SAFETY: ends the copy.
-                let _ = unsafe { syscall!(Sysno::exit_group, 0) };
-            }
+            sys::end_process(0);
         }
         Some(copy)
     }
@@ -167,14 +165,23 @@ impl Search {
     /// In the copy: finds what each block is.
     fn search(&self) {
         let mut waiting = 0;
+        let mut reach = |target: usize| {
+            if self.state(target) == state::UNKNOWN {
+                self.set(target, state::REACHED, 0);
+                // SAFETY: as in `follow`.
+                unsafe { self.queue.add(waiting).write(target as u32) };
+                waiting += 1;
+            }
+        };
+        threads::alternates()
+            .chain([self.own_stacks[1]])
+            .filter_map(|start| self.target(start))
+            .for_each(&mut reach);
         self.for_each_root(&mut |range, kind| {
             self.words(range, &mut |target, word| {
                 let is_libcs = matches!(kind, Kind::Libc) && self.is_next_chunk(target, word);
-                if self.state(target) == state::UNKNOWN && !is_libcs {
-                    self.set(target, state::REACHED, 0);
-                    // SAFETY: as in `follow`.
-                    unsafe { self.queue.add(waiting).write(target as u32) };
-                    waiting += 1;
+                if !is_libcs {
+                    reach(target);
                 }
             });
         });
@@ -201,8 +208,8 @@ impl Search {
                 return;
             }
             let mut at = mapping.start;
-            let ends = threads::ends().chain([self.own_end]);
-            for end in ends.filter(|end| mapping.contains(end)) {
+            let ends = threads::ends().chain([self.own_stacks[0]]);
+            for end in ends.filter(|end| matches!(kind, Kind::Stack) && mapping.contains(end)) {
                 // What lies below is nobody's; what leaf functions keep there is.
                 at = at.max(end.saturating_sub(128)).min(mapping.end);
             }

@@ -3,16 +3,17 @@
 //! # Safety
 //! A thread waits in the handler of a signal, which interrupts it only where it holds no lock of the agent's.
 
-use crate::sys;
+use crate::sys::{self, syscall};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use syscalls::{Errno, Sysno, syscall};
+use syscalls::{Errno, Sysno};
 
 static ASKED: AtomicBool = AtomicBool::new(false);
 /// 1 while threads are to stand still.
 static STOPPING: AtomicU32 = AtomicU32::new(0);
+static TOLD: AtomicU32 = AtomicU32::new(0);
 static ARRIVED: AtomicU32 = AtomicU32::new(0);
-/// Where the stacks of the threads end.
-static ENDS: [AtomicUsize; 1024] = [const { AtomicUsize::new(0) }; 1024];
+/// Where the stacks of the threads end, and their alternate stacks begin.
+static STACKS: [[AtomicUsize; 2]; 1024] = [const { [const { AtomicUsize::new(0) }; 2] }; 1024];
 
 const PATIENCE_NS: u64 = 500_000_000;
 
@@ -34,10 +35,12 @@ pub(crate) unsafe extern "C" fn handler(_signal: i32, info: *const libc::siginfo
         return;
     }
     let here = 0usize;
-    let number = ARRIVED.fetch_add(1, Ordering::AcqRel) as usize;
-    if let Some(end) = ENDS.get(number) {
-        end.store((&raw const here).addr(), Ordering::Release);
+    let stacks = stacks((&raw const here).addr());
+    // Told before it is said that somebody has come.
+    if let Some(places) = STACKS.get(TOLD.fetch_add(1, Ordering::AcqRel) as usize) {
+        places.iter().zip(stacks).for_each(|(place, stack)| place.store(stack, Ordering::Release));
     }
+    ARRIVED.fetch_add(1, Ordering::AcqRel);
     while STOPPING.load(Ordering::Acquire) != 0 {
         sys::futex_wait(&STOPPING, 1, 20_000_000);
     }
@@ -49,9 +52,28 @@ pub(super) fn was_asked() -> bool {
     ASKED.load(Ordering::Relaxed) && ASKED.swap(false, Ordering::Relaxed)
 }
 
-/// Where the stacks of the threads that stand still end.
+/// Where the calling thread's stack ends, if it is at `here`, and where its alternate stack begins; 0 for what isn't known, or
+/// isn't there. On the alternate stack it isn't known where the other one ends.
+pub(super) fn stacks(here: usize) -> [usize; 2] {
+    match sys::alternate_stack() {
+        Some((start, true)) => [0, start],
+        Some((start, false)) => [here, start],
+        None => [here, 0],
+    }
+}
+
+fn known(which: usize) -> impl Iterator<Item = usize> {
+    STACKS.iter().map(move |places| places[which].load(Ordering::Acquire)).filter(|&known| known != 0)
+}
+
+/// Where the stacks of the threads that stand still end, as far as that is known.
 pub(super) fn ends() -> impl Iterator<Item = usize> {
-    ENDS.iter().map(|end| end.load(Ordering::Acquire)).filter(|&end| end != 0)
+    known(0)
+}
+
+/// Where their alternate stacks begin, which the kernel leads to, and perhaps nobody else.
+pub(super) fn alternates() -> impl Iterator<Item = usize> {
+    known(1)
 }
 
 /// Lets all go on.
@@ -63,7 +85,8 @@ pub(super) fn go_on() {
 /// Has all other threads stand still, and says how many didn't come.
 pub(super) fn stop_others(signal: i32) -> u32 {
     ARRIVED.store(0, Ordering::Relaxed);
-    ENDS.iter().for_each(|end| end.store(0, Ordering::Relaxed));
+    TOLD.store(0, Ordering::Relaxed);
+    STACKS.iter().flatten().for_each(|place| place.store(0, Ordering::Relaxed));
     STOPPING.store(1, Ordering::Release);
     let (process, own) = (sys::process_id(), sys::thread_id());
     // The kernel's structure, by words: the signal's number, the code, who sends, the value.

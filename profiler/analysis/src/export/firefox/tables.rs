@@ -77,7 +77,7 @@ impl Tables {
 
     /// The row of a stack's leaf.
     pub(super) fn stack(&mut self, analysis: &Analysis, symbols: &mut Symbols<'_>, stack: u32) -> u32 {
-        let mut new: Vec<(u32, &Node)> = Vec::new();
+        let mut new: Vec<(u32, Node)> = Vec::new();
         let mut at = stack;
         while let Some(node) = analysis.stacks.node(at).filter(|_| !self.of_node.contains_key(&at)) {
             new.push((at, node));
@@ -85,7 +85,7 @@ impl Tables {
         }
         let mut row = self.of_node.get(&at).copied();
         for (id, node) in new.into_iter().rev() {
-            let leaf = self.node(analysis, symbols, node, row);
+            let leaf = self.node(analysis, symbols, &node, row);
             self.of_node.insert(id, leaf);
             row = Some(leaf);
         }

@@ -10,7 +10,7 @@
 //! processors, in whose code nothing writes the rest of a wide vector register, one from 16 on, a mask, or
 //! the x87 stack; libc's functions that it calls are of that kind; and the kernel keeps vectors.
 //!
-//! The frame below [`SavedRegisters`](crate::entry::SavedRegisters), which has RDI, RSI and RDX, from the stack pointer:
+//! The frame below [`SavedRegisters`](super::entry::SavedRegisters), which has RDI, RSI and RDX, from the stack pointer:
 //!
 //! | offset | what |
 //! |---|---|

@@ -1,0 +1,117 @@
+//! AArch64, AAPCS64. Nobody is attached to here: the agent is one that the dynamic linker loaded.
+
+pub(crate) mod entry;
+pub(crate) mod jumps;
+pub(crate) mod kept;
+#[cfg(grapnel_cdylib)]
+mod library;
+pub(crate) mod loading;
+pub(crate) mod quick;
+pub(crate) mod restorer;
+pub(crate) mod sandbox;
+pub(crate) mod slots;
+pub(crate) mod tls;
+
+use core::ffi::c_void;
+use core::ptr;
+use syscalls::Sysno;
+
+/// How many bits of an address there are, but where a program asks for one beyond.
+pub(crate) const ADDRESS_BITS: u32 = 48;
+
+/// `e_machine` of programs that the agent can go along into.
+pub(crate) const MACHINE: u16 = 183;
+
+/// The system call that takes a path and gives a `stat`, which has a name for each machine.
+pub(crate) const FSTATAT: Sysno = Sysno::fstatat;
+
+/// The processor's clock.
+#[inline(always)]
+pub(crate) fn ticks() -> u64 {
+    let ticks: u64;
+    // SAFETY: reads a register.
+    unsafe {
+        core::arch::asm!("mrs {}, cntvct_el0", out(reg) ticks, options(nomem, nostack, preserves_flags))
+    };
+    ticks
+}
+
+/// The stack pointer.
+#[inline(always)]
+pub(crate) fn stack_pointer() -> usize {
+    let here: usize;
+    // SAFETY: reads the stack pointer.
+    unsafe { core::arch::asm!("mov {}, sp", out(reg) here, options(nomem, nostack, preserves_flags)) };
+    here
+}
+
+/// Asks the processor for an entry that will be looked at soon.
+#[inline(always)]
+pub(crate) fn prefetch<T>(entry: &T) {
+    // SAFETY: PRFM never faults (Arm ARM, C6.2, "PRFM").
+    unsafe {
+        core::arch::asm!(
+            "prfm pldl1keep, [{entry}]",
+            entry = in(reg) ptr::from_ref(entry),
+            options(nostack, preserves_flags, readonly)
+        );
+    }
+}
+
+/// The length of a call that names its function.
+pub(crate) const CALL: usize = 4;
+
+/// The function that is named by the call that returns to an address, if that is such a call.
+///
+/// # Safety
+/// The [`CALL`] bytes before it can be read.
+pub(crate) unsafe fn called_before(return_address: usize) -> Option<usize> {
+    const BL: u32 = 0b10_0101;
+    let at = return_address - CALL;
+    let instruction: *const u32 = ptr::with_exposed_provenance(at);
+    // SAFETY: the caller's promise; code is aligned, and little-endian.
+    let word = unsafe { *instruction };
+    // The lower 26 bits are the distance in words.
+    let distance = (word << 6).cast_signed() >> 4;
+    (word >> 26 == BL).then(|| at.wrapping_add_signed(distance as isize))
+}
+
+/// Calls a function on another stack, whose end is `top`.
+///
+/// # Safety
+/// The stack is aligned and nobody else's, the function neither unwinds nor returns twice, and takes `argument`.
+pub(crate) unsafe fn call_on(top: usize, function: unsafe extern "C" fn(*mut c_void), argument: *mut c_void) {
+    // SAFETY: the caller's promise; x20 survives the call.
+    unsafe {
+        core::arch::asm!(
+            "mov x21, sp",
+            "mov sp, x20",
+            "blr {function}",
+            "mov sp, x21",
+            function = in(reg) function,
+            in("x20") top,
+            out("x21") _,
+            in("x0") argument,
+            clobber_abi("C"),
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_call_names_its_function() {
+        // BL .-8, BL .+12, BLR X16, B .+8
+        let code = [0x97ff_fffe_u32, 0x9400_0003, 0xd63f_0200, 0x1400_0002];
+        let start = code.as_ptr().expose_provenance();
+        // SAFETY: the words before are the array's.
+        let called = |count: usize| unsafe { super::called_before(start + 4 * count) };
+        assert_eq!([called(1), called(2)], [Some(start - 8), Some(start + 4 + 12)]);
+        assert_eq!([called(3), called(4)], [None; 2]);
+    }
+
+    #[test]
+    fn the_way_in_which_libc_keeps_a_stack_pointer_is_found_out() {
+        assert!(super::jumps::prepare());
+    }
+}

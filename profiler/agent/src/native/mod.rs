@@ -1,0 +1,46 @@
+//! What depends on the instruction set, in a folder for each, with the same files.
+//!
+//! - `entry`: the stubs that the hooks lead to, what they save, and the way out of a fault
+//! - `kept`: stubs that change no register
+//! - `slots`: the stub of functions with slots, and their thunks
+//! - `sandbox`: the ways past the hooks on what installs filters for system calls
+//! - `quick`: what comes before a stub where only some allocations are recorded
+//! - `jumps`, `loading`: the stubs of `longjmp` and of `dlopen`
+//! - `tls`: where a thread's block is
+//! - `restorer`: what a handler of a signal returns to
+//! - `library`: functions that the compiler counts on
+
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+
+// The one place where an instruction set is chosen.
+#[cfg(target_arch = "aarch64")]
+pub(crate) use aarch64::*;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use x86_64::*;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::ffi::c_void;
+
+    unsafe extern "C" fn note(at: *mut c_void) {
+        // SAFETY: the test's own word.
+        unsafe { at.cast::<usize>().write(stack_pointer()) };
+    }
+
+    #[test]
+    fn a_function_runs_on_another_stack() {
+        let mut stack = vec![0u128; 4096];
+        let range = stack.as_mut_ptr_range();
+        let range = range.start.expose_provenance()..range.end.expose_provenance();
+        let mut seen = 0usize;
+        // SAFETY: the stack is aligned, has room, and is nobody else's.
+        unsafe { call_on(range.end, note, (&raw mut seen).cast()) };
+        // A leaf of its own is at the very end.
+        assert!((range.start..=range.end).contains(&seen), "{seen:x} {range:x?}");
+        assert!(!range.contains(&stack_pointer()));
+    }
+}

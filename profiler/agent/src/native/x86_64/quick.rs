@@ -1,0 +1,172 @@
+//! The quick beginnings of hooks, where only some allocations are recorded: see [`crate::sampled`].
+//!
+//! # Safety
+//! They change registers only that a function may change and that hold no argument of theirs, and those that may lie beside
+//! their callers none but RAX, where the function has a result.
+
+use crate::hooks::{Function, ORIGINALS};
+use crate::sampled::{
+    FILTER, LEFT, grapnel_agent_sampled_beside_calloc, grapnel_agent_sampled_beside_free,
+    grapnel_agent_sampled_beside_malloc, grapnel_agent_sampled_beside_realloc, grapnel_agent_sampled_calloc,
+    grapnel_agent_sampled_free, grapnel_agent_sampled_malloc, grapnel_agent_sampled_realloc,
+};
+
+/// Lowers what is left of the thread's gap by a register, and leaves if that falls below 0.
+#[cfg(not(grapnel_attached))]
+macro_rules! lower {
+    ($register:literal) => {
+        concat!(
+            "mov r11, qword ptr [rip + grapnel_agent_tls@GOTTPOFF]\n",
+            "sub qword ptr fs:[r11 + {left}], ",
+            $register,
+            "\njs {stub}"
+        )
+    };
+}
+/// Where a thread's block has to be looked up, the stub's function lowers the gap.
+#[cfg(grapnel_attached)]
+macro_rules! lower {
+    ($register:literal) => {
+        "jmp {stub}"
+    };
+}
+
+/// As [`lower`], where R11 was put below the stack pointer and is to be as it was.
+#[cfg(not(grapnel_attached))]
+macro_rules! lower_beside {
+    ($register:literal) => {
+        concat!(
+            "mov r11, qword ptr [rip + grapnel_agent_tls@GOTTPOFF]\n",
+            "sub qword ptr fs:[r11 + {left}], ",
+            $register,
+            "\nmov r11, [rsp - 8]\njs {stub}"
+        )
+    };
+}
+#[cfg(grapnel_attached)]
+macro_rules! lower_beside {
+    ($register:literal) => {
+        "jmp {stub}"
+    };
+}
+
+/// Defines the quick beginning `$quick` of a hook: `$instructions` leave by `js` or `jne` to `$stub`, or go on to the
+/// original.
+macro_rules! quick {
+    ($quick:ident, $stub:ident, $function:ident, $($instructions:expr),+) => {
+        unsafe extern "C" {
+            pub(crate) fn $quick();
+        }
+        core::arch::global_asm!(
+            $crate::entry::stub_section!(),
+            ".balign 16",
+            concat!(".globl ", stringify!($quick)),
+            concat!(".hidden ", stringify!($quick)),
+            concat!(".type ", stringify!($quick), ",@function"),
+            concat!(stringify!($quick), ":"),
+            ".cfi_startproc",
+            "endbr64",
+            $($instructions,)+
+            "9:",
+            "jmp qword ptr [rip + {originals} + {function}]",
+            ".cfi_endproc",
+            concat!(".size ", stringify!($quick), ", . - ", stringify!($quick)),
+            ".text",
+            "/* {filter} {left} {stub} */",
+            originals = sym ORIGINALS,
+            function = const size_of::<usize>() * Function::$function as usize,
+            filter = sym FILTER,
+            left = const LEFT,
+            stub = sym $stub,
+        );
+    };
+}
+
+quick!(grapnel_agent_quick_malloc, grapnel_agent_sampled_malloc, Malloc, lower!("rdi"));
+quick!(
+    grapnel_agent_quick_calloc,
+    grapnel_agent_sampled_calloc,
+    Calloc,
+    "mov rax, rdi",
+    "mul rsi",
+    // A product that overflows gives no block.
+    "jc 9f",
+    lower!("rax")
+);
+quick!(
+    grapnel_agent_quick_free,
+    grapnel_agent_sampled_free,
+    Free,
+    "mov r11, rdi",
+    "shr r11, 8",
+    "movzx r11d, r11w",
+    "lea rax, [rip + {filter}]",
+    "cmp byte ptr [rax + r11], 0",
+    "jne {stub}"
+);
+quick!(
+    grapnel_agent_quick_realloc,
+    grapnel_agent_sampled_realloc,
+    Realloc,
+    // libc's own then calls malloc.
+    "test rdi, rdi",
+    "jz 9f",
+    "mov r11, rdi",
+    "shr r11, 8",
+    "movzx r11d, r11w",
+    "lea rax, [rip + {filter}]",
+    "cmp byte ptr [rax + r11], 0",
+    "jne {stub}",
+    lower!("rsi")
+);
+
+// The same of functions that may lie beside their callers: no register is changed that the function may leave as it is.
+// A realloc that isn't libc's need not call malloc.
+quick!(
+    grapnel_agent_quick_beside_malloc,
+    grapnel_agent_sampled_beside_malloc,
+    Malloc,
+    "mov [rsp - 8], r11",
+    lower_beside!("rdi")
+);
+quick!(
+    grapnel_agent_quick_beside_calloc,
+    grapnel_agent_sampled_beside_calloc,
+    Calloc,
+    "mov rax, rdi",
+    "imul rax, rsi",
+    "jo 9f",
+    "mov [rsp - 8], r11",
+    lower_beside!("rax")
+);
+quick!(
+    grapnel_agent_quick_beside_free,
+    grapnel_agent_sampled_beside_free,
+    Free,
+    "mov [rsp - 8], r11",
+    "mov [rsp - 16], rax",
+    "mov r11, rdi",
+    "shr r11, 8",
+    "movzx r11d, r11w",
+    "lea rax, [rip + {filter}]",
+    "cmp byte ptr [rax + r11], 0",
+    "mov rax, [rsp - 16]",
+    "mov r11, [rsp - 8]",
+    "jne {stub}"
+);
+quick!(
+    grapnel_agent_quick_beside_realloc,
+    grapnel_agent_sampled_beside_realloc,
+    Realloc,
+    "test rdi, rdi",
+    "jz {stub}",
+    "mov [rsp - 8], r11",
+    "mov r11, rdi",
+    "shr r11, 8",
+    "movzx r11d, r11w",
+    "lea rax, [rip + {filter}]",
+    "cmp byte ptr [rax + r11], 0",
+    "mov r11, [rsp - 8]",
+    "jne {stub}",
+    lower_beside!("rsi")
+);

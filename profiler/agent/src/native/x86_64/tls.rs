@@ -1,0 +1,60 @@
+//! The thread-local block of an agent that the dynamic linker loaded: initial-exec. See [`crate::tls`].
+//!
+//! # Safety
+//! Nothing but the place of the variable is read, and the word in which libc keeps a thread's id.
+
+core::arch::global_asm!(
+    ".section .tbss.grapnel_agent_tls,\"awT\",@nobits",
+    ".balign 64",
+    ".globl grapnel_agent_tls",
+    ".hidden grapnel_agent_tls",
+    ".type grapnel_agent_tls,@object",
+    ".size grapnel_agent_tls,192",
+    "grapnel_agent_tls:",
+    ".zero 192",
+    ".text",
+);
+
+/// Where this thread's block is.
+#[inline(always)]
+pub(crate) fn block() -> usize {
+    let address: usize;
+    // SAFETY: reads the thread pointer and the variable's offset from it, which the loader filled in. Both are the same
+    // as long as the thread lives, so that memory is none of the compiler's concern: one look per call is enough.
+    unsafe {
+        core::arch::asm!(
+            "mov {address}, qword ptr [rip + grapnel_agent_tls@GOTTPOFF]",
+            "add {address}, qword ptr fs:[0]",
+            address = out(reg) address,
+            options(pure, nomem, nostack),
+        );
+    }
+    address
+}
+
+/// Where glibc keeps a thread's id, in bytes behind the thread pointer: the same in all versions from 2.11 on.
+const THREAD_AT: usize = 720;
+
+/// Whether libc keeps the id of this thread, which is `thread`, where [`kept_id`] looks.
+pub(crate) fn find_kept_id(thread: u32) -> bool {
+    // SAFETY: glibc's description of a thread begins at the thread pointer, and is larger than this.
+    unsafe { kept_id() == thread }
+}
+
+/// The id of this thread that libc keeps.
+///
+/// # Safety
+/// Memory is readable there: glibc's description of a thread begins at the thread pointer, and is larger than this.
+pub(crate) unsafe fn kept_id() -> u32 {
+    let thread: u32;
+    // SAFETY: the caller's promise.
+    unsafe {
+        core::arch::asm!(
+            "mov {thread:e}, dword ptr fs:[{at}]",
+            thread = lateout(reg) thread,
+            at = const THREAD_AT,
+            options(pure, readonly, nostack, preserves_flags),
+        );
+    }
+    thread
+}

@@ -1,0 +1,262 @@
+//! Arenas: the main one, which is a variable of the library's, and those that lie in heaps of their own.
+//!
+//! The main one is found by its bins: 127 lists in a row, of which most are empty, so that both of their ends lead to
+//! themselves. From it a ring leads through all others. `malloc/malloc.c` and `malloc/arena.c` of glibc's sources say how they
+//! are laid out (`malloc_state`, `malloc_par`, `heap_info`).
+
+use super::super::target::MapLine;
+use super::library::Library;
+use super::{Unknown, View, half, word};
+use std::ops::Range;
+
+/// Places in `malloc_state`.
+const LOCK: usize = 0;
+const FLAGS: usize = 4;
+const FAST: usize = 16;
+const TOP: usize = 96;
+const BINS: usize = 112;
+const NEXT: usize = 2160;
+const SIZE: usize = 2200;
+/// Bins, and lists of small blocks that were freed.
+const BIN_COUNT: usize = 127;
+pub(super) const FAST_COUNT: usize = 10;
+/// Set in its flags: its memory isn't one piece.
+const IN_PIECES: u32 = 2;
+
+/// Heaps of other arenas begin at multiples of this.
+const HEAP: u64 = 64 << 20;
+/// More arenas, or heaps of one, than there can be.
+const MOST: usize = 1 << 16;
+
+const PAGE: u64 = 4096;
+/// What is kept of the size of a chunk besides.
+pub(super) const SIZE_BITS: u64 = 7;
+
+/// Memory in which chunks follow one another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Region {
+    /// From its first chunk on.
+    pub(super) range: Range<u64>,
+    /// The last chunk, which is nobody's yet. Without it the region ends where another heap was begun.
+    pub(super) top: Option<u64>,
+    /// Whether it is of the main arena.
+    pub(super) main: bool,
+}
+
+/// What `malloc_par` says of blocks with mappings of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Counts {
+    blocks: u32,
+    bytes: u64,
+    /// Where the main arena's memory begins, got by `sbrk`; 0 for none.
+    start: u64,
+}
+
+/// All arenas of a process.
+#[derive(Debug)]
+pub(super) struct Arenas {
+    pub(super) regions: Vec<Region>,
+    /// The first of each of their lists of small blocks that were freed; 0 for none. By arena, by list.
+    pub(super) fast: Vec<[u64; FAST_COUNT]>,
+    /// How many blocks have mappings of their own, and how large these are together.
+    pub(super) mapped: (u64, u64),
+    /// The heaps of all but the main one.
+    pub(super) heaps: Vec<Range<u64>>,
+    locked: bool,
+}
+
+/// An arena's variables.
+struct State {
+    at: u64,
+    bytes: Vec<u8>,
+}
+
+impl State {
+    fn read(view: View<'_>, at: u64) -> Result<Self, Unknown> {
+        let mut bytes = vec![0; SIZE];
+        view.read(at, &mut bytes)?;
+        Ok(Self { at, bytes })
+    }
+
+    fn top(&self) -> u64 {
+        word(&self.bytes, TOP)
+    }
+
+    fn next(&self) -> u64 {
+        word(&self.bytes, NEXT)
+    }
+
+    /// Whether it was never given any memory: its top is then what stands for the list of chunks that aren't sorted.
+    fn has_nothing(&self) -> bool {
+        self.top() == bin(self.at, 0)
+    }
+}
+
+/// What stands for a bin's chunk: one whose links are the bin's ends.
+fn bin(arena: u64, index: usize) -> u64 {
+    arena + (BINS + 16 * index) as u64 - 16
+}
+
+impl Arenas {
+    /// Finds them all. `data`: the library's variables, and where they lie.
+    pub(super) fn find(
+        view: View<'_>,
+        library: &Library,
+        (at, data): &(u64, Vec<u8>),
+        maps: &[MapLine],
+    ) -> Result<Self, Unknown> {
+        let main = at + main_arena(*at, data)? as u64;
+        let program_break = program_break(maps);
+        let counts = counts(data, library.minor, program_break.as_ref())?;
+        let main = State::read(view, main)?;
+        let mut found = Self {
+            regions: Vec::new(),
+            fast: Vec::new(),
+            mapped: (u64::from(counts.blocks), counts.bytes),
+            heaps: Vec::new(),
+            locked: false,
+        };
+        found.take(&main);
+        if !main.has_nothing() {
+            let top = main.top();
+            let range = program_break.filter(|range| range.contains(&top) && range.contains(&counts.start));
+            let is_whole = half(&main.bytes, FLAGS) & IN_PIECES == 0;
+            let range = range.filter(|_| is_whole && counts.start <= top);
+            let range = range.ok_or(Unknown::Structure("the main heap is not in one piece"))?;
+            let start = counts.start.next_multiple_of(16);
+            found.regions.push(Region { range: start..range.end, top: Some(top), main: true });
+        }
+        let mut next = main.next();
+        for _ in 0..MOST {
+            if next == main.at {
+                return Ok(found);
+            }
+            let arena = State::read(view, next)?;
+            found.take(&arena);
+            found.take_heaps(view, &arena, library.minor)?;
+            next = arena.next();
+        }
+        Err(Unknown::Structure("the arenas are no ring"))
+    }
+
+    fn take(&mut self, arena: &State) {
+        self.locked |= half(&arena.bytes, LOCK) != 0;
+        self.fast.push(std::array::from_fn(|index| word(&arena.bytes, FAST + 8 * index)));
+    }
+
+    /// The heaps of another arena than the main one, from the one that its top lies in back to the one that it lies in.
+    fn take_heaps(&mut self, view: View<'_>, arena: &State, minor: u32) -> Result<(), Unknown> {
+        let bad = |at| Unknown::Broken { what: "a heap's header", at };
+        // ar_ptr, prev, size, mprotect_size; since 2.35 also pagesize, and what fills up.
+        let header = if minor < 35 { 32 } else { 48 };
+        let first = arena.at & !(HEAP - 1);
+        if arena.at != first + header {
+            return Err(bad(arena.at));
+        }
+        let mut top = Some(arena.top());
+        let mut heap = arena.top() & !(HEAP - 1);
+        for _ in 0..MOST {
+            let [owner, before, size] = view.words(heap)?;
+            if owner != arena.at || size > HEAP || size < header {
+                return Err(bad(heap));
+            }
+            let chunks = heap + header + if heap == first { SIZE as u64 } else { 0 };
+            let range = chunks.next_multiple_of(16)..heap + size;
+            if top.is_some_and(|top| !range.contains(&top)) {
+                return Err(bad(heap));
+            }
+            self.regions.push(Region { range, top: top.take(), main: false });
+            self.heaps.push(heap..heap + HEAP);
+            if heap == first {
+                return if before == 0 { Ok(()) } else { Err(bad(heap)) };
+            }
+            heap = before;
+        }
+        Err(Unknown::Structure("an arena's heaps are no list"))
+    }
+
+    /// How long all regions are, but for what nobody has got of them yet.
+    pub(super) fn bytes(&self) -> u64 {
+        let len = |region: &Region| region.top.unwrap_or(region.range.end) - region.range.start;
+        self.regions.iter().map(len).sum()
+    }
+
+    /// Whether any of them is being changed.
+    pub(super) fn is_locked(&self) -> bool {
+        self.locked
+    }
+}
+
+/// The part of the address space that `sbrk` gives.
+fn program_break(maps: &[MapLine]) -> Option<Range<u64>> {
+    let mut parts = maps.iter().filter(|line| line.name == "[heap]").map(|line| line.range.clone());
+    let first = parts.next()?;
+    Some(first.start..parts.next_back().map_or(first.end, |last| last.end))
+}
+
+/// Where among the library's variables the main arena is.
+fn main_arena(at: u64, data: &[u8]) -> Result<usize, Unknown> {
+    let is_one = |&offset: &usize| {
+        let own = |index: usize| {
+            let place = offset + BINS + 16 * index;
+            let (first, last) = (word(data, place), word(data, place + 8));
+            let is_empty = first == bin(at + offset as u64, index) && last == first;
+            (first != 0 && last != 0).then_some(is_empty)
+        };
+        // The first few are enough to pass over what is none.
+        let mut empty = 0;
+        for index in 0..BIN_COUNT {
+            match own(BIN_COUNT - 1 - index) {
+                Some(is_empty) => empty += usize::from(is_empty),
+                None => return false,
+            }
+            if index == 8 && empty == 0 {
+                return false;
+            }
+        }
+        empty >= 4 && word(data, offset + NEXT) != 0 && word(data, offset + NEXT).is_multiple_of(8)
+    };
+    let last = data.len().saturating_sub(SIZE);
+    let mut found = (0..last).step_by(8).filter(is_one);
+    match (found.next(), found.next()) {
+        (Some(one), None) => Ok(one),
+        (None, _) => Err(Unknown::Unused),
+        _ => Err(Unknown::Structure("there are several main arenas")),
+    }
+}
+
+/// What `malloc_par` says, which is found by what must be true of its parts.
+fn counts(data: &[u8], minor: u32, program_break: Option<&Range<u64>>) -> Result<Counts, Unknown> {
+    // Places before `sbrk_base`: n_mmaps, n_mmaps_max, max_n_mmaps, no_dyn_threshold; since 2.35 four bytes are between.
+    let counts = if minor < 35 { 32 } else { 36 };
+    let one = |offset: usize| {
+        let start = word(data, offset);
+        let (bytes, most_bytes) = (word(data, offset - 16), word(data, offset - 8));
+        let numbers: [u32; 4] = std::array::from_fn(|index| half(data, offset - counts + 4 * index));
+        let [blocks, _, most_blocks, is_fixed] = numbers;
+        // How many lists the threads' caches have, the largest block in them, and how many of each.
+        let [lists, largest, depth] = std::array::from_fn(|index| word(data, offset + 8 + 8 * index));
+        let padded = largest.checked_add(23)? & !15;
+        let fits = lists == (padded.max(32) - 32) / 16 + 1 && lists <= 64 && depth <= u64::from(u16::MAX);
+        let is_start = start == 0 || program_break.is_some_and(|range| range.contains(&start));
+        let is_one = fits
+            && is_start
+            && bytes <= most_bytes
+            && bytes.is_multiple_of(PAGE)
+            && most_bytes.is_multiple_of(PAGE)
+            && blocks <= most_blocks
+            && is_fixed <= 1
+            && (blocks == 0) == (bytes == 0);
+        is_one.then_some(Counts { blocks, bytes, start })
+    };
+    let last = data.len().saturating_sub(32);
+    let mut found: Vec<Counts> = (counts.next_multiple_of(8)..last).step_by(8).filter_map(one).collect();
+    if found.iter().any(|one| one.start != 0) {
+        found.retain(|one| one.start != 0);
+    }
+    match found[..] {
+        [one] => Ok(one),
+        [] => Err(Unknown::Structure("malloc's settings were not found")),
+        _ => Err(Unknown::Structure("there are several that look like malloc's settings")),
+    }
+}

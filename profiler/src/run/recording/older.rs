@@ -1,0 +1,43 @@
+//! Blocks that are older than the recording: they stand at its start, before all events.
+
+use super::Recording;
+use grapnel_trace::event::node_flags;
+use grapnel_trace::heap::HeapEvent;
+use grapnel_trace::{Event, Mark, Source};
+
+/// A block: its address, and how many of its bytes may be used.
+pub(crate) type Block = (u64, u64);
+
+/// All that there were, or why they aren't known.
+pub(crate) type Before = Result<Vec<Block>, String>;
+
+impl Recording {
+    /// Writes down what there was before, or why that isn't known. To be called before anything else is written.
+    pub(crate) fn begins_with(&mut self, blocks: &Before) {
+        let blocks = match blocks {
+            Ok(blocks) => blocks,
+            Err(unknown) => return self.push(&Event::Mark(Mark::BeforeUnknown(unknown.as_bytes().to_vec()))),
+        };
+        let flags = node_flags::BEFORE | node_flags::EXACT;
+        let stack = self.merge.number_of_mark(flags);
+        self.push(&Event::Node { id: stack, parent: 0, pc: 0, module: 0, flags });
+        for &(address, size) in blocks {
+            let event = HeapEvent::Alloc { thread: 0, stack, address, size, source: Source::Before };
+            if let Some(Err(error)) = self.writer.as_mut().map(|writer| writer.push_heap(&event)) {
+                return self.fail(error);
+            }
+            if let Some(totals) = &mut self.totals {
+                totals.apply_all(&[event]);
+            }
+        }
+    }
+
+    fn push(&mut self, event: &Event) {
+        if let Some(totals) = &mut self.totals {
+            totals.apply(event);
+        }
+        if let Some(Err(error)) = self.writer.as_mut().map(|writer| writer.push(event)) {
+            self.fail(error);
+        }
+    }
+}

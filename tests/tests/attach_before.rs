@@ -1,0 +1,238 @@
+//! What a process had allocated before `grapnel attach`.
+
+use grapnel_tests::attaching::{Running, attach, may_trace};
+use grapnel_tests::going::until;
+use grapnel_tests::report::{Before, Report};
+use grapnel_tests::run::{grapnel, report, temporary_dir};
+use grapnel_tests::{programs, skipped};
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+const MARK: &str = "[allocated before grapnel attached]";
+
+/// `older`, which goes on by a line at a time.
+struct Older {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Older {
+    fn start(how: &str) -> Self {
+        Self::of(Command::new(programs::program("older")).arg(how))
+    }
+
+    fn of(command: &mut Command) -> Self {
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the program starts");
+        let lines = BufReader::new(child.stdout.take().expect("its output")).lines();
+        let mut older = Self { child, lines };
+        assert_eq!(older.stage(), (1, Before { allocations: 0, bytes: 0 }));
+        older
+    }
+
+    fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Which stage it says it has come to, and what it has.
+    fn stage(&mut self) -> (u64, Before) {
+        let line = self.lines.next().expect("a line").expect("text");
+        let numbers: Vec<u64> = line.split(' ').map(|word| word.parse().expect("a number")).collect();
+        let [stage, allocations, bytes] = numbers[..] else { panic!("{line}") };
+        (stage, Before { allocations, bytes })
+    }
+
+    fn go_on(&mut self) -> (u64, Before) {
+        self.child.stdin.as_mut().expect("its input").write_all(b"\n").expect("it goes on");
+        self.stage()
+    }
+}
+
+impl Drop for Older {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn attached(dir: &Path, pid: u32) -> (Report, String) {
+    let outcome = attach(dir, pid, &["--for", "0.1"]);
+    assert_eq!(outcome.status.code(), Some(0), "{}", outcome.err());
+    (report(&dir.join("t.grapnel")), outcome.err())
+}
+
+/// The site of what was there before: it has no frame but the mark.
+fn site(report: &Report) -> Option<&grapnel_tests::report::Site> {
+    report.sites.iter().find(|site| site.frames.iter().any(|frame| frame.function.as_deref() == Some(MARK)))
+}
+
+#[test]
+fn blocks_of_before_are_known_to_the_byte() {
+    if !may_trace() {
+        return;
+    }
+    let dir = temporary_dir();
+    let mut older = Older::start("");
+    // What libc has for itself.
+    let (bare, _) = attached(dir.path(), older.pid());
+    let bare = bare.totals.before.expect("they are known");
+    let (stage, own) = older.go_on();
+    assert!(stage == 2 && own.allocations > 50_000, "{own:?}");
+    let trace = dir.path().join("t.grapnel");
+    let mut command = Command::new(programs::grapnel());
+    command.args(["attach", "-o"]).arg(&trace).arg(older.pid().to_string()).stderr(Stdio::piped());
+    let mut recorder = Running::start(&mut command);
+    let mut said = BufReader::new(recorder.0.stderr.take().expect("what it says")).lines();
+    let begun = said.next().expect("a line").expect("text");
+    assert!(begun.contains("attached to older") && begun.contains(" of before, with "), "{begun}");
+    let (stage, left) = older.go_on();
+    assert_eq!((stage, left), (3, Before { allocations: 0, bytes: 0 }));
+    let detached = grapnel(["detach", &older.pid().to_string()]);
+    assert_eq!(detached.status.code(), Some(0), "{}", detached.err());
+    assert_eq!(recorder.0.wait().expect("it ends").code(), Some(0));
+
+    let found = report(&trace);
+    let before = found.totals.before.expect("they are known");
+    let others =
+        Before { allocations: before.allocations - own.allocations, bytes: before.bytes - own.bytes };
+    assert_eq!(others, bare);
+    let totals = &found.totals;
+    assert_eq!((totals.allocations, totals.reallocations, totals.allocated_bytes), (0, 0, 0));
+    assert_eq!((totals.frees, totals.lost_events), (own.allocations, 0));
+    assert_eq!((totals.live_allocations, totals.live_bytes), (bare.allocations, bare.bytes));
+    assert_eq!(totals.peak_bytes, before.bytes);
+    assert!(totals.functions.values().all(|&count| count == 0), "{:?}", totals.functions);
+    let site = site(&found).expect("a site");
+    assert_eq!((site.allocations, site.allocated_bytes), (0, 0));
+    assert_eq!((site.live_allocations, site.live_bytes), (bare.allocations, bare.bytes));
+    assert_eq!((site.peak_bytes, site.temporary_allocations), (before.bytes, 0));
+    assert_eq!(site.frames.len(), 1);
+
+    let text = grapnel([Path::new("report"), &trace]);
+    assert!(text.out().contains(MARK) && text.out().contains("blocks, allocated before grapnel attached"));
+    let page = dir.path().join("t.html");
+    let made = grapnel([Path::new("report"), Path::new("--html"), &page, &trace]);
+    assert_eq!(made.status.code(), Some(0), "{}", made.err());
+    for (format, name) in
+        [("collapsed", "t.folded"), ("csv", "t.csv"), ("heaptrack", "t.heaptrack"), ("massif", "t.massif")]
+    {
+        let file = dir.path().join(name);
+        let made = grapnel([Path::new("export"), Path::new("-o"), &file, &trace]);
+        assert_eq!(made.status.code(), Some(0), "{format}: {}", made.err());
+        let text = std::fs::read_to_string(&file).expect("text");
+        assert!(text.contains(MARK), "{format}");
+    }
+    let query = grapnel([Path::new("query"), Path::new("--by"), Path::new("source"), &trace]);
+    assert!(query.out().contains("before"), "{}", query.out());
+}
+
+#[test]
+fn a_heap_that_was_overwritten_is_refused_and_recorded_all_the_same() {
+    if !may_trace() {
+        return;
+    }
+    let dir = temporary_dir();
+    let mut older = Older::start("broken");
+    assert_eq!(older.go_on().0, 2);
+    let trace = dir.path().join("t.grapnel");
+    let mut command = Command::new(programs::grapnel());
+    command.args(["attach", "-o"]).arg(&trace).arg(older.pid().to_string()).stderr(Stdio::piped());
+    let mut recorder = Running::start(&mut command);
+    let mut said = BufReader::new(recorder.0.stderr.take().expect("what it says")).lines();
+    let begun: Vec<String> = said.by_ref().take(2).map(|line| line.expect("text")).collect();
+    let why = "what was allocated before isn't known: the heap's structure was not understood: a chunk of a wrong size at 0x";
+    assert!(begun[1].contains(why), "{begun:?}");
+    // What it frees is recorded.
+    assert_eq!(older.go_on().0, 3);
+    let detached = grapnel(["detach", &older.pid().to_string()]);
+    assert_eq!(detached.status.code(), Some(0), "{}", detached.err());
+    assert_eq!(recorder.0.wait().expect("it ends").code(), Some(0));
+    let found = report(&trace);
+    assert_eq!(found.totals.before, None);
+    assert!(found.totals.frees > 50_000 && found.totals.live_allocations == 0, "{:?}", found.totals);
+    let mark = found.marks.iter().find(|mark| mark.kind == "before_unknown").expect("a mark");
+    assert!(mark.name.as_ref().is_some_and(|why| why.contains("a chunk of a wrong size")), "{mark:?}");
+    let text = grapnel([Path::new("report"), &trace]);
+    assert!(text.out().contains("what was allocated before grapnel attached isn't known"), "{}", text.out());
+    assert!(!text.out().contains(MARK), "{}", text.out());
+}
+
+#[test]
+fn blocks_that_were_lost_before_are_found() {
+    if !may_trace() {
+        return;
+    }
+    let dir = temporary_dir();
+    let mut older = Older::start("lost");
+    assert_eq!(older.go_on().0, 2);
+    let trace = dir.path().join("t.grapnel");
+    let mut command = Command::new(programs::grapnel());
+    command.args(["attach", "-q", "-o"]).arg(&trace).arg(older.pid().to_string());
+    let mut recorder = Running::start(command.env("XDG_RUNTIME_DIR", dir.path()));
+    let pid = older.pid().to_string();
+    let found = until("it is recorded", || {
+        let mut command = Command::new(programs::grapnel());
+        command.args(["leaks", &pid]).env("XDG_RUNTIME_DIR", dir.path());
+        let outcome = grapnel_tests::run::finish(&mut command, b"");
+        outcome.status.success().then(|| outcome.out())
+    });
+    assert!(found.contains(MARK), "{found}");
+    let line = found.lines().find(|line| line.contains("directly lost")).expect("a line");
+    let blocks = line.rsplit(" in ").next().and_then(|text| text.strip_suffix(" blocks"));
+    let blocks: u64 = blocks.expect("a number").replace(',', "").parse().expect("a number");
+    // Registers and what lies below a stack may hold one or the other still.
+    assert!((4900..=5000).contains(&blocks), "{found}");
+    let detached = grapnel(["detach", &pid]);
+    assert_eq!(detached.status.code(), Some(0), "{}", detached.err());
+    recorder.0.wait().expect("it ends");
+}
+
+/// Threads that do little but allocate are let come out of it: what they have at that moment is known, and no free of it a
+/// riddle. On a busy machine that may take more than one look.
+#[test]
+fn threads_in_the_middle_of_malloc_are_waited_for() {
+    if !may_trace() {
+        return;
+    }
+    let dir = temporary_dir();
+    let mut older = Older::start("storm");
+    assert_eq!(older.go_on().0, 2);
+    for _ in 0..3 {
+        let found = until("all are out of it", || {
+            let (found, said) = attached(dir.path(), older.pid());
+            let is_known = found.totals.before.is_some();
+            let is_busy = said.contains("in the middle of malloc");
+            assert!(is_known || is_busy, "{said}");
+            (is_known && !is_busy).then_some(found.totals)
+        });
+        assert!(found.allocations > 0, "{found:?}");
+        let given = found.allocations + found.before.map_or(0, |before| before.allocations);
+        assert_eq!(given - found.frees, found.live_allocations, "{found:?}");
+    }
+}
+
+#[test]
+fn of_other_allocators_it_is_said_that_nothing_is_known() {
+    if !may_trace() {
+        return;
+    }
+    for name in ["libjemalloc.so.2", "libmimalloc.so.2"] {
+        let library = Path::new("/usr/lib/x86_64-linux-gnu").join(name);
+        if !library.exists() {
+            skipped("blocks of another allocator", &format!("there is no {name}"));
+            continue;
+        }
+        let dir = temporary_dir();
+        let mut older =
+            Older::of(Command::new(programs::program("older")).arg("").env("LD_PRELOAD", &library));
+        assert_eq!(older.go_on().0, 2);
+        let (found, said) = attached(dir.path(), older.pid());
+        assert_eq!(found.totals.before, None, "{said}");
+        assert!(
+            said.contains("what was allocated before isn't known: libc's own malloc has not been used"),
+            "{said}"
+        );
+        assert!(said.contains(name), "{said}");
+    }
+}
