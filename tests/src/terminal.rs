@@ -94,7 +94,7 @@ impl Terminal {
         self.done(&["capture-pane", "-p", "-e"])
     }
 
-    /// Waits until what is to be seen is as it should be, and returns it.
+    /// Waits until what is to be seen is as it should be and drawn to its end, and returns it.
     ///
     /// # Panics
     /// If it never is.
@@ -107,6 +107,15 @@ impl Terminal {
             })
         }));
         assert!(found.is_ok(), "{what} is not to be seen:\n{}", last.join("\n"));
+        // It may have been seen while it was drawn. What never rests is taken as it is.
+        for _ in 0..20 {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            let next = self.screen();
+            if next == last || !is_so(&next) {
+                break;
+            }
+            last = next;
+        }
         last
     }
 

@@ -1,7 +1,8 @@
 //! All threads of a process, stopped together.
 //!
 //! Threads that can't stop now (the kernel lets none stop that waits for its child of `vfork`) are waited for only so long
-//! as the others may be held. They stay marked, and are let go when they stop after all.
+//! as the others may be held. They stay marked, and are let go when they stop after all. One that could and has no processor
+//! yet is waited for longer: were the others let go, each would have to wait for one again, and all might never stand together.
 
 use super::native::Registers;
 use super::reaping::while_reaping;
@@ -11,8 +12,12 @@ use std::fs;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// The longest that threads are held for one that doesn't stop.
+/// The longest that threads are held for one that can't stop.
 const PATIENCE: Duration = Duration::from_millis(25);
+
+/// The longest that threads are held for those that stop as soon as they have a processor, where there are more to run than
+/// processors.
+const TURN_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Why a process can't be stopped.
 #[derive(Debug)]
@@ -49,11 +54,15 @@ pub(crate) fn threads(pid: u32) -> io::Result<Vec<i32>> {
     Ok(all)
 }
 
+/// A thread's state, in the kernel's letter. `None` if it is gone.
+fn state(pid: u32, tid: i32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next())
+}
+
 /// Whether a thread has ended: the first thread of a process stays until all others have.
 pub(crate) fn has_ended(pid: u32, tid: i32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).unwrap_or_default();
-    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
-    matches!(state, None | Some('Z' | 'X'))
+    matches!(state(pid, tid), None | Some('Z' | 'X'))
 }
 
 impl Freezer {
@@ -84,7 +93,8 @@ impl Freezer {
     }
 
     fn stop_all(&mut self, except: Option<i32>, frozen: &mut Frozen) -> Result<(), FreezeError> {
-        let deadline = Instant::now() + PATIENCE;
+        let begun = Instant::now();
+        let mut deadline = begun + PATIENCE;
         let stand = frozen.threads.iter().map(|(tracee, _)| tracee.tid);
         let mut known: HashSet<i32> =
             except.into_iter().chain(self.late.iter().map(|late| late.tid)).chain(stand).collect();
@@ -124,11 +134,15 @@ impl Freezer {
                 self.late = late;
                 return Err(FreezeError::Refused(error));
             }
-            if let Some(first) = late.first() {
-                let tid = first.tid;
+            let Some(first) = late.first().map(|late| late.tid) else { continue };
+            // Who waits for nothing but a processor may hold what another waits for.
+            let runs = late.iter().any(|late| state(self.pid, late.tid) == Some('R'));
+            if !runs || begun.elapsed() > TURN_PATIENCE {
                 self.late = late;
-                return Err(FreezeError::Busy(tid));
+                return Err(FreezeError::Busy(first));
             }
+            asked = late;
+            deadline = Instant::now() + PATIENCE;
         }
         if frozen.threads.is_empty() { Err(FreezeError::Gone) } else { Ok(()) }
     }
