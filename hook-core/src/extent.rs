@@ -1,4 +1,4 @@
-//! Where the function around an address ends: from the unwind table of its object, else from its symbol.
+//! Where the function around an address ends: from the unwind table of its object, else from its symbol, exported or in a file.
 //!
 //! # Safety
 //! Nothing here is unsafe but the description of the object around an address; the object stays loaded, because the
@@ -14,16 +14,23 @@ use gimli::{BaseAddresses, EhFrame, EhFrameHdr, NativeEndian, UnwindSection};
 
 use crate::{memory::maps::Maps, module::Module, symbol};
 
-/// The object that was asked about last: functions of one are asked about together.
+/// The objects that were asked about.
 #[derive(Debug, Default)]
-pub(crate) struct Objects(RefCell<Option<Object>>);
+pub(crate) struct Objects(RefCell<Vec<Object>>);
 
 #[derive(Debug)]
 struct Object {
     module: Module,
     /// What it exports, by where that begins.
-    exported: OnceCell<Vec<Range<usize>>>,
+    exported: OnceCell<Functions>,
+    /// What its files have besides.
+    #[cfg(feature = "files")]
+    in_files: OnceCell<Functions>,
 }
+
+/// The addresses of functions, by where they begin.
+#[derive(Debug)]
+struct Functions(Vec<Range<usize>>);
 
 /// How many functions that begin later are passed by on the way to the one around an address.
 const WITHIN: usize = 16;
@@ -34,6 +41,15 @@ impl Objects {
     pub(crate) fn extent(&self, maps: &Maps, address: usize) -> Option<Range<usize>> {
         self.ask(maps, address, |object| {
             in_module(&object.module, address).or_else(|| object.exported(address))
+        })
+    }
+
+    /// The same, and where nothing that is mapped says it, as a symbol in the object's files does. They are read when the first is
+    /// asked for that needs them.
+    pub(crate) fn extent_of_any(&self, maps: &Maps, address: usize) -> Option<Range<usize>> {
+        self.ask(maps, address, |object| {
+            let mapped = in_module(&object.module, address).or_else(|| object.exported(address));
+            mapped.or_else(|| object.in_files(address))
         })
     }
 
@@ -51,32 +67,69 @@ impl Objects {
         address: usize,
         ask: impl FnOnce(&Object) -> Option<Range<usize>>,
     ) -> Option<Range<usize>> {
-        let mut last = self.0.borrow_mut();
-        if !last.as_ref().is_some_and(|object| object.module.holds_code(address)) {
-            // SAFETY: the object stays for as long as this value is used: the caller is about to patch its code, or attaches a
-            // listener in it, which must stay for as long as it is attached.
-            let module = unsafe { Module::around(maps, address) };
-            *last = module.map(|module| Object { module, exported: OnceCell::new() });
-        }
-        ask(last.as_ref()?)
+        let mut known = self.0.borrow_mut();
+        let at = match known.iter().position(|object| object.module.holds_code(address)) {
+            Some(at) => at,
+            None => {
+                // SAFETY: the object stays for as long as this value is used: the caller is about to patch its code, or attaches a
+                // listener in it, which must stay for as long as it is attached.
+                known.push(Object::new(unsafe { Module::around(maps, address) }?));
+                known.len() - 1
+            }
+        };
+        ask(known.get(at)?)
     }
 }
 
 impl Object {
-    /// The exported function around an address that begins last.
+    fn new(module: Module) -> Self {
+        Self {
+            module,
+            exported: OnceCell::new(),
+            #[cfg(feature = "files")]
+            in_files: OnceCell::new(),
+        }
+    }
+
     fn exported(&self, address: usize) -> Option<Range<usize>> {
-        let exported = self.exported.get_or_init(|| {
+        let find = || {
             let mut all = Vec::new();
-            symbol::for_each_function(&self.module, &mut |range| {
-                if self.module.holds_code(range.start) {
-                    all.push(range);
-                }
-            });
-            all.sort_unstable_by_key(|range| range.start);
-            all
-        });
-        let behind = exported.partition_point(|range| range.start <= address);
-        let mut before = exported.get(..behind)?.iter().rev().take(WITHIN);
+            symbol::for_each_function(&self.module, &mut |range| all.push(range));
+            Functions::new(all, &self.module)
+        };
+        self.exported.get_or_init(find).around(address)
+    }
+
+    #[cfg(feature = "files")]
+    fn in_files(&self, address: usize) -> Option<Range<usize>> {
+        let find = || {
+            // Without files nothing more is known. What was found around an address has no name of its own.
+            let module = self.module.clone().with_path_at(address);
+            let files = symbol::files::FileSymbols::open(&module).ok();
+            let symbols = files.iter().flat_map(|files| files.iter());
+            let functions = symbols.filter_map(|found| found.symbol.function_range());
+            Functions::new(functions.collect(), &self.module)
+        };
+        self.in_files.get_or_init(find).around(address)
+    }
+
+    #[cfg(not(feature = "files"))]
+    fn in_files(&self, _: usize) -> Option<Range<usize>> {
+        None
+    }
+}
+
+impl Functions {
+    fn new(mut all: Vec<Range<usize>>, module: &Module) -> Self {
+        all.retain(|range| module.holds_code(range.start));
+        all.sort_unstable_by_key(|range| range.start);
+        Self(all)
+    }
+
+    /// The function around an address that begins last.
+    fn around(&self, address: usize) -> Option<Range<usize>> {
+        let behind = self.0.partition_point(|range| range.start <= address);
+        let mut before = self.0.get(..behind)?.iter().rev().take(WITHIN);
         before.find(|range| range.contains(&address)).cloned()
     }
 }

@@ -204,7 +204,7 @@ impl HookPlan {
             return Err(Error::NotExecutable { target });
         }
         let described = || {
-            let range = around.view.extent(maps?, target.0 as usize)?;
+            let range = around.view.extent_of_any(maps?, target.0 as usize)?;
             Some(range.start as u64..range.end as u64)
         };
         let function = function
@@ -274,7 +274,7 @@ impl HookPlan {
         {
             return Err(Error::NotExecutable { target });
         }
-        let described = || maps.and_then(|maps| around.view.extent(maps, at));
+        let described = || maps.and_then(|maps| around.view.extent_of_any(maps, at));
         let size = options.size.or_else(|| described().map(|range| range.end - at)).filter(|&size| size > 0);
         let wanted = size.unwrap_or(0).clamp(2 * native::MAX_INST_LEN + 20, EXTENT_MAX);
         let mut bytes = vec![0; wanted];

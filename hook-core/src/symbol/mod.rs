@@ -89,6 +89,16 @@ impl Symbol {
         self.addr..self.addr.saturating_add(self.size.max(1))
     }
 
+    /// The addresses of a function's code, if its length is known.
+    pub(crate) fn function_range(&self) -> Option<Range<usize>> {
+        if !self.is_function() || self.size == 0 {
+            return None;
+        }
+        // A pointer to T32 code has a bit that its address lacks.
+        let start = native::code_at(CodeAddr(self.addr as u64)).1.0 as usize;
+        Some(start..start.checked_add(self.size)?)
+    }
+
     /// The function that is really called: the symbol's own address, or what the resolver of an indirect one returns.
     ///
     /// # Safety
@@ -204,14 +214,7 @@ pub fn function_at(module: &Module, address: usize) -> Option<(&[u8], Symbol)> {
 /// Calls `each` with the addresses of every function that the object exports and whose length its symbol has.
 pub(crate) fn for_each_function(module: &Module, each: &mut dyn FnMut(Range<usize>)) {
     let table = Table { module };
-    let functions = table.indices().filter_map(|index| table.symbol(index));
-    for symbol in functions.filter(|symbol| symbol.kind.is_function() && symbol.size > 0) {
-        // A pointer to T32 code has a bit that its address lacks.
-        let start = native::code_at(CodeAddr(symbol.addr as u64)).1.0 as usize;
-        if let Some(end) = start.checked_add(symbol.size) {
-            each(start..end);
-        }
-    }
+    table.indices().filter_map(|index| table.symbol(index)?.function_range()).for_each(each);
 }
 
 /// Calls `each` with what stands in this object for a function of that name of another one: the symbol's index, and the address

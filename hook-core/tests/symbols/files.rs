@@ -211,14 +211,18 @@ fn the_program_itself_and_what_has_no_file() {
 
 /// What a plan knows of functions without unwind entries.
 #[test]
-fn what_is_exported_has_the_length_of_its_symbol() {
-    let library = Library::build("no_entries", &["-fno-asynchronous-unwind-tables"]);
-    let module = library.load();
-    let proof = |address: usize| {
-        let plan = HookPlan::new(CodeAddr(address as u64), Options::default()).unwrap();
-        plan.proof().clone()
-    };
-    assert_eq!(proof(Lookup::new(&module).find(b"exported").unwrap().addr), Proof::Proven);
-    // What isn't exported has one in a file only.
-    assert_eq!(proof(library.address_of_inside(&module)), Proof::ExtentUnknown);
+fn a_function_has_the_length_of_its_symbol() {
+    let library = |name| Library::build(name, &["-fno-asynchronous-unwind-tables"]);
+    let (whole, stripped) = (library("no_entries"), library("no_entries_stripped"));
+    run("strip", &["--strip-unneeded", stripped.text()]);
+    for (library, expected) in [(whole, Proof::Proven), (stripped, Proof::ExtentUnknown)] {
+        let module = library.load();
+        let proof = |address: usize| {
+            let plan = HookPlan::new(CodeAddr(address as u64), Options::default()).unwrap();
+            plan.proof().clone()
+        };
+        assert_eq!(proof(Lookup::new(&module).find(b"exported").unwrap().addr), Proof::Proven);
+        // What isn't exported has one in a file only.
+        assert_eq!(proof(library.address_of_inside(&module)), expected);
+    }
 }
