@@ -57,9 +57,9 @@
 //! A32 and T32 code live in one process, and either may be hooked from either. Bit 0 of a function's address says which it
 //! is, in every address that goes in and out: that of a function, an original, or a place for a probe. Under QEMU 32-bit
 //! processes are tested in both sets, with the libc of Debian's armhf, which is T32, and that of armel, which is A32.
-//! * Nothing in an object says how long its functions are but their symbols. Without [`Options::size`] only that code is
-//!   looked at which direct jumps reach ([`Proof::ExtentUnknown`]), and a probe wants its function's addresses
-//!   ([`Error::NoFunction`]). No padding is used.
+//! * Nothing in an object says how long its functions are but their symbols: those that it exports, else those that its files
+//!   have. Where there is neither, nor [`Options::size`], only that code is looked at which direct jumps reach
+//!   ([`Proof::ExtentUnknown`]), and a probe wants its function's addresses ([`Error::NoFunction`]). No padding is used.
 //! * Exceptions and backtraces pass a call whose return is listened to with the help of the unwinder's `_Unwind_VRS_Get` and
 //!   `_Unwind_VRS_Set`, as the dynamic linker finds them for this library. If there are none, as in a process that throws
 //!   nothing, a backtrace ends at such a call. An unwinder of another kind than the one that they belong to isn't to be expected

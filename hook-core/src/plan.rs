@@ -33,8 +33,8 @@ const MAX_PADDING: usize = 16;
 /// What the caller knows and wants of one hook.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// The function's length in bytes, from its symbol. Without it the unwind table of its object is asked, and then the symbols
-    /// that the object exports.
+    /// The function's length in bytes, from its symbol. Without it the unwind table of its object is asked, then the symbols that
+    /// the object exports, and then, with the feature `files`, those that only its files have: these are opened then.
     pub size: Option<usize>,
     /// Padding behind the function may be overwritten: `nop` and `int3` up to the next multiple of 16.
     pub use_padding: bool,
@@ -179,8 +179,8 @@ impl HookPlan {
         planned.map(|(plan, _)| plan)
     }
 
-    /// Plans a probe at an instruction of the function whose addresses are given, or are those of the unwind entry around
-    /// it.
+    /// Plans a probe at an instruction of the function whose addresses are given, or are those of the unwind entry or of the
+    /// symbol around it.
     ///
     /// # Errors
     /// If the code can't be read or probed, or the function around it isn't known, with the reason and a remedy.
