@@ -37,16 +37,9 @@ const WITHIN: usize = 16;
 
 impl Objects {
     /// The range of the frame description entry that holds `address`, with the mappings of one time. Where there is none, that of the
-    /// exported function, as its symbol says.
+    /// function as its symbol says, exported or in the object's files: these are read when the first is asked for that nothing
+    /// mapped has.
     pub(crate) fn extent(&self, maps: &Maps, address: usize) -> Option<Range<usize>> {
-        self.ask(maps, address, |object| {
-            in_module(&object.module, address).or_else(|| object.exported(address))
-        })
-    }
-
-    /// The same, and where nothing that is mapped says it, as a symbol in the object's files does. They are read when the first is
-    /// asked for that needs them.
-    pub(crate) fn extent_of_any(&self, maps: &Maps, address: usize) -> Option<Range<usize>> {
         self.ask(maps, address, |object| {
             let mapped = in_module(&object.module, address).or_else(|| object.exported(address));
             mapped.or_else(|| object.in_files(address))
@@ -94,8 +87,12 @@ impl Object {
     fn exported(&self, address: usize) -> Option<Range<usize>> {
         let find = || {
             let mut all = Vec::new();
-            symbol::for_each_function(&self.module, &mut |range| all.push(range));
-            Functions::new(all, &self.module)
+            symbol::for_each_function(&self.module, &mut |range| {
+                if self.module.holds_code(range.start) {
+                    all.push(range);
+                }
+            });
+            Functions::new(all)
         };
         self.exported.get_or_init(find).around(address)
     }
@@ -106,9 +103,14 @@ impl Object {
             // Without files nothing more is known. What was found around an address has no name of its own.
             let module = self.module.clone().with_path_at(address);
             let files = symbol::files::FileSymbols::open(&module).ok();
-            let symbols = files.iter().flat_map(|files| files.iter());
-            let functions = symbols.filter_map(|found| found.symbol.function_range());
-            Functions::new(functions.collect(), &self.module)
+            let mut all = Vec::new();
+            for range in files.iter().flat_map(|files| files.functions()) {
+                // A file may have as many as it likes.
+                if self.module.holds_code(range.start) && all.try_reserve(1).is_ok() {
+                    all.push(range);
+                }
+            }
+            Functions::new(all)
         };
         self.in_files.get_or_init(find).around(address)
     }
@@ -120,8 +122,7 @@ impl Object {
 }
 
 impl Functions {
-    fn new(mut all: Vec<Range<usize>>, module: &Module) -> Self {
-        all.retain(|range| module.holds_code(range.start));
+    fn new(mut all: Vec<Range<usize>>) -> Self {
         all.sort_unstable_by_key(|range| range.start);
         Self(all)
     }

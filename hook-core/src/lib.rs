@@ -133,7 +133,8 @@
 //! The crate lives inside the process that it changes. It calls no function of libc but two (system calls are made
 //! directly, so `errno` is untouched; `__errno_location` is asked when the first listener is attached, and `getauxval` where
 //! `/proc` has no auxiliary vector to read), waits for no
-//! lock but while another thread rebinds or changes hooks that wait, and for no longer than seconds, and allocates through `alloc` only,
+//! lock but while another thread rebinds or changes hooks that wait, for no longer than seconds, and while another makes the
+//! decoder's tables, once in a process and for less than a millisecond ([`prepare`]), and allocates through `alloc` only,
 //! never while a function is half patched. It keeps nothing between calls but what patching under running threads needs,
 //! a signal handler and its table ([`Liveness::Live`]), another to ask threads what they may reach, and what listeners need, tables of the returns that are awaited and
 //! of the threads in guarded listeners. After fork the child has the same hooks, and they work: there is nothing to do.
@@ -175,6 +176,15 @@ mod sys;
 mod transaction;
 pub mod waiting;
 mod workshop;
+
+/// Makes the decoder's tables, which is otherwise done when the first function is looked at. The C library does it as it is
+/// loaded.
+///
+/// A process that forks while a thread makes them leaves a child in which they are never ready: its first hook would wait for
+/// ever. So call this before there are threads that may fork. It takes less than a millisecond, and later calls nothing.
+pub fn prepare() {
+    native::prepare();
+}
 
 pub use arena::{Arena, CodeWay};
 pub use error::Error;

@@ -156,29 +156,35 @@ impl Patch {
 /// The bytes are code that the caller may change, every patch leaves code that does what its callers expect, and what
 /// `liveness` says of the other threads is so.
 pub(crate) unsafe fn apply(view: &MemoryView, patches: &mut [Patch], liveness: Liveness) {
-    let pages = Pages::new(view);
-    for patch in patches.iter_mut() {
-        patch.look(&pages);
-    }
+    let look = |patches: &mut [Patch]| {
+        let pages = Pages::new(view);
+        patches.iter_mut().for_each(|patch| patch.look(&pages));
+    };
     match liveness {
-        // SAFETY: the caller's promise: nobody runs the code meanwhile.
-        Liveness::SingleThreaded => unsafe { apply_alone(view, patches) },
-        Liveness::Live => {
-            good(patches).for_each(|patch| patch.judge(view));
-            match PatchingRight::begin() {
-                Ok(right) => {
-                    hear(patches, &right, |_| true);
-                    // SAFETY: the caller's promise.
-                    unsafe {
-                        apply_live(view, patches, &right);
-                        put_back(view, patches, &right);
-                    }
-                    return settle(view, patches);
-                }
-                Err(refusal) => good(patches)
-                    .for_each(|patch| patch.state = Err(Error::NotLive { site: patch.start.at, refusal })),
-            }
+        Liveness::SingleThreaded => {
+            look(patches);
+            // SAFETY: the caller's promise: nobody runs the code meanwhile.
+            unsafe { apply_alone(view, patches) }
         }
+        // The right comes first: whoever had it before may have patched what is looked at.
+        Liveness::Live => match PatchingRight::begin() {
+            Ok(right) => {
+                look(patches);
+                good(patches).for_each(|patch| patch.judge(view));
+                hear(patches, &right, |_| true);
+                // SAFETY: the caller's promise.
+                unsafe {
+                    apply_live(view, patches, &right);
+                    put_back(view, patches, &right);
+                }
+                return settle(view, patches);
+            }
+            Err(refusal) => {
+                look(patches);
+                good(patches)
+                    .for_each(|patch| patch.state = Err(Error::NotLive { site: patch.start.at, refusal }));
+            }
+        },
     }
     settle(view, patches);
 }

@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// The longest function that is decoded whole for branches into its window.
-const EXTENT_MAX: usize = 1 << 20;
+pub(crate) const EXTENT_MAX: usize = 1 << 20;
 
 /// How far before and behind the patch of a function of unknown length its jumps are followed.
 const FOLLOWED: Range<usize> = 1024..4096;
@@ -204,7 +204,7 @@ impl HookPlan {
             return Err(Error::NotExecutable { target });
         }
         let described = || {
-            let range = around.view.extent_of_any(maps?, target.0 as usize)?;
+            let range = around.view.extent(maps?, target.0 as usize)?;
             Some(range.start as u64..range.end as u64)
         };
         let function = function
@@ -238,6 +238,9 @@ impl HookPlan {
         let verdict = flow::check_inside(isa, code, from, range, &flow::Surroundings::default());
         let original = Bytes::new(behind.get(..patch_len).unwrap_or(&[]));
         let proof = proof(verdict, target, Bytes::new(behind))?;
+        if !is_described(target, around) {
+            refuse_reached(isa, target, target, window.len(), Bytes::new(behind), around)?;
+        }
         refuse_entered(target, target, patch_len, &function, Bytes::new(behind), around)?;
         let kind = if window.code_len() < patch_len { PatchKind::NearOverPadding } else { PatchKind::Near };
         let preamble = native::AFTER_PROBE;
@@ -274,7 +277,7 @@ impl HookPlan {
         {
             return Err(Error::NotExecutable { target });
         }
-        let described = || maps.and_then(|maps| around.view.extent_of_any(maps, at));
+        let described = || maps.and_then(|maps| around.view.extent(maps, at));
         let size = options.size.or_else(|| described().map(|range| range.end - at)).filter(|&size| size > 0);
         let wanted = size.unwrap_or(0).clamp(2 * native::MAX_INST_LEN + 20, EXTENT_MAX);
         let mut bytes = vec![0; wanted];
@@ -423,10 +426,15 @@ impl Function<'_> {
                 Proof::ExtentUnknown
             }
             Some(function) => {
-                proof(flow::check(isa, function, site, window.len()), target, Bytes::new(bytes))?
+                let proof = proof(flow::check(isa, function, site, window.len()), target, Bytes::new(bytes))?;
+                // A symbol names less than a function whose cold part lies elsewhere, or that goes on behind a label of its own.
+                if !is_described(site, around) {
+                    refuse_reached(isa, target, site, window.len(), Bytes::new(bytes), around)?;
+                }
+                proof
             }
         };
-        let own = target.0..site.0 + extent.unwrap_or(window.len()) as u64;
+        let own = target.0..site.0.saturating_add(extent.unwrap_or(window.len()) as u64);
         refuse_entered(target, site, patch_len, &own, Bytes::new(bytes), around)?;
         let kind = match (&stop, window.code_len() < patch_len) {
             (Some(_), _) => PatchKind::Short,
@@ -477,6 +485,11 @@ fn padding_is_free(
         |maps, offset: usize| around.view.extent(maps, (site.0 as usize).wrapping_add(offset)).is_some();
     options.allow_padding
         && !around.maps.is_some_and(|maps| behind.clone().any(|offset| is_code(maps, offset)))
+}
+
+/// Whether an unwind entry says where the function is.
+fn is_described(at: CodeAddr, around: &Surroundings<'_>) -> bool {
+    around.maps.is_some_and(|maps| around.view.described(maps, at.0 as usize).is_some())
 }
 
 /// Refuses a patch into which another function is seen to branch; `own` are the addresses of the hooked one.

@@ -400,3 +400,28 @@ fn a_filter_of_one_thread_counts() {
     assert_eq!(outcome.status.code(), Some(125), "{}", outcome.err());
     assert!(outcome.err().contains("has a filter for system calls"), "{}", outcome.err());
 }
+
+/// A thread is not given anything else to do in the middle of making another.
+#[test]
+fn a_thread_that_makes_threads_is_left_well() {
+    if !may_trace() {
+        return;
+    }
+    let dir = temporary_dir();
+    let mut command = Command::new(programs::program("makes_threads"));
+    let mut program =
+        Running(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts"));
+    let mut out = program.out();
+    let mut line = String::new();
+    out.read_line(&mut line).expect("a line");
+    for round in 0..10 {
+        let outcome = attach(dir.path(), program.pid(), &["-q", "--for", "0.02"]);
+        assert_eq!(program.0.try_wait().expect("its status"), None, "round {round}: {}", outcome.err());
+        assert_eq!((outcome.status.code(), outcome.err()), (Some(0), String::new()), "round {round}");
+    }
+    drop(program.0.stdin.take());
+    assert!(program.0.wait().expect("it ends").success());
+    line.clear();
+    out.read_line(&mut line).expect("a line");
+    assert_eq!(line, "well\n");
+}

@@ -12,11 +12,23 @@ pub(crate) type Generation = u32;
 
 static WAITING: OnceLock<Waiting> = OnceLock::new();
 
+/// Called as the library is loaded: see [`engine::prepare`].
+#[used]
+// SAFETY: the section holds addresses of functions that take nothing they want to see.
+#[unsafe(link_section = ".init_array")]
+static PREPARE: extern "C" fn() = {
+    extern "C" fn prepare() {
+        engine::prepare();
+        // Nor would who was forked off while this is made ever see it made.
+        WAITING.get_or_init(Waiting::new);
+    }
+    prepare
+};
+
 /// The set, had by this thread. Another thread that has it is waited for, but not for ever.
 ///
 /// # Errors
 /// If another thread has it for seconds, or this one around this call.
 pub(crate) fn lock() -> Result<Hooks<'static>, WaitError> {
-    // The first call comes before there is any hook that could make it again.
     WAITING.get_or_init(Waiting::new).lock()
 }

@@ -191,6 +191,14 @@ fn a_fork_in_the_middle_of_a_commit_leaves_a_child_that_can_hook() {
 }
 
 #[test]
+fn a_fork_in_the_middle_of_the_first_hook_leaves_a_child_that_can_hook() {
+    let program = SHARED.build("tests/programs/first_hook.c");
+    for microseconds in (0..600).step_by(15) {
+        assert_has(&run(SHARED.command(&program).arg(microseconds.to_string())), &["ended with 0\n"]);
+    }
+}
+
+#[test]
 fn what_the_library_itself_uses_may_be_listened_to() {
     assert_has(&SHARED.run("tests/programs/own.c"), &["told, 2000 signals"]);
     let program = SHARED.dir.path().join("own");

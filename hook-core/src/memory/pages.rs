@@ -38,11 +38,6 @@ impl<'a> Pages<'a> {
         self.objects.extent(maps, address)
     }
 
-    /// The same also by the object's files: see [`Objects::extent_of_any`].
-    pub(crate) fn extent_of_any(&self, maps: &Maps, address: usize) -> Option<Range<usize>> {
-        self.objects.extent_of_any(maps, address)
-    }
-
     /// The same as its unwind entry says: see [`Objects::described`].
     pub(crate) fn described(&self, maps: &Maps, address: usize) -> Option<Range<usize>> {
         self.objects.described(maps, address)

@@ -1,5 +1,5 @@
 //! What only x86-64 has files for, on the other instruction sets: nothing tells whether code leaves the vector registers
-//! alone, so it counts as if it didn't, and nothing looks for branches from other functions.
+//! alone, so it counts as if it didn't, nothing looks for branches from other functions, and no decoder has tables to be made.
 
 use core::ops::Range;
 
@@ -9,6 +9,9 @@ use crate::{
     memory::{maps::Maps, pages::Pages},
     padding::Surroundings,
 };
+
+/// See [`crate::prepare`].
+pub(crate) fn prepare() {}
 
 /// Whether nothing of the vector registers has to be saved for a function.
 pub(crate) fn leaves_vectors_alone(_: &Pages<'_>, _: usize, _: &Range<usize>) -> bool {

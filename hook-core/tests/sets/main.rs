@@ -1,5 +1,6 @@
 //! Sets: several hooks on one function, listeners and probes. One thread runs but where a test says otherwise.
 
+mod at_once;
 #[path = "../common/code.rs"]
 mod code;
 #[path = "../common/find.rs"]
@@ -55,6 +56,7 @@ fn main() {
     probes::run();
     #[cfg(target_arch = "x86_64")]
     reclaim::run();
+    at_once::run();
     assert_eq!(code::writable_code(), Vec::<String>::new());
     println!("ok");
 }

@@ -16,7 +16,7 @@ use super::native::{Registers, THREAD_IDS};
 use super::reaping::while_reaping;
 use super::rights::why_denied;
 use super::target::{MapLine, Target, inner_thread, mappings, maps_text};
-use super::tracee::{Stop, Tracee, WORKING};
+use super::tracee::{Stop, Tracee};
 use super::working::{Borrowed, CODE_BYTES, Instructions, NAME, NAME_AT, Worker, is_on_own_stack};
 use crate::opened::say;
 use grapnel_trace::attached::{ENTRY_SYMBOL, LEDGER_SYMBOL, Ledger, Mapping, PATH_BYTES};
@@ -372,13 +372,19 @@ fn borrow_one(
             ended = false;
             continue;
         }
-        let mut tracee = match while_reaping(pid, || Tracee::seize(tid, WORKING)) {
+        // Nothing is asked of it but to stop: a thread that is making another must be through with that before it is given anything
+        // else to do.
+        let seized = while_reaping(pid, || {
+            let tracee = Tracee::seize(tid, 0)?;
+            let _ = tracee.interrupt();
+            Ok::<_, io::Error>(tracee)
+        });
+        let mut tracee = match seized {
             Ok(tracee) => tracee,
             Err(_) if has_ended(pid, tid) => continue,
             Err(_) => return Err(EnterError::Denied { pid, why: why_denied(pid) }),
         };
         ended = false;
-        let _ = tracee.interrupt();
         match tracee.wait_until(Instant::now() + STOP_PATIENCE) {
             None => freezer.expect(tracee),
             Some(Stop::Ended) => {}

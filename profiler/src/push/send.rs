@@ -64,7 +64,10 @@ impl Sender {
     pub(super) fn new(target: Target, token: Option<String>) -> Self {
         let secure = target.endpoint.scheme_str() == Some("https");
         let roots = if secure { system_roots() } else { RootCerts::WebPki };
-        let agent = Agent::config_builder()
+        let config = Agent::config_builder();
+        // Nobody is between here and here.
+        let config = if target.is_here() { config.proxy(None) } else { config };
+        let agent = config
             .user_agent(concat!("grapnel/", env!("CARGO_PKG_VERSION")))
             .http_status_as_error(false)
             .max_redirects(0)

@@ -68,11 +68,15 @@ pub(super) fn parse(text: &str) -> Result<Target, String> {
 }
 
 impl Target {
+    /// Whether the engine is on this machine.
+    pub(super) fn is_here(&self) -> bool {
+        let host = self.endpoint.host().unwrap_or_default().trim_matches(['[', ']']);
+        host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
+    }
+
     /// Whether what is sent can be read on its way.
     pub(super) fn is_open_to_listeners(&self) -> bool {
-        let host = self.endpoint.host().unwrap_or_default().trim_matches(['[', ']']);
-        let is_own = host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
-        self.endpoint.scheme_str() == Some("http") && !is_own
+        self.endpoint.scheme_str() == Some("http") && !self.is_here()
     }
 }
 

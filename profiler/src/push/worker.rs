@@ -10,6 +10,7 @@ use grapnel_analysis::export::pushed::Pushed;
 use grapnel_analysis::report::words::counted;
 use grapnel_analysis::symbols::{FileStore, SearchPath, Symbols};
 use std::fs::File;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -162,7 +163,10 @@ impl Worker {
         let mut followed = std::mem::take(&mut self.followed);
         let name = trace.to_string_lossy().into_owned();
         if !followed.iter().any(|followed| followed.trace == name) {
-            let opened = File::open(trace).map_err(|error| error.to_string());
+            // A pipe by this name would be waited for.
+            let mut options = File::options();
+            let options = options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
+            let opened = options.open(trace).map_err(|error| error.to_string());
             match opened.and_then(|file| is_plain(&file).and_then(|()| Followed::new(name, file))) {
                 Ok(program) => followed.insert(0, program),
                 Err(error) => self.lose(error),

@@ -2,7 +2,7 @@
 
 use std::fs::{File, Permissions};
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 /// Only the owner may read it: it tells what a program does.
@@ -16,6 +16,14 @@ pub(super) const MODE: u32 = 0o600;
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     let mut options = File::options();
     options.write(true).create(true).truncate(false).mode(MODE);
+    // Who made a pipe by this name would read it all, and where nobody reads, opening it never ends. One that is handed over as a
+    // descriptor has no name here.
+    if let Ok(facts) = path.symlink_metadata()
+        && facts.file_type().is_fifo()
+        && !is_trusted(facts.uid())
+    {
+        return Err(io::Error::other("another user's pipe has this name"));
+    }
     let file = match options.clone().custom_flags(libc::O_NOFOLLOW).open(path) {
         Err(error) if error.raw_os_error() == Some(libc::ELOOP) => {
             if !is_trusted(path.symlink_metadata()?.uid()) {

@@ -36,7 +36,7 @@ pub(crate) use seen::{
 pub(crate) use stub::{
     AFTER_PROBE, JUMP_STUB_LEN, LINK_STUB_LEN, STUBS, jump_stub, link_of_stub, link_stub, site_of_stub,
 };
-pub(crate) use untold::{aside, branch_into, leaves_vectors_alone, routines_leave_vectors_alone};
+pub(crate) use untold::{aside, branch_into, leaves_vectors_alone, prepare, routines_leave_vectors_alone};
 
 /// `brk #0`.
 const TRAP: [u8; 4] = 0xd420_0000_u32.to_le_bytes();

@@ -1,7 +1,9 @@
 //! Branches into a patch from other functions.
 //!
 //! A compiler has no function branch into the middle of another one. Who writes assembly does: glibc's `mempcpy` sets its
-//! result and goes on three bytes into `memmove`. Such functions stand close to each other, in one file.
+//! result and goes on three bytes into `memmove`. Such functions stand close to each other, in one file. And a compiler puts
+//! what a function seldom does far from it, as a function of its own for whoever looks (`f.cold`), and has that go on anywhere
+//! in the first one: what the hooked function jumps to is looked at, too.
 
 use alloc::{vec, vec::Vec};
 use core::ops::Range;
@@ -9,10 +11,14 @@ use core::ops::Range;
 use grapnel_arch::x86_64::{Flow, Inst, MAX_INST_LEN, decode, text};
 use grapnel_relocator::{CodeAddr, Culprit};
 
-use crate::{memory::maps::Maps, padding::Surroundings, sys::PAGE};
+use crate::{memory::maps::Maps, padding::Surroundings, plan::EXTENT_MAX, sys::PAGE};
 
 /// How far before and behind a patch is looked, in bytes. Those of glibc lie within a hundred.
 const FAR: usize = 256;
+
+/// How many functions that the hooked one jumps to are looked at, and how much of all of them in bytes.
+const PARTS: usize = 64;
+const PARTS_BYTES: usize = 1 << 18;
 
 /// The longest patch of others: a landing pad and a jump to an address that it holds, or that is pushed for a return.
 const PATCH: usize = 20;
@@ -28,11 +34,12 @@ static OPENS: [bool; 256] = {
     opens
 };
 
-/// A branch close by that leads to a byte of the patch but the first, from a function other than the one at `own`.
+/// A branch that leads to a byte of the patch but the first, from code close by that isn't the function's at `own`, or from code
+/// that this function jumps to.
 ///
 /// Every byte is taken for an opcode first, which costs next to nothing. Only where that leads into the patch the function
-/// around it is decoded, to see whether an instruction begins there. Functions without an unwind entry aren't looked at, and
-/// a branch that lies in the bytes that somebody else's patch has overwritten is seen by nobody.
+/// around it is decoded, to see whether an instruction begins there. Functions of which nothing says where they begin aren't
+/// looked at, and a branch that lies in the bytes that somebody else's patch has overwritten is seen by nobody.
 pub(crate) fn branch_into(
     patch: &Range<u64>,
     own: &Range<u64>,
@@ -50,26 +57,78 @@ pub(crate) fn branch_into(
     }
     bytes.truncate(len);
     let inner = patch.start + 1..patch.end;
-    // A loop of its own, as most bytes are none that a branch begins with.
-    let mut places = Vec::new();
-    for (place, &byte) in bytes.iter().enumerate() {
-        if OPENS[usize::from(byte)] {
-            let at = (from + place) as u64;
-            let leads_in =
-                target(at, bytes.get(place..).unwrap_or(&[])).is_some_and(|to| inner.contains(&to));
-            if leads_in && !own.contains(&at) {
-                places.push(from + place);
-            }
+    let close =
+        branches(from, &bytes, |to| inner.contains(&to)).filter(|(at, _)| !own.contains(&(*at as u64)));
+    let close: Vec<_> = close.map(|(at, _)| at).collect();
+    close
+        .into_iter()
+        .find_map(|at| leads_into(at, &around.view.extent(maps, at)?, &inner, around))
+        .or_else(|| from_afar(&inner, own, &(from..from + len), maps, around))
+}
+
+/// The same among what the function at `own` jumps to that isn't close by.
+fn from_afar(
+    inner: &Range<u64>,
+    own: &Range<u64>,
+    close: &Range<usize>,
+    maps: &Maps,
+    around: &Surroundings<'_>,
+) -> Option<Culprit> {
+    let len = usize::try_from(own.end.checked_sub(own.start)?).ok()?.min(EXTENT_MAX);
+    let mut bytes = vec![0; len];
+    let read = around.read(usize::try_from(own.start).ok()?, &mut bytes);
+    bytes.truncate(read);
+    let is_far = |to: u64| !own.contains(&to) && !close.contains(&(to as usize));
+    let mut parts: Vec<Range<usize>> = Vec::new();
+    let mut left = PARTS_BYTES;
+    // Calls come back to where they were made.
+    let jumps = branches(own.start as usize, &bytes, is_far)
+        .filter(|(at, _)| bytes.get(at - own.start as usize) != Some(&0xe8));
+    for (_, to) in jumps {
+        let to = to as usize;
+        if parts.len() == PARTS || parts.iter().any(|part| part.contains(&to)) {
+            continue;
         }
+        let Some(part) = maps.find(to).filter(|at| at.execute).and_then(|_| around.view.extent(maps, to))
+        else {
+            continue;
+        };
+        let mut code = vec![0; part.len().min(left)];
+        let read = around.read(part.start, &mut code);
+        code.truncate(read);
+        left -= read;
+        let into = branches(part.start, &code, |to| inner.contains(&to));
+        let found = into.filter(|(at, _)| !own.contains(&(*at as u64)));
+        if let Some(culprit) = found.filter_map(|(at, _)| leads_into(at, &part, inner, around)).next() {
+            return Some(culprit);
+        }
+        parts.push(part);
     }
-    places.into_iter().find_map(|at| {
-        let function = around.view.extent(maps, at)?;
-        let leads_there = |inst: &Inst| inst.flow().target().is_some_and(|to| inner.contains(&to.0));
-        starts(&function, around)
-            .filter_map(|start| instruction_over(at, &(start..function.end), around))
-            .find(leads_there)
-            .map(|inst| culprit(&inst))
+    None
+}
+
+/// What may be branches in these bytes, and where they lead, if that is `wanted`.
+fn branches(from: usize, bytes: &[u8], wanted: impl Fn(u64) -> bool) -> impl Iterator<Item = (usize, u64)> {
+    let opens = bytes.iter().enumerate().filter(|(_, byte)| OPENS[usize::from(**byte)]);
+    opens.filter_map(move |(place, _)| {
+        let at = from + place;
+        let to = target(at as u64, bytes.get(place..)?)?;
+        wanted(to).then_some((at, to))
     })
+}
+
+/// The instruction of a function that an address lies in, if it leads into the patch.
+fn leads_into(
+    at: usize,
+    function: &Range<usize>,
+    inner: &Range<u64>,
+    around: &Surroundings<'_>,
+) -> Option<Culprit> {
+    let leads_there = |inst: &Inst| inst.flow().target().is_some_and(|to| inner.contains(&to.0));
+    starts(function, around)
+        .filter_map(|start| instruction_over(at, &(start..function.end), around))
+        .find(leads_there)
+        .map(|inst| culprit(&inst))
 }
 
 /// Where a function's instructions are decoded from: its start, and where somebody has patched that, each place behind the

@@ -19,7 +19,7 @@ mod vectors;
 
 use core::ops::Range;
 
-use grapnel_arch::x86_64::decode;
+use grapnel_arch::x86_64::{decode, text};
 use grapnel_relocator::{CodeAddr, Isa, redirect};
 
 use super::Pad;
@@ -42,6 +42,15 @@ pub(crate) use stub::{
     AFTER_PROBE, JUMP_STUB_LEN, LINK_STUB_LEN, STUBS, jump_stub, link_of_stub, link_stub, site_of_stub,
 };
 pub(crate) use vectors::vectors_can_be_saved;
+
+/// See [`crate::prepare`].
+pub(crate) fn prepare() {
+    // `mov eax, [rax]` and `cmpeqps xmm0, xmm1`: what texts are made of has tables as well, one of them for comparisons.
+    for bytes in [&[0x8b, 0][..], &[0x0f, 0xc2, 0xc1, 0]] {
+        let _ = decode(CodeAddr(0), bytes);
+        let _ = text(CodeAddr(0), bytes);
+    }
+}
 
 /// `int3`: one byte, so it can be written over any instruction's start at once.
 const TRAP: u8 = 0xcc;

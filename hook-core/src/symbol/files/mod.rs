@@ -20,7 +20,7 @@ mod separate;
 mod table;
 
 use alloc::{ffi::CString, vec::Vec};
-use core::ffi::CStr;
+use core::{ffi::CStr, ops::Range};
 
 use object::{
     NativeEndian, ReadRef,
@@ -200,6 +200,11 @@ impl FileSymbols {
         self.table.function_at(address)
     }
 
+    /// The addresses of all functions whose length is known.
+    pub(crate) fn functions(&self) -> impl Iterator<Item = Range<usize>> {
+        self.table.functions()
+    }
+
     /// All symbols that have a name and an address, in the order of the table.
     pub fn iter(&self) -> impl Iterator<Item = FileSymbol<'_>> {
         self.table.iter()
@@ -213,7 +218,7 @@ enum Own {
         contents: Contents,
         /// The name of a debug file, and its checksum.
         link: Option<(Vec<u8>, u32)>,
-        compressed: Option<core::ops::Range<usize>>,
+        compressed: Option<Range<usize>>,
     },
 }
 
@@ -244,7 +249,7 @@ impl<'a> Opened<'a> {
     }
 
     /// Where a section's bytes are in the file.
-    fn section(&self, name: &[u8]) -> Option<core::ops::Range<usize>> {
+    fn section(&self, name: &[u8]) -> Option<Range<usize>> {
         let (_, section) = self.sections.section_by_name(NativeEndian, name)?;
         let (offset, len) = section.file_range(NativeEndian)?;
         Some(usize::try_from(offset).ok()?..usize::try_from(offset.checked_add(len)?).ok()?)

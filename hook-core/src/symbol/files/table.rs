@@ -123,6 +123,11 @@ impl Table {
         (0..self.raw().len() as u32).filter_map(|index| self.get(index))
     }
 
+    /// The addresses of all functions whose length is known. No name is read.
+    pub(super) fn functions(&self) -> impl Iterator<Item = Range<usize>> {
+        self.raw().iter().filter_map(|raw| self.symbol_of(raw)?.function_range())
+    }
+
     /// Calls `each` with every symbol of this name.
     pub(super) fn for_each_of_name<'a>(&'a self, name: &[u8], each: &mut dyn FnMut(FileSymbol<'a>)) {
         let index = self.by_name.get_or_init(|| {

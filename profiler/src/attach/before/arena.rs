@@ -7,6 +7,7 @@
 use super::super::target::MapLine;
 use super::library::Library;
 use super::{Unknown, View, half, word};
+use std::collections::HashSet;
 use std::ops::Range;
 
 /// Places in `malloc_state`.
@@ -127,7 +128,8 @@ impl Arenas {
             found.regions.push(Region { range: start..range.end, top: Some(top), main: true });
         }
         let mut next = main.next();
-        for _ in 0..MOST {
+        let mut seen = HashSet::new();
+        while seen.len() < MOST && seen.insert(next) {
             if next == main.at {
                 return Ok(found);
             }
@@ -157,7 +159,8 @@ impl Arenas {
         let mut heap = arena.top() & !(HEAP - 1);
         for _ in 0..MOST {
             let [owner, before, size] = view.words(heap)?;
-            if owner != arena.at || size > HEAP || size < header {
+            // As many as one arena may have are enough for all.
+            if owner != arena.at || size > HEAP || size < header || self.regions.len() > MOST {
                 return Err(bad(heap));
             }
             let chunks = heap + header + if heap == first { SIZE as u64 } else { 0 };
