@@ -44,7 +44,7 @@ pub(crate) fn detach(args: &DetachArgs) -> Result<ExitCode, AttachError> {
         Err(error) => return Err(error.into()),
     };
     report(pid, &left);
-    leave_others(agent, false);
+    leave_others(agent, Vec::new(), false);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -67,7 +67,7 @@ pub(super) fn clean_up(
         let _ = leave(pid, &mut Freezer::new(pid), memory, agent);
     }
     // Children go on when their parent has ended.
-    leave_others(agent, true);
+    leave_others(agent, Vec::new(), true);
 }
 
 /// The agent in a process that runs.
@@ -116,7 +116,7 @@ pub(super) fn end_of(
         End::Detached => leave(pid, freezer, memory, Agent::Whole(place)),
         _ => Err(LeaveError::Gone(pid)),
     };
-    leave_others(Agent::Whole(place), quiet);
+    leave_others(Agent::Whole(place), vec![pid], quiet);
     match left {
         Ok(left) => {
             if !quiet || left.inside != 0 || !left.changed.is_empty() {
@@ -130,15 +130,18 @@ pub(super) fn end_of(
     }
 }
 
-/// Children, and children of children: whoever has the session's memory.
-pub(super) fn leave_others(agent: Agent, quiet: bool) {
+/// Children, and children of children: whoever has the session's memory. Each is tried once: what couldn't be left then stands
+/// still for nothing.
+pub(super) fn leave_others(agent: Agent, mut tried: Vec<u32>, quiet: bool) {
     let Some(session) = agent.session() else { return };
     for _ in 0..ROUNDS {
-        let others = others(session);
+        let mut others = others(session);
+        others.retain(|pid| !tried.contains(pid));
         if others.is_empty() {
             return;
         }
         for pid in others {
+            tried.push(pid);
             let left = Memory::open(pid).map(|memory| leave(pid, &mut Freezer::new(pid), &memory, agent));
             match left {
                 Ok(Ok(left)) if !quiet => report(pid, &left),

@@ -197,7 +197,7 @@ pub(super) fn undo(pid: u32, freezer: &mut Freezer, memory: &Memory, worker: Wor
     {
         say(&error.to_string());
     }
-    leave_others(Agent::Begun(begun), true);
+    leave_others(Agent::Begun(begun), Vec::new(), true);
 }
 
 /// What the worker maps.

@@ -216,17 +216,16 @@ impl Frozen {
         self.threads.into_iter().for_each(|(tracee, registers)| let_go(tracee, registers));
     }
 
-    /// Lets all threads go on but one, which is still to work: one that `suits`, if there is any.
-    pub(crate) fn let_others_go(mut self, suits: impl Fn(&Registers) -> bool) -> Option<Tracee> {
+    /// Takes out one that is to work while the others stand: one that `suits`, if there is any.
+    pub(crate) fn take(&mut self, suits: impl Fn(&Registers) -> bool) -> Option<Tracee> {
         // One that is about to get a signal would get it late.
         let worth = |(tracee, registers): &(Tracee, Registers)| (suits(registers), !tracee.gets_signal());
         let best = (0..self.threads.len()).max_by_key(|&at| worth(&self.threads[at]))?;
-        let (last, mut registers) = self.threads.swap_remove(best);
-        self.let_go();
-        if begin_anew(&last, &mut registers) {
-            let _ = last.set_registers(&registers);
+        let (worker, mut registers) = self.threads.swap_remove(best);
+        if begin_anew(&worker, &mut registers) {
+            let _ = worker.set_registers(&registers);
         }
-        Some(last)
+        Some(worker)
     }
 }
 

@@ -264,25 +264,29 @@ fn is_reloaded(edit: &Edit, found: &[u8]) -> bool {
     found.first() != edit.new.first()
 }
 
-/// Has one thread unmap all that is the agent's. The others go on at once: no way leads there any more.
-fn unmap(pid: u32, frozen: Frozen, memory: &Memory, book: &Book, agent: Agent) -> io::Result<u64> {
-    let maps = mappings(pid);
-    let found = maps.and_then(|maps| {
-        Ok((Instructions::find(memory, &maps, |line| !book.holds(line.range.start))?, maps))
-    });
-    let (instructions, maps) = match found {
-        Ok(found) => found,
-        Err(error) => {
-            frozen.let_go();
-            return Err(error);
-        }
-    };
+/// Has one thread unmap all that is the agent's, and lets all go on. The others stand meanwhile: where more of them want to run
+/// than there are processors, each of its calls would wait for its turn, with whatever it holds that they want.
+fn unmap(pid: u32, mut frozen: Frozen, memory: &Memory, book: &Book, agent: Agent) -> io::Result<u64> {
+    let unmapped = unmap_by_one(pid, &mut frozen, memory, book, agent);
+    frozen.let_go();
+    unmapped
+}
+
+fn unmap_by_one(
+    pid: u32,
+    frozen: &mut Frozen,
+    memory: &Memory,
+    book: &Book,
+    agent: Agent,
+) -> io::Result<u64> {
+    let maps = mappings(pid)?;
+    let instructions = Instructions::find(memory, &maps, |line| !book.holds(line.range.start))?;
     let has_room = |registers: &Registers| is_on_own_stack(registers, &maps);
     let suits = |registers: &Registers| has_room(registers) && !registers.is_resumed();
-    let Some(last) = frozen.let_others_go(suits) else { return Ok(0) };
-    let room = last.registers().is_ok_and(|registers| has_room(&registers));
+    let Some(worker) = frozen.take(suits) else { return Ok(0) };
+    let room = worker.registers().is_ok_and(|registers| has_room(&registers));
     let mut leaving = Leaving {
-        borrowed: Borrowed::new(last, instructions, memory, room)?,
+        borrowed: Borrowed::new(worker, instructions, memory, room)?,
         memory,
         bytes: 0,
         failed: None,

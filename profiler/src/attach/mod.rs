@@ -335,7 +335,7 @@ fn give_up(entered: Entered, freezer: &mut Freezer) {
     if let Err(error) = entered.give_up(freezer) {
         say(&error.to_string());
     }
-    detach::leave_others(leave::Agent::Whole(place), true);
+    detach::leave_others(leave::Agent::Whole(place), Vec::new(), true);
 }
 
 /// Says that the recording has begun.
