@@ -425,3 +425,24 @@ fn a_thread_that_makes_threads_is_left_well() {
     out.read_line(&mut line).expect("a line");
     assert_eq!(line, "well\n");
 }
+
+/// The thread that was asked to stop is the first one of another program by then.
+#[test]
+fn a_process_that_becomes_another_program_is_held_by_nobody() {
+    if !may_trace() {
+        return;
+    }
+    let dir = temporary_dir();
+    let mut program = Running::start(&mut Command::new(programs::program("becomes_anew")));
+    for round in 0..10 {
+        let started = Instant::now();
+        let outcome = attach(dir.path(), program.pid(), &["-q", "--for", "0.02"]);
+        let text = format!("round {round}, after {:?}: {}", started.elapsed(), outcome.err());
+        assert!(!outcome.err().contains("another grapnel"), "{text}");
+        assert_eq!(program.0.try_wait().expect("its status"), None, "{text}");
+        until(&text, || {
+            let status = fs::read_to_string(format!("/proc/{}/status", program.pid())).ok()?;
+            status.lines().any(|line| line == "TracerPid:\t0").then_some(())
+        });
+    }
+}
