@@ -46,6 +46,18 @@ impl Objects {
         })
     }
 
+    /// The same for an address beside the function at `own`. Only that function's object is asked: another may be unloaded
+    /// meanwhile. Its files are read only where the function itself has no unwind entry, as in an object that has none.
+    pub(crate) fn neighbour(&self, maps: &Maps, own: usize, address: usize) -> Option<Range<usize>> {
+        self.ask(maps, own, |object| {
+            if !object.module.holds_code(address) {
+                return None;
+            }
+            let mapped = in_module(&object.module, address).or_else(|| object.exported(address));
+            mapped.or_else(|| in_module(&object.module, own).is_none().then(|| object.in_files(address))?)
+        })
+    }
+
     /// That of the entry alone.
     ///
     /// It is what the compiler or the writer of the assembly said: one may span several functions of hand-written

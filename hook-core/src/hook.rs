@@ -3,7 +3,7 @@
 //! # Safety
 //! Removing writes over live code. It does so only where the bytes are exactly those that this hook wrote.
 
-use alloc::boxed::Box;
+use alloc::{boxed::Box, vec::Vec};
 use core::ops::Range;
 
 use grapnel_relocator::{CodeAddr, Isa, PcMap};
@@ -149,7 +149,55 @@ impl Hook {
         // SAFETY: the original bytes come back where they were, and only if this hook's are there; what `liveness`
         // says is so.
         unsafe { patch::apply(&view, &mut patches, liveness) };
-        let [Patch { state, torn, absent, .. }] = patches;
+        let [patch] = patches;
+        // SAFETY: what `liveness` says is so, and the patch is this hook's.
+        unsafe { self.conclude(&view, patch, liveness) }
+    }
+
+    /// Removes many hooks, each as [`Self::remove`] does, with one synchronisation for all: where other threads run, many times
+    /// as fast as one by one. Answers for each in their order. One that can't be removed doesn't keep the others in. Of several on one
+    /// function all are removed, whatever their order in the list.
+    ///
+    /// # Safety
+    /// As [`Self::remove`].
+    pub unsafe fn remove_all(hooks: &mut [Self], liveness: Liveness) -> Vec<Result<RemoveOutcome, Error>> {
+        let view = MemoryView::open();
+        let mut results: Vec<_> =
+            hooks.iter().map(|hook| Err(Error::AlreadyRemoved { site: hook.0.start.at })).collect();
+        let mut wanted: Vec<usize> = (0..hooks.len()).collect();
+        wanted.retain(|&at| hooks.get(at).is_some_and(|hook| !hook.0.removed));
+        let mut patches = Vec::with_capacity(wanted.len());
+        loop {
+            patches.clear();
+            patches.extend(wanted.iter().filter_map(|&at| hooks.get(at)).map(Self::patch_out));
+            // SAFETY: as in `remove`.
+            unsafe { patch::apply(&view, &mut patches, liveness) };
+            for (&at, patch) in wanted.iter().zip(patches.drain(..)) {
+                if let (Some(hook), Some(result)) = (hooks.get_mut(at), results.get_mut(at)) {
+                    // SAFETY: as in `remove`.
+                    *result = unsafe { hook.conclude(&view, patch, liveness) };
+                }
+            }
+            // What another of these hooks lay upon may be laid open by now.
+            let before = wanted.len();
+            wanted.retain(|&at| matches!(results.get(at), Some(Err(Error::ForeignPatch { .. }))));
+            if wanted.is_empty() || wanted.len() == before {
+                return results;
+            }
+        }
+    }
+
+    /// What became of the hook by the patch that was to take it out.
+    ///
+    /// # Safety
+    /// What `liveness` says of the other threads is so.
+    unsafe fn conclude(
+        &mut self,
+        view: &MemoryView,
+        patch: Patch,
+        liveness: Liveness,
+    ) -> Result<RemoveOutcome, Error> {
+        let Patch { state, torn, absent, .. } = patch;
         self.0.torn = torn;
         state.map_err(Error::of_removal)?;
         self.0.removed = true;
@@ -157,7 +205,7 @@ impl Hook {
             return Ok(RemoveOutcome::Gone { code: self.code() });
         }
         // SAFETY: the redirect at the start is gone; what `liveness` says is so.
-        let padding = unsafe { self.restore_padding(&view, liveness) };
+        let padding = unsafe { self.restore_padding(view, liveness) };
         Ok(RemoveOutcome::CodeKept { code: self.code(), padding })
     }
 

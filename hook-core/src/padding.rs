@@ -55,7 +55,7 @@ impl<'a> Surroundings<'a> {
         let first = at.saturating_sub(128) & !(ALIGNMENT - 1);
         let reached = |stop: CodeAddr| redirect::short(isa, target, stop).ok();
         (first..at.saturating_add(130)).step_by(ALIGNMENT).find_map(|block| {
-            let stop = self.padding_at_end_of(isa, block, len)?;
+            let stop = self.padding_at_end_of(isa, at, block, len)?;
             let patch = target.0..target.0 + reached(stop)?.len() as u64;
             let bytes = stop.0..stop.0 + len as u64;
             let overlaps = bytes.start < patch.end && patch.start < bytes.end;
@@ -63,15 +63,18 @@ impl<'a> Surroundings<'a> {
         })
     }
 
-    /// The padding that ends the 16 bytes at `block`, if it is `len` bytes long and proved to be no code.
-    fn padding_at_end_of(&self, isa: Isa, block: usize, len: usize) -> Option<CodeAddr> {
+    /// The padding that ends the 16 bytes at `block`, beside the function at `own`, if it is `len` bytes long and proved to be no code.
+    fn padding_at_end_of(&self, isa: Isa, own: usize, block: usize, len: usize) -> Option<CodeAddr> {
         let maps = self.maps?;
         let limit = block.checked_add(ALIGNMENT)?;
         // The last byte before the padding belongs to a function whose extent ends right behind it.
         let function = (block..limit).rev().find_map(|at| self.view.described(maps, at))?;
         let end = function.end;
         // Whatever begins in the padding would have an entry or a symbol of its own.
-        if end < block || end > limit - len || (end..limit).any(|at| self.view.extent(maps, at).is_some()) {
+        if end < block
+            || end > limit - len
+            || (end..limit).any(|at| self.view.neighbour(maps, own, at).is_some())
+        {
             return None;
         }
         let bytes = self.view.bytes(end, limit - end);

@@ -481,8 +481,8 @@ fn padding_is_free(
 ) -> bool {
     // One of unknown length may end anywhere behind its first byte.
     let behind = options.extent.unwrap_or(1)..patch_len;
-    let is_code =
-        |maps, offset: usize| around.view.extent(maps, (site.0 as usize).wrapping_add(offset)).is_some();
+    let own = site.0 as usize;
+    let is_code = |maps, offset: usize| around.view.neighbour(maps, own, own.wrapping_add(offset)).is_some();
     options.allow_padding
         && !around.maps.is_some_and(|maps| behind.clone().any(|offset| is_code(maps, offset)))
 }

@@ -407,15 +407,29 @@ fn a_thread_that_makes_threads_is_left_well() {
     if !may_trace() {
         return;
     }
+    lasting("makes_threads", 10, "0.02");
+}
+
+/// Nothing says where a stack ends in memory that the program gives to several threads.
+#[test]
+fn threads_with_stacks_in_one_large_mapping_are_left() {
+    if !may_trace() {
+        return;
+    }
+    lasting("stack_pool", 3, "0.2");
+}
+
+/// Attaches to a program again and again that runs until its input ends, and then says that all is well.
+fn lasting(name: &str, rounds: usize, seconds: &str) {
     let dir = temporary_dir();
-    let mut command = Command::new(programs::program("makes_threads"));
+    let mut command = Command::new(programs::program(name));
     let mut program =
         Running(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts"));
     let mut out = program.out();
     let mut line = String::new();
     out.read_line(&mut line).expect("a line");
-    for round in 0..10 {
-        let outcome = attach(dir.path(), program.pid(), &["-q", "--for", "0.02"]);
+    for round in 0..rounds {
+        let outcome = attach(dir.path(), program.pid(), &["-q", "--for", seconds]);
         assert_eq!(program.0.try_wait().expect("its status"), None, "round {round}: {}", outcome.err());
         assert_eq!((outcome.status.code(), outcome.err()), (Some(0), String::new()), "round {round}");
     }

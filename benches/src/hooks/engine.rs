@@ -153,10 +153,10 @@ fn transaction(count: usize, liveness: Liveness) -> Result<Box<dyn Installed>, R
 }
 
 impl Installed for Hooks {
-    fn remove(self: Box<Self>) -> Result<(), Refused> {
-        for mut hook in self.hooks {
-            // SAFETY: as for `transaction`.
-            unsafe { hook.remove(self.liveness) }?;
+    fn remove(mut self: Box<Self>) -> Result<(), Refused> {
+        // SAFETY: as for `transaction`.
+        for result in unsafe { Hook::remove_all(&mut self.hooks, self.liveness) } {
+            result?;
         }
         Ok(())
     }

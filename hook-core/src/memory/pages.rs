@@ -38,7 +38,12 @@ impl<'a> Pages<'a> {
         self.objects.extent(maps, address)
     }
 
-    /// The same as its unwind entry says: see [`Objects::described`].
+    /// Those of one beside the function at `own`: see [`Objects::neighbour`].
+    pub(crate) fn neighbour(&self, maps: &Maps, own: usize, address: usize) -> Option<Range<usize>> {
+        self.objects.neighbour(maps, own, address)
+    }
+
+    /// The addresses of the function around one, as its unwind entry says: see [`Objects::described`].
     pub(crate) fn described(&self, maps: &Maps, address: usize) -> Option<Range<usize>> {
         self.objects.described(maps, address)
     }

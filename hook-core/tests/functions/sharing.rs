@@ -34,6 +34,7 @@ pub(crate) fn run() {
     #[cfg(target_arch = "x86_64")]
     entered_by_a_hooked_function();
     someone_elses_patch();
+    all_removed_at_once();
     changed_before_commit();
     replacement_out_of_reach();
     replacement_in_the_patch();
@@ -145,6 +146,32 @@ fn someone_elses_patch() {
     poke(target, &ours[..1]);
     take(&mut hook).unwrap();
     assert_eq!(code::bytes(target, 48), before);
+}
+
+/// The first one's bytes are under the second one's; of another function somebody else has changed a byte.
+fn all_removed_at_once() {
+    let names = ["frame", "frame", "compact", "wide_immediate"];
+    let before = names.map(|name| code::bytes(at(name), 48));
+    let mut hooks = names.map(|name| put(at(name), plus_100 as *const ()).unwrap());
+    let ours = code::bytes(at("compact"), 1);
+    poke(at("compact"), &[0xcc]);
+    // SAFETY: what runs them are calls of this thread.
+    let results = unsafe { Hook::remove_all(&mut hooks, Liveness::SingleThreaded) };
+    assert!(matches!(results[2], Err(Error::ForeignPatch { .. })), "{results:?}");
+    assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 3, "{results:?}");
+    poke(at("compact"), &ours);
+    for liveness in [Liveness::Live, Liveness::SingleThreaded] {
+        // SAFETY: as above.
+        let again = unsafe { Hook::remove_all(&mut hooks, liveness) };
+        for (at, result) in again.iter().enumerate() {
+            let first = liveness == Liveness::Live;
+            match result {
+                Ok(_) => assert!(at == 2 && first, "{again:?}"),
+                Err(error) => assert!(matches!(error, Error::AlreadyRemoved { .. }) && (at != 2 || !first)),
+            }
+        }
+    }
+    assert_eq!(names.map(|name| code::bytes(at(name), 48)), before);
 }
 
 fn changed_before_commit() {

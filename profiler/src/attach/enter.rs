@@ -229,9 +229,7 @@ impl Making<'_> {
     fn everything(&mut self, target: &Target, image: &Image, thread_at: u32) -> Result<Made, EnterError> {
         let pid = self.pid;
         let system = |what| move |error| EnterError::System { pid, what, error };
-        // The thread has a copy of the program's descriptors, which would keep files open that the program closes. Kernels
-        // before 5.9 can't be asked this, and it keeps them for its short life.
-        let _ = self.worker.call(libc::SYS_close_range, [0, u64::from(u32::MAX), 0, 0, 0, 0]);
+        self.worker.unshare_descriptors().map_err(system("a thread can't have descriptors of its own"))?;
         let code = self.code;
         self.write(code + NAME_AT, NAME)?;
         let flags = u64::from(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);

@@ -19,6 +19,9 @@ const PATIENCE: Duration = Duration::from_millis(25);
 /// processors.
 const TURN_PATIENCE: Duration = Duration::from_secs(1);
 
+/// How long a thread is waited for that has become another program's first.
+const NEW_PATIENCE: Duration = Duration::from_millis(100);
+
 /// Why a process can't be stopped.
 #[derive(Debug)]
 pub(crate) enum FreezeError {
@@ -252,6 +255,21 @@ pub(crate) fn begin_call_anew(thread: u32) {
     let Ok(mut registers) = tracee.registers() else { return };
     if begin_anew(&tracee, &mut registers) {
         let _ = tracee.set_registers(&registers);
+    }
+}
+
+/// Lets a process go whose first thread this thread traces, and nobody knows of: another one that was traced has become another
+/// program, and the first by that.
+pub(crate) fn let_new_first_go(pid: u32) {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let tracer = status.lines().find_map(|line| line.strip_prefix("TracerPid:"));
+    if tracer.and_then(|tracer| tracer.trim().parse().ok()) != Some(std::process::id()) {
+        return;
+    }
+    let mut tracee = Tracee::born(pid.cast_signed());
+    if tracee.wait_until(Instant::now() + NEW_PATIENCE).is_some_and(|stop| stop != Stop::Ended) {
+        begin_call_anew(pid);
+        tracee.let_go();
     }
 }
 

@@ -9,7 +9,7 @@
 
 use super::book::{Book, Edit, Held};
 use super::found::{is_header, reserved, sessions, thread_code};
-use super::freeze::{FreezeError, Freezer, Frozen};
+use super::freeze::{FreezeError, Freezer, Frozen, let_new_first_go};
 use super::memory::Memory;
 use super::native::Registers;
 use super::stacks;
@@ -167,6 +167,15 @@ pub(crate) fn leave(
     memory: &Memory,
     agent: Agent,
 ) -> Result<Left, LeaveError> {
+    let left = leave_now(pid, freezer, memory, agent);
+    if matches!(left, Err(LeaveError::Gone(_))) {
+        // It may have become another program by a thread that was asked to stop.
+        let_new_first_go(pid);
+    }
+    left
+}
+
+fn leave_now(pid: u32, freezer: &mut Freezer, memory: &Memory, agent: Agent) -> Result<Left, LeaveError> {
     let mut left = Left::default();
     let deadline = Instant::now() + PATIENCE;
     let mut nap = Duration::from_millis(1);

@@ -1,13 +1,12 @@
 //! What is known of a process before anything is done to it, and why nothing can be.
 
 use super::found::Found;
-use super::freeze::{begin_call_anew, has_ended, threads};
+use super::freeze::{has_ended, let_new_first_go, threads};
 use super::linked::{self, Lacking, Linked};
 use super::loader::wait_for_rest;
 use super::memory::Memory;
 use super::native::MACHINE;
 use super::rights::why_denied;
-use super::tracee::{Stop, Tracee};
 use crate::run::process::own_namespace;
 use std::ffi::OsString;
 use std::fs;
@@ -205,7 +204,7 @@ impl Target {
             all.iter().filter_map(|tid| Status::of(&format!("/proc/{pid}/task/{tid}/status")).ok()).collect();
         let each = |name: &'static str| each.iter().filter_map(move |status| status.number(name));
         if let Some(tracer) = each("TracerPid").find(|&tracer| tracer != 0) {
-            let_own_go(pid);
+            let_new_first_go(pid);
             let name = fs::read_to_string(format!("/proc/{tracer}/comm")).unwrap_or_default();
             return Err(match name.trim() {
                 "grapnel" => TargetError::Held { pid, tracer },
@@ -266,21 +265,6 @@ impl Target {
     /// What the process is called, for a person.
     pub(crate) fn name(&self) -> OsString {
         self.executable.file_name().unwrap_or_default().to_owned()
-    }
-}
-
-/// Lets a process go whose first thread this thread traces, and nobody knows of: another one that was traced has become another
-/// program, and the first by that.
-fn let_own_go(pid: u32) {
-    let status = Status::of(&format!("/proc/{pid}/status")).ok();
-    let tracer = status.and_then(|status| status.number("TracerPid"));
-    if tracer != Some(std::process::id()) {
-        return;
-    }
-    let mut tracee = Tracee::born(pid.cast_signed());
-    if tracee.wait_until(Instant::now() + HELD / 50).is_some_and(|stop| stop != Stop::Ended) {
-        begin_call_anew(pid);
-        tracee.let_go();
     }
 }
 

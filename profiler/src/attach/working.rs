@@ -203,6 +203,18 @@ impl Worker {
         }
     }
 
+    /// Gives a thread of our making a table of descriptors of its own, without any of the program's: those would keep files open that
+    /// the program closes. They are never opened there either, as far as the kernel can do without, because closing one has effects:
+    /// a queue of messages no longer tells the program of new ones (mq_notify(3)), a file system is asked to write.
+    pub(crate) fn unshare_descriptors(&mut self) -> io::Result<()> {
+        let flags = u64::from(libc::CLOSE_RANGE_UNSHARE);
+        match self.call(libc::SYS_close_range, [0, u64::from(u32::MAX), flags, 0, 0, 0]) {
+            Ok(_) => Ok(()),
+            // Kernels before 5.9 can't be asked this: it has copies, for its short life.
+            Err(_) => self.call(libc::SYS_unshare, [libc::CLONE_FILES as u64, 0, 0, 0, 0, 0]).map(drop),
+        }
+    }
+
     /// Sets it to run a function on a stack of its own, with a thread pointer of its own, and lets it go there.
     pub(crate) fn run(
         &mut self,
@@ -313,11 +325,15 @@ impl Borrowed {
         }
     }
 
-    /// Has it make a thread that shares its memory, and neither its descriptors nor its signals. It stands at its first
-    /// instruction, traced. `code`: as [`Self::map_code`] gave it.
+    /// Has it make a thread that shares its memory and, until [`Worker::unshare_descriptors`], its descriptors, but not its
+    /// signals. It stands at its first instruction, traced. `code`: as [`Self::map_code`] gave it.
     pub(crate) fn make_thread(&mut self, code: u64) -> io::Result<Worker> {
-        let flags =
-            libc::CLONE_VM | libc::CLONE_FS | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SYSVSEM;
+        let flags = libc::CLONE_VM
+            | libc::CLONE_FS
+            | libc::CLONE_FILES
+            | libc::CLONE_SIGHAND
+            | libc::CLONE_THREAD
+            | libc::CLONE_SYSVSEM;
         let deadline = Instant::now() + PATIENCE;
         let made = loop {
             self.worker.begin(libc::SYS_clone, [flags as u64, code + STACK_AT, 0, 0, 0, 0])?;

@@ -180,6 +180,9 @@ impl Registers {
 const PC_BEFORE: usize = 2;
 const SP_BEFORE: usize = 3;
 
+/// How many words of a signal's frame stand before the one that it is known by.
+pub(crate) const FRAME_WORDS: usize = SP_BEFORE;
+
 /// Whether a word is the selectors of a thread that runs 64-bit code: CS, GS, FS, and SS, which old kernels leave 0.
 fn are_selectors(word: u64) -> bool {
     word == 0x002b_0000_0000_0033 || word == 0x33

@@ -38,8 +38,8 @@ static OPENS: [bool; 256] = {
 /// that this function jumps to.
 ///
 /// Every byte is taken for an opcode first, which costs next to nothing. Only where that leads into the patch the function
-/// around it is decoded, to see whether an instruction begins there. Functions of which nothing says where they begin aren't
-/// looked at, and a branch that lies in the bytes that somebody else's patch has overwritten is seen by nobody.
+/// around it is decoded, to see whether an instruction begins there. Functions of which nothing says where they begin, and those
+/// of other objects, aren't looked at, and a branch that lies in the bytes that somebody else's patch has overwritten is seen by nobody.
 pub(crate) fn branch_into(
     patch: &Range<u64>,
     own: &Range<u64>,
@@ -62,7 +62,7 @@ pub(crate) fn branch_into(
     let close: Vec<_> = close.map(|(at, _)| at).collect();
     close
         .into_iter()
-        .find_map(|at| leads_into(at, &around.view.extent(maps, at)?, &inner, around))
+        .find_map(|at| leads_into(at, &around.view.neighbour(maps, start, at)?, &inner, around))
         .or_else(|| from_afar(&inner, own, &(from..from + len), maps, around))
 }
 
@@ -89,7 +89,10 @@ fn from_afar(
         if parts.len() == PARTS || parts.iter().any(|part| part.contains(&to)) {
             continue;
         }
-        let Some(part) = maps.find(to).filter(|at| at.execute).and_then(|_| around.view.extent(maps, to))
+        let Some(part) = maps
+            .find(to)
+            .filter(|at| at.execute)
+            .and_then(|_| around.view.neighbour(maps, inner.start as usize, to))
         else {
             continue;
         };
