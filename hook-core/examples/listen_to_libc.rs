@@ -48,12 +48,6 @@ fn enter_only(name: &str) -> bool {
     twice.iter().any(|part| name.contains(part)) || by_caller.contains(&name)
 }
 
-/// Whose first instructions others branch into, which no look at the function itself shows: glibc's `stpcpy` for T32 goes on
-/// at the second instruction of `strcpy`. Bit 0 of the address says that it is T32 code.
-fn entered_behind_its_start(address: usize, name: &str) -> bool {
-    cfg!(target_arch = "arm") && address & 1 != 0 && name == "strcpy"
-}
-
 extern "C" fn start() {
     let Some(debug) = module::r_debug_of_this_process() else { return };
     let object = std::env::var("LISTEN_TO").unwrap_or_else(|_| "libc.so".to_owned());
@@ -75,12 +69,6 @@ extern "C" fn start() {
         functions.entry(address).or_insert((String::from_utf8_lossy(name).into_owned(), size));
     });
     let count = functions.len();
-    let mut left_out = Vec::new();
-    functions.retain(|&address, (name, _)| {
-        let entered = entered_behind_its_start(address, name);
-        left_out.extend(entered.then(|| name.clone()));
-        !entered
-    });
     let mut set = HookSet::new();
     let batch = set.begin();
     let mut batch = if live { batch.live() } else { batch };
@@ -96,9 +84,6 @@ extern "C" fn start() {
     let results = unsafe { batch.commit(liveness) };
     let hooked = results.iter().filter(|result| result.is_ok()).count();
     let mut report = format!("{hooked} of {count} functions");
-    for name in left_out {
-        report += &format!("\nrefused {name}: another function branches to its second instruction");
-    }
     for (result, (name, _)) in results.iter().zip(functions.values()) {
         if let Err(error) = result {
             report += &format!("\nrefused {name}: {error}");

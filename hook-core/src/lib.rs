@@ -44,14 +44,16 @@
 //! feature `files`, which is on by default. [`waiting`] hooks functions of objects that are not loaded yet.
 //!
 //! # What is not here yet
-//! The code of a transaction's hooks is kept when they are removed; only a set gives back what was
-//! made for it ([`HookSet::reclaim`]). A [`waiting::Waiting`] waits for functions, not for
+//! The code of removed hooks is kept until it is asked for ([`HookSet::reclaim`], [`Arena::reclaim`]). A [`waiting::Waiting`] waits for functions, not for
 //! places in them: probes can't wait. In a process with a shadow stack the return can't be listened to.
 //!
 //! Exceptions and backtraces pass through listeners, replacements and probes, on x86-64 also through a call that is the last of
 //! the instructions that a patch takes, unless it goes through memory that isn't relative to RIP. They pass through every
 //! trampoline and stub if [`HookSet::announce_to`] was asked for that, on x86-64 and AArch64: see [`seen`], where names for
 //! debuggers and perf are, too. One jump in the padding between functions, which a short patch takes, has no unwind entry.
+//!
+//! Preparing and committing take some 40 KiB of stack. Where memory is exhausted, the process ends, as it does wherever Rust's
+//! collections find none; no code is half changed then, because nothing is allocated while it changes.
 //!
 //! # On 32-bit Arm
 //! A32 and T32 code live in one process, and either may be hooked from either. Bit 0 of a function's address says which it
@@ -71,8 +73,8 @@
 //!   processor has: none, 16 or 32 of 64 bits.
 //! * An emulator, and a kernel that also serves the older ABI, reads an `svc` again when a thread has run it, to see which ABI is
 //!   meant. No probe may go to an `svc` while other threads run it: they find its patch there, and the thread gets SIGILL.
-//! * In glibc's T32 code `stpcpy` goes on at the second instruction of `strcpy`, which no look at `strcpy` shows: where the two
-//!   are so, a hook on `strcpy` breaks what its commit asks for.
+//! * In glibc's T32 code `stpcpy` goes on at the second instruction of `strcpy`, which is refused therefore: another function's
+//!   branch is seen if it lies within 256 bytes of the patch and in a function with a symbol.
 //! * Unwinders can't be told of code ([`SeenError::NoEntries`](seen::SeenError::NoEntries)), debuggers and perf can. Exceptions
 //!   and backtraces pass a call that was relocated if it ends its window, as one of `push {r4, lr}; bl` does: the callee returns
 //!   to the original then. They don't pass one that has more of the window behind it

@@ -241,7 +241,7 @@ impl HookPlan {
         if !is_described(target, around) {
             refuse_reached(isa, target, target, window.len(), Bytes::new(behind), around)?;
         }
-        refuse_entered(target, target, patch_len, &function, Bytes::new(behind), around)?;
+        refuse_entered(isa, target, target, patch_len, &function, Bytes::new(behind), around)?;
         let kind = if window.code_len() < patch_len { PatchKind::NearOverPadding } else { PatchKind::Near };
         let preamble = native::AFTER_PROBE;
         let site = target;
@@ -435,7 +435,7 @@ impl Function<'_> {
             }
         };
         let own = target.0..site.0.saturating_add(extent.unwrap_or(window.len()) as u64);
-        refuse_entered(target, site, patch_len, &own, Bytes::new(bytes), around)?;
+        refuse_entered(isa, target, site, patch_len, &own, Bytes::new(bytes), around)?;
         let kind = match (&stop, window.code_len() < patch_len) {
             (Some(_), _) => PatchKind::Short,
             (None, true) => PatchKind::NearOverPadding,
@@ -494,6 +494,7 @@ fn is_described(at: CodeAddr, around: &Surroundings<'_>) -> bool {
 
 /// Refuses a patch into which another function is seen to branch; `own` are the addresses of the hooked one.
 fn refuse_entered(
+    isa: Isa,
     target: CodeAddr,
     site: CodeAddr,
     patch_len: usize,
@@ -502,7 +503,7 @@ fn refuse_entered(
     around: &Surroundings<'_>,
 ) -> Result<(), Error> {
     let patch = site.0..site.0.saturating_add(patch_len as u64);
-    match around.maps.and_then(|maps| native::branch_into(&patch, own, maps, around)) {
+    match around.maps.and_then(|maps| native::branch_into(isa, &patch, own, maps, around)) {
         Some(culprit) => Err(Error::InboundBranch { target, bytes, culprit }),
         None => Ok(()),
     }

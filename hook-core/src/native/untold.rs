@@ -1,14 +1,9 @@
 //! What only x86-64 has files for, on the other instruction sets: nothing tells whether code leaves the vector registers
-//! alone, so it counts as if it didn't, nothing looks for branches from other functions, and no decoder has tables to be made.
+//! alone, so it counts as if it didn't, and no decoder has tables to be made.
 
 use core::ops::Range;
 
-use grapnel_relocator::Culprit;
-
-use crate::{
-    memory::{maps::Maps, pages::Pages},
-    padding::Surroundings,
-};
+use crate::memory::pages::Pages;
 
 /// See [`crate::prepare`].
 pub(crate) fn prepare() {}
@@ -33,10 +28,4 @@ pub(crate) unsafe fn aside(
 ) -> usize {
     // SAFETY: the caller's promise.
     unsafe { function(a, b, c) }
-}
-
-/// A branch into a patch from another function: on AArch64 and in A32 a patch is one instruction, which is entered at its
-/// start or not at all. In T32 it is two at most, and nothing is looked for.
-pub(crate) fn branch_into(_: &Range<u64>, _: &Range<u64>, _: &Maps, _: &Surroundings<'_>) -> Option<Culprit> {
-    None
 }

@@ -6,7 +6,7 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering::Relaxed},
 };
 
-use grapnel_hook::{Hook, Liveness, Transaction, symbol};
+use grapnel_hook::{Error, Hook, Liveness, Transaction, symbol};
 
 use crate::{cc, heap};
 
@@ -119,6 +119,9 @@ pub(crate) fn run() {
         }
         together(&library);
         floating(&library);
+        if set == "thumb" {
+            entered_behind_its_start(&library);
+        }
         println!("compiled functions: {set}");
     }
 }
@@ -187,6 +190,27 @@ fn together(library: &Library) {
         remove(hook);
     }
     assert_eq!(functions.iter().map(|at| bytes(*at)).collect::<Vec<_>>(), before);
+}
+
+/// A patch would lie over two instructions, of which another function goes on at the second.
+fn entered_behind_its_start(library: &Library) {
+    let (enters, entered) = (library.function("like_stpcpy"), library.function("like_strcpy"));
+    let put = |at: *const ()| {
+        let mut transaction = Transaction::new();
+        transaction.replace(at, replacement as *const ());
+        // SAFETY: one thread, and the types agree.
+        unsafe { transaction.commit(Liveness::SingleThreaded) }.remove(0)
+    };
+    let error = put(entered).unwrap_err();
+    assert!(matches!(error, Error::InboundBranch { .. }), "{error}");
+    assert_eq!(error.address().0 as usize, (enters as usize & !1) + 2, "{error}");
+    let call = |at| function(at)(7, 0, 0, 0, 0, 0);
+    assert_eq!((call(enters), call(entered)), (12, 8));
+    let mut hook = put(enters).unwrap();
+    ORIGINAL.store(hook.original() as usize, Relaxed);
+    assert_eq!((call(enters), call(entered)), (1_000_012, 8));
+    remove(&mut hook);
+    assert_eq!(call(enters), 12);
 }
 
 /// Arguments and results in floating-point registers.

@@ -87,3 +87,23 @@ static wide sum(int count, ...)
 wide variadic(int a, int b, int c, int d, int e, int f) { return sum(6, a, b, c, d, e, f); }
 
 double floating(double x, float y, int z) { return x * 2 + y - z; }
+
+#ifdef __thumb__
+/* As glibc's `stpcpy`, which goes on at the second instruction of `strcpy`. */
+__asm__(".pushsection .text\n"
+	".syntax unified\n"
+	".thumb\n"
+	".globl like_stpcpy, like_strcpy\n"
+	".type like_stpcpy, %function\n"
+	".type like_strcpy, %function\n"
+	".thumb_func\n"
+	"like_stpcpy: adds r0, #5\n"
+	"b 1f\n"
+	".size like_stpcpy, . - like_stpcpy\n"
+	".thumb_func\n"
+	"like_strcpy: adds r0, #1\n"
+	"1: asrs r1, r0, #31\n"
+	"bx lr\n"
+	".size like_strcpy, . - like_strcpy\n"
+	".popsection\n");
+#endif

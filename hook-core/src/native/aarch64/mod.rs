@@ -20,10 +20,10 @@ mod untold;
 use core::{arch::asm, ops::Range};
 
 use grapnel_arch::aarch64::{INST_LEN, decode};
-use grapnel_relocator::{CodeAddr, Isa, redirect};
+use grapnel_relocator::{CodeAddr, Culprit, Isa, redirect};
 
 use super::{Pad, Trial};
-use crate::rebind::RelocatedValue;
+use crate::{memory::maps::Maps, padding::Surroundings, rebind::RelocatedValue};
 pub(crate) use entry::routine;
 pub(crate) use island::Pattern;
 pub(crate) use kernel::{EFFECTIVE_USER, RESTORER, SIGNAL_WAITS, mmap, pread, pwrite};
@@ -36,7 +36,7 @@ pub(crate) use seen::{
 pub(crate) use stub::{
     AFTER_PROBE, JUMP_STUB_LEN, LINK_STUB_LEN, STUBS, jump_stub, link_of_stub, link_stub, site_of_stub,
 };
-pub(crate) use untold::{aside, branch_into, leaves_vectors_alone, prepare, routines_leave_vectors_alone};
+pub(crate) use untold::{aside, leaves_vectors_alone, prepare, routines_leave_vectors_alone};
 
 /// `brk #0`.
 const TRAP: [u8; 4] = 0xd420_0000_u32.to_le_bytes();
@@ -77,6 +77,17 @@ pub(crate) fn code_at(pointer: CodeAddr) -> (Isa, CodeAddr) {
 /// The pointer that leads to code.
 pub(crate) fn pointer_to(_: Isa, code: CodeAddr) -> CodeAddr {
     code
+}
+
+/// A branch into a patch from another function: a patch is one instruction, which is entered at its start or not at all.
+pub(crate) fn branch_into(
+    _: Isa,
+    _: &Range<u64>,
+    _: &Range<u64>,
+    _: &Maps,
+    _: &Surroundings<'_>,
+) -> Option<Culprit> {
+    None
 }
 
 /// A redirect that needs no island, if it reaches.

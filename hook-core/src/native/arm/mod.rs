@@ -10,6 +10,7 @@
 //! code that was written.
 
 mod entry;
+mod inbound;
 mod island;
 mod kernel;
 mod registers;
@@ -27,6 +28,7 @@ use grapnel_relocator::{CodeAddr, Isa, redirect};
 use super::{Pad, Trial};
 use crate::rebind::RelocatedValue;
 pub(crate) use entry::routine;
+pub(crate) use inbound::branch_into;
 pub(crate) use island::Pattern;
 pub(crate) use kernel::{EFFECTIVE_USER, RESTORER, SIGNAL_WAITS, mmap, pread, pwrite};
 pub use registers::Registers;
@@ -38,7 +40,7 @@ pub(crate) use seen::{
 pub(crate) use stub::{
     AFTER_PROBE, JUMP_STUB_LEN, LINK_STUB_LEN, STUBS, jump_stub, link_of_stub, link_stub, site_of_stub,
 };
-pub(crate) use untold::{aside, branch_into, leaves_vectors_alone, prepare, routines_leave_vectors_alone};
+pub(crate) use untold::{aside, leaves_vectors_alone, prepare, routines_leave_vectors_alone};
 
 /// The undefined instructions that Linux and debuggers take for breakpoints (the kernel's `arch/arm/kernel/ptrace.c`).
 const TRAP_A32: [u8; 4] = 0xe7f0_01f0_u32.to_le_bytes();

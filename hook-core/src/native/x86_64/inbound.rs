@@ -9,7 +9,7 @@ use alloc::{vec, vec::Vec};
 use core::ops::Range;
 
 use grapnel_arch::x86_64::{Flow, Inst, MAX_INST_LEN, decode, text};
-use grapnel_relocator::{CodeAddr, Culprit};
+use grapnel_relocator::{CodeAddr, Culprit, Isa};
 
 use crate::{memory::maps::Maps, padding::Surroundings, plan::EXTENT_MAX, sys::PAGE};
 
@@ -41,6 +41,7 @@ static OPENS: [bool; 256] = {
 /// around it is decoded, to see whether an instruction begins there. Functions of which nothing says where they begin, and those
 /// of other objects, aren't looked at, and a branch that lies in the bytes that somebody else's patch has overwritten is seen by nobody.
 pub(crate) fn branch_into(
+    _: Isa,
     patch: &Range<u64>,
     own: &Range<u64>,
     maps: &Maps,
