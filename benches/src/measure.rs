@@ -4,6 +4,7 @@ use crate::workloads::{self, Workload};
 use grapnel_tests::{programs, run, truth};
 use std::ffi::OsString;
 use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
 use std::mem::MaybeUninit;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -98,6 +99,9 @@ pub(crate) fn command(workload: &Workload, before: &[OsString]) -> Result<Comman
 pub fn run_once(workload: &Workload, tool: Tool) -> Result<Sample, Failed> {
     let dir = run::temporary_dir();
     let mut command = command(workload, &prefix(tool, dir.path()))?;
+    let said = tempfile::tempfile().and_then(|file| Ok((file.try_clone()?, file)));
+    let (mut said, errors) = said.map_err(|error| failed("a file for messages", error))?;
+    command.stderr(errors);
     let cpu = children_cpu();
     let start = Instant::now();
     let mut child =
@@ -107,7 +111,10 @@ pub fn run_once(workload: &Workload, tool: Tool) -> Result<Sample, Failed> {
     let wall = start.elapsed();
     let cpu = children_cpu() - cpu;
     if !status.success() {
-        return Err(failed(&format!("{tool:?} of {}", workload.name), status));
+        let mut text = String::new();
+        let read = said.seek(SeekFrom::Start(0)).and_then(|_| said.read_to_string(&mut text));
+        let text = read.map_or_else(|error| error.to_string(), |_| text);
+        return Err(failed(&format!("{tool:?} of {}", workload.name), format!("{status}: {text}")));
     }
     let trace_bytes = bytes_in(dir.path());
     if tool != Tool::Bare && trace_bytes == 0 {

@@ -3,7 +3,7 @@
 //! # Safety
 //! Removing writes over live code. It does so only where the bytes are exactly those that this hook wrote.
 
-use alloc::{boxed::Box, vec::Vec};
+use alloc::{boxed::Box, vec, vec::Vec};
 use core::ops::Range;
 
 use grapnel_relocator::{CodeAddr, Isa, PcMap};
@@ -77,6 +77,31 @@ pub enum RemoveOutcome {
         /// The trampoline.
         code: Range<u64>,
     },
+}
+
+/// Splits hooks so that one is removed before another that it was put in upon: of each place there is one in a layer. Of two
+/// with one replacement the patches are alike, and only what was there before tells.
+fn layers(hooks: &[Hook], mut wanted: Vec<usize>) -> Vec<Vec<usize>> {
+    let start = |at: usize| hooks.get(at).map(|hook| hook.0.start);
+    let site = |at: usize| start(at).map(|edit| edit.at);
+    let lies_upon = |one: usize, other: usize| {
+        one != other && start(one).map(|edit| edit.old) == start(other).map(|edit| edit.new)
+    };
+    wanted.sort_by_key(|&at| (site(at), at));
+    let mut layers: Vec<Vec<usize>> = Vec::new();
+    for group in wanted.chunk_by(|&one, &other| site(one) == site(other)) {
+        let mut left = group.to_vec();
+        for depth in 0..group.len() {
+            let is_free = |at: &usize| !left.iter().any(|&other| lies_upon(other, *at));
+            let Some(top) = left.iter().rposition(is_free).or(left.len().checked_sub(1)) else { break };
+            let top = left.remove(top);
+            match layers.get_mut(depth) {
+                Some(layer) => layer.push(top),
+                None => layers.push(vec![top]),
+            }
+        }
+    }
+    layers
 }
 
 impl Hook {
@@ -167,24 +192,29 @@ impl Hook {
         let mut wanted: Vec<usize> = (0..hooks.len()).collect();
         wanted.retain(|&at| hooks.get(at).is_some_and(|hook| !hook.0.removed));
         let mut patches = Vec::with_capacity(wanted.len());
-        loop {
-            patches.clear();
-            patches.extend(wanted.iter().filter_map(|&at| hooks.get(at)).map(Self::patch_out));
-            // SAFETY: as in `remove`.
-            unsafe { patch::apply(&view, &mut patches, liveness) };
-            for (&at, patch) in wanted.iter().zip(patches.drain(..)) {
-                if let (Some(hook), Some(result)) = (hooks.get_mut(at), results.get_mut(at)) {
-                    // SAFETY: as in `remove`.
-                    *result = unsafe { hook.conclude(&view, patch, liveness) };
+        let mut done = true;
+        while done {
+            // What another of these hooks lay upon in some other way may be laid open by now.
+            done = false;
+            for mut layer in layers(hooks, core::mem::take(&mut wanted)) {
+                patches.clear();
+                patches.extend(layer.iter().filter_map(|&at| hooks.get(at)).map(Self::patch_out));
+                // SAFETY: as in `remove`.
+                unsafe { patch::apply(&view, &mut patches, liveness) };
+                for (&at, patch) in layer.iter().zip(patches.drain(..)) {
+                    if let (Some(hook), Some(result)) = (hooks.get_mut(at), results.get_mut(at)) {
+                        // SAFETY: as in `remove`.
+                        *result = unsafe { hook.conclude(&view, patch, liveness) };
+                    }
                 }
-            }
-            // What another of these hooks lay upon may be laid open by now.
-            let before = wanted.len();
-            wanted.retain(|&at| matches!(results.get(at), Some(Err(Error::ForeignPatch { .. }))));
-            if wanted.is_empty() || wanted.len() == before {
-                return results;
+                let count = layer.len();
+                layer.retain(|&at| matches!(results.get(at), Some(Err(_))));
+                done |= layer.len() < count;
+                layer.retain(|&at| matches!(results.get(at), Some(Err(Error::ForeignPatch { .. }))));
+                wanted.append(&mut layer);
             }
         }
+        results
     }
 
     /// What became of the hook by the patch that was to take it out.

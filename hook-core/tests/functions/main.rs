@@ -184,6 +184,8 @@ fn main() {
     traps::run();
     #[cfg(target_arch = "x86_64")]
     gone::run();
+    #[cfg(target_arch = "x86_64")]
+    sharing::all_removed_at_once_live();
     no_proc::run();
     owned::run();
     // Takes new memory for each hook, and leaves none that is close enough.
