@@ -35,6 +35,7 @@ struct Reader<'a> {
     /// How many more bytes may be read, and how many more stacks.
     left: u64,
     stacks: usize,
+    bytes: Vec<u8>,
     words: Vec<u64>,
 }
 
@@ -55,6 +56,7 @@ fn each_stack<'r>(
         read: BTreeMap::new(),
         left: MOST_BYTES,
         stacks: MOST.saturating_mul(open.len()),
+        bytes: Vec::new(),
         words: Vec::new(),
     };
     // From the highest address down: one that lies below another is read up to there.
@@ -66,15 +68,27 @@ fn each_stack<'r>(
             whole[thread] &= !of_threads.contains(&start);
             continue;
         };
-        let mut found = Vec::new();
+        let mut found = HashSet::new();
+        let most = reader.stacks;
         whole[thread] &= reader.each_piece(range.clone(), |at, words| {
             visit(thread, at, words);
-            let away = interrupted(words).map(|frame| frame.sp).filter(|sp| !range.contains(sp));
-            found.extend(away.map(|sp| (thread, sp)));
+            // What looks like a frame in the middle of data has no program counter.
+            let frames = interrupted(words)
+                .filter(|frame| line_at(maps, frame.pc).is_some_and(|line| line.executable));
+            let away = frames.map(|frame| frame.sp).filter(|sp| !range.contains(sp));
+            // One more than may be followed shows that there are too many.
+            away.for_each(|sp| drop((found.len() <= most).then(|| found.insert(sp))));
         });
-        open.append(&mut found);
+        whole[thread] &= found.len() <= most;
+        open.extend(found.into_iter().map(|sp| (thread, sp)));
     }
     whole
+}
+
+/// The mapping that holds an address.
+fn line_at(maps: &[MapLine], address: u64) -> Option<&MapLine> {
+    let index = maps.partition_point(|line| line.range.end <= address);
+    maps.get(index).filter(|line| line.range.start <= address)
 }
 
 impl Reader<'_> {
@@ -160,12 +174,13 @@ impl Reader<'_> {
 
     /// Reads the words of a piece. False if not all of it can be read.
     fn piece(&mut self, range: Range<u64>) -> bool {
-        let mut bytes = vec![0; (range.end - range.start) as usize];
-        let read = self.memory.read_some(range.start, &mut bytes);
+        let Self { memory, bytes, .. } = self;
+        bytes.resize((range.end - range.start) as usize, 0);
+        let read = memory.read_some(range.start, bytes);
         let words = bytes[..read].as_chunks().0;
         self.words.clear();
         self.words.extend(words.iter().map(|word| u64::from_ne_bytes(*word)));
-        read == bytes.len()
+        read == self.bytes.len()
     }
 }
 
@@ -271,21 +286,25 @@ mod tests {
     #[test]
     fn frames_that_lead_on_for_ever_are_not_followed_for_ever() {
         const STACK: u64 = 64;
-        let seen = |stacks: u64| {
+        const CODE: u64 = 0x1000;
+        let seen = |stacks: u64, is_code: bool| {
             let mut words = vec![0u64; 8 * stacks as usize + 2];
             let start = (words.as_ptr().addr() as u64).next_multiple_of(16);
             let first = (start as usize - words.as_ptr().addr()) / 8;
-            let maps: Vec<_> =
+            let mut maps: Vec<_> =
                 (0..stacks).map(|at| line(start + STACK * at..start + STACK * (at + 1), true)).collect();
+            maps.insert(0, MapLine { executable: is_code, ..line(CODE..CODE + 1, true) });
             for at in 1..stacks as usize {
                 let frame = first + 8 * (at - 1);
                 (words[frame + 4], words[frame + 7]) = (start + STACK * at as u64, 0x33);
+                words[frame + 5] = CODE;
             }
             let (visited, whole) = visited(&maps, start);
             (visited.len(), whole)
         };
-        assert_eq!(seen(10), (10, true));
-        assert_eq!(seen(200), (MOST, false));
+        assert_eq!(seen(10, true), (10, true));
+        assert_eq!(seen(200, true), (MOST, false));
+        assert_eq!(seen(200, false), (1, true));
     }
 
     #[test]

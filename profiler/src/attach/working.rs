@@ -204,8 +204,8 @@ impl Worker {
     }
 
     /// Gives a thread of our making a table of descriptors of its own, without any of the program's: those would keep files open that
-    /// the program closes. They are never opened there either, as far as the kernel can do without, because closing one has effects:
-    /// a queue of messages no longer tells the program of new ones (mq_notify(3)), a file system is asked to write.
+    /// the program closes. As far as the kernel can do without, they are never in it, because closing one has effects: a queue of
+    /// messages no longer tells the program of new ones (mq_notify(3)), a file system is asked to write. It copies the first 64.
     pub(crate) fn unshare_descriptors(&mut self) -> io::Result<()> {
         let flags = u64::from(libc::CLOSE_RANGE_UNSHARE);
         match self.call(libc::SYS_close_range, [0, u64::from(u32::MAX), flags, 0, 0, 0]) {
