@@ -230,7 +230,10 @@ pub(crate) fn inside(frozen: &Frozen, memory: &Memory, maps: &[MapLine], book: &
     let returns: HashSet<u64> =
         book.edits.iter().flat_map(|edit| edit.returns().collect::<Vec<_>>()).collect();
     let has_data = book.edits.iter().any(super::book::Edit::is_data);
-    let leads_back = |word: &u64| book.stubs.contains(word) || returns.contains(word);
+    // Most words lie far from all of them.
+    let (first, last) = (returns.iter().min().copied(), returns.iter().max().copied());
+    let returns_to = |word: &u64| first <= Some(*word) && Some(*word) <= last && returns.contains(word);
+    let leads_back = |word: &u64| book.stubs.contains(word) || returns_to(word);
     let is_inside = |registers: &Registers| {
         book.holds(registers.pc())
             || book.holds(registers.sp())
