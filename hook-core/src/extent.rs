@@ -47,14 +47,14 @@ impl Objects {
     }
 
     /// The same for an address beside the function at `own`. Only that function's object is asked: another may be unloaded
-    /// meanwhile. Its files are read only where the function itself has no unwind entry, as in an object that has none.
+    /// meanwhile. Whoever asks has seen a reason to: the object's files may have to be read.
     pub(crate) fn neighbour(&self, maps: &Maps, own: usize, address: usize) -> Option<Range<usize>> {
         self.ask(maps, own, |object| {
             if !object.module.holds_code(address) {
                 return None;
             }
             let mapped = in_module(&object.module, address).or_else(|| object.exported(address));
-            mapped.or_else(|| in_module(&object.module, own).is_none().then(|| object.in_files(address))?)
+            mapped.or_else(|| object.in_files(address))
         })
     }
 

@@ -4,13 +4,14 @@
 //! Removing writes over live code. It does so only where the bytes are exactly those that this hook wrote.
 
 use alloc::{boxed::Box, vec, vec::Vec};
-use core::ops::Range;
+use core::{cmp::Reverse, ops::Range};
 
 use grapnel_relocator::{CodeAddr, Isa, PcMap};
 
 use crate::{
     Error, Liveness, PatchKind, PatchWay, Proof,
     arena::CodeSlot,
+    atomic::{AtomicU64, Ordering::Relaxed},
     live::Ways,
     memory::{
         maps::Home,
@@ -53,6 +54,8 @@ pub(crate) struct Parts {
     pub(crate) kind: PatchKind,
     pub(crate) proof: Proof,
     pub(crate) way: PatchWay,
+    /// Which one it was that went in, of all in the process; 0 before.
+    pub(crate) number: u64,
     /// It isn't in: not yet, or not any more.
     pub(crate) removed: bool,
     /// A removal failed half way.
@@ -79,30 +82,25 @@ pub enum RemoveOutcome {
     },
 }
 
-/// Splits hooks so that one is removed before another that it was put in upon: of each place there is one in a layer. Of two
-/// with one replacement the patches are alike, and only what was there before tells.
+/// Splits hooks so that one is removed before another that went in earlier: of each place there is one in a layer, the newest first.
 fn layers(hooks: &[Hook], mut wanted: Vec<usize>) -> Vec<Vec<usize>> {
-    let start = |at: usize| hooks.get(at).map(|hook| hook.0.start);
-    let site = |at: usize| start(at).map(|edit| edit.at);
-    let lies_upon = |one: usize, other: usize| {
-        one != other && start(one).map(|edit| edit.old) == start(other).map(|edit| edit.new)
-    };
-    wanted.sort_by_key(|&at| (site(at), at));
+    let key = |at: usize| hooks.get(at).map(|hook| (hook.0.start.at, Reverse(hook.0.number)));
+    let site = |at: usize| key(at).map(|(site, _)| site);
+    wanted.sort_by_key(|&at| key(at));
     let mut layers: Vec<Vec<usize>> = Vec::new();
     for group in wanted.chunk_by(|&one, &other| site(one) == site(other)) {
-        let mut left = group.to_vec();
-        for depth in 0..group.len() {
-            let is_free = |at: &usize| !left.iter().any(|&other| lies_upon(other, *at));
-            let Some(top) = left.iter().rposition(is_free).or(left.len().checked_sub(1)) else { break };
-            let top = left.remove(top);
+        for (depth, &at) in group.iter().enumerate() {
             match layers.get_mut(depth) {
-                Some(layer) => layer.push(top),
-                None => layers.push(vec![top]),
+                Some(layer) => layer.push(at),
+                None => layers.push(vec![at]),
             }
         }
     }
     layers
 }
+
+/// How many hooks went in.
+static NUMBERS: AtomicU64 = AtomicU64::new(0);
 
 impl Hook {
     /// The function as it was: callable in its place, with the same ABI. It stays valid after the hook is removed, until
@@ -267,6 +265,12 @@ impl Hook {
                 // SAFETY: as above.
                 Liveness::Live => unsafe { view.write_running(at, old) }.is_ok(),
             }
+    }
+
+    /// Notes that it is in.
+    pub(crate) fn went_in(&mut self, way: PatchWay) {
+        (self.0.way, self.0.removed) = (way, false);
+        self.0.number = NUMBERS.fetch_add(1, Relaxed) + 1;
     }
 
     /// The patch that puts the hook in. Padding that still holds its redirect is left as it is.

@@ -52,6 +52,12 @@
 //! trampoline and stub if [`HookSet::announce_to`] was asked for that, on x86-64 and AArch64: see [`seen`], where names for
 //! debuggers and perf are, too. One jump in the padding between functions, which a short patch takes, has no unwind entry.
 //!
+//! Code of a file that others run is changed by mapping its pages anew ([`PatchWay::Remap`]), which leaves mappings of single pages
+//! also when the hooks are out again. A process that has 16,384 mappings gets no more of them that way.
+//!
+//! Of several hooks of transactions on one function the newest has to be removed first, as [`Hook::remove_all`] does: if two of them
+//! have one replacement, their patches may be alike, and what is removed out of turn takes the others' place for its own.
+//!
 //! Preparing and committing take some 40 KiB of stack. Where memory is exhausted, the process ends, as it does wherever Rust's
 //! collections find none; no code is half changed then, because nothing is allocated while it changes.
 //!

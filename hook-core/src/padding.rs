@@ -3,7 +3,7 @@
 use alloc::collections::BTreeMap;
 use core::ops::Range;
 
-use grapnel_relocator::{CodeAddr, Isa, redirect};
+use grapnel_relocator::{CodeAddr, Culprit, Isa, redirect};
 
 use crate::{
     memory::{maps::Maps, pages::Pages, view::Bytes},
@@ -16,6 +16,17 @@ const ALIGNMENT: usize = 16;
 
 /// Patches of one owner that are in or about to be, by where they are.
 pub(crate) type Standing = BTreeMap<CodeAddr, Edit>;
+
+/// What was found of branches from elsewhere into a patch.
+pub(crate) enum Inbound {
+    /// There is none in what was looked at.
+    Nothing,
+    /// This instruction.
+    From(Culprit),
+    /// There is none in what was looked at, and there is more.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "no function's jumps are followed"))]
+    MoreElsewhere,
+}
 
 /// What a plan may look at beyond the function itself.
 pub(crate) struct Surroundings<'a> {
@@ -70,16 +81,15 @@ impl<'a> Surroundings<'a> {
         // The last byte before the padding belongs to a function whose extent ends right behind it.
         let function = (block..limit).rev().find_map(|at| self.view.described(maps, at))?;
         let end = function.end;
-        // Whatever begins in the padding would have an entry or a symbol of its own.
-        if end < block
-            || end > limit - len
-            || (end..limit).any(|at| self.view.neighbour(maps, own, at).is_some())
-        {
+        if end < block || end > limit - len {
             return None;
         }
         let bytes = self.view.bytes(end, limit - end);
         let at = CodeAddr(end as u64);
-        (native::padding_len(isa, at, bytes.as_slice()) >= len).then_some(at)
+        // Whatever begins in the padding would have an entry or a symbol of its own. What is none by its bytes is asked about nowhere.
+        let is_padding = native::padding_len(isa, at, bytes.as_slice()) >= len
+            && (end..limit).all(|at| self.view.neighbour(maps, own, at).is_none());
+        is_padding.then_some(at)
     }
 }
 

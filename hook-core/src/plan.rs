@@ -17,7 +17,7 @@ use crate::{
         view::{Bytes, MemoryView},
     },
     native::{self, Pad},
-    padding::{Standing, Surroundings},
+    padding::{Inbound, Standing, Surroundings},
     sys::PAGE,
 };
 
@@ -58,6 +58,9 @@ pub enum Proof {
     Assumed(Reason),
     /// Where the function ends isn't known. What its direct jumps reach close by was seen, and nothing there branches there.
     ExtentUnknown,
+    /// The function was seen, but not all that goes with it: its unwind entry begins before it, as one does that several functions of
+    /// hand-written code share, or it jumps to more code elsewhere than is looked at. In what was seen nothing branches there.
+    MoreElsewhere,
 }
 
 impl core::fmt::Display for Proof {
@@ -65,6 +68,7 @@ impl core::fmt::Display for Proof {
         match self {
             Self::Proven => f.write_str("no branch leads into the patch"),
             Self::ExtentUnknown => f.write_str("the function's length isn't known"),
+            Self::MoreElsewhere => f.write_str("more code goes with the function than was looked at"),
             Self::Assumed(Reason::IndirectJump(culprit)) => {
                 write!(f, "an indirect jump may go anywhere: {culprit}")
             }
@@ -238,10 +242,11 @@ impl HookPlan {
         let verdict = flow::check_inside(isa, code, from, range, &flow::Surroundings::default());
         let original = Bytes::new(behind.get(..patch_len).unwrap_or(&[]));
         let proof = proof(verdict, target, Bytes::new(behind))?;
-        if !is_described(target, around) {
+        if entry_around(target, around).is_none() {
             refuse_reached(isa, target, target, window.len(), Bytes::new(behind), around)?;
         }
-        refuse_entered(isa, target, target, patch_len, &function, Bytes::new(behind), around)?;
+        let whole = refuse_entered(isa, target, target, patch_len, &function, Bytes::new(behind), around)?;
+        let proof = proof.of_what_was_seen(whole);
         let kind = if window.code_len() < patch_len { PatchKind::NearOverPadding } else { PatchKind::Near };
         let preamble = native::AFTER_PROBE;
         let site = target;
@@ -427,15 +432,18 @@ impl Function<'_> {
             }
             Some(function) => {
                 let proof = proof(flow::check(isa, function, site, window.len()), target, Bytes::new(bytes))?;
-                // A symbol names less than a function whose cold part lies elsewhere, or that goes on behind a label of its own.
-                if !is_described(site, around) {
+                // A symbol names less than a function whose cold part lies elsewhere, or that goes on behind a label of its own. And
+                // functions of hand-written code may share an entry.
+                let begins = entry_around(site, around).map(|range| range.start as u64);
+                if begins.is_none_or(|begins| begins < target.0) {
                     refuse_reached(isa, target, site, window.len(), Bytes::new(bytes), around)?;
                 }
-                proof
+                proof.of_what_was_seen(begins.is_none_or(|begins| begins >= target.0))
             }
         };
         let own = target.0..site.0.saturating_add(extent.unwrap_or(window.len()) as u64);
-        refuse_entered(isa, target, site, patch_len, &own, Bytes::new(bytes), around)?;
+        let whole = refuse_entered(isa, target, site, patch_len, &own, Bytes::new(bytes), around)?;
+        let proof = proof.of_what_was_seen(whole);
         let kind = match (&stop, window.code_len() < patch_len) {
             (Some(_), _) => PatchKind::Short,
             (None, true) => PatchKind::NearOverPadding,
@@ -487,12 +495,13 @@ fn padding_is_free(
         && !around.maps.is_some_and(|maps| behind.clone().any(|offset| is_code(maps, offset)))
 }
 
-/// Whether an unwind entry says where the function is.
-fn is_described(at: CodeAddr, around: &Surroundings<'_>) -> bool {
-    around.maps.is_some_and(|maps| around.view.described(maps, at.0 as usize).is_some())
+/// The addresses that the function's unwind entry says, if it has one.
+fn entry_around(at: CodeAddr, around: &Surroundings<'_>) -> Option<Range<usize>> {
+    around.view.described(around.maps?, at.0 as usize)
 }
 
-/// Refuses a patch into which another function is seen to branch; `own` are the addresses of the hooked one.
+/// Refuses a patch into which another function is seen to branch; `own` are the addresses of the hooked one. Answers whether
+/// all was looked at that it jumps to.
 fn refuse_entered(
     isa: Isa,
     target: CodeAddr,
@@ -501,11 +510,20 @@ fn refuse_entered(
     own: &Range<u64>,
     bytes: Bytes,
     around: &Surroundings<'_>,
-) -> Result<(), Error> {
+) -> Result<bool, Error> {
     let patch = site.0..site.0.saturating_add(patch_len as u64);
-    match around.maps.and_then(|maps| native::branch_into(isa, &patch, own, maps, around)) {
-        Some(culprit) => Err(Error::InboundBranch { target, bytes, culprit }),
-        None => Ok(()),
+    let Some(maps) = around.maps else { return Ok(true) };
+    match native::branch_into(isa, &patch, own, maps, around) {
+        Inbound::From(culprit) => Err(Error::InboundBranch { target, bytes, culprit }),
+        Inbound::Nothing => Ok(true),
+        Inbound::MoreElsewhere => Ok(false),
+    }
+}
+
+impl Proof {
+    /// The same if not all that goes with the function was seen.
+    fn of_what_was_seen(self, whole: bool) -> Self {
+        if self == Self::Proven && !whole { Self::MoreElsewhere } else { self }
     }
 }
 

@@ -36,7 +36,7 @@ impl Ready {
     /// The hook, once it was patched in.
     pub(crate) fn into_hook(self, way: PatchWay) -> Hook {
         let mut hook = self.hook;
-        (hook.0.way, hook.0.removed) = (way, false);
+        hook.went_in(way);
         hook
     }
 }
@@ -218,6 +218,7 @@ impl<'a> Workshop<'a> {
                     kind: plan.kind(),
                     proof: plan.proof().clone(),
                     way: PatchWay::ProcMem,
+                    number: 0,
                     removed: true,
                     torn: false,
                 }));

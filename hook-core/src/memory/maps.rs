@@ -87,6 +87,11 @@ impl Maps {
         Ok(Self { list })
     }
 
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.list.len()
+    }
+
     /// The mapping that holds an address.
     pub fn find(&self, address: usize) -> Option<&Mapping> {
         let after = self.list.partition_point(|m| m.range.start <= address);

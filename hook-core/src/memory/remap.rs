@@ -34,6 +34,10 @@ struct Run {
     offset: usize,
 }
 
+/// Each run becomes a mapping of its own, and splits another in two, for good. Where the process has as many it is left out: the
+/// kernel allows 65530 unless told otherwise, and the program needs some, too.
+const MOST_MAPPINGS: usize = 16384;
+
 impl Remapping {
     /// Leaves out what isn't plain code of a file.
     pub(crate) fn of(view: &MemoryView, pieces: impl Iterator<Item = Piece>) -> Self {
@@ -51,6 +55,7 @@ impl Remapping {
             if !pages.clone().step_by(PAGE).all(so) || !is_open(files, inode, pages.start) {
                 return false;
             }
+            let count = maps.count() + 2 * runs.len();
             match runs.last_mut() {
                 Some(run)
                     if pages.start <= run.pages.end
@@ -59,6 +64,7 @@ impl Remapping {
                 {
                     run.pages.end = run.pages.end.max(pages.end);
                 }
+                _ if count >= MOST_MAPPINGS => return false,
                 _ => runs.push(Run { pages, inode, offset }),
             }
             true

@@ -36,6 +36,8 @@ pub(crate) fn run() {
     someone_elses_patch();
     #[cfg(target_arch = "x86_64")]
     all_removed_at_once();
+    #[cfg(target_arch = "x86_64")]
+    removed_at_once_in_any_order();
     changed_before_commit();
     replacement_out_of_reach();
     replacement_in_the_patch();
@@ -174,6 +176,28 @@ fn all_removed_at_once() {
         }
     }
     assert_eq!(names.map(|name| code::bytes(at(name), 48)), before);
+}
+
+/// Three hooks on one function, some with one replacement, so that their patches are alike.
+#[cfg(target_arch = "x86_64")]
+fn removed_at_once_in_any_order() {
+    extern "C" fn plus_200(x: u64) -> u64 {
+        x + 200
+    }
+    let target = at("frame");
+    let before = code::bytes(target, 8);
+    let (p, q) = (plus_100 as *const (), plus_200 as *const ());
+    for replacements in [[p, p, p], [p, q, p], [q, p, p], [p, p, q]] {
+        for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+            let mut hooks: Vec<_> =
+                replacements.into_iter().map(|replacement| Some(put(target, replacement).unwrap())).collect();
+            let mut hooks: Vec<_> = order.into_iter().map(|at: usize| hooks[at].take().unwrap()).collect();
+            // SAFETY: one thread.
+            let results = unsafe { Hook::remove_all(&mut hooks, Liveness::SingleThreaded) };
+            assert!(results.iter().all(Result::is_ok), "{order:?}: {results:?}");
+            assert_eq!(code::bytes(target, 8), before, "{order:?}");
+        }
+    }
 }
 
 /// The same while other threads may run. It leaves handlers of signals.

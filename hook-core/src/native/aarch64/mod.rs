@@ -20,10 +20,14 @@ mod untold;
 use core::{arch::asm, ops::Range};
 
 use grapnel_arch::aarch64::{INST_LEN, decode};
-use grapnel_relocator::{CodeAddr, Culprit, Isa, redirect};
+use grapnel_relocator::{CodeAddr, Isa, redirect};
 
 use super::{Pad, Trial};
-use crate::{memory::maps::Maps, padding::Surroundings, rebind::RelocatedValue};
+use crate::{
+    memory::maps::Maps,
+    padding::{Inbound, Surroundings},
+    rebind::RelocatedValue,
+};
 pub(crate) use entry::routine;
 pub(crate) use island::Pattern;
 pub(crate) use kernel::{EFFECTIVE_USER, RESTORER, SIGNAL_WAITS, mmap, pread, pwrite};
@@ -80,14 +84,8 @@ pub(crate) fn pointer_to(_: Isa, code: CodeAddr) -> CodeAddr {
 }
 
 /// A branch into a patch from another function: a patch is one instruction, which is entered at its start or not at all.
-pub(crate) fn branch_into(
-    _: Isa,
-    _: &Range<u64>,
-    _: &Range<u64>,
-    _: &Maps,
-    _: &Surroundings<'_>,
-) -> Option<Culprit> {
-    None
+pub(crate) fn branch_into(_: Isa, _: &Range<u64>, _: &Range<u64>, _: &Maps, _: &Surroundings<'_>) -> Inbound {
+    Inbound::Nothing
 }
 
 /// A redirect that needs no island, if it reaches.

@@ -9,7 +9,10 @@ use core::ops::Range;
 use grapnel_arch::t32::{MAX_INST_LEN, decode, text};
 use grapnel_relocator::{CodeAddr, Culprit, Isa};
 
-use crate::{memory::maps::Maps, padding::Surroundings};
+use crate::{
+    memory::maps::Maps,
+    padding::{Inbound, Surroundings},
+};
 
 /// How far before and behind a patch is looked, in bytes: no conditional branch of 16 bits goes farther.
 const FAR: usize = 256;
@@ -27,10 +30,12 @@ pub(crate) fn branch_into(
     own: &Range<u64>,
     maps: &Maps,
     around: &Surroundings<'_>,
-) -> Option<Culprit> {
-    if isa != Isa::T32 {
-        return None;
-    }
+) -> Inbound {
+    let found = (isa == Isa::T32).then(|| close_by(patch, own, maps, around)).flatten();
+    found.map_or(Inbound::Nothing, Inbound::From)
+}
+
+fn close_by(patch: &Range<u64>, own: &Range<u64>, maps: &Maps, around: &Surroundings<'_>) -> Option<Culprit> {
     let (start, end) = (usize::try_from(patch.start).ok()?, usize::try_from(patch.end).ok()?);
     let inner = patch.start + 1..patch.end;
     let mut from = start.saturating_sub(FAR);

@@ -11,14 +11,19 @@ use core::ops::Range;
 use grapnel_arch::x86_64::{Flow, Inst, MAX_INST_LEN, decode, text};
 use grapnel_relocator::{CodeAddr, Culprit, Isa};
 
-use crate::{memory::maps::Maps, padding::Surroundings, plan::EXTENT_MAX, sys::PAGE};
+use crate::{
+    memory::maps::Maps,
+    padding::{Inbound, Surroundings},
+    plan::EXTENT_MAX,
+    sys::PAGE,
+};
 
 /// How far before and behind a patch is looked, in bytes. Those of glibc lie within a hundred.
 const FAR: usize = 256;
 
 /// How many functions that the hooked one jumps to are looked at, and how much of all of them in bytes.
-const PARTS: usize = 64;
-const PARTS_BYTES: usize = 1 << 18;
+const PARTS: usize = 1024;
+const PARTS_BYTES: usize = 1 << 20;
 
 /// The longest patch of others: a landing pad and a jump to an address that it holds, or that is pushed for a return.
 const PATCH: usize = 20;
@@ -46,8 +51,8 @@ pub(crate) fn branch_into(
     own: &Range<u64>,
     maps: &Maps,
     around: &Surroundings<'_>,
-) -> Option<Culprit> {
-    let (start, end) = (usize::try_from(patch.start).ok()?, usize::try_from(patch.end).ok()?);
+) -> Inbound {
+    let (start, end) = (patch.start as usize, patch.end as usize);
     let mut bytes = vec![0; end - start + 2 * FAR];
     let mut from = start.saturating_sub(FAR);
     let mut len = around.read(from, &mut bytes);
@@ -61,10 +66,11 @@ pub(crate) fn branch_into(
     let close =
         branches(from, &bytes, |to| inner.contains(&to)).filter(|(at, _)| !own.contains(&(*at as u64)));
     let close: Vec<_> = close.map(|(at, _)| at).collect();
-    close
-        .into_iter()
-        .find_map(|at| leads_into(at, &around.view.neighbour(maps, start, at)?, &inner, around))
-        .or_else(|| from_afar(&inner, own, &(from..from + len), maps, around))
+    let beside = |at: usize| leads_into(at, &around.view.neighbour(maps, start, at)?, &inner, around);
+    match close.into_iter().find_map(beside) {
+        Some(culprit) => Inbound::From(culprit),
+        None => from_afar(&inner, own, &(from..from + len), maps, around),
+    }
 }
 
 /// The same among what the function at `own` jumps to that isn't close by.
@@ -74,10 +80,10 @@ fn from_afar(
     close: &Range<usize>,
     maps: &Maps,
     around: &Surroundings<'_>,
-) -> Option<Culprit> {
-    let len = usize::try_from(own.end.checked_sub(own.start)?).ok()?.min(EXTENT_MAX);
+) -> Inbound {
+    let len = (own.end.saturating_sub(own.start) as usize).min(EXTENT_MAX);
     let mut bytes = vec![0; len];
-    let read = around.read(usize::try_from(own.start).ok()?, &mut bytes);
+    let read = around.read(own.start as usize, &mut bytes);
     bytes.truncate(read);
     let is_far = |to: u64| !own.contains(&to) && !close.contains(&(to as usize));
     let mut parts: Vec<Range<usize>> = Vec::new();
@@ -87,7 +93,7 @@ fn from_afar(
         .filter(|(at, _)| bytes.get(at - own.start as usize) != Some(&0xe8));
     for (_, to) in jumps {
         let to = to as usize;
-        if parts.len() == PARTS || parts.iter().any(|part| part.contains(&to)) {
+        if parts.iter().any(|part| part.contains(&to)) {
             continue;
         }
         let Some(part) = maps
@@ -97,18 +103,21 @@ fn from_afar(
         else {
             continue;
         };
-        let mut code = vec![0; part.len().min(left)];
+        if parts.len() == PARTS || part.len() > left {
+            return Inbound::MoreElsewhere;
+        }
+        let mut code = vec![0; part.len()];
         let read = around.read(part.start, &mut code);
         code.truncate(read);
         left -= read;
         let into = branches(part.start, &code, |to| inner.contains(&to));
-        let found = into.filter(|(at, _)| !own.contains(&(*at as u64)));
-        if let Some(culprit) = found.filter_map(|(at, _)| leads_into(at, &part, inner, around)).next() {
-            return Some(culprit);
+        let mut found = into.filter(|(at, _)| !own.contains(&(*at as u64)));
+        if let Some(culprit) = found.find_map(|(at, _)| leads_into(at, &part, inner, around)) {
+            return Inbound::From(culprit);
         }
         parts.push(part);
     }
-    None
+    Inbound::Nothing
 }
 
 /// What may be branches in these bytes, and where they lead, if that is `wanted`.
