@@ -145,12 +145,22 @@ impl Attached {
     ///
     /// # Panics
     /// If it doesn't end well.
-    pub fn end(mut self) -> (Report, String) {
+    pub fn end(self) -> (Report, String) {
         kill(Signal::INT, self.recorder.pid());
+        let trace = self.trace.clone();
+        let said = self.ended();
+        (report(&trace), said)
+    }
+
+    /// All that grapnel said until it ended by itself.
+    ///
+    /// # Panics
+    /// If it doesn't end well.
+    pub fn ended(mut self) -> String {
         self.listened.extend(self.said.by_ref().map_while(Result::ok));
         let said = self.listened.join("\n");
         assert_eq!(self.recorder.0.wait().expect("it ends").code(), Some(0), "{said}");
-        (report(&self.trace), said)
+        said
     }
 }
 

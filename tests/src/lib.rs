@@ -9,6 +9,7 @@ pub mod browser;
 pub mod counted;
 pub mod engine;
 pub mod going;
+pub mod group;
 pub mod leaks;
 pub mod programs;
 pub mod report;

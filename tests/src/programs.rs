@@ -137,6 +137,36 @@ pub fn linked_program(name: &str, linking: Linking) -> PathBuf {
     compile(compiler, &[C, &[flag]].concat(), &sources().join(format!("{name}.c")), &output)
 }
 
+/// glibc of other Debian releases that `tests/other-glibcs` has unpacked: the folders with `libc.so.6`, by release. What isn't
+/// there is told of.
+pub fn other_glibcs() -> Vec<(&'static str, PathBuf)> {
+    let unpacked = target_dir().join("glibc");
+    let found = |release: &'static str| {
+        let folders =
+            ["usr/lib", "lib"].map(|folder| unpacked.join(release).join(folder).join("x86_64-linux-gnu"));
+        let found = folders.into_iter().find(|folder| folder.join("libc.so.6").exists());
+        if found.is_none() {
+            crate::skipped(
+                &format!("glibc of Debian's {release}"),
+                &format!("tests/other-glibcs has not unpacked it into {}", unpacked.display()),
+            );
+        }
+        found.map(|folder| (release, folder))
+    };
+    ["bullseye", "trixie"].into_iter().filter_map(found).collect()
+}
+
+/// The executable of `programs/<name>.c` for one of these: it is loaded by that one's loader, and finds its libraries only.
+pub fn program_with_glibc(name: &str, (release, folder): &(&'static str, PathBuf)) -> PathBuf {
+    let in_folder = |file: &str| folder.join(file).display().to_string();
+    // Until 2.33 threads had a library of their own.
+    let libraries = ["libpthread.so.0", "libc.so.6"].map(in_folder);
+    let loader = format!("-Wl,--dynamic-linker={}", in_folder("ld-linux-x86-64.so.2"));
+    let path = format!("-Wl,-rpath,{}", folder.display());
+    let more = ["-nodefaultlibs", "-Wl,--no-as-needed", &loader, &path, libraries[0].as_str(), &libraries[1]];
+    compile("gcc", &[C, &more].concat(), &sources().join(format!("{name}.c")), &format!("{name}-{release}"))
+}
+
 /// The executable of `programs/<name>.c` with the address sanitizer, where the compiler has it.
 pub fn sanitized_program(name: &str) -> Option<PathBuf> {
     let probe = Command::new("gcc").arg("-print-file-name=libasan.so").output().ok()?;

@@ -127,6 +127,54 @@ fn blocks_of_before_are_known_to_the_byte() {
     assert!(query.out().contains("before"), "{}", query.out());
 }
 
+/// The library's file has another name until 2.33, and its heap another layout from release to release.
+#[test]
+fn blocks_of_before_are_known_in_glibc_of_other_releases() {
+    if !may_trace() {
+        return;
+    }
+    for glibc in programs::other_glibcs() {
+        let dir = temporary_dir();
+        let mut older = Older::of(Command::new(programs::program_with_glibc("older", &glibc)).arg(""));
+        let before = |older: &Older| {
+            let (found, said) = attached(dir.path(), older.pid());
+            found.totals.before.unwrap_or_else(|| panic!("{}: {said}", glibc.0))
+        };
+        let bare = before(&older);
+        let (stage, own) = older.go_on();
+        assert!(stage == 2 && own.allocations > 50_000, "{own:?}");
+        let all = before(&older);
+        let others = Before { allocations: all.allocations - own.allocations, bytes: all.bytes - own.bytes };
+        assert_eq!(others, bare, "{}", glibc.0);
+    }
+}
+
+/// The C library that it runs with is no more where it was.
+#[test]
+fn blocks_of_before_are_known_after_an_upgrade_of_libc() {
+    if !may_trace() {
+        return;
+    }
+    let dir = temporary_dir();
+    let [library, loader] = ["libc.so.6", "ld-linux-x86-64.so.2"].map(|name| {
+        let own = dir.path().join(name);
+        std::fs::copy(Path::new("/lib/x86_64-linux-gnu").join(name), &own).expect("a copy");
+        own
+    });
+    let mut command = Command::new(loader);
+    command.arg("--library-path").arg(dir.path()).arg(programs::program("older")).arg("");
+    let mut older = Older::of(&mut command);
+    let (stage, own) = older.go_on();
+    assert_eq!(stage, 2);
+    let new = dir.path().join("new");
+    std::fs::copy(&library, &new).and_then(|_| std::fs::rename(&new, &library)).expect("another file");
+    let maps = std::fs::read_to_string(format!("/proc/{}/maps", older.pid())).expect("mappings");
+    assert!(maps.contains("libc.so.6 (deleted)"), "{maps}");
+    let (found, said) = attached(dir.path(), older.pid());
+    let all = found.totals.before.unwrap_or_else(|| panic!("{said}"));
+    assert!((0..20).contains(&(all.allocations - own.allocations)), "{all:?}, {own:?}");
+}
+
 #[test]
 fn a_heap_that_was_overwritten_is_refused_and_recorded_all_the_same() {
     if !may_trace() {

@@ -10,13 +10,12 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Blocks from threads that were there, that begin and end meanwhile, some of which others give back later.
-fn is_as_it_counts(linking: Linking) {
+fn is_as_it_counts(program: &Path) {
     if !may_trace() {
         return;
     }
     let dir = temporary_dir();
-    let program = programs::linked_program("counted", linking);
-    let mut counted = Counted::start(&mut Command::new(&program));
+    let mut counted = Counted::start(&mut Command::new(program));
     let pid = counted.running.pid();
     let before = State::of(pid);
     let idle = attach(dir.path(), pid, &["--for", "0.1"]);
@@ -49,7 +48,7 @@ fn is_as_it_counts(linking: Linking) {
         assert_eq!(report.mappings.totals.mappings, 2 * 43, "{:?}", report.mappings.sites);
         assert_eq!(report.mappings.totals.live_mappings, 0);
     }
-    let bare = finish(&mut Command::new(&program), b"ggggggg");
+    let bare = finish(&mut Command::new(program), b"ggggggg");
     let last = bare.out().lines().last().map(str::to_owned);
     let next = counted.work();
     assert_eq!(next.got, 4300);
@@ -61,27 +60,35 @@ fn is_as_it_counts(linking: Linking) {
 
 #[test]
 fn with_glibc() {
-    is_as_it_counts(Linking::Glibc);
+    is_as_it_counts(&programs::linked_program("counted", Linking::Glibc));
+}
+
+/// With those of before 2.34 and their library for threads, and with a newer one.
+#[test]
+fn with_glibc_of_other_releases() {
+    for glibc in programs::other_glibcs() {
+        is_as_it_counts(&programs::program_with_glibc("counted", &glibc));
+    }
 }
 
 #[test]
 fn with_glibc_in_it() {
-    is_as_it_counts(Linking::GlibcStatic);
+    is_as_it_counts(&programs::linked_program("counted", Linking::GlibcStatic));
 }
 
 #[test]
 fn with_glibc_in_it_at_any_address() {
-    is_as_it_counts(Linking::GlibcStaticPie);
+    is_as_it_counts(&programs::linked_program("counted", Linking::GlibcStaticPie));
 }
 
 #[test]
 fn with_musl() {
-    is_as_it_counts(Linking::Musl);
+    is_as_it_counts(&programs::linked_program("counted", Linking::Musl));
 }
 
 #[test]
 fn with_musl_in_it() {
-    is_as_it_counts(Linking::MuslStatic);
+    is_as_it_counts(&programs::linked_program("counted", Linking::MuslStatic));
 }
 
 /// A program that `strip` went over, in a directory of its own.

@@ -1,6 +1,7 @@
 //! Control of a recording that goes on: who is found, what is answered, and who is not.
 
 use grapnel_tests::going::{Going, until};
+use grapnel_tests::group::Group;
 use grapnel_tests::run::{Case, kill, temporary_dir};
 use grapnel_tests::stepping::Stepping;
 use grapnel_tests::{is_root, programs, skipped};
@@ -362,53 +363,15 @@ fn a_program_marks_pauses_and_asks_by_itself() {
     recorded.outcome.same_as(&bare);
 }
 
-/// A control group that goes with the test.
-struct Group(PathBuf);
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir(&self.0);
-    }
-}
-
-impl Group {
-    /// A group with a limit, of whichever version is here; what the version calls the limit and the use.
-    fn new(limit: u64) -> Option<(Self, &'static str)> {
-        let own = std::fs::read_to_string("/proc/self/cgroup").ok()?;
-        let path = |controller: &str| {
-            let line = own.lines().find(|line| line.split(':').nth(1) == Some(controller))?;
-            Some(line.splitn(3, ':').nth(2)?.trim_start_matches('/').to_owned())
-        };
-        let versions = [
-            ("/sys/fs/cgroup/memory", "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
-            ("/sys/fs/cgroup", "", "memory.max", "memory.current"),
-        ];
-        versions.into_iter().find_map(|(root, controller, maximum, used)| {
-            let group =
-                Path::new(root).join(path(controller)?).join(format!("grapnel-{}", std::process::id()));
-            std::fs::create_dir(&group).ok()?;
-            let group = Self(group);
-            std::fs::write(group.0.join(maximum), limit.to_string()).ok().map(|()| (group, used))
-        })
-    }
-}
+const LIMIT: u64 = 200 << 20;
 
 #[test]
 fn a_snapshot_comes_before_memory_ends() {
-    const LIMIT: u64 = 200 << 20;
-    let Some((group, used)) = Group::new(LIMIT) else {
+    let Some(group) = Group::new(LIMIT) else {
         skipped("a snapshot before memory ends", "no control group with a limit can be made here");
         return;
     };
-    let script = "import sys
-def put(path, text): open(path, 'w').write(text)
-put(sys.argv[1] + '/cgroup.procs', '0')
-kept = []
-while int(open(sys.argv[1] + '/' + sys.argv[2]).read()) < int(sys.argv[3]) * 0.97: kept.append(bytearray(1 << 20))
-sys.stdin.read()";
-    let path = group.0.to_str().unwrap();
-    let arguments = ["-c", script, path, used, &LIMIT.to_string()];
-    let case = Case::new("/usr/bin/python3").args(arguments).option("--snapshot-before-oom");
+    let case = Case::new("/usr/bin/python3").args(group.filler(LIMIT, "")).option("--snapshot-before-oom");
     let mut going = Going::new(&case);
     let all = snapshots(going.dir.path(), 1);
     going.end();

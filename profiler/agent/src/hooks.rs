@@ -137,6 +137,16 @@ pub(crate) fn remember_allocator(code: Range<usize>) {
     }
 }
 
+/// The code of glibc's library for threads, which was one of its own until 2.33 and maps their stacks.
+static THREADS: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+
+/// Keeps where that lies.
+pub(crate) fn remember_threads(code: Range<usize>) {
+    for (to, value) in THREADS.iter().zip([code.start, code.len()]) {
+        to.store(value, Ordering::Relaxed);
+    }
+}
+
 /// Whether code at an address is that of whoever gets memory for the program's heap: what it maps is in the heap.
 pub(crate) fn is_of_allocator(address: usize) -> bool {
     is_of_libc(address)
@@ -145,8 +155,10 @@ pub(crate) fn is_of_allocator(address: usize) -> bool {
 
 /// Whether code at an address is libc's; of a static program, that of the allocator, and of what makes stacks for threads.
 fn is_of_libc(address: usize) -> bool {
-    address.wrapping_sub(LIBC[0].load(Ordering::Relaxed)) < LIBC[1].load(Ordering::Relaxed)
-        || ledger::is_of_others(address)
+    let is_in = |[start, len]: &[AtomicUsize; 2]| {
+        address.wrapping_sub(start.load(Ordering::Relaxed)) < len.load(Ordering::Relaxed)
+    };
+    is_in(&LIBC) || is_in(&THREADS) || ledger::is_of_others(address)
 }
 
 /// Whether `free` was called by the allocator itself.

@@ -112,6 +112,11 @@ fn begun() -> Result<(Objects, bool), String> {
     if let Some((code, own)) = way::code(objects.libc()) {
         hooks::remember_libc(code, own, free);
     }
+    let threads = objects.modules.iter().find(|module| module.file_name() == b"libpthread.so.0");
+    let code = threads.and_then(|module| module.segments().iter().find(|segment| segment.execute));
+    if let Some(code) = code {
+        hooks::remember_threads(code.range.clone());
+    }
     let is_sampled = session::header().is_some_and(sampling::prepare);
     Ok((objects, is_sampled))
 }

@@ -72,7 +72,7 @@ struct Dynamic {
 
 impl Library {
     pub(super) fn find(view: View<'_>, maps: &[MapLine]) -> Result<Self, Unknown> {
-        let is_library = |line: &&MapLine| line.inode != 0 && line.name.ends_with("/libc.so.6");
+        let is_library = |line: &&MapLine| line.inode != 0 && is_glibc(&line.name);
         let base = maps.iter().find(is_library).ok_or(Unknown::NoLibrary)?.range.start;
         let mut head = [0; 4096];
         view.read(base, &mut head)?;
@@ -101,6 +101,15 @@ impl Library {
         let start = self.data.start.next_multiple_of(8);
         Ok((start, read(view, start..self.data.end)?))
     }
+}
+
+/// Whether a mapped file is glibc. Until 2.33 `libc.so.6` was a link to a file that has its version in its name; and who goes on
+/// after an upgrade has the one of before, whose name is gone.
+fn is_glibc(path: &str) -> bool {
+    let path = path.strip_suffix(" (deleted)").unwrap_or(path);
+    let name = path.rsplit('/').next().unwrap_or_default();
+    let is_version = |text: &str| text.starts_with("2.") && text.ends_with(".so");
+    path.starts_with('/') && (name == "libc.so.6" || name.strip_prefix("libc-").is_some_and(is_version))
 }
 
 #[derive(Debug)]
@@ -218,4 +227,26 @@ fn thread_variables(view: View<'_>, dynamic: &Dynamic, base: u64, size: u64) -> 
 /// What the dynamic section says is an address by now, if the loader has put it there.
 fn located(base: u64, value: u64) -> u64 {
     if value >= base { value } else { base.wrapping_add(value) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_glibc;
+
+    #[test]
+    fn glibc_is_known_by_each_name_that_it_had() {
+        for path in [
+            "/usr/lib/x86_64-linux-gnu/libc.so.6",
+            "/usr/lib/x86_64-linux-gnu/libc.so.6 (deleted)",
+            "/lib/x86_64-linux-gnu/libc-2.31.so",
+            "/lib64/libc-2.17.so (deleted)",
+        ] {
+            assert!(is_glibc(path), "{path}");
+        }
+        for path in
+            ["/lib/libc.so", "/lib/libcap.so.2", "/lib/libc-client.so.2007e", "libc.so.6", "[heap]", ""]
+        {
+            assert!(!is_glibc(path), "{path}");
+        }
+    }
 }

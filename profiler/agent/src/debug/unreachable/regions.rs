@@ -64,7 +64,9 @@ fn mapping(line: &[u8]) -> Option<(Range<usize>, &[u8], Kind)> {
     let path = line.iter().position(|&byte| byte == b'/').map_or(&[][..], |at| &line[at..]);
     let is_device =
         path.starts_with(b"/dev/") && !path.starts_with(b"/dev/zero") && !path.starts_with(b"/dev/shm");
-    let is_libc = path.ends_with(b"/libc.so.6");
+    let file = path.strip_suffix(b" (deleted)").unwrap_or(path).rsplit(|&byte| byte == b'/').next();
+    // Until 2.33 its file had its version in its name.
+    let is_libc = file.is_some_and(|file| file == b"libc.so.6" || file.starts_with(b"libc-2."));
     let kind = match () {
         () if is_device => Kind::Device,
         () if is_libc => Kind::Libc,
@@ -98,6 +100,10 @@ mod tests {
         assert_eq!(
             read("7f00-8f10 r-xp 00000000 08:01 9 /usr/lib/libc.so.6"),
             Some((0x7f00..0x8f10, &b"r-x"[..], Kind::Libc))
+        );
+        assert_eq!(
+            read("7f00-8f10 r--p 00000000 08:01 9 /lib/libc-2.31.so (deleted)"),
+            Some((0x7f00..0x8f10, &b"r--"[..], Kind::Libc))
         );
         assert_eq!(
             read("7f00-8f10 rw-p 00000000 00:00 0                  [stack]"),
