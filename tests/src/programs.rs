@@ -1,4 +1,8 @@
 //! Builds the programs of `tests/programs/` and the counting library, each once and only when it is asked for.
+//!
+//! They are for this machine, or for the one whose compilers' names begin with `$GRAPNEL_MACHINE` (`aarch64-linux-gnu`), where
+//! an emulator runs such programs. `$GRAPNEL_RECORDER` is then the command that records them, while this machine's own reads
+//! the traces and finds the libraries below `$GRAPNEL_SYSROOT`.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -24,8 +28,13 @@ pub fn target_dir() -> PathBuf {
     found.map_or_else(std::env::temp_dir, Path::to_path_buf)
 }
 
+/// How the names of compilers for another machine begin, if the programs are for one.
+pub fn machine() -> Option<String> {
+    std::env::var("GRAPNEL_MACHINE").ok().filter(|machine| !machine.is_empty())
+}
+
 fn output_dir() -> PathBuf {
-    let dir = target_dir().join("grapnel-tests");
+    let dir = target_dir().join("grapnel-tests").join(machine().unwrap_or_default());
     std::fs::create_dir_all(&dir).expect("the target directory can be written");
     dir
 }
@@ -59,7 +68,8 @@ fn compile(compiler: &str, flags: &[&str], source: &Path, output_name: &str) -> 
         return output;
     }
     let partial = output_dir().join(format!("{output_name}.{}", std::process::id()));
-    let result = Command::new(compiler)
+    let compiler = machine().map_or_else(|| compiler.to_owned(), |machine| format!("{machine}-{compiler}"));
+    let result = Command::new(&compiler)
         .args(["-O2", "-g", "-Wall", "-Wextra", "-Werror", "-fomit-frame-pointer"])
         .arg("-I")
         .arg(header_dir())
@@ -245,6 +255,19 @@ pub fn marked_line(source: &str, mark: &str) -> u64 {
         text.lines().enumerate().filter(|(_, line)| line.contains(mark)).map(|(at, _)| at + 1).collect();
     assert_eq!(lines.len(), 1, "{source} has the mark {mark:?} once");
     lines[0] as u64
+}
+
+/// `env`, for the machine that the programs are for.
+pub fn env() -> PathBuf {
+    match machine() {
+        None => "/usr/bin/env".into(),
+        Some(_) => executable_of(&Path::new(env!("CARGO_MANIFEST_DIR")).join("emulated/env.c")),
+    }
+}
+
+/// The executable `grapnel` that records: `$GRAPNEL_RECORDER`, or else [`grapnel`].
+pub fn recorder() -> PathBuf {
+    std::env::var_os("GRAPNEL_RECORDER").map_or_else(|| grapnel().to_owned(), PathBuf::from)
 }
 
 /// The executable `grapnel`: `$GRAPNEL`, or what `cargo build --release -p grapnel` makes.

@@ -28,9 +28,7 @@ fn of_programs_made_for_it() {
         "temporary",
         "forks",
         "spawns",
-        "overflow",
         "cancelled",
-        "huge_frames",
     ] {
         check(Case::ours(program));
     }
@@ -39,6 +37,14 @@ fn of_programs_made_for_it() {
     check(Case::ours("flood").args(["200", "4000"]));
     check(Case::ours("dlopen_loop").arg(programs::plug("a")).arg(programs::plug("b")));
     check(Case::ours("late_cxx").arg(programs::cxx_library("cxx_plug")));
+}
+
+/// Which take a question to the kernel for each page of the stack.
+#[test]
+fn of_large_stacks() {
+    for program in ["overflow", "huge_frames"] {
+        check(Case::ours(program));
+    }
 }
 
 #[test]

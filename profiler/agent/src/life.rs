@@ -64,6 +64,16 @@ pub(crate) fn begin() {
     page().life.store(number, Ordering::Release);
 }
 
+/// In the only thread of a child that libc's `fork` made, whose page the kernel should have emptied: does that.
+#[cfg(not(grapnel_attached))]
+pub(crate) fn empty() {
+    let page = page();
+    if is_prepared() && page.life.load(Ordering::Relaxed) != 0 {
+        page.life.store(0, Ordering::Relaxed);
+        page.reviving.store(0, Ordering::Release);
+    }
+}
+
 /// Ends all recording in this process, for good.
 pub(crate) fn end() {
     OFF.store(true, Ordering::Relaxed);

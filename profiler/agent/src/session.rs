@@ -8,6 +8,7 @@
 
 use crate::{ledger, sys};
 use core::ffi::CStr;
+use core::mem::offset_of;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use grapnel_trace::ring::RingControl;
 use grapnel_trace::shared::{
@@ -27,6 +28,8 @@ const SESSION_PATH_BYTES: usize = 64;
 
 static HEADER: AtomicPtr<SessionHeader> = AtomicPtr::new(core::ptr::null_mut());
 static SEGMENT: AtomicPtr<SegmentHeader> = AtomicPtr::new(core::ptr::null_mut());
+/// Where that begins in the session's file.
+static SEGMENT_OFFSET: AtomicU64 = AtomicU64::new(0);
 
 /// The session's header, once mapped.
 pub(crate) fn header() -> Option<&'static SessionHeader> {
@@ -59,7 +62,8 @@ pub(crate) fn adopt(address: *mut u8) -> bool {
 
 /// Takes a new segment for this process and maps it.
 pub(crate) fn take_segment() -> Option<&'static SegmentHeader> {
-    let address = map_next_segment()?;
+    let (address, offset) = map_next_segment()?;
+    SEGMENT_OFFSET.store(offset, Ordering::Relaxed);
     SEGMENT.store(address.cast(), Ordering::Release);
     segment()
 }
@@ -70,7 +74,7 @@ pub(crate) fn replace_segment(
     fill: impl FnOnce(&SegmentHeader, &SegmentHeader),
 ) -> Option<&'static SegmentHeader> {
     let (old, len) = (segment()?, first_bytes());
-    let address = map_next_segment()?;
+    let (address, offset) = map_next_segment()?;
     // SAFETY: the segment that was just mapped.
     let new = unsafe { &*address.cast::<SegmentHeader>() };
     if new.ppid.load(Ordering::Relaxed) == 0 {
@@ -81,10 +85,26 @@ pub(crate) fn replace_segment(
         sys::unmap(address, len);
         return None;
     }
+    SEGMENT_OFFSET.store(offset, Ordering::Relaxed);
     segment()
 }
 
-fn map_next_segment() -> Option<*mut u8> {
+/// Part of the session's file, which is opened for it. `None` where no path leads there from here, without /proc, or with no
+/// descriptor left.
+fn map_opened(offset: u64, len: usize) -> Option<*mut u8> {
+    let mut path = [0; SESSION_PATH_BYTES];
+    let path = CStr::from_bytes_until_nul(header()?.session_path.get(&mut path)).ok()?;
+    let fd = sys::open(path, libc::O_RDWR).ok()?;
+    let mut magic = [0; size_of::<u64>()];
+    sys::read_at(fd, &mut magic, offset_of!(SessionHeader, magic) as u64);
+    // In another /proc the path may lead to anybody's file.
+    let address = if u64::from_ne_bytes(magic) == MAGIC { sys::map_file(fd, len, offset) } else { None };
+    sys::close(fd);
+    address
+}
+
+/// A new segment for this process, and where it begins in the session's file.
+fn map_next_segment() -> Option<(*mut u8, u64)> {
     let len = first_bytes();
     let header = header()?;
     let index = header.next_segment.fetch_add(1, Ordering::Relaxed);
@@ -92,17 +112,8 @@ fn map_next_segment() -> Option<*mut u8> {
         return None;
     }
     let offset = HEADER_BYTES + u64::from(index) * header.segment_stride.load(Ordering::Relaxed);
-    let mut path = [0; SESSION_PATH_BYTES];
-    let path = CStr::from_bytes_until_nul(header.session_path.get(&mut path)).ok();
-    let address = match path.and_then(|path| sys::open(path, libc::O_RDWR).ok()) {
-        Some(fd) => {
-            let address = sys::map_file(fd, len, offset);
-            sys::close(fd);
-            address
-        }
-        // No path that leads there from here, no /proc, or no descriptors left.
-        None => sys::map_again(HEADER.load(Ordering::Relaxed).cast(), offset, len),
-    }?;
+    let address = map_opened(offset, len)
+        .or_else(|| sys::map_again(HEADER.load(Ordering::Relaxed).cast(), offset, len))?;
     // A core dump of the target is the target's.
     let _ = sys::advise(address, len, libc::MADV_DONTDUMP);
     // SAFETY: the segment that was just mapped.
@@ -117,7 +128,7 @@ fn map_next_segment() -> Option<*mut u8> {
     if let Some(parent) = sys::parent_id() {
         segment.ppid.store(parent, Ordering::Relaxed);
     }
-    Some(address)
+    Some((address, offset))
 }
 
 /// The memory of ring `index` of this process's segment, if the segment has room for that many and the process for
@@ -133,7 +144,9 @@ pub(crate) fn ring(index: u32) -> Option<(&'static RingControl, &'static [Atomic
         unsafe { segment.add(place.control as usize) }
     } else {
         let len = (place.end() - place.control) as usize;
-        let start = sys::map_again(segment, place.control, len)?;
+        // QEMU's user mode makes no second view of a mapping.
+        let start = sys::map_again(segment, place.control, len)
+            .or_else(|| map_opened(SEGMENT_OFFSET.load(Ordering::Relaxed) + place.control, len))?;
         let _ = sys::advise(start, len, libc::MADV_DONTDUMP);
         start
     };

@@ -12,7 +12,7 @@ use alloc::string::String;
 use core::ffi::{CStr, c_char, c_int};
 use core::ptr;
 use core::sync::atomic::Ordering;
-use grapnel_trace::shared::{SESSION_VARIABLE, failure, segment_state, session_flags};
+use grapnel_trace::shared::{SESSION_VARIABLE, SegmentHeader, failure, segment_state, session_flags};
 
 #[cfg(grapnel_cdylib)]
 stub!(grapnel_agent_start, start, 3);
@@ -138,6 +138,11 @@ pub(crate) unsafe fn variable<'a>(environment: *mut *mut c_char, name: &[u8]) ->
 /// Runs in each child of a fork that libc makes; others are noticed at their first event.
 unsafe extern "C" fn forked(saved: &SavedRegisters) {
     rescued(saved, ptr::null_mut(), 0, || {
+        // QEMU's user mode agrees to empty the page, and doesn't.
+        let is_parents = |segment: &SegmentHeader| segment.pid.load(Ordering::Relaxed) != sys::process_id();
+        if session::segment().is_some_and(is_parents) {
+            life::empty();
+        }
         let _ = context::revive();
     });
 }
