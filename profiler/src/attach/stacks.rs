@@ -77,7 +77,11 @@ fn each_stack<'r>(
                 .filter(|frame| line_at(maps, frame.pc).is_some_and(|line| line.executable));
             let away = frames.map(|frame| frame.sp).filter(|sp| !range.contains(sp));
             // One more than may be followed shows that there are too many.
-            away.for_each(|sp| drop((found.len() <= most).then(|| found.insert(sp))));
+            for sp in away {
+                if found.len() <= most {
+                    found.insert(sp);
+                }
+            }
         });
         whole[thread] &= found.len() <= most;
         open.extend(found.into_iter().map(|sp| (thread, sp)));
