@@ -40,21 +40,14 @@ impl Objects {
     /// function as its symbol says, exported or in the object's files: these are read when the first is asked for that nothing
     /// mapped has.
     pub(crate) fn extent(&self, maps: &Maps, address: usize) -> Option<Range<usize>> {
-        self.ask(maps, address, |object| {
-            let mapped = in_module(&object.module, address).or_else(|| object.exported(address));
-            mapped.or_else(|| object.in_files(address))
-        })
+        self.ask(maps, address, |object| object.function_around(address))
     }
 
     /// The same for an address beside the function at `own`. Only that function's object is asked: another may be unloaded
     /// meanwhile. Whoever asks has seen a reason to: the object's files may have to be read.
     pub(crate) fn neighbour(&self, maps: &Maps, own: usize, address: usize) -> Option<Range<usize>> {
         self.ask(maps, own, |object| {
-            if !object.module.holds_code(address) {
-                return None;
-            }
-            let mapped = in_module(&object.module, address).or_else(|| object.exported(address));
-            mapped.or_else(|| object.in_files(address))
+            object.module.holds_code(address).then(|| object.function_around(address))?
         })
     }
 
@@ -94,6 +87,11 @@ impl Object {
             #[cfg(feature = "files")]
             in_files: OnceCell::new(),
         }
+    }
+
+    fn function_around(&self, address: usize) -> Option<Range<usize>> {
+        let mapped = in_module(&self.module, address).or_else(|| self.exported(address));
+        mapped.or_else(|| self.in_files(address))
     }
 
     fn exported(&self, address: usize) -> Option<Range<usize>> {

@@ -44,8 +44,8 @@
 //! feature `files`, which is on by default. [`waiting`] hooks functions of objects that are not loaded yet.
 //!
 //! # What is not here yet
-//! The code of removed hooks is kept until it is asked for ([`HookSet::reclaim`], [`Arena::reclaim`]). A [`waiting::Waiting`] waits for functions, not for
-//! places in them: probes can't wait. In a process with a shadow stack the return can't be listened to.
+//! The code of removed hooks is kept until it is asked for ([`HookSet::reclaim`], [`Arena::reclaim`]). A [`waiting::Waiting`]
+//! waits for functions, not for places in them: probes can't wait. In a process with a shadow stack the return can't be listened to.
 //!
 //! Exceptions and backtraces pass through listeners, replacements and probes, on x86-64 also through a call that is the last of
 //! the instructions that a patch takes, unless it goes through memory that isn't relative to RIP. They pass through every
@@ -179,6 +179,7 @@ pub mod rebind;
 mod reclaim;
 pub mod seen;
 pub mod set;
+mod surroundings;
 pub mod symbol;
 mod sys;
 mod transaction;

@@ -17,8 +17,7 @@ use crate::{
         view::{Bytes, MemoryView},
     },
     native::{self, Pad},
-    padding::{Inbound, Standing, Surroundings},
-    sys::PAGE,
+    surroundings::{Inbound, Standing, Surroundings},
 };
 
 /// The longest function that is decoded whole for branches into its window.
@@ -537,15 +536,7 @@ fn refuse_reached(
     around: &Surroundings<'_>,
 ) -> Result<(), Error> {
     let at = site.0 as usize;
-    let mut code = vec![0; FOLLOWED.start + FOLLOWED.end];
-    let mut from = at.saturating_sub(FOLLOWED.start);
-    let mut read = around.read(from, &mut code);
-    if from + read <= at {
-        // The page before isn't there.
-        from = at & !(PAGE - 1);
-        read = around.read(from, &mut code);
-    }
-    code.truncate(read);
+    let (from, code) = around.code_around(at, FOLLOWED.start, FOLLOWED.end);
     let window = at - from..at - from + window_len;
     match flow::reached_inside(isa, &code, CodeAddr(from as u64), window) {
         Some(culprit) => Err(Error::InboundBranch { target, bytes, culprit }),

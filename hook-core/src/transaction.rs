@@ -16,8 +16,8 @@ use crate::{
         pages::Pages,
         view::{Bytes, MemoryView},
     },
-    padding::Standing,
     patch::{self, Patch},
+    surroundings::Standing,
     workshop::{Ready, Workshop},
 };
 

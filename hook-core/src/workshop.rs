@@ -12,10 +12,10 @@ use crate::{
     live::{POSITIONS, Ways},
     memory::{maps::Maps, pages::Pages},
     native::{self, NEAR_REACH, Pattern, StubKind},
-    padding::{Standing, Surroundings, standing_in},
     patch::Edit,
     plan::{Moving, Shape},
     seen::piece::Piece,
+    surroundings::{Standing, Surroundings, standing_in},
     sys,
     transaction::{Place, Request},
 };

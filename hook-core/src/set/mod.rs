@@ -70,8 +70,8 @@ use crate::{
     Arena, CodeWay, Error, Hook, Liveness,
     listen::{self, OwnLink},
     native::StubKind,
-    padding::Standing,
     seen::{Audience, SeenError},
+    surroundings::Standing,
 };
 
 /// Something that was attached, by its number in its set.

@@ -157,9 +157,8 @@ impl Reader<'_> {
 
     /// The pages of a range, at most [`PAGES`], that the program has touched: others hold nothing. Of a file all are.
     fn touched(&mut self, range: Range<u64>) -> Vec<Range<u64>> {
-        let index = self.maps.partition_point(|line| line.range.end <= range.start);
-        let is_private =
-            self.maps.get(index).is_some_and(|line| line.inode == 0 && range.end <= line.range.end);
+        let line = line_at(self.maps, range.start);
+        let is_private = line.is_some_and(|line| line.inode == 0 && range.end <= line.range.end);
         let first = range.start / PAGE;
         let count = range.end.div_ceil(PAGE) - first;
         let pages = is_private.then(|| self.memory.pages(first, count)).flatten();

@@ -174,6 +174,8 @@ pub(crate) struct Worker {
     idle: Registers,
     /// Where its calls are made.
     instruction: u64,
+    /// It was made by us, and has the program's own table of descriptors until [`Self::unshare_descriptors`].
+    shares: bool,
 }
 
 impl Worker {
@@ -209,9 +211,11 @@ impl Worker {
     pub(crate) fn unshare_descriptors(&mut self) -> io::Result<()> {
         let flags = u64::from(libc::CLOSE_RANGE_UNSHARE);
         match self.call(libc::SYS_close_range, [0, u64::from(u32::MAX), flags, 0, 0, 0]) {
-            Ok(_) => Ok(()),
             // Kernels before 5.9 can't be asked this: it has copies, for its short life.
-            Err(_) => self.call(libc::SYS_unshare, [libc::CLONE_FILES as u64, 0, 0, 0, 0, 0]).map(drop),
+            Err(_) if self.shares => {
+                self.call(libc::SYS_unshare, [libc::CLONE_FILES as u64, 0, 0, 0, 0, 0]).map(drop)
+            }
+            _ => Ok(()),
         }
     }
 
@@ -284,7 +288,8 @@ impl Borrowed {
         };
         match borrowed() {
             Ok((registers, mask, calling, idle, way_back)) => {
-                let worker = Worker { tracee, registers: calling, idle, instruction: instructions.call };
+                let instruction = instructions.call;
+                let worker = Worker { tracee, registers: calling, idle, instruction, shares: false };
                 Ok(Self { worker, registers, mask, way_back })
             }
             Err(error) => {
@@ -325,15 +330,16 @@ impl Borrowed {
         }
     }
 
-    /// Has it make a thread that shares its memory and, until [`Worker::unshare_descriptors`], its descriptors, but not its
+    /// Has it make a thread that shares its memory and, until [`Worker::unshare_descriptors`], mostly its descriptors, but not its
     /// signals. It stands at its first instruction, traced. `code`: as [`Self::map_code`] gave it.
     pub(crate) fn make_thread(&mut self, code: u64) -> io::Result<Worker> {
-        let flags = libc::CLONE_VM
-            | libc::CLONE_FS
-            | libc::CLONE_FILES
-            | libc::CLONE_SIGHAND
-            | libc::CLONE_THREAD
-            | libc::CLONE_SYSVSEM;
+        let mut flags =
+            libc::CLONE_VM | libc::CLONE_FS | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SYSVSEM;
+        // Where a filter is against the call by which tables are parted, which does nothing here, it has copies from the start.
+        let shares = self.call(libc::SYS_unshare, [0; 6]).is_ok();
+        if shares {
+            flags |= libc::CLONE_FILES;
+        }
         let deadline = Instant::now() + PATIENCE;
         let made = loop {
             self.worker.begin(libc::SYS_clone, [flags as u64, code + STACK_AT, 0, 0, 0, 0])?;
@@ -356,7 +362,7 @@ impl Borrowed {
                 let mut idle = registers;
                 idle.stand(code + EXIT_AT, code + STACK_AT);
                 tracee.set_registers(&idle)?;
-                Ok(Worker { tracee, registers, idle, instruction: code })
+                Ok(Worker { tracee, registers, idle, instruction: code, shares })
             }
         }
     }

@@ -25,8 +25,8 @@ use grapnel_relocator::{CodeAddr, Isa, redirect};
 use super::{Pad, Trial};
 use crate::{
     memory::maps::Maps,
-    padding::{Inbound, Surroundings},
     rebind::RelocatedValue,
+    surroundings::{Inbound, Surroundings},
 };
 pub(crate) use entry::routine;
 pub(crate) use island::Pattern;

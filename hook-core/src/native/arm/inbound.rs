@@ -3,7 +3,6 @@
 //! In A32 a patch is one instruction, which is entered at its start or not at all. In T32 it may lie over two: glibc's `stpcpy`
 //! goes on at the second instruction of `strcpy`, which lies beside it.
 
-use alloc::vec;
 use core::ops::Range;
 
 use grapnel_arch::t32::{MAX_INST_LEN, decode, text};
@@ -11,7 +10,7 @@ use grapnel_relocator::{CodeAddr, Culprit, Isa};
 
 use crate::{
     memory::maps::Maps,
-    padding::{Inbound, Surroundings},
+    surroundings::{Inbound, Surroundings},
 };
 
 /// How far before and behind a patch is looked, in bytes: no conditional branch of 16 bits goes farther.
@@ -36,18 +35,10 @@ pub(crate) fn branch_into(
 }
 
 fn close_by(patch: &Range<u64>, own: &Range<u64>, maps: &Maps, around: &Surroundings<'_>) -> Option<Culprit> {
-    let (start, end) = (usize::try_from(patch.start).ok()?, usize::try_from(patch.end).ok()?);
+    let (start, end) = (patch.start as usize, patch.end as usize);
     let inner = patch.start + 1..patch.end;
-    let mut from = start.saturating_sub(FAR);
-    let mut bytes = vec![0; end + FAR - from];
-    let mut len = around.read(from, &mut bytes);
-    if from + len <= start {
-        // The page before isn't there.
-        from = start;
-        len = around.read(from, &mut bytes);
-    }
-    bytes.truncate(len);
-    let halves = (from..from + len).step_by(UNIT).filter(|at| !own.contains(&(*at as u64)));
+    let (from, bytes) = around.code_around(start, FAR, end - start + FAR);
+    let halves = (from..from + bytes.len()).step_by(UNIT).filter(|at| !own.contains(&(*at as u64)));
     let leads_there = |at: &usize| {
         let here = at.checked_sub(from).and_then(|offset| bytes.get(offset..));
         let inst = here.and_then(|here| decode(CodeAddr(*at as u64), here).ok());

@@ -13,9 +13,8 @@ use grapnel_relocator::{CodeAddr, Culprit, Isa};
 
 use crate::{
     memory::maps::Maps,
-    padding::{Inbound, Surroundings},
     plan::EXTENT_MAX,
-    sys::PAGE,
+    surroundings::{Inbound, Surroundings},
 };
 
 /// How far before and behind a patch is looked, in bytes. Those of glibc lie within a hundred.
@@ -53,15 +52,7 @@ pub(crate) fn branch_into(
     around: &Surroundings<'_>,
 ) -> Inbound {
     let (start, end) = (patch.start as usize, patch.end as usize);
-    let mut bytes = vec![0; end - start + 2 * FAR];
-    let mut from = start.saturating_sub(FAR);
-    let mut len = around.read(from, &mut bytes);
-    if len == 0 {
-        // The page before isn't there.
-        from = start & !(PAGE - 1);
-        len = around.read(from, &mut bytes);
-    }
-    bytes.truncate(len);
+    let (from, bytes) = around.code_around(start, FAR, end - start + FAR);
     let inner = patch.start + 1..patch.end;
     let close =
         branches(from, &bytes, |to| inner.contains(&to)).filter(|(at, _)| !own.contains(&(*at as u64)));
@@ -69,7 +60,7 @@ pub(crate) fn branch_into(
     let beside = |at: usize| leads_into(at, &around.view.neighbour(maps, start, at)?, &inner, around);
     match close.into_iter().find_map(beside) {
         Some(culprit) => Inbound::From(culprit),
-        None => from_afar(&inner, own, &(from..from + len), maps, around),
+        None => from_afar(&inner, own, &(from..from + bytes.len()), maps, around),
     }
 }
 
