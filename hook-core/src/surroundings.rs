@@ -20,6 +20,7 @@ pub(crate) enum Inbound {
     /// There is none in what was looked at.
     Nothing,
     /// This instruction.
+    #[cfg_attr(target_arch = "aarch64", expect(dead_code, reason = "patches are one instruction"))]
     From(Culprit),
     /// There is none in what was looked at, and there is more.
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "no function's jumps are followed"))]
