@@ -163,7 +163,7 @@ pub fn other_glibcs() -> Vec<(&'static str, PathBuf)> {
         }
         found.map(|folder| (release, folder))
     };
-    ["bullseye", "trixie"].into_iter().filter_map(found).collect()
+    ["bullseye", "trixie", "forky"].into_iter().filter_map(found).collect()
 }
 
 /// The executable of `programs/<name>.c` for one of these: it is loaded by that one's loader, and finds its libraries only.

@@ -127,7 +127,8 @@ fn blocks_of_before_are_known_to_the_byte() {
     assert!(query.out().contains("before"), "{}", query.out());
 }
 
-/// The library's file has another name until 2.33, and its heap another layout from release to release.
+/// The library's file has another name until 2.33, and its heap another layout from release to release: since 2.42 caches have other
+/// numbers and lists, since 2.43 arenas have other variables, and mappings other chunks.
 #[test]
 fn blocks_of_before_are_known_in_glibc_of_other_releases() {
     if !may_trace() {
@@ -138,12 +139,20 @@ fn blocks_of_before_are_known_in_glibc_of_other_releases() {
         let mut older = Older::of(Command::new(programs::program_with_glibc("older", &glibc)).arg(""));
         let before = |older: &Older| {
             let (found, said) = attached(dir.path(), older.pid());
-            found.totals.before.unwrap_or_else(|| panic!("{}: {said}", glibc.0))
+            found.totals.before.ok_or(said)
         };
-        let bare = before(&older);
+        let bare = match before(&older) {
+            Ok(bare) => bare,
+            // A release that isn't out yet gets newer ones.
+            Err(said) if glibc.0 == "forky" && said.contains("keeps its heap in a way that isn't known") => {
+                skipped("glibc of Debian's forky", &said);
+                continue;
+            }
+            Err(said) => panic!("{}: {said}", glibc.0),
+        };
         let (stage, own) = older.go_on();
         assert!(stage == 2 && own.allocations > 50_000, "{own:?}");
-        let all = before(&older);
+        let all = before(&older).unwrap_or_else(|said| panic!("{}: {said}", glibc.0));
         let others = Before { allocations: all.allocations - own.allocations, bytes: all.bytes - own.bytes };
         assert_eq!(others, bare, "{}", glibc.0);
     }

@@ -22,6 +22,9 @@ use std::time::{Duration, Instant};
 /// The longest that threads are waited for to come out of the agent.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// The mappings that the ledger tells of need not end with a page.
+const PAGE: u64 = 4096;
+
 /// Where a session's agent is: in the process, and by fork in its children.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
@@ -324,7 +327,7 @@ struct Leaving<'m> {
 impl Leaving<'_> {
     /// Should we be killed, whoever comes after us must find what is left, and nothing that isn't the agent's any more: the
     /// program may have mapped something there by then. So each mapping gives way to one of the session's memory, which is
-    /// known by its number, the ledger's last. Then those go, that in the ledger's place last: by it is known that the ledger
+    /// known by its number, the ledger's last; those that lie side by side together. Then those go, that in the ledger's place last: by it is known that the ledger
     /// says nothing any more.
     fn whole(&mut self, pid: u32, place: Place, maps: &[MapLine], book: &Book) {
         let sessions = place.sessions(maps);
@@ -333,8 +336,14 @@ impl Leaving<'_> {
         };
         let header = sessions.iter().find(|session| is_header(self.memory, session)).cloned();
         let has_ledger = |held: &&Held| held.range.contains(&place.ledger);
-        for held in book.mappings.iter().filter(|held| !has_ledger(held) && !is_session(held)) {
-            if !self.replace(header.as_ref(), &held.range) {
+        let mut others: Vec<&Held> =
+            book.mappings.iter().filter(|held| !has_ledger(held) && !is_session(held)).collect();
+        others.sort_unstable_by_key(|held| held.range.start);
+        for run in others.chunk_by(|one, next| follows(&one.range, &next.range)) {
+            if self.replace(header.as_ref(), &(run[0].range.start..run[run.len() - 1].range.end)) {
+                continue;
+            }
+            for held in run {
                 note(self.memory, held, 0);
                 if !self.unmap(&held.range) {
                     note(self.memory, held, held.range.start);
@@ -352,9 +361,13 @@ impl Leaving<'_> {
             book.mappings.iter().filter(is_session).for_each(|held| note(self.memory, held, 0));
         }
         let mut sessions = mappings(pid).map_or(sessions, |maps| place.sessions(&maps));
-        sessions.sort_by_key(|session| session.contains(&place.ledger));
-        for range in sessions.iter().chain(ledger.map(|held| &held.range)) {
-            self.unmap(range);
+        let is_last = |session: &Range<u64>| session.contains(&place.ledger);
+        sessions.sort_unstable_by_key(|session| (is_last(session), session.start));
+        for run in sessions.chunk_by(|one, next| !is_last(next) && follows(one, next)) {
+            self.unmap(&(run[0].start..run[run.len() - 1].end));
+        }
+        if let Some(held) = ledger {
+            self.unmap(&held.range);
         }
     }
 
@@ -379,6 +392,11 @@ impl Leaving<'_> {
             }
         }
     }
+}
+
+/// Whether one mapping begins where another ends: one call does for both, and each call is a way to the thread and back.
+fn follows(one: &Range<u64>, next: &Range<u64>) -> bool {
+    one.end.next_multiple_of(PAGE) == next.start
 }
 
 /// Says in the ledger where a mapping begins: 0 strikes it out, before it is unmapped.

@@ -13,6 +13,7 @@
 //!
 //! All tracing is done by the main thread: the kernel has a tracer be a thread, not a process.
 
+mod alarm;
 mod before;
 mod book;
 mod detach;

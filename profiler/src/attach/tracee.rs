@@ -6,6 +6,7 @@
 //! `ptrace` on threads that this thread traces, with structures of the size that the request has. What a tracee is made
 //! to do is the caller's business.
 
+use super::alarm;
 use super::native::{Registers, frame};
 use std::io;
 use std::time::{Duration, Instant};
@@ -118,18 +119,24 @@ impl Tracee {
 
     /// Waits until it stops. `None` if it doesn't until then.
     pub(crate) fn wait_until(&mut self, deadline: Instant) -> Option<Stop> {
-        let mut turns = 0u32;
         loop {
             if let Some(stop) = self.stopped() {
                 return Some(stop);
             }
-            if Instant::now() > deadline {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
                 return None;
             }
-            turns += 1;
-            match turns {
-                0..50 => std::thread::yield_now(),
-                _ => std::thread::sleep(Duration::from_micros(20)),
+            let wait = || {
+                let wanted = libc::WEXITED | libc::WSTOPPED | libc::WNOWAIT | libc::__WALL;
+                // SAFETY: zeros are a valid value, which lives for the call.
+                unsafe {
+                    let mut info: libc::siginfo_t = std::mem::zeroed();
+                    libc::waitid(libc::P_PID, self.tid.cast_unsigned(), &mut info, wanted);
+                }
+            };
+            if !alarm::interrupted_after(left, wait) {
+                std::thread::sleep(Duration::from_micros(20));
             }
         }
     }

@@ -1,23 +1,18 @@
 //! Arenas: the main one, which is a variable of the library's, and those that lie in heaps of their own.
 //!
 //! The main one is found by its bins: 127 lists in a row, of which most are empty, so that both of their ends lead to
-//! themselves. From it a ring leads through all others. `malloc/malloc.c` and `malloc/arena.c` of glibc's sources say how they
-//! are laid out (`malloc_state`, `malloc_par`, `heap_info`).
+//! themselves. From it a ring leads through all others. What `malloc_state`, `malloc_par` and `heap_info` look like is in `layout`.
 
 use super::super::target::MapLine;
+use super::layout::Layout;
 use super::library::Library;
 use super::{Unknown, View, half, word};
 use std::collections::HashSet;
 use std::ops::Range;
 
-/// Places in `malloc_state`.
+/// Places in `malloc_state` that are the same in all versions.
 const LOCK: usize = 0;
 const FLAGS: usize = 4;
-const FAST: usize = 16;
-const TOP: usize = 96;
-const BINS: usize = 112;
-const NEXT: usize = 2160;
-const SIZE: usize = 2200;
 /// Bins, and lists of small blocks that were freed.
 const BIN_COUNT: usize = 127;
 pub(super) const FAST_COUNT: usize = 10;
@@ -51,6 +46,8 @@ struct Counts {
     bytes: u64,
     /// Where the main arena's memory begins, got by `sbrk`; 0 for none.
     start: u64,
+    /// How many blocks a list of a thread's cache takes.
+    depth: u64,
 }
 
 /// All arenas of a process.
@@ -61,6 +58,8 @@ pub(super) struct Arenas {
     pub(super) fast: Vec<[u64; FAST_COUNT]>,
     /// How many blocks have mappings of their own, and how large these are together.
     pub(super) mapped: (u64, u64),
+    /// How many blocks a list of a thread's cache takes.
+    pub(super) depth: u64,
     /// The heaps of all but the main one.
     pub(super) heaps: Vec<Range<u64>>,
     locked: bool,
@@ -70,32 +69,33 @@ pub(super) struct Arenas {
 struct State {
     at: u64,
     bytes: Vec<u8>,
+    layout: Layout,
 }
 
 impl State {
-    fn read(view: View<'_>, at: u64) -> Result<Self, Unknown> {
-        let mut bytes = vec![0; SIZE];
+    fn read(view: View<'_>, layout: Layout, at: u64) -> Result<Self, Unknown> {
+        let mut bytes = vec![0; layout.state().len];
         view.read(at, &mut bytes)?;
-        Ok(Self { at, bytes })
+        Ok(Self { at, bytes, layout })
     }
 
     fn top(&self) -> u64 {
-        word(&self.bytes, TOP)
+        word(&self.bytes, self.layout.state().top)
     }
 
     fn next(&self) -> u64 {
-        word(&self.bytes, NEXT)
+        word(&self.bytes, self.layout.state().next)
     }
 
     /// Whether it was never given any memory: its top is then what stands for the list of chunks that aren't sorted.
     fn has_nothing(&self) -> bool {
-        self.top() == bin(self.at, 0)
+        self.top() == bin(self.layout, self.at, 0)
     }
 }
 
 /// What stands for a bin's chunk: one whose links are the bin's ends.
-fn bin(arena: u64, index: usize) -> u64 {
-    arena + (BINS + 16 * index) as u64 - 16
+fn bin(layout: Layout, arena: u64, index: usize) -> u64 {
+    arena + (layout.state().bins + 16 * index) as u64 - 16
 }
 
 impl Arenas {
@@ -106,14 +106,16 @@ impl Arenas {
         (at, data): &(u64, Vec<u8>),
         maps: &[MapLine],
     ) -> Result<Self, Unknown> {
-        let main = at + main_arena(*at, data)? as u64;
+        let layout = library.layout;
+        let main = at + main_arena(layout, *at, data)? as u64;
         let program_break = program_break(maps);
-        let counts = counts(data, library.minor, program_break.as_ref())?;
-        let main = State::read(view, main)?;
+        let counts = counts(data, layout, program_break.as_ref())?;
+        let main = State::read(view, layout, main)?;
         let mut found = Self {
             regions: Vec::new(),
             fast: Vec::new(),
             mapped: (u64::from(counts.blocks), counts.bytes),
+            depth: counts.depth,
             heaps: Vec::new(),
             locked: false,
         };
@@ -133,9 +135,9 @@ impl Arenas {
             if next == main.at {
                 return Ok(found);
             }
-            let arena = State::read(view, next)?;
+            let arena = State::read(view, layout, next)?;
             found.take(&arena);
-            found.take_heaps(view, &arena, library.minor)?;
+            found.take_heaps(view, &arena)?;
             next = arena.next();
         }
         Err(Unknown::Structure("the arenas are no ring"))
@@ -143,14 +145,14 @@ impl Arenas {
 
     fn take(&mut self, arena: &State) {
         self.locked |= half(&arena.bytes, LOCK) != 0;
-        self.fast.push(std::array::from_fn(|index| word(&arena.bytes, FAST + 8 * index)));
+        let fast = arena.layout.state().fast;
+        self.fast.extend(fast.map(|fast| std::array::from_fn(|index| word(&arena.bytes, fast + 8 * index))));
     }
 
     /// The heaps of another arena than the main one, from the one that its top lies in back to the one that it lies in.
-    fn take_heaps(&mut self, view: View<'_>, arena: &State, minor: u32) -> Result<(), Unknown> {
+    fn take_heaps(&mut self, view: View<'_>, arena: &State) -> Result<(), Unknown> {
         let bad = |at| Unknown::Broken { what: "a heap's header", at };
-        // ar_ptr, prev, size, mprotect_size; since 2.35 also pagesize, and what fills up.
-        let header = if minor < 35 { 32 } else { 48 };
+        let header = arena.layout.heap_header();
         let first = arena.at & !(HEAP - 1);
         if arena.at != first + header {
             return Err(bad(arena.at));
@@ -163,7 +165,7 @@ impl Arenas {
             if owner != arena.at || size > HEAP || size < header || self.regions.len() > MOST {
                 return Err(bad(heap));
             }
-            let chunks = heap + header + if heap == first { SIZE as u64 } else { 0 };
+            let chunks = heap + header + if heap == first { arena.layout.state().len as u64 } else { 0 };
             let range = chunks.next_multiple_of(16)..heap + size;
             if top.is_some_and(|top| !range.contains(&top)) {
                 return Err(bad(heap));
@@ -198,12 +200,13 @@ fn program_break(maps: &[MapLine]) -> Option<Range<u64>> {
 }
 
 /// Where among the library's variables the main arena is.
-fn main_arena(at: u64, data: &[u8]) -> Result<usize, Unknown> {
+fn main_arena(layout: Layout, at: u64, data: &[u8]) -> Result<usize, Unknown> {
+    let state = layout.state();
     let is_one = |&offset: &usize| {
         let own = |index: usize| {
-            let place = offset + BINS + 16 * index;
+            let place = offset + state.bins + 16 * index;
             let (first, last) = (word(data, place), word(data, place + 8));
-            let is_empty = first == bin(at + offset as u64, index) && last == first;
+            let is_empty = first == bin(layout, at + offset as u64, index) && last == first;
             (first != 0 && last != 0).then_some(is_empty)
         };
         // The first few are enough to pass over what is none.
@@ -217,9 +220,10 @@ fn main_arena(at: u64, data: &[u8]) -> Result<usize, Unknown> {
                 return false;
             }
         }
-        empty >= 4 && word(data, offset + NEXT) != 0 && word(data, offset + NEXT).is_multiple_of(8)
+        let next = word(data, offset + state.next);
+        empty >= 4 && next != 0 && next.is_multiple_of(8)
     };
-    let last = data.len().saturating_sub(SIZE);
+    let last = data.len().saturating_sub(state.len);
     let mut found = (0..last).step_by(8).filter(is_one);
     match (found.next(), found.next()) {
         (Some(one), None) => Ok(one),
@@ -229,9 +233,9 @@ fn main_arena(at: u64, data: &[u8]) -> Result<usize, Unknown> {
 }
 
 /// What `malloc_par` says, which is found by what must be true of its parts.
-fn counts(data: &[u8], minor: u32, program_break: Option<&Range<u64>>) -> Result<Counts, Unknown> {
-    // Places before `sbrk_base`: n_mmaps, n_mmaps_max, max_n_mmaps, no_dyn_threshold; since 2.35 four bytes are between.
-    let counts = if minor < 35 { 32 } else { 36 };
+fn counts(data: &[u8], layout: Layout, program_break: Option<&Range<u64>>) -> Result<Counts, Unknown> {
+    let counts = layout.counts();
+    let unit = if layout.counts_bytes() { PAGE } else { 16 };
     let one = |offset: usize| {
         let start = word(data, offset);
         let (bytes, most_bytes) = (word(data, offset - 16), word(data, offset - 8));
@@ -239,18 +243,18 @@ fn counts(data: &[u8], minor: u32, program_break: Option<&Range<u64>>) -> Result
         let [blocks, _, most_blocks, is_fixed] = numbers;
         // How many lists the threads' caches have, the largest block in them, and how many of each.
         let [lists, largest, depth] = std::array::from_fn(|index| word(data, offset + 8 + 8 * index));
-        let padded = largest.checked_add(23)? & !15;
-        let fits = lists == (padded.max(32) - 32) / 16 + 1 && lists <= 64 && depth <= u64::from(u16::MAX);
+        let fits = layout.fits_lists(lists, largest) && depth <= u64::from(u16::MAX);
         let is_start = start == 0 || program_break.is_some_and(|range| range.contains(&start));
         let is_one = fits
             && is_start
             && bytes <= most_bytes
-            && bytes.is_multiple_of(PAGE)
-            && most_bytes.is_multiple_of(PAGE)
+            && bytes.is_multiple_of(unit)
+            && most_bytes.is_multiple_of(unit)
             && blocks <= most_blocks
             && is_fixed <= 1
-            && (blocks == 0) == (bytes == 0);
-        is_one.then_some(Counts { blocks, bytes, start })
+            && (blocks == 0 || bytes != 0)
+            && (blocks != 0 || bytes == 0 || !layout.counts_bytes());
+        is_one.then_some(Counts { blocks, bytes, start, depth })
     };
     let last = data.len().saturating_sub(32);
     let mut found: Vec<Counts> = (counts.next_multiple_of(8)..last).step_by(8).filter_map(one).collect();

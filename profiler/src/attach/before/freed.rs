@@ -4,43 +4,10 @@
 
 use super::arena::{Arenas, FAST_COUNT};
 use super::chunks::Chunk;
+use super::layout::{Cache, size_of_list};
 use super::library::Library;
 use super::{Unknown, View, word};
-
-/// Lists of a thread's cache.
-const LISTS: usize = 64;
-/// The smallest chunk, and by how much the next list's are larger.
-const SMALLEST: u64 = 32;
-const STEP: u64 = 16;
-
-/// A thread's cache, as a version has it: the bytes of a number in it. The lists follow the numbers.
-struct Form {
-    number: usize,
-}
-
-impl Form {
-    fn of(library: &Library) -> Self {
-        Self { number: if library.minor < 30 { 1 } else { 2 } }
-    }
-
-    fn len(&self) -> usize {
-        LISTS * (self.number + 8)
-    }
-
-    /// Its chunk.
-    fn size(&self) -> u64 {
-        (self.len() as u64 + 8).next_multiple_of(16)
-    }
-
-    fn number(&self, bytes: &[u8], list: usize) -> u64 {
-        let mask = (1 << (8 * self.number)) - 1;
-        word(bytes, self.number * list) & mask
-    }
-
-    fn first(&self, bytes: &[u8], list: usize) -> u64 {
-        word(bytes, LISTS * self.number + 8 * list)
-    }
-}
+use std::ops::Range;
 
 /// All used chunks, by address, some of which are to be marked as free.
 struct All<'c> {
@@ -54,12 +21,12 @@ impl All<'_> {
         self.chunks.get_mut(at)
     }
 
-    /// Marks a free block of a list whose chunks have this size, and gives what its first word says.
-    fn free(&mut self, block: u64, size: u64) -> Result<u64, Unknown> {
+    /// Marks a free block of a list whose chunks have one of these sizes, and gives what its first word says.
+    fn free(&mut self, block: u64, sizes: &Range<u64>) -> Result<u64, Unknown> {
         let is_mixed = self.is_mixed;
         let broken = Unknown::Broken { what: "a list of freed blocks", at: block };
         let Some(chunk) = self.find(block) else { return Err(broken) };
-        if chunk.size() != size || !chunk.set_free() {
+        if !sizes.contains(&chunk.size()) || !chunk.set_free() {
             return Err(broken);
         }
         Ok(if is_mixed { chunk.first ^ (block >> 12) } else { chunk.first })
@@ -74,18 +41,22 @@ pub(super) fn take_out(
     pointers: impl Iterator<Item = u64>,
     chunks: &mut [Chunk],
 ) -> Result<(), Unknown> {
-    let form = Form::of(library);
-    let mut all = All { chunks, is_mixed: library.minor >= 32 };
-    for cache in caches(view, library, &form, pointers, &mut all)? {
+    let form = library.layout.cache();
+    let mut all = All { chunks, is_mixed: library.layout.is_mixed() };
+    for cache in caches(view, library, form, pointers, &mut all, arenas.depth)? {
         let mut bytes = vec![0; form.len()];
         view.read(cache, &mut bytes)?;
-        for list in 0..LISTS {
-            let size = SMALLEST + STEP * list as u64;
+        for list in 0..form.lists {
+            let sizes = form.sizes(list);
             let mut block = form.first(&bytes, list);
-            for _ in 0..form.number(&bytes, list) {
-                block = all.free(block, size)?;
+            let number = form.number(&bytes, list);
+            let expected = if form.tells_room { arenas.depth.checked_sub(number) } else { Some(number) };
+            let mut found = 0;
+            while block != 0 && expected.is_some_and(|expected| found < expected) {
+                block = all.free(block, &sizes)?;
+                found += 1;
             }
-            if block != 0 {
+            if block != 0 || expected != Some(found) {
                 return Err(Unknown::Broken { what: "a thread's cache of freed blocks", at: cache });
             }
         }
@@ -98,7 +69,8 @@ pub(super) fn take_out(
             let mut chunk = first;
             while chunk != 0 {
                 // It ends: no block is freed twice.
-                chunk = all.free(chunk + 16, SMALLEST + STEP * list as u64)?;
+                let size = size_of_list(list);
+                chunk = all.free(chunk + 16, &(size..size + 1))?;
             }
         }
     }
@@ -110,11 +82,12 @@ pub(super) fn take_out(
 fn caches(
     view: View<'_>,
     library: &Library,
-    form: &Form,
+    form: Cache,
     pointers: impl Iterator<Item = u64>,
     all: &mut All<'_>,
+    depth: u64,
 ) -> Result<Vec<u64>, Unknown> {
-    let size = form.size();
+    let (size, has_empty) = (form.size(), library.layout.has_empty_cache());
     let variables = &library.thread_variables;
     let mut found: Vec<Option<Vec<u64>>> = variables.iter().map(|_| Some(Vec::new())).collect();
     let first = variables.first().copied().unwrap_or(0);
@@ -127,9 +100,10 @@ fn caches(
         view.read(pointer.wrapping_add(first), &mut bytes)?;
         for (index, candidate) in found.iter_mut().enumerate() {
             let cache = word(&bytes, 8 * index);
-            let is_one = cache == 0 || all.find(cache).is_some_and(|chunk| chunk.size() == size);
+            let is_none = cache == 0 || has_empty && library.image.contains(&cache);
+            let is_one = is_none || all.find(cache).is_some_and(|chunk| chunk.size() == size);
             match candidate {
-                Some(caches) if is_one && cache != 0 => caches.push(cache),
+                Some(caches) if is_one && !is_none => caches.push(cache),
                 Some(_) if is_one => {}
                 _ => *candidate = None,
             }
@@ -139,8 +113,9 @@ fn caches(
         let mut bytes = vec![0; form.len()];
         caches.iter().all(|&cache| {
             let is_read = view.read(cache, &mut bytes).is_ok();
-            let is_list = |list| (form.number(&bytes, list) == 0) == (form.first(&bytes, list) == 0);
-            is_read && (0..LISTS).all(is_list)
+            let none = if form.tells_room { depth } else { 0 };
+            let is_list = |list| (form.number(&bytes, list) == none) == (form.first(&bytes, list) == 0);
+            is_read && (0..form.lists).all(is_list)
         })
     };
     let mut found: Vec<Vec<u64>> =

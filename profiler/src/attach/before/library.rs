@@ -1,11 +1,9 @@
 //! The C library of a process, as it lies in memory: no file is opened, which may be another one by now.
 
 use super::super::target::MapLine;
+use super::layout::Layout;
 use super::{Unknown, View, half, word};
 use std::ops::Range;
-
-/// The oldest and the newest of version 2 whose heap is laid out as it is taken to be here.
-const VERSIONS: Range<u32> = 27..42;
 
 const PT_LOAD: u32 = 1;
 const PT_DYNAMIC: u32 = 2;
@@ -51,8 +49,9 @@ const BEFORE: u64 = 0x3800;
 /// What is known of it.
 #[derive(Debug)]
 pub(super) struct Library {
-    /// glibc 2.`minor`.
-    pub(super) minor: u32,
+    pub(super) layout: Layout,
+    /// All of it, from the first of its mappings to the last.
+    pub(super) image: Range<u64>,
     /// Its variables: those that can be written to.
     data: Range<u64>,
     /// All of its code.
@@ -82,18 +81,20 @@ impl Library {
             headers.iter().find(|header| header.kind == PT_LOAD && header.flags & flags == flags)
         };
         let range = |header: &Header| at(header.address)..at(header.address).saturating_add(header.size);
+        let ends = headers.iter().filter(|header| header.kind == PT_LOAD).map(|header| range(header).end);
+        let image = base..ends.max().unwrap_or(base);
         let data = load(PF_W).map(range).ok_or(Unknown::Tables)?;
         let text = load(PF_X).map(range).ok_or(Unknown::Tables)?;
         let dynamic = headers.iter().find(|header| header.kind == PT_DYNAMIC).ok_or(Unknown::Tables)?;
         let dynamic = dynamic_of(&read(view, range(dynamic))?);
-        let minor = version(view, &headers, base)?;
+        let layout = version(view, &headers, base)?;
         let malloc = functions(view, &dynamic, base)?;
         let local = headers.iter().find(|header| header.kind == PT_TLS).ok_or(Unknown::Tables)?;
         let thread_variables = thread_variables(view, &dynamic, base, local.size)?;
         if data.end - data.start > LARGEST {
             return Err(Unknown::Tables);
         }
-        Ok(Self { minor, data, text, malloc, thread_variables })
+        Ok(Self { layout, image, data, text, malloc, thread_variables })
     }
 
     /// All of its variables, and where they lie.
@@ -167,7 +168,7 @@ fn dynamic_of(bytes: &[u8]) -> Dynamic {
 }
 
 /// The 36 of "... stable release version 2.36.", which the library prints when it is run.
-fn version(view: View<'_>, headers: &[Header], base: u64) -> Result<u32, Unknown> {
+fn version(view: View<'_>, headers: &[Header], base: u64) -> Result<Layout, Unknown> {
     const BANNER: &[u8] = b"GNU C Library (";
     const VERSION: &[u8] = b" release version ";
     let constant = headers.iter().filter(|header| header.kind == PT_LOAD && header.flags & PF_W == 0);
@@ -181,10 +182,8 @@ fn version(view: View<'_>, headers: &[Header], base: u64) -> Result<u32, Unknown
         let text = String::from_utf8_lossy(&line[at + VERSION.len()..]);
         let mut numbers = text.split(|c: char| !c.is_ascii_digit()).map_while(|number| number.parse().ok());
         let (Some(major), Some(minor)) = (numbers.next(), numbers.next()) else { break };
-        if major != 2 || !VERSIONS.contains(&minor) {
-            return Err(Unknown::Version { major, minor });
-        }
-        return Ok(minor);
+        let layout = Layout::of(minor).filter(|_| major == 2);
+        return layout.ok_or(Unknown::Version { major, minor });
     }
     Err(Unknown::Tables)
 }

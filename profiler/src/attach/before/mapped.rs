@@ -6,6 +6,7 @@
 
 use super::super::target::MapLine;
 use super::arena::{Arenas, SIZE_BITS};
+use super::layout::Layout;
 use super::{Unknown, View};
 use crate::leaks::present_pages;
 use crate::run::recording::Block;
@@ -14,20 +15,19 @@ use std::ops::Range;
 
 const PAGE: u64 = 4096;
 const IS_MAPPED: u64 = 2;
-/// The smallest part of a chunk that can be cut off.
-const SMALLEST: u64 = 32;
 
 /// All of them. `known`: pages at which there were some lately; those at which there are some now are left there. If it may
 /// take long, it is looked everywhere.
 pub(super) fn find(
     view: View<'_>,
+    layout: Layout,
     arenas: &Arenas,
     maps: &[MapLine],
     known: &mut BTreeSet<u64>,
     may_take_long: bool,
 ) -> Result<Vec<Block>, Unknown> {
     let (count, bytes) = arenas.mapped;
-    let mut found = Found { view, blocks: BTreeMap::new(), bytes: 0 };
+    let mut found = Found { view, layout, blocks: BTreeMap::new(), bytes: 0 };
     let may_have = |line: &&MapLine| {
         let is_heap = |heap: &Range<u64>| heap.contains(&line.range.start);
         let has_no_name = line.name.is_empty() || line.name.starts_with("[anon");
@@ -69,6 +69,7 @@ pub(super) fn find(
 
 struct Found<'v> {
     view: View<'v>,
+    layout: Layout,
     /// By the page at which their mappings begin, and where these end.
     blocks: BTreeMap<u64, (Block, u64)>,
     bytes: u64,
@@ -76,7 +77,9 @@ struct Found<'v> {
 
 impl Found<'_> {
     fn is_all(&self, count: u64, bytes: u64) -> bool {
-        self.blocks.len() as u64 == count && self.bytes == bytes
+        let counted = bytes.checked_sub(self.bytes);
+        let is_counted = counted.is_some_and(|more| more == 0 || !self.layout.counts_bytes());
+        self.blocks.len() as u64 == count && is_counted
     }
 
     /// Takes the block of the mapping that begins at a page, if one does, and says where it ends.
@@ -88,8 +91,8 @@ impl Found<'_> {
             return Ok(Some(*end));
         }
         let Ok([before, head]) = self.view.words(page) else { return Ok(None) };
-        let whole = head & !SIZE_BITS;
-        let is_chunk = head & SIZE_BITS == IS_MAPPED && whole != 0;
+        let whole = (head & !SIZE_BITS).saturating_add(self.layout.more_than_chunk());
+        let is_chunk = head & SIZE_BITS == IS_MAPPED && head & !SIZE_BITS != 0;
         if before != 0 || !is_chunk || !whole.is_multiple_of(PAGE) || whole > end - page && whole > 1 << 47 {
             return Ok(None);
         }
@@ -100,26 +103,27 @@ impl Found<'_> {
             return Ok(None);
         }
         let end = page + cut + size;
-        self.blocks.insert(page, ((page + cut + 16, size - 16), end));
+        let usable = size - self.layout.more_than_chunk() - self.layout.less_than_chunk();
+        self.blocks.insert(page, ((page + cut + 16, usable), end));
         self.bytes += cut + size;
         Ok(Some(end))
     }
 
-    /// How much of a mapping's start was cut off for the sake of an alignment, and how long the chunk is that follows.
+    /// How much of a mapping's start was cut off for the sake of an alignment, and how long it is from there on.
     fn cut(&self, page: u64, whole: u64, end: u64) -> Result<Option<(u64, u64)>, Unknown> {
         for log2 in 5..48 {
             let alignment = 1u64 << log2;
             let mut cut = (page + 16).next_multiple_of(alignment) - 16 - page;
-            if cut < SMALLEST {
+            if cut < self.layout.least_cut() {
                 cut += alignment;
             }
             if cut >= whole {
                 break;
             }
             let Ok([before, head]) = self.view.words(page + cut) else { break };
-            let size = head & !SIZE_BITS;
+            let size = (head & !SIZE_BITS).saturating_add(self.layout.more_than_chunk());
             let fits = before == cut && head & SIZE_BITS == IS_MAPPED && size <= end - page;
-            if fits && size != 0 && (cut + size).is_multiple_of(PAGE) {
+            if fits && head & !SIZE_BITS != 0 && (cut + size).is_multiple_of(PAGE) {
                 return Ok(Some((cut, size)));
             }
         }

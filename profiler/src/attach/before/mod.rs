@@ -7,6 +7,7 @@
 //! - `library`: the C library, its version, its variables, where its threads keep theirs
 //! - `arena`: the variable from which all arenas are found; what memory they have
 //! - `chunks`: what lies in that memory, one after another
+//! - `layout`: what differs from version to version of it
 //! - `freed`: those that look used, and wait in the caches of threads and arenas to be given out again
 //! - `mapped`: blocks that are mappings of their own
 //! - `pause`: threads that stand in the middle of `malloc` go on until they are out of it
@@ -14,6 +15,7 @@
 mod arena;
 mod chunks;
 mod freed;
+mod layout;
 mod library;
 mod mapped;
 mod pause;
@@ -160,7 +162,8 @@ impl Heap {
         let blocks = vec![(1, 1); chunks.len() + chunks.len() / 8];
         let mut mapped = BTreeSet::new();
         let since = Instant::now();
-        let _ = arenas.and_then(|arenas| mapped::find(view, &arenas, maps, &mut mapped, true));
+        let _ =
+            arenas.and_then(|arenas| mapped::find(view, library.layout, &arenas, maps, &mut mapped, true));
         let may_search = since.elapsed() < LONG;
         Ok(Self { library, chunks, blocks, mapped, may_search })
     }
@@ -183,7 +186,7 @@ impl Heap {
         let arenas = walk(view, library, maps, chunks)?;
         let pointers = frozen.registers().map(|(_, registers)| registers.thread_pointer());
         freed::take_out(view, library, &arenas, pointers, chunks)?;
-        let mapped = mapped::find(view, &arenas, maps, mapped, *may_search)?;
+        let mapped = mapped::find(view, library.layout, &arenas, maps, mapped, *may_search)?;
         let mut blocks = std::mem::take(blocks);
         blocks.clear();
         blocks.extend(
