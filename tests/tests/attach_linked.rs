@@ -11,11 +11,23 @@ use std::process::{Command, Stdio};
 
 /// Blocks from threads that were there, that begin and end meanwhile, some of which others give back later.
 fn is_as_it_counts(program: &Path) {
+    is_as_it_counts_with(program, None);
+}
+
+/// `preloaded`: the library whose `malloc` it calls.
+fn is_as_it_counts_with(program: &Path, preloaded: Option<&Path>) {
     if !may_trace() {
         return;
     }
     let dir = temporary_dir();
-    let mut counted = Counted::start(&mut Command::new(program));
+    let start = || {
+        let mut command = Command::new(program);
+        if let Some(library) = preloaded {
+            command.env("LD_PRELOAD", library);
+        }
+        command
+    };
+    let mut counted = Counted::start(&mut start());
     let pid = counted.running.pid();
     let before = State::of(pid);
     let idle = attach(dir.path(), pid, &["--for", "0.1"]);
@@ -44,11 +56,13 @@ fn is_as_it_counts(program: &Path) {
         for stack in stacks {
             assert!(report.sites.iter().any(|site| leads(site, stack)), "{stack:?}: {:?}", report.sites);
         }
-        // Each thread maps pages once in a bout; the heap's own and those of stacks are none of these.
-        assert_eq!(report.mappings.totals.mappings, 2 * 43, "{:?}", report.mappings.sites);
+        // Each thread maps pages once in a bout; the heap's own and those of stacks are none of these. tcmalloc has a `mmap` too.
+        let has_own = preloaded.is_some_and(|library| library.ends_with("libtcmalloc_minimal.so.4"));
+        let mapped = if has_own { 0 } else { 2 * 43 };
+        assert_eq!(report.mappings.totals.mappings, mapped, "{:?}", report.mappings.sites);
         assert_eq!(report.mappings.totals.live_mappings, 0);
     }
-    let bare = finish(&mut Command::new(program), b"ggggggg");
+    let bare = finish(&mut start(), b"ggggggg");
     let last = bare.out().lines().last().map(str::to_owned);
     let next = counted.work();
     assert_eq!(next.got, 4300);
@@ -68,6 +82,15 @@ fn with_glibc() {
 fn with_glibc_of_other_releases() {
     for glibc in programs::other_glibcs() {
         is_as_it_counts(&programs::program_with_glibc("counted", &glibc));
+    }
+}
+
+/// Whose `malloc` the program calls, from the loader's point of view, is its heap.
+#[test]
+fn with_an_allocator_that_is_preloaded() {
+    for name in ["libjemalloc.so.2", "libmimalloc.so.2", "libtcmalloc_minimal.so.4"] {
+        let library = Path::new("/usr/lib/x86_64-linux-gnu").join(name);
+        is_as_it_counts_with(&programs::linked_program("counted", Linking::Glibc), Some(&library));
     }
 }
 

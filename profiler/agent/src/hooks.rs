@@ -130,7 +130,6 @@ pub(crate) fn remember_libc(code: Range<usize>, own: Range<usize>, free: usize) 
 static ALLOCATOR: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
 /// Keeps where that lies.
-#[cfg(not(grapnel_attached))]
 pub(crate) fn remember_allocator(code: Range<usize>) {
     for (to, value) in ALLOCATOR.iter().zip([code.start, code.len()]) {
         to.store(value, Ordering::Relaxed);

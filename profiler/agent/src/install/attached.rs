@@ -9,7 +9,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 use grapnel_hook::module::Module;
-use grapnel_hook::symbol::{self, Symbol, SymbolKind};
+use grapnel_hook::symbol::{Symbol, SymbolKind};
 use grapnel_trace::attached::{FUNCTIONS, Mapping};
 use grapnel_trace::shared::failure;
 
@@ -52,20 +52,13 @@ pub(super) fn libcs_functions(_is_recorded: bool) -> impl IntoIterator<Item = Ho
     sandbox::functions()
 }
 
-/// libc's functions.
+/// The functions that the program calls by libc's names.
 pub(super) fn allocation_functions(objects: &Objects, is_sampled: bool) -> Vec<(Hooked, Symbol)> {
-    if let Some(other) = objects.others().find(|module| symbol::find(module, b"malloc").is_some()) {
-        let name = format!("{}", other.file_name().escape_ascii());
-        let name = if name.is_empty() { "the program" } else { name.as_str() };
-        let note = format!("malloc is that of {name}, not libc's: what it gives out itself is not recorded");
-        session::report_failure(failure::NOTE, note.as_bytes());
+    if linked(b"malloc").is_none() {
+        return objects.defined(heap_functions(is_sampled));
     }
     // A static program's functions lie beside their callers, which were compiled with them as the case may be.
-    let is_linked = linked(b"malloc").is_some();
-    let found = |(libcs, beside): (Hooked, Hooked)| {
-        let hooked = if is_linked { beside } else { libcs };
-        objects.find(libcs.0).map(|symbol| (hooked, symbol))
-    };
+    let found = |(libcs, beside): (Hooked, Hooked)| objects.find(libcs.0).map(|symbol| (beside, symbol));
     heap_functions(is_sampled).filter_map(found).collect()
 }
 

@@ -1,7 +1,7 @@
 //! The hooks: which functions get them, prepared, and put in.
 //!
 //! At the start of a program (`preloaded`) that is all that there is to record. In a process that runs already (`attached`)
-//! other allocators than libc's, jumps and `exec` are left alone.
+//! allocators by other names than libc's, jumps and `exec` are left alone.
 //!
 //! # Safety
 //! What is hooked is code of objects that stay, or whose going is heard of ([`crate::modules`]).
@@ -25,7 +25,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use grapnel_hook::module::Module;
-use grapnel_hook::symbol::{self, Symbol};
+use grapnel_hook::symbol::{self, Symbol, SymbolKind};
 use grapnel_hook::{HookId, Prepared, Transaction};
 use grapnel_trace::shared::failure;
 use grapnel_unwind::ProgramHeader;
@@ -70,6 +70,40 @@ impl Objects {
     fn others(&self) -> impl Iterator<Item = &Module> {
         let libc = self.libc();
         self.modules.iter().filter(move |&module| !core::ptr::eq(module, libc) && !is_loader(module))
+    }
+
+    /// In the order in which the loader looks for it: whose function the program calls by this name.
+    fn called(&self, name: &[u8]) -> Option<(&Module, Symbol)> {
+        self.modules.iter().filter(|module| !is_loader(module)).find_map(|module| {
+            let symbol = symbol::find(module, name)?;
+            (symbol.kind == SymbolKind::Function && symbol.size != 0).then_some((module, symbol))
+        })
+    }
+
+    fn is_libcs(&self, module: &Module) -> bool {
+        core::ptr::eq(module, self.libc())
+    }
+
+    /// Whose `malloc` the program's is, if it isn't libc's.
+    fn allocator(&self) -> Option<&Module> {
+        self.called(b"malloc").map(|(module, _)| module).filter(|module| !self.is_libcs(module))
+    }
+
+    /// Where the functions lie that the program calls by these names, each with the hook for libc's or for others'.
+    fn defined(&self, functions: impl IntoIterator<Item = (Hooked, Hooked)>) -> Vec<(Hooked, Symbol)> {
+        // The program's own code maps what it likes.
+        if let Some(allocator) = self.allocator().filter(|module| !module.file_name().is_empty())
+            && let Some(code) = allocator.segments().iter().find(|segment| segment.execute)
+        {
+            hooks::remember_allocator(code.range.clone());
+        }
+        let found = functions.into_iter().map(|(libcs, beside)| match self.called(libcs.0) {
+            // libc's functions can be interposed, and their callers count on nothing.
+            Some((module, symbol)) if !self.is_libcs(module) => Some((beside, symbol)),
+            Some((_, symbol)) => Some((libcs, symbol)),
+            None => self.find(libcs.0).map(|symbol| (libcs, symbol)),
+        });
+        found.flatten().collect()
     }
 
     fn loader_state(&self) -> Option<Symbol> {

@@ -1,14 +1,14 @@
 //! What is hooked at the start of a program, in its only thread.
 
-use super::{Objects, Ready, heap_functions, is_libc, is_loader, not_hooked, without};
-use crate::hooks::{self, Hooked};
+use super::{Objects, Ready, heap_functions, not_hooked, without};
+use crate::hooks::Hooked;
 use crate::{debug, ending, exec, families, jumps, modules, operators, reported, sandbox};
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 use grapnel_hook::Liveness;
 use grapnel_hook::module::Module;
-use grapnel_hook::symbol::{self, Symbol, SymbolKind};
+use grapnel_hook::symbol::Symbol;
 
 pub(super) const NO_LIBC: &str = "the program does not use glibc (no libc.so.6 is loaded)";
 
@@ -52,36 +52,10 @@ fn functions(is_sampled: bool) -> Vec<(Hooked, Hooked)> {
 
 /// The functions that the program calls by libc's names.
 pub(super) fn allocation_functions(objects: &Objects, is_sampled: bool) -> Vec<(Hooked, Symbol)> {
-    // The program's own code maps what it likes.
-    if let Some(allocator) = allocator(objects).filter(|module| !module.file_name().is_empty())
-        && let Some(code) = allocator.segments().iter().find(|segment| segment.execute)
-    {
-        hooks::remember_allocator(code.range.clone());
-    }
     // Whoever's `malloc` it is, of another library's block nobody else can say how large it is.
-    let home = |name: &[u8]| called(objects, name).map(|(module, _)| module.bias());
+    let home = |name: &[u8]| objects.called(name).map(|(module, _)| module.bias());
     let is_known = |name: &[u8]| name != b"malloc_usable_size" || home(name) == home(b"malloc");
-    let functions = functions(is_sampled).into_iter().filter(|(libcs, _)| is_known(libcs.0));
-    let found = functions.map(|(libcs, beside)| match called(objects, libcs.0) {
-        // libc's functions can be interposed, and their callers count on nothing.
-        Some((module, symbol)) if !is_libc(module) => Some((beside, symbol)),
-        Some((_, symbol)) => Some((libcs, symbol)),
-        None => objects.find(libcs.0).map(|symbol| (libcs, symbol)),
-    });
-    found.flatten().collect()
-}
-
-/// In the order in which the loader looks for it: whose function the program calls by this name.
-fn called<'o>(objects: &'o Objects, name: &[u8]) -> Option<(&'o Module, Symbol)> {
-    objects.modules.iter().filter(|module| !is_loader(module)).find_map(|module| {
-        let symbol = symbol::find(module, name)?;
-        (symbol.kind == SymbolKind::Function && symbol.size != 0).then_some((module, symbol))
-    })
-}
-
-/// Whose `malloc` the program's is, if it isn't libc's.
-fn allocator(objects: &Objects) -> Option<&Module> {
-    called(objects, b"malloc").map(|(module, _)| module).filter(|module| !is_libc(module))
+    objects.defined(functions(is_sampled).into_iter().filter(|(libcs, _)| is_known(libcs.0)))
 }
 
 /// Hooks on allocators and on operators, which are made one object after the other: nobody else runs.
@@ -101,7 +75,7 @@ impl Several {
             name => name.to_vec(),
         };
         // libc's are a family beside the program's where others have taken their names.
-        let libcs = allocator(objects).map(|_| (objects.libc(), Vec::new()));
+        let libcs = objects.allocator().map(|_| (objects.libc(), Vec::new()));
         let with_libc: Vec<(&Module, Vec<u8>)> =
             objects.others().map(|module| (module, path(module))).chain(libcs).collect();
         families::install(with_libc.iter().map(|(module, path)| (*module, &path[..])));
