@@ -9,7 +9,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 use grapnel_hook::module::Module;
-use grapnel_hook::symbol::{Symbol, SymbolKind};
+use grapnel_hook::symbol::{self, Symbol, SymbolKind};
 use grapnel_trace::attached::{FUNCTIONS, Mapping};
 use grapnel_trace::shared::failure;
 
@@ -55,6 +55,17 @@ pub(super) fn libcs_functions(_is_recorded: bool) -> impl IntoIterator<Item = Ho
 /// The functions that the program calls by libc's names.
 pub(super) fn allocation_functions(objects: &Objects, is_sampled: bool) -> Vec<(Hooked, Symbol)> {
     if linked(b"malloc").is_none() {
+        // Operators aren't hooked here: what they throw would not come through.
+        if let Some(allocator) = objects.allocator()
+            && symbol::find(allocator, b"_Znwm").is_some()
+        {
+            let name = format!("{}", allocator.file_name().escape_ascii());
+            let name = if name.is_empty() { "the program" } else { name.as_str() };
+            let note = format!(
+                "new and delete are those of {name}: what new gives out is not recorded, only malloc and its kin"
+            );
+            session::report_failure(failure::NOTE, note.as_bytes());
+        }
         return objects.defined(heap_functions(is_sampled));
     }
     // A static program's functions lie beside their callers, which were compiled with them as the case may be.
