@@ -3,8 +3,8 @@
 //! A cell begins with a table of a few entries, each with its address's place in the mebibyte, found by a hash. Where a
 //! table has no room, a larger one comes before it, and at last a [`Leaf`], which has an entry for each place. So a mebibyte
 //! with one large block takes 64 bytes, and one that is full of small ones 2 for each 16; with any number of blocks in
-//! between it is seldom more than 16 bytes for each. The first cells have leaves from the start: most programs have no
-//! others, and a leaf is the quickest.
+//! between it is seldom more than 16 bytes for each. The first cells have leaves from the start, but where it is a large block that
+//! comes first: most programs have no others, and a leaf is the quickest.
 //!
 //! Nothing is locked, and nothing moves. An entry of 0 is free, and is taken by compare and swap; a block's entry is
 //! written, and taken out, by whoever has the block. It stays in the table that it was put in, and is looked for in all of
@@ -15,7 +15,7 @@
 //! atomic. A pointer that is marked as one to a table of some length was made by [`Table::new`] for that length.
 
 use crate::native::prefetch;
-use crate::sys;
+use crate::{heap, sys};
 use core::ptr::{self, NonNull};
 use core::slice;
 use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicUsize, Ordering};
@@ -23,8 +23,12 @@ use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicUsize, Ordering}
 /// Places in a mebibyte: one for each 16 bytes.
 const PLACES: usize = 1 << 16;
 
-/// How many cells begin with a leaf.
-static LEAVES: AtomicUsize = AtomicUsize::new(32);
+/// How many cells get a leaf, for the first entry unless that is of a block that is large: 16 MiB for all of them.
+static LEAVES: AtomicUsize = AtomicUsize::new(MOST_LEAVES);
+const MOST_LEAVES: usize = 128;
+/// So many of them are mappings of their own. Behind these the program's heap is large enough to have pushed the pages of
+/// its shadow out of the processor's translation of addresses, and leaves lie side by side in huge pages.
+const ALONE: usize = 16;
 
 /// A mebibyte's shadow. Null, a [`Leaf`], or a [`Table`] with its mark.
 #[repr(transparent)]
@@ -80,7 +84,7 @@ impl Table {
     /// A table of the length at this place among [`LENS`]; `None` where there is none, or no memory.
     fn new(size: usize) -> Option<Self> {
         let len = LENS.get(size)?;
-        let memory = memory(size_of::<Header>() + len * size_of::<u32>())?;
+        let memory = SMALL.take(size_of::<Header>() + len * size_of::<u32>())?;
         // Zeroes are a header with nothing older, and free entries.
         NonNull::new(memory.cast()).map(|header| Self { header, size })
     }
@@ -211,9 +215,9 @@ impl Cell {
         }
     }
 
-    /// Notes something of a place, not 0.
+    /// Notes something of a place, not 0. `is_alone`: few others will be noted near it, as far as can be told.
     #[inline]
-    pub(crate) fn note(&self, place: u16, asked: u16) {
+    pub(crate) fn note(&self, place: u16, asked: u16, is_alone: bool) {
         loop {
             let pointer = self.0.load(Ordering::Acquire);
             let first = First::of(pointer);
@@ -223,7 +227,7 @@ impl Cell {
                 }
                 Some(First::Table(table)) if table.put(entry_of(place, asked)) => return,
                 _ => {
-                    if !self.grow(pointer, first) {
+                    if !self.grow(pointer, first, is_alone) {
                         return;
                     }
                 }
@@ -246,33 +250,27 @@ impl Cell {
     /// Puts what is larger in place of the first. Whether there is memory for it.
     #[cold]
     #[inline(never)]
-    fn grow(&self, pointer: *mut u8, first: Option<First>) -> bool {
-        let one_less = |left: usize| left.checked_sub(1);
+    fn grow(&self, pointer: *mut u8, first: Option<First>, is_alone: bool) -> bool {
         let size = match first {
             Some(First::Table(table)) => Some(table.size + 1).filter(|&size| size < LENS.len()),
-            _ if LEAVES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok() => None,
             _ => Some(0),
         };
+        let one_less = |left: usize| left.checked_sub(1).filter(|_| size != Some(0) || !is_alone);
+        let is_left = LEAVES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok();
+        let size = size.filter(|_| !is_left);
         let (next, made) = if let Some(size) = size {
             let Some(table) = Table::new(size) else { return false };
             (table.marked(), Some(First::Table(table)))
         } else {
-            let Some(made) = sys::map_anonymous(size_of::<Leaf>()) else { return false };
-            let _ = sys::advise(made, size_of::<Leaf>(), libc::MADV_DONTDUMP);
+            let Some(made) = leaf() else { return false };
             (made, First::of(made))
         };
         let Some(made) = made else { return false };
         if let Some(First::Table(old)) = first {
             made.older().store(old.marked(), Ordering::Relaxed);
         }
-        let placed = self.0.compare_exchange(pointer, next, Ordering::AcqRel, Ordering::Acquire).is_ok();
-        if matches!(made, First::Leaf(_)) {
-            match placed {
-                true => crate::heap::count_mapped(size_of::<Leaf>()),
-                // Somebody else was faster.
-                false => sys::unmap(next, size_of::<Leaf>()),
-            }
-        }
+        // Where somebody else was faster, what was made is nobody's, and stays untouched.
+        let _ = self.0.compare_exchange(pointer, next, Ordering::AcqRel, Ordering::Acquire);
         true
     }
 }
@@ -290,35 +288,64 @@ fn take_older(mut older: *mut u8, place: u16) -> u16 {
     0
 }
 
-/// Memory for tables, in pieces that are never given back.
-const PIECE: usize = 1 << 18;
+/// Memory for a leaf.
+fn leaf() -> Option<*mut u8> {
+    if LEAVES.load(Ordering::Relaxed) < MOST_LEAVES - ALONE {
+        return HUGE.take(size_of::<Leaf>());
+    }
+    let made = sys::map_anonymous(size_of::<Leaf>())?;
+    let _ = sys::advise(made, size_of::<Leaf>(), libc::MADV_DONTDUMP);
+    heap::count_mapped(size_of::<Leaf>());
+    Some(made)
+}
 
-/// The piece that tables are cut from. It begins with how much of it is in use.
-static CURRENT: AtomicPtr<AtomicUsize> = AtomicPtr::new(ptr::null_mut());
+/// Zeroed memory, cut from pieces that are never given back.
+struct Pieces {
+    /// What each piece has.
+    size: usize,
+    map: fn(usize) -> Option<*mut u8>,
+    /// The piece that is cut from. It begins with how much of it is in use.
+    current: AtomicPtr<AtomicUsize>,
+}
 
-/// Zeroed memory.
-fn memory(len: usize) -> Option<*mut u8> {
-    const ALIGNED: usize = align_of::<Header>();
-    let len = len.next_multiple_of(ALIGNED);
-    loop {
-        let current = CURRENT.load(Ordering::Acquire);
-        // SAFETY: null, or a piece: its first word is this counter.
-        if let Some(used) = unsafe { current.as_ref() } {
-            let start = used.fetch_add(len, Ordering::Relaxed);
-            if start.checked_add(len).is_some_and(|end| end <= PIECE) {
-                // SAFETY: this part of the piece is nobody else's.
-                return Some(unsafe { current.cast::<u8>().add(start) });
+/// For tables.
+static SMALL: Pieces = Pieces {
+    size: 1 << 18,
+    map: sys::map_anonymous,
+    current: AtomicPtr::new(ptr::null_mut()),
+};
+
+/// For leaves.
+static HUGE: Pieces = Pieces {
+    size: heap::HUGE,
+    map: heap::map_aligned_to_huge,
+    current: AtomicPtr::new(ptr::null_mut()),
+};
+
+impl Pieces {
+    fn take(&self, len: usize) -> Option<*mut u8> {
+        const ALIGNED: usize = align_of::<Header>();
+        let len = len.next_multiple_of(ALIGNED);
+        loop {
+            let current = self.current.load(Ordering::Acquire);
+            // SAFETY: null, or a piece: its first word is this counter.
+            if let Some(used) = unsafe { current.as_ref() } {
+                let start = used.fetch_add(len, Ordering::Relaxed);
+                if start.checked_add(len).is_some_and(|end| end <= self.size) {
+                    // SAFETY: this part of the piece is nobody else's.
+                    return Some(unsafe { current.cast::<u8>().add(start) });
+                }
             }
-        }
-        let fresh = sys::map_anonymous(PIECE)?;
-        let _ = sys::advise(fresh, PIECE, libc::MADV_DONTDUMP);
-        let piece: *mut AtomicUsize = fresh.cast();
-        // SAFETY: fresh memory, which nobody else knows of.
-        unsafe { piece.write(AtomicUsize::new(ALIGNED)) };
-        if CURRENT.compare_exchange(current, piece, Ordering::AcqRel, Ordering::Relaxed).is_err() {
-            sys::unmap(fresh, PIECE);
-        } else {
-            crate::heap::count_mapped(PIECE);
+            let fresh = (self.map)(self.size)?;
+            let _ = sys::advise(fresh, self.size, libc::MADV_DONTDUMP);
+            let piece: *mut AtomicUsize = fresh.cast();
+            // SAFETY: fresh memory, which nobody else knows of.
+            unsafe { piece.write(AtomicUsize::new(ALIGNED)) };
+            if self.current.compare_exchange(current, piece, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+                sys::unmap(fresh, self.size);
+            } else {
+                heap::count_mapped(self.size);
+            }
         }
     }
 }
@@ -355,7 +382,7 @@ mod tests {
                 let mut step = || if is_random { random(&mut state) as usize % most + 2 } else { most };
                 let ends = std::iter::successors(Some(0), |place| Some(place + step()));
                 let places: Vec<u16> = ends.map_while(|place| u16::try_from(place).ok()).collect();
-                places.iter().for_each(|&place| cell.note(place, asked(place.into())));
+                places.iter().for_each(|&place| cell.note(place, asked(place.into()), false));
                 let (bytes, few) = (bytes(&cell), (size_of::<Header>() + 4 * LENS[1]) * 2);
                 assert!(bytes <= 16 * places.len() + few, "{bytes} bytes for {} places", places.len());
                 for &place in &places {
@@ -400,7 +427,7 @@ mod tests {
     fn what_is_noted_again_is_as_it_was_noted_last() {
         let cell = cell();
         for turn in 0..100 {
-            cell.note(7, asked(turn));
+            cell.note(7, asked(turn), false);
         }
         assert_eq!((cell.take(7), cell.take(7)), (asked(99), 0));
     }
@@ -423,7 +450,7 @@ mod tests {
                             if number >> 16 & 3 == 0 || own.contains_key(&place) {
                                 assert_eq!(cell.take(place), own.remove(&place).unwrap_or(0), "{place}");
                             } else {
-                                cell.note(place, asked(step));
+                                cell.note(place, asked(step), false);
                                 own.insert(place, asked(step));
                             }
                         }

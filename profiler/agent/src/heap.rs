@@ -22,7 +22,7 @@ const MIN_LOG2: u32 = 4;
 const MAX_LOG2: u32 = 19;
 const CLASSES: usize = (MAX_LOG2 - MIN_LOG2 + 1) as usize;
 /// A huge page of x86-64.
-const HUGE: usize = 2 << 20;
+pub(crate) const HUGE: usize = 2 << 20;
 const REGION: usize = HUGE;
 
 /// The agent's allocator.
@@ -98,7 +98,18 @@ fn map(len: usize) -> *mut u8 {
 
 /// As [`map`], in huge pages if the system has them to give.
 fn map_huge(len: usize) -> *mut u8 {
-    let Some(start) = sys::map_anonymous(len + HUGE) else { return map(len) };
+    match map_aligned_to_huge(len) {
+        Some(address) => {
+            MAPPED.fetch_add(len as u64, Ordering::Relaxed);
+            address
+        }
+        None => map(len),
+    }
+}
+
+/// New memory that may be huge pages, and isn't counted yet.
+pub(crate) fn map_aligned_to_huge(len: usize) -> Option<*mut u8> {
+    let start = sys::map_anonymous(len.checked_add(HUGE)?)?;
     let before = start.align_offset(HUGE);
     let address = start.wrapping_add(before);
     if before != 0 {
@@ -106,8 +117,7 @@ fn map_huge(len: usize) -> *mut u8 {
     }
     sys::unmap(address.wrapping_add(len), HUGE - before);
     let _ = sys::advise(address, len, libc::MADV_HUGEPAGE);
-    MAPPED.fetch_add(len as u64, Ordering::Relaxed);
-    address
+    Some(address)
 }
 
 /// Whether there was a region yet.

@@ -192,10 +192,16 @@ pub(crate) fn inside<T>(call: impl FnOnce() -> T) -> T {
 /// Records a block that was given out, and returns it: so that the hooks end with a jump to here.
 #[inline(never)]
 pub(crate) fn given(saved: Saved<'_>, block: Block, size: usize, source: Source) -> Block {
-    if !block.is_null() && !is_inside(saved) {
-        rescued(saved, block, 0, || {
-            enter(saved, |context| context.alloc(saved, block.addr() as u64, size as u64, source));
-        });
+    if !block.is_null() {
+        if is_inside(saved) {
+            if source == Source::Malloc {
+                slots::Nested::Malloc(block.addr(), size).note();
+            }
+        } else {
+            rescued(saved, block, 0, || {
+                enter(saved, |context| context.alloc(saved, block.addr() as u64, size as u64, source));
+            });
+        }
     }
     block
 }
@@ -243,7 +249,11 @@ pub(crate) fn taken_back(context: &mut Context, saved: Saved<'_>, block: Block, 
 
 stub!(grapnel_agent_free, free, 1, nothing, beside grapnel_agent_beside_free);
 unsafe extern "C" fn free(block: Block, saved: Saved<'_>) {
-    if !block.is_null() && !is_inside(saved) && !is_own_business(saved) {
+    if block.is_null() {
+        // Nothing.
+    } else if is_inside(saved) {
+        slots::Nested::Free(block.addr()).note();
+    } else if !is_own_business(saved) {
         rescued(saved, ptr::null_mut(), original(Function::Free), || {
             enter(saved, |context| taken_back(context, saved, block, Release::Free, record::FREE));
         });

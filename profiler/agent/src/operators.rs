@@ -55,6 +55,18 @@ impl Operator {
         self.own
     }
 
+    /// Whether it is that of an implementation of C++ itself, and which form of it was called is known: then it does nothing
+    /// but call `malloc` or `free`, or what does so in turn. Not of one that is told an alignment.
+    #[inline(always)]
+    pub(crate) fn is_of_runtime(self) -> bool {
+        !self.own && !self.shared && !self.aligned
+    }
+
+    /// Whether it is a `delete`.
+    pub(crate) fn gives_back(self) -> bool {
+        self.deletes
+    }
+
     /// What a caller with these registers said of the block.
     #[inline(always)]
     fn asked(self, saved: &SavedRegisters) -> Asked {

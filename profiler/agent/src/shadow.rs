@@ -67,7 +67,9 @@ fn folded(size: usize, bits: u32) -> u16 {
 
 /// Bytes of address space with one entry, as its logarithm.
 const GRANULE: u32 = 4;
-/// The same of a cell, of a middle table, and of all.
+/// A block of so many bytes and more has few others beside it: most allocators get a mapping for each.
+const LARGE: usize = 1 << 16;
+/// The logarithm of the bytes of a cell, of a middle table, and of all.
 const CELL: u32 = 20;
 const MIDDLE: u32 = 33;
 const ALL: u32 = native::ADDRESS_BITS;
@@ -130,7 +132,7 @@ pub(crate) fn note(address: usize, asked: Asked) {
         return;
     }
     if let Some(cell) = cell(address).or_else(|| make_cell(address)) {
-        cell.note(place(address), asked.entry());
+        cell.note(place(address), asked.entry(), asked.size >= LARGE);
     }
 }
 

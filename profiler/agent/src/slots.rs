@@ -12,8 +12,9 @@
 
 use crate::entry::SavedRegisters;
 use crate::families::{self, Role};
+use crate::hooks::Function;
 use crate::native::slots::{
-    THUNK, grapnel_agent_beside_slot_returns, grapnel_agent_beside_thunks, grapnel_agent_slot_returns,
+    DIRECT, THUNK, grapnel_agent_beside_slot_returns, grapnel_agent_beside_thunks, grapnel_agent_slot_returns,
     grapnel_agent_thunks,
 };
 use crate::operators::{self, Operator};
@@ -36,6 +37,8 @@ pub(crate) struct Slot {
     original: AtomicUsize,
     /// Which operator it is: [`Operator::to_u8`]; of an allocator's function [`Role`].
     operator: AtomicU8,
+    /// Of an operator, what it was seen to do: a [`Nested`] call and nothing else; 0 as long as that isn't known.
+    direct: AtomicU8,
     /// Of an allocator's function one more than the handle of its heap, which is 0 for the program's own; otherwise 0.
     heap: AtomicU32,
     /// The code whose calls of allocation functions are its own.
@@ -48,6 +51,7 @@ impl Slot {
             target: AtomicUsize::new(0),
             original: AtomicUsize::new(0),
             operator: AtomicU8::new(0),
+            direct: AtomicU8::new(0),
             heap: AtomicU32::new(0),
             code: [AtomicUsize::new(0), AtomicUsize::new(0)],
         }
@@ -87,6 +91,48 @@ pub(crate) struct Going {
 }
 
 const PART: usize = 2;
+/// In the cookie: a call that comes to 0 is made once more, of the operator's own code. Above all addresses of programs.
+pub(crate) const AGAIN: usize = 1 << 63;
+/// In the cookie: the code to call takes the place of the stub, and [`after`] is not told.
+pub(crate) const INSTEAD: usize = 1 << 62;
+
+/// The call of libc's that an operator of the C++ runtime makes for its caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Nested {
+    /// `malloc` of so many bytes gave this block.
+    Malloc(usize, usize),
+    /// `free` took this block.
+    Free(usize),
+}
+
+impl Nested {
+    const MALLOC: u8 = 1;
+    const FREE: u8 = 2;
+
+    /// All of it in a word, not 0.
+    #[inline]
+    fn word(self) -> usize {
+        match self {
+            Self::Malloc(block, size) => block ^ size.rotate_left(47) ^ 1,
+            Self::Free(block) => !block,
+        }
+    }
+
+    fn number(self) -> u8 {
+        match self {
+            Self::Malloc(..) => Self::MALLOC,
+            Self::Free(_) => Self::FREE,
+        }
+    }
+
+    /// Keeps a call that is part of another one, for the operator that it may be part of.
+    #[inline]
+    pub(crate) fn note(self) {
+        if DIRECT {
+            tls::get().nested.set(self.word());
+        }
+    }
+}
 
 /// Marks the stack pointer in [`tls::Tls::inside`] as that of an operator's stub.
 pub(crate) const OPERATOR: usize = 1;
@@ -162,14 +208,63 @@ pub(crate) unsafe extern "C" fn before(saved: &SavedRegisters, frame: &Frame) ->
         let part = if families::before(saved, role, handle, target) { PART } else { 0 };
         return Going { target, cookie: families::mark(saved, frame) | part };
     }
+    let tls = tls::get();
     let part = if crate::hooks::is_inside(saved) {
         PART
     } else {
         operators::before(saved, slot.operator(), target);
+        if let Some(going) = directly(slot, saved) {
+            return going;
+        }
+        tls.nested.set(0);
         0
     };
     let here = ptr::from_ref(frame).expose_provenance();
-    Going { target, cookie: tls::get().inside.replace(here | OPERATOR) | part }
+    Going { target, cookie: tls.inside.replace(here | OPERATOR) | part }
+}
+
+/// The call that an operator of the C++ runtime was seen to make for its caller, in its place: it is what the runtime's
+/// operators come to where there is memory, and what there is to be seen of them by others is what they call. Where there is
+/// none the operator itself is called, whose handler is asked then.
+#[inline(always)]
+fn directly(slot: &Slot, saved: &SavedRegisters) -> Option<Going> {
+    match slot.direct.load(Ordering::Relaxed) {
+        // Of nothing, the operator asks for a byte.
+        Nested::MALLOC if DIRECT && saved.argument(0) != 0 => {
+            let target = crate::hooks::original(Function::Malloc);
+            Some(Going { target, cookie: tls::get().inside.get() | AGAIN })
+        }
+        Nested::FREE if DIRECT => {
+            Some(Going { target: crate::hooks::original(Function::Free), cookie: INSTEAD })
+        }
+        _ => None,
+    }
+}
+
+/// Where the own code of a slot's function goes on: what is called where `malloc` in its place gave nothing.
+pub(crate) unsafe extern "C" fn again(number: usize) -> usize {
+    TABLE[number % SLOTS].original.load(Ordering::Relaxed)
+}
+
+/// Looks whether all that an operator of the C++ runtime did was a call of `malloc` or `free`.
+#[inline(always)]
+fn learn(slot: &Slot, saved: &SavedRegisters, result: usize) {
+    let operator = slot.operator();
+    if DIRECT && slot.direct.load(Ordering::Relaxed) == 0 && operator.is_of_runtime() {
+        learn_of(slot, operator, saved.argument(0) as usize, result);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn learn_of(slot: &Slot, operator: Operator, first: usize, result: usize) {
+    let nested = match operator.gives_back() {
+        true => Nested::Free(first),
+        false => Nested::Malloc(result, first),
+    };
+    if first != 0 && tls::get().nested.get() == nested.word() {
+        slot.direct.store(nested.number(), Ordering::Relaxed);
+    }
 }
 
 pub(crate) unsafe extern "C" fn after(
@@ -178,12 +273,15 @@ pub(crate) unsafe extern "C" fn after(
     number: usize,
     cookie: usize,
 ) -> usize {
-    tls::get().inside.set(cookie & !PART);
+    tls::get().inside.set(cookie & !(PART | AGAIN));
     if cookie & PART == 0 {
         let slot = &TABLE[number % SLOTS];
         match slot.family() {
             Some((role, handle)) => families::after(saved, role, handle, result),
-            None => operators::after(saved, slot.operator(), result),
+            None => {
+                learn(slot, saved, result);
+                operators::after(saved, slot.operator(), result);
+            }
         }
     }
     result
@@ -210,6 +308,7 @@ fn take(target: usize, what: What, code: &Range<usize>) -> Option<(usize, *const
         What::Family(role, handle) => (role as u8, handle + 1),
     };
     slot.operator.store(operator, Ordering::Relaxed);
+    slot.direct.store(0, Ordering::Relaxed);
     slot.heap.store(heap, Ordering::Relaxed);
     slot.code[0].store(code.start, Ordering::Relaxed);
     slot.code[1].store(code.len(), Ordering::Relaxed);

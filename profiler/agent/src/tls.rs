@@ -77,7 +77,8 @@ pub(crate) struct Tls {
     pub(crate) walking: Cell<*mut crate::debug::Walking>,
     #[cfg(grapnel_attached)]
     _walking: u64,
-    _pad: [u64; 1],
+    /// The call of libc's that was last made for an operator: [`Nested::word`](crate::slots::Nested), or 0.
+    pub(crate) nested: Cell<usize>,
 }
 
 const _: () = assert!(size_of::<Tls>() == 192);

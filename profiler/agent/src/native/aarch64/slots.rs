@@ -15,6 +15,9 @@ unsafe extern "C" {
     pub(crate) static grapnel_agent_beside_slot_returns: u8;
 }
 
+/// Whether the stub heeds [`AGAIN`](crate::slots::AGAIN) and [`INSTEAD`](crate::slots::INSTEAD).
+pub(crate) const DIRECT: bool = false;
+
 /// Bytes from one thunk to the next.
 pub(crate) const THUNK: usize = 16;
 

@@ -6,7 +6,7 @@
 use super::entry::{push_saved, stub_returned};
 use super::kept::{bring_back, keep};
 use crate::entry::stub_section;
-use crate::slots::{SLOTS, after, before, personality};
+use crate::slots::{AGAIN, INSTEAD, SLOTS, after, again, before, personality};
 
 unsafe extern "C" {
     pub(crate) static grapnel_agent_thunks: u8;
@@ -14,6 +14,11 @@ unsafe extern "C" {
     pub(crate) static grapnel_agent_beside_thunks: u8;
     pub(crate) static grapnel_agent_beside_slot_returns: u8;
 }
+
+/// Whether the stub heeds [`AGAIN`] and [`INSTEAD`]. Not that beside a function's callers.
+pub(crate) const DIRECT: bool = true;
+
+const _: () = assert!(AGAIN == 1 << 63 && INSTEAD == 1 << 62);
 
 /// Bytes from one thunk to the next.
 pub(crate) const THUNK: usize = 16;
@@ -46,28 +51,49 @@ core::arch::global_asm!(
     "lea rdi, [rsp + 32]",
     "mov rsi, rsp",
     "call {before}",
+    "mov rdi, [rsp + 112]",
+    "bt rdx, 62",
+    "jc 4f",
     "mov rbx, rdx",
+    "2:",
     "mov r9, [rsp + 8]",
     "mov r8, [rsp + 16]",
     "mov rcx, [rsp + 24]",
     "mov rdx, [rsp + 96]",
     "mov rsi, [rsp + 104]",
-    "mov rdi, [rsp + 112]",
     "call rax",
     ".globl grapnel_agent_slot_returns",
     ".hidden grapnel_agent_slot_returns",
     "grapnel_agent_slot_returns:",
+    "test rax, rax",
+    "jnz 3f",
+    // AGAIN, which is taken out.
+    "btr rbx, 63",
+    "jnc 3f",
+    "mov rdi, [rsp]",
+    "call {again}",
+    "mov rdi, [rsp + 112]",
+    "jmp 2b",
+    "3:",
     "mov rdi, rax",
     "lea rsi, [rsp + 32]",
     "mov rdx, [rsp]",
     "mov rcx, rbx",
     "call {after}",
     stub_returned!(),
+    ".cfi_remember_state",
     "mov rbx, [rsp + 80]",
     ".cfi_restore rbx",
     "add rsp, 120",
     ".cfi_adjust_cfa_offset -120",
     "ret",
+    ".cfi_restore_state",
+    // INSTEAD.
+    "4:",
+    stub_returned!(),
+    "add rsp, 120",
+    ".cfi_adjust_cfa_offset -120",
+    "jmp rax",
     ".cfi_endproc",
     ".size grapnel_agent_slot, . - grapnel_agent_slot",
     ".balign 16",
@@ -145,6 +171,7 @@ core::arch::global_asm!(
     ".text",
     slots = const SLOTS,
     before = sym before,
+    again = sym again,
     after = sym after,
     personality = sym personality,
 );
