@@ -71,9 +71,24 @@ const PASSED: u8 = 15;
 /// And it is looked at in so many walks: one that comes back does so soon, more often than not.
 const LOOKS: u8 = 4;
 
+/// So many walks are looked up before it is known whether that is worth while.
+const TRIED: u32 = 1 << 12;
+/// Where it isn't, so many walks are not looked up.
+const LEFT_OUT: u32 = 1 << 16;
+
 /// The walks. Looking up and keeping neither allocate nor lock.
+///
+/// A walk that is found spares what a walk by the rules costs. One that isn't, and is kept, costs about as much: what is read
+/// and written for it pushes what the program needs out of the processor's caches. So where less than half of the walks are
+/// found, none is looked up or kept for a while.
 #[derive(Debug)]
 pub(crate) struct Recent {
+    /// How many walks it is until it is decided anew.
+    left: u32,
+    /// How many of the walks since the last decision were found.
+    found: u32,
+    /// Whether walks are looked up.
+    on: bool,
     heads: Vec<Head>,
     sets: Vec<Set>,
     /// A ring of a power of two: the words of the newest walks, each walk's side by side.
@@ -96,7 +111,8 @@ impl Recent {
     /// Keeps walks of `1 << word_bits` words, 16 bytes each.
     pub(crate) fn new(word_bits: u32) -> Result<Self, Error> {
         let (heads, sets) = (zeroed(1 << SET_BITS)?, zeroed(1 << SET_BITS)?);
-        Ok(Recent { heads, sets, words: zeroed(1 << word_bits)?, kept: 0 })
+        let words = zeroed(1 << word_bits)?;
+        Ok(Recent { left: TRIED, found: 0, on: true, heads, sets, words, kept: 0 })
     }
 
     pub(crate) fn forget(&mut self) {
@@ -117,6 +133,9 @@ impl Recent {
     /// Asks the processor for what [`Recent::find`] will read first.
     #[inline(always)]
     pub(crate) fn expect(&self, pc: u64, sp: u64) {
+        if !self.on {
+            return;
+        }
         let (index, _) = Self::place(pc, sp);
         if let (Some(head), Some(set)) = (self.heads.get(index), self.sets.get(index)) {
             prefetch(head);
@@ -141,6 +160,13 @@ impl Recent {
     /// of whose words none has changed.
     #[inline(always)]
     pub(crate) fn find(&mut self, pc: u64, sp: u64, fp: u64, range: Range) -> Option<NodeId> {
+        self.left = self.left.wrapping_sub(1);
+        if self.left == 0 {
+            self.decide();
+        }
+        if !self.on {
+            return None;
+        }
         let (index, tag) = Self::place(pc, sp);
         let head = self.heads.get(index)?;
         if head.worth == 0 {
@@ -158,6 +184,15 @@ impl Recent {
             }
         }
         None
+    }
+
+    /// Decides whether the next walks are looked up: when none was, to try it again.
+    #[cold]
+    #[inline(never)]
+    fn decide(&mut self) {
+        self.on = !self.on || self.found >= TRIED / 2;
+        self.left = if self.on { TRIED } else { LEFT_OUT };
+        self.found = 0;
     }
 
     /// As [`Recent::find`], where few walks come back: only the newest is looked at, and only while it is new.
@@ -192,6 +227,7 @@ impl Recent {
     /// A walk of this set was found.
     #[inline(always)]
     fn found(&mut self, index: usize) {
+        self.found += 1;
         if let Some(head) = self.heads.get_mut(index)
             && head.worth < MOST_WORTH
         {
@@ -206,7 +242,7 @@ impl Recent {
     pub(crate) fn keep(&mut self, leaf: Leaf, words: &[Word], range: Range) {
         let Leaf { pc, sp, fp, fp_is_dead, node } = leaf;
         // The empty stack is a walk from nowhere.
-        if words.len() > MOST_WORDS || node == NodeId::ROOT {
+        if !self.on || words.len() > MOST_WORDS || node == NodeId::ROOT {
             return;
         }
         let (index, tag) = Self::place(pc, sp);
@@ -344,6 +380,31 @@ mod tests {
             recent.keep(Leaf { node: NodeId(n + 1), ..leaf(1) }, &words, range());
         }
         assert_eq!(recent.kept, before + 60);
+    }
+
+    #[test]
+    fn where_less_than_half_of_the_walks_are_found_none_is_looked_up_for_a_while() {
+        let value = 3u64;
+        let words = vec![Word::new(&raw const value as u64, 3); 10];
+        for (part, on) in [(3, false), (2, true)] {
+            let mut recent = Recent::new(WORD_BITS).unwrap();
+            recent.keep(leaf(1), &words, range());
+            for n in 0..TRIED - 1 {
+                let is_there = n % part == 0;
+                assert_eq!(find(&mut recent, leaf(if is_there { 1 } else { 2 })).is_some(), is_there);
+            }
+            for n in 0..LEFT_OUT {
+                assert_eq!(find(&mut recent, leaf(1)).is_some(), on, "{n}");
+                let kept = recent.kept;
+                recent.keep(leaf(3), &words, range());
+                assert_eq!(recent.kept == kept, !on);
+            }
+            // Tried again, what was kept before is found.
+            assert_eq!(find(&mut recent, leaf(1)).is_some(), !on || recent.kept < WORDS as u64);
+            if !on {
+                assert!(find(&mut recent, leaf(1)).is_some());
+            }
+        }
     }
 
     #[test]
