@@ -117,6 +117,27 @@ fn operators_of_the_program_are_followed() {
     assert!(given_by(&report, "malloc") <= 4, "{:?}", report.totals.functions);
 }
 
+/// Where `malloc` is called in the runtime's place there is nothing to be seen of that, with memory and without.
+#[test]
+fn operators_of_the_runtime_do_what_they_do() {
+    let recorded = agrees(&Case::ours("plain_new"));
+    let report = recorded.report();
+    assert_eq!((given_by(&report, "new"), given_by(&report, "new[]")), (2 * 3 * 200, 2 * 3 * 200));
+    assert!(report.mismatches.is_empty(), "{:#?}", report.mismatches);
+    assert!(recorded.outcome.out().contains("the handler was asked 180 times"), "{}", recorded.outcome.out());
+}
+
+/// Those of libstdc++ call the program's where it has its own, each time.
+#[test]
+fn operators_of_the_program_are_called_each_time() {
+    let case = Case::ours("counted_new");
+    let recorded = case.recorded();
+    recorded.outcome.same_as(&case.bare());
+    assert!(recorded.outcome.out().contains("made 800, gone 800"), "{}", recorded.outcome.out());
+    let report = recorded.report();
+    assert_eq!((given_by(&report, "new"), given_by(&report, "new[]")), (400, 400));
+}
+
 /// A new_handler may leave them by a jump: what comes then is no part of them.
 #[test]
 fn operators_that_are_left_by_a_jump_hide_nothing() {

@@ -23,9 +23,10 @@ use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicUsize, Ordering}
 /// Places in a mebibyte: one for each 16 bytes.
 const PLACES: usize = 1 << 16;
 
-/// How many cells get a leaf, for the first entry unless that is of a block that is large: 16 MiB for all of them.
+/// How many cells get a leaf as long as there are some, for the first entry unless that is of a block that is large: 12 MiB for
+/// all of them.
 static LEAVES: AtomicUsize = AtomicUsize::new(MOST_LEAVES);
-const MOST_LEAVES: usize = 128;
+const MOST_LEAVES: usize = 80;
 /// So many of them are mappings of their own. Behind these the program's heap is large enough to have pushed the pages of
 /// its shadow out of the processor's translation of addresses, and leaves lie side by side in huge pages.
 const ALONE: usize = 16;
@@ -218,6 +219,12 @@ impl Cell {
     /// Notes something of a place, not 0. `is_alone`: few others will be noted near it, as far as can be told.
     #[inline]
     pub(crate) fn note(&self, place: u16, asked: u16, is_alone: bool) {
+        self.note_with(place, asked, is_alone, &LEAVES);
+    }
+
+    /// As [`Cell::note`], where so many leaves are left.
+    #[inline(always)]
+    fn note_with(&self, place: u16, asked: u16, is_alone: bool, leaves: &AtomicUsize) {
         loop {
             let pointer = self.0.load(Ordering::Acquire);
             let first = First::of(pointer);
@@ -227,7 +234,7 @@ impl Cell {
                 }
                 Some(First::Table(table)) if table.put(entry_of(place, asked)) => return,
                 _ => {
-                    if !self.grow(pointer, first, is_alone) {
+                    if !self.grow(pointer, first, is_alone, leaves) {
                         return;
                     }
                 }
@@ -250,19 +257,18 @@ impl Cell {
     /// Puts what is larger in place of the first. Whether there is memory for it.
     #[cold]
     #[inline(never)]
-    fn grow(&self, pointer: *mut u8, first: Option<First>, is_alone: bool) -> bool {
+    fn grow(&self, pointer: *mut u8, first: Option<First>, is_alone: bool, leaves: &AtomicUsize) -> bool {
         let size = match first {
             Some(First::Table(table)) => Some(table.size + 1).filter(|&size| size < LENS.len()),
             _ => Some(0),
         };
         let one_less = |left: usize| left.checked_sub(1).filter(|_| size != Some(0) || !is_alone);
-        let is_left = LEAVES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok();
-        let size = size.filter(|_| !is_left);
-        let (next, made) = if let Some(size) = size {
+        let left = leaves.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).ok();
+        let (next, made) = if let Some(size) = size.filter(|_| left.is_none()) {
             let Some(table) = Table::new(size) else { return false };
             (table.marked(), Some(First::Table(table)))
         } else {
-            let Some(made) = leaf() else { return false };
+            let Some(made) = leaf(left) else { return false };
             (made, First::of(made))
         };
         let Some(made) = made else { return false };
@@ -288,9 +294,9 @@ fn take_older(mut older: *mut u8, place: u16) -> u16 {
     0
 }
 
-/// Memory for a leaf.
-fn leaf() -> Option<*mut u8> {
-    if LEAVES.load(Ordering::Relaxed) < MOST_LEAVES - ALONE {
+/// Memory for a leaf, the one of so many left, or one that takes the place of all tables.
+fn leaf(left: Option<usize>) -> Option<*mut u8> {
+    if left.is_some_and(|left| left <= MOST_LEAVES - ALONE) {
         return HUGE.take(size_of::<Leaf>());
     }
     let made = sys::map_anonymous(size_of::<Leaf>())?;
@@ -309,18 +315,12 @@ struct Pieces {
 }
 
 /// For tables.
-static SMALL: Pieces = Pieces {
-    size: 1 << 18,
-    map: sys::map_anonymous,
-    current: AtomicPtr::new(ptr::null_mut()),
-};
+static SMALL: Pieces =
+    Pieces { size: 1 << 18, map: sys::map_anonymous, current: AtomicPtr::new(ptr::null_mut()) };
 
 /// For leaves.
-static HUGE: Pieces = Pieces {
-    size: heap::HUGE,
-    map: heap::map_aligned_to_huge,
-    current: AtomicPtr::new(ptr::null_mut()),
-};
+static HUGE: Pieces =
+    Pieces { size: heap::HUGE, map: heap::map_aligned_to_huge, current: AtomicPtr::new(ptr::null_mut()) };
 
 impl Pieces {
     fn take(&self, len: usize) -> Option<*mut u8> {
@@ -355,6 +355,9 @@ mod tests {
     use super::*;
     use std::collections::HashMap;
 
+    /// Where all have to do with tables.
+    static NO_LEAVES: AtomicUsize = AtomicUsize::new(0);
+
     /// A cell that doesn't begin with a leaf.
     fn cell() -> Cell {
         Cell(AtomicPtr::new(Table::new(0).expect("memory").marked()))
@@ -382,12 +385,32 @@ mod tests {
                 let mut step = || if is_random { random(&mut state) as usize % most + 2 } else { most };
                 let ends = std::iter::successors(Some(0), |place| Some(place + step()));
                 let places: Vec<u16> = ends.map_while(|place| u16::try_from(place).ok()).collect();
-                places.iter().for_each(|&place| cell.note(place, asked(place.into()), false));
+                places
+                    .iter()
+                    .for_each(|&place| cell.note_with(place, asked(place.into()), false, &NO_LEAVES));
                 let (bytes, few) = (bytes(&cell), (size_of::<Header>() + 4 * LENS[1]) * 2);
                 assert!(bytes <= 16 * places.len() + few, "{bytes} bytes for {} places", places.len());
                 for &place in &places {
                     assert_eq!(cell.take(place), asked(place.into()), "{place}, {most} each");
                     assert_eq!(cell.take(place), 0);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_leaf_comes_first_or_as_soon_as_the_first_table_is_full() {
+        for is_alone in [false, true] {
+            for left in [1, MOST_LEAVES] {
+                let (cell, leaves) = (Cell(AtomicPtr::new(ptr::null_mut())), AtomicUsize::new(left));
+                let note = |place: u16| cell.note_with(place, asked(place.into()), is_alone, &leaves);
+                note(0);
+                assert_eq!(leaves.load(Ordering::Relaxed), left - usize::from(!is_alone));
+                (1..3000).for_each(note);
+                assert_eq!(leaves.load(Ordering::Relaxed), left - 1);
+                assert!(matches!(First::of(cell.0.load(Ordering::Relaxed)), Some(First::Leaf(_))));
+                for place in 0..3000 {
+                    assert_eq!((cell.take(place), cell.take(place)), (asked(place.into()), 0), "{place}");
                 }
             }
         }
@@ -427,7 +450,7 @@ mod tests {
     fn what_is_noted_again_is_as_it_was_noted_last() {
         let cell = cell();
         for turn in 0..100 {
-            cell.note(7, asked(turn), false);
+            cell.note_with(7, asked(turn), false, &NO_LEAVES);
         }
         assert_eq!((cell.take(7), cell.take(7)), (asked(99), 0));
     }
@@ -450,7 +473,7 @@ mod tests {
                             if number >> 16 & 3 == 0 || own.contains_key(&place) {
                                 assert_eq!(cell.take(place), own.remove(&place).unwrap_or(0), "{place}");
                             } else {
-                                cell.note(place, asked(step), false);
+                                cell.note_with(place, asked(step), false, &NO_LEAVES);
                                 own.insert(place, asked(step));
                             }
                         }

@@ -17,6 +17,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 use core::ptr;
+use core::sync::atomic::{AtomicBool, Ordering};
 use grapnel_hook::module::Module;
 use grapnel_hook::symbol::{self, SymbolKind};
 use grapnel_hook::{CodeAddr, HookPlan, Options};
@@ -56,10 +57,10 @@ impl Operator {
     }
 
     /// Whether it is that of an implementation of C++ itself, and which form of it was called is known: then it does nothing
-    /// but call `malloc` or `free`, or what does so in turn. Not of one that is told an alignment.
-    #[inline(always)]
-    pub(crate) fn is_of_runtime(self) -> bool {
-        !self.own && !self.shared && !self.aligned
+    /// but call `malloc` or `free`, or what does so in turn. Not of one that is told an alignment, and not where the program or
+    /// a library has any operator of its own, which the runtime's may call.
+    pub(crate) fn calls_only_libc(self) -> bool {
+        !self.own && !self.shared && !self.aligned && !ANY_OWN.load(Ordering::Relaxed)
     }
 
     /// Whether it is a `delete`.
@@ -250,6 +251,12 @@ impl Ready {
     }
 }
 
+/// Whether an object that isn't C++ itself was seen to export an operator.
+///
+/// Set for the program and what is loaded with it before any of them runs. Those that come later are called by nobody who was
+/// there before.
+static ANY_OWN: AtomicBool = AtomicBool::new(false);
+
 /// The operators that an object exports and that are not hooked, each code once.
 ///
 /// One that throws is left out if a call of its own would return to the trampoline: what is thrown by that may not come back. One
@@ -259,6 +266,7 @@ fn exported(module: &Module) -> Vec<(Operator, Range<usize>)> {
     let mut found: Vec<(Operator, Range<usize>)> = Vec::new();
     for (name, operator) in NAMES {
         let Some(symbol) = symbol::find(module, name) else { continue };
+        ANY_OWN.fetch_or(own, Ordering::Relaxed);
         // The same code as an allocator's function. Of another heap's, all that this object has is of that heap.
         if slots::handle_at(symbol.addr).is_some_and(|handle| handle != 0) {
             return Vec::new();

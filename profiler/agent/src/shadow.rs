@@ -199,7 +199,7 @@ mod tests {
             note(address(number) + 48, asked(true, None, 39_000));
         }
         let took = crate::heap::mapped() - before;
-        assert!(took < (4 << 20) + 16 * 2 * BLOCKS as u64, "{took} bytes");
+        assert!(took < (13 << 20) + 16 * 2 * BLOCKS as u64, "{took} bytes");
         for number in 0..BLOCKS {
             assert_eq!(take(address(number)), asked(false, None, 32).entry());
             assert_eq!(take(address(number) + 48), asked(true, None, 39_000).entry());

@@ -14,8 +14,8 @@ use crate::entry::SavedRegisters;
 use crate::families::{self, Role};
 use crate::hooks::Function;
 use crate::native::slots::{
-    DIRECT, THUNK, grapnel_agent_beside_slot_returns, grapnel_agent_beside_thunks, grapnel_agent_slot_returns,
-    grapnel_agent_thunks,
+    DIRECT, THUNK, grapnel_agent_beside_slot_returns, grapnel_agent_beside_thunks,
+    grapnel_agent_slot_returns, grapnel_agent_thunks,
 };
 use crate::operators::{self, Operator};
 use crate::{ledger, tls};
@@ -249,20 +249,20 @@ pub(crate) unsafe extern "C" fn again(number: usize) -> usize {
 /// Looks whether all that an operator of the C++ runtime did was a call of `malloc` or `free`.
 #[inline(always)]
 fn learn(slot: &Slot, saved: &SavedRegisters, result: usize) {
-    let operator = slot.operator();
-    if DIRECT && slot.direct.load(Ordering::Relaxed) == 0 && operator.is_of_runtime() {
-        learn_of(slot, operator, saved.argument(0) as usize, result);
+    if DIRECT && slot.direct.load(Ordering::Relaxed) == 0 {
+        learn_of(slot, saved.argument(0) as usize, result);
     }
 }
 
 #[cold]
 #[inline(never)]
-fn learn_of(slot: &Slot, operator: Operator, first: usize, result: usize) {
+fn learn_of(slot: &Slot, first: usize, result: usize) {
+    let operator = slot.operator();
     let nested = match operator.gives_back() {
         true => Nested::Free(first),
         false => Nested::Malloc(result, first),
     };
-    if first != 0 && tls::get().nested.get() == nested.word() {
+    if first != 0 && operator.calls_only_libc() && tls::get().nested.get() == nested.word() {
         slot.direct.store(nested.number(), Ordering::Relaxed);
     }
 }
