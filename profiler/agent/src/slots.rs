@@ -241,7 +241,8 @@ fn directly(slot: &Slot, saved: &SavedRegisters) -> Option<Going> {
     }
 }
 
-/// Where the own code of a slot's function goes on: what is called where `malloc` in its place gave nothing.
+/// Where the own code of a slot's function goes on, for a stub that heeds [`AGAIN`]: what is called where `malloc` in its place gave nothing.
+#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "its stub knows no such calls"))]
 pub(crate) unsafe extern "C" fn again(number: usize) -> usize {
     TABLE[number % SLOTS].original.load(Ordering::Relaxed)
 }
