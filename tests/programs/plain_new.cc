@@ -4,8 +4,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <new>
+#include <sys/resource.h>
 
 static int asked;
+static rlimit usual;
 
 static void handler() {
     if (++asked % 3 == 0)
@@ -46,9 +48,28 @@ NOINLINE static void without_memory() {
     }
 }
 
+static void find_memory() {
+    asked++;
+    setrlimit(RLIMIT_AS, &usual);
+}
+
+NOINLINE static void with_memory_later() {
+    getrlimit(RLIMIT_AS, &usual);
+    rlimit none = usual;
+    none.rlim_cur = 1 << 20;
+    std::set_new_handler(find_memory);
+    for (int i = 0; i < 20; i++) {
+        setrlimit(RLIMIT_AS, &none);
+        operator delete(keep(operator new(200 << 20)));
+        setrlimit(RLIMIT_AS, &none);
+        operator delete[](keep(operator new[](200 << 20, std::nothrow)));
+    }
+}
+
 int main() {
     with_memory();
     without_memory();
+    with_memory_later();
     with_memory();
     std::printf("the handler was asked %d times\n", asked);
 }

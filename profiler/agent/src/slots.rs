@@ -241,10 +241,12 @@ fn directly(slot: &Slot, saved: &SavedRegisters) -> Option<Going> {
     }
 }
 
-/// Where the own code of a slot's function goes on, for a stub that heeds [`AGAIN`]: what is called where `malloc` in its place gave nothing.
+/// Where the own code of a slot's function goes on, for a stub that heeds [`AGAIN`]: what is called where `malloc` in its place gave
+/// nothing. What that calls is part of it.
 #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "its stub knows no such calls"))]
-pub(crate) unsafe extern "C" fn again(number: usize) -> usize {
-    TABLE[number % SLOTS].original.load(Ordering::Relaxed)
+pub(crate) unsafe extern "C" fn again(frame: &Frame) -> usize {
+    tls::get().inside.set(ptr::from_ref(frame).expose_provenance() | OPERATOR);
+    TABLE[frame.number % SLOTS].original.load(Ordering::Relaxed)
 }
 
 /// Looks whether all that an operator of the C++ runtime did was a call of `malloc` or `free`.

@@ -70,7 +70,7 @@ core::arch::global_asm!(
     // AGAIN, which is taken out.
     "btr rbx, 63",
     "jnc 3f",
-    "mov rdi, [rsp]",
+    "mov rdi, rsp",
     "call {again}",
     "mov rdi, [rsp + 112]",
     "jmp 2b",
