@@ -138,6 +138,17 @@ fn operators_of_the_program_are_called_each_time() {
     assert_eq!((given_by(&report, "new"), given_by(&report, "new[]")), (400, 400));
 }
 
+/// Whoever puts a function between the runtime and `malloc` has it called.
+#[test]
+fn what_is_put_between_operators_and_malloc_is_called() {
+    let case = Case::ours("rebound_new");
+    let recorded = case.recorded();
+    recorded.outcome.same_as(&case.bare());
+    assert!(recorded.outcome.out().contains("400 given, 400 taken"), "{}", recorded.outcome.out());
+    let report = recorded.report();
+    assert_eq!((given_by(&report, "new"), given_by(&report, "new[]")), (400, 400));
+}
+
 /// A new_handler may leave them by a jump: what comes then is no part of them.
 #[test]
 fn operators_that_are_left_by_a_jump_hide_nothing() {

@@ -67,6 +67,17 @@ pub(crate) enum RelocatedValue {
     Address,
 }
 
+/// The words of an object by which it calls functions of other objects, or its own as others may replace them: calls `each` with the
+/// place of a name among `names` and the address of a word that the dynamic linker fills with that function's.
+pub fn for_each_word(module: &Module, names: &[&[u8]], each: &mut dyn FnMut(usize, usize)) {
+    relocations::for_each(module, &mut |place| {
+        let name = place.symbol.and_then(|index| symbol::name_at(module, index));
+        if let Some(at) = name.and_then(|name| names.iter().position(|other| *other == name)) {
+            each(at, place.at);
+        }
+    });
+}
+
 /// No object defines the function.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("no object defines {}", name.escape_ascii())]

@@ -22,7 +22,7 @@ use crate::{ledger, native, shadow, slots, tls};
 use core::ffi::{c_int, c_void};
 use core::ops::Range;
 use core::ptr;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use grapnel_trace::{Alignment, FreedAs, Release, Source};
 
 type Block = *mut c_void;
@@ -72,6 +72,51 @@ static TARGETS: [AtomicUsize; FUNCTIONS] = [const { AtomicUsize::new(0) }; FUNCT
 /// Notes where a function that is hooked lies.
 pub(crate) fn remember_target(function: Function, address: usize) {
     TARGETS[function as usize].store(address, Ordering::Relaxed);
+}
+
+/// The address of a function that is hooked; 0 for none.
+#[inline(always)]
+pub(crate) fn target(function: Function) -> usize {
+    TARGETS[function as usize].load(Ordering::Relaxed)
+}
+
+/// What the first bytes of `malloc` and `free` were when the hooks had gone in.
+static BEGINNINGS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+
+/// The place of a function there.
+#[inline(always)]
+fn beginning_of(function: Function) -> &'static AtomicU64 {
+    &BEGINNINGS[usize::from(matches!(function, Function::Free))]
+}
+
+/// The first bytes of a function whose code is hooked.
+///
+/// # Safety
+/// `at` is its address.
+#[inline(always)]
+unsafe fn first_bytes(at: usize) -> u64 {
+    let code: *const u64 = ptr::with_exposed_provenance(at);
+    // SAFETY: code that can be read, as it was to be hooked. Whoever else patches it may do so in this moment: any value will do.
+    unsafe { code.read_unaligned() }
+}
+
+/// Keeps what `malloc` and `free` begin with. The hooks have just gone in.
+#[cfg(not(grapnel_attached))]
+pub(crate) fn remember_beginnings() {
+    for function in [Function::Malloc, Function::Free] {
+        let at = target(function);
+        // SAFETY: 0, or where the function lies.
+        let bytes = if at == 0 { 0 } else { unsafe { first_bytes(at) } };
+        beginning_of(function).store(bytes, Ordering::Relaxed);
+    }
+}
+
+/// Whether nobody has changed the beginning of `malloc` or `free` since: who calls the original in its place passes nobody over.
+#[inline(always)]
+pub(crate) fn begins_as_hooked(function: Function) -> bool {
+    let bytes = beginning_of(function).load(Ordering::Relaxed);
+    // SAFETY: where there is a beginning there is the function.
+    bytes != 0 && unsafe { first_bytes(target(function)) } == bytes
 }
 
 /// Whether the function at an address is hooked.

@@ -8,9 +8,10 @@
 //! What it calls is.
 
 use crate::entry::{SavedRegisters, rescued};
+use crate::native::slots::DIRECT;
 use crate::record::{self, enter};
 use crate::shadow::{self, Asked};
-use crate::slots::{self, What};
+use crate::slots::{self, Calls, What};
 use crate::{hooks, session};
 use alloc::format;
 use alloc::string::String;
@@ -19,6 +20,7 @@ use core::ops::Range;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, Ordering};
 use grapnel_hook::module::Module;
+use grapnel_hook::rebind;
 use grapnel_hook::symbol::{self, SymbolKind};
 use grapnel_hook::{CodeAddr, HookPlan, Options};
 use grapnel_trace::shared::failure;
@@ -219,9 +221,11 @@ pub(crate) fn prepare<'m>(modules: impl Iterator<Item = &'m Module>) -> Vec<Read
         if found.is_empty() {
             continue;
         }
+        let words = words(module);
         let what = |(operator, range): (Operator, Range<usize>)| {
             let code = own_code(module, &range);
-            (What::Operator(operator), range, code)
+            let calls = if operator.own { None } else { calls(module, range.start, &words) };
+            (What::Operator(operator, calls), range, code)
         };
         let found: Vec<_> = found.into_iter().map(what).collect();
         let name = format!("{}", module.file_name().escape_ascii());
@@ -249,6 +253,49 @@ impl Ready {
             not_hooked(&self.name, &error);
         }
     }
+}
+
+/// The operators of a C++ runtime that come to no more than a call of `malloc`, or for the others `free`, and which of these they
+/// call on their way, by the places of their names in this list.
+const SIMPLE: [(&[u8], &[u8], &[usize]); 6] = [
+    (b"_Znwm", b"malloc", &[]),
+    (b"_Znam", b"malloc", &[0]),
+    (b"_ZdlPv", b"free", &[]),
+    (b"_ZdlPvm", b"free", &[2]),
+    (b"_ZdaPv", b"free", &[2]),
+    (b"_ZdaPvm", b"free", &[2, 4]),
+];
+
+/// The names by which such a runtime calls others.
+const CALLED: [&[u8]; 8] =
+    [SIMPLE[0].0, SIMPLE[1].0, SIMPLE[2].0, SIMPLE[3].0, SIMPLE[4].0, SIMPLE[5].0, b"malloc", b"free"];
+
+/// Stands for more than one word.
+const SEVERAL: usize = 1;
+
+/// For each of these names the word by which an object calls it; 0 where there is none.
+fn words(module: &Module) -> [usize; CALLED.len()] {
+    let mut words = [0; CALLED.len()];
+    if DIRECT && is_runtime(module) {
+        rebind::for_each_word(module, &CALLED, &mut |number, at| {
+            let is_one = words[number] == 0 && at.is_multiple_of(align_of::<usize>());
+            words[number] = if is_one { at } else { SEVERAL };
+        });
+    }
+    words
+}
+
+/// By which words a runtime's operator at an address calls others, if it is a simple one.
+fn calls(module: &Module, address: usize, words: &[usize; CALLED.len()]) -> Option<Calls> {
+    let lies_at = |name: &[u8]| symbol::find(module, name).map_or(0, |symbol| symbol.addr);
+    let (_, libc, through) = SIMPLE.iter().find(|(name, ..)| lies_at(name) == address)?;
+    let libc = CALLED.iter().position(|name| name == libc)?;
+    let mut calls = Calls { libc: words[libc], others: Default::default() };
+    for (to, &number) in calls.others.iter_mut().zip(*through) {
+        *to = [words[number], lies_at(SIMPLE[number].0)];
+    }
+    let is_clear = calls.libc != SEVERAL && calls.others.iter().all(|[word, _]| *word != SEVERAL);
+    is_clear.then_some(calls)
 }
 
 /// Whether an object that isn't C++ itself was seen to export an operator.

@@ -18,7 +18,7 @@ use crate::native::slots::{
     grapnel_agent_slot_returns, grapnel_agent_thunks,
 };
 use crate::operators::{self, Operator};
-use crate::{ledger, tls};
+use crate::{hooks, ledger, tls};
 use alloc::vec::Vec;
 use core::ops::Range;
 use core::ptr;
@@ -39,6 +39,8 @@ pub(crate) struct Slot {
     operator: AtomicU8,
     /// Of an operator, what it was seen to do: a [`Nested`] call and nothing else; 0 as long as that isn't known.
     direct: AtomicU8,
+    /// The words by which that calls others, and what is there as long as it does.
+    words: [[AtomicUsize; 2]; WORDS],
     /// Of an allocator's function one more than the handle of its heap, which is 0 for the program's own; otherwise 0.
     heap: AtomicU32,
     /// The code whose calls of allocation functions are its own.
@@ -52,6 +54,7 @@ impl Slot {
             original: AtomicUsize::new(0),
             operator: AtomicU8::new(0),
             direct: AtomicU8::new(0),
+            words: [const { [const { AtomicUsize::new(0) }; 2] }; WORDS],
             heap: AtomicU32::new(0),
             code: [AtomicUsize::new(0), AtomicUsize::new(0)],
         }
@@ -62,6 +65,17 @@ impl Slot {
         Operator::from_u8(self.operator.load(Ordering::Relaxed))
     }
 
+    /// Whether the words by which an operator calls others lead to those.
+    #[inline(always)]
+    fn calls_as_seen(&self) -> bool {
+        self.words.iter().all(|[word, function]| {
+            let at: *const AtomicUsize = ptr::with_exposed_provenance(word.load(Ordering::Relaxed));
+            // SAFETY: null, or a word of the function's object, which is loaded as long as it is called.
+            unsafe { at.as_ref() }
+                .is_none_or(|word| word.load(Ordering::Relaxed) == function.load(Ordering::Relaxed))
+        })
+    }
+
     /// What an allocator's function does, and the handle of its heap.
     #[inline(always)]
     fn family(&self) -> Option<(Role, u32)> {
@@ -70,10 +84,21 @@ impl Slot {
     }
 }
 
+/// What an operator of the C++ runtime calls: by which word of its object `malloc` or `free`, and by which others whom. The addresses of
+/// the words, 0 for none, and of the functions.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Calls {
+    pub(crate) libc: usize,
+    pub(crate) others: [[usize; 2]; WORDS - 1],
+}
+
+/// How many words an operator of the C++ runtime may call others by.
+const WORDS: usize = 3;
+
 /// What a slot's function is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum What {
-    Operator(Operator),
+    Operator(Operator, Option<Calls>),
     /// An allocator's, whose heap has this handle.
     Family(Role, u32),
 }
@@ -108,6 +133,13 @@ pub(crate) enum Nested {
 impl Nested {
     const MALLOC: u8 = 1;
     const FREE: u8 = 2;
+
+    fn function(self) -> Function {
+        match self {
+            Self::Malloc(..) => Function::Malloc,
+            Self::Free(_) => Function::Free,
+        }
+    }
 
     /// All of it in a word, not 0.
     #[inline]
@@ -209,7 +241,7 @@ pub(crate) unsafe extern "C" fn before(saved: &SavedRegisters, frame: &Frame) ->
         return Going { target, cookie: families::mark(saved, frame) | part };
     }
     let tls = tls::get();
-    let part = if crate::hooks::is_inside(saved) {
+    let part = if hooks::is_inside(saved) {
         PART
     } else {
         operators::before(saved, slot.operator(), target);
@@ -225,20 +257,19 @@ pub(crate) unsafe extern "C" fn before(saved: &SavedRegisters, frame: &Frame) ->
 
 /// The call that an operator of the C++ runtime was seen to make for its caller, in its place: it is what the runtime's
 /// operators come to where there is memory, and what there is to be seen of them by others is what they call. Where there is
-/// none the operator itself is called, whose handler is asked then.
+/// none the operator itself is called, whose handler is asked then. And where somebody has put a function of their own between.
 #[inline(always)]
 fn directly(slot: &Slot, saved: &SavedRegisters) -> Option<Going> {
-    match slot.direct.load(Ordering::Relaxed) {
+    let (function, cookie) = match slot.direct.load(Ordering::Acquire) {
         // Of nothing, the operator asks for a byte.
         Nested::MALLOC if DIRECT && saved.argument(0) != 0 => {
-            let target = crate::hooks::original(Function::Malloc);
-            Some(Going { target, cookie: tls::get().inside.get() | AGAIN })
+            (Function::Malloc, tls::get().inside.get() | AGAIN)
         }
-        Nested::FREE if DIRECT => {
-            Some(Going { target: crate::hooks::original(Function::Free), cookie: INSTEAD })
-        }
-        _ => None,
-    }
+        Nested::FREE if DIRECT => (Function::Free, INSTEAD),
+        _ => return None,
+    };
+    let still = slot.calls_as_seen() && hooks::begins_as_hooked(function);
+    still.then(|| Going { target: hooks::original(function), cookie })
 }
 
 /// Where the own code of a slot's function goes on, for a stub that heeds [`AGAIN`]: what is called where `malloc` in its place gave
@@ -265,8 +296,12 @@ fn learn_of(slot: &Slot, first: usize, result: usize) {
         true => Nested::Free(first),
         false => Nested::Malloc(result, first),
     };
-    if first != 0 && operator.calls_only_libc() && tls::get().nested.get() == nested.word() {
-        slot.direct.store(nested.number(), Ordering::Relaxed);
+    let calls_libc = first != 0 && tls::get().nested.get() == nested.word();
+    if calls_libc && slot.words[0][0].load(Ordering::Relaxed) != 0 && operator.calls_only_libc() {
+        slot.words[0][1].store(hooks::target(nested.function()), Ordering::Relaxed);
+        if slot.calls_as_seen() {
+            slot.direct.store(nested.number(), Ordering::Release);
+        }
     }
 }
 
@@ -307,16 +342,27 @@ fn take(target: usize, what: What, code: &Range<usize>) -> Option<(usize, *const
     let slot = &TABLE[number];
     slot.target.store(target, Ordering::Relaxed);
     let (operator, heap) = match what {
-        What::Operator(operator) => (operator.to_u8(), 0),
+        What::Operator(operator, _) => (operator.to_u8(), 0),
         What::Family(role, handle) => (role as u8, handle + 1),
     };
     slot.operator.store(operator, Ordering::Relaxed);
     slot.direct.store(0, Ordering::Relaxed);
+    let calls = match what {
+        What::Operator(_, calls) => calls,
+        What::Family(..) => None,
+    };
+    let [first, others @ ..] = &slot.words;
+    first[0].store(calls.map_or(0, |calls| calls.libc), Ordering::Relaxed);
+    for (number, word) in others.iter().enumerate() {
+        let [at, function] = calls.map_or([0, 0], |calls| calls.others[number]);
+        word[0].store(at, Ordering::Relaxed);
+        word[1].store(function, Ordering::Relaxed);
+    }
     slot.heap.store(heap, Ordering::Relaxed);
     slot.code[0].store(code.start, Ordering::Relaxed);
     slot.code[1].store(code.len(), Ordering::Relaxed);
     let beside = match what {
-        What::Operator(operator) => operator.is_own(),
+        What::Operator(operator, _) => operator.is_own(),
         What::Family(..) => true,
     };
     let thunks =

@@ -110,6 +110,7 @@ impl Ready {
         if let Some(failed) = failed {
             return Err(failed);
         }
+        crate::hooks::remember_beginnings();
         if let Some(several) = self.several {
             // SAFETY: the caller's promise.
             unsafe { several.commit(&self.objects) };
