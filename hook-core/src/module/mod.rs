@@ -219,9 +219,14 @@ impl Module {
 
     /// A string of the dynamic section's table.
     pub(crate) fn string(&self, offset: usize) -> Option<&[u8]> {
-        let start = self.dynamic.strings?;
-        let bytes = self.slice(start, start.checked_add(self.dynamic.strings_len))?.get(offset..)?;
+        let bytes = self.strings()?.get(offset..)?;
         bytes.get(..bytes.iter().position(|&b| b == 0)?)
+    }
+
+    /// That table.
+    pub(crate) fn strings(&self) -> Option<&[u8]> {
+        let start = self.dynamic.strings?;
+        self.slice(start, start.checked_add(self.dynamic.strings_len))
     }
 
     /// The bytes from `at` to `end`, or to the end of the segment that holds `at`.

@@ -195,6 +195,12 @@ pub fn for_each(module: &Module, each: &mut dyn FnMut(&[u8], Symbol)) {
     }
 }
 
+/// The names of all symbols of an object, those included that it takes from others: each ends with a 0, and may be the end of a
+/// longer one. Of an object without a table, none.
+pub fn names(module: &Module) -> &[u8] {
+    module.strings().unwrap_or(&[])
+}
+
 /// Finds the exported function around an address: its name, and its symbol. All symbols are looked at.
 pub fn function_at(module: &Module, address: usize) -> Option<(&[u8], Symbol)> {
     let table = Table { module };

@@ -167,7 +167,7 @@ pub(crate) fn memory_of(is_large: bool) -> Config {
     }
     Config {
         cache_bits: most.cache_bits - 2,
-        chain_bits: most.chain_bits - 3,
+        chain_bits: most.chain_bits - 4,
         tree_bits: most.tree_bits - 3,
         recent_bits: most.recent_bits - 4,
         ..most

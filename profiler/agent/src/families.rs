@@ -26,6 +26,7 @@ use grapnel_hook::module::Module;
 use grapnel_hook::symbol::{self, SymbolKind};
 use grapnel_trace::Source;
 use grapnel_trace::shared::failure;
+use memchr::memmem;
 
 /// What a function of a family does with its arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,11 +161,31 @@ pub(crate) type Visit<'v> = dyn FnMut(&[u8], Range<usize>) + 'v;
 /// More prefixes than any object has families.
 const MOST: usize = 64;
 
+/// What the name of one function of each family ends with.
+const MALLOC: &[u8] = b"malloc";
+
+/// Whether any of these names, each of which ends with a 0, is one of a family's function: to look through all symbols of a large
+/// library takes milliseconds, and nearly all have no such name, or `malloc`'s own, which they take from libc. Then it is asked
+/// whether they `define` it.
+fn may_have_families(names: &[u8], define: impl FnOnce() -> bool) -> bool {
+    let ends = memmem::find_iter(names, b"malloc\0");
+    let mut is_there = false;
+    for at in ends {
+        // Not the end of a longer name.
+        if at == 0 || names[at - 1] == 0 {
+            is_there = true;
+        } else {
+            return true;
+        }
+    }
+    is_there && define()
+}
+
 /// The families among all functions that `visit` tells of, whole or not.
 fn families(visit: &dyn Fn(&mut Visit<'_>)) -> Vec<Family> {
     let mut all: Vec<Family> = Vec::new();
     visit(&mut |name, _| {
-        if let Some(prefix) = name.strip_suffix(b"malloc")
+        if let Some(prefix) = name.strip_suffix(MALLOC)
             && all.len() < MOST
             && !all.iter().any(|family| family.prefix == prefix)
         {
@@ -279,7 +300,12 @@ pub(crate) fn install<'m>(modules: impl Iterator<Item = (&'m Module, &'m [u8])>)
         if code.range.contains(&(before as *const ()).addr()) {
             continue;
         }
+        let has_exported =
+            may_have_families(symbol::names(module), || symbol::find(module, MALLOC).is_some());
         let exported = |each: &mut Visit<'_>| {
+            if !has_exported {
+                return;
+            }
             symbol::for_each(module, &mut |name, symbol| {
                 if symbol.kind == SymbolKind::Function && symbol.size != 0 {
                     each(name, symbol.range());
@@ -287,6 +313,7 @@ pub(crate) fn install<'m>(modules: impl Iterator<Item = (&'m Module, &'m [u8])>)
             });
         };
         let in_file = symbols::read(path, beginning(module));
+        let in_file = in_file.filter(|file| may_have_families(file.names(), || true));
         let listed = |each: &mut Visit<'_>| {
             exported(each);
             if let Some(file) = &in_file {
@@ -381,6 +408,19 @@ mod tests {
         assert_eq!(row(""), Some((2, false)));
         assert_eq!(row("je_large_"), Some((1, false)));
         assert_eq!(found.len(), 5);
+    }
+
+    #[test]
+    fn objects_without_such_a_name_are_passed_over() {
+        let may = |names: &str, defined| may_have_families(names.as_bytes(), || defined);
+        assert!(!may("\0malloc_usable_size\0mallocx\0free\0", true));
+        // The last one has no end.
+        assert!(!may("\0free\0je_malloc", true));
+        for names in ["\0malloc\0free\0", "malloc\0free\0"] {
+            assert!(may(names, true) && !may(names, false), "{names:?}");
+        }
+        assert!(may("\0malloc\0je_malloc\0", false));
+        assert!(may("\0free\0je_malloc\0malloc\0", false));
     }
 
     #[test]

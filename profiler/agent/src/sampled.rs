@@ -1,11 +1,11 @@
 //! The hooks of a recording in which only some allocations are recorded.
 //!
 //! They begin with a few instructions that let all others pass: without a stack, without registers saved. An allocation
-//! lowers what is left of the thread's gap ([`crate::sampling`]); a block that is given back is looked up in a small
-//! table of counters. Only where these say so, the way through a stub and the record is taken.
+//! lowers what is left of the thread's gap ([`crate::sampling`]); a block that is given back is looked up in two small
+//! tables of counters. Only where these say so, the way through a stub and the record is taken.
 //!
-//! A recorded block is noted in the shadow ([`crate::shadow`]), which is exact, and counted in [`FILTER`] by where
-//! it lies. Both happen before the program is told the address, so whoever frees it finds it, in whatever thread.
+//! A recorded block is noted in the shadow ([`crate::shadow`]), which is exact, and counted in [`COARSE`] and [`FILTER`] by
+//! where it lies. Both happen before the program is told the address, so whoever frees it finds it, in whatever thread.
 //!
 //! Operators of C++ aren't hooked then: what they call is what is recorded.
 //!
@@ -41,15 +41,22 @@ type Saved<'a> = &'a SavedRegisters;
 /// do the few cache lines that are taken from it.
 pub(crate) static FILTER: [AtomicU8; 1 << 16] = [const { AtomicU8::new(0) }; 1 << 16];
 
+/// The same for 16 KiB each. It is asked first: one of its cache lines stands for a mebibyte, so that all of it stays near the
+/// processor in a program that gives back blocks all over a large heap. Of a heap of some hundred megabytes most counters are 0.
+pub(crate) static COARSE: [AtomicU8; 1 << 12] = [const { AtomicU8::new(0) }; 1 << 12];
+
 /// As the quick beginnings have it.
-fn counter(block: Block) -> &'static AtomicU8 {
-    &FILTER[usize::from((block.addr() >> 8) as u16)]
+fn counters(block: Block) -> [&'static AtomicU8; 2] {
+    let address = block.addr();
+    [&FILTER[address >> 8 & (FILTER.len() - 1)], &COARSE[address >> 14 & (COARSE.len() - 1)]]
 }
 
 fn note(block: Block) {
     shadow::note(block.addr(), Asked { array: false, align_log2: None, size: 0 });
-    let _ = counter(block)
-        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| Some(count.saturating_add(1)));
+    for counter in counters(block) {
+        let _ =
+            counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| Some(count.saturating_add(1)));
+    }
 }
 
 /// Whether the block was recorded; it is no more.
@@ -57,7 +64,9 @@ fn forget(block: Block) -> bool {
     let is_noted = shadow::take(block.addr()) != 0;
     if is_noted {
         let less = |count: u8| (count != u8::MAX).then(|| count.saturating_sub(1));
-        let _ = counter(block).fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        for counter in counters(block) {
+            let _ = counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        }
     }
     is_noted
 }

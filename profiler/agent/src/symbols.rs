@@ -82,6 +82,11 @@ fn read_file(fd: i32) -> Option<FileSymbols> {
 }
 
 impl FileSymbols {
+    /// The names of all symbols, each of which ends with a 0.
+    pub(crate) fn names(&self) -> &[u8] {
+        &self.names
+    }
+
     /// Tells of each function that is defined.
     pub(crate) fn for_each(&self, bias: usize, each: &mut Visit<'_>) {
         for symbol in self.symbols.chunks_exact(SYMBOL) {

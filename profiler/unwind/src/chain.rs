@@ -12,7 +12,7 @@ use crate::zeroed::{Zeroable, zeroed};
 use alloc::vec::Vec;
 
 /// The binary logarithm of the most chains.
-const MOST_BITS: u32 = 10;
+const MOST_BITS: u32 = 11;
 /// Frames of a chain: what two cache lines hold.
 const FRAMES: usize = 6;
 
@@ -92,13 +92,17 @@ impl Chains {
     }
 
     /// The nodes of these frames, leaf first and none of them a guess, below `parent`, if they are what was there the last
-    /// time.
+    /// time, or the ones next to the leaf of those that were: the node behind them then says that all others are the same.
     #[inline(always)]
     pub(crate) fn nodes(&self, chain: usize, parent: NodeId, frames: &[Found]) -> Option<&[NodeId]> {
         let chain = self.0.get(chain)?;
-        let same = chain.len as usize == frames.len()
-            && chain.parent == parent
-            && Self::is(chain, frames.iter().map(|frame| frame.pc));
+        let len = chain.len as usize;
+        let behind = match frames.len() {
+            all if all == len => chain.parent,
+            fewer if fewer < len => *chain.nodes.get(fewer)?,
+            _ => return None,
+        };
+        let same = behind == parent && Self::is(chain, frames.iter().map(|frame| frame.pc));
         if same { chain.nodes.get(..frames.len()) } else { None }
     }
 
@@ -160,6 +164,11 @@ mod tests {
         assert_eq!(found, Some(&[NodeId(3), NodeId(2), NodeId(1)][..]));
         assert_eq!(chains.nodes(at, NodeId(7), three.frames()), None);
         assert_eq!(chains.nodes(at, NodeId::ROOT, path(&[10, 20]).frames()), None);
+        // Below what was there behind them, those next to the leaf are the same.
+        assert_eq!(chains.nodes(at, NodeId(1), path(&[10, 20]).frames()), Some(&[NodeId(3), NodeId(2)][..]));
+        assert_eq!(chains.nodes(at, NodeId(2), path(&[10]).frames()), Some(&[NodeId(3)][..]));
+        assert_eq!(chains.nodes(at, NodeId(1), path(&[10]).frames()), None);
+        assert_eq!(chains.nodes(at, NodeId(1), path(&[10, 21]).frames()), None);
         assert_eq!(chains.nodes(at, NodeId::ROOT, path(&[10, 20, 31]).frames()), None);
         // A walk whose nodes were not kept.
         walk(&mut chains, &[10, 20, 31]);

@@ -24,7 +24,7 @@ pub struct Config {
     pub max_frames: usize,
     /// The binary logarithm of the number of cached rules, 24 bytes each. Clamped to 6..=20.
     pub cache_bits: u32,
-    /// The binary logarithm of the number of leaves whose nearest frames are kept, 128 bytes each. At most 10.
+    /// The binary logarithm of the number of leaves whose nearest frames are kept, 128 bytes each. At most 11.
     pub chain_bits: u32,
     /// The binary logarithm of the most slots of the [`StackTree`], 16 bytes each. Clamped to 10..=28.
     pub tree_bits: u32,
@@ -34,7 +34,7 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Config { max_frames: 1024, cache_bits: 12, chain_bits: 10, tree_bits: 15, recent_bits: 14 }
+        Config { max_frames: 1024, cache_bits: 12, chain_bits: 11, tree_bits: 15, recent_bits: 14 }
     }
 }
 

@@ -7,7 +7,7 @@
 use crate::hooks::{Function, ORIGINALS};
 use crate::native::tls::put_block;
 use crate::sampled::{
-    FILTER, LEFT, grapnel_agent_sampled_beside_calloc, grapnel_agent_sampled_beside_free,
+    COARSE, FILTER, LEFT, grapnel_agent_sampled_beside_calloc, grapnel_agent_sampled_beside_free,
     grapnel_agent_sampled_beside_malloc, grapnel_agent_sampled_beside_realloc, grapnel_agent_sampled_calloc,
     grapnel_agent_sampled_free, grapnel_agent_sampled_malloc, grapnel_agent_sampled_realloc,
 };
@@ -37,10 +37,15 @@ macro_rules! leave_below_0 {
     };
 }
 
-/// Looks up the counter of the block in X0, and leaves for the stub unless it is 0.
+/// Looks up the counters of the block in X0, and leaves for the stub unless one of them is 0.
 macro_rules! leave_if_noted {
     () => {
-        "ubfx x17, x0, #8, #16
+        "ubfx x17, x0, #14, #12
+        adrp x16, {coarse}
+        add x16, x16, :lo12:{coarse}
+        ldrb w17, [x16, x17]
+        cbz w17, 7f
+        ubfx x17, x0, #8, #16
         adrp x16, {filter}
         add x16, x16, :lo12:{filter}
         ldrb w17, [x16, x17]
@@ -75,9 +80,10 @@ macro_rules! quick {
             ".cfi_endproc",
             concat!(".size ", stringify!($quick), ", . - ", stringify!($quick)),
             ".text",
-            "/* {filter} {left} {stub} */",
+            "/* {coarse} {filter} {left} {stub} */",
             originals = sym ORIGINALS,
             function = const size_of::<usize>() * Function::$function as usize,
+            coarse = sym COARSE,
             filter = sym FILTER,
             left = const LEFT,
             stub = sym $stub,

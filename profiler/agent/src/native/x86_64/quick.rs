@@ -6,7 +6,7 @@
 
 use crate::hooks::{Function, ORIGINALS};
 use crate::sampled::{
-    FILTER, LEFT, grapnel_agent_sampled_beside_calloc, grapnel_agent_sampled_beside_free,
+    COARSE, FILTER, LEFT, grapnel_agent_sampled_beside_calloc, grapnel_agent_sampled_beside_free,
     grapnel_agent_sampled_beside_malloc, grapnel_agent_sampled_beside_realloc, grapnel_agent_sampled_calloc,
     grapnel_agent_sampled_free, grapnel_agent_sampled_malloc, grapnel_agent_sampled_realloc,
 };
@@ -50,8 +50,30 @@ macro_rules! lower_beside {
     };
 }
 
-/// Defines the quick beginning `$quick` of a hook: `$instructions` leave by `js` or `jne` to `$stub`, or go on to the
-/// original.
+/// Looks up the counters of the block in RDI: goes on at `$clear` where one of them is 0, and otherwise behind itself. Changes RAX
+/// and R11.
+macro_rules! look_up {
+    ($clear:literal) => {
+        concat!(
+            "mov r11, rdi\n",
+            "shr r11, 14\n",
+            "and r11d, 0xfff\n",
+            "lea rax, [rip + {coarse}]\n",
+            "cmp byte ptr [rax + r11], 0\n",
+            "je ",
+            $clear,
+            "\nmov r11, rdi\n",
+            "shr r11, 8\n",
+            "movzx r11d, r11w\n",
+            "lea rax, [rip + {filter}]\n",
+            "cmp byte ptr [rax + r11], 0\n",
+            "je ",
+            $clear
+        )
+    };
+}
+
+/// Defines the quick beginning `$quick` of a hook: `$instructions` leave for `$stub`, or go on to the original.
 macro_rules! quick {
     ($quick:ident, $stub:ident, $function:ident, $($instructions:expr),+) => {
         unsafe extern "C" {
@@ -72,9 +94,10 @@ macro_rules! quick {
             ".cfi_endproc",
             concat!(".size ", stringify!($quick), ", . - ", stringify!($quick)),
             ".text",
-            "/* {filter} {left} {stub} */",
+            "/* {coarse} {filter} {left} {stub} */",
             originals = sym ORIGINALS,
             function = const size_of::<usize>() * Function::$function as usize,
+            coarse = sym COARSE,
             filter = sym FILTER,
             left = const LEFT,
             stub = sym $stub,
@@ -93,17 +116,7 @@ quick!(
     "jc 9f",
     lower!("rax")
 );
-quick!(
-    grapnel_agent_quick_free,
-    grapnel_agent_sampled_free,
-    Free,
-    "mov r11, rdi",
-    "shr r11, 8",
-    "movzx r11d, r11w",
-    "lea rax, [rip + {filter}]",
-    "cmp byte ptr [rax + r11], 0",
-    "jne {stub}"
-);
+quick!(grapnel_agent_quick_free, grapnel_agent_sampled_free, Free, look_up!("9f"), "jmp {stub}");
 quick!(
     grapnel_agent_quick_realloc,
     grapnel_agent_sampled_realloc,
@@ -111,12 +124,9 @@ quick!(
     // libc's own then calls malloc.
     "test rdi, rdi",
     "jz 9f",
-    "mov r11, rdi",
-    "shr r11, 8",
-    "movzx r11d, r11w",
-    "lea rax, [rip + {filter}]",
-    "cmp byte ptr [rax + r11], 0",
-    "jne {stub}",
+    look_up!("7f"),
+    "jmp {stub}",
+    "7:",
     lower!("rsi")
 );
 
@@ -145,14 +155,13 @@ quick!(
     Free,
     "mov [rsp - 8], r11",
     "mov [rsp - 16], rax",
-    "mov r11, rdi",
-    "shr r11, 8",
-    "movzx r11d, r11w",
-    "lea rax, [rip + {filter}]",
-    "cmp byte ptr [rax + r11], 0",
+    look_up!("7f"),
     "mov rax, [rsp - 16]",
     "mov r11, [rsp - 8]",
-    "jne {stub}"
+    "jmp {stub}",
+    "7:",
+    "mov rax, [rsp - 16]",
+    "mov r11, [rsp - 8]"
 );
 quick!(
     grapnel_agent_quick_beside_realloc,
@@ -161,12 +170,10 @@ quick!(
     "test rdi, rdi",
     "jz {stub}",
     "mov [rsp - 8], r11",
-    "mov r11, rdi",
-    "shr r11, 8",
-    "movzx r11d, r11w",
-    "lea rax, [rip + {filter}]",
-    "cmp byte ptr [rax + r11], 0",
+    look_up!("7f"),
     "mov r11, [rsp - 8]",
-    "jne {stub}",
+    "jmp {stub}",
+    "7:",
+    // `lower_beside` brings back what lies there.
     lower_beside!("rsi")
 );
