@@ -43,6 +43,16 @@ fn fail(error: impl Display, code: u8) -> ExitCode {
     ExitCode::from(code)
 }
 
+/// The command line. Parsing takes more stack than `ulimit -s 64` leaves, which programs run under: so it has one of its own.
+fn parsed() -> Cli {
+    const STACK: usize = 1 << 20;
+    match std::thread::Builder::new().stack_size(STACK).spawn(Cli::parse) {
+        Ok(parsing) => parsing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+        // Not even room for that.
+        Err(_) => Cli::parse(),
+    }
+}
+
 fn main() -> ExitCode {
     // Whatever goes wrong inside, a user is not shown a backtrace but told what to do.
     std::panic::set_hook(Box::new(|info| {
@@ -52,7 +62,7 @@ fn main() -> ExitCode {
             "grapnel: a fault in grapnel itself{place}; what was recorded until now is in the trace. Please report it"
         );
     }));
-    match Cli::parse().command {
+    match parsed().command {
         Command::Run(args) => run::run(&args).unwrap_or_else(|error| fail(&error, error.exit_code())),
         Command::Attach(args) => attach::run(&args).unwrap_or_else(|error| fail(&error, error.exit_code())),
         Command::Detach(args) => {

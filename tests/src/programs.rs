@@ -224,6 +224,13 @@ pub fn cxx_library(name: &str) -> PathBuf {
     compile("g++", &["-std=c++17", "-fPIC", "-shared"], &source, &format!("lib{name}.so"))
 }
 
+/// The same, with what it calls bound to its own functions.
+pub fn bound_cxx_library(name: &str) -> PathBuf {
+    let source = sources().join(format!("{name}.cc"));
+    let flags = ["-std=c++17", "-fPIC", "-shared", "-Wl,-Bsymbolic"];
+    compile("g++", &flags, &source, &format!("lib{name}-bound.so"))
+}
+
 /// The shared library of a C source that lies elsewhere. Its name is the source's.
 pub fn library_of(source: &Path) -> PathBuf {
     let name = source.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();

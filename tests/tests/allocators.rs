@@ -2,7 +2,8 @@
 
 use grapnel_tests::programs;
 use grapnel_tests::report::{Heap, Report, Site};
-use grapnel_tests::run::{Case, Recorded};
+use grapnel_tests::run::{Case, Recorded, grapnel};
+use std::ffi::OsStr;
 
 const LIBRARIES: &str = "/usr/lib/x86_64-linux-gnu";
 
@@ -115,6 +116,43 @@ fn a_family_that_is_exported_to_nobody_is_found_and_its_own_calls_are_part_of_it
     // What it is made of is malloc's.
     assert!(report.totals.functions["malloc"] >= 300, "{:?}", report.totals);
     assert_eq!(report.totals.functions["aligned_alloc"], 100);
+}
+
+/// Names don't say what arguments a function has: whatever they are, it gets them, and its caller its result. What can't be
+/// those of an allocator is not recorded as such.
+#[test]
+fn functions_with_names_of_allocators_do_what_they_did() {
+    let case = Case::ours("alike");
+    let bare = case.bare();
+    assert_eq!(bare.out(), "1910 40 1070\n");
+    for option in ["--sample=1", "--drop"] {
+        case.clone().option(option).recorded().outcome.same_as(&bare);
+    }
+    let recorded = case.recorded();
+    recorded.outcome.same_as(&bare);
+    let trace = recorded.trace();
+    let said = grapnel(
+        ["run", "-o"]
+            .map(OsStr::new)
+            .into_iter()
+            .chain([trace.as_ref(), "--".as_ref()])
+            .chain([programs::program("alike").as_os_str()]),
+    );
+    assert!(said.err().contains("what pool_malloc gives is not recorded"), "{}", said.err());
+    let report = recorded.report();
+    // What all of them gave came from malloc and its kin: ten rounds of ten blocks, and stdout's.
+    assert!((120..130).contains(&report.totals.allocations), "{:?}", report.totals);
+    assert!(report.heaps.iter().all(|heap| heap.name != "pool_malloc" || heap.totals.allocations == 1));
+}
+
+/// Of an allocator of the program's that libc's stands behind, each call is one event of the program's heap.
+#[test]
+fn what_stands_behind_the_programs_malloc_is_another_heap() {
+    let case = Case::ours("wrapped_malloc");
+    let recorded = agrees(&case);
+    let totals = recorded.report().totals;
+    assert_eq!((totals.allocations, totals.reallocations, totals.frees), (1100, 100, 1100), "{totals:?}");
+    assert_eq!((totals.peak_bytes, totals.live_bytes), (1_000_000, 0), "{totals:?}");
 }
 
 /// Functions that lie beside their callers may leave registers alone on which these count.

@@ -110,3 +110,12 @@ fn many_large_environments() {
     assert!((-1000..1000).contains(&grown), "grown by {grown} KiB");
     assert_eq!(recorded.traces().len(), 201, "each was followed");
 }
+
+/// A profiler in the program that unwinds at any moment, and a debugger in it that steps through the code.
+#[test]
+fn unwinding_in_handlers_and_single_steps() {
+    let case = Case::ours("looks_around");
+    let bare = case.bare();
+    assert_eq!(bare.out(), "done\n", "{}", bare.err());
+    case.recorded().outcome.same_as(&bare);
+}

@@ -4,7 +4,7 @@
 use grapnel_tests::programs::{self, marked_line};
 use grapnel_tests::report::{Frame, Mismatch, Report};
 use grapnel_tests::run::{Case, Recorded, grapnel};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 
 /// As without grapnel, and with the totals of the truth library, in runs apart and in one.
 fn agrees(case: &Case) -> Recorded {
@@ -147,6 +147,49 @@ fn what_is_put_between_operators_and_malloc_is_called() {
     assert!(recorded.outcome.out().contains("400 given, 400 taken"), "{}", recorded.outcome.out());
     let report = recorded.report();
     assert_eq!((given_by(&report, "new"), given_by(&report, "new[]")), (400, 400));
+}
+
+/// A malloc of the program's may fail at will: new fails as often, and asks it as often.
+#[test]
+fn a_malloc_that_fails_is_asked_once() {
+    let case = Case::ours("failing_malloc");
+    let bare = case.bare();
+    assert_eq!(bare.out(), "116 calls, 16 thrown\n");
+    for option in ["--drop", "--sample=1", "--wait"] {
+        case.clone().option(option).recorded().outcome.same_as(&bare);
+    }
+}
+
+/// Nobody is passed over who patches an operator that others of the runtime lead to.
+#[test]
+fn a_patch_of_an_operator_is_met_by_those_that_lead_to_it() {
+    let case = Case::ours("patched_new");
+    let bare = case.bare();
+    assert_eq!(bare.out(), "made 20, gone 20\n");
+    case.recorded().outcome.same_as(&bare);
+}
+
+/// More operators than there is room for: nothing is said to be given back in the wrong way, and why.
+#[test]
+fn operators_beyond_those_that_are_hooked_make_no_mismatches() {
+    let dir = tempfile::tempdir().expect("a directory for libraries");
+    let plug = programs::bound_cxx_library("operators_plug");
+    let mut case = Case::ours("many_operators");
+    for number in 0..140 {
+        let copy = dir.path().join(format!("{number}.so"));
+        std::fs::copy(&plug, &copy).expect("the library can be copied");
+        case = case.arg(copy);
+    }
+    let recorded = case.recorded();
+    recorded.outcome.same_as(&case.bare());
+    let report = recorded.report();
+    assert!(report.mismatches.is_empty(), "{:#?}", report.mismatches);
+    let trace = recorded.trace();
+    let mut words: Vec<OsString> = ["run", "-o"].map(OsString::from).to_vec();
+    words.extend([trace.into(), "--".into(), programs::program("many_operators").into()]);
+    words.extend((0..140).map(|number| dir.path().join(format!("{number}.so")).into()));
+    let said = grapnel(words);
+    assert!(said.err().contains("more operators than grapnel has room for"), "{}", said.err());
 }
 
 /// A new_handler may leave them by a jump: what comes then is no part of them.

@@ -121,6 +121,16 @@ fn little_address_space() {
 }
 
 /// A directory that was removed is no reason not to run when the trace goes elsewhere.
+/// Programs run with less stack than it takes to read a command line.
+#[test]
+fn little_stack() {
+    let case = Case::new("/bin/sh").args(["-c", "ulimit -s"]);
+    let case = case.launcher(["/bin/sh", "-c", "ulimit -s 64; exec \"$@\"", "sh"]);
+    let bare = case.bare();
+    assert_eq!(bare.out(), "64\n", "{}", bare.err());
+    case.recorded().outcome.same_as(&bare);
+}
+
 #[test]
 fn removed_directory() {
     let dir = temporary_dir();

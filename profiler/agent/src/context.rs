@@ -158,12 +158,15 @@ pub(crate) fn leave(tls: &Tls) {
     }
 }
 
-/// How much a walker remembers: one of the first threads as much as it can, the others of a process with many threads
-/// less, so that all together stay within some megabytes.
-pub(crate) fn memory_of(is_large: bool) -> Config {
+/// How much the walker of this ring remembers: that of the first thread, which most often does most, as much as it can, the next
+/// ones fewer chains, and those of a process with many threads less of all, so that all together stay within some megabytes.
+pub(crate) fn memory_of(index: u32) -> Config {
     let most = Config::default();
-    if is_large {
+    if index == 0 {
         return most;
+    }
+    if index < LARGE_RINGS as u32 {
+        return Config { chain_bits: most.chain_bits - 1, ..most };
     }
     Config {
         cache_bits: most.cache_bits - 2,
@@ -184,7 +187,7 @@ fn add(contexts: &mut Vec<Owned>, owner: Owner) -> Option<*mut Context> {
     let drops = header.flags.load(Ordering::Relaxed) & session_flags::DROP != 0;
     let version = modules::version();
     // Two walks of a stack agree in its node only as long as the tree is not emptied in between.
-    let memory = memory_of(index < LARGE_RINGS as u32);
+    let memory = memory_of(index);
     let tree_bits = if check { 28 } else { memory.tree_bits };
     let context = Box::new(Context {
         ring: Producer::new(control, words),

@@ -14,10 +14,10 @@
 
 use crate::context::Context;
 use crate::entry::{SavedRegisters, rescued};
-use crate::hooks;
+use crate::hooks::{self, Function};
 use crate::record::{self, enter};
 use crate::slots::{self, FAMILY, Frame, What};
-use crate::{heaps, session, shadow, symbols, tls};
+use crate::{heaps, native, session, shadow, symbols, tls};
 use alloc::format;
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -26,6 +26,7 @@ use grapnel_hook::module::Module;
 use grapnel_hook::symbol::{self, SymbolKind};
 use grapnel_trace::Source;
 use grapnel_trace::shared::failure;
+use grapnel_unwind::page_is_readable;
 use memchr::memmem;
 
 /// What a function of a family does with its arguments.
@@ -218,10 +219,40 @@ pub(crate) fn before(saved: &SavedRegisters, role: Role, handle: u32, target: us
         let kind = if exchanged { record::REALLOC_BEGIN } else { record::FREE };
         if handle == 0 {
             let _ = shadow::take(block as usize);
+        } else if !is_of_program(block & !7) {
+            give_up(saved, handle, ptr::null_mut(), target);
+            return false;
         }
         told(saved, handle, ptr::null_mut(), target, |context, id| context.plain_in(id, kind, block));
     }
     false
+}
+
+/// No block is larger. On 64-bit machines code, stacks and mappings lie beyond, whose addresses an argument may be that isn't a size.
+const LARGEST: u64 = if usize::BITS == 64 { 1 << 44 } else { 1 << 31 };
+
+/// Whether a program may have an aligned word at an address. Nothing lies lower: numbers of pools do, and flags.
+fn is_of_program(address: u64) -> bool {
+    const LOWEST: u64 = 1 << 16;
+    (LOWEST..1 << native::ADDRESS_BITS).contains(&address) && address.is_multiple_of(8)
+}
+
+/// Records nothing more of a heap whose functions have names of an allocator's, but were called with what can't be such
+/// arguments. It ends; what was recorded of it until then stays. `result` and `call` are as [`rescued`] has them.
+#[cold]
+#[inline(never)]
+fn give_up(saved: &SavedRegisters, handle: u32, result: *mut core::ffi::c_void, call: usize) {
+    let Some(name) = heaps::name(handle.into()) else { return };
+    let id = heaps::remove(handle.into());
+    if id == 0 {
+        return;
+    }
+    rescued(saved, result, call, || enter(saved, |context| context.heap_ends(id)));
+    let note = format!(
+        "what {} gives is not recorded: its functions are not what their names say",
+        name.escape_ascii()
+    );
+    session::report_failure(failure::NOTE, note.as_bytes());
 }
 
 /// What is recorded afterwards: what the function gave.
@@ -230,14 +261,23 @@ pub(crate) fn after(saved: &SavedRegisters, role: Role, handle: u32, result: usi
         Role::Free => return,
         Role::PosixMemalign if result != 0 => return,
         Role::PosixMemalign => {
-            let out: *const u64 = ptr::with_exposed_provenance(saved.argument(0) as usize);
-            // SAFETY: on success the block's address was stored there.
+            let at = saved.argument(0);
+            // By its name alone the function need not be what it is taken for.
+            if handle != 0 && !(is_of_program(at) && page_is_readable(at)) {
+                return give_up(saved, handle, ptr::with_exposed_provenance_mut(result), 0);
+            }
+            let out: *const u64 = ptr::with_exposed_provenance(at as usize);
+            // SAFETY: on success the block's address was stored there; of a function that isn't what it is taken for, the word can
+            // be read all the same: it is aligned, so it lies in one page.
             unsafe { out.read() }
         }
         _ => result as u64,
     };
     let back = ptr::with_exposed_provenance_mut(result);
     let size = role.size(saved);
+    if handle != 0 && given != 0 && (size > LARGEST || !is_of_program(given & !7)) {
+        return give_up(saved, handle, back, 0);
+    }
     match role.taken(saved) {
         Some((old, true)) if given == 0 => {
             told(saved, handle, back, 0, |context, id| context.plain_in(id, record::REALLOC_FAILED, old));
@@ -327,7 +367,8 @@ pub(crate) fn install<'m>(modules: impl Iterator<Item = (&'m Module, &'m [u8])>)
         let mut known: Vec<(usize, u32)> = Vec::new();
         for mut family in found {
             let starts: Vec<usize> = family.functions.iter().map(|(_, range)| range.start).collect();
-            let is_own = starts.iter().any(|&start| hooks::is_target(start));
+            // The program's heap is that of the `malloc` that it calls. libc's others may serve it where its own allocator hasn't all.
+            let is_own = starts.contains(&hooks::target(Function::Malloc));
             let same = known.iter().find(|(start, _)| starts.contains(start)).map(|&(_, handle)| handle);
             if !is_own && same.is_none() && !is_whole(family.found) {
                 continue;

@@ -10,6 +10,7 @@
 use crate::context::Context;
 use crate::entry::SavedRegisters;
 use crate::sys;
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use grapnel_trace::ring::Producer;
 use grapnel_trace::wire::{self, kind};
@@ -132,6 +133,11 @@ pub(crate) fn allocator(name: &[u8]) -> Option<u32> {
 #[inline]
 pub(crate) fn id(handle: u64) -> u32 {
     entry(handle).map(|entry| entry.id.load(Ordering::Acquire)).filter(|&id| id != TAKEN).unwrap_or(0)
+}
+
+/// The name of the heap with this handle.
+pub(crate) fn name(handle: u64) -> Option<Vec<u8>> {
+    entry(handle).and_then(Entry::heap).map(|heap| heap.name)
 }
 
 /// Gives a heap's place back. The number that it had.

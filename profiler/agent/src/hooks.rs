@@ -92,12 +92,18 @@ fn beginning_of(function: Function) -> &'static AtomicU64 {
 /// The first bytes of a function whose code is hooked.
 ///
 /// # Safety
-/// `at` is its address.
+/// `at` is its address, and [`has_first_bytes`].
 #[inline(always)]
-unsafe fn first_bytes(at: usize) -> u64 {
+pub(crate) unsafe fn first_bytes(at: usize) -> u64 {
     let code: *const u64 = ptr::with_exposed_provenance(at);
     // SAFETY: code that can be read, as it was to be hooked. Whoever else patches it may do so in this moment: any value will do.
     unsafe { code.read_unaligned() }
+}
+
+/// Whether the first bytes of a function at an address can be read in one piece: they lie in one page.
+pub(crate) fn has_first_bytes(at: usize) -> bool {
+    const PAGE: usize = 4096;
+    at != 0 && at % PAGE <= PAGE - size_of::<u64>()
 }
 
 /// Keeps what `malloc` and `free` begin with. The hooks have just gone in.
@@ -105,8 +111,8 @@ unsafe fn first_bytes(at: usize) -> u64 {
 pub(crate) fn remember_beginnings() {
     for function in [Function::Malloc, Function::Free] {
         let at = target(function);
-        // SAFETY: 0, or where the function lies.
-        let bytes = if at == 0 { 0 } else { unsafe { first_bytes(at) } };
+        // SAFETY: where the function lies.
+        let bytes = if has_first_bytes(at) { unsafe { first_bytes(at) } } else { 0 };
         beginning_of(function).store(bytes, Ordering::Relaxed);
     }
 }
@@ -146,12 +152,15 @@ pub(crate) unsafe fn original_as<F: Copy>(function: Function) -> F {
 /// what a signal takes.
 const INSIDE: usize = 800;
 
+/// The most that the stub of a slot puts there besides, of its caller's.
+const HANDED_ON: usize = 128;
+
 /// Whether the call with these registers was made by libc's code, or by an operator of C++, for a function that we are
 /// recording.
 #[inline(always)]
 pub(crate) fn is_inside(saved: Saved<'_>) -> bool {
     let from = tls::get().inside.get();
-    from.wrapping_sub(ptr::from_ref(saved).addr()) < INSIDE
+    from.wrapping_sub(ptr::from_ref(saved).addr()) < INSIDE + HANDED_ON
         && (from & slots::MARKS == 0 || slots::is_own(from, saved.return_address()))
 }
 
@@ -195,6 +204,11 @@ pub(crate) fn remember_threads(code: Range<usize>) {
 pub(crate) fn is_of_allocator(address: usize) -> bool {
     is_of_libc(address)
         || address.wrapping_sub(ALLOCATOR[0].load(Ordering::Relaxed)) < ALLOCATOR[1].load(Ordering::Relaxed)
+}
+
+/// Whether a function that is hooked is libc's own.
+pub(crate) fn is_libcs(function: Function) -> bool {
+    target(function).wrapping_sub(LIBC[0].load(Ordering::Relaxed)) < LIBC[1].load(Ordering::Relaxed)
 }
 
 /// Whether code at an address is libc's; of a static program, that of the allocator, and of what makes stacks for threads.
@@ -284,7 +298,7 @@ unsafe extern "C" fn calloc(count: usize, size: usize, saved: Saved<'_>) -> Bloc
 #[inline(always)]
 pub(crate) fn taken_back(context: &mut Context, saved: Saved<'_>, block: Block, release: Release, kind: u8) {
     let address = block.addr();
-    if shadow::take(address) == 0 {
+    if shadow::take(address) == 0 || shadow::is_incomplete() {
         context.plain(kind, address as u64);
     } else {
         let said = FreedAs { thread: 0, stack: 0, release, alignment: Alignment::NONE, size: None };

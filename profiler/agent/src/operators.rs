@@ -133,7 +133,10 @@ pub(crate) fn before(saved: &SavedRegisters, operator: Operator, original: usize
     }
     let asked = operator.asked(saved);
     let entry = shadow::take(block as usize);
-    let fits = asked.is_like(entry, operator.sized) || operator.shared || (operator.own && entry == 0);
+    let fits = asked.is_like(entry, operator.sized)
+        || operator.shared
+        || (operator.own && entry == 0)
+        || shadow::is_incomplete();
     rescued(saved, ptr::null_mut(), original, || {
         enter(saved, |context| {
             if fits {
@@ -230,15 +233,19 @@ pub(crate) fn prepare<'m>(modules: impl Iterator<Item = &'m Module>) -> Vec<Read
         let found: Vec<_> = found.into_iter().map(what).collect();
         let name = format!("{}", module.file_name().escape_ascii());
         match slots::prepare_all(&found) {
-            Ok(hooks) => all.extend(hooks.map(|hooks| Ready { name, hooks })),
-            Err(error) => not_hooked(&name, &error),
+            Ok(Some(hooks)) => all.push(Ready { name, hooks }),
+            Ok(None) => not_hooked(&name, "there are more operators than grapnel has room for"),
+            Err(error) => not_hooked(&name, &format!("{error}")),
         }
     }
     all
 }
 
-fn not_hooked(name: &str, error: &grapnel_hook::Error) {
-    let note = format!("new and delete of {name} are seen as malloc and free: {error}");
+fn not_hooked(name: &str, why: &str) {
+    shadow::is_now_incomplete();
+    let note = format!(
+        "new and delete of {name} are seen as malloc and free, and no block is said to be given back in the wrong way: {why}"
+    );
     session::report_failure(failure::NOTE, note.as_bytes());
 }
 
@@ -250,7 +257,7 @@ impl Ready {
     pub(crate) unsafe fn commit(self) {
         // SAFETY: the caller's promise.
         if let Err(error) = unsafe { self.hooks.commit() } {
-            not_hooked(&self.name, &error);
+            not_hooked(&self.name, &format!("{error}"));
         }
     }
 }

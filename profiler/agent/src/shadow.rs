@@ -90,6 +90,21 @@ pub(crate) fn do_without(is_shared: bool) {
     SHARED.fetch_or(is_shared, Ordering::Relaxed);
 }
 
+/// Whether something gives blocks out or takes them back as an operator that isn't hooked: then a block that seems to be given back
+/// in the wrong way needn't be.
+static INCOMPLETE: AtomicBool = AtomicBool::new(false);
+
+/// There is such an operator.
+pub(crate) fn is_now_incomplete() {
+    INCOMPLETE.store(true, Ordering::Relaxed);
+}
+
+/// Whether there is.
+#[cold]
+pub(crate) fn is_incomplete() -> bool {
+    INCOMPLETE.load(Ordering::Relaxed)
+}
+
 /// The place of an address in a table whose entries have 2^`low` bytes and that has 2^`high`.
 #[inline]
 fn index(address: usize, low: u32, high: u32) -> usize {

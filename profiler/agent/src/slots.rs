@@ -22,11 +22,12 @@ use crate::{hooks, ledger, tls};
 use alloc::vec::Vec;
 use core::ops::Range;
 use core::ptr;
-use core::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use grapnel_hook::{HookId, Liveness, Prepared, Transaction};
+use grapnel_unwind::page_is_readable;
 
 /// How many functions can be hooked in this way.
-pub(crate) const SLOTS: usize = 512;
+pub(crate) const SLOTS: usize = 1024;
 
 /// What is known of a hooked function.
 #[derive(Debug)]
@@ -41,6 +42,10 @@ pub(crate) struct Slot {
     direct: AtomicU8,
     /// The words by which that calls others, and what is there as long as it does.
     words: [[AtomicUsize; 2]; WORDS],
+    /// What the others begin with, behind the first, once their hooks are in; 0 where nobody else is called.
+    others: [AtomicU64; WORDS - 1],
+    /// What the function itself begins with once its hook is in; 0 where that isn't known.
+    beginning: AtomicU64,
     /// Of an allocator's function one more than the handle of its heap, which is 0 for the program's own; otherwise 0.
     heap: AtomicU32,
     /// The code whose calls of allocation functions are its own.
@@ -55,6 +60,8 @@ impl Slot {
             operator: AtomicU8::new(0),
             direct: AtomicU8::new(0),
             words: [const { [const { AtomicUsize::new(0) }; 2] }; WORDS],
+            others: [const { AtomicU64::new(0) }; WORDS - 1],
+            beginning: AtomicU64::new(0),
             heap: AtomicU32::new(0),
             code: [AtomicUsize::new(0), AtomicUsize::new(0)],
         }
@@ -65,14 +72,36 @@ impl Slot {
         Operator::from_u8(self.operator.load(Ordering::Relaxed))
     }
 
-    /// Whether the words by which an operator calls others lead to those.
+    /// Whether the words by which an operator calls others lead to those, and these begin as our hooks left them.
     #[inline(always)]
     fn calls_as_seen(&self) -> bool {
-        self.words.iter().all(|[word, function]| {
-            let at: *const AtomicUsize = ptr::with_exposed_provenance(word.load(Ordering::Relaxed));
-            // SAFETY: null, or a word of the function's object, which is loaded as long as it is called.
-            unsafe { at.as_ref() }
-                .is_none_or(|word| word.load(Ordering::Relaxed) == function.load(Ordering::Relaxed))
+        let [_, others @ ..] = &self.words;
+        let begin_as_hooked = others.iter().zip(&self.others).all(|([_, function], beginning)| {
+            let bytes = beginning.load(Ordering::Relaxed);
+            // SAFETY: where there is a beginning there is the function.
+            bytes == 0 || unsafe { hooks::first_bytes(function.load(Ordering::Relaxed)) } == bytes
+        });
+        begin_as_hooked
+            && self.words.iter().all(|[word, function]| {
+                let at: *const AtomicUsize = ptr::with_exposed_provenance(word.load(Ordering::Relaxed));
+                // SAFETY: null, or a word of the function's object, which is loaded as long as it is called.
+                unsafe { at.as_ref() }
+                    .is_none_or(|word| word.load(Ordering::Relaxed) == function.load(Ordering::Relaxed))
+            })
+    }
+
+    /// Notes what the others that an operator calls begin with. False if that isn't known of one.
+    fn note_others(&self) -> bool {
+        let [_, others @ ..] = &self.words;
+        others.iter().zip(&self.others).all(|([_, function], beginning)| {
+            let function = function.load(Ordering::Relaxed);
+            if function == 0 {
+                return true;
+            }
+            let other = TABLE.iter().find(|slot| slot.target.load(Ordering::Relaxed) == function);
+            let bytes = other.map_or(0, |slot| slot.beginning.load(Ordering::Relaxed));
+            beginning.store(bytes, Ordering::Relaxed);
+            bytes != 0
         })
     }
 
@@ -272,6 +301,15 @@ fn directly(slot: &Slot, saved: &SavedRegisters) -> Option<Going> {
     still.then(|| Going { target: hooks::original(function), cookie })
 }
 
+/// How many bytes from an address on the stack can be read, of as many as its stub hands on.
+#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "its stub hands on none"))]
+pub(crate) unsafe extern "C" fn readable(at: usize) -> usize {
+    const MOST: usize = 128;
+    const PAGE: usize = 4096;
+    let in_page = PAGE - at % PAGE;
+    if in_page >= MOST || page_is_readable((at + in_page) as u64) { MOST } else { in_page }
+}
+
 /// Where the own code of a slot's function goes on, for a stub that heeds [`AGAIN`]: what is called where `malloc` in its place gave
 /// nothing. What that calls is part of it.
 #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "its stub knows no such calls"))]
@@ -297,9 +335,11 @@ fn learn_of(slot: &Slot, first: usize, result: usize) {
         false => Nested::Malloc(result, first),
     };
     let calls_libc = first != 0 && tls::get().nested.get() == nested.word();
-    if calls_libc && slot.words[0][0].load(Ordering::Relaxed) != 0 && operator.calls_only_libc() {
+    // Another's may fail at will, and to call the operator after that would ask it again.
+    let is_simple = operator.calls_only_libc() && hooks::is_libcs(nested.function());
+    if calls_libc && slot.words[0][0].load(Ordering::Relaxed) != 0 && is_simple {
         slot.words[0][1].store(hooks::target(nested.function()), Ordering::Relaxed);
-        if slot.calls_as_seen() {
+        if slot.note_others() && slot.calls_as_seen() {
             slot.direct.store(nested.number(), Ordering::Release);
         }
     }
@@ -347,6 +387,8 @@ fn take(target: usize, what: What, code: &Range<usize>) -> Option<(usize, *const
     };
     slot.operator.store(operator, Ordering::Relaxed);
     slot.direct.store(0, Ordering::Relaxed);
+    slot.beginning.store(0, Ordering::Relaxed);
+    slot.others.iter().for_each(|other| other.store(0, Ordering::Relaxed));
     let calls = match what {
         What::Operator(_, calls) => calls,
         What::Family(..) => None,
@@ -385,6 +427,8 @@ fn give_back(number: usize) {
 #[derive(Debug)]
 pub(crate) struct Ready {
     prepared: Prepared<'static>,
+    /// Their slots.
+    numbers: Vec<usize>,
     #[cfg(grapnel_attached)]
     hooks: usize,
 }
@@ -423,6 +467,7 @@ pub(crate) fn prepare_all(
     }
     Ok(Some(Ready {
         prepared,
+        numbers: taken.iter().map(|&(number, _)| number).collect(),
         #[cfg(grapnel_attached)]
         hooks: found.len(),
     }))
@@ -461,16 +506,27 @@ impl Ready {
         // SAFETY: the stub has the functions' ABI. When the object goes, its slots are given back. The rest is the caller's
         // promise.
         let hooks = unsafe { self.prepared.commit(Liveness::SingleThreaded) };
-        for hook in hooks {
+        for (hook, number) in hooks.into_iter().zip(self.numbers) {
             match hook {
                 // For as long as the object is loaded.
-                Ok(hook) => core::mem::forget(hook),
+                Ok(hook) => {
+                    core::mem::forget(hook);
+                    note_beginning(&TABLE[number]);
+                }
                 Err(failed) => error = Some(failed),
             }
         }
         // The slots stay: some of the hooks are in.
         error.map_or(Ok(()), Err)
     }
+}
+
+/// Notes what a slot's function begins with. Its hook has just gone in.
+fn note_beginning(slot: &Slot) {
+    let at = slot.target.load(Ordering::Relaxed);
+    // SAFETY: where the function lies.
+    let bytes = if hooks::has_first_bytes(at) { unsafe { hooks::first_bytes(at) } } else { 0 };
+    slot.beginning.store(bytes, Ordering::Relaxed);
 }
 
 /// Gives back the slots of functions at these addresses, where nothing is loaded any more.

@@ -304,10 +304,12 @@ pub(crate) fn futex_wake(futex: &core::sync::atomic::AtomicU32) {
     let _ = unsafe { syscall!(Sysno::futex, futex.as_ptr(), libc::FUTEX_WAKE, i32::MAX, 0, 0, 0) };
 }
 
-/// Blocks every signal and returns the mask as it was; nothing if a filter is against it, and all is as it was. Raw, so that
+/// Blocks every signal but one and returns the mask as it was; nothing if a filter is against it, and all is as it was. Raw, so that
 /// even libc's own signals are blocked.
+///
+/// `SIGTRAP` isn't: a program that steps through its own code meets one at each instruction, ours too, and is killed by it where it is blocked.
 pub(crate) fn block_signals() -> Option<u64> {
-    let (all, mut old) = (u64::MAX, 0u64);
+    let (all, mut old) = (!(1u64 << (libc::SIGTRAP - 1)), 0u64);
     // SAFETY: both masks are the kernel's 8 bytes.
     let blocked =
         unsafe { syscall!(Sysno::rt_sigprocmask, libc::SIG_SETMASK, &raw const all, &raw mut old, 8) };

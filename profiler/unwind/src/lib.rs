@@ -107,7 +107,7 @@ pub use cfi::CfiScratch;
 pub use error::Error;
 pub use module::{ModuleInfo, ModuleTable, ProgramHeader};
 pub use native::{FullState, Registers, RuleKind, UnwindRule};
-pub use probe::{Refuses, ask_before_probing};
+pub use probe::{Refuses, ask_before_probing, page_is_readable};
 pub use resolve::{FullStep, Outcome, Resolver, RuleEntry, TableResolver};
 pub use stack::StackMemory;
 pub use start::Start;

@@ -40,7 +40,7 @@ fn is_refused(arguments: &[usize; 6]) -> bool {
 /// `FUTEX_CMP_REQUEUE` compares the word at the address with a value, and if they are equal moves none of its waiters:
 /// either answer means that the word was read. Any other one (a filter that refuses the call) counts as unreadable.
 #[cold]
-pub(crate) fn page_is_readable(address: u64) -> bool {
+pub fn page_is_readable(address: u64) -> bool {
     const CMP_REQUEUE_PRIVATE: usize = 4 | 128;
     let Ok(page) = usize::try_from(page_of(address)) else { return false };
     let arguments = [page, CMP_REQUEUE_PRIVATE, 0, 0, page, 0];

@@ -32,8 +32,6 @@ pub(crate) struct Walking {
 
 /// More nodes than this, and the walker begins anew.
 const MOST_NODES: usize = 1 << 22;
-/// The threads whose walkers remember as much as they can.
-const LARGE: usize = 8;
 
 struct Walkers(UnsafeCell<Vec<*mut Walking>>);
 // SAFETY: used under WALKERS only.
@@ -128,7 +126,9 @@ fn claim() -> *mut Walking {
         walking.walker.forget_stacks();
         return found;
     }
-    let Ok(walker) = Walker::new(memory_of(all.len() < LARGE)) else { return ptr::null_mut() };
+    let Ok(walker) = Walker::new(memory_of(u32::try_from(all.len()).unwrap_or(u32::MAX))) else {
+        return ptr::null_mut();
+    };
     if all.try_reserve(1).is_err() {
         return ptr::null_mut();
     }

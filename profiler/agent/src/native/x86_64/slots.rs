@@ -1,12 +1,14 @@
 //! The stub of functions with slots, and their thunks: see [`crate::slots`].
 //!
 //! # Safety
-//! The stub keeps to the System V ABI on both sides, for functions of up to six whole arguments whose result is in RAX.
+//! The stub keeps to the System V ABI on both sides, for functions of up to six whole arguments whose result is in RAX. That beside a
+//! function's callers, also of families, which are known by their names alone, hands on arguments and results of every kind: but
+//! for what lies more than 128 bytes up the stack.
 
 use super::entry::{push_saved, stub_returned};
 use super::kept::{bring_back, keep};
 use crate::entry::stub_section;
-use crate::slots::{AGAIN, INSTEAD, SLOTS, after, again, before, personality};
+use crate::slots::{AGAIN, INSTEAD, SLOTS, after, again, before, personality, readable};
 
 unsafe extern "C" {
     pub(crate) static grapnel_agent_thunks: u8;
@@ -92,7 +94,8 @@ core::arch::global_asm!(
     "4:",
     stub_returned!(),
     "add rsp, 120",
-    ".cfi_adjust_cfa_offset -120",
+    // Absolute: an assembler goes on from where it was, not from the state that was restored.
+    ".cfi_def_cfa_offset 8",
     "jmp rax",
     ".cfi_endproc",
     ".size grapnel_agent_slot, . - grapnel_agent_slot",
@@ -129,18 +132,52 @@ core::arch::global_asm!(
     "call {before}",
     "mov [rsp + 8], rax",
     "mov rbx, rdx",
+    // What the function may take as arguments on the stack, again where it looks for them: as yet below the stack pointer, where
+    // 128 bytes are safe.
+    "lea rdi, [rsp + 416]",
+    "call {readable}",
+    "mov ecx, eax",
+    "lea rsi, [rsp + 416]",
+    "lea rdi, [rsp - 128]",
+    "shr ecx, 3",
+    "rep movsq",
     bring_back!(),
     "mov rax, [rsp + 280]",
-    "call [rsp + 8]",
+    "lea rsp, [rsp - 128]",
+    ".cfi_adjust_cfa_offset 128",
+    "call [rsp + 136]",
     ".globl grapnel_agent_beside_slot_returns",
     ".hidden grapnel_agent_beside_slot_returns",
     "grapnel_agent_beside_slot_returns:",
+    "lea rsp, [rsp + 128]",
+    ".cfi_adjust_cfa_offset -128",
+    // From here on registers are kept as the function left them: what it returns may lie in any.
+    keep!(),
+    "push rdx",
+    ".cfi_adjust_cfa_offset 8",
+    "push rsi",
+    ".cfi_adjust_cfa_offset 8",
+    "push rdi",
+    ".cfi_adjust_cfa_offset 8",
+    "push rax",
+    ".cfi_adjust_cfa_offset 8",
     "mov rdi, rax",
-    "lea rsi, [rsp + 320]",
-    "mov rdx, [rsp]",
+    "lea rsi, [rsp + 352]",
+    "mov rdx, [rsp + 32]",
     "mov rcx, rbx",
     "call {after}",
     stub_returned!(),
+    "pop rax",
+    ".cfi_adjust_cfa_offset -8",
+    "pop rcx",
+    ".cfi_adjust_cfa_offset -8",
+    "mov [rsp + 416], rcx",
+    "pop rcx",
+    ".cfi_adjust_cfa_offset -8",
+    "mov [rsp + 400], rcx",
+    "pop rcx",
+    ".cfi_adjust_cfa_offset -8",
+    "mov [rsp + 384], rcx",
     bring_back!(),
     "mov rbx, [rsp + 368]",
     ".cfi_restore rbx",
@@ -173,5 +210,6 @@ core::arch::global_asm!(
     before = sym before,
     again = sym again,
     after = sym after,
+    readable = sym readable,
     personality = sym personality,
 );
