@@ -28,11 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=build.rs");
 
     build(&root, &out, &target, &PRELOADED)?;
-    // Who attaches knows x86-64 only.
-    if env::var("CARGO_CFG_TARGET_ARCH")? == "x86_64" {
-        build(&root, &out, &target, &ATTACHED)?;
-    }
-    Ok(())
+    build(&root, &out, &target, &ATTACHED)
 }
 
 /// A form of the agent.

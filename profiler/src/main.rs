@@ -1,7 +1,6 @@
 //! The command `grapnel`.
 
 mod agent_path;
-#[cfg_attr(not(target_arch = "x86_64"), path = "unattachable.rs")]
 mod attach;
 mod check;
 mod cli;

@@ -2,6 +2,7 @@
 // another process: argv[1] counts the moments. With more than there are it ends by itself. Says how many passed.
 // With "all" before the number its children are killed too, first. With "halt" it isn't killed but stands at that moment,
 // which is said, until a line is read; moments at which it reads another process's memory count as well.
+#include <elf.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -9,6 +10,7 @@
 #include <string.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/user.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -23,6 +25,19 @@ enum how { ALONE, ALL, HALT };
 static int does_something(long number, enum how how) {
     return number == SYS_ptrace || number == SYS_write || number == SYS_pwrite64 ||
            (how == HALT && number == SYS_pread64);
+}
+
+/* The system call at which a thread stands, or -1. */
+static long number_of(pid_t child) {
+    struct user_regs_struct registers;
+    struct iovec all = {&registers, sizeof registers};
+    if (ptrace(PTRACE_GETREGSET, child, NT_PRSTATUS, &all) != 0)
+        return -1;
+#ifdef __aarch64__
+    return (long)registers.regs[8];
+#else
+    return (long)registers.orig_rax;
+#endif
 }
 
 static void kill_children(pid_t parent) {
@@ -71,9 +86,7 @@ int main(int argc, char **argv) {
             ptrace(PTRACE_SETOPTIONS, child, 0, PTRACE_O_TRACESYSGOOD | PTRACE_O_EXITKILL);
         } else if (signal == (SIGTRAP | 0x80)) {
             signal = 0;
-            struct user_regs_struct registers;
-            if (ptrace(PTRACE_GETREGS, child, 0, &registers) == 0 && does_something((long)registers.orig_rax, how) &&
-                ++moments == last)
+            if (does_something(number_of(child), how) && ++moments == last)
                 reach(how, child, moments);
         }
         if (ptrace(PTRACE_SYSCALL, child, 0, signal) != 0 && errno != ESRCH)

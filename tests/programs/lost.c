@@ -106,6 +106,20 @@ static void *in_register(void *argument) {
     wipe();
     pthread_barrier_wait(&barrier);
     /* Nothing else has it: what calls left below the stack pointer is wiped, and the loop makes none. */
+#ifdef __aarch64__
+    __asm__ volatile("mov x21, %0\n\t"
+                     "sub x9, sp, #1024\n"
+                     "1: str xzr, [x9], #8\n\t"
+                     "cmp sp, x9\n\t"
+                     "b.ne 1b\n\t"
+                     "mov x19, #0\n\t"
+                     "mov x20, #0\n"
+                     "2: yield\n\t"
+                     "b 2b"
+                     :
+                     : "r"(block)
+                     : "x9", "x19", "x20", "x21", "cc", "memory");
+#else
     __asm__ volatile("mov %0, %%r12\n\t"
                      "lea -1024(%%rsp), %%rdi\n\t"
                      "mov $128, %%ecx\n\t"
@@ -118,6 +132,7 @@ static void *in_register(void *argument) {
                      :
                      : "r"(block)
                      : "r12", "rdi", "rcx", "rax", "rbx", "memory");
+#endif
     return argument;
 }
 

@@ -1,7 +1,7 @@
 // Sixteen threads at work that look after themselves: what they keep in registers, in vectors and in blocks stays, waits
 // last as long as they should and aren't interrupted, and no signal is blocked that wasn't. The first fault ends it.
 //
-//   sixteen TENTHS          for so many tenths of a second, with a line in each
+//   sixteen TENTHS [THREADS]   for so many tenths of a second, with a line in each; 16 threads, or as many
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
@@ -79,7 +79,8 @@ static void *work(void *number) {
 
 int main(int argc, char **argv) {
     int const tenths = argc > 1 ? atoi(argv[1]) : 10;
-    for (uintptr_t n = 1; n < THREADS; ++n) {
+    uintptr_t const threads = argc > 2 ? (uintptr_t)atoi(argv[2]) : THREADS;
+    for (uintptr_t n = 1; n < threads; ++n) {
         pthread_t thread;
         if (pthread_create(&thread, NULL, work, (void *)n))
             fault("no thread");

@@ -22,21 +22,13 @@ use grapnel_trace::shared::{SegmentHeader, failure, segment_state};
 /// The thread that is at work here, by its id; 0 for none.
 static STARTER: AtomicU32 = AtomicU32::new(0);
 
-unsafe extern "C" {
-    #[link_name = "__start_grapnel_stubs"]
-    static STUBS_START: u8;
-    #[link_name = "__stop_grapnel_stubs"]
-    static STUBS_STOP: u8;
-}
-
-/// Attaches: `header` is the session's, `thread_at` where threads keep their ids behind the thread pointer. The command has
+/// Attaches: `header` is the session's, `thread_at` how far from the thread pointer threads keep their ids. The command has
 /// noted what it mapped.
 #[unsafe(export_name = "grapnel_agent_attach")]
 extern "C" fn attach(header: usize, thread_at: u32) -> ! {
     STARTER.store(sys::thread_id(), Ordering::Relaxed);
-    let stubs = [&raw const STUBS_START, &raw const STUBS_STOP];
-    for (to, stub) in LEDGER.stubs.iter().zip(stubs) {
-        to.store(stub.addr() as u64, Ordering::Relaxed);
+    for (to, mark) in LEDGER.stubs.iter().zip(crate::native::entry::marks()) {
+        to.store(mark, Ordering::Relaxed);
     }
     if !threads::prepare(thread_at) {
         give_up();

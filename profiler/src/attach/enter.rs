@@ -7,12 +7,12 @@
 use super::detach::leave_others;
 use super::entered::Entered;
 use super::found::has_another;
-use super::freeze::{Freezer, begin_call_anew, has_ended, pass_on, threads};
+use super::freeze::{Freezer, begin_anew_in, has_ended, pass_on, threads};
 use super::guard::Guard;
 use super::image::{Damaged, Image, PAGE};
 use super::leave::{Agent, Begun, LeaveError, Place, leave};
 use super::memory::Memory;
-use super::native::{Registers, THREAD_IDS};
+use super::native::{self, ADDRESSES_END, POINTER_AT, Registers};
 use super::reaping::while_reaping;
 use super::rights::why_denied;
 use super::target::{MapLine, Target, inner_thread, mappings, maps_text};
@@ -66,7 +66,7 @@ pub(crate) enum EnterError {
 }
 
 const STACK_BYTES: u64 = 1 << 20;
-/// At the end of the stack: what the thread pointer points to.
+/// At the end of the stack: what the thread pointer points into.
 pub(super) const BLOCK_BYTES: u64 = PAGE;
 
 const READ_WRITE: u64 = (libc::PROT_READ | libc::PROT_WRITE) as u64;
@@ -80,8 +80,6 @@ const NO_FILE: u64 = u64::MAX;
 const APART: u64 = 1 << 30;
 /// How many places there are for it, one of which is taken by chance.
 const PLACES: u64 = 1 << 22;
-/// Where the addresses end that the kernel gives to those who ask for no higher ones.
-const ADDRESSES_END: u64 = 1 << 47;
 
 /// Brings the agent into a process, and the session's memory, which is given back as a file.
 pub(crate) fn enter(
@@ -299,9 +297,9 @@ impl Making<'_> {
         ];
         self.note(ledger, &mapped)?;
         // As the ABI and the agent want it: the pointer to itself, and the thread's id, which is nobody else's.
-        let block = stack + STACK_BYTES - BLOCK_BYTES;
-        self.write(block, &block.to_ne_bytes())?;
-        self.write(block + u64::from(thread_at), &u32::MAX.to_ne_bytes())?;
+        let pointer = stack + STACK_BYTES - BLOCK_BYTES + POINTER_AT;
+        self.write(pointer, &pointer.to_ne_bytes())?;
+        self.write(native::id_at(pointer, thread_at), &u32::MAX.to_ne_bytes())?;
         note(offset_of!(SessionHeader, ledger), ledger)?;
         let place = Place { ledger, inode };
         Ok(Made { stack: (stack, STACK_BYTES), header, image: base, place, session: file })
@@ -373,7 +371,7 @@ fn borrow_one(
         // Nothing is asked of it but to stop: a thread that is making another must be through with that before it is given anything
         // else to do.
         let seized = while_reaping(pid, || {
-            let tracee = Tracee::seize(tid, 0)?;
+            let mut tracee = Tracee::seize(tid, 0)?;
             let _ = tracee.interrupt();
             Ok::<_, io::Error>(tracee)
         });
@@ -389,7 +387,7 @@ fn borrow_one(
             // A signal is about to be delivered: that goes first.
             Some(Stop::Signal(_)) => tracee.let_go(),
             Some(_) if !tracee.registers().is_ok_and(|registers| suits(&registers)) => {
-                begin_call_anew(tracee.tid.cast_unsigned());
+                begin_anew_in(&tracee);
                 tracee.let_go();
             }
             Some(_) => {
@@ -402,16 +400,11 @@ fn borrow_one(
     Err(if ended { EnterError::Gone(pid) } else { EnterError::NoStop(pid) })
 }
 
-/// Where threads keep their ids, from the thread pointer, as this one shows.
+/// How far from the thread pointer threads keep their ids, as this one shows.
 fn thread_at(pid: u32, borrowed: &Borrowed, memory: &Memory) -> Option<u32> {
     let id = inner_thread(pid, borrowed.tid())?;
     let pointer = borrowed.registers().thread_pointer();
-    let holds = |at: &u32| {
-        let mut bytes = [0; 4];
-        memory.read(pointer.checked_add(u64::from(*at)).unwrap_or(0), &mut bytes).is_ok()
-            && u32::from_ne_bytes(bytes) == id
-    };
-    (pointer != 0 && memory.word(pointer).ok()? == pointer).then(|| THREAD_IDS.into_iter().find(holds))?
+    native::thread_at(pointer, id, |at| memory.word(at).ok())
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use super::enter::{BLOCK_BYTES, EnterError, maps_of, undo};
 use super::freeze::{FreezeError, Freezer, Frozen, pass_on};
 use super::leave::{self, Agent, Begun, LeaveError, Place};
 use super::memory::Memory;
+use super::native::POINTER_AT;
 use super::rights::why_denied;
 use super::stacks;
 use super::tracee::Stop;
@@ -95,7 +96,7 @@ impl Entered {
         let (pid, (stack, stack_len)) = (self.pid, self.stack);
         let block = stack + stack_len - BLOCK_BYTES;
         let arguments = [self.header, u64::from(self.thread_at), 0, 0, 0, 0];
-        let run = self.worker.run(self.entry, block, block, arguments);
+        let run = self.worker.run(self.entry, block, block + POINTER_AT, arguments);
         run.map_err(|error| EnterError::System { pid, what: "the agent can't be started", error })?;
         self.runs = true;
         let reached = self.wait_for(state::PREPARED, START_PATIENCE, |worker| {

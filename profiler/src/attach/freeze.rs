@@ -4,7 +4,7 @@
 //! as the others may be held. They stay marked, and are let go when they stop after all. One that could and has no processor
 //! yet is waited for longer: were the others let go, each would have to wait for one again, and all might never stand together.
 
-use super::native::Registers;
+use super::native::{Registers, UnderWay};
 use super::reaping::while_reaping;
 use super::tracee::{Stop, Tracee, send};
 use std::collections::HashSet;
@@ -109,7 +109,7 @@ impl Freezer {
                     continue;
                 }
                 match Tracee::seize(tid, 0) {
-                    Ok(tracee) => {
+                    Ok(mut tracee) => {
                         // One that has gone meanwhile says so when it is waited for.
                         let _ = tracee.interrupt();
                         asked.push(tracee);
@@ -169,9 +169,9 @@ impl Freezer {
             let _ = tracee.go_on_with_signal();
             tracee
         };
-        let running: Vec<Tracee> = threads.into_iter().map(run).collect();
+        let mut running: Vec<Tracee> = threads.into_iter().map(run).collect();
         std::thread::sleep(time);
-        for tracee in &running {
+        for tracee in &mut running {
             let _ = tracee.interrupt();
         }
         self.late.extend(running);
@@ -249,11 +249,16 @@ pub(crate) fn begin_anew(tracee: &Tracee, registers: &mut Registers) -> bool {
     cut_short
 }
 
-/// The same for a thread that another part of grapnel has stopped, and is about to let go.
-pub(crate) fn begin_call_anew(thread: u32) {
-    let tracee = Tracee::born(thread.cast_signed());
+/// The same for a thread that another part of grapnel has stopped, and is about to let go. `under_way`: what it waited in when it
+/// was told to stop.
+pub(crate) fn begin_call_anew(thread: u32, under_way: UnderWay) {
+    begin_anew_in(&Tracee::born(thread.cast_signed()).waiting_in(under_way));
+}
+
+/// The same for a thread that is about to be let go.
+pub(crate) fn begin_anew_in(tracee: &Tracee) {
     let Ok(mut registers) = tracee.registers() else { return };
-    if begin_anew(&tracee, &mut registers) {
+    if begin_anew(tracee, &mut registers) {
         let _ = tracee.set_registers(&registers);
     }
 }
@@ -268,7 +273,7 @@ pub(crate) fn let_new_first_go(pid: u32) {
     }
     let mut tracee = Tracee::born(pid.cast_signed());
     if tracee.wait_until(Instant::now() + NEW_PATIENCE).is_some_and(|stop| stop != Stop::Ended) {
-        begin_call_anew(pid);
+        begin_anew_in(&tracee);
         tracee.let_go();
     }
 }

@@ -1,5 +1,6 @@
 //! The agent's image, put in order for an address by ourselves: no loader has part in it.
 
+use super::native::{OF_SYMBOLS, RELATIVE};
 use object::read::elf::ElfFile64;
 use object::{
     Object, ObjectSegment, ObjectSymbol, RelocationFlags, RelocationTarget, SegmentFlags, SymbolSection, elf,
@@ -72,8 +73,8 @@ impl Image {
         for (at, relocation) in elf.dynamic_relocations()? {
             let RelocationFlags::Elf { r_type } = relocation.flags() else { return None };
             let place = match (r_type, relocation.target()) {
-                (elf::R_X86_64_RELATIVE, _) => Place { at, value: relocation.addend() as u64, moves: true },
-                (elf::R_X86_64_GLOB_DAT | elf::R_X86_64_JUMP_SLOT, RelocationTarget::Symbol(index)) => {
+                (RELATIVE, _) => Place { at, value: relocation.addend() as u64, moves: true },
+                (kind, RelocationTarget::Symbol(index)) if OF_SYMBOLS.contains(&kind) => {
                     let symbol = elf
                         .dynamic_symbol_table()
                         .and_then(|table| object::ObjectSymbolTable::symbol_by_index(&table, index).ok())?;

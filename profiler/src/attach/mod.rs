@@ -9,10 +9,13 @@
 //! - `found`: a session's memory in a process
 //! - `book`: what the agent has done; `stacks`: where threads are; `leave`: the way out; `detach`: out of all processes
 //! - `waiting`: for a reason to end; `guard`: who sees to it that there is one when grapnel is killed
-//! - `x86_64`: what depends on the instruction set
+//! - `x86_64`, `aarch64`: what depends on the instruction set, the same files for each
 //!
 //! All tracing is done by the main thread: the kernel has a tracer be a thread, not a process.
 
+#[cfg(any(test, target_arch = "aarch64"))]
+#[cfg_attr(not(target_arch = "aarch64"), expect(dead_code, reason = "another machine's, for its tests"))]
+mod aarch64;
 mod alarm;
 mod before;
 mod book;
@@ -35,13 +38,19 @@ mod target;
 mod tracee;
 mod waiting;
 mod working;
+#[cfg(target_arch = "x86_64")]
 mod x86_64;
 
+// The one place where an instruction set is chosen.
+#[cfg(target_arch = "aarch64")]
+use aarch64 as native;
+#[cfg(target_arch = "x86_64")]
 use x86_64 as native;
 
 pub(crate) use book::own_mappings;
 pub(crate) use detach::{DetachArgs, detach};
 pub(crate) use freeze::begin_call_anew;
+pub(crate) use native::UnderWay;
 
 use crate::control::{Dumps, Server};
 use crate::opened::say;

@@ -4,7 +4,7 @@
 use super::book::Book;
 use super::freeze::Frozen;
 use super::memory::Memory;
-use super::native::{FRAME_WORDS, RED_ZONE, Registers, interrupted};
+use super::native::{FRAME_WORDS, RED_ZONE, Registers, address, interrupted};
 use super::target::MapLine;
 use super::working::is_borrowed;
 use std::collections::{BTreeMap, HashSet};
@@ -235,12 +235,13 @@ pub(crate) fn inside(frozen: &Frozen, memory: &Memory, maps: &[MapLine], book: &
     let has_data = book.edits.iter().any(super::book::Edit::is_data);
     // Most words lie far from all of them.
     let (first, last) = (returns.iter().min().copied(), returns.iter().max().copied());
-    let returns_to = |word: &u64| first <= Some(*word) && Some(*word) <= last && returns.contains(word);
-    let leads_back = |word: &u64| book.stubs.contains(word) || returns_to(word);
+    let returns_to = |word: u64| first <= Some(word) && Some(word) <= last && returns.contains(&word);
+    let leads_back = |word: &u64| book.stubs.contains(word) || returns_to(address(*word));
     let is_inside = |registers: &Registers| {
         book.holds(registers.pc())
             || book.holds(registers.sp())
             || is_borrowed(registers, memory)
+            || registers.link().is_some_and(|link| book.holds(address(link)))
             // A thread may have read the word that leads to the agent, and be about to follow it.
             || has_data && registers.values().iter().any(|value| image_of(book).contains(value))
     };
@@ -267,10 +268,10 @@ mod tests {
         MapLine { range, readable, executable: false, inode: 0, name: String::new() }
     }
 
-    /// Of a thread whose stack is in use from the word behind `sp` on.
-    fn at(sp: u64) -> Registers {
+    /// Of a thread whose stack is in use from there on.
+    fn at(start: u64) -> Registers {
         let mut registers = Registers::default();
-        registers.call(0, sp + RED_ZONE + 16, [0; 6]);
+        registers.stand(0, start + RED_ZONE);
         registers
     }
 

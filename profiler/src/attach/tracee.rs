@@ -7,7 +7,7 @@
 //! to do is the caller's business.
 
 use super::alarm;
-use super::native::{Registers, frame};
+use super::native::{Registers, UnderWay};
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -58,7 +58,12 @@ pub(crate) struct Tracee {
     stands: bool,
     /// It stopped because its process is stopped.
     is_stopped: bool,
+    /// What it was waiting for when it was told to stop.
+    under_way: UnderWay,
 }
+
+/// The most bytes that a set of registers may have.
+const MOST_BYTES: usize = 16 << 10;
 
 fn request(request: libc::c_uint, tid: i32, address: usize, data: usize) -> io::Result<i64> {
     // SAFETY: callers pass what the request takes: numbers, or structures that live for the call.
@@ -72,12 +77,17 @@ impl Tracee {
     /// Begins to trace a thread, which runs on.
     pub(crate) fn seize(tid: i32, options: i32) -> io::Result<Self> {
         request(libc::PTRACE_SEIZE, tid, 0, options as usize)?;
-        Ok(Self { tid, signal: 0, stands: false, is_stopped: false })
+        Ok(Self::born(tid))
     }
 
     /// A thread that was made by one that is traced, and is traced for that.
     pub(crate) fn born(tid: i32) -> Self {
-        Self { tid, signal: 0, stands: false, is_stopped: false }
+        Self { tid, signal: 0, stands: false, is_stopped: false, under_way: UnderWay::default() }
+    }
+
+    /// The same thread, of which is known what it waited in when it was told to stop.
+    pub(crate) fn waiting_in(self, under_way: UnderWay) -> Self {
+        Self { under_way, ..self }
     }
 
     /// Gives it other options, while it is stopped.
@@ -86,7 +96,8 @@ impl Tracee {
     }
 
     /// Asks it to stop.
-    pub(crate) fn interrupt(&self) -> io::Result<()> {
+    pub(crate) fn interrupt(&mut self) -> io::Result<()> {
+        self.under_way = UnderWay::of(self.tid);
         request(libc::PTRACE_INTERRUPT, self.tid, 0, 0).map(drop)
     }
 
@@ -168,21 +179,24 @@ impl Tracee {
 
     /// The registers, while it is stopped.
     pub(crate) fn registers(&self) -> io::Result<Registers> {
-        let mut registers = Registers::default();
-        request(libc::PTRACE_GETREGS, self.tid, 0, registers.as_mut_ptr().addr())?;
-        Ok(registers)
+        Registers::of(self, self.under_way)
     }
 
     /// Gives it other registers.
     pub(crate) fn set_registers(&self, registers: &Registers) -> io::Result<()> {
-        request(libc::PTRACE_SETREGS, self.tid, 0, registers.as_ptr().addr()).map(drop)
+        registers.give(self)
     }
 
-    /// Its vectors, in the kernel's form.
-    pub(crate) fn vectors(&self) -> io::Result<Vec<u8>> {
-        let mut bytes = vec![0u8; frame::MOST_VECTORS];
+    /// Asks the kernel for something of it, with numbers and with addresses of structures that the request takes.
+    pub(super) fn request(&self, request: libc::c_uint, address: usize, data: usize) -> io::Result<i64> {
+        self::request(request, self.tid, address, data)
+    }
+
+    /// A set of its registers, in the kernel's form.
+    pub(super) fn register_set(&self, set: u32) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0u8; MOST_BYTES];
         let mut room = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-        request(libc::PTRACE_GETREGSET, self.tid, frame::VECTORS, (&raw mut room).addr())?;
+        self.request(libc::PTRACE_GETREGSET, set as usize, (&raw mut room).addr())?;
         bytes.truncate(room.iov_len);
         Ok(bytes)
     }

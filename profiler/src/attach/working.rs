@@ -10,11 +10,12 @@
 
 use super::freeze::begin_anew;
 use super::memory::Memory;
-use super::native::frame::{CALL_AND_EXIT, CALL_AND_RETURN, EXIT_AT, Frame, SIGNAL_RETURN};
+use super::native::frame::{
+    self, CALL_AND_EXIT, CALL_AND_RETURN, EXIT_AT, Frame, SIGNAL_RETURN, Vectors, WAYS_BACK,
+};
 use super::native::{Registers, SYSTEM_CALL_LEN};
 use super::target::MapLine;
 use super::tracee::{Stop, Tracee, WORKING};
-use std::fs;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -65,12 +66,10 @@ impl Instructions {
         for line in maps {
             let mut code = vec![0; (line.range.end - line.range.start).min(MOST_CODE) as usize];
             let read = memory.read_some(line.range.start, &mut code);
-            let find = |wanted: &[u8]| {
-                let found = code[..read].windows(wanted.len()).position(|bytes| bytes == wanted)?;
-                Some(line.range.start + found as u64)
-            };
-            call = call.or_else(|| find(CALL_AND_RETURN));
-            back = back.or_else(|| find(SIGNAL_RETURN));
+            let code = &code[..read];
+            let at = |found: usize| line.range.start + found as u64;
+            call = call.or_else(|| frame::find_call(code).map(at));
+            back = back.or_else(|| frame::find_signal_return(code).map(at));
             if let (Some(call), Some(back)) = (call, back) {
                 return Ok(Self { call, back: Some(back) });
             }
@@ -107,12 +106,6 @@ pub(crate) fn is_on_own_stack(registers: &Registers, maps: &[MapLine]) -> bool {
     })
 }
 
-/// Whether returns of the thread are checked, so that none can be made up (CET).
-fn has_shadow_stack(tid: i32) -> bool {
-    let status = fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
-    status.lines().any(|line| line.starts_with("x86_Thread_features:") && line.contains("shstk"))
-}
-
 fn lost() -> io::Error {
     io::Error::other("the thread ended in the middle of it")
 }
@@ -130,7 +123,9 @@ pub(crate) fn is_borrowed(registers: &Registers, memory: &Memory) -> bool {
     };
     let pc = registers.pc();
     let calls = has(pc, CALL_AND_RETURN) || has(pc.wrapping_sub(SYSTEM_CALL_LEN), CALL_AND_RETURN);
-    has(pc, SIGNAL_RETURN) || calls && memory.word(registers.sp()).is_ok_and(|back| has(back, SIGNAL_RETURN))
+    let is_way_back = |at: u64| WAYS_BACK.iter().any(|code| has(at, code));
+    let returns_to = || frame::returns_to(registers, |at| memory.word(at).ok());
+    has(pc, SIGNAL_RETURN) || calls && returns_to().is_some_and(is_way_back)
 }
 
 /// Has a thread that stands in a restartable sequence (rseq(2)) go on where that is aborted, as the kernel does with one that
@@ -249,6 +244,7 @@ pub(crate) struct Borrowed {
     /// As it was.
     registers: Registers,
     mask: u64,
+    vectors: Vectors,
     /// Where its frame lies, and what lay there.
     way_back: Option<(u64, Vec<u8>)>,
 }
@@ -268,29 +264,28 @@ impl Borrowed {
             begin_anew(&tracee, &mut registers);
             abort_section(&tracee, memory, &mut registers)?;
             let mask = tracee.signal_mask()?;
-            let back = instructions.back.filter(|_| room && !has_shadow_stack(tracee.tid));
-            let frame = back
-                .and_then(|back| Some((back, Frame::new(&registers, mask, tracee.vectors().ok()?, back)?)));
+            let vectors = Vectors::of(&tracee)?;
+            let back = instructions.back.filter(|_| room && !frame::has_shadow_stack(&tracee));
+            let frame = back.and_then(|back| Frame::new(&registers, mask, &vectors, back));
             let (mut calling, mut idle, mut way_back) = (registers, registers, None);
-            if let Some((back, frame)) = frame {
+            if let Some(frame) = frame {
                 let mut before = vec![0; frame.bytes.len()];
                 memory.read(frame.at, &mut before)?;
                 memory.write(frame.at, &frame.bytes)?;
-                calling.set_sp(frame.at);
-                // As if the first word had been returned to.
-                idle.stand(back, frame.at + 8);
+                frame.set_way_back(&mut calling);
+                frame.stand(&mut idle);
                 way_back = Some((frame.at, before));
                 tracee.set_registers(&idle)?;
             }
             // Only now, when it has them back by itself.
             tracee.set_signal_mask(ALL_SIGNALS)?;
-            Ok((registers, mask, calling, idle, way_back))
+            Ok((registers, mask, vectors, calling, idle, way_back))
         };
         match borrowed() {
-            Ok((registers, mask, calling, idle, way_back)) => {
+            Ok((registers, mask, vectors, calling, idle, way_back)) => {
                 let instruction = instructions.call;
                 let worker = Worker { tracee, registers: calling, idle, instruction, shares: false };
-                Ok(Self { worker, registers, mask, way_back })
+                Ok(Self { worker, registers, mask, vectors, way_back })
             }
             Err(error) => {
                 tracee.let_go();
@@ -341,19 +336,11 @@ impl Borrowed {
             flags |= libc::CLONE_FILES;
         }
         let deadline = Instant::now() + PATIENCE;
-        let made = loop {
-            self.worker.begin(libc::SYS_clone, [flags as u64, code + STACK_AT, 0, 0, 0, 0])?;
-            let made = self.made(deadline)?;
-            let result = self.worker.result();
-            self.worker.tracee.set_registers(&self.worker.idle)?;
-            match result {
-                Ok(_) => break made,
-                // The kernel makes none while a signal waits, SIGSTOP for one; on the way to the next attempt it comes.
-                Err(error) if error.raw_os_error() == Some(BEGIN_ANEW) && Instant::now() < deadline => {}
-                Err(error) => return Err(error),
-            }
-        };
-        let mut tracee = Tracee::born(made.ok_or_else(lost)?);
+        let one = self.worker.registers;
+        frame::set_way_of_both(&mut self.worker.registers, code);
+        let made = self.made_by_clone(flags, code, deadline);
+        self.worker.registers = one;
+        let mut tracee = Tracee::born(made?.ok_or_else(lost)?);
         match tracee.wait_until(deadline) {
             None => Err(late()),
             Some(Stop::Ended) => Err(lost()),
@@ -363,6 +350,22 @@ impl Borrowed {
                 idle.stand(code + EXIT_AT, code + STACK_AT);
                 tracee.set_registers(&idle)?;
                 Ok(Worker { tracee, registers, idle, instruction: code, shares })
+            }
+        }
+    }
+
+    /// The call that makes the thread: its id.
+    fn made_by_clone(&mut self, flags: libc::c_int, code: u64, deadline: Instant) -> io::Result<Option<i32>> {
+        loop {
+            self.worker.begin(libc::SYS_clone, [flags as u64, code + STACK_AT, 0, 0, 0, 0])?;
+            let made = self.made(deadline)?;
+            let result = self.worker.result();
+            self.worker.tracee.set_registers(&self.worker.idle)?;
+            match result {
+                Ok(_) => return Ok(made),
+                // The kernel makes none while a signal waits, SIGSTOP for one; on the way to the next attempt it comes.
+                Err(error) if error.raw_os_error() == Some(BEGIN_ANEW) && Instant::now() < deadline => {}
+                Err(error) => return Err(error),
             }
         }
     }
@@ -383,24 +386,39 @@ impl Borrowed {
     }
 
     /// Lets the thread go on as if nothing had been.
-    pub(crate) fn give_back(self, memory: &Memory) -> io::Result<()> {
-        let Worker { mut tracee, .. } = self.worker;
-        let mut stood = || {
+    pub(crate) fn give_back(mut self, memory: &Memory) -> io::Result<()> {
+        let stood = self.stand_before_signals(memory).and_then(|()| {
+            let tracee = &mut self.worker.tracee;
             tracee.interrupt()?;
             // Its own stop comes before any signal, SIGSTOP too, which nobody can block.
             tracee.go_on_with_signal()?;
-            wait_for(&mut tracee, Stop::Asked, Tracee::go_on_with_signal)
-        };
-        let stood = stood();
+            wait_for(tracee, Stop::Asked, Tracee::go_on_with_signal)
+        });
+        let tracee = self.worker.tracee;
         // Whatever went wrong, it has a right to these. The mask first: until it has its registers, both come from the frame.
         let unblocked = tracee.set_signal_mask(self.mask);
-        let restored = tracee.set_registers(&self.registers);
+        let restored = tracee.set_registers(&self.registers).and_then(|()| self.vectors.give_back(&tracee));
         // Without them it still has to come back by its frame.
         if let Some((at, before)) = self.way_back.as_ref().filter(|_| restored.is_ok()) {
             let _ = memory.write(*at, before);
         }
         tracee.let_go();
         stood.and(unblocked).and(restored)
+    }
+
+    /// Where the kernel makes of an interrupted call what is to be made of it before it is seen to stop, has it do so anew: the
+    /// thread is given what it had before that.
+    fn stand_before_signals(&mut self, memory: &Memory) -> io::Result<()> {
+        let Some((first, before)) = self.registers.before_signals(|at| memory.word(at).ok()) else {
+            return Ok(());
+        };
+        // What it gives is of no interest, but that it was made with this argument.
+        self.worker.begin(libc::SYS_getpid, [first, 0, 0, 0, 0, 0])?;
+        self.worker.tracee.go_to_system_call()?;
+        wait_for(&mut self.worker.tracee, Stop::SystemCall, Tracee::go_to_system_call)?;
+        self.worker.tracee.set_registers(&self.worker.idle)?;
+        self.worker.tracee.set_signal_mask(self.mask)?;
+        self.worker.tracee.set_registers(&before)
     }
 }
 

@@ -4,6 +4,12 @@
 //! `user_regs_struct` is integers: zeroes are a value.
 
 pub(crate) mod frame;
+#[cfg(test)]
+pub(crate) mod turns;
+
+use super::tracee::Tracee;
+use object::elf;
+use std::io;
 
 /// Bytes of `syscall`.
 pub(crate) const SYSTEM_CALL_LEN: u64 = 2;
@@ -13,6 +19,15 @@ pub(crate) const MACHINE: u16 = 62;
 
 /// Bytes below the stack pointer that belong to the function that runs.
 pub(crate) const RED_ZONE: u64 = 128;
+
+/// Where the addresses end that the kernel gives to those who ask for no higher ones.
+pub(crate) const ADDRESSES_END: u64 = 1 << 47;
+
+/// Relocations of the agent's image: a value that moves with it, and the address of a symbol.
+pub(crate) const RELATIVE: elf::RelocationType = elf::R_X86_64_RELATIVE;
+pub(crate) const OF_SYMBOLS: [elf::RelocationType; 2] = [elf::R_X86_64_GLOB_DAT, elf::R_X86_64_JUMP_SLOT];
+/// That of the offset of a variable of each thread's own from the thread pointer.
+pub(crate) const THREAD_OFFSET: u32 = elf::R_X86_64_TPOFF64.0;
 
 /// A thread's registers, as the kernel shows them.
 #[derive(Clone, Copy, Debug)]
@@ -59,13 +74,27 @@ const NOT_BEGUN_ANEW: [i64; 22] = [
     libc::SYS_io_uring_enter,
 ];
 
+/// What the kernel says of a thread's system call while that waits: nothing that registers don't say later.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct UnderWay;
+
+impl UnderWay {
+    pub(crate) fn of(_tid: i32) -> Self {
+        Self
+    }
+}
+
 impl Registers {
-    pub(crate) fn as_ptr(&self) -> *const Self {
-        &raw const *self
+    /// Those of a thread that stands.
+    pub(crate) fn of(tracee: &Tracee, _under_way: UnderWay) -> io::Result<Self> {
+        let mut registers = Self::default();
+        tracee.request(libc::PTRACE_GETREGS, 0, (&raw mut registers.0).addr())?;
+        Ok(registers)
     }
 
-    pub(crate) fn as_mut_ptr(&mut self) -> *mut Self {
-        &raw mut *self
+    /// Gives them to a thread that stands.
+    pub(crate) fn give(&self, tracee: &Tracee) -> io::Result<()> {
+        tracee.request(libc::PTRACE_SETREGS, 0, (&raw const self.0).addr()).map(drop)
     }
 
     pub(crate) fn pc(&self) -> u64 {
@@ -117,6 +146,11 @@ impl Registers {
         self.0.rax as i64
     }
 
+    /// Where the function that runs may return to, besides what its stack says.
+    pub(crate) fn link(&self) -> Option<u64> {
+        None
+    }
+
     /// Calls the function at `at` on a stack that ends at `stack`, whose return is nobody's.
     pub(crate) fn call(&mut self, at: u64, stack: u64, arguments: [u64; 6]) {
         let r = &mut self.0;
@@ -163,6 +197,12 @@ impl Registers {
         self.0.orig_rax.cast_signed() == libc::SYS_restart_syscall && TO_BEGIN_ANEW.contains(&self.result())
     }
 
+    /// Registers that become these when the kernel looks for signals the next time, with the first argument of the call after
+    /// which that has to come. Nothing: it makes of an interrupted call what is to be made of it when it has looked.
+    pub(crate) fn before_signals(&self, _word: impl Fn(u64) -> Option<u64>) -> Option<(u64, Self)> {
+        None
+    }
+
     /// Has the thread stand at `at`, with its stack pointer at `sp`.
     pub(crate) fn stand(&mut self, at: u64, sp: u64) {
         self.0.rip = at;
@@ -207,9 +247,28 @@ pub(crate) fn interrupted(words: &[u64]) -> impl Iterator<Item = Interrupted> {
     })
 }
 
+/// An address as a word holds it.
+pub(crate) fn address(word: u64) -> u64 {
+    word
+}
+
 /// Offsets from the thread pointer at which C libraries keep a thread's id: glibc's `struct pthread` since 2.10, musl's, that of
 /// musl before 1.2.
-pub(crate) const THREAD_IDS: [u32; 3] = [0x2d0, 0x30, 0x38];
+const THREAD_IDS: [u32; 3] = [0x2d0, 0x30, 0x38];
+
+/// How far from the thread pointer the thread with this id has it.
+pub(crate) fn thread_at(pointer: u64, id: u32, word: impl Fn(u64) -> Option<u64>) -> Option<u32> {
+    let holds = |at: &u32| word(id_at(pointer, *at)).is_some_and(|word| word as u32 == id);
+    (pointer != 0 && word(pointer)? == pointer).then(|| THREAD_IDS.into_iter().find(holds))?
+}
+
+/// Where the id is that is so far from a thread pointer.
+pub(crate) fn id_at(pointer: u64, thread_at: u32) -> u64 {
+    pointer.wrapping_add(u64::from(thread_at))
+}
+
+/// Where in the block of a thread that we make its thread pointer points to.
+pub(crate) const POINTER_AT: u64 = 0;
 
 #[cfg(test)]
 mod tests {

@@ -48,7 +48,6 @@ impl ProcessMemory {
 }
 
 /// The parts of a range of a process's memory that were ever touched.
-#[cfg(target_arch = "x86_64")]
 pub(crate) fn present_pages(pid: u32, range: Range<u64>) -> Vec<Range<u64>> {
     ProcessMemory::open(pid).map_or_else(|_| vec![range.clone()], |mut memory| memory.present(range.clone()))
 }

@@ -19,12 +19,10 @@ mod stop;
 
 pub(crate) use job::{Job, JobError, Running, Stage, prepare};
 pub(crate) use maps::have_session;
-#[cfg(target_arch = "x86_64")]
 pub(crate) use memory::present_pages;
 pub(crate) use registers::own_mappings;
 pub(crate) use roots::Include;
 pub(crate) use show::{LeaksArgs, run};
-#[cfg(target_arch = "x86_64")]
 pub(crate) use stop::copy as copy_bytes;
 pub(crate) use stop::{StopError, Stopped};
 

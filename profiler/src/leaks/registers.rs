@@ -5,7 +5,7 @@
 
 use std::io;
 
-pub(crate) use crate::attach::{begin_call_anew, own_mappings};
+pub(crate) use crate::attach::{UnderWay, begin_call_anew, own_mappings};
 
 /// What is known of an architecture's registers.
 struct Layout {

@@ -13,7 +13,7 @@
 //! ptrace requests on thread ids that this thread has seized, with live structures of the length that the request is
 //! told; a copy of another process's memory into a live buffer.
 
-use super::registers::{self, Values};
+use super::registers::{self, UnderWay, Values};
 use std::io;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -125,7 +125,8 @@ fn trace(pid: u32, tell: &SyncSender<(PathBuf, Result<Vec<Thread>, StopError>)>,
 /// The side of the tracing thread.
 struct Tracer {
     pid: u32,
-    seized: Vec<u32>,
+    /// Each with what it waited in when it was told to stop.
+    seized: Vec<(u32, UnderWay)>,
     threads: Vec<Thread>,
 }
 
@@ -136,7 +137,7 @@ impl Tracer {
         // Threads that run may start others.
         while self.seize_new()? {
             for at in waited..self.seized.len() {
-                self.wait_for(self.seized[at], start)?;
+                self.wait_for(self.seized[at].0, start)?;
             }
             waited = self.seized.len();
         }
@@ -147,13 +148,13 @@ impl Tracer {
     fn seize_new(&mut self) -> Result<bool, StopError> {
         let mut any = false;
         for thread in ids(self.pid)? {
-            if self.seized.contains(&thread) {
+            if self.seized.iter().any(|&(seized, _)| seized == thread) {
                 continue;
             }
             match request(libc::PTRACE_SEIZE, thread, 0) {
                 Ok(()) => {
                     any = true;
-                    self.seized.push(thread);
+                    self.seized.push((thread, UnderWay::of(thread.cast_signed())));
                     // If it is gone by now, that is seen where it is waited for.
                     let _ = request(libc::PTRACE_INTERRUPT, thread, 0);
                 }
@@ -182,11 +183,11 @@ impl Tracer {
     }
     /// Lets those go that stand still. The others are let go of when this thread ends.
     fn let_go(&self) {
-        for &thread in &self.seized {
+        for &(thread, under_way) in &self.seized {
             // A signal that it was about to get when it stopped.
             let signal = pending_signal(thread);
             if signal == 0 {
-                registers::begin_call_anew(thread);
+                registers::begin_call_anew(thread, under_way);
             }
             let _ = request(libc::PTRACE_DETACH, thread, signal);
         }

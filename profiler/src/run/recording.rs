@@ -3,9 +3,7 @@
 mod asked;
 mod older;
 
-pub(crate) use older::Before;
-#[cfg(target_arch = "x86_64")]
-pub(crate) use older::Block;
+pub(crate) use older::{Before, Block};
 
 use super::clock::Clock;
 use super::identity::{ProcessId, pieces, text};

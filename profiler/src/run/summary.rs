@@ -11,7 +11,6 @@ use std::io::Write as _;
 use std::path::Path;
 
 /// How a recording came to its end.
-#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "nobody is attached to"))]
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum End {
     /// The program ended.

@@ -1,5 +1,6 @@
 //! The C library of a process, as it lies in memory: no file is opened, which may be another one by now.
 
+use super::super::native::THREAD_OFFSET;
 use super::super::target::MapLine;
 use super::layout::Layout;
 use super::{Unknown, View, half, word};
@@ -19,8 +20,6 @@ const DT_RELASZ: u64 = 8;
 const DT_STRSZ: u64 = 10;
 const SYMBOL: usize = 24;
 const RELOCATION: usize = 24;
-/// The offset of a variable of each thread's own from the thread pointer (R_X86_64_TPOFF64), of no symbol.
-const THREAD_OFFSET: u64 = 18;
 
 /// No library has larger tables, or more variables.
 const LARGEST: u64 = 64 << 20;
@@ -213,7 +212,8 @@ fn functions(view: View<'_>, dynamic: &Dynamic, base: u64) -> Result<Range<u64>,
 fn thread_variables(view: View<'_>, dynamic: &Dynamic, base: u64, size: u64) -> Result<Vec<u64>, Unknown> {
     let start = located(base, dynamic.relocations.0);
     let table = read(view, start..start.saturating_add(dynamic.relocations.1))?;
-    let own = table.chunks_exact(RELOCATION).find(|entry| word(entry, 8) == THREAD_OFFSET);
+    // Of no symbol.
+    let own = table.chunks_exact(RELOCATION).find(|entry| word(entry, 8) == u64::from(THREAD_OFFSET));
     let own = own.ok_or(Unknown::Tables)?;
     let [offset] = view.words(base.wrapping_add(word(own, 0)))?;
     let first = offset.wrapping_sub(word(own, 16));

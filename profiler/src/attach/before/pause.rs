@@ -6,7 +6,7 @@
 
 use super::super::freeze::{FreezeError, Freezer, Frozen};
 use super::super::memory::Memory;
-use super::super::native::Registers;
+use super::super::native::{Registers, address};
 use super::{Heap, View};
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -61,7 +61,9 @@ fn is_inside(heap: &Heap, view: View<'_>, registers: &Registers) -> bool {
     if code.contains(&registers.pc()) {
         return true;
     }
+    let is_returned_to = |word: &u64| code.contains(&address(*word));
     !registers.is_waiting()
         && heap.library.text.contains(&registers.pc())
-        && view.words::<WORDS>(registers.sp()).is_ok_and(|words| words.iter().any(|word| code.contains(word)))
+        && (registers.link().is_some_and(|link| is_returned_to(&link))
+            || view.words::<WORDS>(registers.sp()).is_ok_and(|words| words.iter().any(is_returned_to)))
 }

@@ -3,9 +3,11 @@
 //! # Safety
 //! The processes are forks of the test's, of one thread each, which take no lock that another may hold. Their code touches their own registers, and memory that is mapped for the test.
 
+use super::super::native::turns::{counts_right, restarts_right};
 use super::*;
 use crate::attach::freeze::threads;
 use crate::attach::target::mappings;
+use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What the thread is about, in turn.
@@ -38,29 +40,6 @@ fn in_fork(run: impl FnOnce() -> i32) -> i32 {
     }
 }
 
-/// Whether registers and vectors keep what is put there.
-fn counts_right() -> bool {
-    let right: u64;
-    // SAFETY: the registers are named, and no memory is used.
-    unsafe {
-        std::arch::asm!(
-            "mov r8, 0x1234567890abcdef",
-            "mov r12, r8", "mov r15, r8", "movq xmm3, r8", "movq xmm15, r8",
-            "2:", "dec {turns}", "jnz 2b",
-            "xor eax, eax",
-            "cmp r12, r8", "jne 3f", "cmp r15, r8", "jne 3f",
-            "movq r9, xmm3", "cmp r9, r8", "jne 3f",
-            "movq r9, xmm15", "cmp r9, r8", "jne 3f",
-            "mov eax, 1",
-            "3:",
-            turns = inout(reg) TURNS => _,
-            out("rax") right, out("r8") _, out("r9") _, out("r12") _, out("r15") _,
-            out("xmm3") _, out("xmm15") _,
-        );
-    }
-    right == 1
-}
-
 /// Whether a wait is as long as it should be, and ends by itself.
 fn waits_right() -> bool {
     let begun = Instant::now();
@@ -78,43 +57,6 @@ fn blocks_right() -> bool {
     }
 }
 
-unsafe extern "C" {
-    /// Where glibc keeps a thread's area for restartable sequences, from the thread pointer.
-    static __rseq_offset: isize;
-}
-
-/// Whether a restartable sequence that came to its end was not borrowed in the middle of it: `borrowed` says how often the
-/// thread was.
-fn restarts_right(borrowed: &AtomicU64) -> bool {
-    let right: u64;
-    // SAFETY: the sequence is described in memory that is written here and outlives it, and is in force only within this
-    // block; where it is aborted stands behind the signature that glibc registered. The registers are named.
-    unsafe {
-        let mut section = [0u64; 8];
-        let section = section.as_mut_ptr().map_addr(|at| at.next_multiple_of(32));
-        std::arch::asm!(
-            "lea {turns}, [rip + 2f]", "mov [{section} + 8], {turns}",
-            "lea {seen}, [rip + 5f]", "sub {seen}, {turns}", "mov [{section} + 16], {seen}",
-            "lea {turns}, [rip + 7f]", "mov [{section} + 24], {turns}",
-            "mov {turns}, 1000000",
-            "mov fs:[{area} + 8], {section}",
-            "2:", "mov {seen}, [{borrowed}]",
-            "3:", "dec {turns}", "jnz 3b",
-            "xor eax, eax",
-            "cmp {seen}, [{borrowed}]", "sete al",
-            "5:", "jmp 8f",
-            ".long 0x53053053",
-            "7:", "mov eax, 1",
-            "8:", "mov qword ptr fs:[{area} + 8], 0",
-            area = in(reg) __rseq_offset,
-            section = in(reg) section,
-            borrowed = in(reg) borrowed.as_ptr(),
-            seen = out(reg) _, turns = out(reg) _, out("rax") right,
-        );
-    }
-    right == 1
-}
-
 /// Goes on for ever, and counts.
 fn program(count: &AtomicU64, borrowed: &AtomicU64) -> i32 {
     // SAFETY: this process's own settings.
@@ -126,7 +68,7 @@ fn program(count: &AtomicU64, borrowed: &AtomicU64) -> i32 {
     }
     loop {
         let right = match count.fetch_add(1, Ordering::Relaxed) % WAYS {
-            0 => counts_right(),
+            0 => counts_right(TURNS),
             // Mostly this, and many short ones: the kernel aborts those that it takes the processor from.
             1 => (0..SECTIONS).all(|_| restarts_right(borrowed)),
             _ => waits_right(),

@@ -3,10 +3,26 @@
 //!
 //! The layout is the kernel's (`struct rt_sigframe`, arch/x86/include/asm/sigframe.h).
 
+use super::super::tracee::Tracee;
 use super::{RED_ZONE, Registers};
+use std::{fs, io};
 
 /// `syscall; ret`, of which C libraries have many.
 pub(crate) const CALL_AND_RETURN: &[u8] = &[0x0f, 0x05, 0xc3];
+
+/// Where in code such a place is.
+pub(crate) fn find_call(code: &[u8]) -> Option<usize> {
+    find(code, CALL_AND_RETURN)
+}
+
+/// Where in code [`SIGNAL_RETURN`] is.
+pub(crate) fn find_signal_return(code: &[u8]) -> Option<usize> {
+    find(code, SIGNAL_RETURN)
+}
+
+fn find(code: &[u8], wanted: &[u8]) -> Option<usize> {
+    code.windows(wanted.len()).position(|bytes| bytes == wanted)
+}
 
 /// What handlers return to, in glibc as in musl: `mov $15, %rax; syscall`.
 pub(crate) const SIGNAL_RETURN: &[u8] = &[0x48, 0xc7, 0xc0, 0x0f, 0x00, 0x00, 0x00, 0x0f, 0x05];
@@ -16,10 +32,38 @@ pub(crate) const CALL_AND_EXIT: &[u8] = &[0x0f, 0x05, 0xb8, 0x3c, 0x00, 0x00, 0x
 /// Where in it the end begins.
 pub(crate) const EXIT_AT: u64 = 2;
 
+/// Code to which a borrowed thread returns from its calls.
+pub(crate) const WAYS_BACK: [&[u8]; 1] = [SIGNAL_RETURN];
+
+/// Where a thread returns to that stands at a system call of [`CALL_AND_RETURN`].
+pub(crate) fn returns_to(registers: &Registers, word: impl Fn(u64) -> Option<u64>) -> Option<u64> {
+    word(registers.sp())
+}
+
+/// Whether returns of the thread are checked, so that none can be made up (CET).
+pub(crate) fn has_shadow_stack(tracee: &Tracee) -> bool {
+    let status = fs::read_to_string(format!("/proc/{}/status", tracee.tid)).unwrap_or_default();
+    status.lines().any(|line| line.starts_with("x86_Thread_features:") && line.contains("shstk"))
+}
+
 /// The register set with the vectors (NT_X86_XSTATE).
-pub(crate) const VECTORS: usize = 0x202;
-/// The most that it may take.
-pub(crate) const MOST_VECTORS: usize = 16 << 10;
+const VECTORS: u32 = 0x202;
+
+/// A thread's vectors, in ptrace's form.
+#[derive(Debug)]
+pub(crate) struct Vectors(Option<Vec<u8>>);
+
+impl Vectors {
+    /// Those of a thread that stands. An error if it can't be borrowed with what is in them.
+    pub(crate) fn of(tracee: &Tracee) -> io::Result<Self> {
+        Ok(Self(tracee.register_set(VECTORS).ok()))
+    }
+
+    /// Gives back what system calls don't leave alone: nothing.
+    pub(crate) fn give_back(&self, _tracee: &Tracee) -> io::Result<()> {
+        Ok(())
+    }
+}
 
 /// The frame has vectors in the long form, and a stack selector that is to be taken as it is (asm/ucontext.h).
 const FLAGS: u64 = 0b111;
@@ -43,6 +87,7 @@ pub(crate) struct Frame {
     /// Its first word is where the handler returns to, so that a return with the stack pointer here goes there.
     pub(crate) at: u64,
     pub(crate) bytes: Vec<u8>,
+    signal_return: u64,
 }
 
 impl Frame {
@@ -51,10 +96,10 @@ impl Frame {
     pub(crate) fn new(
         registers: &Registers,
         mask: u64,
-        vectors: Vec<u8>,
+        vectors: &Vectors,
         signal_return: u64,
     ) -> Option<Self> {
-        let vectors = in_signals_form(vectors)?;
+        let vectors = in_signals_form(vectors.0.clone()?)?;
         let end = registers.sp().checked_sub(RED_ZONE)?;
         let vectors_at = end.checked_sub(vectors.len() as u64)? & !63;
         let r = &registers.begun_anew().0;
@@ -70,9 +115,23 @@ impl Frame {
         let at = vectors_at.checked_sub(bytes.len() as u64)? & !15;
         bytes.resize((vectors_at - at) as usize, 0);
         bytes.extend(vectors);
-        Some(Self { at, bytes })
+        Some(Self { at, bytes, signal_return })
+    }
+
+    /// Has a thread return from its calls to where the frame is taken.
+    pub(crate) fn set_way_back(&self, registers: &mut Registers) {
+        registers.set_sp(self.at);
+    }
+
+    /// Has a thread stand there, as if it had returned.
+    pub(crate) fn stand(&self, registers: &mut Registers) {
+        registers.stand(self.signal_return, self.at + 8);
     }
 }
+
+/// What a thread has when it makes another one on the stack at the end of the page at `code`, where that finds the way to its end:
+/// nothing else than at other calls.
+pub(crate) fn set_way_of_both(_registers: &mut Registers, _code: u64) {}
 
 /// Vectors as ptrace shows them, in the form of signals' frames.
 fn in_signals_form(mut vectors: Vec<u8>) -> Option<Vec<u8>> {

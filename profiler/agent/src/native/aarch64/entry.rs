@@ -22,7 +22,8 @@ pub(crate) struct SavedRegisters {
     _d8: [u64; 8],
     /// X0 to X2.
     x0: [u64; 3],
-    _pad: u64,
+    /// [`grapnel_agent_under_way`] while the call is under way, in an agent that is to be taken out again.
+    _mark: u64,
     x29: u64,
     return_address: u64,
 }
@@ -97,13 +98,70 @@ macro_rules! save {
         "
     };
 }
-pub(crate) use save;
+
+/// In an agent that is to be taken out again the stubs mark the stack that they are on: the return address of what they call stays
+/// in memory when that is over, wherever the called function has put it, and may come to lie in frames of others.
+#[cfg(grapnel_attached)]
+macro_rules! set_mark {
+    () => {
+        "adr x16, grapnel_agent_under_way
+        str x16, [sp, #184]
+        "
+    };
+}
+#[cfg(not(grapnel_attached))]
+macro_rules! set_mark {
+    () => {
+        ""
+    };
+}
+
+/// Takes the mark away again, with the [`SavedRegisters`] so many bytes above the stack pointer.
+#[cfg(grapnel_attached)]
+macro_rules! clear_mark {
+    ($bytes:literal) => {
+        concat!("str xzr, [sp, #", $bytes, " + 184]\n")
+    };
+}
+#[cfg(not(grapnel_attached))]
+macro_rules! clear_mark {
+    ($bytes:literal) => {
+        ""
+    };
+}
+pub(crate) use {clear_mark, save, set_mark};
+
+#[cfg(grapnel_attached)]
+core::arch::global_asm!(
+    crate::entry::stub_section!(),
+    ".balign 16",
+    ".globl grapnel_agent_under_way",
+    ".hidden grapnel_agent_under_way",
+    "grapnel_agent_under_way:",
+    // Nobody runs this, or returns to it.
+    "udf #0",
+    "udf #0",
+    ".text",
+);
+
+#[cfg(grapnel_attached)]
+unsafe extern "C" {
+    static grapnel_agent_under_way: [u32; 2];
+}
+
+/// An address in here that a stack holds is that of a call under way.
+#[cfg(grapnel_attached)]
+pub(crate) fn marks() -> [u64; 2] {
+    let start = (&raw const grapnel_agent_under_way).addr() as u64;
+    [start, start + 4]
+}
 
 /// Assembly that returns, with the [`SavedRegisters`] so many bytes above the stack pointer. What the called functions leave as
 /// it is has not changed.
 macro_rules! return_above {
     ($bytes:literal) => {
         concat!(
+            $crate::native::entry::clear_mark!($bytes),
             "add sp, sp, #",
             $bytes,
             " + 192\n",
@@ -163,6 +221,7 @@ macro_rules! stub {
             // BTI C.
             "hint #34",
             $crate::native::entry::save!(),
+            $crate::native::entry::set_mark!(),
             $call,
             ".cfi_endproc",
             concat!(".size ", stringify!($stub), ", . - ", stringify!($stub)),
@@ -227,6 +286,8 @@ pub(crate) unsafe fn leave(saved: *const SavedRegisters) -> ! {
             "ldp x0, x1, [x16, #160]",
             "ldr x2, [x16, #176]",
             "ldp x29, x30, [x16, #192]",
+            // The mark.
+            "str xzr, [x16, #184]",
             "ldr x17, [x16, #8]",
             "cbz x17, 2f",
             // Last: what lies below the stack pointer is anybody's.

@@ -135,3 +135,20 @@ core::arch::global_asm!(
     ".cfi_endproc",
     ".size strlen, . - strlen",
 );
+
+// No libc is asked for anything by an agent that was put into a running process: that may be in any state, and may be none.
+// What the hook library would ask is answered here: there is no auxiliary vector but the file's, and errno is nobody's.
+#[cfg(grapnel_attached)]
+core::arch::global_asm!(
+    "grapnel_function getauxval",
+    "mov x0, #0",
+    "ret",
+    ".size getauxval, . - getauxval",
+    "grapnel_function __errno_location",
+    "adrp x0, grapnel_agent_no_errno",
+    "add x0, x0, :lo12:grapnel_agent_no_errno",
+    "ret",
+    ".size __errno_location, . - __errno_location",
+    ".local grapnel_agent_no_errno",
+    ".comm grapnel_agent_no_errno, 4, 4",
+);

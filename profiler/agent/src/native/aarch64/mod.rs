@@ -1,15 +1,19 @@
-//! AArch64, AAPCS64. Nobody is attached to here: the agent is one that the dynamic linker loaded.
+//! AArch64, AAPCS64.
 
 pub(crate) mod entry;
+#[cfg(not(grapnel_attached))]
 pub(crate) mod jumps;
 pub(crate) mod kept;
 #[cfg(grapnel_cdylib)]
 mod library;
+#[cfg(not(grapnel_attached))]
 pub(crate) mod loading;
 pub(crate) mod quick;
+#[cfg(not(grapnel_attached))]
 pub(crate) mod restorer;
 pub(crate) mod sandbox;
 pub(crate) mod slots;
+#[cfg(not(grapnel_attached))]
 pub(crate) mod tls;
 
 use core::ffi::c_void;
@@ -20,6 +24,7 @@ use syscalls::Sysno;
 pub(crate) const ADDRESS_BITS: u32 = 48;
 
 /// `e_machine` of programs that the agent can go along into.
+#[cfg(not(grapnel_attached))]
 pub(crate) const MACHINE: u16 = 183;
 
 /// The system call that takes a path and gives a `stat`, which has a name for each machine.
@@ -95,6 +100,30 @@ pub(crate) unsafe fn call_on(top: usize, function: unsafe extern "C" fn(*mut c_v
             clobber_abi("C"),
         );
     }
+}
+
+/// The thread pointer, and the thread's id, which lies so many bytes before it.
+///
+/// # Safety
+/// It does.
+#[cfg(grapnel_attached)]
+#[inline(always)]
+pub(crate) unsafe fn thread(id_at: u32) -> (usize, u32) {
+    let (pointer, thread): (usize, u32);
+    // SAFETY: the id lies where the caller says. Both are the same as long as the thread lives; a fork changes the id before
+    // anybody can ask.
+    unsafe {
+        core::arch::asm!(
+            "mrs {pointer}, tpidr_el0",
+            "sub {at}, {pointer}, {at}",
+            "ldr {thread:w}, [{at}]",
+            pointer = out(reg) pointer,
+            thread = lateout(reg) thread,
+            at = inout(reg) u64::from(id_at) => _,
+            options(pure, readonly, nostack, preserves_flags),
+        );
+    }
+    (pointer, thread)
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! these back.
 
 use crate::hooks::{Function, ORIGINALS};
+#[cfg(not(grapnel_attached))]
 use crate::native::tls::put_block;
 use crate::sampled::{
     COARSE, FILTER, LEFT, grapnel_agent_sampled_beside_calloc, grapnel_agent_sampled_beside_free,
@@ -12,8 +13,16 @@ use crate::sampled::{
     grapnel_agent_sampled_free, grapnel_agent_sampled_malloc, grapnel_agent_sampled_realloc,
 };
 
+/// Where a thread's block has to be looked up, the stub's function lowers the gap.
+#[cfg(grapnel_attached)]
+macro_rules! lower {
+    ($register:literal) => {
+        "b {stub}"
+    };
+}
 /// Lowers what is left of the thread's gap by a register; the flags say what came of it. In one piece, as the handler of a
 /// signal sees it. Changes X9.
+#[cfg(not(grapnel_attached))]
 macro_rules! lower {
     ($register:literal) => {
         concat!(
@@ -115,13 +124,28 @@ quick!(
     leave_below_0!()
 );
 
+/// As [`lower`]: what follows is not come to.
+#[cfg(grapnel_attached)]
+macro_rules! put_aside {
+    () => {
+        "b {stub}"
+    };
+}
+#[cfg(grapnel_attached)]
+macro_rules! fetch {
+    () => {
+        ""
+    };
+}
 /// Puts X9 and X10 on the stack.
+#[cfg(not(grapnel_attached))]
 macro_rules! put_aside {
     () => {
         "stp x9, x10, [sp, #-16]!\n.cfi_adjust_cfa_offset 16\n"
     };
 }
 /// And brings them back.
+#[cfg(not(grapnel_attached))]
 macro_rules! fetch {
     () => {
         "ldp x9, x10, [sp], #16\n.cfi_adjust_cfa_offset -16\n"

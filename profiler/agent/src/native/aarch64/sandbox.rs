@@ -7,11 +7,9 @@
 
 use crate::entry::stub_section;
 use crate::hooks::{Function, ORIGINALS};
-use crate::sandbox::hooks::threads::{begins, grapnel_agent_pthread_create_watched};
 use crate::sandbox::hooks::{
     PR_SET_SECCOMP, PR_SET_TSC, grapnel_agent_prctl_watched, grapnel_agent_syscall_watched,
 };
-use crate::sandbox::{ANY, clock};
 use syscalls::Sysno;
 
 /// Whether the kernel takes the processor's clock away from a thread in strict mode. From Linux 6.12 on it does so for
@@ -79,59 +77,68 @@ either_way!(
     Syscall
 );
 
-unsafe extern "C" {
-    pub(crate) fn grapnel_agent_pthread_create();
-    pub(crate) fn grapnel_agent_thread_begins();
+#[cfg(not(grapnel_attached))]
+mod threads {
+    use crate::hooks::{Function, ORIGINALS};
+    use crate::sandbox::hooks::threads::{begins, grapnel_agent_pthread_create_watched};
+    use crate::sandbox::{ANY, clock};
+
+    unsafe extern "C" {
+        pub(crate) fn grapnel_agent_pthread_create();
+        pub(crate) fn grapnel_agent_thread_begins();
+    }
+    core::arch::global_asm!(
+        ".text",
+        ".balign 16",
+        ".globl grapnel_agent_pthread_create",
+        ".hidden grapnel_agent_pthread_create",
+        ".type grapnel_agent_pthread_create,@function",
+        "grapnel_agent_pthread_create:",
+        ".cfi_startproc",
+        // BTI C.
+        "hint #34",
+        "adrp x16, {any}",
+        "ldrb w16, [x16, :lo12:{any}]",
+        "cbnz w16, 2f",
+        "adrp x16, {no_clock}",
+        "ldrb w16, [x16, :lo12:{no_clock}]",
+        "cbnz w16, 2f",
+        go_on!(),
+        "2:",
+        "b {watched}",
+        ".cfi_endproc",
+        ".size grapnel_agent_pthread_create, . - grapnel_agent_pthread_create",
+        // A thread begins here that was handed something: it takes that, and goes on as if it had begun where it is to.
+        ".balign 16",
+        ".globl grapnel_agent_thread_begins",
+        ".hidden grapnel_agent_thread_begins",
+        ".type grapnel_agent_thread_begins,@function",
+        "grapnel_agent_thread_begins:",
+        ".cfi_startproc",
+        // BTI C.
+        "hint #34",
+        "stp x29, x30, [sp, #-32]!",
+        ".cfi_adjust_cfa_offset 32",
+        ".cfi_rel_offset x29, 0",
+        ".cfi_rel_offset x30, 8",
+        "mov x29, sp",
+        "add x1, sp, #16",
+        "bl {begins}",
+        "ldp x16, x0, [sp, #16]",
+        "ldp x29, x30, [sp], #32",
+        ".cfi_adjust_cfa_offset -32",
+        ".cfi_restore x29",
+        ".cfi_restore x30",
+        "br x16",
+        ".cfi_endproc",
+        ".size grapnel_agent_thread_begins, . - grapnel_agent_thread_begins",
+        any = sym ANY,
+        no_clock = sym clock::ANY,
+        watched = sym grapnel_agent_pthread_create_watched,
+        originals = sym ORIGINALS,
+        function = const size_of::<usize>() * Function::PthreadCreate as usize,
+        begins = sym begins,
+    );
 }
-core::arch::global_asm!(
-    ".text",
-    ".balign 16",
-    ".globl grapnel_agent_pthread_create",
-    ".hidden grapnel_agent_pthread_create",
-    ".type grapnel_agent_pthread_create,@function",
-    "grapnel_agent_pthread_create:",
-    ".cfi_startproc",
-    // BTI C.
-    "hint #34",
-    "adrp x16, {any}",
-    "ldrb w16, [x16, :lo12:{any}]",
-    "cbnz w16, 2f",
-    "adrp x16, {no_clock}",
-    "ldrb w16, [x16, :lo12:{no_clock}]",
-    "cbnz w16, 2f",
-    go_on!(),
-    "2:",
-    "b {watched}",
-    ".cfi_endproc",
-    ".size grapnel_agent_pthread_create, . - grapnel_agent_pthread_create",
-    // A thread begins here that was handed something: it takes that, and goes on as if it had begun where it is to.
-    ".balign 16",
-    ".globl grapnel_agent_thread_begins",
-    ".hidden grapnel_agent_thread_begins",
-    ".type grapnel_agent_thread_begins,@function",
-    "grapnel_agent_thread_begins:",
-    ".cfi_startproc",
-    // BTI C.
-    "hint #34",
-    "stp x29, x30, [sp, #-32]!",
-    ".cfi_adjust_cfa_offset 32",
-    ".cfi_rel_offset x29, 0",
-    ".cfi_rel_offset x30, 8",
-    "mov x29, sp",
-    "add x1, sp, #16",
-    "bl {begins}",
-    "ldp x16, x0, [sp, #16]",
-    "ldp x29, x30, [sp], #32",
-    ".cfi_adjust_cfa_offset -32",
-    ".cfi_restore x29",
-    ".cfi_restore x30",
-    "br x16",
-    ".cfi_endproc",
-    ".size grapnel_agent_thread_begins, . - grapnel_agent_thread_begins",
-    any = sym ANY,
-    no_clock = sym clock::ANY,
-    watched = sym grapnel_agent_pthread_create_watched,
-    originals = sym ORIGINALS,
-    function = const size_of::<usize>() * Function::PthreadCreate as usize,
-    begins = sym begins,
-);
+#[cfg(not(grapnel_attached))]
+pub(crate) use threads::{grapnel_agent_pthread_create, grapnel_agent_thread_begins};

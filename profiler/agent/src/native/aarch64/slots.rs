@@ -3,7 +3,7 @@
 //! # Safety
 //! The stub keeps to AAPCS64 on both sides, for functions of up to eight whole arguments whose result is in X0.
 
-use super::entry::{return_above, save};
+use super::entry::{return_above, save, set_mark};
 use super::kept::{bring_back, keep};
 use crate::entry::stub_section;
 use crate::slots::{SLOTS, after, before, personality};
@@ -62,6 +62,7 @@ core::arch::global_asm!(
     ".cfi_startproc",
     ".cfi_personality 0x1b, {personality}",
     save!(),
+    set_mark!(),
     ".cfi_rel_offset x19, 16",
     "sub sp, sp, #64",
     ".cfi_adjust_cfa_offset 64",
@@ -100,6 +101,7 @@ core::arch::global_asm!(
     ".cfi_startproc",
     ".cfi_personality 0x1b, {personality}",
     save!(),
+    set_mark!(),
     ".cfi_rel_offset x19, 16",
     "sub sp, sp, #640",
     ".cfi_adjust_cfa_offset 640",

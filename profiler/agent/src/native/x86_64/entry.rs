@@ -150,6 +150,20 @@ macro_rules! stub_returned {
 }
 pub(crate) use stub_returned;
 
+#[cfg(grapnel_attached)]
+unsafe extern "C" {
+    #[link_name = "__start_grapnel_stubs"]
+    static STUBS_START: u8;
+    #[link_name = "__stop_grapnel_stubs"]
+    static STUBS_STOP: u8;
+}
+
+/// An address in here that a stack holds is that of a call under way: all of the stubs, to which what they call returns.
+#[cfg(grapnel_attached)]
+pub(crate) fn marks() -> [u64; 2] {
+    [&raw const STUBS_START, &raw const STUBS_STOP].map(|stub| stub.addr() as u64)
+}
+
 /// See [`crate::entry`]. Six arguments take all registers: the seventh lies on the stack.
 macro_rules! stub {
     ($stub:ident, $hook:path, 6) => {
