@@ -163,11 +163,8 @@ int main(int argc, char **argv) {
     if (argc > 1)
         how = argv[1];
     is_unaligned = argc > 2 && !strcmp(argv[2], "unaligned");
-    /* The main thread's cache and heap are there, and what libc keeps of a thread that has ended. */
+    /* The main thread's cache and heap are there. */
     free(keep(malloc(100)));
-    pthread_t id;
-    if (pthread_create(&id, NULL, ending, NULL) || pthread_join(id, NULL))
-        abort();
     pthread_barrier_init(&begun, NULL, THREADS + 1);
     pthread_barrier_init(&done, NULL, THREADS + 1);
     for (intptr_t who = 1; who <= THREADS; who++) {
@@ -175,6 +172,10 @@ int main(int argc, char **argv) {
         if (pthread_create(&id, NULL, thread, (void *)who))
             abort();
     }
+    /* What libc keeps of a thread that has ended is there, too. */
+    pthread_t id;
+    if (pthread_create(&id, NULL, ending, NULL) || pthread_join(id, NULL))
+        abort();
     pthread_barrier_wait(&begun);
     tell(1);
     next();

@@ -159,8 +159,8 @@ impl Extents {
         let is_one = start == leaf.page
             && pages.iter().all(|leaf| leaf.page - start < size)
             && bits(leaf.word, LEAF_STATE) == state
-            && bits(leaf.word, LEAF_SLAB) == u64::from(is_slab)
-            && (state != ACTIVE || bits(leaf.word, LEAF_INDEX) == index);
+            && (state != ACTIVE || bits(leaf.word, LEAF_INDEX) == index)
+            && (state != ACTIVE || bits(leaf.word, LEAF_SLAB) == u64::from(is_slab));
         if !is_one {
             return Err(broken("an extent of another kind than the tree says", leaf.extent));
         }

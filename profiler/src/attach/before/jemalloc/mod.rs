@@ -20,6 +20,8 @@ use std::ops::Range;
 
 /// What its constants say of its version.
 const VERSION: &[u8] = b"5.3.0-0-g54eaed1d8b56b1aa528be3bdd1877e59c56fa90c\0";
+/// Where arenas begin, and the list of them: at a line of a processor's cache.
+const LINE: u64 = 64;
 /// The most arenas that there can be.
 const MOST: usize = 4095;
 
@@ -76,7 +78,7 @@ pub(super) fn is_known(view: View<'_>, object: &Object) -> Result<bool, Unknown>
 fn looks_like(view: View<'_>, data: &Range<u64>, at: u64, number: u64) -> bool {
     const START: usize = arena::NUMBER;
     const LEN: usize = (arena::BINS - START) / 8;
-    if !at.is_multiple_of(64) || data.contains(&at) {
+    if !at.is_multiple_of(LINE) || data.contains(&at) {
         return false;
     }
     let Ok(words) = view.words::<LEN>(at.wrapping_add(START as u64)) else { return false };
@@ -96,7 +98,7 @@ impl Jemalloc {
             let bytes = object::read(view, part.clone())?;
             for (at, word) in (part.start..).step_by(8).zip(bytes.as_chunks().0) {
                 let word = u64::from_ne_bytes(*word);
-                if word != 0 && looks_like(view, &data, word, 0) {
+                if word != 0 && at.is_multiple_of(LINE) && looks_like(view, &data, word, 0) {
                     found.push(at);
                 }
             }
