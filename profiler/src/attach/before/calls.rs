@@ -110,9 +110,8 @@ impl Symbols {
         let inside = all().filter(|(_, range)| (start..end).contains(&range.start));
         let names: HashSet<&str> = inside.map(|(name, _)| name).collect();
         let is_part = |name: &str| name.split_once(".cold").is_some_and(|(whole, _)| names.contains(whole));
-        let mut code = vec![start..end];
-        code.extend(all().filter(|(name, _)| is_part(name)).map(|(_, range)| range));
-        Some(code)
+        let parts = all().filter(|(name, _)| is_part(name)).map(|(_, range)| range);
+        Some(std::iter::once(start..end).chain(parts).collect())
     }
 }
 

@@ -235,8 +235,9 @@ impl Extent {
             && len <= MOST_BLOCKS
             && shard == 0;
         let free: u32 = self.free.iter().take(len.div_ceil(64) as usize).map(|bits| bits.count_ones()).sum();
-        let unused = len % 64 != 0 && self.free[(len / 64) as usize] >> (len % 64) != 0;
-        if !is_one || unused || u64::from(free) != number_free {
+        let last = self.free.get((len / 64) as usize).copied().unwrap_or(0);
+        let beyond = !len.is_multiple_of(64) && last >> (len % 64) != 0;
+        if !is_one || beyond || u64::from(free) != number_free {
             return Err(broken("small blocks that are not counted right", at));
         }
         Ok(len - number_free)
