@@ -11,6 +11,7 @@ pub mod engine;
 pub mod going;
 pub mod group;
 pub mod leaks;
+pub mod older;
 pub mod programs;
 pub mod report;
 pub mod run;

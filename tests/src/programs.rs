@@ -107,6 +107,13 @@ pub fn program_with(name: &str, library: &str) -> PathBuf {
     compile("g++", &["-std=c++17", "-pthread", &flag, "-ldl"], &source, &format!("{name}-{library}"))
 }
 
+/// The executable of `programs/<name>.c` with a library that is linked into it, and what that needs.
+pub fn c_program_with(name: &str, library: &str) -> PathBuf {
+    let flag = format!("-Wl,--whole-archive,-l:{library},--no-whole-archive");
+    let flags = [C, &[&flag, "-lm", "-ldl", "-lstdc++"]].concat();
+    compile("gcc", &flags, &sources().join(format!("{name}.c")), &format!("{name}-{library}"))
+}
+
 /// The executable of a C source that lies elsewhere. Its name is the source's.
 pub fn executable_of(source: &Path) -> PathBuf {
     let name = source.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();

@@ -1,71 +1,14 @@
 //! What a process had allocated before `grapnel attach`.
 
-use grapnel_tests::attaching::{Running, attach, may_trace};
+use grapnel_tests::attaching::{Running, may_trace};
 use grapnel_tests::going::until;
-use grapnel_tests::report::{Before, Report};
+use grapnel_tests::older::{MARK, Older, attached, is_as_it_counts_in_storms, site};
+use grapnel_tests::report::Before;
 use grapnel_tests::run::{grapnel, report, temporary_dir};
 use grapnel_tests::{programs, skipped};
-use std::io::{BufRead, BufReader, Lines, Write};
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
-
-const MARK: &str = "[allocated before grapnel attached]";
-
-/// `older`, which goes on by a line at a time.
-struct Older {
-    child: Child,
-    lines: Lines<BufReader<ChildStdout>>,
-}
-
-impl Older {
-    fn start(how: &str) -> Self {
-        Self::of(Command::new(programs::program("older")).arg(how))
-    }
-
-    fn of(command: &mut Command) -> Self {
-        let mut child =
-            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the program starts");
-        let lines = BufReader::new(child.stdout.take().expect("its output")).lines();
-        let mut older = Self { child, lines };
-        assert_eq!(older.stage(), (1, Before { allocations: 0, bytes: 0 }));
-        older
-    }
-
-    fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
-    /// Which stage it says it has come to, and what it has.
-    fn stage(&mut self) -> (u64, Before) {
-        let line = self.lines.next().expect("a line").expect("text");
-        let numbers: Vec<u64> = line.split(' ').map(|word| word.parse().expect("a number")).collect();
-        let [stage, allocations, bytes] = numbers[..] else { panic!("{line}") };
-        (stage, Before { allocations, bytes })
-    }
-
-    fn go_on(&mut self) -> (u64, Before) {
-        self.child.stdin.as_mut().expect("its input").write_all(b"\n").expect("it goes on");
-        self.stage()
-    }
-}
-
-impl Drop for Older {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn attached(dir: &Path, pid: u32) -> (Report, String) {
-    let outcome = attach(dir, pid, &["--for", "0.1"]);
-    assert_eq!(outcome.status.code(), Some(0), "{}", outcome.err());
-    (report(&dir.join("t.grapnel")), outcome.err())
-}
-
-/// The site of what was there before: it has no frame but the mark.
-fn site(report: &Report) -> Option<&grapnel_tests::report::Site> {
-    report.sites.iter().find(|site| site.frames.iter().any(|frame| frame.function.as_deref() == Some(MARK)))
-}
+use std::process::{Command, Stdio};
 
 #[test]
 fn blocks_of_before_are_known_to_the_byte() {
@@ -249,47 +192,7 @@ fn blocks_that_were_lost_before_are_found() {
 /// riddle. On a busy machine that may take more than one look.
 #[test]
 fn threads_in_the_middle_of_malloc_are_waited_for() {
-    if !may_trace() {
-        return;
-    }
-    let dir = temporary_dir();
-    let mut older = Older::start("storm");
-    assert_eq!(older.go_on().0, 2);
-    for _ in 0..3 {
-        let found = until("all are out of it", || {
-            let (found, said) = attached(dir.path(), older.pid());
-            let is_known = found.totals.before.is_some();
-            let is_busy = said.contains("in the middle of malloc");
-            assert!(is_known || is_busy, "{said}");
-            (is_known && !is_busy).then_some(found.totals)
-        });
-        assert!(found.allocations > 0, "{found:?}");
-        let given = found.allocations + found.before.map_or(0, |before| before.allocations);
-        assert_eq!(given - found.frees, found.live_allocations, "{found:?}");
-    }
-}
-
-#[test]
-fn of_other_allocators_it_is_said_that_nothing_is_known() {
-    if !may_trace() {
-        return;
-    }
-    for name in ["libjemalloc.so.2", "libmimalloc.so.2"] {
-        let library = Path::new("/usr/lib/x86_64-linux-gnu").join(name);
-        if !library.exists() {
-            skipped("blocks of another allocator", &format!("there is no {name}"));
-            continue;
-        }
-        let dir = temporary_dir();
-        let mut older =
-            Older::of(Command::new(programs::program("older")).arg("").env("LD_PRELOAD", &library));
-        assert_eq!(older.go_on().0, 2);
-        let (found, said) = attached(dir.path(), older.pid());
-        assert_eq!(found.totals.before, None, "{said}");
-        assert!(
-            said.contains("what was allocated before isn't known: libc's own malloc has not been used"),
-            "{said}"
-        );
-        assert!(said.contains(name), "{said}");
+    if may_trace() {
+        is_as_it_counts_in_storms(&mut Command::new(programs::program("older")), &[]);
     }
 }

@@ -17,7 +17,8 @@ use crate::entry::{SavedRegisters, rescued};
 use crate::hooks::{self, Function};
 use crate::record::{self, enter};
 use crate::slots::{self, FAMILY, Frame, What};
-use crate::{heaps, native, session, shadow, symbols, tls};
+use crate::symbols::{self, FileSymbols};
+use crate::{heaps, native, session, shadow, tls};
 use alloc::format;
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -330,10 +331,60 @@ fn beginning(module: &Module) -> &[u8] {
     })
 }
 
+/// The path of an object's file.
+pub(crate) fn path(module: &Module) -> Vec<u8> {
+    match module.name() {
+        b"" => b"/proc/self/exe".to_vec(),
+        name => name.to_vec(),
+    }
+}
+
+/// The symbol table of an object's file, if it has one.
+pub(crate) fn in_file(module: &Module, path: &[u8]) -> Option<FileSymbols> {
+    symbols::read(path, beginning(module))
+}
+
+/// Hooks on a family, ready to go in.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    name: Vec<u8>,
+    pub(crate) hooks: slots::Ready,
+}
+
+fn not_hooked(name: &[u8], why: &dyn core::fmt::Display) {
+    let note = format!("what {} gives is not recorded: {why}", name.escape_ascii());
+    session::report_failure(failure::NOTE, note.as_bytes());
+}
+
+#[cfg(grapnel_attached)]
+impl Ready {
+    /// Whether no call under way may return into what will be changed; if not, it is said that the family stays out.
+    pub(crate) fn is_left_alone(&self) -> bool {
+        let is_left_alone = !self.hooks.is_returned_into();
+        if !is_left_alone {
+            not_hooked(&self.name, &"a call under way may return into what would change");
+        }
+        is_left_alone
+    }
+}
+
 /// Hooks the families of these objects, but for the functions that are hooked already. None of their code runs meanwhile.
 /// Only under PROCESS, or in the only thread. The handles of their heaps.
 pub(crate) fn install<'m>(modules: impl Iterator<Item = (&'m Module, &'m [u8])>) -> Vec<u32> {
-    let mut handles = Vec::new();
+    let (ready, handles) = prepare(modules);
+    for Ready { name, hooks } in ready {
+        // SAFETY: the caller's promise.
+        if let Err(error) = unsafe { hooks.commit() } {
+            not_hooked(&name, &error);
+        }
+    }
+    handles
+}
+
+/// Prepares hooks on the families of these objects, but for the functions that are hooked already. Only under PROCESS, or in
+/// the only thread. The handles of their heaps, too.
+pub(crate) fn prepare<'m>(modules: impl Iterator<Item = (&'m Module, &'m [u8])>) -> (Vec<Ready>, Vec<u32>) {
+    let (mut ready, mut handles) = (Vec::new(), Vec::new());
     for (module, path) in modules {
         let Some(code) = module.segments().iter().find(|segment| segment.execute) else { continue };
         // Our own stubs have such names.
@@ -352,8 +403,7 @@ pub(crate) fn install<'m>(modules: impl Iterator<Item = (&'m Module, &'m [u8])>)
                 }
             });
         };
-        let in_file = symbols::read(path, beginning(module));
-        let in_file = in_file.filter(|file| may_have_families(file.names(), || true));
+        let in_file = in_file(module, path).filter(|file| may_have_families(file.names(), || true));
         let listed = |each: &mut Visit<'_>| {
             exported(each);
             if let Some(file) = &in_file {
@@ -391,17 +441,16 @@ pub(crate) fn install<'m>(modules: impl Iterator<Item = (&'m Module, &'m [u8])>)
             let wanted =
                 |(role, range): (Role, Range<usize>)| (What::Family(role, handle), range, code.range.clone());
             let wanted: Vec<_> = family.functions.into_iter().map(wanted).collect();
-            match slots::hook_all(&wanted) {
-                Ok(()) if handle != 0 => handles.push(handle),
-                Ok(()) => {}
-                Err(error) => {
-                    let note = format!("what {} gives is not recorded: {error}", name.escape_ascii());
-                    session::report_failure(failure::NOTE, note.as_bytes());
+            match slots::prepare_all(&wanted) {
+                Ok(hooks) => {
+                    ready.extend(hooks.map(|hooks| Ready { name, hooks }));
+                    handles.extend((handle != 0).then_some(handle));
                 }
+                Err(error) => not_hooked(&name, &error),
             }
         }
     }
-    handles
+    (ready, handles)
 }
 
 #[cfg(test)]

@@ -56,6 +56,24 @@ pub(crate) enum Function {
     LongjmpChecked,
     UsableSize,
     Exit,
+    #[cfg(grapnel_attached)]
+    New,
+    #[cfg(grapnel_attached)]
+    NewArray,
+    #[cfg(grapnel_attached)]
+    NewOrNull,
+    #[cfg(grapnel_attached)]
+    NewArrayOrNull,
+    #[cfg(grapnel_attached)]
+    NewAligned,
+    #[cfg(grapnel_attached)]
+    NewArrayAligned,
+    #[cfg(grapnel_attached)]
+    NewAlignedOrNull,
+    #[cfg(grapnel_attached)]
+    NewArrayAlignedOrNull,
+    #[cfg(grapnel_attached)]
+    Delete,
     Prctl,
     Syscall,
     PthreadCreate,
@@ -273,6 +291,18 @@ pub(crate) fn given_aligned(saved: Saved<'_>, block: Block, size: usize, alignme
         let alignment = Alignment::of(alignment as u64);
         rescued(saved, result, 0, || {
             enter(saved, |context| context.alloc_aligned(saved, address, size, Source::Aligned, alignment));
+        });
+    }
+}
+
+/// As [`given`], of a block that `operator new` was asked for, with an alignment.
+#[cfg(grapnel_attached)]
+pub(crate) fn given_as(saved: Saved<'_>, block: Block, size: usize, source: Source, alignment: usize) {
+    if !block.is_null() && !is_inside(saved) {
+        let (address, size) = (block.addr() as u64, size as u64);
+        let alignment = Alignment::of(alignment as u64);
+        rescued(saved, block, 0, || {
+            enter(saved, |context| context.alloc_aligned(saved, address, size, source, alignment));
         });
     }
 }

@@ -57,6 +57,8 @@ mod heap;
 mod heaps;
 mod hooks;
 mod install;
+#[cfg(grapnel_attached)]
+mod instead;
 #[cfg(not(grapnel_attached))]
 mod jumps;
 mod ledger;

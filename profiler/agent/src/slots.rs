@@ -473,18 +473,17 @@ pub(crate) fn prepare_all(
     }))
 }
 
-/// Hooks all of these functions or none, as [`prepare_all`] has them. None of their code runs meanwhile.
-pub(crate) fn hook_all(found: &[(What, Range<usize>, Range<usize>)]) -> Result<(), grapnel_hook::Error> {
-    // SAFETY: the targets are functions of an object whose code nobody runs yet: the process has one thread, or the object
-    // is being loaded.
-    prepare_all(found)?.map_or(Ok(()), |ready| unsafe { ready.commit() })
-}
-
 impl Ready {
     /// How many functions will be hooked.
     #[cfg(grapnel_attached)]
     pub(crate) fn hooks(&self) -> usize {
         self.hooks
+    }
+
+    /// Whether calls under way may return into what will be changed.
+    #[cfg(grapnel_attached)]
+    pub(crate) fn is_returned_into(&self) -> bool {
+        self.prepared.hooks().flatten().any(|hook| hook.is_returned_into())
     }
 
     /// Notes what is to change, for whoever puts the hooks in from outside. False if it can't be.

@@ -252,6 +252,11 @@ impl Registers {
         self.is_rewound() || self.is_cut_short()
     }
 
+    /// Whether what it waits for may be a lock.
+    pub(crate) fn is_waiting_for_a_lock(&self) -> bool {
+        self.is_waiting() && i64::from(self.under_way.number) == libc::SYS_futex
+    }
+
     /// Begins the system call that was cut short anew.
     pub(crate) fn begin_anew(&mut self) {
         self.general.x[0] = self.under_way.first;

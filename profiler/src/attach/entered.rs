@@ -16,7 +16,7 @@ use super::rights::why_denied;
 use super::stacks;
 use super::tracee::Stop;
 use super::working::Worker;
-use crate::run::recording::{Before, Block};
+use crate::run::recording::{Before, Blocks};
 use grapnel_trace::attached::{Ledger, order, state};
 use rustix::process::{getpriority_process, setpriority_process};
 use std::io;
@@ -52,6 +52,15 @@ pub(crate) struct Entered {
     pub(super) busy: bool,
 }
 
+/// What had been allocated before.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Older {
+    pub(crate) blocks: u64,
+    pub(crate) bytes: u64,
+    /// Blocks of which it isn't known how many of their bytes may be used.
+    pub(crate) within: u64,
+}
+
 /// What stopping all threads cost.
 #[derive(Clone, Debug)]
 pub(crate) struct Stood {
@@ -59,8 +68,7 @@ pub(crate) struct Stood {
     pub(crate) time: Duration,
     /// The part of it in which it was looked what had been allocated before.
     pub(crate) look: Duration,
-    /// How many blocks that were, and how many bytes.
-    pub(crate) before: Result<(u64, u64), Unknown>,
+    pub(crate) before: Result<Older, Unknown>,
     /// Whether threads were in the middle of `malloc` then.
     pub(crate) busy: bool,
 }
@@ -204,7 +212,11 @@ impl Entered {
                 }
             }
         };
-        let sum = |blocks: &Vec<Block>| (blocks.len() as u64, blocks.iter().map(|(_, size)| size).sum());
+        let sum = |blocks: &Blocks| Older {
+            blocks: blocks.iter().count() as u64,
+            bytes: blocks.iter().map(|(_, size)| size).sum(),
+            within: blocks.within.len() as u64,
+        };
         let before = blocks.as_ref().map(sum).map_err(Unknown::clone);
         let maps = maps_of(pid);
         let committed = maps.and_then(|maps| {
@@ -234,7 +246,7 @@ impl Entered {
         freezer: &mut Freezer,
         frozen: &mut Frozen,
         is_last: bool,
-    ) -> Result<Result<Vec<Block>, Unknown>, FreezeError> {
+    ) -> Result<Result<Blocks, Unknown>, FreezeError> {
         let heap = match heap {
             Ok(heap) => heap,
             Err(unknown) => return Ok(Err(unknown.clone())),

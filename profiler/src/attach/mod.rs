@@ -69,7 +69,7 @@ use crate::serve::{Listening, ServeArgs, ServeError};
 use before::Wanted;
 use clap::Args;
 use enter::{EnterError, enter};
-use entered::{Entered, Stood};
+use entered::{Entered, Older, Stood};
 use freeze::Freezer;
 use grapnel_analysis::report::words::{counted, harmless, human_bytes};
 use grapnel_trace::shared::{failure, session_flags};
@@ -359,13 +359,19 @@ fn tell(target: &Target, stood: &Stood) {
         ms(stood.time),
     );
     match &stood.before {
-        Ok((blocks, bytes)) => {
+        Ok(Older { blocks, bytes, within }) => {
             say(&format!(
                 "{attached}, for {:.1} of them to find {} of before, with {}",
                 ms(stood.look),
                 counted(*blocks, "block"),
                 human_bytes(*bytes)
             ));
+            if *within != 0 {
+                let of = counted(*within, "block");
+                say(&format!(
+                    "note: of {of} among them the program may use less than is counted: mimalloc doesn't say where in a block it has begun for an alignment's sake",
+                ));
+            }
             if stood.busy {
                 say(
                     "note: threads were in the middle of malloc all the time; of each a block may be counted wrongly",

@@ -175,6 +175,11 @@ impl Registers {
         is_begun_anew || self.is_cut_short()
     }
 
+    /// Whether what it waits for may be a lock.
+    pub(crate) fn is_waiting_for_a_lock(&self) -> bool {
+        self.is_waiting() && self.0.orig_rax.cast_signed() == libc::SYS_futex
+    }
+
     /// Begins the system call under way anew.
     pub(crate) fn begin_anew(&mut self) {
         self.0.rax = self.0.orig_rax;

@@ -3,6 +3,7 @@
 use super::clock::Clock;
 use super::merge::Output;
 use super::meter::Events;
+use super::recording::Within;
 use grapnel_analysis::RunningTotals;
 use grapnel_trace::heap::HeapEvent;
 use grapnel_trace::writer::Writer;
@@ -19,6 +20,7 @@ pub(super) struct Out<'a> {
     pub(super) events: &'a mut Events,
     pub(super) totals: Option<&'a mut RunningTotals>,
     pub(super) clock: &'a mut Clock,
+    pub(super) within: &'a mut Within,
     /// Whether the program asked for a snapshot.
     pub(super) snapshot: bool,
     /// Events that are in the file and not yet in the totals.
@@ -77,6 +79,7 @@ impl Output for Out<'_> {
     #[inline(always)]
     fn heap(&mut self, ticks: u64, event: HeapEvent) {
         self.tell(ticks);
+        let event = if self.within.is_empty() { event } else { self.within.whole(event) };
         // Not by `write`: a closure that several callers have is not inlined with what it does.
         if let Some(writer) = &mut self.writer
             && let Err(error) = writer.push_heap(&event)

@@ -2,8 +2,10 @@
 
 mod asked;
 mod older;
+mod within;
 
-pub(crate) use older::{Before, Block};
+pub(crate) use older::{Before, Block, Blocks};
+pub(super) use within::Within;
 
 use super::clock::Clock;
 use super::identity::{ProcessId, pieces, text};
@@ -68,6 +70,8 @@ pub(crate) struct Recording {
     /// Of CLOCK_MONOTONIC, in nanoseconds.
     started_ns: u64,
     clock: Clock,
+    /// What was there before, and may be given back by another address.
+    within: Within,
     /// The clock before which all that was written has gone out.
     since: u64,
     now_ns: u64,
@@ -140,6 +144,7 @@ impl Recording {
             error,
             started_ns,
             clock: Clock::new(started_ns),
+            within: Within::default(),
             since: 0,
             now_ns: 0,
             flushed_ns: 0,
@@ -286,11 +291,11 @@ impl Recording {
     }
 
     fn merge_ready(&mut self, horizon: u64) -> usize {
-        let Self { merge, writer, events, totals, clock, since, .. } = self;
+        let Self { merge, writer, events, totals, clock, within, since, .. } = self;
         clock.measure();
         let batch = Vec::with_capacity(BATCH);
         let (writer, totals) = (writer.as_mut(), totals.as_mut());
-        let mut out = Out { writer, error: None, events, totals, clock, snapshot: false, batch };
+        let mut out = Out { writer, error: None, events, totals, clock, within, snapshot: false, batch };
         let merged = merge.run(*since, horizon, &mut out);
         out.count();
         self.wants_snapshot |= out.snapshot;

@@ -1,9 +1,9 @@
 //! What is hooked in a process that runs already.
 
 use super::{Objects, Ready, heap_functions, without};
-use crate::hooks::Hooked;
+use crate::hooks::{Function, Hooked};
 use crate::ledger::{self, LEDGER};
-use crate::{modules, operators, reported, sandbox, session};
+use crate::{families, instead, modules, reported, sandbox, session, slots};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -55,40 +55,63 @@ pub(super) fn libcs_functions(_is_recorded: bool) -> impl IntoIterator<Item = Ho
 /// The functions that the program calls by libc's names.
 pub(super) fn allocation_functions(objects: &Objects, is_sampled: bool) -> Vec<(Hooked, Symbol)> {
     if linked(b"malloc").is_none() {
-        // Operators aren't hooked here: what they throw would not come through.
+        let mut functions = objects.defined(heap_functions(is_sampled));
         if let Some(allocator) = objects.allocator()
             && symbol::find(allocator, b"_Znwm").is_some()
         {
-            let name = format!("{}", allocator.file_name().escape_ascii());
-            let name = if name.is_empty() { "the program" } else { name.as_str() };
-            let note = format!(
-                "new and delete are those of {name}: what new gives out is not recorded, only malloc and its kin"
-            );
-            session::report_failure(failure::NOTE, note.as_bytes());
+            functions.extend(operators(objects, allocator, is_sampled));
         }
-        return objects.defined(heap_functions(is_sampled));
+        return functions;
     }
     // A static program's functions lie beside their callers, which were compiled with them as the case may be.
     let found = |(libcs, beside): (Hooked, Hooked)| objects.find(libcs.0).map(|symbol| (beside, symbol));
     heap_functions(is_sampled).filter_map(found).collect()
 }
 
-/// Hooks on operators.
+/// The operators of the allocator whose `malloc` is the program's, which has such.
+fn operators(objects: &Objects, allocator: &Module, is_sampled: bool) -> Vec<(Hooked, Symbol)> {
+    // What is called in their place must be the allocator's own.
+    let is_its =
+        |name: &&[u8]| objects.called(name).is_some_and(|(module, _)| core::ptr::eq(module, allocator));
+    let are_its = [&b"malloc"[..], b"free", b"memalign"].iter().all(is_its);
+    let free = heap_functions(is_sampled).find(|(_, (.., function))| matches!(function, Function::Free));
+    // In a sample of allocations what is called is what the filter was made for.
+    let free = free.filter(|_| are_its && !is_sampled);
+    let found = free.map(|(_, (_, stub, _))| instead::operators(allocator, stub));
+    let found = found.unwrap_or_default();
+    if found.is_empty() {
+        let name = format!("{}", allocator.file_name().escape_ascii());
+        let name = if name.is_empty() { "the program" } else { name.as_str() };
+        let note = format!(
+            "new and delete are those of {name}: what new gives out is not recorded, only malloc and its kin"
+        );
+        session::report_failure(failure::NOTE, note.as_bytes());
+    }
+    found
+}
+
+/// Hooks on other allocators, and on functions of the program's own that have other names. Operators of C++ have none here: no
+/// unwinder knows the stubs, and what one throws would end the program.
 #[derive(Debug)]
-pub(super) struct Several(Vec<operators::Ready>);
+pub(super) struct Several(Vec<slots::Ready>);
 
 impl Several {
     pub(super) fn prepare(objects: &Objects) -> Self {
-        Self(operators::prepare(objects.others()))
+        // libc's are a family beside the program's where others have taken their names.
+        let libcs = objects.allocator().map(|_| (objects.libc(), Vec::new()));
+        let others = objects.others().map(|module| (module, families::path(module)));
+        let all: Vec<(&Module, Vec<u8>)> = others.chain(libcs).collect();
+        let (ready, _) = families::prepare(all.iter().map(|(module, path)| (*module, &path[..])));
+        Self(ready.into_iter().filter(families::Ready::is_left_alone).map(|ready| ready.hooks).collect())
     }
 
     /// How many functions will be hooked.
     fn hooks(&self) -> usize {
-        self.0.iter().map(|ready| ready.hooks.hooks()).sum()
+        self.0.iter().map(slots::Ready::hooks).sum()
     }
 
     fn note(&self) -> bool {
-        self.0.iter().all(|ready| ready.hooks.note())
+        self.0.iter().all(slots::Ready::note)
     }
 }
 
@@ -117,7 +140,7 @@ impl Ready {
             session::report_failure(failure::NOTE, format!("{lost}: {why}").as_bytes());
         }
         if !self.several.iter().all(Several::note) {
-            return Err(format!("operators can't be hooked: {CANT_NOTE}"));
+            return Err(format!("other allocators can't be hooked: {CANT_NOTE}"));
         }
         Ok(())
     }

@@ -227,6 +227,10 @@ fn without(name: &[u8], function: Function) -> Option<String> {
         Function::Prctl | Function::Syscall => {
             Some("filters for system calls (seccomp) that the program installs may not be noticed".into())
         }
+        #[cfg(grapnel_attached)]
+        _ if crate::instead::is_one(function) => {
+            Some(format!("what {} does is not recorded", name.escape_ascii()))
+        }
         Function::PthreadCreate => Some("filters for system calls (seccomp) count for all threads".into()),
         _ if mappings::is_one(function) => Some(format!("what {} does is not recorded", name.escape_ascii())),
         _ => None,

@@ -70,14 +70,10 @@ impl Several {
     /// # Safety
     /// This is the only thread.
     pub(super) unsafe fn commit(self, objects: &Objects) {
-        let path = |module: &Module| match module.name() {
-            b"" => b"/proc/self/exe".to_vec(),
-            name => name.to_vec(),
-        };
         // libc's are a family beside the program's where others have taken their names.
         let libcs = objects.allocator().map(|_| (objects.libc(), Vec::new()));
         let with_libc: Vec<(&Module, Vec<u8>)> =
-            objects.others().map(|module| (module, path(module))).chain(libcs).collect();
+            objects.others().map(|module| (module, families::path(module))).chain(libcs).collect();
         families::install(with_libc.iter().map(|(module, path)| (*module, &path[..])));
         operators::install(objects.others());
     }

@@ -1,9 +1,13 @@
-//! What a process had allocated before: the live blocks of glibc's `malloc`, read from outside while all threads stand.
+//! What a process had allocated before: the live blocks of the `malloc` that it calls, glibc's, jemalloc's or mimalloc's, read from
+//! outside while all threads stand.
 //!
-//! No symbol and no debug file is needed. What is looked for has a shape that nothing else has, and what was found is checked
-//! against everything else that glibc keeps of it: a heap of which anything isn't as it must be is not known at all, and the
-//! reason is said.
+//! No symbol and no debug file is needed, but for an allocator that is in the program itself. What is looked for has a shape that
+//! nothing else has, and what was found is checked against everything else that the allocator keeps of it: a heap of which
+//! anything isn't as it must be is not known at all, and the reason is said.
 //!
+//! - `object`: an object that is loaded, as it lies in memory
+//! - `jemalloc`, `mimalloc`: their heaps
+//! - `glibc`: its heap, with what follows
 //! - `library`: the C library, its version, its variables, where its threads keep theirs
 //! - `arena`: the variable from which all arenas are found; what memory they have
 //! - `chunks`: what lies in that memory, one after another
@@ -11,13 +15,19 @@
 //! - `freed`: those that look used, and wait in the caches of threads and arenas to be given out again
 //! - `mapped`: blocks that are mappings of their own
 //! - `pause`: threads that stand in the middle of `malloc` go on until they are out of it
+//! - `calls`: where its code lies
 
 mod arena;
+mod calls;
 mod chunks;
 mod freed;
+mod glibc;
+mod jemalloc;
 mod layout;
 mod library;
 mod mapped;
+mod mimalloc;
+mod object;
 mod pause;
 
 pub(super) use pause::{Pause, settle};
@@ -26,14 +36,15 @@ use super::freeze::Frozen;
 use super::memory::Memory;
 use super::target::MapLine;
 use crate::leaks::copy_bytes;
-use crate::run::recording::Block;
-use arena::Arenas;
-use chunks::Chunk;
+use crate::run::recording::Blocks;
+use calls::Calls;
+use glibc::Glibc;
 use grapnel_analysis::report::words::human_bytes;
+use jemalloc::Jemalloc;
 use library::Library;
-use std::collections::BTreeSet;
-use std::ops::Range;
-use std::time::{Duration, Instant};
+use mimalloc::Mimalloc;
+use object::Object;
+use std::time::Duration;
 
 /// A heap in which it is looked only where the process may stand still for as long as it likes. A tenth of it has taken 50 to 90 ms.
 const LARGE: u64 = 1 << 30;
@@ -63,6 +74,12 @@ pub(crate) enum Unknown {
     Version { major: u32, minor: u32 },
     #[error("libc's own malloc has not been used")]
     Unused,
+    #[error(
+        "its malloc is that of {0}, whose heap isn't known: that of glibc, jemalloc 5.3.0 and mimalloc 2.0.9 is"
+    )]
+    Allocator(String),
+    #[error("its malloc is in {0}, which has no symbols that say where all of the allocator's code is")]
+    NoSymbols(String),
     #[error("the heap's structure was not understood: {0}")]
     Structure(&'static str),
     #[error("the heap's structure was not understood: {what} at {at:#x}")]
@@ -129,48 +146,55 @@ fn half(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |half| u32::from_ne_bytes(*half))
 }
 
+/// Where the heap is whose `malloc` the program calls.
+#[derive(Debug)]
+enum Of {
+    Glibc(Box<Glibc>),
+    Mimalloc(Mimalloc),
+    Jemalloc(Jemalloc),
+}
+
 /// What is known of a process's heap while it runs: where to look when it stands.
 #[derive(Debug)]
 pub(super) struct Heap {
-    library: Library,
-    /// For what will be found: memory that was touched, so that the process need not wait for that.
-    chunks: Vec<Chunk>,
-    blocks: Vec<Block>,
-    /// Where blocks were that are mappings of their own: to look everywhere takes long.
-    mapped: BTreeSet<u64>,
-    /// Whether it is looked everywhere all the same.
-    may_search: bool,
+    of: Of,
+    calls: Calls,
 }
 
 impl Heap {
-    /// Finds the C library, and makes room for as much as there is now.
+    /// Finds whose heap it is, and makes room for as much as there is now.
     pub(super) fn find(pid: u32, memory: &Memory, maps: &[MapLine], wanted: Wanted) -> Result<Self, Unknown> {
         if wanted == Wanted::Never {
             return Err(Unknown::Unwanted);
         }
         let view = View { pid, memory };
-        let library = Library::find(view, maps)?;
-        // While it runs it may look broken anywhere.
-        if let Ok(arenas) = Arenas::find(view, &library, &library.data(view)?, maps)
-            && arenas.bytes() > LARGE
-            && wanted == Wanted::Short
-        {
-            return Err(Unknown::Large { bytes: arenas.bytes() });
-        }
-        let mut chunks = Vec::new();
-        let arenas = walk(view, &library, maps, &mut chunks);
-        let blocks = vec![(1, 1); chunks.len() + chunks.len() / 8];
-        let mut mapped = BTreeSet::new();
-        let since = Instant::now();
-        let _ =
-            arenas.and_then(|arenas| mapped::find(view, library.layout, &arenas, maps, &mut mapped, true));
-        let may_search = since.elapsed() < LONG;
-        Ok(Self { library, chunks, blocks, mapped, may_search })
-    }
-
-    /// Where the code of `malloc` and its kin lies.
-    fn code(&self) -> Range<u64> {
-        self.library.malloc.clone()
+        let limited = |bytes| match wanted {
+            Wanted::Short if bytes > LARGE => Err(Unknown::Large { bytes }),
+            _ => Ok(()),
+        };
+        let libc = Library::object(view, maps)?;
+        // Where libc's own calls lead, all others' do.
+        let malloc = libc.bound(view, b"malloc")?.filter(|malloc| !libc.image.contains(malloc));
+        let Some(malloc) = malloc else {
+            let library = Library::of(view, &libc)?;
+            limited(glibc::bytes(view, maps, &library))?;
+            let calls = Calls::of_libc(&library);
+            return Ok(Self { of: Of::Glibc(Box::new(Glibc::find(view, maps, library))), calls });
+        };
+        let object = Object::around(view, maps, malloc)?;
+        let (of, bytes) = if let Some(version) = mimalloc::version(view, &object) {
+            let heap = Mimalloc::find(view, &object, version)?;
+            let bytes = heap.bytes(view, maps);
+            (Of::Mimalloc(heap), bytes)
+        } else if jemalloc::is_known(view, &object)? {
+            let heap = Jemalloc::find(view, &object)?;
+            let bytes = heap.bytes(view);
+            (Of::Jemalloc(heap), bytes)
+        } else {
+            return Err(Unknown::Allocator(object.name));
+        };
+        limited(bytes)?;
+        Ok(Self { of, calls: Calls::of_allocator(pid, &object, malloc, &libc)? })
     }
 
     /// All live blocks of a process that stands.
@@ -180,40 +204,13 @@ impl Heap {
         memory: &Memory,
         maps: &[MapLine],
         frozen: &Frozen,
-    ) -> Result<Vec<Block>, Unknown> {
+    ) -> Result<Blocks, Unknown> {
         let view = View { pid, memory };
-        let Self { library, chunks, blocks, mapped, may_search } = self;
-        let arenas = walk(view, library, maps, chunks)?;
         let pointers = frozen.registers().map(|(_, registers)| registers.thread_pointer());
-        freed::take_out(view, library, &arenas, pointers, chunks)?;
-        let mapped = mapped::find(view, library.layout, &arenas, maps, mapped, *may_search)?;
-        let mut blocks = std::mem::take(blocks);
-        blocks.clear();
-        blocks.extend(
-            chunks.iter().filter(|chunk| !chunk.is_free()).map(|chunk| (chunk.block, chunk.usable())),
-        );
-        blocks.extend(mapped);
-        Ok(blocks)
+        match &mut self.of {
+            Of::Glibc(heap) => heap.blocks(view, maps, pointers),
+            Of::Mimalloc(heap) => heap.blocks(view, maps, pointers),
+            Of::Jemalloc(heap) => heap.blocks(view),
+        }
     }
-}
-
-/// Finds all used chunks of all arenas, by address.
-fn walk(
-    view: View<'_>,
-    library: &Library,
-    maps: &[MapLine],
-    chunks: &mut Vec<Chunk>,
-) -> Result<Arenas, Unknown> {
-    chunks.clear();
-    let data = library.data(view)?;
-    let arenas = Arenas::find(view, library, &data, maps)?;
-    if arenas.is_locked() {
-        return Err(Unknown::Busy);
-    }
-    for region in &arenas.regions {
-        chunks::walk(view, region, chunks)?;
-    }
-    // Regions may come in any order.
-    chunks.sort_unstable_by_key(|chunk| chunk.block);
-    Ok(arenas)
 }

@@ -6,7 +6,7 @@
 
 use super::super::freeze::{FreezeError, Freezer, Frozen};
 use super::super::memory::Memory;
-use super::super::native::{Registers, address};
+use super::super::native::Registers;
 use super::{Heap, View};
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -16,9 +16,6 @@ const SHORTEST: Duration = Duration::from_micros(50);
 const LONGEST: Duration = Duration::from_millis(4);
 /// The longest that all this may take.
 const PATIENCE: Duration = Duration::from_millis(30);
-/// Words of a stack that are looked at: what `malloc` calls without a lock keeps no more before it copies, or calls the kernel.
-const WORDS: usize = 4;
-
 /// How it went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Pause {
@@ -41,7 +38,7 @@ pub(in super::super) fn settle(
     let deadline = may_run.then(|| Instant::now() + PATIENCE);
     let mut moment = SHORTEST;
     loop {
-        let is_one = |(tid, registers): (i32, &Registers)| is_inside(heap, view, registers).then_some(tid);
+        let is_one = |(tid, registers): (i32, &Registers)| heap.calls.has(view, registers).then_some(tid);
         let inside: HashSet<i32> = frozen.registers().filter_map(is_one).collect();
         if inside.is_empty() {
             return Ok(Pause::Settled);
@@ -52,18 +49,4 @@ pub(in super::super) fn settle(
         freezer.let_run(frozen, |tid| inside.contains(&tid), moment, except)?;
         moment = (moment * 5 / 4).min(LONGEST);
     }
-}
-
-/// Whether a thread is in `malloc`, or in what that has called. One that waits in the kernel isn't: if it waits for an arena, that
-/// is locked.
-fn is_inside(heap: &Heap, view: View<'_>, registers: &Registers) -> bool {
-    let code = heap.code();
-    if code.contains(&registers.pc()) {
-        return true;
-    }
-    let is_returned_to = |word: &u64| code.contains(&address(*word));
-    !registers.is_waiting()
-        && heap.library.text.contains(&registers.pc())
-        && (registers.link().is_some_and(|link| is_returned_to(&link))
-            || view.words::<WORDS>(registers.sp()).is_ok_and(|words| words.iter().any(is_returned_to)))
 }

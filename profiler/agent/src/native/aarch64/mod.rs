@@ -1,6 +1,8 @@
 //! AArch64, AAPCS64.
 
 pub(crate) mod entry;
+#[cfg(grapnel_attached)]
+pub(crate) mod instead;
 #[cfg(not(grapnel_attached))]
 pub(crate) mod jumps;
 pub(crate) mod kept;
