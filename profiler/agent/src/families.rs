@@ -209,9 +209,9 @@ pub(crate) fn after(saved: &SavedRegisters, role: Role, handle: u32, result: usi
         Role::Free => return,
         Role::PosixMemalign if result != 0 => return,
         Role::PosixMemalign => {
-            let out: *const u64 = ptr::with_exposed_provenance(saved.argument(0) as usize);
+            let out: *const usize = ptr::with_exposed_provenance(saved.argument(0) as usize);
             // SAFETY: on success the block's address was stored there.
-            unsafe { out.read() }
+            unsafe { out.read() as u64 }
         }
         _ => result as u64,
     };

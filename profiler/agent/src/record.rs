@@ -473,7 +473,7 @@ fn wait(ring: &mut Producer<'static>, words: u64) -> Result<(), NotWritten> {
 }
 
 fn wait_in(header: &SessionHeader, ring: &mut Producer<'static>, words: u64) -> Result<(), NotWritten> {
-    const NANOSECONDS: i64 = 5_000_000;
+    const NANOSECONDS: libc::c_long = 5_000_000;
     let mut turns = 0u32;
     while !ring.has_room(words) {
         if session::is_over(header) {

@@ -19,7 +19,7 @@ use attached as way;
 use preloaded as way;
 
 use crate::hooks::{self, Function, Hooked, ORIGINALS};
-use crate::{ledger, mappings, modules, sampling, session};
+use crate::{ledger, listing, mappings, modules, native, sampling, session};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -46,6 +46,7 @@ impl Objects {
     fn read() -> Result<Self, String> {
         let loaded = modules::loaded();
         let described = |(bias, path, headers): &(u64, Vec<u8>, Vec<ProgramHeader>)| {
+            let headers = listing::raw_headers(headers);
             // SAFETY: the headers are those of an object that is loaded and, if hooked, never unloaded.
             unsafe {
                 Module::from_program_headers(path, *bias as usize, headers.as_ptr().cast(), headers.len())
@@ -160,6 +161,7 @@ fn begun() -> Result<(Objects, bool), String> {
 /// # Errors
 /// A sentence for the user: which function, and why.
 pub(crate) fn prepare() -> Result<Ready, String> {
+    native::prepare();
     let (objects, is_sampled) = begun()?;
     let mut transaction = Transaction::new();
     let mut asked: Vec<(&[u8], Function, usize, HookId)> = Vec::new();

@@ -3,6 +3,8 @@
 pub(crate) mod entry;
 pub(crate) mod jumps;
 pub(crate) mod kept;
+#[path = "../kernel64.rs"]
+pub(crate) mod kernel;
 #[cfg(grapnel_cdylib)]
 mod library;
 pub(crate) mod loading;
@@ -24,6 +26,13 @@ pub(crate) const MACHINE: u16 = 183;
 
 /// The system call that takes a path and gives a `stat`, which has a name for each machine.
 pub(crate) const FSTATAT: Sysno = Sysno::fstatat;
+
+/// The system calls of [`crate::sandbox`]'s list that have other names elsewhere.
+pub(crate) const CALLS: &[Sysno] =
+    &[Sysno::fstat, Sysno::geteuid, Sysno::mmap, FSTATAT, Sysno::rt_sigtimedwait];
+
+/// Nothing has to be known before a hook is in.
+pub(crate) fn prepare() {}
 
 /// The processor's clock.
 #[inline(always)]
