@@ -31,6 +31,10 @@ const MAX_ENTRIES: u64 = 256;
 /// The longest beginning of a name that is looked at.
 const NAME: usize = 64;
 
+/// How the names begin of the dynamic linkers that know the agent's libc.
+const LOADERS: &[&[u8]] =
+    if cfg!(target_os = "android") { &[b"linker"] } else { &[b"ld-linux", b"ld.so", b"ld64"] };
+
 const SANITIZERS: [&[u8]; 3] = [b"libasan.", b"libtsan.", b"libhwasan."];
 
 /// Reads a file in small pieces: the stack may be small.
@@ -85,7 +89,7 @@ fn elf_takes_agent(file: &File) -> Option<bool> {
     let len = sys::read_at(file.0, &mut path, file.word(interpreter + OFFSET_AT)?);
     let path = path[..len].split(|&byte| byte == 0).next()?;
     let name = path.rsplit(|&byte| byte == b'/').next()?;
-    if !name.starts_with(b"ld-linux") && !name.starts_with(b"ld.so") && !name.starts_with(b"ld64") {
+    if !LOADERS.iter().any(|prefix| name.starts_with(prefix)) {
         return Some(false);
     }
     let Some(dynamic) = find(PT_DYNAMIC) else { return Some(true) };

@@ -10,7 +10,7 @@ use crate::meter;
 use crate::modules::{self, LockedResolver};
 use crate::sandbox::clock;
 use crate::tls::{self, LEVELS};
-use crate::{life, session, sys};
+use crate::{life, native, session, sys};
 use core::ptr;
 use core::sync::atomic::{AtomicBool, Ordering, compiler_fence};
 use grapnel_trace::ring::{Full, Producer};
@@ -415,7 +415,7 @@ impl Context {
     #[inline(always)]
     fn order(&mut self, address: u64) -> Order {
         let seq = match session::segment() {
-            Some(segment) => segment.shards[wire::shard(address)].fetch_add(1, Ordering::AcqRel),
+            Some(segment) => segment.shards[wire::shard(address & !(native::TAGS as u64))].fetch_add(1, Ordering::AcqRel),
             None => 0,
         };
         let ticks = ticks();

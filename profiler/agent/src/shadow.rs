@@ -93,12 +93,12 @@ pub(crate) fn do_without(is_shared: bool) {
 /// The place of an address in a table whose entries have 2^`low` bytes and that has 2^`high`.
 #[inline]
 fn index(address: usize, low: u32, high: u32) -> usize {
-    (address as u64 >> low) as usize & ((1 << (high - low)) - 1)
+    ((address & !native::TAGS) as u64 >> low) as usize & ((1 << (high - low)) - 1)
 }
 
 #[inline]
 fn is_noted(address: usize) -> bool {
-    address as u64 >> ALL == 0 && address & ((1 << GRANULE) - 1) == 0
+    (address & !native::TAGS) as u64 >> ALL == 0 && address & ((1 << GRANULE) - 1) == 0
 }
 
 /// The place of an address in its cell.

@@ -72,7 +72,7 @@ pub(crate) fn prepare() {
     let Some(debug) = module::r_debug_of_this_process() else { return };
     // SAFETY: the linker's own list, at rest: this is the only thread.
     let modules = unsafe { module::loaded_modules(debug) };
-    let libc = modules.iter().find(|module| module.file_name() == b"libc.so.6");
+    let libc = modules.iter().find(|module| module.file_name() == crate::install::LIBC);
     if let Some(symbol) = libc.and_then(|libc| symbol::find(libc, b"dl_iterate_phdr")) {
         ITERATE.store(symbol.addr, Ordering::Relaxed);
     }

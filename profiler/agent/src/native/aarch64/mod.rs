@@ -21,6 +21,9 @@ use syscalls::Sysno;
 /// How many bits of an address there are, but where a program asks for one beyond.
 pub(crate) const ADDRESS_BITS: u32 = 48;
 
+/// Bits of a pointer that the processor takes for a tag: Android gives out blocks with one.
+pub(crate) const TAGS: usize = 0xff << 56;
+
 /// `e_machine` of programs that the agent can go along into.
 pub(crate) const MACHINE: u16 = 183;
 

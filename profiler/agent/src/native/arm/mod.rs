@@ -26,6 +26,9 @@ use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 /// How many bits of an address there are.
 pub(crate) const ADDRESS_BITS: u32 = 32;
 
+/// Bits of a pointer that the processor takes for a tag.
+pub(crate) const TAGS: usize = 0;
+
 /// `e_machine` of programs that the agent can go along into.
 pub(crate) const MACHINE: u16 = 40;
 

@@ -25,6 +25,9 @@ use syscalls::Sysno;
 /// How many bits of an address there are, but where a program asks for one beyond.
 pub(crate) const ADDRESS_BITS: u32 = 47;
 
+/// Bits of a pointer that the processor takes for a tag.
+pub(crate) const TAGS: usize = 0;
+
 /// `e_machine` of programs that the agent can go along into.
 #[cfg(not(grapnel_attached))]
 pub(crate) const MACHINE: u16 = 62;
