@@ -103,7 +103,8 @@ fn elf_takes_agent(file: &File) -> Option<bool> {
     let strings = entries().find(|&(tag, _)| tag == DT_STRTAB)?.1;
     // The address is that in memory; the segment that holds it says where in the file that is.
     let strings = headers().filter(|&at| file.u32(at) == Some(PT_LOAD)).find_map(|at| {
-        let (offset, address, len) = (file.word(at + OFFSET_AT)?, file.word(at + ADDRESS_AT)?, file.word(at + LENGTH_AT)?);
+        let (offset, address, len) =
+            (file.word(at + OFFSET_AT)?, file.word(at + ADDRESS_AT)?, file.word(at + LENGTH_AT)?);
         let inside = strings.checked_sub(address).filter(|&inside| inside < len)?;
         offset.checked_add(inside)
     })?;

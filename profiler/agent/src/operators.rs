@@ -8,7 +8,7 @@
 //! What it calls is.
 
 use crate::entry::{SavedRegisters, rescued};
-use crate::native::slots::DIRECT;
+use crate::native::slots::{DIRECT, is_passable};
 use crate::record::{self, enter};
 use crate::shadow::{self, Asked};
 use crate::slots::{self, Calls, What};
@@ -234,7 +234,7 @@ pub(crate) struct Ready {
 /// would end the program.
 pub(crate) fn prepare<'m>(modules: impl Iterator<Item = &'m Module>) -> Vec<Ready> {
     let mut all = Vec::new();
-    if cfg!(grapnel_attached) {
+    if cfg!(grapnel_attached) || !is_passable() {
         return all;
     }
     for module in modules {

@@ -415,7 +415,9 @@ impl Context {
     #[inline(always)]
     fn order(&mut self, address: u64) -> Order {
         let seq = match session::segment() {
-            Some(segment) => segment.shards[wire::shard(address & !(native::TAGS as u64))].fetch_add(1, Ordering::AcqRel),
+            Some(segment) => {
+                segment.shards[wire::shard(address & !(native::TAGS as u64))].fetch_add(1, Ordering::AcqRel)
+            }
             None => 0,
         };
         let ticks = ticks();

@@ -175,7 +175,7 @@ pub(crate) const MARKS: usize = OPERATOR | FAMILY;
 
 /// What the unwinder asks of the stub's frame when an exception passes: nothing is caught here. Its call is over then,
 /// and what is called from now on is no part of it.
-#[cfg_attr(target_arch = "arm", expect(dead_code, reason = "unwinders ask something else there"))]
+#[cfg_attr(target_arch = "arm", expect(dead_code, reason = "unwinders ask in another way there"))]
 pub(crate) unsafe extern "C" fn personality(
     _version: i32,
     actions: i32,
@@ -186,9 +186,15 @@ pub(crate) unsafe extern "C" fn personality(
     const CLEANUP_PHASE: i32 = 2;
     const CONTINUE_UNWIND: i32 = 8;
     if actions & CLEANUP_PHASE != 0 {
-        tls::get().inside.set(0);
+        // SAFETY: as said there.
+        unsafe { ends() };
     }
     CONTINUE_UNWIND
+}
+
+/// An exception ends the call that the thread is in.
+pub(crate) unsafe extern "C" fn ends() {
+    tls::get().inside.set(0);
 }
 
 /// What lies in the frame of a slot's stub, aligned to 8 bytes: where the stack pointer is when it makes the call, or above words of

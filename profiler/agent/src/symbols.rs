@@ -88,11 +88,14 @@ fn read_file(fd: i32) -> Option<FileSymbols> {
         return None;
     }
     let count = u16::from_le_bytes(number(&header, COUNT_AT)?);
-    let sections = bytes(fd, word_at(&header, SECTIONS_AT)? as u64, u64::from(count) * SECTION_HEADER as u64)?;
+    let sections =
+        bytes(fd, word_at(&header, SECTIONS_AT)? as u64, u64::from(count) * SECTION_HEADER as u64)?;
     let table =
         sections.chunks_exact(SECTION_HEADER).find(|section| u32_at(section, 4) == Some(SHT_SYMTAB))?;
     let names = sections.chunks_exact(SECTION_HEADER).nth(u32_at(table, LINK_AT)? as usize)?;
-    let content = |section: &[u8]| bytes(fd, word_at(section, OFFSET_AT)? as u64, word_at(section, OFFSET_AT + WORD)? as u64);
+    let content = |section: &[u8]| {
+        bytes(fd, word_at(section, OFFSET_AT)? as u64, word_at(section, OFFSET_AT + WORD)? as u64)
+    };
     Some(FileSymbols { symbols: content(table)?, names: content(names)? })
 }
 

@@ -61,11 +61,8 @@ use log::log;
 use options::Options;
 
 /// The variable. bionic has options of the same form and its own way to do what they ask for: it would be done twice.
-const VARIABLE: &str = if cfg!(target_os = "android") {
-    "GRAPNEL_DEBUG_MALLOC_OPTIONS"
-} else {
-    "LIBC_DEBUG_MALLOC_OPTIONS"
-};
+const VARIABLE: &str =
+    if cfg!(target_os = "android") { "GRAPNEL_DEBUG_MALLOC_OPTIONS" } else { "LIBC_DEBUG_MALLOC_OPTIONS" };
 
 static OPTIONS: AtomicPtr<Options> = AtomicPtr::new(ptr::null_mut());
 /// Whether blocks that are allocated have backtraces now.

@@ -24,10 +24,5 @@ pub(crate) fn read_offset(offset: u64) -> [usize; 3] {
 }
 
 /// The system calls of [`crate::sandbox`]'s list that have other names elsewhere.
-pub(crate) const CALLS: &[Sysno] = &[
-    Sysno::fstat64,
-    Sysno::fstatat64,
-    Sysno::geteuid32,
-    Sysno::mmap2,
-    Sysno::rt_sigtimedwait_time64,
-];
+pub(crate) const CALLS: &[Sysno] =
+    &[Sysno::fstat64, Sysno::fstatat64, Sysno::geteuid32, Sysno::mmap2, Sysno::rt_sigtimedwait_time64];

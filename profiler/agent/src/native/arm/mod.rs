@@ -122,7 +122,11 @@ pub(crate) unsafe fn called_before(return_address: usize) -> Option<usize> {
     let halves: *const [u16; 2] = ptr::with_exposed_provenance(at);
     // SAFETY: the caller's promise; code is little-endian, and aligned to two bytes.
     let [first, second] = unsafe { *halves }.map(u32::from);
-    if return_address & 1 == 0 { called_in_a32(at, first | second << 16) } else { called_in_t32(at, first, second) }
+    if return_address & 1 == 0 {
+        called_in_a32(at, first | second << 16)
+    } else {
+        called_in_t32(at, first, second)
+    }
 }
 
 /// BL and BLX (Arm ARM DDI 0406, A8.8.25, encodings A1 and A2).
@@ -147,7 +151,8 @@ fn called_in_t32(at: usize, first: u32, second: u32) -> Option<usize> {
     }
     let sign = first >> 10 & 1;
     let upper = |bit: u32| !(second >> bit ^ sign) & 1;
-    let distance = sign << 24 | upper(13) << 23 | upper(11) << 22 | (first & 0x3ff) << 12 | (second & 0x7ff) << 1;
+    let distance =
+        sign << 24 | upper(13) << 23 | upper(11) << 22 | (first & 0x3ff) << 12 | (second & 0x7ff) << 1;
     let distance = ((distance << 7).cast_signed() >> 7) as isize;
     let here = at.wrapping_add(PC);
     match second >> 12 & 1 {
