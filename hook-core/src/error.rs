@@ -276,8 +276,11 @@ impl Error {
     /// What the caller could do instead.
     pub fn remedy(&self) -> &'static str {
         match self {
-            Self::NotExecutable { .. } | Self::Unreadable { .. } => {
+            Self::NotExecutable { .. } => {
                 "check that the address is the start of a function of a loaded object"
+            }
+            Self::Unreadable { .. } => {
+                "where text is execute-only, rebind the words by which the function is called; else check the address"
             }
             Self::AlreadyPlanned { .. } | Self::Overlaps { .. } => {
                 "hook it once, and let the replacement do both; several names may stand for one function"

@@ -45,12 +45,12 @@ static void forms() {
     alignas(int) char place[sizeof(int)];
     std::printf("placed %d\n", *new (place) int(9));
     try {
-        volatile std::size_t huge = std::size_t(-1) / 2;
+        volatile std::size_t huge = std::size_t(-1) / 2 + 1;
         ::operator delete(keep(::operator new(huge)));
     } catch (const std::bad_alloc &) {
         std::puts("bad_alloc");
     }
-    volatile std::size_t huge = std::size_t(-1) / 2;
+    volatile std::size_t huge = std::size_t(-1) / 2 + 1;
     std::printf("nothrow %d\n", ::operator new(huge, std::nothrow) == nullptr);
 }
 

@@ -10,8 +10,10 @@
 
 /* Removed from the headers, still in libc for old programs. */
 extern void old_cfree(void *);
-#ifdef __aarch64__
+#if defined(__aarch64__)
 __asm__(".symver old_cfree, cfree@GLIBC_2.17");
+#elif defined(__arm__)
+__asm__(".symver old_cfree, cfree@GLIBC_2.4");
 #else
 __asm__(".symver old_cfree, cfree@GLIBC_2.2.5");
 #endif

@@ -9,7 +9,7 @@ struct alignas(64) Wide {
     char room[192];
 };
 
-static std::size_t volatile huge = std::size_t(-1) / 2;
+static std::size_t volatile huge = std::size_t(-1) / 2 + 1;
 static constexpr std::align_val_t by64{64}, by4096{4096};
 
 template <class T> static T *kept(T *p) { return static_cast<T *>(keep(p)); }

@@ -294,7 +294,15 @@ static void *of_new(const char *name, size_t size, size_t alignment, const void 
     return ((void *(*)(size_t, const void *))real)(size, nothrow);
 }
 
-#define NEW(name)                                                                                                      \
+/* A name with a `size_t` in it. */
+#if __SIZEOF_SIZE_T__ == 8
+#define SIZED(before, after) before##m##after
+#else
+#define SIZED(before, after) before##j##after
+#endif
+
+#define NEW(name) NEW_OF(name)
+#define NEW_OF(name)                                                                                                   \
     EXPORT void *name(size_t size) {                                                                                   \
         return of_new(#name, size, 0, NULL);                                                                           \
     }                                                                                                                  \
@@ -307,24 +315,24 @@ static void *of_new(const char *name, size_t size, size_t alignment, const void 
     EXPORT void *name##St11align_val_tRKSt9nothrow_t(size_t size, size_t alignment, const void *nothrow) {             \
         return of_new(#name "St11align_val_tRKSt9nothrow_t", size, alignment, nothrow);                                \
     }
-NEW(_Znwm)
-NEW(_Znam)
+NEW(SIZED(_Znw, ))
+NEW(SIZED(_Zna, ))
 
 #define DELETE(name)                                                                                                   \
     EXPORT void name(void *block) {                                                                                    \
         free(block);                                                                                                   \
     }
 DELETE(_ZdlPv)
-DELETE(_ZdlPvm)
+DELETE(SIZED(_ZdlPv, ))
 DELETE(_ZdlPvRKSt9nothrow_t)
 DELETE(_ZdlPvSt11align_val_t)
-DELETE(_ZdlPvmSt11align_val_t)
+DELETE(SIZED(_ZdlPv, St11align_val_t))
 DELETE(_ZdlPvSt11align_val_tRKSt9nothrow_t)
 DELETE(_ZdaPv)
-DELETE(_ZdaPvm)
+DELETE(SIZED(_ZdaPv, ))
 DELETE(_ZdaPvRKSt9nothrow_t)
 DELETE(_ZdaPvSt11align_val_t)
-DELETE(_ZdaPvmSt11align_val_t)
+DELETE(SIZED(_ZdaPv, St11align_val_t))
 DELETE(_ZdaPvSt11align_val_tRKSt9nothrow_t)
 
 EXPORT void *realloc(void *block, size_t size) {

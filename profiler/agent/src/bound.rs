@@ -76,7 +76,6 @@ pub(crate) fn install() -> Result<(), String> {
         ORIGINALS[function as usize].store(symbol.addr, Ordering::Release);
         hooks::remember_target(function, symbol.addr);
         let names: &[&[u8]] = match name {
-            b"mmap" => &[b"mmap", b"mmap64"],
             b"free" => &[b"free", b"cfree"],
             _ => &[name],
         };

@@ -16,7 +16,7 @@ use core::sync::atomic::Ordering;
 use grapnel_trace::shared::{scan, session_flags};
 
 /// Between two looks whether the drain is still there.
-const PATIENCE_NS: i64 = 20_000_000;
+const PATIENCE_NS: libc::c_long = 20_000_000;
 
 stub!(grapnel_agent_exit, exit, 1);
 unsafe extern "C" fn exit(status: c_int, saved: &SavedRegisters) {

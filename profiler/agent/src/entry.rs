@@ -6,7 +6,8 @@
 //!
 //! `stub!(STUB, HOOK, N)` defines the stub STUB, which calls HOOK with the caller's N arguments and that pointer. With
 //! `beside BESIDE` it defines another stub for the same hook, for functions whose callers may lie beside them: it keeps what
-//! [`kept`](crate::native::kept) says, and of a function without a result, `nothing`, the result's register too.
+//! [`kept`](crate::native::kept) says, and of a function without a result, `nothing`, the result's register too. Arguments are
+//! words, but for the first or the last of 64 bits where it says `wide first` or `wide last`.
 //!
 //! # Safety
 //! The stubs keep to the machine's ABI on both sides: entered as the hooked function is, they return as it

@@ -156,11 +156,11 @@ unsafe fn with_environment(
     } else if words <= MANY_WORDS && !sys::on_signal_stack() {
         call_on_large_frame(build, &call)
     } else {
-        call(memory_for(8 * words).map_or(environment, build))
+        call(memory_for(size_of::<usize>() * words).map_or(environment, build))
     };
     header.execs.fetch_sub(1, Ordering::AcqRel);
     // SAFETY: this thread's errno, which the call has just set.
-    if result == -1 && unsafe { *libc::__errno_location() } == libc::E2BIG {
+    if result == -1 && unsafe { *sys::errno_location() } == libc::E2BIG {
         // Perhaps for our few bytes.
         return call(environment);
     }
@@ -279,7 +279,7 @@ impl Plan {
     }
 
     fn words(&self) -> usize {
-        self.entries + 3 + self.text.div_ceil(8)
+        self.entries + 3 + self.text.div_ceil(size_of::<usize>())
     }
 
     /// # Safety

@@ -235,7 +235,8 @@ const LARGEST: u64 = if usize::BITS == 64 { 1 << 44 } else { 1 << 31 };
 /// Whether a program may have an aligned word at an address. Nothing lies lower: numbers of pools do, and flags.
 fn is_of_program(address: u64) -> bool {
     const LOWEST: u64 = 1 << 16;
-    (LOWEST..1 << native::ADDRESS_BITS).contains(&address) && address.is_multiple_of(8)
+    (LOWEST..1 << native::ADDRESS_BITS).contains(&address)
+        && address.is_multiple_of(size_of::<usize>() as u64)
 }
 
 /// Records nothing more of a heap whose functions have names of an allocator's, but were called with what can't be such
@@ -267,10 +268,10 @@ pub(crate) fn after(saved: &SavedRegisters, role: Role, handle: u32, result: usi
             if handle != 0 && !(is_of_program(at) && page_is_readable(at)) {
                 return give_up(saved, handle, ptr::with_exposed_provenance_mut(result), 0);
             }
-            let out: *const u64 = ptr::with_exposed_provenance(at as usize);
+            let out: *const usize = ptr::with_exposed_provenance(at as usize);
             // SAFETY: on success the block's address was stored there; of a function that isn't what it is taken for, the word can
             // be read all the same: it is aligned, so it lies in one page.
-            unsafe { out.read() }
+            unsafe { out.read() as u64 }
         }
         _ => result as u64,
     };

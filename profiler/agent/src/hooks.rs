@@ -46,6 +46,7 @@ pub(crate) enum Function {
     Fexecve,
     LoaderState,
     Mmap,
+    Mmap64,
     Munmap,
     Mremap,
     Brk,

@@ -57,7 +57,7 @@ fn is_programs(saved: Saved<'_>) -> bool {
 fn whole_pages(start: Address, len: usize) -> Option<usize> {
     let len = len.checked_next_multiple_of(sys::PAGE).filter(|&len| len != 0)?;
     let end = start.addr().checked_add(len)?;
-    (end >> 56 == 0).then_some(len)
+    (end as u64 >> 56 == 0).then_some(len)
 }
 
 /// Records what is about to go. Whether anything was.
@@ -78,21 +78,32 @@ fn comes(saved: Saved<'_>, start: usize, len: usize, mapped: Mapped, result: Add
     rescued(saved, result, 0, || enter(saved, |context| context.mapped(saved, start, len, mapped)));
 }
 
-stub!(grapnel_agent_mmap, mmap, 6);
-unsafe extern "C" fn mmap(
-    hint: Address,
-    len: usize,
-    protection: c_int,
-    flags: c_int,
-    fd: c_int,
-    offset: i64,
-    saved: Saved<'_>,
-) -> Address {
-    type Call = unsafe extern "C" fn(Address, usize, c_int, c_int, c_int, i64) -> Address;
-    // SAFETY: the function's own type.
-    let call = unsafe { original_as::<Call>(Function::Mmap) };
-    // SAFETY: the caller's call, passed on.
-    let start = unsafe { call(hint, len, protection, flags, fd, offset) };
+macro_rules! mmap {
+    ($stub:ident, $hook:ident, $function:ident, $offset:ty, $($words:tt)+) => {
+        stub!($stub, $hook, $($words)+);
+        unsafe extern "C" fn $hook(
+            hint: Address,
+            len: usize,
+            protection: c_int,
+            flags: c_int,
+            fd: c_int,
+            offset: $offset,
+            saved: Saved<'_>,
+        ) -> Address {
+            type Call = unsafe extern "C" fn(Address, usize, c_int, c_int, c_int, $offset) -> Address;
+            // SAFETY: the function's own type.
+            let call = unsafe { original_as::<Call>(Function::$function) };
+            // SAFETY: the caller's call, passed on.
+            let start = unsafe { call(hint, len, protection, flags, fd, offset) };
+            mapped(saved, start, len, flags)
+        }
+    };
+}
+mmap!(grapnel_agent_mmap, mmap, Mmap, libc::off_t, 6);
+mmap!(grapnel_agent_mmap64, mmap64, Mmap64, libc::off64_t, 6, wide last);
+
+/// What came of a call of `mmap`.
+fn mapped(saved: Saved<'_>, start: Address, len: usize, flags: c_int) -> Address {
     if start != FAILED
         && is_programs(saved)
         && let Some(len) = whole_pages(start, len)
@@ -218,10 +229,12 @@ unsafe extern "C" fn shmdt(start: Address, saved: Saved<'_>) -> c_int {
     result
 }
 
-/// The functions to hook, as [`hooks::allocation_functions`] lists its. `mmap64` is the same code as `mmap`.
-pub(crate) fn mapping_functions() -> [(&'static [u8], unsafe extern "C" fn(), Function); 7] {
+/// The functions to hook, as [`hooks::allocation_functions`] lists its. Where offsets are words, `mmap64` is the same code as
+/// `mmap`, and gets no hook of its own.
+pub(crate) fn mapping_functions() -> [(&'static [u8], unsafe extern "C" fn(), Function); 8] {
     [
         (b"mmap", grapnel_agent_mmap, Function::Mmap),
+        (b"mmap64", grapnel_agent_mmap64, Function::Mmap64),
         (b"munmap", grapnel_agent_munmap, Function::Munmap),
         (b"mremap", grapnel_agent_mremap, Function::Mremap),
         (b"brk", grapnel_agent_brk, Function::Brk),

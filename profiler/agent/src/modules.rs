@@ -130,7 +130,7 @@ pub(crate) fn range_around(address: u64) -> Option<core::ops::Range<u64>> {
 
 /// An object as the hooks' engine sees it.
 pub(crate) fn described(listed: &Listed) -> LoadedObject {
-    let headers = &listed.headers;
+    let headers = listing::raw_headers(&listed.headers);
     // SAFETY: the headers are those of an object that is loaded; what is described lives no longer than this call of the
     // dynamic linker.
     unsafe {

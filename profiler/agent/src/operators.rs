@@ -8,7 +8,7 @@
 //! What it calls is.
 
 use crate::entry::{SavedRegisters, rescued};
-use crate::native::slots::DIRECT;
+use crate::native::slots::{DIRECT, is_passable};
 use crate::record::{self, enter};
 use crate::shadow::{self, Asked};
 use crate::slots::{self, Calls, What};
@@ -97,28 +97,49 @@ const fn delete(array: bool, sized: bool, aligned: bool) -> Operator {
     Operator { deletes: true, array, sized, aligned, shared: false, own: false }
 }
 
-/// The names by the Itanium C++ ABI, where `size_t` is `unsigned long`.
+/// The letter of `size_t` in names: it is `unsigned long`, or `unsigned int` where that has a word.
+#[cfg(target_pointer_width = "64")]
+macro_rules! size_t {
+    () => {
+        "m"
+    };
+}
+#[cfg(target_pointer_width = "32")]
+macro_rules! size_t {
+    () => {
+        "j"
+    };
+}
+
+/// A name with a `size_t` in it.
+macro_rules! sized {
+    ($before:literal, $after:literal) => {
+        concat!($before, size_t!(), $after).as_bytes()
+    };
+}
+
+/// The names by the Itanium C++ ABI.
 const NAMES: [(&[u8], Operator); 20] = [
-    (b"_Znwm", new(false, false)),
-    (b"_Znam", new(true, false)),
-    (b"_ZnwmRKSt9nothrow_t", new(false, false)),
-    (b"_ZnamRKSt9nothrow_t", new(true, false)),
-    (b"_ZnwmSt11align_val_t", new(false, true)),
-    (b"_ZnamSt11align_val_t", new(true, true)),
-    (b"_ZnwmSt11align_val_tRKSt9nothrow_t", new(false, true)),
-    (b"_ZnamSt11align_val_tRKSt9nothrow_t", new(true, true)),
+    (sized!("_Znw", ""), new(false, false)),
+    (sized!("_Zna", ""), new(true, false)),
+    (sized!("_Znw", "RKSt9nothrow_t"), new(false, false)),
+    (sized!("_Zna", "RKSt9nothrow_t"), new(true, false)),
+    (sized!("_Znw", "St11align_val_t"), new(false, true)),
+    (sized!("_Zna", "St11align_val_t"), new(true, true)),
+    (sized!("_Znw", "St11align_val_tRKSt9nothrow_t"), new(false, true)),
+    (sized!("_Zna", "St11align_val_tRKSt9nothrow_t"), new(true, true)),
     (b"_ZdlPv", delete(false, false, false)),
     (b"_ZdaPv", delete(true, false, false)),
     (b"_ZdlPvRKSt9nothrow_t", delete(false, false, false)),
     (b"_ZdaPvRKSt9nothrow_t", delete(true, false, false)),
-    (b"_ZdlPvm", delete(false, true, false)),
-    (b"_ZdaPvm", delete(true, true, false)),
+    (sized!("_ZdlPv", ""), delete(false, true, false)),
+    (sized!("_ZdaPv", ""), delete(true, true, false)),
     (b"_ZdlPvSt11align_val_t", delete(false, false, true)),
     (b"_ZdaPvSt11align_val_t", delete(true, false, true)),
     (b"_ZdlPvSt11align_val_tRKSt9nothrow_t", delete(false, false, true)),
     (b"_ZdaPvSt11align_val_tRKSt9nothrow_t", delete(true, false, true)),
-    (b"_ZdlPvmSt11align_val_t", delete(false, true, true)),
-    (b"_ZdaPvmSt11align_val_t", delete(true, true, true)),
+    (sized!("_ZdlPv", "St11align_val_t"), delete(false, true, true)),
+    (sized!("_ZdaPv", "St11align_val_t"), delete(true, true, true)),
 ];
 
 /// What is recorded before an operator's own code runs: what `delete` gives back.
@@ -216,7 +237,7 @@ pub(crate) struct Ready {
 /// would end the program.
 pub(crate) fn prepare<'m>(modules: impl Iterator<Item = &'m Module>) -> Vec<Ready> {
     let mut all = Vec::new();
-    if cfg!(grapnel_attached) {
+    if cfg!(grapnel_attached) || !is_passable() {
         return all;
     }
     for module in modules {
@@ -265,12 +286,12 @@ impl Ready {
 /// The operators of a C++ runtime that come to no more than a call of `malloc`, or for the others `free`, and which of these they
 /// call on their way, by the places of their names in this list.
 const SIMPLE: [(&[u8], &[u8], &[usize]); 6] = [
-    (b"_Znwm", b"malloc", &[]),
-    (b"_Znam", b"malloc", &[0]),
+    (sized!("_Znw", ""), b"malloc", &[]),
+    (sized!("_Zna", ""), b"malloc", &[0]),
     (b"_ZdlPv", b"free", &[]),
-    (b"_ZdlPvm", b"free", &[2]),
+    (sized!("_ZdlPv", ""), b"free", &[2]),
     (b"_ZdaPv", b"free", &[2]),
-    (b"_ZdaPvm", b"free", &[2, 4]),
+    (sized!("_ZdaPv", ""), b"free", &[2, 4]),
 ];
 
 /// The names by which such a runtime calls others.

@@ -10,7 +10,7 @@ use crate::meter;
 use crate::modules::{self, LockedResolver};
 use crate::sandbox::clock;
 use crate::tls::{self, LEVELS};
-use crate::{life, session, sys};
+use crate::{life, native, session, sys};
 use core::ptr;
 use core::sync::atomic::{AtomicBool, Ordering, compiler_fence};
 use grapnel_trace::ring::{Full, Producer};
@@ -415,7 +415,9 @@ impl Context {
     #[inline(always)]
     fn order(&mut self, address: u64) -> Order {
         let seq = match session::segment() {
-            Some(segment) => segment.shards[wire::shard(address)].fetch_add(1, Ordering::AcqRel),
+            Some(segment) => {
+                segment.shards[wire::shard(address & !(native::TAGS as u64))].fetch_add(1, Ordering::AcqRel)
+            }
             None => 0,
         };
         let ticks = ticks();
@@ -473,7 +475,7 @@ fn wait(ring: &mut Producer<'static>, words: u64) -> Result<(), NotWritten> {
 }
 
 fn wait_in(header: &SessionHeader, ring: &mut Producer<'static>, words: u64) -> Result<(), NotWritten> {
-    const NANOSECONDS: i64 = 5_000_000;
+    const NANOSECONDS: libc::c_long = 5_000_000;
     let mut turns = 0u32;
     while !ring.has_room(words) {
         if session::is_over(header) {

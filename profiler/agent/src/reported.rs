@@ -78,14 +78,14 @@ unsafe extern "C" fn create(name: *const c_char, saved: Saved<'_>) -> u64 {
     handle
 }
 
-stub!(grapnel_agent_heap_destroy, destroy, 1);
+stub!(grapnel_agent_heap_destroy, destroy, 1, wide first);
 unsafe extern "C" fn destroy(heap: u64, saved: Saved<'_>) {
     let id = heaps::id(heap);
     told(saved, id, |context| context.heap_ends(id));
     heaps::remove(heap);
 }
 
-stub!(grapnel_agent_heap_reset, reset, 1);
+stub!(grapnel_agent_heap_reset, reset, 1, wide first);
 unsafe extern "C" fn reset(heap: u64, saved: Saved<'_>) {
     let id = heaps::id(heap);
     told(saved, id, |context| {
@@ -94,21 +94,22 @@ unsafe extern "C" fn reset(heap: u64, saved: Saved<'_>) {
     });
 }
 
-stub!(grapnel_agent_heap_alloc, alloc, 3);
-unsafe extern "C" fn alloc(heap: u64, block: u64, size: u64, saved: Saved<'_>) {
+stub!(grapnel_agent_heap_alloc, alloc, 3, wide first);
+unsafe extern "C" fn alloc(heap: u64, block: usize, size: usize, saved: Saved<'_>) {
     let id = if block == 0 { 0 } else { heaps::id(heap) };
-    told(saved, id, |context| context.alloc_in(id, saved, block, size, Source::Malloc));
+    told(saved, id, |context| context.alloc_in(id, saved, block as u64, size as u64, Source::Malloc));
 }
 
-stub!(grapnel_agent_heap_free, free, 2);
-unsafe extern "C" fn free(heap: u64, block: u64, saved: Saved<'_>) {
+stub!(grapnel_agent_heap_free, free, 2, wide first);
+unsafe extern "C" fn free(heap: u64, block: usize, saved: Saved<'_>) {
     let id = if block == 0 { 0 } else { heaps::id(heap) };
-    told(saved, id, |context| context.plain_in(id, record::FREE, block));
+    told(saved, id, |context| context.plain_in(id, record::FREE, block as u64));
 }
 
-stub!(grapnel_agent_heap_realloc, realloc, 4);
-unsafe extern "C" fn realloc(heap: u64, old: u64, block: u64, size: u64, saved: Saved<'_>) {
+stub!(grapnel_agent_heap_realloc, realloc, 4, wide first);
+unsafe extern "C" fn realloc(heap: u64, old: usize, block: usize, size: usize, saved: Saved<'_>) {
     let id = heaps::id(heap);
+    let (old, block, size) = (old as u64, block as u64, size as u64);
     told(saved, id, |context| match (old, block) {
         (0, 0) => {}
         (0, _) => context.alloc_in(id, saved, block, size, Source::Realloc),
@@ -191,7 +192,8 @@ fn slot(bias: usize, headers: &[ProgramHeader]) -> Option<*const AtomicPtr<Inter
         let bytes = unsafe { core::slice::from_raw_parts(ptr::with_exposed_provenance::<u8>(start), len) };
         let (at, offset) = described_slot(bytes, note.p_align)?;
         let slot = start.wrapping_add(at).wrapping_add_signed(offset as isize);
-        let fits = slot.is_multiple_of(8) && segment_of(slot, 8, libc::PF_W);
+        const WORD: usize = size_of::<usize>();
+        let fits = slot.is_multiple_of(WORD) && segment_of(slot, WORD, libc::PF_W);
         fits.then(|| ptr::with_exposed_provenance(slot))
     })
 }

@@ -1,7 +1,7 @@
 //! What `operator new` gave: for each block how it was asked for, by its address, so that what gives it back otherwise
 //! is noticed, and its stack walked, at the moment when it does.
 //!
-//! A table like a sanitizer's shadow: 16 bytes of address space have an entry of 16 bits, kept for each mebibyte in the form
+//! A table like a sanitizer's shadow: 16 bytes of address space, 8 where blocks may begin at each 8, have an entry of 16 bits, kept for each mebibyte, or half of one, in the form
 //! that its number of entries asks for ([`crate::cells`]). 0 says that nothing is known. An entry is written by whoever was just
 //! given the block and read by whoever is about to give it back: no two threads meet in one. So there is nothing to
 //! lock, and a signal handler or a fork at any moment finds each entry whole.
@@ -66,12 +66,12 @@ fn folded(size: usize, bits: u32) -> u16 {
 }
 
 /// Bytes of address space with one entry, as its logarithm.
-const GRANULE: u32 = 4;
+const GRANULE: u32 = (2 * size_of::<usize>()).ilog2();
 /// A block of so many bytes and more has few others beside it: most allocators get a mapping for each.
 const LARGE: usize = 1 << 16;
 /// The logarithm of the bytes of a cell, of a middle table, and of all.
-const CELL: u32 = 20;
-const MIDDLE: u32 = 33;
+const CELL: u32 = GRANULE + u16::BITS;
+const MIDDLE: u32 = if ALL < 33 { ALL } else { 33 };
 const ALL: u32 = native::ADDRESS_BITS;
 
 type Middle = [Cell; 1 << (MIDDLE - CELL)];
@@ -108,12 +108,12 @@ pub(crate) fn is_incomplete() -> bool {
 /// The place of an address in a table whose entries have 2^`low` bytes and that has 2^`high`.
 #[inline]
 fn index(address: usize, low: u32, high: u32) -> usize {
-    address >> low & ((1 << (high - low)) - 1)
+    ((address & !native::TAGS) as u64 >> low) as usize & ((1 << (high - low)) - 1)
 }
 
 #[inline]
 fn is_noted(address: usize) -> bool {
-    address >> ALL == 0 && address & ((1 << GRANULE) - 1) == 0
+    (address & !native::TAGS) as u64 >> ALL == 0 && address & ((1 << GRANULE) - 1) == 0
 }
 
 /// The place of an address in its cell.
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn what_is_noted_is_found_once() {
         for (number, address) in
-            [0x10_0000_usize, 0x10_0010, 0x7fff_ffff_fff0, 0x5555_0000_0000].into_iter().enumerate()
+            [0x10_0000_usize, 0x10_0010, (1 << (ALL - 1)) - 16, 0x5555 << (ALL - 16)].into_iter().enumerate()
         {
             assert_eq!(take(address), 0);
             let asked = asked(number % 2 == 0, None, number);
@@ -197,7 +197,8 @@ mod tests {
             assert_eq!(take(address), 0);
         }
         // Between granules, and beyond what is kept.
-        for address in [0x10_0008, 1 << ALL] {
+        let beyond = 1usize.checked_shl(ALL);
+        for address in [0x10_0000 | 1 << (GRANULE - 1)].into_iter().chain(beyond) {
             note(address, asked(false, None, 1));
             assert_eq!(take(address), 0);
         }
@@ -207,7 +208,7 @@ mod tests {
     #[test]
     fn what_is_far_apart_takes_little_memory() {
         const BLOCKS: usize = 50_000;
-        let address = |number: usize| 0x6000_0000_0000 + number * 40_000 / 16 * 16;
+        let address = |number: usize| (0x6000 << (ALL - 16)) + number * 40_000 / 16 * 16;
         let before = crate::heap::mapped();
         for number in 0..BLOCKS {
             note(address(number), asked(false, None, 32));

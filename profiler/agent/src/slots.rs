@@ -8,7 +8,7 @@
 //! # Safety
 //! A slot is filled in under [`life::PROCESS`](crate::life::PROCESS), before its hook is live, and emptied when the
 //! object of its function is gone. The stub, which is in [`native`](crate::native::slots), keeps to the machine's ABI on both
-//! sides, for functions of up to six whole arguments whose result is one, too.
+//! sides, for functions of up to six whole arguments, of a word each, whose result is one, too.
 
 use crate::entry::SavedRegisters;
 use crate::families::{self, Role};
@@ -146,9 +146,9 @@ pub(crate) struct Going {
 
 const PART: usize = 2;
 /// In the cookie: a call that comes to 0 is made once more, of the operator's own code. Above all addresses of programs.
-pub(crate) const AGAIN: usize = 1 << 63;
+pub(crate) const AGAIN: usize = if DIRECT { 1 << (usize::BITS - 1) } else { 0 };
 /// In the cookie: the code to call takes the place of the stub, and [`after`] is not told.
-pub(crate) const INSTEAD: usize = 1 << 62;
+pub(crate) const INSTEAD: usize = if DIRECT { 1 << (usize::BITS - 2) } else { 0 };
 
 /// The call of libc's that an operator of the C++ runtime makes for its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -204,6 +204,7 @@ pub(crate) const MARKS: usize = OPERATOR | FAMILY;
 
 /// What the unwinder asks of the stub's frame when an exception passes: nothing is caught here. Its call is over then,
 /// and what is called from now on is no part of it.
+#[cfg_attr(target_arch = "arm", expect(dead_code, reason = "unwinders ask in another way there"))]
 pub(crate) unsafe extern "C" fn personality(
     _version: i32,
     actions: i32,
@@ -214,12 +215,19 @@ pub(crate) unsafe extern "C" fn personality(
     const CLEANUP_PHASE: i32 = 2;
     const CONTINUE_UNWIND: i32 = 8;
     if actions & CLEANUP_PHASE != 0 {
-        tls::get().inside.set(0);
+        // SAFETY: as said there.
+        unsafe { ends() };
     }
     CONTINUE_UNWIND
 }
 
-/// What lies where the stack pointer of a slot's stub is when it makes the call.
+/// An exception ends the call that the thread is in.
+pub(crate) unsafe extern "C" fn ends() {
+    tls::get().inside.set(0);
+}
+
+/// What lies in the frame of a slot's stub, aligned to 8 bytes: where the stack pointer is when it makes the call, or above words of
+/// arguments.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Frame {

@@ -13,8 +13,23 @@ use core::ops::Range;
 
 const SHT_SYMTAB: u32 = 2;
 const STT_FUNC: u8 = 2;
-const SECTION_HEADER: usize = 64;
-const SYMBOL: usize = 24;
+/// The length of a word, and how the file of an object begins whose words have it. The structures are those of `elf.h`.
+const WORD: usize = size_of::<usize>();
+const MAGIC: &[u8] = if WORD == 8 { b"\x7fELF\x02\x01" } else { b"\x7fELF\x01\x01" };
+const FILE_HEADER: usize = 40 + 3 * WORD;
+/// Where in the file's header it says where the section headers are, and how many.
+const SECTIONS_AT: usize = 24 + 2 * WORD;
+const COUNT_AT: usize = FILE_HEADER - 4;
+const SECTION_HEADER: usize = 16 + 6 * WORD;
+/// Where in a section header it says where the section is, and, behind how long it is, which other section belongs to it.
+const OFFSET_AT: usize = 8 + 2 * WORD;
+const LINK_AT: usize = OFFSET_AT + 2 * WORD;
+const SYMBOL: usize = 8 + 2 * WORD;
+/// Where in a symbol its value is, its size, its kind, and its section.
+const VALUE_AT: usize = if WORD == 8 { 8 } else { 4 };
+const SIZE_AT: usize = VALUE_AT + WORD;
+const KIND_AT: usize = if WORD == 8 { 4 } else { 12 };
+const SECTION_AT: usize = KIND_AT + 2;
 /// Sections that are larger are not looked at: to read them would hold up the program's start.
 const LARGEST: u64 = 256 << 20;
 
@@ -29,8 +44,8 @@ fn number<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..)?.first_chunk().copied()
 }
 
-fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
-    number(bytes, at).map(u64::from_le_bytes)
+fn word_at(bytes: &[u8], at: usize) -> Option<usize> {
+    number(bytes, at).map(usize::from_le_bytes)
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
@@ -68,16 +83,19 @@ pub(crate) fn read(path: &[u8], mapped: &[u8]) -> Option<FileSymbols> {
 }
 
 fn read_file(fd: i32) -> Option<FileSymbols> {
-    let header = bytes(fd, 0, 64)?;
-    if !header.starts_with(b"\x7fELF\x02\x01") {
+    let header = bytes(fd, 0, FILE_HEADER as u64)?;
+    if !header.starts_with(MAGIC) {
         return None;
     }
-    let count = u16::from_le_bytes(number(&header, 60)?);
-    let sections = bytes(fd, u64_at(&header, 40)?, u64::from(count) * SECTION_HEADER as u64)?;
+    let count = u16::from_le_bytes(number(&header, COUNT_AT)?);
+    let sections =
+        bytes(fd, word_at(&header, SECTIONS_AT)? as u64, u64::from(count) * SECTION_HEADER as u64)?;
     let table =
         sections.chunks_exact(SECTION_HEADER).find(|section| u32_at(section, 4) == Some(SHT_SYMTAB))?;
-    let names = sections.chunks_exact(SECTION_HEADER).nth(u32_at(table, 40)? as usize)?;
-    let content = |section: &[u8]| bytes(fd, u64_at(section, 24)?, u64_at(section, 32)?);
+    let names = sections.chunks_exact(SECTION_HEADER).nth(u32_at(table, LINK_AT)? as usize)?;
+    let content = |section: &[u8]| {
+        bytes(fd, word_at(section, OFFSET_AT)? as u64, word_at(section, OFFSET_AT + WORD)? as u64)
+    };
     Some(FileSymbols { symbols: content(table)?, names: content(names)? })
 }
 
@@ -97,9 +115,9 @@ impl FileSymbols {
     }
 
     fn function(&self, symbol: &[u8], bias: usize) -> Option<(&[u8], Range<usize>)> {
-        let section = u16::from_le_bytes(number(symbol, 6)?);
-        let (value, size) = (u64_at(symbol, 8)? as usize, u64_at(symbol, 16)? as usize);
-        if symbol[4] & 15 != STT_FUNC || section == 0 || size == 0 {
+        let section = u16::from_le_bytes(number(symbol, SECTION_AT)?);
+        let (value, size) = (word_at(symbol, VALUE_AT)?, word_at(symbol, SIZE_AT)?);
+        if symbol[KIND_AT] & 15 != STT_FUNC || section == 0 || size == 0 {
             return None;
         }
         let name = self.names.get(u32_at(symbol, 0)? as usize..)?;
@@ -136,7 +154,7 @@ mod tests {
         for path in [&b"/etc/passwd"[..], b"/nonexistent", b"", b"/dev/zero", b"/proc/self"] {
             assert!(read(path, b"").is_none());
         }
-        assert!(read(b"/proc/self/exe", b"\x7fELF\x02\x01\x01 another file").is_none());
+        assert!(read(b"/proc/self/exe", &[MAGIC, b"\x01 another file"].concat()).is_none());
         let cut = FileSymbols { symbols: alloc::vec![2; 5 * SYMBOL + 7], names: alloc::vec![b'x'; 9] };
         cut.for_each(usize::MAX, &mut |name, _| panic!("{name:?}"));
     }

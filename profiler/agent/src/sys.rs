@@ -5,11 +5,18 @@
 //! Each wrapper passes the kernel pointers to live memory of the right size; a mapping that is returned is
 //! new and nobody else's.
 
+use crate::native::kernel;
 use crate::{ledger, life, native, sandbox, session, tls};
 use core::ffi::CStr;
 use core::ptr;
 use core::sync::atomic::Ordering;
 use syscalls::{Errno, Sysno};
+
+// Where a thread's errno lies.
+#[cfg(all(not(grapnel_attached), target_os = "android"))]
+pub(crate) use libc::__errno as errno_location;
+#[cfg(all(not(grapnel_attached), not(target_os = "android")))]
+pub(crate) use libc::__errno_location as errno_location;
 
 pub(crate) const PAGE: usize = 4096;
 
@@ -61,7 +68,7 @@ pub(crate) fn map_anonymous(len: usize) -> Option<*mut u8> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     // SAFETY: a new mapping at an address of the kernel's choice touches no other memory.
     let address =
-        unsafe { syscall!(Sysno::mmap, 0, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1isize, 0) };
+        unsafe { syscall!(kernel::MMAP, 0, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1isize, 0) };
     kept(address.ok()?, len)
 }
 
@@ -77,10 +84,10 @@ fn kept(address: usize, len: usize) -> Option<*mut u8> {
 
 /// Shared memory of a file.
 pub(crate) fn map_file(fd: i32, len: usize, offset: u64) -> Option<*mut u8> {
-    let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
+    let (flags, offset) = (libc::MAP_SHARED | libc::MAP_NORESERVE, kernel::map_offset(offset));
     // SAFETY: as in `map_anonymous`.
     let address =
-        unsafe { syscall!(Sysno::mmap, 0, len, libc::PROT_READ | libc::PROT_WRITE, flags, fd, offset) };
+        unsafe { syscall!(kernel::MMAP, 0, len, libc::PROT_READ | libc::PROT_WRITE, flags, fd, offset) };
     kept(address.ok()?, len)
 }
 
@@ -105,7 +112,7 @@ pub(crate) fn program_break() -> Option<usize> {
 pub(crate) fn segment_size(id: i32) -> Option<usize> {
     let mut facts = core::mem::MaybeUninit::<libc::shmid_ds>::zeroed();
     // SAFETY: the structure is live, and as large as the kernel's.
-    unsafe { syscall!(Sysno::shmctl, id, libc::IPC_STAT, facts.as_mut_ptr()) }.ok()?;
+    unsafe { syscall!(Sysno::shmctl, id, kernel::IPC_STAT, facts.as_mut_ptr()) }.ok()?;
     // SAFETY: filled in, and valid as zeroes too.
     Some(unsafe { facts.assume_init() }.shm_segsz)
 }
@@ -131,7 +138,7 @@ pub(crate) fn process_namespace() -> u64 {
 
 /// Opens a regular file; anything else is not touched (a FIFO would wait, or wake somebody).
 pub(crate) fn open_regular(path: &CStr) -> Result<i32, Errno> {
-    let mut stat = core::mem::MaybeUninit::<libc::stat>::zeroed();
+    let mut stat = core::mem::MaybeUninit::<kernel::Stat>::zeroed();
     // SAFETY: the path is zero-terminated, the structure live and as large as the kernel's.
     unsafe { syscall!(native::FSTATAT, libc::AT_FDCWD, path.as_ptr(), stat.as_mut_ptr(), 0)? };
     // SAFETY: filled in, and valid as zeroes too.
@@ -183,8 +190,9 @@ pub(crate) fn close(fd: i32) {
 }
 
 pub(crate) fn read_at(fd: i32, buffer: &mut [u8], offset: u64) -> usize {
+    let [a, b, c] = kernel::read_offset(offset);
     // SAFETY: the buffer is live and as long as said.
-    unsafe { syscall!(Sysno::pread64, fd, buffer.as_mut_ptr(), buffer.len(), offset) }.unwrap_or(0)
+    unsafe { syscall!(Sysno::pread64, fd, buffer.as_mut_ptr(), buffer.len(), a, b, c) }.unwrap_or(0)
 }
 
 /// Whether the file can be opened with the rights that the next program's loader will have, whichever of the real and
@@ -291,7 +299,7 @@ pub(crate) fn sleep_briefly() {
 }
 
 /// Waits on a futex shared between processes, `nanoseconds` at most, while it has the value `expected`.
-pub(crate) fn futex_wait(futex: &core::sync::atomic::AtomicU32, expected: u32, nanoseconds: i64) {
+pub(crate) fn futex_wait(futex: &core::sync::atomic::AtomicU32, expected: u32, nanoseconds: libc::c_long) {
     let timeout = libc::timespec { tv_sec: 0, tv_nsec: nanoseconds };
     // SAFETY: futex and timeout are live for the call.
     let _ = unsafe {
@@ -339,8 +347,8 @@ pub(crate) fn on_signal_stack() -> bool {
 #[cfg(any(grapnel_cdylib, not(grapnel_attached)))]
 pub(crate) fn abort() -> ! {
     let only = 1u64 << (libc::SIGABRT - 1);
-    // The kernel's own form: handler, flags, restorer, mask.
-    let default = [libc::SIG_DFL, 0, 0, 0];
+    // The kernel's own form: handler, flags, restorer, and a mask of 8 bytes.
+    let default = [libc::SIG_DFL, 0, 0, 0, 0];
     // SAFETY: the mask has the kernel's size.
     let _ = unsafe { syscall!(Sysno::rt_sigprocmask, libc::SIG_UNBLOCK, &raw const only, 0, 8) };
     // SAFETY: sends this thread a signal that the process may not survive; nothing else.

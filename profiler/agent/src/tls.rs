@@ -81,4 +81,4 @@ pub(crate) struct Tls {
     pub(crate) nested: Cell<usize>,
 }
 
-const _: () = assert!(size_of::<Tls>() == 192);
+const _: () = assert!(size_of::<Tls>() <= 192);

@@ -1,12 +1,16 @@
 //! AArch64.
 
-use object::elf::{EM_AARCH64, Machine};
+use object::Endianness;
+use object::elf::{EM_AARCH64, FileHeader64, Machine};
 use std::arch::asm;
 
 /// Of programs for this machine.
 pub(crate) const MACHINE: Machine = EM_AARCH64;
 /// As a user knows it.
 pub(crate) const NAME: &str = "AArch64";
+
+/// How a program's file begins.
+pub(crate) type Header = FileHeader64<Endianness>;
 
 /// The processor's clock, as the agent reads it.
 pub(crate) fn ticks() -> u64 {

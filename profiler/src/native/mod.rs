@@ -7,11 +7,15 @@
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
+#[cfg(target_arch = "arm")]
+mod arm;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
 // The one place where an instruction set is chosen.
 #[cfg(target_arch = "aarch64")]
-pub(crate) use aarch64::{MACHINE, NAME, guessed_ns_per_tick, ticks};
+pub(crate) use aarch64::{Header, MACHINE, NAME, guessed_ns_per_tick, ticks};
+#[cfg(target_arch = "arm")]
+pub(crate) use arm::{Header, MACHINE, NAME, guessed_ns_per_tick, ticks};
 #[cfg(target_arch = "x86_64")]
-pub(crate) use x86_64::{MACHINE, NAME, guessed_ns_per_tick, ticks};
+pub(crate) use x86_64::{Header, MACHINE, NAME, guessed_ns_per_tick, ticks};

@@ -1,11 +1,15 @@
 //! x86-64.
 
-use object::elf::{EM_X86_64, Machine};
+use object::Endianness;
+use object::elf::{EM_X86_64, FileHeader64, Machine};
 
 /// Of programs for this machine.
 pub(crate) const MACHINE: Machine = EM_X86_64;
 /// As a user knows it.
 pub(crate) const NAME: &str = "x86-64";
+
+/// How a program's file begins.
+pub(crate) type Header = FileHeader64<Endianness>;
 
 /// The processor's clock, as the agent reads it.
 pub(crate) fn ticks() -> u64 {

@@ -3,9 +3,8 @@
 //! # Safety
 //! System calls that ask about a path that ends with a zero, and change nothing.
 
-use crate::native::{MACHINE, NAME};
-use object::Endianness;
-use object::elf::{DT_NEEDED, ET_DYN, ET_EXEC, FileHeader64, PT_INTERP};
+use crate::native::{Header, MACHINE, NAME};
+use object::elf::{DT_NEEDED, ET_DYN, ET_EXEC, PT_INTERP};
 use object::read::elf::{Dyn, FileHeader, ProgramHeader};
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::{self, File};
@@ -29,8 +28,12 @@ pub(crate) enum ProgramError {
         "{0}: is statically linked, and the agent comes in through the dynamic linker; link it dynamically (-static left out)"
     )]
     Static(String),
-    #[error("{0}: is a 32-bit program, and this grapnel is 64-bit; build the program for {NAME}")]
-    Bits32(String),
+    #[error(
+        "{0}: is a {other}-bit program, and this grapnel is {own}-bit; build the program for {NAME}",
+        other = 96 - usize::BITS,
+        own = usize::BITS
+    )]
+    OtherBits(String),
     #[error("{0}: is not a program for this machine ({NAME}); build it for {NAME}")]
     OtherMachine(String),
     #[error(
@@ -136,6 +139,9 @@ fn check_file(path: PathBuf) -> Result<PathBuf, fn(String) -> ProgramError> {
     }
 }
 
+/// The class of files whose words are as long as ours, by the number that `elf.h` has for it.
+const CLASS: u8 = if usize::BITS == 64 { 2 } else { 1 };
+
 /// Looks at a file that is to be executed; for a script, returns its interpreter.
 fn inspect(path: &Path) -> Result<Option<PathBuf>, ProgramError> {
     let shown = || path.display().to_string();
@@ -159,12 +165,12 @@ fn inspect(path: &Path) -> Result<Option<PathBuf>, ProgramError> {
         return Ok(None);
     }
     match head.get(4) {
-        Some(1) => return Err(ProgramError::Bits32(shown())),
-        Some(2) => {}
+        Some(&class) if class == CLASS => {}
+        Some(1 | 2) => return Err(ProgramError::OtherBits(shown())),
         _ => return Err(ProgramError::Damaged(shown())),
     }
     let damaged = |_| ProgramError::Damaged(shown());
-    let header = FileHeader64::<Endianness>::parse(&*head).map_err(damaged)?;
+    let header = Header::parse(&*head).map_err(damaged)?;
     let endian = header.endian().map_err(damaged)?;
     if header.e_machine(endian) != MACHINE {
         return Err(ProgramError::OtherMachine(shown()));
@@ -196,7 +202,7 @@ fn inspect(path: &Path) -> Result<Option<PathBuf>, ProgramError> {
 fn sanitizer(path: &Path) -> Option<String> {
     let file = File::open(path).ok()?;
     let data = object::ReadCache::new(file);
-    let header = FileHeader64::<Endianness>::parse(&data).ok()?;
+    let header = Header::parse(&data).ok()?;
     let endian = header.endian().ok()?;
     let sections = header.sections(endian, &data).ok()?;
     let (entries, link) = sections.dynamic(endian, &data).ok()??;

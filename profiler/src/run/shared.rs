@@ -17,8 +17,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Address space between segments: the largest that a target maps.
 const STRIDE: u64 = 512 << 20;
-/// More processes than a session will see.
-pub(crate) const LIMIT: u32 = 1 << 20;
+/// More processes than a session will see. Where words have 32 bits, as many as there are pages to be named in the file.
+pub(crate) const LIMIT: u32 = if cfg!(target_pointer_width = "64") { 1 << 20 } else { 1 << 14 };
 
 /// Which allocations are recorded, when not all are.
 #[derive(Clone, Copy, Debug)]

@@ -125,7 +125,7 @@ unsafe extern "C" fn posix_memalign(
             return libc::EINVAL;
         }
         // SAFETY: this thread's errno.
-        let errno = unsafe { libc::__errno_location() };
+        let errno = unsafe { crate::sys::errno_location() };
         // SAFETY: as above.
         let before = unsafe { *errno };
         let block = calls::given(options, Call::Memalign { alignment, size }, || {

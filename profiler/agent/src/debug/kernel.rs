@@ -4,6 +4,7 @@
 //! As in [`crate::sys`].
 
 use crate::lock::Quiet;
+use crate::native::kernel;
 use crate::native::restorer::{self, SA_RESTORER};
 use crate::sys::syscall;
 use alloc::vec::Vec;
@@ -64,9 +65,9 @@ pub(crate) fn create(path: &CStr) -> Result<i32, Errno> {
 
 /// Device and inode of what a descriptor leads to.
 pub(crate) fn identity(fd: i32) -> Option<(u64, u64)> {
-    let mut facts = core::mem::MaybeUninit::<libc::stat>::zeroed();
+    let mut facts = core::mem::MaybeUninit::<kernel::Stat>::zeroed();
     // SAFETY: the structure is live, and as large as the kernel's.
-    unsafe { syscall!(Sysno::fstat, fd, facts.as_mut_ptr()) }.ok()?;
+    unsafe { syscall!(kernel::FSTAT, fd, facts.as_mut_ptr()) }.ok()?;
     // SAFETY: filled in, and valid as zeroes too.
     let facts = unsafe { facts.assume_init() };
     Some((facts.st_dev, facts.st_ino))
@@ -81,7 +82,7 @@ struct Action {
     handler: Handler,
     flags: usize,
     restorer: Option<unsafe extern "C" fn()>,
-    mask: u64,
+    mask: [u32; 2],
 }
 
 /// Has a signal handled, as Android does it: system calls go on, and another stack is used if there is one.
@@ -90,7 +91,7 @@ struct Action {
 /// The handler is safe in a signal.
 pub(crate) unsafe fn handle(signal: i32, handler: Handler) -> Result<(), Errno> {
     let flags = (libc::SA_RESTART | libc::SA_ONSTACK | libc::SA_SIGINFO) as usize | SA_RESTORER;
-    let action = Action { handler, flags, restorer: restorer::RESTORER, mask: 0 };
+    let action = Action { handler, flags, restorer: restorer::RESTORER, mask: [0; 2] };
     // SAFETY: the kernel reads one structure, whose mask has 8 bytes; the rest is the caller's promise.
     unsafe { syscall!(Sysno::rt_sigaction, signal, &raw const action, 0, 8) }.map(|_| ())
 }

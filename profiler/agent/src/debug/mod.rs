@@ -60,8 +60,9 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use log::log;
 use options::Options;
 
-/// The variable.
-const VARIABLE: &[u8] = b"LIBC_DEBUG_MALLOC_OPTIONS";
+/// The variable. bionic has options of the same form and its own way to do what they ask for: it would be done twice.
+const VARIABLE: &str =
+    if cfg!(target_os = "android") { "GRAPNEL_DEBUG_MALLOC_OPTIONS" } else { "LIBC_DEBUG_MALLOC_OPTIONS" };
 
 static OPTIONS: AtomicPtr<Options> = AtomicPtr::new(ptr::null_mut());
 /// Whether blocks that are allocated have backtraces now.
@@ -93,7 +94,7 @@ fn own_code() -> Range<usize> {
 pub(crate) unsafe fn wanted(environment: *mut *mut c_char) -> bool {
     log::prepare();
     // SAFETY: the caller's promise.
-    let Some(text) = (unsafe { variable(environment, VARIABLE) }) else { return false };
+    let Some(text) = (unsafe { variable(environment, VARIABLE.as_bytes()) }) else { return false };
     // Programs write over their environment.
     let text: &'static [u8] = Vec::leak(text.to_bytes().to_vec());
     match Options::parse(text) {
@@ -104,7 +105,7 @@ pub(crate) unsafe fn wanted(environment: *mut *mut c_char) -> bool {
             true
         }
         Err(error) => {
-            log!("LIBC_DEBUG_MALLOC_OPTIONS: {error}. Nothing is done");
+            log!("{VARIABLE}: {error}. Nothing is done");
             false
         }
     }
@@ -126,7 +127,7 @@ pub(crate) fn begin(install: impl FnOnce() -> Result<(), String>) {
 /// Does nothing of what is asked for, and says why.
 pub(crate) fn leave(why: fmt::Arguments<'_>) {
     OPTIONS.store(ptr::null_mut(), Ordering::Release);
-    log!("LIBC_DEBUG_MALLOC_OPTIONS: {why}. Nothing is done");
+    log!("{VARIABLE}: {why}. Nothing is done");
 }
 
 /// What has to be there before a hook is in.

@@ -22,7 +22,7 @@ const NULL: Block = ptr::null_mut();
 
 pub(crate) fn out_of_memory() -> Block {
     // SAFETY: this thread's errno.
-    unsafe { *libc::__errno_location() = libc::ENOMEM };
+    unsafe { *crate::sys::errno_location() = libc::ENOMEM };
     NULL
 }
 

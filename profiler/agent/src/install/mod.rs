@@ -19,7 +19,7 @@ use attached as way;
 use preloaded as way;
 
 use crate::hooks::{self, Function, Hooked, ORIGINALS};
-use crate::{ledger, mappings, modules, sampling, session};
+use crate::{ledger, listing, mappings, modules, native, sampling, session};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -46,6 +46,7 @@ impl Objects {
     fn read() -> Result<Self, String> {
         let loaded = modules::loaded();
         let described = |(bias, path, headers): &(u64, Vec<u8>, Vec<ProgramHeader>)| {
+            let headers = listing::raw_headers(headers);
             // SAFETY: the headers are those of an object that is loaded and, if hooked, never unloaded.
             unsafe {
                 Module::from_program_headers(path, *bias as usize, headers.as_ptr().cast(), headers.len())
@@ -109,19 +110,31 @@ impl Objects {
     fn loader_state(&self) -> Option<Symbol> {
         let mut loaders = self.modules.iter().filter(|module| {
             let name = module.file_name();
-            name.starts_with(b"ld-linux") || name.starts_with(b"ld.so") || way::is_musl(module)
+            name.starts_with(b"ld-linux")
+                || name.starts_with(b"ld.so")
+                || BIONIC_LOADERS.contains(&name)
+                || way::is_musl(module)
         });
-        loaders.find_map(|module| symbol::find(module, b"_dl_debug_state"))
+        // All of bionic's dynamic linker's own names begin with `__dl_`.
+        let names: [&[u8]; 3] = [b"_dl_debug_state", b"__dl_rtld_db_dlactivity", b"rtld_db_dlactivity"];
+        loaders.find_map(|module| names.iter().find_map(|name| symbol::find(module, name)))
     }
 }
 
-/// Whether it is the C library whose heap is recorded.
+/// The file of the C library whose heap is recorded: glibc's, or bionic's.
+pub(crate) const LIBC: &[u8] = if cfg!(target_os = "android") { b"libc.so" } else { b"libc.so.6" };
+
+/// The files of bionic's dynamic linker.
+const BIONIC_LOADERS: [&[u8]; 2] = [b"linker64", b"linker"];
+
+/// Whether it is that C library.
 fn is_libc(module: &Module) -> bool {
-    module.file_name() == b"libc.so.6"
+    module.file_name() == LIBC
 }
 
 fn is_loader(module: &Module) -> bool {
-    module.file_name().starts_with(b"ld-") || module.file_name().starts_with(b"ld.")
+    let name = module.file_name();
+    name.starts_with(b"ld-") || name.starts_with(b"ld.") || BIONIC_LOADERS.contains(&name)
 }
 
 /// Hooks that are ready to go in: who puts them in depends on the way.
@@ -160,6 +173,7 @@ fn begun() -> Result<(Objects, bool), String> {
 /// # Errors
 /// A sentence for the user: which function, and why.
 pub(crate) fn prepare() -> Result<Ready, String> {
+    native::prepare();
     let (objects, is_sampled) = begun()?;
     let mut transaction = Transaction::new();
     let mut asked: Vec<(&[u8], Function, usize, HookId)> = Vec::new();
@@ -248,5 +262,9 @@ fn say_lost(lost: &str, error: &grapnel_hook::Error) {
 }
 
 fn not_hooked(name: &[u8], error: &grapnel_hook::Error) -> String {
-    format!("{} can't be hooked: {error}", name.escape_ascii())
+    let instead = match error {
+        grapnel_hook::Error::Unreadable { .. } => "; `--via got` does without",
+        _ => "",
+    };
+    format!("{} can't be hooked: {error}{instead}", name.escape_ascii())
 }

@@ -10,9 +10,13 @@ use grapnel_hook::Liveness;
 use grapnel_hook::module::Module;
 use grapnel_hook::symbol::Symbol;
 
-pub(super) const NO_LIBC: &str = "the program does not use glibc (no libc.so.6 is loaded)";
+pub(super) const NO_LIBC: &str = if cfg!(target_os = "android") {
+    "the program does not use bionic (no libc.so is loaded)"
+} else {
+    "the program does not use glibc (no libc.so.6 is loaded)"
+};
 
-/// None but glibc.
+/// None but that one.
 pub(super) fn other_libc(_modules: &[Module]) -> Option<usize> {
     None
 }

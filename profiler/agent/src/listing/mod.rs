@@ -16,6 +16,27 @@ pub(crate) use preloaded::{executable, frames, listed, prepare};
 use alloc::vec::Vec;
 use grapnel_unwind::ProgramHeader;
 
+/// A program header as it lies in memory.
+#[cfg(target_pointer_width = "64")]
+pub(crate) type RawHeader = libc::Elf64_Phdr;
+#[cfg(target_pointer_width = "32")]
+pub(crate) type RawHeader = libc::Elf32_Phdr;
+
+/// Program headers as they lie in memory.
+pub(crate) fn raw_headers(headers: &[ProgramHeader]) -> Vec<RawHeader> {
+    let raw = |header: &ProgramHeader| RawHeader {
+        p_type: header.p_type,
+        p_flags: header.p_flags,
+        p_offset: header.p_offset as _,
+        p_vaddr: header.p_vaddr as _,
+        p_paddr: header.p_paddr as _,
+        p_filesz: header.p_filesz as _,
+        p_memsz: header.p_memsz as _,
+        p_align: header.p_align as _,
+    };
+    headers.iter().map(raw).collect()
+}
+
 /// An object as the dynamic linker lists it.
 pub(crate) struct Listed {
     pub(crate) bias: u64,

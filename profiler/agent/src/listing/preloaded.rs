@@ -24,16 +24,16 @@ pub(crate) fn listed() -> Vec<Listed> {
                 headers.extend(raw.iter().map(|header| ProgramHeader {
                     p_type: header.p_type,
                     p_flags: header.p_flags,
-                    p_offset: header.p_offset,
-                    p_vaddr: header.p_vaddr,
-                    p_paddr: header.p_paddr,
-                    p_filesz: header.p_filesz,
-                    p_memsz: header.p_memsz,
-                    p_align: header.p_align,
+                    p_offset: header.p_offset as _,
+                    p_vaddr: header.p_vaddr as _,
+                    p_paddr: header.p_paddr as _,
+                    p_filesz: header.p_filesz as _,
+                    p_memsz: header.p_memsz as _,
+                    p_align: header.p_align as _,
                 }));
             }
             let name = if info.dlpi_name.is_null() { c"" } else { CStr::from_ptr(info.dlpi_name) };
-            list.push(Listed { bias: info.dlpi_addr, path: name.to_bytes().to_vec(), headers });
+            list.push(Listed { bias: info.dlpi_addr as _, path: name.to_bytes().to_vec(), headers });
         }
         0
     }
@@ -72,7 +72,7 @@ pub(crate) fn prepare() {
     let Some(debug) = module::r_debug_of_this_process() else { return };
     // SAFETY: the linker's own list, at rest: this is the only thread.
     let modules = unsafe { module::loaded_modules(debug) };
-    let libc = modules.iter().find(|module| module.file_name() == b"libc.so.6");
+    let libc = modules.iter().find(|module| module.file_name() == crate::install::LIBC);
     if let Some(symbol) = libc.and_then(|libc| symbol::find(libc, b"dl_iterate_phdr")) {
         ITERATE.store(symbol.addr, Ordering::Relaxed);
     }

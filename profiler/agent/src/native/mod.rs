@@ -8,16 +8,21 @@
 //! - `jumps`, `loading`: the stubs of `longjmp` and of `dlopen`
 //! - `tls`: where a thread's block is
 //! - `restorer`: what a handler of a signal returns to
+//! - `kernel`: what system calls are called, and how they take offsets; one file for machines of 64 bits
 //! - `library`: functions that the compiler counts on
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
+#[cfg(target_arch = "arm")]
+mod arm;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
 // The one place where an instruction set is chosen.
 #[cfg(target_arch = "aarch64")]
 pub(crate) use aarch64::*;
+#[cfg(target_arch = "arm")]
+pub(crate) use arm::*;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86_64::*;
 

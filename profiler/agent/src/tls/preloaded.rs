@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 /// This thread's block.
 #[inline(always)]
 pub(crate) fn get() -> &'static Tls {
-    // SAFETY: the block is 192 zeroed bytes of this thread, aligned to 64, and lives as long as the thread.
+    // SAFETY: the block is as many zeroed bytes of this thread and more, aligned to 64, and lives as long as the thread.
     unsafe { &*ptr::with_exposed_provenance::<Tls>(block()) }
 }
 

@@ -66,7 +66,7 @@ fn mapping(line: &[u8]) -> Option<(Range<usize>, &[u8], Kind)> {
         path.starts_with(b"/dev/") && !path.starts_with(b"/dev/zero") && !path.starts_with(b"/dev/shm");
     let file = path.strip_suffix(b" (deleted)").unwrap_or(path).rsplit(|&byte| byte == b'/').next();
     // Until 2.33 its file had its version in its name.
-    let is_libc = file.is_some_and(|file| file == b"libc.so.6" || file.starts_with(b"libc-2."));
+    let is_libc = file.is_some_and(|file| file == crate::install::LIBC || file.starts_with(b"libc-2."));
     let kind = match () {
         () if is_device => Kind::Device,
         () if is_libc => Kind::Libc,

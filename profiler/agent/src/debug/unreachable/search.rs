@@ -7,6 +7,7 @@ use super::regions::{Kind, for_each_mapping};
 use super::threads;
 use crate::debug::table::{Block, MASK};
 use crate::debug::{old, own};
+use crate::native::kernel;
 use crate::sys::{self, syscall};
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -57,7 +58,7 @@ impl Search {
         let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
         let rights = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice touches no other memory.
-        let shared = unsafe { syscall!(Sysno::mmap, 0, bytes, rights, flags, -1isize, 0) };
+        let shared = unsafe { syscall!(kernel::MMAP, 0, bytes, rights, flags, -1isize, 0) };
         let Ok(shared) = shared.map(ptr::with_exposed_provenance_mut::<u8>) else {
             sys::unmap(queue, queue_bytes);
             return None;

@@ -15,6 +15,25 @@ static ARRIVED: AtomicU32 = AtomicU32::new(0);
 /// Where the stacks of the threads end, and their alternate stacks begin.
 static STACKS: [[AtomicUsize; 2]; 1024] = [const { [const { AtomicUsize::new(0) }; 2] }; 1024];
 
+/// The kernel's structure of a signal that was queued.
+#[repr(C)]
+struct Queued {
+    signal: i32,
+    error: i32,
+    code: i32,
+    from: Sender,
+    _rest: [u32; 26],
+}
+
+#[repr(C)]
+struct Sender {
+    process: u32,
+    user: u32,
+    value: usize,
+}
+
+const _: () = assert!(size_of::<Queued>() >= size_of::<libc::siginfo_t>());
+
 const PATIENCE_NS: u64 = 500_000_000;
 
 /// What an order to stand still brings along; a request doesn't.
@@ -89,10 +108,8 @@ pub(super) fn stop_others(signal: i32) -> u32 {
     STACKS.iter().flatten().for_each(|place| place.store(0, Ordering::Relaxed));
     STOPPING.store(1, Ordering::Release);
     let (process, own) = (sys::process_id(), sys::thread_id());
-    // The kernel's structure, by words: the signal's number, the code, who sends, the value.
-    let mut info = [0u64; size_of::<libc::siginfo_t>() / 8];
-    let code = u64::from(libc::SI_QUEUE.cast_unsigned());
-    info[..4].copy_from_slice(&[signal as u64, code, process.into(), order() as u64]);
+    let from = Sender { process, user: 0, value: order() };
+    let info = Queued { signal, error: 0, code: libc::SI_QUEUE, from, _rest: [0; 26] };
     let (mut sent, mut refused) = (0, 0);
     for_each_thread(&mut |thread| {
         if thread != own {

@@ -178,6 +178,13 @@ pub(crate) use return_above;
 
 /// See [`crate::entry`].
 macro_rules! stub {
+    // Arguments of 64 bits have a register like all others.
+    ($stub:ident, $hook:path, 6, wide last) => {
+        $crate::native::entry::stub!($stub, $hook, 6);
+    };
+    ($stub:ident, $hook:path, $number:tt, wide first) => {
+        $crate::native::entry::stub!($stub, $hook, $number);
+    };
     ($stub:ident, $hook:path, $number:tt) => {
         $crate::native::entry::stub!(
             @define $stub, $hook,

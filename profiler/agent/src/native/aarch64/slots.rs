@@ -18,6 +18,11 @@ unsafe extern "C" {
 /// Whether the stub heeds [`AGAIN`](crate::slots::AGAIN) and [`INSTEAD`](crate::slots::INSTEAD).
 pub(crate) const DIRECT: bool = false;
 
+/// Whether exceptions can pass the stub.
+pub(crate) fn is_passable() -> bool {
+    true
+}
+
 /// Bytes from one thunk to the next.
 pub(crate) const THUNK: usize = 16;
 

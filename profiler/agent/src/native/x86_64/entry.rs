@@ -166,6 +166,13 @@ pub(crate) fn marks() -> [u64; 2] {
 
 /// See [`crate::entry`]. Six arguments take all registers: the seventh lies on the stack.
 macro_rules! stub {
+    // Arguments of 64 bits have a register like all others.
+    ($stub:ident, $hook:path, 6, wide last) => {
+        $crate::native::entry::stub!($stub, $hook, 6);
+    };
+    ($stub:ident, $hook:path, $number:tt, wide first) => {
+        $crate::native::entry::stub!($stub, $hook, $number);
+    };
     ($stub:ident, $hook:path, 6) => {
         $crate::native::entry::stub!(
             @define $stub, $hook,

@@ -6,6 +6,8 @@ pub(crate) mod instead;
 #[cfg(not(grapnel_attached))]
 pub(crate) mod jumps;
 pub(crate) mod kept;
+#[path = "../kernel64.rs"]
+pub(crate) mod kernel;
 #[cfg(grapnel_cdylib)]
 mod library;
 #[cfg(not(grapnel_attached))]
@@ -25,12 +27,22 @@ use syscalls::Sysno;
 /// How many bits of an address there are, but where a program asks for one beyond.
 pub(crate) const ADDRESS_BITS: u32 = 47;
 
+/// Bits of a pointer that the processor takes for a tag.
+pub(crate) const TAGS: usize = 0;
+
 /// `e_machine` of programs that the agent can go along into.
 #[cfg(not(grapnel_attached))]
 pub(crate) const MACHINE: u16 = 62;
 
 /// The system call that takes a path and gives a `stat`, which has a name for each machine.
 pub(crate) const FSTATAT: Sysno = Sysno::newfstatat;
+
+/// The system calls of [`crate::sandbox`]'s list that have other names elsewhere.
+pub(crate) const CALLS: &[Sysno] =
+    &[Sysno::fstat, Sysno::geteuid, Sysno::mmap, FSTATAT, Sysno::rt_sigtimedwait, Sysno::arch_prctl];
+
+/// Nothing has to be known before a hook is in.
+pub(crate) fn prepare() {}
 
 /// The processor's clock.
 #[inline(always)]

@@ -22,6 +22,11 @@ pub(crate) const DIRECT: bool = true;
 
 const _: () = assert!(AGAIN == 1 << 63 && INSTEAD == 1 << 62);
 
+/// Whether exceptions can pass the stub.
+pub(crate) fn is_passable() -> bool {
+    true
+}
+
 /// Bytes from one thunk to the next.
 pub(crate) const THUNK: usize = 16;
 
