@@ -76,8 +76,9 @@ pub fn site(report: &Report) -> Option<&Site> {
     report.sites.iter().find(|site| site.frames.iter().any(|frame| frame.function.as_deref() == Some(MARK)))
 }
 
-/// Attaches three times to one whose threads allocate all the time. `options`: what it is told behind that.
-pub fn is_as_it_counts_in_storms(command: &mut Command, options: &[&str]) {
+/// Attaches three times to one whose threads allocate all the time. `options`: what it is told behind that. `moving`: how many blocks
+/// may be on their way by `realloc` when grapnel goes, which are out of the record then.
+pub fn is_as_it_counts_in_storms(command: &mut Command, options: &[&str], moving: u64) {
     let dir = temporary_dir();
     let mut older = Older::of(command.arg("storm").args(options));
     assert_eq!(older.go_on().0, 2);
@@ -91,6 +92,7 @@ pub fn is_as_it_counts_in_storms(command: &mut Command, options: &[&str]) {
         });
         assert!(found.allocations > 0, "{found:?}");
         let given = found.allocations + found.before.map_or(0, |before| before.allocations);
-        assert_eq!(given - found.frees, found.live_allocations, "{found:?}");
+        let live = found.live_allocations..=found.live_allocations + moving;
+        assert!(live.contains(&(given - found.frees)), "{found:?}");
     }
 }

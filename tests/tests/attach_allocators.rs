@@ -78,8 +78,8 @@ fn what_an_allocators_own_new_gives_is_recorded_and_what_it_throws_is_caught() {
             assert!(said.contains("nothing of the agent is left"), "{said}");
             assert!(!said.contains("is not recorded"), "{said}");
             let bytes = 2 * 6 * (0..100).map(|i| 24 + i * 11).sum::<u64>();
-            assert_eq!(of(&report, "by_new"), (2 * 600, bytes), "{name}");
-            assert_eq!(of(&report, "by_new_array"), (2 * 600, bytes), "{name}");
+            assert_eq!(of(&report, "by_new()"), (2 * 600, bytes), "{name}");
+            assert_eq!(of(&report, "by_new_array()"), (2 * 600, bytes), "{name}");
             // The C++ runtime has some for want of memory.
             let before = report.totals.before.map_or(0, |before| before.allocations);
             assert_eq!(report.totals.live_allocations, before, "{name}: {:?}", report.sites);

@@ -107,7 +107,8 @@ fn of_mimallocs_pages_with_aligned_blocks_all_is_counted() {
 fn threads_in_the_middle_of_another_malloc_are_waited_for() {
     for name in [JEMALLOC, "libjemalloc.a", MIMALLOC] {
         let Some(mut command) = with(name).filter(|_| may_trace()) else { continue };
-        is_as_it_counts_in_storms(&mut command, &["unaligned"]);
+        // Each of the four threads may be copying one: these allocators hardly ever leave a block where it is.
+        is_as_it_counts_in_storms(&mut command, &["unaligned"], 4);
     }
 }
 
@@ -184,6 +185,6 @@ fn of_allocators_that_are_not_known_it_is_said() {
     assert_eq!(older.go_on().0, 2);
     let (found, said) = attached(dir.path(), older.pid());
     assert_eq!(found.totals.before, None, "{said}");
-    let why = "what was allocated before isn't known: its malloc is that of libtcmalloc_minimal.so.4, whose heap isn't known";
+    let why = "what was allocated before isn't known: its malloc is that of libtcmalloc_minimal.so.4";
     assert!(said.contains(why), "{said}");
 }
