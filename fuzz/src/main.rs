@@ -1,6 +1,11 @@
 //! Relocates many windows, judges each, and prints a table.
 
-use std::{error::Error, fs, path::PathBuf, process::ExitCode};
+use std::{
+    error::Error,
+    fs,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use arbitrary::Unstructured;
 use clap::{Args, Parser, Subcommand};
@@ -94,6 +99,13 @@ enum Command {
         #[arg(required = true)]
         files: Vec<PathBuf>,
     },
+    /// A trace without compression, as the target `trace` wants its seeds.
+    Seed {
+        /// The trace.
+        trace: PathBuf,
+        /// What to write.
+        seed: PathBuf,
+    },
 }
 
 fn main() -> ExitCode {
@@ -103,6 +115,7 @@ fn main() -> ExitCode {
         Command::Decode { common, files } => run_decode(&common, &files),
         Command::Random { common, seed, windows } => run_random(&common, seed, windows),
         Command::Judge { common, seed, files } => run_judge(&common, seed, &files),
+        Command::Seed { trace, seed } => write_seed(&trace, &seed),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
@@ -222,6 +235,12 @@ fn run_judge(common: &Common, seed: u64, files: &[PathBuf]) -> Result<bool, Box<
     print_table(common, &all);
     print_mismatches(&all);
     Ok(all.mismatches.is_empty())
+}
+
+fn write_seed(trace: &Path, seed: &Path) -> Result<bool, Box<dyn Error>> {
+    let unpacked = grapnel_fuzz::trace::unpacked(&fs::read(trace)?).ok_or("it is no whole trace")?;
+    fs::write(seed, unpacked)?;
+    Ok(true)
 }
 
 /// A distance in hexadecimal digits.

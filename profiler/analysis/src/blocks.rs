@@ -59,10 +59,18 @@ pub(crate) const ALIGNMENT: u8 = 31;
 /// they came.
 #[derive(Debug)]
 struct Kinds {
-    all: Vec<u32>,
+    all: Vec<Kind>,
     numbers: HashMap<u32, u16, FoldHash>,
     /// Those that were asked for last, by their lower bits: kinds as they are, and their numbers.
     recent: [(u32, u16); 64],
+}
+
+/// A kind, taken apart.
+#[derive(Clone, Copy, Debug)]
+struct Kind {
+    thread: u32,
+    source: Source,
+    alignment: Alignment,
 }
 
 impl Default for Kinds {
@@ -92,7 +100,12 @@ impl Kinds {
             Some(&number) => number,
             None if self.all.len() < 1 << KIND_BITS => {
                 let number = self.all.len() as u16;
-                self.all.push(kind);
+                self.all.push(Kind {
+                    thread: kind >> 8,
+                    // All others have a number among those of `from_u8`.
+                    source: Source::from_u8(kind as u8 & 7).unwrap_or(Source::Before),
+                    alignment: Alignment::from_u8(kind as u8 >> 3).unwrap_or_default(),
+                });
                 self.numbers.insert(kind, number);
                 number
             }
@@ -195,6 +208,12 @@ impl<const W: usize> Blocks<W> {
         });
         let table = self.table.iter().map(|&[address, word]| (address, self.unpacked(word)));
         words.chain(table).chain(self.whole.iter().map(|(&address, &block)| (address, block)))
+    }
+
+    /// Whether there are so few that the processor has them at hand.
+    #[inline]
+    pub(crate) fn are_few(&self) -> bool {
+        self.len <= 1 << 13
     }
 
     /// Loads what is kept near an address, to be there when it is used, and gives the stack of the block that is likely
@@ -435,14 +454,13 @@ impl<const W: usize> Blocks<W> {
         if W == 2 {
             return none;
         }
-        let kind = self.kinds.all[(word >> 2) as usize % (1 << KIND_BITS)];
+        let Kind { thread, source, alignment } = self.kinds.all[(word >> 2) as usize % (1 << KIND_BITS)];
         Block {
             size: word >> (2 + KIND_BITS) & ((1 << SIZE_BITS) - 1),
             stack: (word >> (u64::BITS - STACK_BITS)) as u32,
-            thread: kind >> 8,
-            // All others have a number among those of `from_u8`.
-            source: Source::from_u8(kind as u8 & 7).unwrap_or(Source::Before),
-            alignment: Alignment::from_u8(kind as u8 >> 3).unwrap_or_default(),
+            thread,
+            source,
+            alignment,
             ..none
         }
     }

@@ -237,26 +237,32 @@ impl<const W: usize> Live<W> {
     #[inline]
     fn take_all(&mut self, events: &[HeapEvent], watcher: &mut impl Watcher) {
         for events in events.chunks(BATCH) {
-            let mut seen = 0;
-            for event in events {
-                seen |= self.blocks.peek(event.address());
-            }
-            std::hint::black_box(seen);
-            if watcher.cares() {
-                let mut seen = 0;
-                for event in events {
-                    let stack = match *event {
-                        HeapEvent::Alloc { stack, .. } | HeapEvent::ReallocEnd { stack, .. } => stack,
-                        _ => self.blocks.peek(event.address()),
-                    };
-                    seen |= watcher.peek(stack);
-                }
-                std::hint::black_box(seen);
+            if !self.blocks.are_few() || watcher.cares() {
+                self.peek(events, watcher);
             }
             for event in events {
                 self.take_heap(event, watcher);
             }
         }
+    }
+
+    /// Loads what will be used for these events.
+    fn peek(&self, events: &[HeapEvent], watcher: &impl Watcher) {
+        let mut stacks = [0; BATCH];
+        for (event, stack) in events.iter().zip(&mut stacks) {
+            *stack = self.blocks.peek(event.address());
+        }
+        if watcher.cares() {
+            let mut seen = 0;
+            for (event, &there) in events.iter().zip(&stacks) {
+                seen |= watcher.peek(match *event {
+                    HeapEvent::Alloc { stack, .. } | HeapEvent::ReallocEnd { stack, .. } => stack,
+                    _ => there,
+                });
+            }
+            std::hint::black_box(seen);
+        }
+        std::hint::black_box(stacks);
     }
 
     #[inline]

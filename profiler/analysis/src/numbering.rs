@@ -13,6 +13,8 @@ use grapnel_trace::{Event, MappingEvent};
 /// More numbers than recordings have, a gigabyte of them: a hundred million events with as many stacks as a tree can't hold
 /// take two thirds of these.
 const MAX_NUMBERS: u32 = 1 << 28;
+/// Numbers whose ids are kept in whole: 4 MiB of them. Long recordings with more have these besides.
+const FLAT: usize = if cfg!(test) { 1 << 14 } else { 1 << 20 };
 /// Nodes that are looked up together.
 const BATCH: usize = 512;
 
@@ -113,6 +115,8 @@ pub(crate) struct Numbering {
     pending: Vec<Pending>,
     /// The id of each number that was given, but for those that are pending, from 1, as soon as one differs from its number.
     ids: Ids,
+    /// The same of the lowest [`FLAT`] numbers, to be found at once.
+    flat: Vec<u32>,
     /// Whether numbers may differ from ids.
     differ: bool,
     /// How many numbers were given.
@@ -192,10 +196,14 @@ impl Numbering {
                 for (id, node) in (1..number).zip(self.stacks.iter()) {
                     self.ids.push(id, node.parent + 1 == id);
                 }
+                self.flat.extend((0..number).take(FLAT));
                 self.differ = true;
             }
             if self.differ {
                 self.ids.push(id, pending[at].parent + 1 == number);
+                if self.flat.len() < FLAT {
+                    self.flat.push(id);
+                }
             }
         }
         Ok(())
@@ -204,9 +212,13 @@ impl Numbering {
     /// The id of a number that was given and is not pending.
     #[inline]
     fn id(&self, number: u32) -> u32 {
-        match number.checked_sub(1) {
-            Some(_) if self.differ => self.ids.get(number, &self.stacks),
-            _ => number,
+        if !self.differ {
+            return number;
+        }
+        // Number 0, the empty stack, is one of these.
+        match self.flat.get(number as usize) {
+            Some(&id) => id,
+            None => self.ids.get(number, &self.stacks),
         }
     }
 
@@ -239,8 +251,8 @@ impl Numbering {
         others: impl Iterator<Item = &'e mut Event>,
     ) {
         if self.differ {
-            let stacks = heap.iter_mut().filter_map(stack_of).chain(others.filter_map(stack_of_other));
-            stacks.for_each(|stack| *stack = self.id(*stack));
+            heap.iter_mut().filter_map(stack_of).for_each(|stack| *stack = self.id(*stack));
+            others.filter_map(stack_of_other).for_each(|stack| *stack = self.id(*stack));
         }
     }
 

@@ -262,6 +262,7 @@ impl Watcher for Sites {
 
     #[inline]
     fn cares(&self) -> bool {
-        true
+        // Fewer are near by themselves.
+        self.states.len() > 2048
     }
 }

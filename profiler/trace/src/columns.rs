@@ -233,6 +233,63 @@ impl Cursors {
     }
 }
 
+impl Cursors {
+    /// The columns that events of the heap are in, to take many of them in a row. [`Cursors::leave_heap`] must follow.
+    pub(crate) fn heap<'c>(&self, content: &'c [u8]) -> HeapColumns<'c> {
+        let rest = |at: usize| content.get(self.rest[at].clone()).unwrap_or(&[]);
+        let numbers =
+            |column: Column| Numbers { first: rest(column as usize), others: rest(column as usize + 1) };
+        HeapColumns {
+            tags: rest(Column::Tags as usize),
+            stacks: numbers(Column::Stacks),
+            sizes: numbers(Column::Sizes),
+            places: numbers(Column::Places),
+        }
+    }
+
+    /// Goes on behind what was taken of those columns.
+    pub(crate) fn leave_heap(&mut self, columns: &HeapColumns<'_>) {
+        let mut leave = |at: usize, left: &[u8]| self.rest[at].start = self.rest[at].end - left.len();
+        leave(Column::Tags as usize, columns.tags);
+        for (column, numbers) in [
+            (Column::Stacks, &columns.stacks),
+            (Column::Sizes, &columns.sizes),
+            (Column::Places, &columns.places),
+        ] {
+            leave(column as usize, numbers.first);
+            leave(column as usize + 1, numbers.others);
+        }
+    }
+}
+
+/// What is left of the columns that events of the heap are in.
+pub(crate) struct HeapColumns<'c> {
+    pub(crate) tags: &'c [u8],
+    pub(crate) stacks: Numbers<'c>,
+    pub(crate) sizes: Numbers<'c>,
+    pub(crate) places: Numbers<'c>,
+}
+
+/// What is left of a column of numbers: their first bytes, and the others.
+pub(crate) struct Numbers<'c> {
+    first: &'c [u8],
+    others: &'c [u8],
+}
+
+impl Numbers<'_> {
+    /// The next number.
+    #[inline(always)]
+    pub(crate) fn get(&mut self) -> Option<u64> {
+        let (&first, rest) = self.first.split_first()?;
+        self.first = rest;
+        if first < 0x80 {
+            return Some(u64::from(first));
+        }
+        let upper = varint::take(&mut self.others)?;
+        (upper >> 57 == 0).then_some((upper << 7) | u64::from(first & 0x7f))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -252,6 +309,17 @@ mod tests {
         let mut content = Vec::new();
         columns.write(&mut content);
         let mut cursors = Cursors::begin(&content).unwrap();
+        let mut columns = cursors.heap(&content);
+        assert_eq!((columns.tags, columns.stacks.get(), columns.places.get()), (&[7, 9][..], None, None));
+        assert_eq!(numbers.map(|_| columns.sizes.get()), numbers.map(Some));
+        assert_eq!(columns.sizes.get(), None);
+        // Up to half of the numbers the one way, the others the other.
+        let mut columns = cursors.heap(&content);
+        let half = numbers.len() / 2;
+        assert!(numbers[..half].iter().all(|&number| columns.sizes.get() == Some(number)));
+        let mut behind = Cursors::begin(&content).unwrap();
+        behind.leave_heap(&columns);
+        assert!(numbers[half..].iter().all(|&number| behind.get(&content, Column::Sizes) == Some(number)));
         assert_eq!(cursors.tag(&content), Some(7));
         cursors.pass_tag();
         assert_eq!(cursors.number(&content), Some(9));

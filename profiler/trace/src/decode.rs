@@ -1,6 +1,6 @@
 //! Bytes to events: the inverse of [`crate::encode`].
 
-use crate::columns::{Column, Cursors};
+use crate::columns::{Column, Cursors, HeapColumns};
 use crate::encode::tag;
 use crate::error::Error;
 use crate::event::{Event, Source};
@@ -8,9 +8,9 @@ use crate::heap::HeapEvent;
 use crate::heaps::Heap;
 use crate::mapping::MappingEvent;
 use crate::mark::Mark;
-use crate::model::{Model, class};
+use crate::model::{FreedBlocks, Model, ThreadDeltas, class};
 use crate::release::{Alignment, FreedAs};
-use crate::varint::unzigzag;
+use crate::varint::{self, unzigzag};
 use crate::wire;
 use alloc::vec::Vec;
 
@@ -21,6 +21,8 @@ pub struct BlockDecoder {
     /// The blocks that were given out in this block of the trace, in order.
     given: Vec<Given>,
     cursors: Cursors,
+    /// Room for an event that is asked for alone.
+    one: Vec<HeapEvent>,
 }
 
 /// A block of the heap that was given out.
@@ -43,18 +45,22 @@ impl BlockDecoder {
 
     /// The next event of the block, the same `content` on each call; `None` at its end.
     pub fn next(&mut self, content: &[u8]) -> Result<Option<Event>, Error> {
-        loop {
-            let start = self.cursors.tag_at();
-            let Some(tag) = self.cursors.tag(content) else { return Ok(None) };
-            self.cursors.pass_tag();
-            if is_switch(tag) {
-                self.switch(start, tag, content)?;
-                continue;
+        if self.cursors.tag(content).is_some_and(|tag| is_switch(tag) || is_heap(tag)) {
+            let mut one = core::mem::take(&mut self.one);
+            let taken = self.next_of_heap(content, &mut one, 1);
+            let event = one.pop();
+            self.one = one;
+            taken?;
+            if let Some(event) = event {
+                return Ok(Some(event.into()));
             }
-            return match self.record(tag, content) {
-                Some(event) => Ok(Some(event)),
-                None => Err(bad_record(start)),
-            };
+        }
+        let start = self.cursors.tag_at();
+        let Some(tag) = self.cursors.tag(content) else { return Ok(None) };
+        self.cursors.pass_tag();
+        match self.record(tag, content) {
+            Some(event) => Ok(Some(event)),
+            None => Err(bad_record(start, BAD_RECORD)),
         }
     }
 
@@ -65,109 +71,52 @@ impl BlockDecoder {
         batch: &mut Vec<HeapEvent>,
         most: usize,
     ) -> Result<(), Error> {
+        let mut columns = self.cursors.heap(content);
+        batch.reserve(most.saturating_sub(batch.len()).min(columns.tags.len()));
+        let taken = self.take_heap(&mut columns, batch, most);
+        self.cursors.leave_heap(&columns);
+        taken.map_err(|what| bad_record(self.cursors.tag_at(), what))
+    }
+
+    /// Where it goes wrong, the tag of the bad record stays.
+    fn take_heap(
+        &mut self,
+        columns: &mut HeapColumns<'_>,
+        batch: &mut Vec<HeapEvent>,
+        most: usize,
+    ) -> Result<(), &'static str> {
         while batch.len() < most {
-            let start = self.cursors.tag_at();
-            let Some(tag) = self.cursors.tag(content) else { break };
-            if is_switch(tag) {
-                self.cursors.pass_tag();
-                self.switch(start, tag, content)?;
-                continue;
+            let thread = self.model.thread();
+            let (last, freed) = self.model.current_and_freed();
+            let mut of_thread = OfThread { thread, last: *last, freed, given: &mut self.given };
+            let mut other = None;
+            let mut is_good = true;
+            while batch.len() < most {
+                let Some((&tag, rest)) = columns.tags.split_first() else { break };
+                if !is_heap(tag) {
+                    other = Some((tag, rest));
+                    break;
+                }
+                let Some(event) = of_thread.event(tag, columns) else {
+                    is_good = false;
+                    break;
+                };
+                columns.tags = rest;
+                batch.push(event);
             }
-            if !is_heap(tag) {
-                break;
+            *last = of_thread.last;
+            if !is_good {
+                return Err(BAD_RECORD);
             }
-            self.cursors.pass_tag();
-            batch.push(self.heap(tag, content).ok_or_else(|| bad_record(start))?);
+            let Some((tag, mut rest)) = other.filter(|&(tag, _)| is_switch(tag)) else { break };
+            let thread = match tag {
+                tag::SWITCH => varint::take(&mut rest).and_then(Model::thread_of),
+                _ => Some(u32::from(tag - tag::SWITCH_TO)),
+            };
+            self.model.switch(thread.ok_or("no such thread")?);
+            columns.tags = rest;
         }
         Ok(())
-    }
-
-    fn switch(&mut self, start: usize, tag: u8, content: &[u8]) -> Result<(), Error> {
-        let thread = if tag == tag::SWITCH {
-            self.cursors.number(content).and_then(|n| u32::try_from(n).ok())
-        } else {
-            Some(u32::from(tag - tag::SWITCH_TO))
-        };
-        match thread {
-            Some(thread) if thread < Model::MAX_THREADS => {
-                self.model.switch(thread);
-                Ok(())
-            }
-            _ => Err(Error::Record { at: start, what: "no such thread" }),
-        }
-    }
-
-    #[inline]
-    fn heap(&mut self, tag: u8, content: &[u8]) -> Option<HeapEvent> {
-        let thread = self.model.thread();
-        Some(match tag & tag::KIND {
-            tag::FREE => {
-                let (address, block) = self.recent(tag, content)?;
-                if let Some(block) = block {
-                    self.model.freed().push(block.class, block.address);
-                }
-                HeapEvent::Free { thread, address }
-            }
-            tag::REALLOC_BEGIN => HeapEvent::ReallocBegin { thread, address: self.recent(tag, content)?.0 },
-            tag::REALLOC_FAILED => HeapEvent::ReallocFailed { thread, address: self.place(content)? },
-            tag::REALLOC_END => {
-                let old = self.place(content)?;
-                let (stack, address, size) = self.block(tag, content)?;
-                HeapEvent::ReallocEnd { thread, stack, address, size, old }
-            }
-            kind => {
-                let source = match kind {
-                    tag::BEFORE => Source::Before,
-                    _ => Source::from_u8(kind.wrapping_sub(tag::ALLOC))?,
-                };
-                let (stack, address, size) = self.block(tag, content)?;
-                HeapEvent::Alloc { thread, stack, address, size, source }
-            }
-        })
-    }
-
-    #[inline]
-    fn place(&mut self, content: &[u8]) -> Option<u64> {
-        let delta = match self.cursors.get(content, Column::Places)? {
-            0 => unzigzag(self.cursors.get(content, Column::Places)?),
-            sixteenth => unzigzag(sixteenth - 1) << 4,
-        };
-        let last = &mut self.model.current().address;
-        *last = last.wrapping_add(delta);
-        Some(*last)
-    }
-
-    #[inline]
-    fn recent(&mut self, tag: u8, content: &[u8]) -> Option<(u64, Option<Given>)> {
-        if tag & tag::KNOWN == 0 {
-            return Some((self.place(content)?, None));
-        }
-        let since = usize::try_from(self.cursors.get(content, Column::Places)?).ok()?;
-        let index = self.given.len().checked_sub(1)?.checked_sub(since)?;
-        let block = *self.given.get(index)?;
-        self.model.current().address = block.address;
-        Some((block.address, Some(block)))
-    }
-
-    /// Stack, address and size of a block that was given out.
-    #[inline]
-    fn block(&mut self, tag: u8, content: &[u8]) -> Option<(u32, u64, u64)> {
-        if tag & tag::SAME_STACK == 0 {
-            let delta = unzigzag(self.cursors.get(content, Column::Stacks)?);
-            let deltas = self.model.current();
-            deltas.stack = u32::try_from(u64::from(deltas.stack).wrapping_add(delta)).ok()?;
-        }
-        let size = self.cursors.get(content, Column::Sizes)?;
-        let class = class(size);
-        let expected = self.model.freed().pop(class);
-        let address = if tag & tag::KNOWN == 0 {
-            self.place(content)?
-        } else {
-            self.model.current().address = expected;
-            expected
-        };
-        self.given.push(Given { address, class });
-        Some((self.model.current().stack, address, size))
     }
 
     fn node(&mut self, tag: u8, content: &[u8]) -> Option<Event> {
@@ -194,10 +143,8 @@ impl BlockDecoder {
         Some(Event::Node { id, parent, pc, module, flags })
     }
 
+    /// A record that is not of the heap.
     fn record(&mut self, tag: u8, content: &[u8]) -> Option<Event> {
-        if is_heap(tag) {
-            return self.heap(tag, content).map(Event::from);
-        }
         if matches!(tag & !tag::KNOWN, tag::NODE | tag::NODE_FIRST) {
             return self.node(tag, content);
         }
@@ -261,6 +208,94 @@ impl BlockDecoder {
     }
 }
 
+/// Events of the heap of one thread, in a row.
+struct OfThread<'d> {
+    thread: u32,
+    last: ThreadDeltas,
+    freed: &'d mut FreedBlocks,
+    given: &'d mut Vec<Given>,
+}
+
+impl OfThread<'_> {
+    #[inline(always)]
+    fn event(&mut self, tag: u8, columns: &mut HeapColumns<'_>) -> Option<HeapEvent> {
+        let thread = self.thread;
+        Some(match tag & tag::KIND {
+            tag::FREE => {
+                let address = if tag & tag::KNOWN == 0 {
+                    self.place(columns)?
+                } else {
+                    let block = self.recent(columns)?;
+                    self.freed.push(block.class, block.address);
+                    block.address
+                };
+                HeapEvent::Free { thread, address }
+            }
+            tag::REALLOC_BEGIN => {
+                let address = match tag & tag::KNOWN {
+                    0 => self.place(columns)?,
+                    _ => self.recent(columns)?.address,
+                };
+                HeapEvent::ReallocBegin { thread, address }
+            }
+            tag::REALLOC_FAILED => HeapEvent::ReallocFailed { thread, address: self.place(columns)? },
+            tag::REALLOC_END => {
+                let old = self.place(columns)?;
+                let (stack, address, size) = self.block(tag, columns)?;
+                HeapEvent::ReallocEnd { thread, stack, address, size, old }
+            }
+            kind => {
+                let source = match kind {
+                    tag::BEFORE => Source::Before,
+                    _ => Source::from_u8(kind.wrapping_sub(tag::ALLOC))?,
+                };
+                let (stack, address, size) = self.block(tag, columns)?;
+                HeapEvent::Alloc { thread, stack, address, size, source }
+            }
+        })
+    }
+
+    #[inline(always)]
+    fn place(&mut self, columns: &mut HeapColumns<'_>) -> Option<u64> {
+        let delta = match columns.places.get()? {
+            0 => unzigzag(columns.places.get()?),
+            sixteenth => unzigzag(sixteenth - 1) << 4,
+        };
+        self.last.address = self.last.address.wrapping_add(delta);
+        Some(self.last.address)
+    }
+
+    /// A block that was given out in this block of the trace.
+    #[inline(always)]
+    fn recent(&mut self, columns: &mut HeapColumns<'_>) -> Option<Given> {
+        let since = usize::try_from(columns.places.get()?).ok()?;
+        let index = self.given.len().checked_sub(1)?.checked_sub(since)?;
+        let block = *self.given.get(index)?;
+        self.last.address = block.address;
+        Some(block)
+    }
+
+    /// Stack, address and size of a block that was given out.
+    #[inline(always)]
+    fn block(&mut self, tag: u8, columns: &mut HeapColumns<'_>) -> Option<(u32, u64, u64)> {
+        if tag & tag::SAME_STACK == 0 {
+            let delta = unzigzag(columns.stacks.get()?);
+            self.last.stack = u32::try_from(u64::from(self.last.stack).wrapping_add(delta)).ok()?;
+        }
+        let size = columns.sizes.get()?;
+        let class = class(size);
+        let expected = self.freed.pop(class);
+        let address = if tag & tag::KNOWN == 0 {
+            self.place(columns)?
+        } else {
+            self.last.address = expected;
+            expected
+        };
+        self.given.push(Given { address, class });
+        Some((self.last.stack, address, size))
+    }
+}
+
 fn is_switch(tag: u8) -> bool {
     tag == tag::SWITCH || tag >= tag::SWITCH_TO
 }
@@ -273,9 +308,11 @@ fn is_heap(tag: u8) -> bool {
         && matches!(tag & tag::KIND, tag::BEFORE | tag::ALLOC..=LAST_ALLOC | tag::FREE..=tag::REALLOC_FAILED)
 }
 
+const BAD_RECORD: &str = "unknown tag, or a number is out of range";
+
 #[cold]
-fn bad_record(at: usize) -> Error {
-    Error::Record { at, what: "unknown tag, or a number is out of range" }
+fn bad_record(at: usize, what: &'static str) -> Error {
+    Error::Record { at, what }
 }
 
 #[cfg(test)]

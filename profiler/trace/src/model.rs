@@ -96,6 +96,13 @@ impl Model {
         &mut self.threads[self.thread as usize]
     }
 
+    /// Both of the current thread: the last of each, and what its allocator is thought to keep.
+    #[inline]
+    pub(crate) fn current_and_freed(&mut self) -> (&mut ThreadDeltas, &mut FreedBlocks) {
+        let thread = self.thread as usize;
+        (&mut self.threads[thread], &mut self.caches[thread % CACHES])
+    }
+
     /// What the current thread's allocator is thought to keep.
     #[inline]
     pub(crate) fn freed(&mut self) -> &mut FreedBlocks {

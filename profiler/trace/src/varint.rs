@@ -59,6 +59,29 @@ pub(crate) fn get(bytes: &[u8], at: &mut usize) -> Option<u64> {
     }
 }
 
+/// As [`get`], from the start of `bytes`, which it leaves behind. Made for many numbers in a row.
+#[inline]
+pub(crate) fn take(bytes: &mut &[u8]) -> Option<u64> {
+    if let Some(&first) = bytes.first_chunk() {
+        let word = u64::from_le_bytes(first);
+        let ends = !word & 0x8080_8080_8080_8080;
+        if ends != 0 {
+            // The bytes up to the first without its highest bit.
+            let own = ends ^ (ends - 1);
+            let word = word & own & 0x7f7f_7f7f_7f7f_7f7f;
+            // The inverse of `word`.
+            let word = (word & 0x007f_007f_007f_007f) | ((word & 0x7f00_7f00_7f00_7f00) >> 1);
+            let word = (word & 0x0000_3fff_0000_3fff) | ((word & 0x3fff_0000_3fff_0000) >> 2);
+            *bytes = &bytes[own.count_ones() as usize / 8..];
+            return Some((word & 0x0fff_ffff) | ((word & 0x0fff_ffff_0000_0000) >> 4));
+        }
+    }
+    let mut at = 0;
+    let number = get(bytes, &mut at)?;
+    *bytes = bytes.get(at..)?;
+    Some(number)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -71,6 +94,13 @@ mod tests {
             let mut at = 0;
             assert_eq!(get(&out, &mut at), Some(value));
             assert_eq!(at, out.len());
+            // At the end of all bytes, and with others behind.
+            for behind in 0..10 {
+                let all = [&*out, &[0xa5; 10][..behind]].concat();
+                let mut rest = &*all;
+                assert_eq!(take(&mut rest), Some(value));
+                assert_eq!(rest.len(), behind);
+            }
             assert_eq!(unzigzag(zigzag(value)), value);
             assert_eq!(zigzag(unzigzag(value)), value);
         }
@@ -80,6 +110,10 @@ mod tests {
     fn a_word_has_the_same_bytes() {
         let edges = (0..57).flat_map(|bit| [(1 << bit) - 1, 1 << bit, (1 << bit) + 1]);
         for value in edges.chain([(1 << 57) - 1, 0x0123_4567_89ab_cdef >> 3]) {
+            let mut long = Vec::new();
+            put(&mut long, value);
+            long.extend([0xff; 8]);
+            assert_eq!(take(&mut &*long), Some(value));
             let (word, len) = word(value);
             let mut out = Vec::new();
             put(&mut out, value);
@@ -90,6 +124,11 @@ mod tests {
 
     #[test]
     fn overlong_and_cut_numbers_are_refused() {
+        for bad in
+            [&[0x80; 10][..], &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x02], &[0x80], &[]]
+        {
+            assert_eq!(take(&mut &*bad), None);
+        }
         assert_eq!(get(&[0x80; 10], &mut 0), None);
         assert_eq!(get(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x02], &mut 0), None);
         assert_eq!(get(&[0x80], &mut 0), None);

@@ -20,7 +20,7 @@ const HEADER: [&str; 9] = [
 /// The frames of `stack` come leaf first, with a line's end between them, as they can hold anything else.
 pub(super) fn write(out: &mut impl Write, analysis: &Analysis, symbols: &mut Symbols<'_>) -> io::Result<()> {
     let mut table = csv::Writer::from_writer(out);
-    table.write_record(HEADER)?;
+    table.write_record(HEADER).map_err(own)?;
     for site in &analysis.sites {
         let mut names: Vec<String> = Vec::new();
         let mut place = String::new();
@@ -40,7 +40,15 @@ pub(super) fn write(out: &mut impl Write, analysis: &Analysis, symbols: &mut Sym
         ];
         let figures = figures.iter().map(u64::to_string);
         let leaf = names.first().cloned().unwrap_or_default();
-        table.write_record(figures.chain([leaf, place, names.join("\n")]))?;
+        table.write_record(figures.chain([leaf, place, names.join("\n")])).map_err(own)?;
     }
     table.flush()
+}
+
+/// The error of what was written to, as it was: a closed pipe is none for a command.
+fn own(error: csv::Error) -> io::Error {
+    match error.into_kind() {
+        csv::ErrorKind::Io(error) => error,
+        _ => io::ErrorKind::InvalidData.into(),
+    }
 }

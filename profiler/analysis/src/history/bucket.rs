@@ -17,6 +17,92 @@ pub struct Cell {
     pub grown_at_peak: u64,
 }
 
+/// Cells in the order of their sites' numbers, packed: there may be millions of them, most with small figures.
+///
+/// A cell is its site's distance to the one before, and its figures, each as a varint; growth has its sign in the lowest bit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cells {
+    bytes: Box<[u8]>,
+    count: usize,
+}
+
+impl Cells {
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = Cell> {
+        let (mut rest, mut site) = (&*self.bytes, 0_u32);
+        (0..self.count).map(move |_| {
+            let mut number = || take(&mut rest);
+            site = site.wrapping_add(number() as u32);
+            Cell {
+                site,
+                temporary: number() as u32,
+                allocations: number(),
+                allocated_bytes: number(),
+                grown: unsigned(number()),
+                grown_at_peak: unsigned(number()),
+            }
+        })
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+}
+
+impl FromIterator<Cell> for Cells {
+    fn from_iter<T: IntoIterator<Item = Cell>>(cells: T) -> Self {
+        let (mut bytes, mut count, mut last) = (Vec::new(), 0, 0_u32);
+        for cell in cells {
+            put(&mut bytes, cell.site.wrapping_sub(last).into());
+            last = cell.site;
+            let figures = [cell.temporary.into(), cell.allocations, cell.allocated_bytes];
+            let grown = [cell.grown, cell.grown_at_peak].map(signed);
+            figures.into_iter().chain(grown).for_each(|figure| put(&mut bytes, figure));
+            count += 1;
+        }
+        Self { bytes: bytes.into(), count }
+    }
+}
+
+fn put(bytes: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        bytes.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    bytes.push(number as u8);
+}
+
+/// Of what [`put`] wrote.
+fn take(rest: &mut &[u8]) -> u64 {
+    let mut number = 0;
+    let mut shift = 0;
+    while let Some((&byte, behind)) = rest.split_first() {
+        *rest = behind;
+        number |= u64::from(byte & 0x7f) << shift;
+        if byte < 0x80 {
+            break;
+        }
+        shift += 7;
+    }
+    number
+}
+
+/// A difference as a number that is small when it is near to 0 on either side.
+fn signed(difference: u64) -> u64 {
+    (difference << 1) ^ ((difference as i64) >> 63) as u64
+}
+
+/// The inverse of [`signed`].
+fn unsigned(number: u64) -> u64 {
+    (number >> 1) ^ (number & 1).wrapping_neg()
+}
+
 /// Blocks whose size has the same number of binary digits: 0, 1, 2 to 3, 4 to 7, and so on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SizeClass {
@@ -89,7 +175,7 @@ pub struct Bucket {
     /// The same by sizes.
     pub sizes: Sizes,
     /// What each site did, by the sites' numbers.
-    pub cells: Vec<Cell>,
+    pub cells: Cells,
 }
 
 impl Bucket {
@@ -112,21 +198,20 @@ impl Bucket {
 }
 
 /// The cells of two buckets as those of one. `is_first` when the highest moment lies in the first of them.
-fn joined(first: &[Cell], second: &[Cell], is_first: bool) -> Vec<Cell> {
-    let mut out = Vec::with_capacity(first.len().max(second.len()));
+fn joined(first: &Cells, second: &Cells, is_first: bool) -> Cells {
     let (mut a, mut b) = (first.iter().peekable(), second.iter().peekable());
-    loop {
+    core::iter::from_fn(|| {
         let site = match (a.peek(), b.peek()) {
             (Some(one), Some(two)) => one.site.min(two.site),
             (Some(one), None) => one.site,
             (None, Some(two)) => two.site,
-            (None, None) => return out,
+            (None, None) => return None,
         };
         // One who isn't there has not changed.
         let still = Cell { site, ..Cell::default() };
-        let one = a.next_if(|cell| cell.site == site).unwrap_or(&still);
-        let two = b.next_if(|cell| cell.site == site).unwrap_or(&still);
-        out.push(Cell {
+        let one = a.next_if(|cell| cell.site == site).unwrap_or(still);
+        let two = b.next_if(|cell| cell.site == site).unwrap_or(still);
+        Some(Cell {
             site,
             temporary: one.temporary.saturating_add(two.temporary),
             allocations: one.allocations.saturating_add(two.allocations),
@@ -137,8 +222,9 @@ fn joined(first: &[Cell], second: &[Cell], is_first: bool) -> Vec<Cell> {
             } else {
                 one.grown.wrapping_add(two.grown_at_peak)
             },
-        });
-    }
+        })
+    })
+    .collect()
 }
 
 #[cfg(test)]
@@ -154,6 +240,24 @@ mod tests {
             ..Cell::default()
         });
         Bucket { peak_bytes, cells: cells.collect(), ..Bucket::default() }
+    }
+
+    #[test]
+    fn cells_come_back() {
+        let edges = [0, 1, 127, 128, 1 << 32, u64::MAX >> 1, 1 << 63, u64::MAX - 1, u64::MAX];
+        let cells: Vec<Cell> = (0..edges.len())
+            .map(|at| Cell {
+                site: [3, 4, 200, 20_000, 1 << 30, (1 << 30) + 1, 1 << 31, u32::MAX - 1, u32::MAX][at],
+                temporary: edges[(at + 1) % edges.len()] as u32,
+                allocations: edges[(at + 2) % edges.len()],
+                allocated_bytes: edges[(at + 3) % edges.len()],
+                grown: edges[(at + 4) % edges.len()],
+                grown_at_peak: edges[(at + 5) % edges.len()],
+            })
+            .collect();
+        let packed: Cells = cells.iter().copied().collect();
+        assert_eq!(packed.len(), cells.len());
+        assert_eq!(packed.iter().collect::<Vec<_>>(), cells);
     }
 
     #[test]

@@ -11,7 +11,7 @@
 mod bucket;
 mod recorder;
 
-pub use bucket::{Bucket, Cell, SizeClass, Sizes};
+pub use bucket::{Bucket, Cell, Cells, SizeClass, Sizes};
 pub use recorder::{Recorder, Window};
 
 use crate::analyse::{Analysis, analyse_with};

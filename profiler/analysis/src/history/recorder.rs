@@ -10,7 +10,7 @@ use grapnel_trace::Source;
 
 /// More buckets than these are put together.
 const MAX_BUCKETS: usize = 512;
-/// More cells than these too: 144 MB.
+/// More cells than these too: some 30 MB, since most figures are small.
 const MAX_CELLS: usize = 3 << 20;
 /// However many cells there are, so many buckets stay.
 const MIN_BUCKETS: usize = 16;
@@ -306,7 +306,7 @@ impl Watcher for Recorder {
 
     #[inline]
     fn cares(&self) -> bool {
-        true
+        self.sites.cares()
     }
 }
 

@@ -68,12 +68,12 @@ pub(super) fn encode(analysis: &Analysis, history: &History, tree: &Tree, facts:
             last = bucket;
         }
     }
-    let cells: Vec<Cell> = series.into_iter().flatten().map(|(_, cell)| cell).collect();
-    cells.iter().for_each(|cell| out.signed(cell.grown as i64));
-    cells.iter().for_each(|cell| out.signed(cell.grown_at_peak as i64));
-    out.column(&cells, |cell| cell.allocations);
-    out.column(&cells, |cell| cell.allocated_bytes);
-    out.column(&cells, |cell| u64::from(cell.temporary));
+    let cells = || series.iter().flatten().map(|(_, cell)| cell);
+    cells().for_each(|cell| out.signed(cell.grown as i64));
+    cells().for_each(|cell| out.signed(cell.grown_at_peak as i64));
+    cells().for_each(|cell| out.number(cell.allocations));
+    cells().for_each(|cell| out.number(cell.allocated_bytes));
+    cells().for_each(|cell| out.number(cell.temporary.into()));
     out.0
 }
 
@@ -175,11 +175,11 @@ fn signed(history: &History, figure: u64) -> i64 {
 fn series_of(history: &History, tree: &Tree) -> Vec<Vec<(u32, Cell)>> {
     let mut series: Vec<Vec<(u32, Cell)>> = vec![Vec::new(); tree.groups.len()];
     for (bucket, number) in history.all().zip(0..) {
-        for cell in &bucket.cells {
+        for cell in bucket.cells.iter() {
             let cells = &mut series[tree.of_site[cell.site as usize] as usize];
             match cells.last_mut() {
-                Some((last, sum)) if *last == number => add(sum, cell),
-                _ => cells.push((number, *cell)),
+                Some((last, sum)) if *last == number => add(sum, &cell),
+                _ => cells.push((number, cell)),
             }
         }
     }

@@ -58,7 +58,7 @@ impl<'a> Shares<'a> {
                 *sum += (figure as f64 / whole.max(1) as f64) as f32;
             }
         };
-        for cell in history.buckets.iter().flat_map(|bucket| &bucket.cells) {
+        for cell in history.buckets.iter().flat_map(|bucket| bucket.cells.iter()) {
             let stack = history.stacks[cell.site as usize];
             add(stack, [0, cell.allocated_bytes, cell.allocations, cell.temporary.into(), 0]);
         }

@@ -88,7 +88,7 @@ fn cells(history: &History, of_site: &[u32]) -> usize {
     let mut seen = vec![usize::MAX; of_site.len()];
     let mut count = 0;
     for (number, bucket) in history.all().enumerate() {
-        for cell in &bucket.cells {
+        for cell in bucket.cells.iter() {
             let group = of_site[cell.site as usize] as usize;
             if seen[group] != number {
                 seen[group] = number;

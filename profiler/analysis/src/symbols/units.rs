@@ -5,9 +5,13 @@
 //! address of the unit is looked up.
 
 use super::sections::Slice;
-use gimli::{Dwarf, Range, Unit};
+use gimli::{
+    AttributeValue, DebugAddrBase, DebugLocListsBase, DebugRngListsBase, DebugStrOffsetsBase, Dwarf, Range,
+    Unit, UnitHeader,
+};
 use std::cell::Cell;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Deeper trees are refused: templates and closures nest calls by the dozen, and each level takes half a
 /// kilobyte of stack.
@@ -54,26 +58,23 @@ impl UnitDepths {
             if len < TOO_SHORT || matches!(header.type_(), gimli::UnitType::Type { .. }) {
                 continue;
             }
-            let Ok(unit) = dwarf.unit(header) else { continue };
             let before = ranges.len();
             let mut add = |range: Range| {
                 if range.begin < range.end {
                     ranges.push(UnitRange { range, min_begin: 0, unit: units.len() });
                 }
             };
-            let mut own = dwarf.unit_ranges(&unit)?;
-            while let Ok(Some(range)) = own.next() {
-                add(range);
-            }
+            let is_known = own_ranges(dwarf, header, &mut add).is_ok();
             let first = aranges.partition_point(|(of, _)| of.0 < offset.0);
             for (_, header) in aranges[first..].iter().take_while(|(of, _)| *of == offset) {
                 let mut entries = header.entries();
-                while let Ok(Some(entry)) = entries.next() {
-                    add(entry.range());
+                // One that is wrong doesn't end them, as it doesn't for addr2line.
+                while let Some(entry) = entries.next().transpose() {
+                    entry.into_iter().for_each(|entry| add(entry.range()));
                 }
             }
-            // Found by its lines, if at all.
-            if ranges.len() == before {
+            // Found by its lines, if at all, or by something that we read in another way.
+            if !is_known || ranges.len() == before {
                 ranges.push(UnitRange {
                     range: Range { begin: 0, end: u64::MAX },
                     min_begin: 0,
@@ -102,10 +103,53 @@ impl UnitDepths {
         let (offset, state) = &self.units[unit];
         if state.get() == State::Unknown {
             let parsed = dwarf.debug_info.header_from_offset(*offset).and_then(|header| dwarf.unit(header));
-            state.set(if parsed.is_ok_and(|unit| is_flat(&unit)) { State::Flat } else { State::Deep });
+            // What can't be parsed is passed over by addr2line too.
+            state.set(if parsed.is_ok_and(|unit| !is_flat(&unit)) { State::Deep } else { State::Flat });
         }
         state.get() == State::Flat
     }
+}
+
+/// The ranges in a unit's first entry. As `Dwarf::unit` and `Dwarf::unit_ranges`, but for the unit's lines, whose lists of files
+/// would take most of the time.
+fn own_ranges(
+    dwarf: &Dwarf<Slice<'_>>,
+    header: UnitHeader<Slice<'_>>,
+    mut add: impl FnMut(Range),
+) -> Result<(), gimli::Error> {
+    let encoding = header.encoding();
+    let mut unit = Unit {
+        abbreviations: dwarf.abbreviations(&header)?,
+        name: None,
+        comp_dir: None,
+        low_pc: 0,
+        str_offsets_base: DebugStrOffsetsBase::default_for_encoding_and_file(encoding, dwarf.file_type),
+        addr_base: DebugAddrBase(0),
+        loclists_base: DebugLocListsBase::default_for_encoding_and_file(encoding, dwarf.file_type),
+        rnglists_base: DebugRngListsBase::default_for_encoding_and_file(encoding, dwarf.file_type),
+        line_program: None,
+        dwo_id: None,
+        header: header.clone(),
+    };
+    let abbreviations = Arc::clone(&unit.abbreviations);
+    let mut cursor = header.entries(&abbreviations);
+    cursor.next_dfs()?;
+    let root = cursor.current().ok_or(gimli::Error::MissingUnitDie)?;
+    for attribute in root.attrs() {
+        match attribute.value() {
+            AttributeValue::DebugAddrBase(base) => unit.addr_base = base,
+            AttributeValue::DebugRngListsBase(base) => unit.rnglists_base = base,
+            _ => {}
+        }
+    }
+    if let Some(low) = root.attr(gimli::DW_AT_low_pc) {
+        unit.low_pc = dwarf.attr_address(&unit, low.value())?.unwrap_or(0);
+    }
+    let mut own = dwarf.die_ranges(&unit, root)?;
+    while let Ok(Some(range)) = own.next() {
+        add(range);
+    }
+    Ok(())
 }
 
 /// What there is to say of a file with such a unit.
