@@ -69,15 +69,18 @@ pub(crate) struct UnderWay {
 
 impl Default for UnderWay {
     fn default() -> Self {
-        Self { number: NONE, first: 0, sp: 0, pc: 0 }
+        Self::NOTHING
     }
 }
 
 impl UnderWay {
+    /// That of a thread of which nothing is known.
+    pub(crate) const NOTHING: Self = Self { number: NONE, first: 0, sp: 0, pc: 0 };
+
     /// That of a thread that has not been told to stop yet. One that runs waits for nothing.
     pub(crate) fn of(tid: i32) -> Self {
         let text = fs::read_to_string(format!("/proc/{tid}/syscall")).unwrap_or_default();
-        Self::parsed(&text).unwrap_or_default()
+        Self::parsed(&text).unwrap_or(Self::NOTHING)
     }
 
     /// `73 0xffffd4c8f010 ... 0xSP 0xPC`: the number, and six arguments.
@@ -256,7 +259,7 @@ impl Registers {
     pub(crate) fn begin_anew(&mut self) {
         self.general.x[0] = self.under_way.first;
         self.general.pc -= SYSTEM_CALL_LEN;
-        self.under_way = UnderWay::default();
+        self.under_way = UnderWay::NOTHING;
     }
 
     /// Whether the system call under way was begun anew before, so that only the kernel knows which it is: in a frame it would

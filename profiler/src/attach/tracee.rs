@@ -82,7 +82,7 @@ impl Tracee {
 
     /// A thread that was made by one that is traced, and is traced for that.
     pub(crate) fn born(tid: i32) -> Self {
-        Self { tid, signal: 0, stands: false, is_stopped: false, under_way: UnderWay::default() }
+        Self { tid, signal: 0, stands: false, is_stopped: false, under_way: UnderWay::NOTHING }
     }
 
     /// The same thread, of which is known what it waited in when it was told to stop.

@@ -75,10 +75,13 @@ const NOT_BEGUN_ANEW: [i64; 22] = [
 ];
 
 /// What the kernel says of a thread's system call while that waits: nothing that registers don't say later.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct UnderWay;
 
 impl UnderWay {
+    /// That of a thread of which nothing is known.
+    pub(crate) const NOTHING: Self = Self;
+
     pub(crate) fn of(_tid: i32) -> Self {
         Self
     }
