@@ -74,7 +74,7 @@ impl Default for UnderWay {
 }
 
 impl UnderWay {
-    /// None.
+    /// That of a thread of which nothing is known.
     pub(crate) const NOTHING: Self = Self { number: NONE, first: 0, sp: 0, pc: 0 };
 
     /// That of a thread that has not been told to stop yet. One that runs waits for nothing.

@@ -268,10 +268,10 @@ mod tests {
         MapLine { range, readable, executable: false, inode: 0, name: String::new() }
     }
 
-    /// Of a thread whose stack is in use from there on.
-    fn at(start: u64) -> Registers {
+    /// Of a thread whose stack is in use from the word behind `sp` on.
+    fn at(sp: u64) -> Registers {
         let mut registers = Registers::default();
-        registers.stand(0, start + RED_ZONE);
+        registers.stand(0, sp + 8 + RED_ZONE);
         registers
     }
 

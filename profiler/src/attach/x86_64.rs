@@ -79,6 +79,7 @@ const NOT_BEGUN_ANEW: [i64; 22] = [
 pub(crate) struct UnderWay;
 
 impl UnderWay {
+    /// That of a thread of which nothing is known.
     pub(crate) const NOTHING: Self = Self;
 
     pub(crate) fn of(_tid: i32) -> Self {
