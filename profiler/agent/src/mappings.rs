@@ -140,7 +140,7 @@ unsafe extern "C" fn mremap(
     type Call = unsafe extern "C" fn(Address, usize, usize, c_int, ...) -> Address;
     let counts = is_programs(saved);
     // What is left in place, or shared once more, does not go.
-    let moves = old_len != 0 && flags & libc::MREMAP_DONTUNMAP == 0;
+    let moves = old_len != 0 && flags & sys::MREMAP_DONTUNMAP == 0;
     let went = counts && moves && goes(saved, old, whole_pages(old, old_len), (FAILED, 0));
     // SAFETY: the caller's call, passed on.
     let start = unsafe { original_as::<Call>(Function::Mremap)(old, old_len, len, flags, place) };

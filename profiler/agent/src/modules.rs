@@ -297,7 +297,7 @@ fn build_id(listed: &Listed) -> Option<Vec<u8>> {
     let within = |start: u64, len: u64| {
         listed.headers.iter().any(|load| {
             load.p_type == libc::PT_LOAD
-                && load.p_flags & libc::PF_R != 0
+                && load.p_flags & sys::PF_R != 0
                 && load.p_vaddr <= start
                 && start.checked_add(len).is_some_and(|end| end <= load.p_vaddr.saturating_add(load.p_filesz))
         })

@@ -14,7 +14,7 @@ use crate::entry::{SavedRegisters, rescued, stub};
 use crate::heaps;
 use crate::ledger;
 use crate::record::{self, enter};
-use crate::session;
+use crate::{session, sys};
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_char};
 use core::ptr;
@@ -185,7 +185,7 @@ fn slot(bias: usize, headers: &[ProgramHeader]) -> Option<*const AtomicPtr<Inter
     let notes = headers.iter().filter(|header| header.p_type == libc::PT_NOTE);
     notes.into_iter().find_map(|note| {
         let (start, len) = (bias.wrapping_add(note.p_vaddr as usize), note.p_memsz as usize);
-        if !segment_of(start, len, libc::PF_R) {
+        if !segment_of(start, len, sys::PF_R) {
             return None;
         }
         // SAFETY: the notes lie in a readable segment of a loaded object.
@@ -193,7 +193,7 @@ fn slot(bias: usize, headers: &[ProgramHeader]) -> Option<*const AtomicPtr<Inter
         let (at, offset) = described_slot(bytes, note.p_align)?;
         let slot = start.wrapping_add(at).wrapping_add_signed(offset as isize);
         const WORD: usize = size_of::<usize>();
-        let fits = slot.is_multiple_of(WORD) && segment_of(slot, WORD, libc::PF_W);
+        let fits = slot.is_multiple_of(WORD) && segment_of(slot, WORD, sys::PF_W);
         fits.then(|| ptr::with_exposed_provenance(slot))
     })
 }

@@ -20,6 +20,13 @@ pub(crate) use libc::__errno_location as errno_location;
 
 pub(crate) const PAGE: usize = 4096;
 
+/// Numbers of the kernel's `uapi/linux/mman.h` and `elf.h` that the crate of libc has for glibc alone.
+pub(crate) const MREMAP_MAYMOVE: i32 = 1;
+const MREMAP_FIXED: i32 = 2;
+pub(crate) const MREMAP_DONTUNMAP: i32 = 4;
+pub(crate) const PF_W: u32 = 2;
+pub(crate) const PF_R: u32 = 4;
+
 /// Makes a system call, if the program's filters have nothing against it. Arguments that it doesn't have are zeroes: filters
 /// may look at them.
 ///
@@ -96,7 +103,7 @@ pub(crate) fn map_file(fd: i32, len: usize, offset: u64) -> Option<*mut u8> {
 pub(crate) fn map_again(of: *mut u8, skip: u64, len: usize) -> Option<*mut u8> {
     let skip = skip as usize;
     // SAFETY: an old length of 0 leaves the shared mapping at `of` as it is and makes another.
-    let start = unsafe { syscall!(Sysno::mremap, of, 0, skip + len, libc::MREMAP_MAYMOVE) }.ok()?;
+    let start = unsafe { syscall!(Sysno::mremap, of, 0, skip + len, MREMAP_MAYMOVE) }.ok()?;
     // SAFETY: the front of the mapping that was just made, which nobody uses.
     let _ = unsafe { syscall!(Sysno::munmap, start, skip) };
     kept(start + skip, len)
@@ -110,16 +117,17 @@ pub(crate) fn program_break() -> Option<usize> {
 
 /// The size of a shared memory segment of System V.
 pub(crate) fn segment_size(id: i32) -> Option<usize> {
-    let mut facts = core::mem::MaybeUninit::<libc::shmid_ds>::zeroed();
-    // SAFETY: the structure is live, and as large as the kernel's.
+    // The kernel's `struct shmid64_ds`, whose size follows the rights.
+    const SIZE_AT: usize = if size_of::<usize>() == 8 { 48 } else { 36 } / size_of::<usize>();
+    let mut facts = [0usize; 32];
+    // SAFETY: the structure is live, and longer than the kernel's.
     unsafe { syscall!(Sysno::shmctl, id, kernel::IPC_STAT, facts.as_mut_ptr()) }.ok()?;
-    // SAFETY: filled in, and valid as zeroes too.
-    Some(unsafe { facts.assume_init() }.shm_segsz)
+    Some(facts[SIZE_AT])
 }
 
 /// Moves a mapping to where another is, which goes. False if it can't be, and both are as they were.
 pub(crate) fn move_over(from: *mut u8, len: usize, to: *mut u8) -> bool {
-    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    let flags = MREMAP_MAYMOVE | MREMAP_FIXED;
     // SAFETY: callers pass two mappings of ours, of the same length and use.
     let moved = unsafe { syscall!(Sysno::mremap, from, len, len, flags, to) }.is_ok();
     if moved {

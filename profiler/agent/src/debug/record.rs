@@ -355,6 +355,8 @@ pub(crate) fn prepare() {
     let mut key = 0;
     // SAFETY: the key is stored in a live word; the destructor is this library's, which is never unloaded.
     if unsafe { libc::pthread_key_create(&raw mut key, Some(done)) } == 0 {
+        // A number with a sign in bionic.
+        let key: u32 = key as _;
         KEY.store(key + 1, Ordering::Release);
     }
 }
@@ -365,8 +367,8 @@ fn watch_thread() {
     // SAFETY: the key exists. For one of the first 32, which one of a library that is loaded first is, nothing is
     // allocated; and what is allocated is libc's own business.
     unsafe {
-        if libc::pthread_getspecific(key).is_null() {
-            hooks::inside(|| libc::pthread_setspecific(key, core::ptr::without_provenance(1)));
+        if libc::pthread_getspecific(key as _).is_null() {
+            hooks::inside(|| libc::pthread_setspecific(key as _, core::ptr::without_provenance(1)));
         }
     }
 }
@@ -377,7 +379,7 @@ unsafe extern "C" fn done(round: *mut c_void) {
     let round = round.addr();
     if round < ROUNDS {
         // SAFETY: as above.
-        unsafe { libc::pthread_setspecific(key, core::ptr::without_provenance(round + 1)) };
+        unsafe { libc::pthread_setspecific(key as _, core::ptr::without_provenance(round + 1)) };
         return;
     }
     if let Some(options) = super::options() {

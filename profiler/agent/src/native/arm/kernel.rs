@@ -11,7 +11,7 @@ pub(crate) const FSTAT: Sysno = Sysno::fstat64;
 pub(crate) type Stat = libc::stat64;
 
 /// Asks for a structure as it is since Linux 2.0 (the kernel's `IPC_64`).
-pub(crate) const IPC_STAT: libc::c_int = libc::IPC_STAT | 0x100;
+pub(crate) const IPC_STAT: libc::c_int = 2 | 0x100;
 
 /// An offset as [`MMAP`] takes it.
 pub(crate) fn map_offset(offset: u64) -> usize {
