@@ -76,23 +76,24 @@ pub fn site(report: &Report) -> Option<&Site> {
     report.sites.iter().find(|site| site.frames.iter().any(|frame| frame.function.as_deref() == Some(MARK)))
 }
 
-/// Attaches three times to one whose threads allocate all the time. `options`: what it is told behind that. `moving`: how many blocks
-/// may be on their way by `realloc` when grapnel goes, which are out of the record then.
-pub fn is_as_it_counts_in_storms(command: &mut Command, options: &[&str], moving: u64) {
+/// Attaches three times to one whose threads allocate all the time. `options`: what it is told behind that.
+pub fn is_as_it_counts_in_storms(command: &mut Command, options: &[&str]) {
+    // Of each of its threads a block may be on its way by `realloc` when grapnel goes, and is out of the record then.
+    const MOVING: u64 = 4;
     let dir = temporary_dir();
     let mut older = Older::of(command.arg("storm").args(options));
     assert_eq!(older.go_on().0, 2);
     for _ in 0..3 {
-        let found = until("all are out of it", || {
+        // On a busy machine its threads may have had no time.
+        let found = until("all are out of it, and have done something", || {
             let (found, said) = attached(dir.path(), older.pid());
             let is_known = found.totals.before.is_some();
             let is_busy = said.contains("in the middle of malloc");
             assert!(is_known || is_busy, "{said}");
-            (is_known && !is_busy).then_some(found.totals)
+            (is_known && !is_busy && found.totals.allocations > 0).then_some(found.totals)
         });
-        assert!(found.allocations > 0, "{found:?}");
         let given = found.allocations + found.before.map_or(0, |before| before.allocations);
-        let live = found.live_allocations..=found.live_allocations + moving;
+        let live = found.live_allocations..=found.live_allocations + MOVING;
         assert!(live.contains(&(given - found.frees)), "{found:?}");
     }
 }

@@ -193,6 +193,6 @@ fn blocks_that_were_lost_before_are_found() {
 #[test]
 fn threads_in_the_middle_of_malloc_are_waited_for() {
     if may_trace() {
-        is_as_it_counts_in_storms(&mut Command::new(programs::program("older")), &[], 0);
+        is_as_it_counts_in_storms(&mut Command::new(programs::program("older")), &[]);
     }
 }
