@@ -88,10 +88,13 @@ fn seeds_are_unpacked_traces() {
     }
 }
 
+/// What a target does with bytes: how much of them it made sense of.
+type Judge = fn(&[u8]) -> u64;
+
 /// `fuzz/regressions/TARGET/*`: files at which a target once stopped.
 #[test]
 fn regressions_are_read() {
-    let targets: [(&str, fn(&[u8]) -> u64); 3] =
+    let targets: [(&str, Judge); 3] =
         [("trace", trace), ("heaptrack", heaptrack), ("object_file", object_file)];
     for (name, target) in targets {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("regressions").join(name);

@@ -129,7 +129,7 @@ fn own_ranges(
         rnglists_base: DebugRngListsBase::default_for_encoding_and_file(encoding, dwarf.file_type),
         line_program: None,
         dwo_id: None,
-        header: header.clone(),
+        header,
     };
     let abbreviations = Arc::clone(&unit.abbreviations);
     let mut cursor = header.entries(&abbreviations);
