@@ -146,12 +146,15 @@ pub(crate) fn process_namespace() -> u64 {
 
 /// Opens a regular file; anything else is not touched (a FIFO would wait, or wake somebody).
 pub(crate) fn open_regular(path: &CStr) -> Result<i32, Errno> {
+    // Of the kernel's `uapi/linux/stat.h`: the width of a mode is another in each libc.
+    const S_IFMT: u32 = 0o170_000;
+    const S_IFREG: u32 = 0o100_000;
     let mut stat = core::mem::MaybeUninit::<kernel::Stat>::zeroed();
     // SAFETY: the path is zero-terminated, the structure live and as large as the kernel's.
     unsafe { syscall!(native::FSTATAT, libc::AT_FDCWD, path.as_ptr(), stat.as_mut_ptr(), 0)? };
     // SAFETY: filled in, and valid as zeroes too.
     let mode = unsafe { stat.assume_init() }.st_mode;
-    if mode & libc::S_IFMT != libc::S_IFREG {
+    if mode & S_IFMT != S_IFREG {
         return Err(Errno::EACCES);
     }
     open(path, libc::O_RDONLY | libc::O_NONBLOCK)
