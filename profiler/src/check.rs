@@ -4,7 +4,7 @@ use crate::opened::{OpenError, analysis_of, say, text_of};
 use crate::sizes::size;
 use crate::suppressed::{SuppressionsError, suppressions_of};
 use crate::symbols::{SymbolArgs, SymbolArgsError};
-use crate::whole_file::to_file;
+use crate::whole_file::{is_same_file, to_file};
 use clap::{ArgGroup, Args, ValueEnum};
 use grapnel_analysis::Analysis;
 use grapnel_analysis::gates::{Gate, Unjudged, Verdict, judge, junit, sarif};
@@ -79,6 +79,14 @@ pub(crate) enum CheckError {
     /// The suppressions can't be read.
     #[error(transparent)]
     Suppressions(#[from] SuppressionsError),
+    /// A report would take the place of another file that matters.
+    #[error("{path} is {what}: give another file to write")]
+    Taken {
+        /// The file.
+        path: String,
+        /// What it is already.
+        what: &'static str,
+    },
     /// A file can't be read or written.
     #[error("{path}: {error}")]
     File {
@@ -115,11 +123,30 @@ fn status_of(gate: &Gate) -> u8 {
     }
 }
 
+/// Refuses to write a report over what is read, or both into one file.
+fn refuse_taken(args: &CheckArgs) -> Result<(), CheckError> {
+    let read =
+        [(Some(&args.trace), "the trace itself"), (args.suppressions.as_ref(), "the file of suppressions")];
+    for path in [&args.junit, &args.sarif].into_iter().flatten() {
+        let is_it = |(file, _): &(Option<&PathBuf>, _)| file.is_some_and(|file| is_same_file(path, file));
+        if let Some((_, what)) = read.into_iter().find(is_it) {
+            return Err(CheckError::Taken { path: text_of(path), what });
+        }
+    }
+    match (&args.junit, &args.sarif) {
+        (Some(junit), Some(sarif)) if junit == sarif || is_same_file(junit, sarif) => {
+            Err(CheckError::Taken { path: text_of(junit), what: "for the JUnit report and for SARIF" })
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Checks a trace.
 ///
 /// # Errors
 /// When the trace can't be read or judged, or a file can't be read or written.
 pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode, CheckError> {
+    refuse_taken(args)?;
     let search = args.symbols.search()?;
     let mut suppressions = match &args.suppressions {
         Some(path) => suppressions_of(path)?,

@@ -170,3 +170,19 @@ fn other_names_of_the_programs_allocator_are_its_heap() {
     assert_eq!((totals.allocations, totals.frees, totals.live_allocations), (200, 200, 0), "{totals:?}");
     assert_eq!(of(&report, "work"), (200, 100 * 100 + 100 * 200));
 }
+
+/// What a function of a family throws comes where it is caught: such a family is left alone.
+#[test]
+fn a_family_that_throws_is_left_alone() {
+    if !may_trace() {
+        return;
+    }
+    let dir = temporary_dir();
+    let mut asked = Asked::start(&mut Command::new(programs::program("throwing_family")));
+    let attached = Attached::to(asked.running.pid(), dir.path(), &[]);
+    assert_eq!(asked.work(), "100 caught");
+    let (report, _) = attached.end();
+    assert!(report.totals.functions["malloc"] >= 200, "{:?}", report.totals);
+    assert!(report.heaps.iter().all(|heap| heap.totals.allocations == 0));
+    assert_eq!(asked.work(), "100 caught");
+}

@@ -222,3 +222,31 @@ fn a_part_is_not_judged() {
     let sample = Case::ours("temporary").option("--sample=1000").recorded();
     assert_eq!(check(&sample.trace(), &["--max-peak", "1T"]).status.code(), Some(1));
 }
+
+/// A report never takes the place of what was read, nor of the other report.
+#[test]
+fn reports_take_no_files_place() {
+    let dir = temporary_dir();
+    let path = |name: &str| dir.path().join(name);
+    let (trace, suppressions, link) = (path("t.grapnel"), path("s"), path("link"));
+    std::fs::copy(LEAKS.trace(), &trace).unwrap();
+    std::fs::write(&suppressions, "leak:nothing\n").unwrap();
+    std::os::unix::fs::symlink(&trace, &link).unwrap();
+    let was = std::fs::read(&trace).unwrap();
+    let text = |path: &Path| path.to_str().unwrap().to_owned();
+    for (option, taken, what) in [
+        ("--junit", text(&trace), "the trace itself"),
+        ("--sarif", text(&link), "the trace itself"),
+        ("--sarif", text(&suppressions), "the file of suppressions"),
+    ] {
+        let said =
+            check(&trace, &["--max-peak", "1G", "--suppressions", &text(&suppressions), option, &taken]);
+        assert_eq!(said.status.code(), Some(1), "{}", said.err());
+        assert!(said.err().contains(what), "{}", said.err());
+    }
+    let both = text(&path("both"));
+    let said = check(&trace, &["--max-peak", "1G", "--junit", &both, "--sarif", &both]);
+    assert!(said.status.code() == Some(1) && said.err().contains("for the JUnit report"), "{}", said.err());
+    assert_eq!(std::fs::read(&trace).unwrap(), was);
+    assert_eq!(std::fs::read(&suppressions).unwrap(), b"leak:nothing\n");
+}
