@@ -141,6 +141,7 @@ core::arch::global_asm!(
     // 128 bytes are safe.
     "lea rdi, [rsp + 416]",
     "call {readable}",
+    stub_returned!(),
     "mov ecx, eax",
     "lea rsi, [rsp + 416]",
     "lea rdi, [rsp - 128]",
@@ -154,6 +155,8 @@ core::arch::global_asm!(
     ".globl grapnel_agent_beside_slot_returns",
     ".hidden grapnel_agent_beside_slot_returns",
     "grapnel_agent_beside_slot_returns:",
+    // No later call comes to lie where this one's return address does.
+    stub_returned!(),
     "lea rsp, [rsp + 128]",
     ".cfi_adjust_cfa_offset -128",
     // From here on registers are kept as the function left them: what it returns may lie in any.
