@@ -20,7 +20,8 @@ pub(super) struct Out<'a> {
     pub(super) events: &'a mut Events,
     pub(super) totals: Option<&'a mut RunningTotals>,
     pub(super) clock: &'a mut Clock,
-    pub(super) within: &'a mut Within,
+    /// Where there is something in it.
+    pub(super) within: Option<&'a mut Within>,
     /// Whether the program asked for a snapshot.
     pub(super) snapshot: bool,
     /// Events that are in the file and not yet in the totals.
@@ -73,13 +74,10 @@ impl Out<'_> {
         }
         self.batch.clear();
     }
-}
 
-impl Output for Out<'_> {
+    /// Writes and counts an event of the program's own heap.
     #[inline(always)]
-    fn heap(&mut self, ticks: u64, event: HeapEvent) {
-        self.tell(ticks);
-        let event = if self.within.is_empty() { event } else { self.within.whole(event) };
+    fn put(&mut self, event: HeapEvent) {
         // Not by `write`: a closure that several callers have is not inlined with what it does.
         if let Some(writer) = &mut self.writer
             && let Err(error) = writer.push_heap(&event)
@@ -92,6 +90,28 @@ impl Output for Out<'_> {
             if self.batch.len() == BATCH {
                 self.count();
             }
+        }
+    }
+
+    /// As [`Out::put`], of an event that may be one of an older block. Apart: only here is the event put together in memory.
+    #[cold]
+    #[inline(never)]
+    fn put_whole(&mut self, event: HeapEvent) {
+        let event = match &mut self.within {
+            Some(within) => within.whole(event),
+            None => event,
+        };
+        self.put(event);
+    }
+}
+
+impl Output for Out<'_> {
+    #[inline(always)]
+    fn heap(&mut self, ticks: u64, event: HeapEvent) {
+        self.tell(ticks);
+        match self.within {
+            None => self.put(event),
+            Some(_) => self.put_whole(event),
         }
     }
 

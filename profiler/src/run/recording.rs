@@ -295,6 +295,7 @@ impl Recording {
         clock.measure();
         let batch = Vec::with_capacity(BATCH);
         let (writer, totals) = (writer.as_mut(), totals.as_mut());
+        let within = Some(within).filter(|within| !within.is_empty());
         let mut out = Out { writer, error: None, events, totals, clock, within, snapshot: false, batch };
         let merged = merge.run(*since, horizon, &mut out);
         out.count();
