@@ -313,7 +313,8 @@ fn record(
         let show = || progress::show(&shown, &orders);
         let line =
             (!args.quiet).then(|| std::thread::Builder::new().spawn_scoped(scope, show)).and_then(Result::ok);
-        let deadline = args.time.map(|time| since + time);
+        // What no clock comes to is no end.
+        let deadline = args.time.and_then(|time| since.checked_add(time));
         let on = args.snapshots.signal(&orders.desk, Some(&dumps));
         let end = wait(process, session, &memory, freezer, deadline, (signals, on));
         let turn = orders.turn.lock();
@@ -444,6 +445,9 @@ fn wait(
         }
         match (signals.wait(left.map_or(LOOK_EVERY, |left| left.min(LOOK_EVERY))), &on) {
             (Waited::Ending, _) => return End::Detached,
+            (Waited::Stopping, _) => {
+                say("note: grapnel goes on, since the process would soon wait for it; Ctrl-C detaches")
+            }
             (Waited::Other, Some(on)) => (on.work)(),
             _ => {}
         }
