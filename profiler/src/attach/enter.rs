@@ -14,6 +14,7 @@ use super::leave::{Agent, Begun, LeaveError, Place, leave};
 use super::memory::Memory;
 use super::native::{self, ADDRESSES_END, POINTER_AT, Registers};
 use super::reaping::while_reaping;
+use super::remedies::what_helps;
 use super::rights::why_denied;
 use super::target::{MapLine, Target, inner_thread, mappings, maps_text};
 use super::tracee::{Stop, Tracee};
@@ -63,7 +64,7 @@ pub(crate) enum EnterError {
     Gone(u32),
     #[error("the agent could not start in process {pid}: {why}")]
     Agent { pid: u32, why: String },
-    #[error("{what} in process {pid}: {error}")]
+    #[error("{what} in process {pid}: {error}{}", what_helps(*pid, error))]
     System { pid: u32, what: &'static str, error: io::Error },
     #[error(transparent)]
     Damaged(#[from] Damaged),
