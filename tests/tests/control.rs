@@ -11,7 +11,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// Waits for the end of its input.
@@ -155,6 +155,74 @@ for what, look in [('trace', lambda: open(sys.argv[1], 'rb')), ('memory', lambda
     other.arg(going.dir.path().join("t.grapnel")).arg(format!("/proc/{}/fd", going.child.id()));
     let answer = grapnel_tests::run::finish(&mut other, b"");
     assert_eq!(answer.out(), "trace closed\nmemory closed\n", "{}", answer.err());
+}
+
+/// Root asks the recordings of all users, who may claim what they like.
+#[test]
+fn who_claims_another_users_process_is_not_believed() {
+    if !is_root() {
+        skipped("another user who claims to record a process", "needs root");
+        return;
+    }
+    let user = 64_321;
+    let script = format!(
+        "import json, os, socket
+os.makedirs('/tmp/grapnel-{user}', 0o700, exist_ok=True)
+s = socket.socket(socket.AF_UNIX)
+try: os.unlink('/tmp/grapnel-{user}/7.socket')
+except FileNotFoundError: pass
+s.bind('/tmp/grapnel-{user}/7.socket')
+s.listen(8)
+own = os.getpid()
+process = lambda pid: dict(pid=pid, command=['x'], trace='x', duration_ns=1, events=1, trace_bytes=1, totals=None,
+    sampled=False, lost_events=0, paused=False)
+status = dict(answer='status', grapnel=1, version='x', program=1, processes=[process(1), process(own)])
+print(own, flush=True)
+while True:
+    client, _ = s.accept()
+    client.recv(100)
+    client.sendall(json.dumps(status).encode() + b'\\n')"
+    );
+    let mut other = Command::new("setpriv");
+    let id = user.to_string();
+    let ids = [format!("--reuid={id}"), format!("--regid={id}"), "--clear-groups".into()];
+    other.args(ids).args(["/usr/bin/python3", "-c", &script]).stdout(Stdio::piped());
+    let mut other = grapnel_tests::attaching::Running::start(&mut other);
+    let mut line = String::new();
+    other.out().read_line(&mut line).unwrap();
+    let own = line.trim();
+    let status = |pid: &str| grapnel_tests::run::grapnel(["status", pid]);
+    // What may be true is told.
+    let told = status(own);
+    assert!(told.status.success() && told.out().starts_with(own), "{}", told.err());
+    assert_eq!(told.out().lines().count(), 1, "{}", told.out());
+    assert!(status("1").err().contains("no process of this id is recorded"), "{}", status("1").out());
+    drop(other);
+    let _ = std::fs::remove_dir_all(format!("/tmp/grapnel-{user}"));
+}
+
+/// Who asks has no number where the recording is.
+#[test]
+fn a_recording_in_a_namespace_of_its_own_answers() {
+    let options = ["--pid", "--fork", "--mount-proc", "--kill-child"];
+    if !is_root() {
+        skipped("a recording in a namespace of processes", "needs root");
+        return;
+    }
+    let dir = temporary_dir();
+    let mut command = Command::new("unshare");
+    command
+        .args(options)
+        .arg(programs::grapnel())
+        .args(["run", "-q", "-o"])
+        .arg(dir.path().join("t.grapnel"));
+    command.args(["--", "sleep", "60"]).env("XDG_RUNTIME_DIR", dir.path());
+    let _recording = grapnel_tests::attaching::Running::start(&mut command);
+    let listed = || {
+        let list = Case::new(programs::grapnel()).args(["list"]).env("XDG_RUNTIME_DIR", dir.path());
+        list.bare().out().contains("sleep 60").then_some(())
+    };
+    until("an answer", listed);
 }
 
 fn directory_of(going: &Going) -> PathBuf {
