@@ -53,7 +53,7 @@ fn a_thread_in_32_bit_code_is_not_borrowed() {
             _ => assert!(said.contains("32-bit code"), "{said}"),
         }
         let maps = fs::read_to_string(format!("/proc/{}/maps", program.pid())).expect("it runs on");
-        assert!(!maps.contains("grapnel"), "{maps}");
+        assert!(!maps.contains("memfd:grapnel"), "{maps}");
         for _ in 0..3 {
             line.clear();
             assert_ne!(out.read_line(&mut line).expect("it runs on"), 0);

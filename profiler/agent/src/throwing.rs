@@ -26,11 +26,17 @@ pub(crate) fn heed<'m>(mut modules: impl Iterator<Item = (&'m Module, &'m [u8])>
     }
 }
 
-/// Whether an object throws exceptions, or passes them on: it has to do with the function by which all are raised, or, where its
-/// unwinder is linked into it and has no name any more, with those of libc's by which unwinders find their tables. libgcc's library
-/// alone, which C programs load too, raises none.
+/// Whether an object throws exceptions, or passes them on: it has to do with the function by which all are raised, needs a runtime of
+/// C++, which may be loaded only after it, or, where its unwinder is linked into it and has no name any more, with those of libc's by
+/// which unwinders find their tables. libgcc's library alone, which C programs load too, raises none.
 fn throws(module: &Module, path: &[u8]) -> bool {
-    const NAMES: [&[u8]; 3] = [b"_Unwind_RaiseException\0", b"dl_iterate_phdr\0", b"_dl_find_object\0"];
+    const NAMES: [&[u8]; 5] = [
+        b"_Unwind_RaiseException\0",
+        b"dl_iterate_phdr\0",
+        b"_dl_find_object\0",
+        b"libstdc++.so",
+        b"libc++.so",
+    ];
     let has_one = |names: &[u8]| NAMES.iter().any(|name| memmem::find(names, name).is_some());
     !module.file_name().starts_with(b"libgcc_s")
         && (has_one(symbol::names(module))

@@ -439,7 +439,12 @@ fn wait(
             return End::Taken;
         }
         if memory.word(place.ledger).is_err() {
-            return if process.has_ended() { End::Ended } else { End::Exec };
+            // One that ends has no memory before it has ended.
+            std::thread::sleep(Duration::from_millis(50));
+            if !process.has_ended() {
+                return End::Exec;
+            }
+            continue;
         }
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         if left.is_some_and(|left| left.is_zero()) {
