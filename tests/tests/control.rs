@@ -11,7 +11,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 /// Waits for the end of its input.
@@ -157,48 +157,42 @@ for what, look in [('trace', lambda: open(sys.argv[1], 'rb')), ('memory', lambda
     assert_eq!(answer.out(), "trace closed\nmemory closed\n", "{}", answer.err());
 }
 
-/// Root asks the recordings of all users, who may claim what they like.
+/// Root asks the recordings of all users, who may claim what they like. Below a `/tmp` that nobody else sees.
 #[test]
 fn who_claims_another_users_process_is_not_believed() {
     if !is_root() {
         skipped("another user who claims to record a process", "needs root");
         return;
     }
-    let user = 64_321;
-    let script = format!(
-        "import json, os, socket
-os.makedirs('/tmp/grapnel-{user}', 0o700, exist_ok=True)
-s = socket.socket(socket.AF_UNIX)
-try: os.unlink('/tmp/grapnel-{user}/7.socket')
-except FileNotFoundError: pass
-s.bind('/tmp/grapnel-{user}/7.socket')
-s.listen(8)
-own = os.getpid()
-process = lambda pid: dict(pid=pid, command=['x'], trace='x', duration_ns=1, events=1, trace_bytes=1, totals=None,
-    sampled=False, lost_events=0, paused=False)
-status = dict(answer='status', grapnel=1, version='x', program=1, processes=[process(1), process(own)])
-print(own, flush=True)
-while True:
-    client, _ = s.accept()
-    client.recv(100)
-    client.sendall(json.dumps(status).encode() + b'\\n')"
-    );
-    let mut other = Command::new("setpriv");
-    let id = user.to_string();
-    let ids = [format!("--reuid={id}"), format!("--regid={id}"), "--clear-groups".into()];
-    other.args(ids).args(["/usr/bin/python3", "-c", &script]).stdout(Stdio::piped());
-    let mut other = grapnel_tests::attaching::Running::start(&mut other);
-    let mut line = String::new();
-    other.out().read_line(&mut line).unwrap();
-    let own = line.trim();
-    let status = |pid: &str| grapnel_tests::run::grapnel(["status", pid]);
+    let script = "import json, os, signal, socket, subprocess, sys
+listens, told = os.pipe()
+child = os.fork()
+if child == 0:
+    os.setgroups([]); os.setgid(64321); os.setuid(64321)
+    os.makedirs('/tmp/grapnel-64321', 0o700)
+    s = socket.socket(socket.AF_UNIX)
+    s.bind('/tmp/grapnel-64321/7.socket')
+    s.listen(8)
+    process = lambda pid: dict(pid=pid, command=['x'], trace='x', duration_ns=1, events=1, trace_bytes=1, totals=None,
+        sampled=False, lost_events=0, paused=False)
+    status = dict(answer='status', grapnel=1, version='x', program=1, processes=[process(1), process(os.getpid())])
+    os.write(told, b'.')
+    while True:
+        client, _ = s.accept()
+        client.recv(100)
+        client.sendall(json.dumps(status).encode() + b'\\n')
+os.read(listens, 1)
+for pid in [child, 1]:
+    done = subprocess.run([sys.argv[1], 'status', str(pid)], capture_output=True, text=True)
+    lines = [line.split()[0] == str(child) for line in done.stdout.splitlines()]
+    print(done.returncode, lines, 'no process of this id is recorded' in done.stderr)
+os.kill(child, signal.SIGKILL)";
+    let mut hidden = Command::new("unshare");
+    let mount = "mount -t tmpfs -o mode=1777 none /tmp && exec /usr/bin/python3 -c \"$0\" \"$1\"";
+    hidden.args(["--mount", "sh", "-c", mount, script]).arg(programs::grapnel());
+    let said = grapnel_tests::run::finish(&mut hidden, b"");
     // What may be true is told.
-    let told = status(own);
-    assert!(told.status.success() && told.out().starts_with(own), "{}", told.err());
-    assert_eq!(told.out().lines().count(), 1, "{}", told.out());
-    assert!(status("1").err().contains("no process of this id is recorded"), "{}", status("1").out());
-    drop(other);
-    let _ = std::fs::remove_dir_all(format!("/tmp/grapnel-{user}"));
+    assert_eq!(said.out(), "0 [True] False\n1 [] True\n", "{}", said.err());
 }
 
 /// Who asks has no number where the recording is.
