@@ -14,7 +14,7 @@ use super::leave::{Agent, Begun, LeaveError, Place, leave};
 use super::memory::Memory;
 use super::native::{self, ADDRESSES_END, POINTER_AT, Registers};
 use super::reaping::while_reaping;
-use super::remedies::what_helps;
+use super::remedies::{NO_CODE, what_helps};
 use super::rights::why_denied;
 use super::target::{MapLine, Target, inner_thread, mappings, maps_text};
 use super::tracee::{Stop, Tracee};
@@ -64,7 +64,7 @@ pub(crate) enum EnterError {
     Gone(u32),
     #[error("the agent could not start in process {pid}: {why}")]
     Agent { pid: u32, why: String },
-    #[error("{what} in process {pid}: {error}{}", what_helps(*pid, error))]
+    #[error("{what} in process {pid}: {error}{}", what_helps(*pid, what, error))]
     System { pid: u32, what: &'static str, error: io::Error },
     #[error(transparent)]
     Damaged(#[from] Damaged),
@@ -270,7 +270,7 @@ impl Making<'_> {
             let (start, len) = (base + segment.range.start, segment.range.end - segment.range.start);
             let protected =
                 self.worker.call(libc::SYS_mprotect, [start, len, segment.protection as u64, 0, 0, 0]);
-            protected.map_err(system("the agent's code can't be made executable"))?;
+            protected.map_err(system(NO_CODE))?;
         }
         self.write(stack, b"grapnel-agent\0")?;
         let (option, what) = (libc::PR_SET_VMA as u64, libc::PR_SET_VMA_ANON_NAME as u64);
