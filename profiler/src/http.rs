@@ -55,7 +55,13 @@ impl Refusal {
     /// # Errors
     /// What writing gives.
     pub(crate) fn answer(self, stream: &mut TcpStream) -> io::Result<()> {
-        answer(stream, self.status(), "text/plain; charset=utf-8", self.status().as_bytes())
+        // What each of these must say besides (RFC 9110, 11.6.1 and 15.5.6).
+        let remedy = match self {
+            Self::Unauthorized => "WWW-Authenticate: Bearer\r\n",
+            Self::Method => "Allow: GET\r\n",
+            _ => "",
+        };
+        answer_with(stream, self.status(), "text/plain; charset=utf-8", remedy, self.status().as_bytes())
     }
 }
 
@@ -113,9 +119,14 @@ pub(crate) fn only_header<'b>(request: &httparse::Request<'_, 'b>, name: &str) -
 /// # Errors
 /// What writing gives.
 pub(crate) fn answer(stream: &mut TcpStream, status: &str, kind: &str, body: &[u8]) -> io::Result<()> {
+    answer_with(stream, status, kind, "", body)
+}
+
+/// The same with further headers, each a whole line.
+fn answer_with(stream: &mut TcpStream, status: &str, kind: &str, more: &str, body: &[u8]) -> io::Result<()> {
     write!(
         stream,
-        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\
+        "HTTP/1.1 {status}\r\n{more}Content-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\
          Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nX-Frame-Options: DENY\r\n\
          Cross-Origin-Resource-Policy: same-origin\r\nCross-Origin-Opener-Policy: same-origin\r\n\
          Referrer-Policy: no-referrer\r\n\r\n",

@@ -20,22 +20,27 @@ APART void *pool_memalign(std::size_t alignment, std::size_t size) {
     return given(std::aligned_alloc(alignment, 64), size);
 }
 
+// How often something was caught.
+APART int work() {
+    int caught = 0;
+    for (int i = 0; i < 100; i++) {
+        try {
+            pool_free(pool_calloc(1, 5));
+            pool_free(pool_memalign(64, 64));
+            pool_free(pool_realloc(pool_malloc(5), 20));
+            keep(pool_malloc(2000));
+        } catch (const std::bad_alloc &) {
+            caught++;
+        }
+    }
+    return caught;
+}
+
 int main() {
     std::puts("ready");
     std::fflush(stdout);
     while (std::getchar() != EOF) {
-        int caught = 0;
-        for (int i = 0; i < 100; i++) {
-            try {
-                pool_free(pool_calloc(1, 5));
-                pool_free(pool_memalign(64, 64));
-                pool_free(pool_realloc(pool_malloc(5), 20));
-                keep(pool_malloc(2000));
-            } catch (const std::bad_alloc &) {
-                caught++;
-            }
-        }
-        std::printf("%d caught\n", caught);
+        std::printf("%d caught\n", work());
         std::fflush(stdout);
     }
 }

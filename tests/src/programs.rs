@@ -107,6 +107,15 @@ pub fn program_with(name: &str, library: &str) -> PathBuf {
     compile("g++", &["-std=c++17", "-pthread", &flag, "-ldl"], &source, &format!("{name}-{library}"))
 }
 
+/// The executable of `programs/<name>.cc` with the C++ runtime and its unwinder linked into it, stripped: there are no names but
+/// those of functions that begin with `exported`.
+pub fn program_with_own_unwinder(name: &str, exported: &str) -> PathBuf {
+    let source = sources().join(format!("{name}.cc"));
+    let export = format!("-Wl,--export-dynamic-symbol={exported}*");
+    let flags = ["-std=c++17", "-static-libgcc", "-static-libstdc++", "-s", &export];
+    compile("g++", &flags, &source, &format!("{name}-own-unwinder"))
+}
+
 /// The executable of `programs/<name>.c` with a library that is linked into it, and what that needs.
 pub fn c_program_with(name: &str, library: &str) -> PathBuf {
     let flag = format!("-Wl,--whole-archive,-l:{library},--no-whole-archive");

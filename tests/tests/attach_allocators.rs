@@ -171,18 +171,40 @@ fn other_names_of_the_programs_allocator_are_its_heap() {
     assert_eq!(of(&report, "work"), (200, 100 * 100 + 100 * 200));
 }
 
-/// What a function of a family throws comes where it is caught: such a family is left alone.
+/// What a function of a family throws comes where it is caught: such a family is left alone, also where the unwinder has no name.
 #[test]
 fn a_family_that_throws_is_left_alone() {
     if !may_trace() {
         return;
     }
+    let named = programs::program("throwing_family");
+    for program in [named, programs::program_with_own_unwinder("throwing_family", "pool_")] {
+        let dir = temporary_dir();
+        let mut asked = Asked::start(&mut Command::new(program));
+        let attached = Attached::to(asked.running.pid(), dir.path(), &[]);
+        assert_eq!(asked.work(), "100 caught");
+        let (report, _) = attached.end();
+        assert!(report.totals.functions["malloc"] >= 200, "{:?}", report.totals);
+        assert!(report.heaps.iter().all(|heap| heap.totals.allocations == 0));
+        assert_eq!(asked.work(), "100 caught");
+    }
+}
+
+/// The same of one that comes when the process is recorded already.
+#[test]
+fn a_family_that_comes_later_and_throws_is_left_alone() {
+    if !may_trace() {
+        return;
+    }
     let dir = temporary_dir();
-    let mut asked = Asked::start(&mut Command::new(programs::program("throwing_family")));
+    let library = programs::cxx_library("throwing_family");
+    let mut asked = Asked::start(Command::new(programs::program("late_family")).arg(library));
     let attached = Attached::to(asked.running.pid(), dir.path(), &[]);
-    assert_eq!(asked.work(), "100 caught");
-    let (report, _) = attached.end();
+    for _ in 0..2 {
+        assert_eq!(asked.work(), "100 caught");
+    }
+    let (report, said) = attached.end();
+    assert!(said.contains("nothing of the agent is left"), "{said}");
     assert!(report.totals.functions["malloc"] >= 200, "{:?}", report.totals);
-    assert!(report.heaps.iter().all(|heap| heap.totals.allocations == 0));
     assert_eq!(asked.work(), "100 caught");
 }

@@ -157,6 +157,68 @@ for what, look in [('trace', lambda: open(sys.argv[1], 'rb')), ('memory', lambda
     assert_eq!(answer.out(), "trace closed\nmemory closed\n", "{}", answer.err());
 }
 
+/// Root asks the recordings of all users, who may claim what they like. Below a `/tmp` that nobody else sees.
+#[test]
+fn who_claims_another_users_process_is_not_believed() {
+    if !is_root() {
+        skipped("another user who claims to record a process", "needs root");
+        return;
+    }
+    let script = "import json, os, signal, socket, subprocess, sys
+listens, told = os.pipe()
+child = os.fork()
+if child == 0:
+    os.setgroups([]); os.setgid(64321); os.setuid(64321)
+    os.makedirs('/tmp/grapnel-64321', 0o700)
+    s = socket.socket(socket.AF_UNIX)
+    s.bind('/tmp/grapnel-64321/7.socket')
+    s.listen(8)
+    process = lambda pid: dict(pid=pid, command=['x'], trace='x', duration_ns=1, events=1, trace_bytes=1, totals=None,
+        sampled=False, lost_events=0, paused=False)
+    status = dict(answer='status', grapnel=1, version='x', program=1, processes=[process(1), process(os.getpid())])
+    os.write(told, b'.')
+    while True:
+        client, _ = s.accept()
+        client.recv(100)
+        client.sendall(json.dumps(status).encode() + b'\\n')
+os.read(listens, 1)
+for pid in [child, 1]:
+    done = subprocess.run([sys.argv[1], 'status', str(pid)], capture_output=True, text=True)
+    lines = [line.split()[0] == str(child) for line in done.stdout.splitlines()]
+    print(done.returncode, lines, 'no process of this id is recorded' in done.stderr)
+os.kill(child, signal.SIGKILL)";
+    let mut hidden = Command::new("unshare");
+    let mount = "mount -t tmpfs -o mode=1777 none /tmp && exec /usr/bin/python3 -c \"$0\" \"$1\"";
+    hidden.args(["--mount", "sh", "-c", mount, script]).arg(programs::grapnel());
+    let said = grapnel_tests::run::finish(&mut hidden, b"");
+    // What may be true is told.
+    assert_eq!(said.out(), "0 [True] False\n1 [] True\n", "{}", said.err());
+}
+
+/// Who asks has no number where the recording is.
+#[test]
+fn a_recording_in_a_namespace_of_its_own_answers() {
+    let options = ["--pid", "--fork", "--mount-proc", "--kill-child"];
+    if !is_root() {
+        skipped("a recording in a namespace of processes", "needs root");
+        return;
+    }
+    let dir = temporary_dir();
+    let mut command = Command::new("unshare");
+    command
+        .args(options)
+        .arg(programs::grapnel())
+        .args(["run", "-q", "-o"])
+        .arg(dir.path().join("t.grapnel"));
+    command.args(["--", "sleep", "60"]).env("XDG_RUNTIME_DIR", dir.path());
+    let _recording = grapnel_tests::attaching::Running::start(&mut command);
+    let listed = || {
+        let list = Case::new(programs::grapnel()).args(["list"]).env("XDG_RUNTIME_DIR", dir.path());
+        list.bare().out().contains("sleep 60").then_some(())
+    };
+    until("an answer", listed);
+}
+
 fn directory_of(going: &Going) -> PathBuf {
     going.dir.path().join("run/grapnel")
 }

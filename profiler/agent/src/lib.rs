@@ -83,6 +83,7 @@ mod stack;
 mod start;
 mod symbols;
 mod sys;
+mod throwing;
 mod tls;
 
 #[cfg(grapnel_cdylib)]

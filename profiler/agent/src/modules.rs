@@ -14,7 +14,7 @@ use crate::entry::SavedRegisters;
 use crate::listing::{self, Listed};
 use crate::meter::setting_up;
 use crate::stack::on_own_stack;
-use crate::{families, heaps, life, operators, reported, sandbox, session, slots, sys};
+use crate::{families, heaps, life, operators, reported, sandbox, session, slots, sys, throwing};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
@@ -208,7 +208,9 @@ pub(crate) fn update(mut ring: Option<&mut Producer<'static>>) {
     if !added.is_empty() {
         // Planning takes more stack than a thread may have.
         let heaps = on_own_stack(&guard, || {
-            let heaps = families::install(added.iter().map(|module| (module, module.name())));
+            throwing::heed(added.iter().map(|module| (module, module.name())));
+            let families = added.iter().filter(|module| throwing::may_have_hooks(module));
+            let heaps = families::install(families.map(|module| (module, module.name())));
             operators::install(added.iter());
             heaps
         });

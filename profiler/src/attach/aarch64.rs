@@ -169,6 +169,11 @@ impl Registers {
         set(tracee, give, CALL, (&raw mut call).cast(), 4)
     }
 
+    /// Whether the thread runs code of the machine's own kind. All threads of a 64-bit process do.
+    pub(crate) fn is_native(&self) -> bool {
+        true
+    }
+
     pub(crate) fn pc(&self) -> u64 {
         self.general.pc
     }

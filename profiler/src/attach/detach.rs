@@ -12,10 +12,14 @@ use crate::run::summary::End;
 use clap::Args;
 use grapnel_analysis::report::words::{counted, human_bytes};
 use grapnel_trace::shared::SessionHeader;
+use std::io::ErrorKind;
 use std::mem::offset_of;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
+/// How long another grapnel may take to take the agent out: it waits for threads inside, and then for its turn.
+const TAKING: Duration = Duration::from_secs(15);
 /// How often children are looked for that were forked meanwhile.
 const ROUNDS: usize = 5;
 
@@ -81,7 +85,14 @@ struct InProcess {
 
 /// Finds it: that of the session with this number, or of any.
 fn find(pid: u32, session: Option<u64>) -> Result<InProcess, TargetError> {
-    let maps = mappings(pid).map_err(|_| TargetError::NoProcess(pid))?;
+    let maps = mappings(pid).map_err(|error| match error.kind() {
+        ErrorKind::PermissionDenied => Target::denied(pid),
+        _ => TargetError::NoProcess(pid),
+    })?;
+    // A thread of the kernel has no memory, and nobody may open that of a process that ends.
+    if maps.is_empty() {
+        return Err(TargetError::NotRecorded { pid });
+    }
     let memory = Memory::open(pid).map_err(|_| Target::denied(pid))?;
     match Found::find(&memory, &maps, session) {
         Some(Found::Attached { place, header, .. }) => Ok(InProcess { pid, memory, place, header }),
@@ -104,17 +115,22 @@ pub(super) fn end_of(
     end: End,
     pid: u32,
     session: &Session,
+    place: Place,
     freezer: &mut Freezer,
     memory: &Memory,
     quiet: bool,
 ) -> Result<(), LeaveError> {
-    let header = session.header();
-    let place = Place { ledger: header.ledger.load(Ordering::Relaxed), inode: session.inode() };
     // From here on the agent puts no hooks in: not in what the program loads while it is taken out.
-    header.stopped.store(1, Ordering::Release);
-    let left = match end {
-        End::Detached => leave(pid, freezer, memory, Agent::Whole(place)),
-        _ => Err(LeaveError::Gone(pid)),
+    session.header().stopped.store(1, Ordering::Release);
+    // The process may have said so itself: what lies in that memory is anybody's.
+    let is_ours = match end {
+        End::Detached => true,
+        End::Taken => !is_taken(pid, place.inode),
+        _ => false,
+    };
+    let left = match is_ours {
+        true => leave(pid, freezer, memory, Agent::Whole(place)),
+        false => Err(LeaveError::Gone(pid)),
     };
     leave_others(Agent::Whole(place), vec![pid], quiet);
     match left {
@@ -127,6 +143,21 @@ pub(super) fn end_of(
         // It took all with it.
         Err(LeaveError::Gone(_)) => Ok(()),
         Err(error) => Err(error),
+    }
+}
+
+/// Waits until another grapnel has taken the session with this number out of a process. False if nobody does.
+fn is_taken(pid: u32, session: u64) -> bool {
+    let end = Instant::now() + TAKING;
+    loop {
+        // One that has ended has no mappings.
+        if sessions(&mappings(pid).unwrap_or_default(), session).is_empty() {
+            return true;
+        }
+        if Instant::now() > end {
+            return false;
+        }
+        std::thread::sleep(TAKING / 300);
     }
 }
 

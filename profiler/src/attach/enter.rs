@@ -14,6 +14,7 @@ use super::leave::{Agent, Begun, LeaveError, Place, leave};
 use super::memory::Memory;
 use super::native::{self, ADDRESSES_END, POINTER_AT, Registers};
 use super::reaping::while_reaping;
+use super::remedies::{NO_CODE, what_helps};
 use super::rights::why_denied;
 use super::target::{MapLine, Target, inner_thread, mappings, maps_text};
 use super::tracee::{Stop, Tracee};
@@ -47,6 +48,10 @@ pub(crate) enum EnterError {
         "a thread of process {pid}, {tid}, can't be stopped: it waits for its child of vfork or for a device; try again later"
     )]
     Busy { pid: u32, tid: i32 },
+    #[error(
+        "no thread of process {0} was found in 64-bit code: it runs 32-bit code, as Wine's programs do, where none can be borrowed; try again"
+    )]
+    Foreign(u32),
     #[error("process {0} has just become another program; try again")]
     Changed(u32),
     #[error("process {0} has no instruction that makes system calls where one was looked for")]
@@ -59,7 +64,7 @@ pub(crate) enum EnterError {
     Gone(u32),
     #[error("the agent could not start in process {pid}: {why}")]
     Agent { pid: u32, why: String },
-    #[error("{what} in process {pid}: {error}")]
+    #[error("{what} in process {pid}: {error}{}", what_helps(*pid, what, error))]
     System { pid: u32, what: &'static str, error: io::Error },
     #[error(transparent)]
     Damaged(#[from] Damaged),
@@ -265,7 +270,7 @@ impl Making<'_> {
             let (start, len) = (base + segment.range.start, segment.range.end - segment.range.start);
             let protected =
                 self.worker.call(libc::SYS_mprotect, [start, len, segment.protection as u64, 0, 0, 0]);
-            protected.map_err(system("the agent's code can't be made executable"))?;
+            protected.map_err(system(NO_CODE))?;
         }
         self.write(stack, b"grapnel-agent\0")?;
         let (option, what) = (libc::PR_SET_VMA as u64, libc::PR_SET_VMA_ANON_NAME as u64);
@@ -338,12 +343,16 @@ fn borrow(
     let deadline = Instant::now() + BORROW_PATIENCE;
     loop {
         let found = match borrow_one(pid, instructions, memory, maps, freezer, &wanted) {
-            Err(EnterError::NoStop(_)) => borrow_one(pid, instructions, memory, maps, freezer, &|_| true),
+            Err(EnterError::NoStop(_) | EnterError::Foreign(_)) => {
+                borrow_one(pid, instructions, memory, maps, freezer, &|_| true)
+            }
             found => found,
         };
         match found {
-            // One that gets no time to stop (a control group's quota) may later, and another grapnel goes.
-            Err(EnterError::NoStop(_) | EnterError::Denied { .. }) if Instant::now() < deadline => {
+            // One that gets no time to stop (a control group's quota) may later, another grapnel goes, and other code ends.
+            Err(EnterError::NoStop(_) | EnterError::Denied { .. } | EnterError::Foreign(_))
+                if Instant::now() < deadline =>
+            {
                 std::thread::sleep(STOP_PATIENCE / 5);
                 freezer.tend();
             }
@@ -362,7 +371,7 @@ fn borrow_one(
     suits: &dyn Fn(&Registers) -> bool,
 ) -> Result<Borrowed, EnterError> {
     let all = threads(pid).map_err(|_| EnterError::Gone(pid))?;
-    let mut ended = true;
+    let (mut ended, mut is_foreign) = (true, false);
     for tid in all {
         if freezer.expects(tid) {
             ended = false;
@@ -386,18 +395,25 @@ fn borrow_one(
             Some(Stop::Ended) => {}
             // A signal is about to be delivered: that goes first.
             Some(Stop::Signal(_)) => tracee.let_go(),
-            Some(_) if !tracee.registers().is_ok_and(|registers| suits(&registers)) => {
-                begin_anew_in(&tracee);
-                tracee.let_go();
-            }
             Some(_) => {
+                let registers = tracee.registers().ok();
+                is_foreign |= registers.is_some_and(|registers| !registers.is_native());
+                if !registers.is_some_and(|registers| registers.is_native() && suits(&registers)) {
+                    begin_anew_in(&tracee);
+                    tracee.let_go();
+                    continue;
+                }
                 let system = |error| EnterError::System { pid, what: "a thread can't be borrowed", error };
                 let room = tracee.registers().is_ok_and(|registers| is_on_own_stack(&registers, maps));
                 return Borrowed::new(tracee, instructions, memory, room).map_err(system);
             }
         }
     }
-    Err(if ended { EnterError::Gone(pid) } else { EnterError::NoStop(pid) })
+    Err(match () {
+        () if ended => EnterError::Gone(pid),
+        () if is_foreign => EnterError::Foreign(pid),
+        () => EnterError::NoStop(pid),
+    })
 }
 
 /// How far from the thread pointer threads keep their ids, as this one shows.

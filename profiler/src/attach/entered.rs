@@ -23,6 +23,9 @@ use std::io;
 use std::mem::offset_of;
 use std::time::{Duration, Instant};
 
+/// Why it gives up where it can't even say so.
+const NO_ROOM: &str = "it gave up, most likely for want of memory, of which it maps 16 MiB: see RLIMIT_AS, RLIMIT_DATA and RLIMIT_MEMLOCK in \
+                       its /proc/PID/limits, and its control group";
 /// The longest that the agent may take to prepare.
 const START_PATIENCE: Duration = Duration::from_secs(30);
 /// The longest that is waited for a moment at which all threads can be stopped.
@@ -145,7 +148,7 @@ impl Entered {
                 Some(found) if found == wanted => return Ok(()),
                 Some(state::NONE | state::PREPARED) if !ended && Instant::now() < deadline => {}
                 Some(state::NONE | state::PREPARED) if !ended => return Err("it took too long".into()),
-                Some(state::FAILED) => return Err("it gave up".into()),
+                Some(state::FAILED) => return Err(NO_ROOM.into()),
                 _ => return Err("its thread ended".into()),
             }
             nap(&mut self.worker);
@@ -306,6 +309,9 @@ impl Entered {
         pass_on(pid, &mut worker.tracee);
         if worker.tracee.stands() {
             worker.end();
+        } else {
+            // It hasn't had a processor yet: it is waited for with all others, and ends when it goes on.
+            freezer.expect(worker.tracee);
         }
         match leave::leave(pid, freezer, &memory, Agent::Whole(place)) {
             Ok(_) | Err(LeaveError::Gone(_)) => Ok(()),

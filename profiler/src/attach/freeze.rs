@@ -219,11 +219,17 @@ impl Frozen {
         self.threads.into_iter().for_each(|(tracee, registers)| let_go(tracee, registers));
     }
 
+    /// Whether there is a thread that can work.
+    pub(crate) fn has_worker(&self) -> bool {
+        self.registers().any(|(_, registers)| registers.is_native())
+    }
+
     /// Takes out one that is to work while the others stand: one that `suits`, if there is any.
     pub(crate) fn take(&mut self, suits: impl Fn(&Registers) -> bool) -> Option<Tracee> {
         // One that is about to get a signal would get it late.
         let worth = |(tracee, registers): &(Tracee, Registers)| (suits(registers), !tracee.gets_signal());
-        let best = (0..self.threads.len()).max_by_key(|&at| worth(&self.threads[at]))?;
+        let can_work = |&at: &usize| self.threads[at].1.is_native();
+        let best = (0..self.threads.len()).filter(can_work).max_by_key(|&at| worth(&self.threads[at]))?;
         let (worker, mut registers) = self.threads.swap_remove(best);
         if begin_anew(&worker, &mut registers) {
             let _ = worker.set_registers(&registers);

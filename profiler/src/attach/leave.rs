@@ -213,6 +213,16 @@ fn leave_now(pid: u32, freezer: &mut Freezer, memory: &Memory, agent: Agent) -> 
                 return Err(if gone { LeaveError::Gone(pid) } else { LeaveError::System { pid, error } });
             }
         };
+        if !frozen.has_worker() {
+            frozen.let_go();
+            if Instant::now() > deadline {
+                let why = "none of them was found in 64-bit code, where it could be borrowed".into();
+                return Err(LeaveError::NoStop { pid, why });
+            }
+            std::thread::sleep(nap);
+            nap = (2 * nap).min(Duration::from_millis(50));
+            continue;
+        }
         let is_out = left.inside == 0 && restored;
         if is_out && left.changed.is_empty() {
             let unmapped = unmap(pid, frozen, memory, &book, agent);

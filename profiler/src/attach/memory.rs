@@ -3,6 +3,7 @@
 //! The file stays that of the address space at which it was opened. After an exec it reads as empty, so that nothing of
 //! what was known of the old program is ever done to the new one.
 
+use super::freeze::{has_ended, threads};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -17,10 +18,13 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Opens it, for whoever may trace the process.
+    /// Opens it, for whoever may trace the process. Its first thread may have ended before the others, and has none then.
     pub(crate) fn open(pid: u32) -> io::Result<Self> {
-        let file = File::options().read(true).write(true).open(format!("/proc/{pid}/mem"))?;
-        Ok(Self { file, pages: File::open(format!("/proc/{pid}/pagemap")).ok().map(Arc::new) })
+        let all = threads(pid)?;
+        let alive = all.into_iter().find(|&tid| !has_ended(pid, tid)).unwrap_or(pid as i32);
+        let path = |name: &str| format!("/proc/{pid}/task/{alive}/{name}");
+        let file = File::options().read(true).write(true).open(path("mem"))?;
+        Ok(Self { file, pages: File::open(path("pagemap")).ok().map(Arc::new) })
     }
 
     /// The same memory, for somebody else.

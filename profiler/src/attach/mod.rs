@@ -1,7 +1,7 @@
 //! `grapnel attach` and `grapnel detach`: recording a process that runs already, for as long as one likes.
 //!
-//! - `target`: what a process is, and why it can't be attached to; `rights`: why it can't be traced; `linked`: what its file
-//!   says, of a static program above all
+//! - `target`: what a process is, and why it can't be attached to; `rights`: why it can't be traced; `remedies`: what helps where
+//!   it has no room; `linked`: what its file says, of a static program above all
 //! - `tracee`: a thread that is traced; `freeze`: all of them; `working`: threads that make system calls for us
 //! - `before`: what the process had allocated by then
 //! - `image`: the agent, for an address; `enter`: the way in; `entered`: until it is at work
@@ -32,6 +32,7 @@ mod loader;
 mod memory;
 mod names;
 mod reaping;
+mod remedies;
 mod rights;
 mod stacks;
 mod target;
@@ -74,7 +75,7 @@ use freeze::Freezer;
 use grapnel_analysis::report::words::{counted, harmless, human_bytes};
 use grapnel_trace::shared::{failure, session_flags};
 use guard::Guard;
-use leave::LeaveError;
+use leave::{LeaveError, Place};
 use memory::Memory;
 use names::OtherRoot;
 use std::fs::File;
@@ -300,6 +301,7 @@ fn record(
         };
         drop(turn);
         let since = Instant::now();
+        let place = entered.place;
         let memory = entered.finish();
         if !args.quiet {
             tell(target, &stood);
@@ -313,11 +315,12 @@ fn record(
         let show = || progress::show(&shown, &orders);
         let line =
             (!args.quiet).then(|| std::thread::Builder::new().spawn_scoped(scope, show)).and_then(Result::ok);
-        let deadline = args.time.map(|time| since + time);
+        // What no clock comes to is no end.
+        let deadline = args.time.and_then(|time| since.checked_add(time));
         let on = args.snapshots.signal(&orders.desk, Some(&dumps));
-        let end = wait(process, session, &memory, freezer, deadline, (signals, on));
+        let end = wait(process, session, &memory, place, freezer, deadline, (signals, on));
         let turn = orders.turn.lock();
-        let left = detach::end_of(end, target.pid, session, freezer, &memory, args.quiet);
+        let left = detach::end_of(end, target.pid, session, place, freezer, &memory, args.quiet);
         if let End::Exit(exit) = end
             && let Ok(mut program_exit) = orders.program_exit.lock()
         {
@@ -420,11 +423,11 @@ fn wait(
     process: &Process,
     session: &Session,
     memory: &Memory,
+    place: Place,
     freezer: &mut Freezer,
     deadline: Option<Instant>,
     (signals, on): (&Signals, Option<OnSignal>),
 ) -> End {
-    let ledger = session.header().ledger.load(Ordering::Relaxed);
     loop {
         freezer.tend();
         if process.has_ended() {
@@ -435,8 +438,13 @@ fn wait(
         if session.header().stopped.load(Ordering::Acquire) != 0 {
             return End::Taken;
         }
-        if memory.word(ledger).is_err() {
-            return if process.has_ended() { End::Ended } else { End::Exec };
+        if memory.word(place.ledger).is_err() {
+            // One that ends has no memory before it has ended.
+            std::thread::sleep(Duration::from_millis(50));
+            if !process.has_ended() {
+                return End::Exec;
+            }
+            continue;
         }
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         if left.is_some_and(|left| left.is_zero()) {
@@ -444,6 +452,9 @@ fn wait(
         }
         match (signals.wait(left.map_or(LOOK_EVERY, |left| left.min(LOOK_EVERY))), &on) {
             (Waited::Ending, _) => return End::Detached,
+            (Waited::Stopping, _) => {
+                say("note: grapnel goes on, since the process would soon wait for it; Ctrl-C detaches")
+            }
             (Waited::Other, Some(on)) => (on.work)(),
             _ => {}
         }

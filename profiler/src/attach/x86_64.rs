@@ -29,6 +29,9 @@ pub(crate) const OF_SYMBOLS: [elf::RelocationType; 2] = [elf::R_X86_64_GLOB_DAT,
 /// That of the offset of a variable of each thread's own from the thread pointer.
 pub(crate) const THREAD_OFFSET: u32 = elf::R_X86_64_TPOFF64.0;
 
+/// The selector of 64-bit code (__USER_CS, arch/x86/include/asm/segment.h).
+const USER_CODE: u64 = 0x33;
+
 /// A thread's registers, as the kernel shows them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Registers(libc::user_regs_struct);
@@ -98,6 +101,12 @@ impl Registers {
     /// Gives them to a thread that stands.
     pub(crate) fn give(&self, tracee: &Tracee) -> io::Result<()> {
         tracee.request(libc::PTRACE_SETREGS, 0, (&raw const self.0).addr()).map(drop)
+    }
+
+    /// Whether the thread runs code of the machine's own kind. A 64-bit process may run 32-bit code too, as Wine's do: what is
+    /// done with a thread there would be done by other rules.
+    pub(crate) fn is_native(&self) -> bool {
+        self.0.cs == USER_CODE
     }
 
     pub(crate) fn pc(&self) -> u64 {

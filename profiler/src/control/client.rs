@@ -1,6 +1,7 @@
 //! The side of the commands that ask: finds recordings, and asks them.
 
 use super::directory::Directory;
+use super::peer::Peer;
 use super::protocol::{Answer, MAX_ANSWER, Request, Status};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -131,10 +132,31 @@ pub(crate) fn recordings() -> Vec<(Client, Status)> {
         .collect();
     let deadline = Instant::now() + PATIENCE;
     let answered = asked.into_iter().filter_map(|mut client| match client.answer(deadline).ok()? {
-        Answer::Status(status) => Some((client, status)),
+        Answer::Status(status) => believed(client.stream.get_ref(), status).map(|status| (client, status)),
         _ => None,
     });
     answered.collect()
+}
+
+/// What a recording says of itself, without what can't be: another user's, whom root asks too, may claim what it likes.
+fn believed(stream: &UnixStream, mut status: Status) -> Option<Status> {
+    let peer = Peer::of(stream)?;
+    let own = rustix::process::geteuid().as_raw();
+    if peer.user != own && peer.user != 0 {
+        // One that isn't here is in another namespace of processes.
+        let is_its = |pid: u32| user_of(pid).is_none_or(|user| user == peer.user);
+        status.processes.retain(|process| is_its(process.pid));
+        if !is_its(status.grapnel) {
+            status.grapnel = peer.pid;
+        }
+    }
+    Some(status)
+}
+
+/// Whose a process is.
+fn user_of(pid: u32) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_whitespace().next()?.parse().ok()
 }
 
 /// The recording of a process, or by this grapnel.

@@ -4,6 +4,7 @@
 //! to the user whose id is in its name, and is closed to all others. It is opened once, and what was looked at is what is
 //! used: sockets in it are reached through the descriptor.
 
+use super::peer::Peer;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::ffi::OsString;
@@ -170,7 +171,7 @@ fn connect(path: &Path) -> io::Result<UnixStream> {
 
 /// Whether a user listens at the other end.
 fn is_of(stream: &UnixStream, user: u32) -> bool {
-    rustix::net::sockopt::socket_peercred(stream).is_ok_and(|peer| peer.uid.as_raw() == user)
+    Peer::of(stream).is_some_and(|peer| peer.user == user)
 }
 
 /// Makes a directory that others can't enter. What has that name already is to be looked at.

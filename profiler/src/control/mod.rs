@@ -11,6 +11,7 @@ mod desk;
 mod directory;
 mod dumps;
 mod memory;
+mod peer;
 mod protocol;
 mod server;
 mod snapshot;

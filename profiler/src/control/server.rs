@@ -2,6 +2,7 @@
 
 use super::desk::{Desk, Reply};
 use super::directory::{Directory, DirectoryError};
+use super::peer::Peer;
 use super::protocol::{Answer, MAX_REQUEST, Refusal, Request};
 use crate::places::Places;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -101,8 +102,8 @@ fn listen(listener: &UnixListener, desk: &Arc<Desk>, busy: &Arc<AtomicUsize>) {
 
 /// The directory lets nobody else in; who was in it before it was closed, or got the descriptor, is not served either.
 fn is_allowed(stream: &UnixStream) -> bool {
-    let peer = rustix::net::sockopt::socket_peercred(stream);
-    peer.is_ok_and(|peer| peer.uid.is_root() || peer.uid == rustix::process::geteuid())
+    let own = rustix::process::geteuid().as_raw();
+    Peer::of(stream).is_some_and(|peer| peer.user == 0 || peer.user == own)
 }
 
 fn serve(stream: &UnixStream, desk: &Desk, busy: &AtomicUsize) -> io::Result<()> {

@@ -96,7 +96,10 @@ fn wanted<'q>(
 
 fn is_own_name(host: &[u8], address: SocketAddr) -> bool {
     let names = [address.to_string(), format!("localhost:{}", address.port())];
-    names.iter().any(|name| name.as_bytes().eq_ignore_ascii_case(host))
+    // Clients leave out the port that is HTTP's own.
+    let without =
+        |name: &str| name.strip_suffix(":80").is_some_and(|name| name.as_bytes().eq_ignore_ascii_case(host));
+    names.iter().any(|name| name.as_bytes().eq_ignore_ascii_case(host) || without(name))
 }
 
 /// Takes as long wherever the first difference is.
@@ -150,6 +153,8 @@ mod tests {
             assert_eq!(ask(&format!("/metrics HTTP/1.1\r\n{host}"), None), Err(Refusal::Host), "{host}");
         }
         let token = Some("secret");
+        let usual = |host: &[u8]| is_own_name(host, ([127, 0, 0, 1], 80).into());
+        assert!(usual(b"localhost") && usual(b"127.0.0.1") && usual(b"127.0.0.1:80") && !usual(b"127.0.0"));
         assert_eq!(ask("/metrics?token=secret HTTP/1.1", token), Ok(Request::Metrics));
         assert_eq!(ask("/metrics HTTP/1.1\r\nAuthorization: Bearer secret", token), Ok(Request::Metrics));
         for given in

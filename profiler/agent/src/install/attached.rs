@@ -3,7 +3,7 @@
 use super::{Objects, Ready, heap_functions, without};
 use crate::hooks::{Function, Hooked};
 use crate::ledger::{self, LEDGER};
-use crate::{families, instead, modules, reported, sandbox, session, slots};
+use crate::{families, instead, modules, reported, sandbox, session, slots, throwing};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -12,7 +12,6 @@ use grapnel_hook::module::Module;
 use grapnel_hook::symbol::{self, Symbol, SymbolKind};
 use grapnel_trace::attached::{FUNCTIONS, Mapping};
 use grapnel_trace::shared::failure;
-use memchr::memmem;
 
 pub(super) const NO_LIBC: &str = "the program uses neither glibc nor musl (no libc.so.6 and no ld-musl is loaded), and has no malloc and free of its own";
 
@@ -96,30 +95,14 @@ fn operators(objects: &Objects, allocator: &Module, is_sampled: bool) -> Vec<(Ho
 #[derive(Debug)]
 pub(super) struct Several(Vec<slots::Ready>);
 
-/// Whether an object throws exceptions, or passes them on: it has to do with the function by which all are raised. libgcc's library
-/// alone, which C programs load too, raises none.
-fn throws(module: &Module, path: &[u8]) -> bool {
-    const RAISES: &[u8] = b"_Unwind_RaiseException\0";
-    let has = |names: &[u8]| memmem::find(names, RAISES).is_some();
-    !module.file_name().starts_with(b"libgcc_s")
-        && (has(symbol::names(module))
-            || families::in_file(module, path).is_some_and(|file| has(file.names())))
-}
-
-/// Whether an object is an allocator of which it is known that what it has besides operators throws nothing.
-fn is_known_allocator(module: &Module) -> bool {
-    let names: [&[u8]; 3] = [b"libjemalloc", b"libmimalloc", b"libtcmalloc"];
-    names.iter().any(|name| module.file_name().starts_with(name))
-}
-
 impl Several {
     pub(super) fn prepare(objects: &Objects) -> Self {
         // libc's are a family beside the program's where others have taken their names.
         let libcs = objects.allocator().map(|_| (objects.libc(), Vec::new()));
         let others: Vec<_> = objects.others().map(|module| (module, families::path(module))).collect();
         // What a family's function throws would end the program, as what an operator throws.
-        let may_throw = others.iter().any(|(module, path)| throws(module, path));
-        let others = others.into_iter().filter(|(module, _)| !may_throw || is_known_allocator(module));
+        throwing::heed(others.iter().map(|(module, path)| (*module, &path[..])));
+        let others = others.into_iter().filter(|(module, _)| throwing::may_have_hooks(module));
         let all: Vec<(&Module, Vec<u8>)> = others.chain(libcs).collect();
         let (ready, _) = families::prepare(all.iter().map(|(module, path)| (*module, &path[..])));
         Self(ready.into_iter().filter(families::Ready::is_left_alone).map(|ready| ready.hooks).collect())
