@@ -1,10 +1,10 @@
 //! `grapnel check`: whether a recording meets conditions, for continuous integration.
 
-use crate::opened::{OpenError, analysis_of, say, text_of};
+use crate::opened::{OpenError, analysis_of, name_of, say, text_of};
 use crate::sizes::size;
 use crate::suppressed::{SuppressionsError, suppressions_of};
 use crate::symbols::{SymbolArgs, SymbolArgsError};
-use crate::whole_file::{is_same_file, to_file};
+use crate::whole_file::{is_same_file, is_standard_output, to_file};
 use clap::{ArgGroup, Args, ValueEnum};
 use grapnel_analysis::Analysis;
 use grapnel_analysis::gates::{Gate, Unjudged, Verdict, judge, junit, sarif};
@@ -36,10 +36,10 @@ pub(crate) struct CheckArgs {
     /// Leaks that are no fault, in the syntax of LeakSanitizer's files: lines of leak:PATTERN
     #[arg(long, value_name = "FILE")]
     suppressions: Option<PathBuf>,
-    /// Also write a JUnit report
+    /// Also write a JUnit report; - is standard output, and what stands there otherwise goes to standard error
     #[arg(long, value_name = "FILE")]
     junit: Option<PathBuf>,
-    /// Also write SARIF 2.1.0, with a result for each site that is to blame
+    /// Also write SARIF 2.1.0, with a result for each site that is to blame; - as for JUnit
     #[arg(long, value_name = "FILE")]
     sarif: Option<PathBuf>,
     /// Sites to show of each condition that isn't met; 0 for all
@@ -135,7 +135,7 @@ fn refuse_taken(args: &CheckArgs) -> Result<(), CheckError> {
     }
     match (&args.junit, &args.sarif) {
         (Some(junit), Some(sarif)) if junit == sarif || is_same_file(junit, sarif) => {
-            Err(CheckError::Taken { path: text_of(junit), what: "for the JUnit report and for SARIF" })
+            Err(CheckError::Taken { path: name_of(junit), what: "for the JUnit report and for SARIF" })
         }
         _ => Ok(()),
     }
@@ -157,15 +157,24 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode, CheckError> {
     let mut symbols = Symbols::new(&store, search);
     let verdicts = judge(&analysis, &mut symbols, &gates(args), &mut suppressions)
         .map_err(|error| CheckError::Unjudged { path: text_of(&args.trace), error })?;
-    let stdout = BufWriter::with_capacity(1 << 16, io::stdout().lock());
-    match write(stdout, args, &analysis, &mut symbols, &verdicts, &suppressions) {
+    let is_taken = [&args.junit, &args.sarif].into_iter().flatten().any(|path| is_standard_output(path));
+    let (out, name): (Box<dyn Write>, _) = if is_taken {
+        (Box::new(io::stderr().lock()), "standard error")
+    } else {
+        (Box::new(io::stdout().lock()), "standard output")
+    };
+    let out = BufWriter::with_capacity(1 << 16, out);
+    match write(out, args, &analysis, &mut symbols, &verdicts, &suppressions) {
         // Who has seen enough still gets the status.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            return Err(CheckError::File { path: "standard output".to_owned(), error });
+            return Err(CheckError::File { path: name.to_owned(), error });
         }
         _ => {}
     }
-    let failed = |path: &Path, error| CheckError::File { path: text_of(path), error };
+    for doubt in verdicts.iter().filter_map(|verdict| verdict.doubt.as_ref()) {
+        say(&format!("warning: {}", harmless(doubt)));
+    }
+    let failed = |path: &Path, error| CheckError::File { path: name_of(path), error };
     if let Some(path) = &args.junit {
         to_file(path, |out| junit::write(out, &analysis, &mut symbols, &verdicts))
             .map_err(|error| failed(path, error))?;
@@ -194,17 +203,9 @@ fn write(
         let word = if verdict.is_met { "ok    " } else { "FAILED" };
         writeln!(out, "{word} {}: {}", harmless(&verdict.gate.name()), harmless(&verdict.message))?;
         let top = if args.top == 0 { usize::MAX } else { args.top };
-        for &at in verdict.sites.iter().take(top) {
-            let site = &analysis.sites[at];
-            let figure = match verdict.gate {
-                Gate::Leaks => {
-                    let blocks = counted(site.live_allocations, "block");
-                    format!("{} in {blocks}", counted(site.live_bytes, "byte"))
-                }
-                Gate::MaxPeak(_) => format!("{} at the peak", counted(site.peak_bytes, "byte")),
-                _ => counted(site.allocations, "allocation"),
-            };
-            writeln!(out, "     {figure}")?;
+        for blamed in verdict.sites.iter().take(top) {
+            let site = &analysis.sites[blamed.site];
+            writeln!(out, "     {}", blamed.of)?;
             StackPrinter { analysis, symbols, options: &options }.print(&mut out, site.stack)?;
         }
         if let Some(more) = verdict.sites.len().checked_sub(top).filter(|&more| more > 0) {

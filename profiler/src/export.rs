@@ -1,8 +1,8 @@
 //! `grapnel export`: a trace as a file that other tools open.
 
-use crate::opened::{OpenError, analysis_of, reader_of, say, text_of};
+use crate::opened::{OpenError, analysis_of, name_of, reader_of, say, text_of};
 use crate::symbols::{SymbolArgs, SymbolArgsError};
-use crate::whole_file::{is_same_file, to_file};
+use crate::whole_file::{is_same_file, is_standard_output, to_file};
 use clap::{Args, ValueEnum};
 use flate2::write::GzEncoder;
 use grapnel_analysis::Analysis;
@@ -24,7 +24,7 @@ pub(crate) struct ExportArgs {
     /// The figure that is shown; only collapsed and svg have no other, and speedscope begins with it
     #[arg(long, value_enum, default_value_t = Measure::Peak)]
     measure: Measure,
-    /// The file to write [default: standard output]. It is replaced once all is written
+    /// The file to write [default: standard output, which is also -]. It is replaced once all is written
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     #[command(flatten)]
@@ -154,11 +154,12 @@ pub(crate) fn run(args: &ExportArgs) -> Result<ExitCode, ExportError> {
         let endings: Vec<&str> = Format::ENDINGS.iter().map(|(ending, _)| *ending).collect();
         ExportError::NoFormat { endings: endings.join(", ") }
     })?;
-    if format.is_binary() && args.output.is_none() && io::stdout().is_terminal() {
+    let output = args.output.as_deref().unwrap_or(Path::new("-"));
+    if format.is_binary() && is_standard_output(output) && io::stdout().is_terminal() {
         return Err(ExportError::Binary);
     }
-    if let Some(path) = args.output.as_deref().filter(|path| is_same_file(path, &args.trace)) {
-        return Err(ExportError::Trace { path: text_of(path) });
+    if is_same_file(output, &args.trace) {
+        return Err(ExportError::Trace { path: text_of(output) });
     }
     let search = args.symbols.search()?;
     let analysis = analysis_of(&args.trace)?;
@@ -168,20 +169,8 @@ pub(crate) fn run(args: &ExportArgs) -> Result<ExitCode, ExportError> {
     // The file was opened before; it may be gone since.
     let again = || reader_of(&args.trace).map_err(io::Error::other);
     let packing = Packing::of(format, args.output.as_deref());
-    let mut export = |out: &mut dyn Write| {
-        packing.write(out, |out| export::write(out, &analysis, &mut symbols, what, again))
-    };
-    match &args.output {
-        Some(path) => {
-            to_file(path, export).map_err(|error| ExportError::Write { path: text_of(path), error })?
-        }
-        None => match export(&mut BufWriter::with_capacity(1 << 16, io::stdout().lock())) {
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
-            result => {
-                result.map_err(|error| ExportError::Write { path: "standard output".to_owned(), error })?;
-            }
-        },
-    }
+    to_file(output, |out| packing.write(out, |out| export::write(out, &analysis, &mut symbols, what, again)))
+        .map_err(|error| ExportError::Write { path: name_of(output), error })?;
     for note in symbols.notes() {
         say(&format!("note: {}", harmless(&note)));
     }

@@ -1,6 +1,6 @@
 //! `grapnel import`: another profiler's file as a trace.
 
-use crate::opened::{say, text_of};
+use crate::opened::{name_of, say, text_of};
 use crate::whole_file::to_file;
 use clap::Args;
 use flate2::read::MultiGzDecoder;
@@ -16,7 +16,7 @@ use std::process::ExitCode;
 pub(crate) struct ImportArgs {
     /// heaptrack's file, raw or interpreted, as it is or compressed by gzip or zstd
     file: PathBuf,
-    /// The trace to write. It is replaced once all is written
+    /// The trace to write. It is replaced once all is written; - is standard output
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
 }
@@ -76,9 +76,9 @@ pub(crate) fn run(args: &ImportArgs) -> Result<ExitCode, ImportFailed> {
     if let Some(error) = failed {
         return Err(ImportFailed::Import { path, error });
     }
-    written.map_err(|error| ImportFailed::Write { path: text_of(&args.output), error })?;
+    written.map_err(|error| ImportFailed::Write { path: name_of(&args.output), error })?;
     let (allocations, frees) = (counted(imported.allocations, "allocation"), counted(imported.frees, "free"));
-    say(&format!("{}: {allocations} and {frees}", text_of(&args.output)));
+    say(&format!("{}: {allocations} and {frees}", name_of(&args.output)));
     Ok(match imported.damage {
         None => ExitCode::SUCCESS,
         Some(damage) => {

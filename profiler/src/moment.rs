@@ -2,7 +2,7 @@
 
 use crate::opened::{OpenError, reader_of, text_of};
 use grapnel_analysis::marks::{Moment, moments_of};
-use grapnel_analysis::report::words::harmless;
+use grapnel_analysis::report::words::{duration, harmless};
 use std::ops::RangeInclusive;
 use std::path::Path;
 
@@ -29,6 +29,14 @@ pub(crate) enum WhenError {
         path: String,
         /// What is wrong with it.
         error: grapnel_trace::Error,
+    },
+    /// It would end before it begins.
+    #[error("--to is before --from: {to} and {from} since the recording began")]
+    Backwards {
+        /// Where it would begin.
+        from: String,
+        /// Where it would end.
+        to: String,
     },
     /// No mark has that name.
     #[error("{path}: no mark is called \"{name}\"{after}; it has {known}")]
@@ -65,7 +73,7 @@ pub(crate) fn when(text: &str) -> Result<When, String> {
 /// first counts, and for the end the first behind the start.
 ///
 /// # Errors
-/// When a mark isn't there.
+/// When a mark isn't there, or the end is before the start.
 pub(crate) fn window(
     trace: &Path,
     from: Option<&When>,
@@ -97,6 +105,9 @@ pub(crate) fn window(
         Some(When::Ns(ns)) => *ns,
         Some(When::Mark(name)) => found(name, start.saturating_add(1), " behind --from")?.saturating_sub(1),
     };
+    if end < start {
+        return Err(WhenError::Backwards { from: duration(start), to: duration(end) });
+    }
     Ok(start..=end)
 }
 

@@ -1,6 +1,7 @@
 //! A trace that is to be analysed: opening it, and what there is to say about it.
 
 use crate::reading::Shown;
+use crate::whole_file::is_standard_output;
 use grapnel_analysis::history::{History, Window, analyse_over_time};
 use grapnel_analysis::report::words::harmless;
 use grapnel_analysis::symbols::Symbols;
@@ -39,6 +40,11 @@ pub(crate) enum OpenError {
 /// A path as it can stand in a message.
 pub(crate) fn text_of(path: &Path) -> String {
     harmless(&path.to_string_lossy()).into_owned()
+}
+
+/// What a file to write is called in a message.
+pub(crate) fn name_of(output: &Path) -> String {
+    if is_standard_output(output) { "standard output".to_owned() } else { text_of(output) }
 }
 
 /// Says something beside the result. If nobody can hear it, the result is still worth writing.

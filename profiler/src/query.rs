@@ -6,7 +6,7 @@ use crate::sizes::size;
 use crate::symbols::{SymbolArgs, SymbolArgsError};
 use clap::{Args, ValueEnum};
 use grapnel_analysis::query::{By, Query, Sort, Unanswered, gather, json, text};
-use grapnel_analysis::report::words::harmless;
+use grapnel_analysis::report::words::{duration, harmless};
 use grapnel_analysis::suppressions::Pattern;
 use grapnel_analysis::symbols::{FileStore, Symbols};
 use std::io::{self, BufWriter};
@@ -114,6 +114,14 @@ pub(crate) enum QueryError {
     /// There is no such moment.
     #[error(transparent)]
     When(#[from] WhenError),
+    /// No block can be of these sizes.
+    #[error("--max-size is less than --min-size: {most} and {least} bytes")]
+    Sizes {
+        /// The least.
+        least: u64,
+        /// The most.
+        most: u64,
+    },
     /// The trace has no answer.
     #[error("{path} can't be asked: {error}")]
     Unanswered {
@@ -142,11 +150,20 @@ fn group(text: &str) -> Result<(String, String), String> {
 /// When the trace can't be read, or the answer can't be written. A closed pipe is no error.
 pub(crate) fn run(args: &QueryArgs) -> Result<ExitCode, QueryError> {
     let search = args.symbols.search()?;
+    if let (Some(least), Some(most)) = (args.min_size, args.max_size)
+        && most < least
+    {
+        return Err(QueryError::Sizes { least, most });
+    }
     let window = window(&args.trace, args.from.as_ref(), args.to.as_ref())?;
     let query = query_of(args, window);
     let (analysis, gathered) = gather(reader_of(&args.trace)?, &query)
         .map_err(|error| QueryError::Unanswered { path: text_of(&args.trace), error })?;
     say_ending(&args.trace, &analysis);
+    if analysis.totals.duration_ns < *query.window.start() {
+        let lasted = duration(analysis.totals.duration_ns);
+        say(&format!("note: nothing happened from --from on: the recording lasted {lasted}"));
+    }
     let store = FileStore::new();
     let mut symbols = Symbols::new(&store, search);
     let answer = gathered.answer(&analysis, &mut symbols);

@@ -1,7 +1,7 @@
 //! `grapnel report`: what a trace says.
 
 use crate::look::LookArgs;
-use crate::opened::{OpenError, analysis_with, history_of, say, text_of};
+use crate::opened::{OpenError, analysis_with, history_of, name_of, say, text_of};
 use crate::symbols::{SymbolArgs, SymbolArgsError};
 use crate::whole_file::{is_same_file, to_file};
 use clap::{Args, ValueEnum};
@@ -23,7 +23,7 @@ pub(crate) struct ReportArgs {
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
     /// Write a page to look at in a browser instead: one file that needs no network. It is replaced once all is
-    /// written.
+    /// written; - is standard output.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["format", "top", "frames", "color"])]
     html: Option<PathBuf>,
     /// On that page, compare the trace with this one, of before.
@@ -125,7 +125,7 @@ fn write_page(path: &Path, args: &ReportArgs, search: &SearchPath) -> Result<Exi
             ((analysis_before, history_before), &mut symbols_before),
         ),
     });
-    written.map_err(|error| ReportError::Page { path: text_of(path), error })?;
+    written.map_err(|error| ReportError::Page { path: name_of(path), error })?;
     let is_damage = before.is_some_and(|(before, _)| before.ending.is_damage());
     Ok(if is_damage { ExitCode::FAILURE } else { status(&analysis) })
 }

@@ -18,6 +18,14 @@ pub(crate) enum SuppressionsError {
         /// What is wrong with it.
         error: SuppressionError,
     },
+    /// It is larger than any that people write.
+    #[error("{path}: it has more than {most} bytes, so it is no file of suppressions")]
+    Large {
+        /// The file.
+        path: String,
+        /// How many it may have.
+        most: u64,
+    },
     /// It can't be read.
     #[error("{path}: {error}")]
     File {
@@ -35,9 +43,12 @@ pub(crate) enum SuppressionsError {
 pub(crate) fn suppressions_of(path: &Path) -> Result<Suppressions, SuppressionsError> {
     /// More than anybody writes.
     const MOST: u64 = 1 << 24;
-    let mut text = String::new();
+    let mut text = Vec::new();
     File::open(path)
-        .and_then(|file| file.take(MOST).read_to_string(&mut text))
+        .and_then(|file| file.take(MOST + 1).read_to_end(&mut text))
         .map_err(|error| SuppressionsError::File { path: text_of(path), error })?;
+    if text.len() as u64 > MOST {
+        return Err(SuppressionsError::Large { path: text_of(path), most: MOST });
+    }
     Suppressions::parse(&text).map_err(|error| SuppressionsError::Syntax { path: text_of(path), error })
 }

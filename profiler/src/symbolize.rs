@@ -1,6 +1,6 @@
 //! `grapnel symbolize`: a trace that carries the names of its functions.
 
-use crate::opened::{OpenError, analysis_of, reader_of, say, text_of};
+use crate::opened::{OpenError, analysis_of, name_of, reader_of, say, text_of};
 use crate::symbols::{SymbolArgs, SymbolArgsError};
 use crate::whole_file::to_file;
 use clap::Args;
@@ -19,7 +19,7 @@ use std::process::ExitCode;
 pub(crate) struct SymbolizeArgs {
     /// The trace
     trace: PathBuf,
-    /// The trace to write, with names; may be TRACE itself. It is replaced once all is written
+    /// The trace to write, with names; may be TRACE itself. It is replaced once all is written; - is standard output
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
     #[command(flatten)]
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &SymbolizeArgs) -> Result<ExitCode, SymbolizeError> {
     for note in notes {
         say(&format!("note: {}", harmless(&note)));
     }
-    say(&format!("{}: {}", text_of(&args.output), summary(embedded)));
+    say(&format!("{}: {}", name_of(&args.output), summary(embedded)));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -91,7 +91,7 @@ pub(crate) fn embed_into(
         embedded = write(trace, &analysis, &mut symbols, out)?;
         Ok(())
     })
-    .map_err(|error| SymbolizeError::Write { path: text_of(output), error })?;
+    .map_err(|error| SymbolizeError::Write { path: name_of(output), error })?;
     Ok((embedded, symbols.notes()))
 }
 

@@ -1,23 +1,45 @@
 //! Files that are there whole or not at all.
 
+use clap::builder::{PathBufValueParser, TypedValueParser};
 use std::fs::{File, Permissions};
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
-/// By any names: a link leads to the same.
+/// Whether a file to write is standard output: `-` is. A file of that name is `./-`.
+pub(crate) fn is_standard_output(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+/// A file to write that is only of use as a file, on the command line.
+pub(crate) fn true_file() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(|path| {
+        if is_standard_output(&path) {
+            return Err("it can't go to standard output; a file of that name is ./-");
+        }
+        Ok(path)
+    })
+}
+
+/// Whether what is written to `one` goes to `two`, by any names: a link leads to the same.
 pub(crate) fn is_same_file(one: &Path, two: &Path) -> bool {
+    if is_standard_output(one) {
+        return false;
+    }
     let identity = |path: &Path| path.metadata().ok().map(|facts| (facts.dev(), facts.ino()));
     identity(one).is_some_and(|one| Some(one) == identity(two))
 }
 
 /// Writes a file whole or not at all; what was there before stays until then. What is no plain file, a pipe or a device, is
-/// written into.
+/// written into, and so is standard output, which is called `-`; who has read enough of that is no error.
 pub(crate) fn to_file(
     path: &Path,
     mut write: impl FnMut(&mut dyn Write) -> io::Result<()>,
 ) -> io::Result<()> {
+    if is_standard_output(path) {
+        return to_standard_output(write);
+    }
     if path.metadata().is_ok_and(|facts| !facts.is_file()) {
         return write(&mut BufWriter::new(File::options().write(true).open(path)?));
     }
@@ -28,12 +50,23 @@ pub(crate) fn to_file(
     replace(&path, 0o666, permissions, write)
 }
 
+fn to_standard_output(mut write: impl FnMut(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+    let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
+    match write(&mut out).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result,
+    }
+}
+
 /// As [`to_file`], for nobody's eyes but the owner's. A link by that name is replaced, not followed, and what is no plain
 /// file has to be this user's, or root's as the devices are: others could read from it.
 pub(crate) fn to_private_file(
     path: &Path,
     mut write: impl FnMut(&mut dyn Write) -> io::Result<()>,
 ) -> io::Result<()> {
+    if is_standard_output(path) {
+        return to_standard_output(write);
+    }
     if path.metadata().is_ok_and(|facts| !facts.is_file()) {
         let file = File::options().write(true).open(path)?;
         // What was opened, whatever has the name by now. What this process was given is the user's choice.
@@ -86,6 +119,16 @@ pub(crate) fn replace(
     Ok(())
 }
 
+/// An error without the name of a file that its user knows nothing of, which stands at its end.
+fn without_name(error: io::Error) -> io::Error {
+    let text = error.to_string();
+    let cause = text.split_once(" at path \"").map(|(cause, _)| cause.to_owned());
+    match cause {
+        Some(cause) => io::Error::new(error.kind(), cause),
+        None => error,
+    }
+}
+
 /// A file in the directory of a path, with all in it, that goes unless it is given a name.
 fn written(
     path: &Path,
@@ -98,7 +141,7 @@ fn written(
     };
     let mut options = tempfile::Builder::new();
     options.permissions(Permissions::from_mode(mode));
-    let mut file = options.prefix(".grapnel-").tempfile_in(directory)?;
+    let mut file = options.prefix(".grapnel-").tempfile_in(directory).map_err(without_name)?;
     let mut out = BufWriter::with_capacity(1 << 16, file.as_file_mut());
     write(&mut out)?;
     out.flush()?;
@@ -126,6 +169,9 @@ mod tests {
         let text = |path: &Path| std::fs::read_to_string(path).unwrap();
         assert_eq!([text(&made), text(&secret), text(&path(3))], ["new", "before", "also"]);
         assert!(path(2).symlink_metadata().unwrap().is_symlink());
+        let error = to_file(&dir.path().join("none/x"), |_| Ok(())).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+        assert_eq!(error.to_string(), io::Error::from_raw_os_error(2).to_string());
         let error = to_new_private_file([path(3)].into_iter(), |_| Ok(())).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(dir.path().read_dir().unwrap().count(), 5, "nothing is left over");

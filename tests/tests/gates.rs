@@ -131,6 +131,11 @@ fn each_gate_has_its_own_status() {
         assert_eq!(outcome.status.code(), Some(status), "{arguments:?}: {}{}", outcome.out(), outcome.err());
         assert!(outcome.out().contains(text), "{arguments:?}: {}", outcome.out());
     }
+    // To the byte.
+    let said = check(&trace, &["--max-peak", &below]).out();
+    let said = said.lines().next().unwrap().split(" bytes)");
+    let said: Vec<String> = said.map(|part| part.rsplit('(').next().unwrap().replace(',', "")).collect();
+    assert_eq!(said[..2], [peak.clone(), below.clone()]);
     let leaks = check(&trace, &["--fail-on", "leaks", "--top", "0"]).out();
     assert!(leaks.contains(&format!("leaks.c:{}", programs::marked_line("leaks.c", "LEAK list"))), "{leaks}");
     let clean = Case::new("/bin/true").recorded();
@@ -166,6 +171,12 @@ fn suppressions_are_leak_sanitizers() {
     let bad = run("leak:a\nrace:b\n");
     assert_eq!(bad.status.code(), Some(1));
     assert!(bad.err().contains("line 2"), "{}", bad.err());
+    let marked = run("\u{feff}leak:leaks\n");
+    assert!(marked.out().contains("suppressed by leak:leaks"), "{}{}", marked.out(), marked.err());
+    std::fs::write(&file, b"leak:a\nleak:b\xff\n").unwrap();
+    let bad = check(&LEAKS.trace(), &["--fail-on", "leaks", "--suppressions", file.to_str().unwrap()]);
+    assert_eq!(bad.status.code(), Some(1));
+    assert!(bad.err().contains("line 2 is not UTF-8: its byte 7 is 0xff"), "{}", bad.err());
 }
 
 #[test]
@@ -221,6 +232,75 @@ fn a_part_is_not_judged() {
     assert!(outcome.err().contains("can't be judged"), "{}", outcome.err());
     let sample = Case::ours("temporary").option("--sample=1000").recorded();
     assert_eq!(check(&sample.trace(), &["--max-peak", "1T"]).status.code(), Some(1));
+}
+
+/// A condition on a function that no stack has is met, and said to be in doubt, unless there is such a function.
+#[test]
+fn a_function_that_is_nowhere_is_said() {
+    let dir = temporary_dir();
+    let (junit, sarif) = (dir.path().join("j.xml"), dir.path().join("s.sarif"));
+    let reports = ["--junit", junit.to_str().unwrap(), "--sarif", sarif.to_str().unwrap()];
+    let trace = LEAKS.trace();
+    let outcome = check(&trace, &[&["--max-allocations-at", "mian=0"], &reports[..]].concat());
+    assert_eq!(outcome.status.code(), Some(0), "{}", outcome.err());
+    let warning = "no function called mian is in any stack";
+    assert!(outcome.err().contains(warning), "{}", outcome.err());
+    assert!(outcome.err().contains("did you mean main"), "{}", outcome.err());
+    let output = Command::new("xmllint")
+        .args(["--xpath", "string(//testcase/system-out)"])
+        .arg(&junit)
+        .output()
+        .expect("xmllint");
+    assert!(String::from_utf8_lossy(&output.stdout).contains(warning));
+    let log: Value = serde_json::from_slice(&std::fs::read(&sarif).unwrap()).unwrap();
+    let said = &log["runs"][0]["invocations"][0]["toolConfigurationNotifications"][0];
+    assert_eq!(said["level"], "warning");
+    assert!(said["message"]["text"].as_str().unwrap().contains(warning), "{said}");
+    // libc has it, and nothing was allocated there.
+    for known in ["qsort=0", "main=1000000"] {
+        let outcome = check(&trace, &["--max-allocations-at", known]);
+        assert_eq!((outcome.status.code(), outcome.err().contains("no function called")), (Some(0), false));
+    }
+}
+
+/// What is lost is called so, and is as much as is lost of the site.
+#[test]
+fn what_is_lost_is_not_called_live() {
+    let dir = temporary_dir();
+    let (junit, sarif) = (dir.path().join("j.xml"), dir.path().join("s.sarif"));
+    let recorded = Case::ours("leaks").arg(programs::library("leak_library")).option("--leaks").recorded();
+    let reports = ["--junit", junit.to_str().unwrap(), "--sarif", sarif.to_str().unwrap()];
+    let outcome = check(&recorded.trace(), &[&["--fail-on", "leaks", "--top", "0"], &reports[..]].concat());
+    assert_eq!(outcome.status.code(), Some(8), "{}", outcome.err());
+    let text = outcome.out();
+    let junit = std::fs::read_to_string(&junit).unwrap();
+    let log: Value = serde_json::from_slice(&std::fs::read(&sarif).unwrap()).unwrap();
+    let results = log["runs"][0]["results"].as_array().unwrap();
+    assert!(!results.is_empty());
+    let mut bytes = 0;
+    for result in results {
+        let said = result["message"]["text"].as_str().unwrap();
+        assert!(said.contains(", lost at the end") && !said.contains("live"), "{said}");
+        assert!(junit.contains(said) && text.contains(said), "{said}");
+        bytes += said.split(' ').next().unwrap().replace(',', "").parse::<u64>().unwrap();
+    }
+    let whole = text.split(" bytes of").next().unwrap().rsplit(' ').next().unwrap();
+    assert_eq!(bytes, whole.replace(',', "").parse::<u64>().unwrap(), "{text}");
+    assert!(!junit.contains("live at the end"), "{junit}");
+}
+
+/// A report that can't be written is named as it was given.
+#[test]
+fn a_report_that_cannot_be_written_is_named() {
+    for option in ["--junit", "--sarif"] {
+        let said = check(&LEAKS.trace(), &["--max-peak", "1T", option, "/nonexist/x"]);
+        assert_eq!(said.status.code(), Some(1));
+        assert!(
+            said.err().contains("/nonexist/x: No such file") && !said.err().contains(".grapnel-"),
+            "{}",
+            said.err()
+        );
+    }
 }
 
 /// A report never takes the place of what was read, nor of the other report.

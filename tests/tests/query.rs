@@ -202,3 +202,22 @@ fn a_table_is_for_people() {
     assert_eq!(outcome.status.code(), Some(1));
     assert!(outcome.err().contains("sample"), "{}", outcome.err());
 }
+
+#[test]
+fn ranges_that_hold_nothing_are_refused() {
+    for (arguments, words) in [
+        (&["--from", "2s", "--to", "1s"][..], "--to is before --from: 1.00 s and 2.00 s"),
+        (
+            &["--min-size", "2K", "--max-size", "1K"],
+            "--max-size is less than --min-size: 1024 and 2048 bytes",
+        ),
+    ] {
+        let outcome = LEAKS.run(arguments);
+        assert_eq!(outcome.status.code(), Some(1), "{}", outcome.out());
+        assert!(outcome.err().contains(words) && outcome.out().is_empty(), "{}", outcome.err());
+    }
+    let behind = LEAKS.run(&["--from", "9999s"]);
+    assert!(behind.status.success() && behind.err().contains("the recording lasted"), "{}", behind.err());
+    let exact = LEAKS.run(&["--from", "0s", "--to", "0s", "--min-size", "8", "--max-size", "8"]);
+    assert!(exact.status.success() && exact.err().is_empty(), "{}", exact.err());
+}

@@ -25,6 +25,19 @@ pub enum SuppressionError {
         /// What stands there.
         text: String,
     },
+    /// A line whose text can't be read.
+    #[error("line {line} is not UTF-8: its byte {at} is {byte:#04x}; save the file as UTF-8")]
+    Encoding {
+        /// Its number, from 1.
+        line: usize,
+        /// The byte's place in it, from 1.
+        at: usize,
+        /// The byte.
+        byte: u8,
+    },
+    /// The whole file is text in another form.
+    #[error("it is UTF-16: save it as UTF-8")]
+    Utf16,
     /// There are too many.
     #[error("it has more than {limit} suppressions")]
     TooMany {
@@ -98,15 +111,27 @@ pub struct Suppressions {
 }
 
 impl Suppressions {
-    /// Reads a file's text.
+    /// Reads a file: UTF-8, with or without a mark at its start that says so. What is a comment may be anything.
     ///
     /// # Errors
     /// When a line is something else.
-    pub fn parse(text: &str) -> Result<Self, SuppressionError> {
+    pub fn parse(file: impl AsRef<[u8]>) -> Result<Self, SuppressionError> {
+        let file = file.as_ref();
+        if file.starts_with(b"\xff\xfe") || file.starts_with(b"\xfe\xff") {
+            return Err(SuppressionError::Utf16);
+        }
+        let text = file.strip_prefix(b"\xef\xbb\xbf").unwrap_or(file);
         let mut patterns = Vec::new();
-        for (number, line) in (1..).zip(text.lines()) {
+        for (number, line) in (1..).zip(text.split(|&byte| byte == b'\n')) {
+            if line.trim_ascii_start().starts_with(b"#") {
+                continue;
+            }
+            let line = str::from_utf8(line).map_err(|error| {
+                let at = error.valid_up_to();
+                SuppressionError::Encoding { line: number, at: at + 1, byte: line[at] }
+            })?;
             let line = line.trim();
-            if line.is_empty() || line.starts_with('#') {
+            if line.is_empty() {
                 continue;
             }
             let Some(pattern) = line.strip_prefix("leak:").filter(|pattern| !pattern.is_empty()) else {
@@ -211,6 +236,15 @@ mod tests {
             let error = Suppressions::parse(text).unwrap_err();
             assert!(matches!(error, SuppressionError::Line { line: found, .. } if found == line), "{error}");
         }
+        let bad = Suppressions::parse(b"# M\xfcller\nleak:a\n\xef\xbb\xbf leak:b\nleak:M\xfc").unwrap_err();
+        assert!(matches!(bad, SuppressionError::Line { line: 3, .. }), "a mark in the middle: {bad}");
+        let bad = Suppressions::parse(b"# M\xfcller\nleak:a\nleak:M\xfc\n").unwrap_err();
+        assert_eq!(bad, SuppressionError::Encoding { line: 3, at: 7, byte: 0xfc });
+        assert!(bad.to_string().contains("line 3") && bad.to_string().contains("byte 7 is 0xfc"), "{bad}");
+        let bad = Suppressions::parse(b"\xff\xfel\0e\0").unwrap_err();
+        assert_eq!(bad, SuppressionError::Utf16);
+        let marked = Suppressions::parse("\u{feff}leak:a\n").unwrap();
+        assert_eq!(marked.patterns, [Pattern::new("a")]);
         let many = "leak:x\n".repeat(MAX_PATTERNS + 1);
         assert_eq!(
             Suppressions::parse(&many).unwrap_err(),

@@ -67,6 +67,7 @@ use crate::run::snapshots::SnapshotOptions;
 use crate::run::summary::{self, End};
 use crate::run::{progress, spawn, trace_file};
 use crate::serve::{Listening, ServeArgs, ServeError};
+use crate::whole_file::true_file;
 use before::Wanted;
 use clap::Args;
 use enter::{EnterError, enter};
@@ -97,7 +98,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 #[derive(Args, Clone, Debug)]
 pub(crate) struct AttachArgs {
     /// The trace to write [default: NAME.PID.grapnel in the current directory]
-    #[arg(short, long, value_name = "TRACE")]
+    #[arg(short, long, value_name = "TRACE", value_parser = true_file())]
     output: Option<PathBuf>,
     /// Record for so long, then detach [default: until Ctrl-C, or the process's end]
     #[arg(long = "for", value_name = "SECONDS", value_parser = seconds)]

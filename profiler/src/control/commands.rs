@@ -4,6 +4,7 @@ use super::client::{ControlError, recording_of, recordings};
 use super::protocol::{Answer, ProcessStatus, Request, Status};
 use super::snapshot::{to_file, to_free_file};
 use crate::opened::text_of;
+use crate::whole_file::is_standard_output;
 use clap::Args;
 use grapnel_analysis::report::words::{grouped, harmless, human_bytes};
 use grapnel_trace::mark::MAX_MARK;
@@ -50,7 +51,7 @@ pub(crate) struct MarkArgs {
 /// Options of `grapnel snapshot`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct SnapshotArgs {
-    /// The file to write [default: NAME.snapshot-N.grapnel in the current directory]
+    /// The file to write, - for standard output [default: NAME.snapshot-N.grapnel in the current directory]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// A process that is recorded, or the grapnel that records it
@@ -111,6 +112,9 @@ pub(crate) fn ask(pid: u32, request: &Request) -> Result<Option<u64>, ControlErr
 /// When the process is not recorded, or the file can't be written.
 pub(crate) fn snapshot(args: &SnapshotArgs) -> Result<ExitCode, ControlError> {
     let path = save_snapshot(args.pid, args.output.as_deref())?;
+    if is_standard_output(&path) {
+        return Ok(ExitCode::SUCCESS);
+    }
     write_out(&format!("{}\n", text_of(&path)))
 }
 

@@ -6,6 +6,7 @@ use crate::look::LookArgs;
 use crate::opened::{OpenError, analysis_of, say, text_of};
 use crate::suppressed::{SuppressionsError, suppressions_of};
 use crate::symbols::{SymbolArgs, SymbolArgsError};
+use crate::whole_file::true_file;
 use clap::{Args, ValueEnum};
 use grapnel_analysis::Analysis;
 use grapnel_analysis::leaks::{Found, Kind, json, text};
@@ -23,7 +24,7 @@ pub(crate) struct LeaksArgs {
     #[arg(value_name = "PID|TRACE", value_parser = subject)]
     subject: Subject,
     /// Of a process: write its trace, with what was found, to this file too
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE", value_parser = true_file())]
     output: Option<PathBuf>,
     /// Show what is still reachable too, with what holds it
     #[arg(long)]

@@ -28,6 +28,7 @@ use crate::leaks::PolicyArgs;
 use crate::opened::say;
 use crate::push::{PushArgs, PushError};
 use crate::serve::{ServeArgs, ServeError};
+use crate::whole_file::true_file;
 use clap::Args;
 use drain::{Drain, Orders, Outcome, Progress};
 use grapnel_trace::Exit;
@@ -55,7 +56,7 @@ pub(crate) struct RunArgs {
     /// The trace to write [default: NAME.PID.grapnel in the current directory]
     ///
     /// A child process's trace goes beside it: TRACE without `.grapnel`, then `.PID.NAME.grapnel`.
-    #[arg(short, long, value_name = "TRACE")]
+    #[arg(short, long, value_name = "TRACE", value_parser = true_file())]
     output: Option<PathBuf>,
     /// No progress line and no summary
     #[arg(short, long)]

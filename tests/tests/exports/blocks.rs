@@ -2,7 +2,7 @@
 
 use crate::common::{RECORDED, REPORT, exported, measures, our_reader, readers, said_by};
 use grapnel_tests::programs;
-use grapnel_tests::run::temporary_dir;
+use grapnel_tests::run::{Case, temporary_dir};
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::path::Path;
@@ -23,6 +23,7 @@ fn heaptrack_sees_the_same_totals() {
         ("allocations", totals.allocations + totals.reallocations),
         ("peak", totals.peak_bytes),
         ("leaked", totals.live_bytes),
+        ("temporary", REPORT.sites.iter().map(|site| site.temporary_allocations).sum()),
     ];
     for name in ["plain.heaptrack", "app.heaptrack.gz", "app.heaptrack.zst"] {
         let file = exported(dir.path(), name, &[]);
@@ -43,6 +44,51 @@ fn heaptrack_sees_the_same_totals() {
                 );
             }
         }
+    }
+}
+
+/// What `heaptrack_print` says first: allocations, and those that it takes for temporary ones.
+fn counted_by_heaptrack(file: &Path) -> [u64; 2] {
+    let said = said_by("heaptrack_print", &["-f".as_ref(), file.as_os_str()]);
+    ["calls to allocation functions: ", "temporary memory allocations: "].map(|words| {
+        let figure = said.lines().find_map(|line| line.strip_prefix(words)).expect("a figure");
+        figure.split_whitespace().next().unwrap().parse().unwrap()
+    })
+}
+
+/// A block that a `realloc` takes is no temporary one, whatever comes before and behind; one whose free comes behind those of
+/// others is.
+#[test]
+fn heaptrack_counts_the_same_temporary_blocks() {
+    let dir = temporary_dir();
+    let python =
+        |script: &str| Case::new("/usr/bin/python3").arg("-c").arg(script).env("PYTHONMALLOC", "malloc");
+    let alone = "import json; rows = [str(i) * 3 for i in range(3000)]; json.dumps(rows); del rows";
+    let together = "import json, threading\n\
+        work = lambda: [json.dumps(list(range(n))) for n in range(300)]\n\
+        threads = [threading.Thread(target=work) for _ in range(3)]\n\
+        [t.start() for t in threads]; [t.join() for t in threads]";
+    let cases = [
+        (Case::ours("temporary"), 0),
+        (python(alone), 0),
+        // What several threads hold at the very moment of the peak.
+        (python(together), 4),
+        (Case::ours("threads"), 9),
+    ];
+    for (number, (case, missed)) in cases.into_iter().enumerate() {
+        let recorded = case.recorded();
+        let report = recorded.report();
+        let (file, trace) = (dir.path().join(format!("{number}.heaptrack")), recorded.trace());
+        let outcome =
+            grapnel_tests::run::grapnel([OsStr::new("export"), "-o".as_ref(), file.as_ref(), trace.as_ref()]);
+        assert!(outcome.status.success(), "{}", outcome.err());
+        let temporary: u64 = report.sites.iter().map(|site| site.temporary_allocations).sum();
+        let [allocations, counted] = counted_by_heaptrack(&file);
+        assert_eq!(allocations, report.totals.allocations + report.totals.reallocations, "case {number}");
+        assert!(
+            (temporary.saturating_sub(missed)..=temporary).contains(&counted),
+            "case {number}: {counted} for heaptrack, {temporary} in the report"
+        );
     }
 }
 
@@ -318,7 +364,7 @@ fn androids_dump_has_every_live_block() {
 #[test]
 fn a_sample_is_refused_where_blocks_are_told() {
     let dir = temporary_dir();
-    let recorded = grapnel_tests::run::Case::ours("temporary").option("--sample=1000").recorded();
+    let recorded = Case::ours("temporary").option("--sample=1000").recorded();
     for name in ["a.dhat", "a.firefox.json", "a.heapdump.txt", "a.events.parquet"] {
         let path = dir.path().join(name);
         let trace = recorded.trace();

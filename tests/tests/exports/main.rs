@@ -2,4 +2,5 @@
 
 mod blocks;
 mod common;
+mod names;
 mod sites;

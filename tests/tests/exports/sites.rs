@@ -2,7 +2,7 @@
 
 use crate::common::{RECORDED, REPORT, export, exported, measures, said_by};
 use grapnel_tests::programs;
-use grapnel_tests::run::{Case, grapnel, temporary_dir};
+use grapnel_tests::run::{Case, finish, grapnel, temporary_dir};
 use std::ffi::OsStr;
 use std::path::Path;
 
@@ -132,6 +132,7 @@ fn what_was_there_stays_if_nothing_can_be_written() {
         let outcome = export(&[&"--format", &"collapsed", &"-o", &output]);
         assert_eq!(outcome.status.code(), Some(1), "{output}");
         assert!(outcome.err().contains(output) && outcome.err().contains(word), "{}", outcome.err());
+        assert!(!outcome.err().contains(".grapnel-"), "no name that nobody gave: {}", outcome.err());
     }
 }
 
@@ -147,6 +148,33 @@ fn the_trace_is_not_overwritten() {
         assert!(outcome.err().contains("is the trace itself"), "{}", outcome.err());
     }
     assert_eq!(std::fs::read(RECORDED.trace()).unwrap(), before);
+}
+
+#[test]
+fn a_dash_is_standard_output_and_no_file() {
+    let dir = temporary_dir();
+    let trace = RECORDED.trace();
+    let run = |arguments: &[&str]| {
+        let mut command = std::process::Command::new(programs::grapnel());
+        finish(command.args(arguments).current_dir(dir.path()), b"")
+    };
+    let trace = trace.to_str().unwrap();
+    let csv = run(&["export", "--format", "csv", "-o", "-", trace]);
+    assert_eq!(csv.out(), export(&[&"--format", &"csv"]).out());
+    let page = run(&["report", "--html", "-", trace]);
+    assert!(page.status.success() && page.out().starts_with("<!doctype html>"), "{}", page.err());
+    let named = run(&["symbolize", "-o", "-", trace]);
+    assert!(named.status.success() && named.stdout.len() > 1000, "{}", named.err());
+    assert!(named.err().contains("standard output: "), "{}", named.err());
+    let junit = run(&["check", "--max-peak", "1T", "--junit", "-", trace]);
+    assert!(junit.out().starts_with("<?xml") && junit.out().ends_with("</testsuites>\n"), "{}", junit.out());
+    assert!(junit.err().contains("ok     max-peak"), "{}", junit.err());
+    let both = run(&["check", "--max-peak", "1T", "--junit", "-", "--sarif", "-", trace]);
+    assert_eq!(both.status.code(), Some(1), "{}", both.err());
+    // A recording is a file.
+    let recording = run(&["run", "-o", "-", "--", "/bin/true"]);
+    assert!(!recording.status.success() && recording.err().contains("./-"), "{}", recording.err());
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
 #[test]

@@ -6,6 +6,10 @@
 //! ```
 //! A line for each size of each stack, in the order of the bytes that they held; the leaf comes first. Where a function
 //! begins is not known here, so the offset in it is always 0. The mappings of the process follow.
+//!
+//! The format has no escapes: Android writes names between `"` as they are, and so are they written here, as
+//! `operator"" _kb` has two. Only what a reader would take for a name's end, `"` before a number and what stands behind it,
+//! becomes `'`.
 
 use super::stack::{CUT, NO_STACK, name};
 use crate::Analysis;
@@ -73,7 +77,6 @@ fn frame(
     symbols: &mut Symbols<'_>,
     node: &Node,
 ) -> io::Result<()> {
-    let quoted = |text: &str| text.replace('"', "'");
     let module = analysis.modules.get(node.module);
     let path = module.map(|module| quoted(&harmless(&String::from_utf8_lossy(&module.path))));
     let relative = node.lookup_pc().wrapping_sub(module.map_or(0, |module| module.bias));
@@ -82,6 +85,25 @@ fn frame(
         _ => String::new(),
     };
     write!(out, " {{\"{}\" {relative:x} \"{function}\" 0}}", path.unwrap_or_default())
+}
+
+/// A name in which nothing looks like its end.
+fn quoted(text: &str) -> String {
+    let mut out = String::new();
+    for (at, part) in text.split('"').enumerate() {
+        if at > 0 {
+            let number =
+                part.strip_prefix(' ').map(|rest| rest.trim_start_matches(|c: char| c.is_ascii_hexdigit()));
+            // A part that ends behind a number has another `"` behind it, or is the last.
+            out.push(if number.is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '}'])) {
+                '\''
+            } else {
+                '"'
+            });
+        }
+        out.push_str(part);
+    }
+    out
 }
 
 /// Where modules lay, by address. Where one took the place of another that was unloaded, the later one.
@@ -134,4 +156,23 @@ impl Watcher for End {
 
 impl Player for End {
     fn moment(&mut self, _: u64, _: &Totals) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::quoted;
+
+    #[test]
+    fn names_stay_what_they_are_and_end_where_they_end() {
+        for name in ["operator\"\" _kb(unsigned long long)", "operator\"\"d", "a\"b", "/lib/\"x\".so", "\""] {
+            assert_eq!(quoted(name), name);
+        }
+        for (name, written) in [
+            ("f\" 0} {\"fake\" 12 \"g", "f' 0} {\"fake' 12 \"g"),
+            ("/lib\" ff \"f", "/lib' ff \"f"),
+            ("f\" 7", "f' 7"),
+        ] {
+            assert_eq!(quoted(name), written);
+        }
+    }
 }

@@ -4,6 +4,7 @@ use super::profile::{Function, Line, Location, Mapping, Profile, Sample, ValueTy
 use super::stack::frames;
 use super::{Measure, command};
 use crate::Analysis;
+use crate::report::words::harmless;
 use crate::sites::Site;
 use crate::symbols::Symbols;
 use flate2::Compression;
@@ -72,11 +73,12 @@ impl Builder {
     }
 
     fn function(&mut self, name: &str, file: &str) -> u64 {
-        let (name, filename) = (self.string(name), self.string(file));
+        let system_name = if loses_its_meaning(name) { 0 } else { self.string(name) };
+        let (name, filename) = (self.string(name), self.string(&harmless(file)));
         let functions = &mut self.profile.function;
         *self.functions.entry((name, filename)).or_insert_with(|| {
             let id = functions.len() as u64 + 1;
-            functions.push(Function { id, name, system_name: name, filename });
+            functions.push(Function { id, name, system_name, filename });
             id
         })
     }
@@ -88,7 +90,7 @@ impl Builder {
         }
         let Some(found) = analysis.modules.get(module) else { return 0 };
         let id = self.profile.mapping.len() as u64 + 1;
-        let filename = self.string(&String::from_utf8_lossy(&found.path));
+        let filename = self.string(&harmless(&String::from_utf8_lossy(&found.path)));
         let hex: String = found.build_id.iter().map(|byte| format!("{byte:02x}")).collect();
         let build_id = self.string(&hex);
         self.profile.mapping.push(Mapping {
@@ -144,6 +146,28 @@ impl Builder {
         });
         ids
     }
+}
+
+/// Whether too little of a name is left where `go tool pprof` shows it.
+///
+/// It leaves out what stands in `<>` and `()` of names that look like C++ and whose name in the symbol table is the same: with
+/// `<T as Trait>::f`, `(anonymous namespace)::f` and `operator()` the name itself goes. A name without one in the symbol
+/// table stays as it is. The others are shown short, as its users know it, or whole by `-symbolize=demangle=full`.
+fn loses_its_meaning(name: &str) -> bool {
+    let mut depth = [0_u32; 2];
+    let mut short = String::new();
+    for c in name.chars() {
+        match c {
+            '(' => depth[0] += 1,
+            '<' => depth[1] += 1,
+            ')' => depth[0] = depth[0].saturating_sub(1),
+            '>' => depth[1] = depth[1].saturating_sub(1),
+            c if depth == [0, 0] => short.push(c),
+            _ => {}
+        }
+    }
+    let is_empty = |part: &str| matches!(part.trim_end_matches(" const").trim(), "" | "operator");
+    short.len() < name.len() && short.split("::").any(is_empty)
 }
 
 pub(super) fn write(out: &mut impl Write, analysis: &Analysis, symbols: &mut Symbols<'_>) -> io::Result<()> {
@@ -284,4 +308,27 @@ pub(super) fn compress(out: &mut impl Write, profile: &Profile) -> io::Result<()
     compressed.write_all(&profile.encode_to_vec())?;
     compressed.finish()?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn names_that_pprof_would_cut_to_nothing_are_known() {
+        for name in [
+            "<alloc::vec::Vec<T> as core::ops::Drop>::drop",
+            "<lambda>",
+            "<>",
+            "(anonymous namespace)::leaky(int)",
+            "store::Less::operator()(int, int) const",
+            "operator<(A const&, B const&)",
+            "f::<T>::{closure#0}::<U>",
+        ] {
+            assert!(super::loses_its_meaning(name), "{name}");
+        }
+        for name in
+            ["main", "", "std::vector<int>::push_back(int&&)", "store::Bucket::grow(unsigned long)", "f(int)"]
+        {
+            assert!(!super::loses_its_meaning(name), "{name}");
+        }
+    }
 }

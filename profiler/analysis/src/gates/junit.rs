@@ -33,18 +33,21 @@ pub fn write(
     for verdict in verdicts {
         let (name, message) = (escaped(&verdict.gate.name()), escaped(&verdict.message));
         write!(out, r#"    <testcase classname="grapnel" name="{name}" time="0""#)?;
+        match &verdict.doubt {
+            None if verdict.is_met => writeln!(out, "/>")?,
+            None => writeln!(out, ">")?,
+            Some(doubt) => writeln!(out, ">\n      <system-out>warning: {}</system-out>", escaped(doubt))?,
+        }
         if verdict.is_met {
-            writeln!(out, "/>")?;
+            if verdict.doubt.is_some() {
+                writeln!(out, "    </testcase>")?;
+            }
             continue;
         }
-        writeln!(out, ">\n      <failure type=\"grapnel\" message=\"{message}\">")?;
-        for &at in verdict.sites.iter().take(SITES) {
-            let site = &analysis.sites[at];
-            writeln!(
-                out,
-                "allocations {}, live {} bytes in {}, at the peak {} bytes:",
-                site.allocations, site.live_bytes, site.live_allocations, site.peak_bytes
-            )?;
+        writeln!(out, "      <failure type=\"grapnel\" message=\"{message}\">")?;
+        for blamed in verdict.sites.iter().take(SITES) {
+            let site = &analysis.sites[blamed.site];
+            writeln!(out, "{}:", blamed.of)?;
             let mut lines = String::new();
             frames(analysis, symbols, site.stack, |_, frame| {
                 lines.push_str("  ");

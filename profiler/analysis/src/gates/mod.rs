@@ -2,9 +2,12 @@
 
 pub mod junit;
 pub mod sarif;
+mod uncalled;
 
 use crate::export::stack::frames;
+use crate::leaks::found::Count;
 use crate::report::words::{counted, grouped, human_bytes};
+use crate::sites::Site;
 use crate::suppressions::{Pattern, Suppressions};
 use crate::symbols::Symbols;
 use crate::{Analysis, leaks};
@@ -47,8 +50,54 @@ pub struct Verdict {
     pub is_met: bool,
     /// What was found, in a sentence.
     pub message: String,
-    /// The sites that are to blame, those with most first: their places in the analysis. None where the condition is met.
-    pub sites: Vec<usize>,
+    /// The sites that are to blame, those with most first. None where the condition is met.
+    pub sites: Vec<Blamed>,
+    /// Why the condition may not be the one that was meant.
+    pub doubt: Option<String>,
+}
+
+/// A site that is to blame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Blamed {
+    /// Its place in the analysis.
+    pub site: usize,
+    /// For what.
+    pub of: Blame,
+}
+
+/// What a site is to blame for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Blame {
+    /// Blocks that are live at the end.
+    Live(Count),
+    /// Blocks that nothing leads to at the end.
+    Lost {
+        /// They, and those that only lost blocks lead to.
+        all: Count,
+        /// Of these, how many only lost blocks lead to.
+        indirect: u64,
+    },
+    /// Bytes at the peak.
+    Peak(u64),
+    /// Blocks that were given out.
+    Allocations(u64),
+}
+
+impl core::fmt::Display for Blame {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let of =
+            |count: &Count| format!("{} in {}", counted(count.bytes, "byte"), counted(count.blocks, "block"));
+        match self {
+            Self::Live(count) => write!(f, "{}, live at the end", of(count)),
+            Self::Lost { all, indirect: 0 } => write!(f, "{}, lost at the end", of(all)),
+            Self::Lost { all, indirect } => {
+                write!(f, "{}, lost at the end, {} of them indirectly", of(all), grouped(*indirect))
+            }
+            Self::Peak(bytes) => write!(f, "{} at the peak", counted(*bytes, "byte")),
+            Self::Allocations(count) => f.write_str(&counted(*count, "allocation")),
+        }
+    }
 }
 
 /// Why nothing can be said of a recording.
@@ -98,30 +147,38 @@ pub fn judge(
             Gate::MaxPeak(most) => peak(analysis, *most),
             Gate::MaxAllocationsAt { function, most } => allocations(analysis, symbols, function, *most),
         };
+        let doubt = match gate {
+            Gate::MaxAllocationsAt { function, .. } if sites.is_empty() => {
+                uncalled::doubt(analysis, symbols, function)
+            }
+            _ => None,
+        };
         let sites = if is_met { Vec::new() } else { sites };
-        verdicts.push(Verdict { gate: gate.clone(), is_met, message, sites });
+        verdicts.push(Verdict { gate: gate.clone(), is_met, message, sites, doubt });
     }
     Ok(verdicts)
 }
 
-type Found = (bool, String, Vec<usize>);
+type Found = (bool, String, Vec<Blamed>);
 
 /// The sites for which a figure isn't 0, those with most first.
-fn ranked(analysis: &Analysis, figure: impl Fn(usize) -> u64) -> Vec<usize> {
-    let mut sites: Vec<usize> = (0..analysis.sites.len()).filter(|&at| figure(at) > 0).collect();
-    sites.sort_by_key(|&at| std::cmp::Reverse(figure(at)));
-    sites
+fn ranked(analysis: &Analysis, figure: impl Fn(&Site) -> u64, of: impl Fn(&Site) -> Blame) -> Vec<Blamed> {
+    let sites = analysis.sites.iter().enumerate().filter(|(_, site)| figure(site) > 0);
+    let mut blamed: Vec<Blamed> = sites.map(|(at, site)| Blamed { site: at, of: of(site) }).collect();
+    blamed.sort_by_key(|blamed| std::cmp::Reverse(figure(&analysis.sites[blamed.site])));
+    blamed
 }
 
 fn leaks(analysis: &Analysis, symbols: &mut Symbols<'_>, suppressions: &mut Suppressions) -> Found {
     if let Some(found) = analysis.leaks.as_ref().filter(|found| found.scan.at_exit) {
         return lost(found, analysis, symbols, suppressions);
     }
-    let mut sites = ranked(analysis, |at| analysis.sites[at].live_allocations);
-    sites.sort_by_key(|&at| std::cmp::Reverse(analysis.sites[at].live_bytes));
-    sites.retain(|&at| !suppressions.suppress(analysis, symbols, &analysis.sites[at]));
-    let sum = |figure: fn(&crate::sites::Site) -> u64| {
-        sites.iter().fold(0_u64, |sum, &at| sum.saturating_add(figure(&analysis.sites[at])))
+    let live = |site: &Site| Blame::Live(Count { blocks: site.live_allocations, bytes: site.live_bytes });
+    let mut sites = ranked(analysis, |site| site.live_allocations, live);
+    sites.sort_by_key(|blamed| std::cmp::Reverse(analysis.sites[blamed.site].live_bytes));
+    sites.retain(|blamed| !suppressions.suppress(analysis, symbols, &analysis.sites[blamed.site]));
+    let sum = |figure: fn(&Site) -> u64| {
+        sites.iter().fold(0_u64, |sum, blamed| sum.saturating_add(figure(&analysis.sites[blamed.site])))
     };
     let (blocks, bytes) = (sum(|site| site.live_allocations), sum(|site| site.live_bytes));
     if sites.is_empty() {
@@ -144,9 +201,20 @@ fn lost(
         suppressions.suppress_stack(analysis, symbols, stack, count.blocks, count.bytes)
     });
     let place: HashMap<u32, usize> = (0..).zip(&analysis.sites).map(|(at, site)| (site.stack, at)).collect();
-    let mut sites = Vec::new();
+    let mut sites: Vec<Blamed> = Vec::new();
+    let mut known: HashMap<usize, usize> = HashMap::new();
     for site in left.sites.iter().filter(|site| site.kind.is_lost()) {
-        sites.extend(place.get(&site.stack).filter(|at| !sites.contains(*at)).copied());
+        let Some(&at) = place.get(&site.stack) else { continue };
+        let blamed = *known.entry(at).or_insert_with(|| {
+            sites.push(Blamed { site: at, of: Blame::Lost { all: Count::default(), indirect: 0 } });
+            sites.len() - 1
+        });
+        if let Blame::Lost { all, indirect } = &mut sites[blamed].of {
+            all.plus(site.own);
+            if site.kind == leaks::Kind::Indirect {
+                *indirect = indirect.saturating_add(site.own.blocks);
+            }
+        }
     }
     let lost = left.lost();
     if lost.is_empty() {
@@ -162,26 +230,32 @@ fn lost(
 fn peak(analysis: &Analysis, most: u64) -> Found {
     let peak = analysis.totals.peak_bytes;
     let message = format!(
-        "the peak is {} ({}), of at most {}",
+        "the peak is {} ({}), of at most {} ({})",
         human_bytes(peak),
         counted(peak, "byte"),
-        human_bytes(most)
+        human_bytes(most),
+        counted(most, "byte")
     );
-    (peak <= most, message, ranked(analysis, |at| analysis.sites[at].peak_bytes))
+    let sites = ranked(analysis, |site| site.peak_bytes, |site| Blame::Peak(site.peak_bytes));
+    (peak <= most, message, sites)
 }
 
 fn allocations(analysis: &Analysis, symbols: &mut Symbols<'_>, function: &Pattern, most: u64) -> Found {
-    let is_in = |name: &str| {
-        function.matches(name) || name.split_once('(').is_some_and(|(name, _)| function.matches(name))
-    };
-    let mut sites = ranked(analysis, |at| analysis.sites[at].allocations);
-    sites.retain(|&at| {
-        let mut found = false;
-        frames(analysis, symbols, analysis.sites[at].stack, |_, frame| found |= is_in(&frame.name));
+    let of = |site: &Site| Blame::Allocations(site.allocations);
+    let mut sites = ranked(analysis, |site| site.allocations, of);
+    sites.retain(|blamed| {
+        let (mut found, stack) = (false, analysis.sites[blamed.site].stack);
+        frames(analysis, symbols, stack, |_, frame| found |= is_called(function, &frame.name));
         found
     });
-    let count = sites.iter().fold(0_u64, |sum, &at| sum.saturating_add(analysis.sites[at].allocations));
+    let count =
+        sites.iter().fold(0_u64, |sum, blamed| sum.saturating_add(analysis.sites[blamed.site].allocations));
     let message =
         format!("{} in {}, of at most {}", counted(count, "allocation"), function.text(), grouped(most));
     (count <= most, message, sites)
+}
+
+/// Whether a function of this name is meant: with its parameters or without.
+fn is_called(function: &Pattern, name: &str) -> bool {
+    function.matches(name) || name.split_once('(').is_some_and(|(name, _)| function.matches(name))
 }

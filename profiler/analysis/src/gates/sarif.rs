@@ -1,9 +1,9 @@
 //! Verdicts as SARIF 2.1.0, which code hosts show beside the lines.
 
-use super::{Gate, Verdict};
+use super::{Blame, Blamed, Gate, Verdict};
 use crate::Analysis;
 use crate::export::stack::frames;
-use crate::report::words::{counted, harmless};
+use crate::report::words::harmless;
 use crate::symbols::Symbols;
 use serde_json::{Value, json};
 use std::io::{self, Write};
@@ -28,12 +28,21 @@ pub fn write(
                 "ruleId": rule(&verdict.gate), "level": "error", "message": { "text": verdict.message },
             }));
         }
-        for &at in verdict.sites.iter().take(SITES) {
-            results.push(result(analysis, symbols, verdict, at));
+        for blamed in verdict.sites.iter().take(SITES) {
+            results.push(result(analysis, symbols, verdict, blamed));
         }
     }
+    let doubts: Vec<Value> = verdicts
+        .iter()
+        .filter_map(|verdict| {
+            let (text, rule) = (verdict.doubt.as_ref()?, rule(&verdict.gate));
+            Some(json!({
+                "level": "warning", "message": { "text": text }, "associatedRule": { "id": rule },
+            }))
+        })
+        .collect();
     let rules = [
-        ("leaks", "Blocks are live at the end"),
+        ("leaks", "Blocks are lost at the end, or live where it is not known what is lost"),
         ("max-peak", "The peak is too high"),
         ("max-allocations-at", "A function allocates too often"),
     ];
@@ -43,6 +52,7 @@ pub fn write(
         "version": "2.1.0",
         "runs": [{
             "tool": { "driver": { "name": "grapnel", "version": env!("CARGO_PKG_VERSION"), "rules": rules } },
+            "invocations": [{ "executionSuccessful": true, "toolConfigurationNotifications": doubts }],
             "results": results,
         }],
     });
@@ -59,19 +69,11 @@ fn rule(gate: &Gate) -> &'static str {
     }
 }
 
-fn result(analysis: &Analysis, symbols: &mut Symbols<'_>, verdict: &Verdict, at: usize) -> Value {
-    let site = &analysis.sites[at];
-    let text = match verdict.gate {
-        Gate::Leaks => {
-            let blocks = counted(site.live_allocations, "block");
-            format!("{blocks} with {} are live at the end", counted(site.live_bytes, "byte"))
-        }
-        Gate::MaxPeak(_) => {
-            format!("{} are held here at the peak; {}", counted(site.peak_bytes, "byte"), verdict.message)
-        }
-        Gate::MaxAllocationsAt { .. } => {
-            format!("{} here; {}", counted(site.allocations, "allocation"), verdict.message)
-        }
+fn result(analysis: &Analysis, symbols: &mut Symbols<'_>, verdict: &Verdict, blamed: &Blamed) -> Value {
+    let site = &analysis.sites[blamed.site];
+    let text = match blamed.of {
+        Blame::Live(_) | Blame::Lost { .. } => blamed.of.to_string(),
+        Blame::Peak(_) | Blame::Allocations(_) => format!("{} here; {}", blamed.of, verdict.message),
     };
     let (mut stack, mut first) = (Vec::new(), None);
     frames(analysis, symbols, site.stack, |_, frame| {

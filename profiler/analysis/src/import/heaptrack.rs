@@ -238,6 +238,10 @@ impl<W: Write> Import<W> {
             first
         } else {
             let (index, alike) = self.alike_at(first)?;
+            if (alike.size, alike.live) == (0, 0) {
+                // Nothing of no bytes: grapnel's exports keep other lines apart so.
+                return Ok(());
+            }
             // What is not live is a block from before heaptrack was attached.
             let address = invented(index, alike.live);
             alike.live = alike.live.saturating_sub(1);

@@ -48,7 +48,7 @@ impl Count {
         self.bytes = self.bytes.saturating_add(bytes);
     }
 
-    fn plus(&mut self, other: Self) {
+    pub(crate) fn plus(&mut self, other: Self) {
         self.add(other.blocks, other.bytes);
     }
 

@@ -46,7 +46,7 @@ use grapnel_trace::names::{NamedFrame, Names};
 use object::read::Object;
 use separate::Finder;
 use split::SplitUnits;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::time::SystemTime;
 use table::SymbolTable;
@@ -242,6 +242,21 @@ impl<'a> Symbols<'a> {
         let (range, name) = variables.at(address.wrapping_sub(module.bias))?;
         let range = range.start.wrapping_add(module.bias)..range.end.wrapping_add(module.bias);
         Some((range, demangle::demangle(name)))
+    }
+
+    /// The functions that symbol tables of these modules have, by their names, demangled, each file once, until `goes_on` says
+    /// no.
+    pub(crate) fn each_function(&mut self, modules: &Modules, mut goes_on: impl FnMut(&str) -> bool) {
+        let mut seen = HashSet::new();
+        for module in modules.iter() {
+            let Some(object) = self.object(module, modules.recorded_until) else { continue };
+            let LoadedObject { table, files, .. } = &self.objects[object];
+            if seen.insert(object)
+                && !table.each_name(&elfs(files), |name| goes_on(&demangle::demangle(&name)))
+            {
+                return;
+            }
+        }
     }
 
     /// What kept frames from being resolved, a sentence each, in reasonable number.

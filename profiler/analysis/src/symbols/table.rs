@@ -52,14 +52,12 @@ impl SymbolTable {
         let before = || self.entries[..next].iter().rev().take(LABELS_WITHIN);
         let holds = |entry: &&Entry| address - entry.address < entry.size;
         let entry = before().find(holds).or_else(|| before().next().filter(|entry| entry.size == 0))?;
-        let file = files.get(usize::from(entry.source / 2))?;
-        let name = if entry.source.is_multiple_of(2) {
-            file.symbol_by_index(entry.index).ok()?.name_bytes().ok()?.to_vec()
-        } else {
-            use object::read::ObjectSymbolTable;
-            file.dynamic_symbol_table()?.symbol_by_index(entry.index).ok()?.name_bytes().ok()?.to_vec()
-        };
-        Some(String::from_utf8_lossy(&name).into_owned())
+        entry.name(files)
+    }
+
+    /// The name of each function, until `goes_on` says no: whether it never did.
+    pub(crate) fn each_name(&self, files: &[&ElfFile<'_>], mut goes_on: impl FnMut(String) -> bool) -> bool {
+        self.entries.iter().filter_map(|entry| entry.name(files)).all(&mut goes_on)
     }
 }
 
@@ -83,6 +81,17 @@ impl MarkedCode {
 }
 
 impl Entry {
+    fn name(&self, files: &[&ElfFile<'_>]) -> Option<String> {
+        let file = files.get(usize::from(self.source / 2))?;
+        let name = if self.source.is_multiple_of(2) {
+            file.symbol_by_index(self.index).ok()?.name_bytes().ok()?.to_vec()
+        } else {
+            use object::read::ObjectSymbolTable;
+            file.dynamic_symbol_table()?.symbol_by_index(self.index).ok()?.name_bytes().ok()?.to_vec()
+        };
+        Some(String::from_utf8_lossy(&name).into_owned())
+    }
+
     fn of<'data>(symbol: &impl ObjectSymbol<'data>, source: u8, marked: MarkedCode) -> Option<Self> {
         if !matches!(symbol.section(), SymbolSection::Section(_)) {
             return None;

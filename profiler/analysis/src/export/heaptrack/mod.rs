@@ -10,17 +10,23 @@
 //! | `t PLACE CALLER` | a frame with the stack that called it |
 //! | `a SIZE STACK` | what allocations of a size by a stack have in common |
 //! | `+ A`, `- A`, `c MS` | one more, one less; the time |
+//!
+//! The lines of blocks don't come in the order in which it all happened, but in one in which heaptrack counts what is
+//! temporary as a report does: see [`order`]. The first `a`, of no bytes, is no block's: `- 0` keeps two lines apart.
+
+mod order;
 
 use super::command;
 use super::stack::{CUT, NO_STACK, name};
 use crate::Analysis;
 use crate::hash::FoldHash;
-use crate::live::{Block, Totals, Watcher};
+use crate::live::{Block, Totals};
 use crate::replay::{Player, replay};
 use crate::report::words::harmless;
 use crate::stacks::Node;
 use crate::symbols::{BEFORE, Symbols};
 use grapnel_trace::reader::Reader;
+use order::{Order, Told};
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
 
@@ -37,10 +43,12 @@ pub(super) fn write<R: Read + Send>(
     writeln!(out, "X {}", command(analysis))?;
     // The trace doesn't have the machine's memory.
     writeln!(out, "I 1000 0")?;
-    let mut player = Writer { out, analysis, symbols, known: Known::default(), ms: 0, result: Ok(()) };
-    replay(reader, analysis, &mut player)?;
-    player.tell_time(analysis.totals.duration_ns);
-    player.result
+    let writer = Writer { out, analysis, symbols, known: Known::default(), ms: 0, result: Ok(()) };
+    let mut order = Order::new(writer, analysis.totals.peak_bytes);
+    replay(reader, analysis, &mut order)?;
+    order.finish();
+    order.told.tell_time(analysis.totals.duration_ns);
+    order.told.result
 }
 
 /// The index of what was written before.
@@ -54,7 +62,7 @@ struct Known {
     stacks: Vec<u32>,
     stack_count: u32,
     no_stack: u32,
-    /// By size and node.
+    /// By size and node. 0 is none.
     allocations: HashMap<(u64, u32), u32, FoldHash>,
 }
 
@@ -159,50 +167,58 @@ impl<W: Write> Writer<'_, '_, W> {
         self.known.stacks[stack as usize]
     }
 
-    fn allocation(&mut self, block: Block) -> u32 {
-        let key = (block.size, block.stack);
-        if let Some(&known) = self.known.allocations.get(&key) {
-            return known;
-        }
-        let stack = self.stack(block.stack);
-        let index = self.known.allocations.len() as u32;
-        self.known.allocations.insert(key, index);
-        self.line(format_args!("a {:x} {stack:x}", block.size));
-        index
+    fn is_later(&self, ns: u64) -> bool {
+        ns / 1_000_000 > self.ms
     }
 
     fn tell_time(&mut self, ns: u64) {
-        let ms = ns / 1_000_000;
-        if ms > self.ms {
+        if self.is_later(ns) {
+            let ms = ns / 1_000_000;
             self.ms = ms;
             self.line(format_args!("c {ms:x}"));
         }
     }
 }
 
-impl<W: Write> Watcher for Writer<'_, '_, W> {
-    fn added(&mut self, _: u64, block: Block, _: bool) {
-        let index = self.allocation(block);
-        self.line(format_args!("+ {index:x}"));
+impl<W: Write> Told for Writer<'_, '_, W> {
+    fn kind(&mut self, block: &Block) -> u32 {
+        let key = (block.size, block.stack);
+        if let Some(&known) = self.known.allocations.get(&key) {
+            return known;
+        }
+        let stack = self.stack(block.stack);
+        if self.known.allocations.is_empty() {
+            // What heaptrack keeps where no block came since one went, is 0.
+            self.line(format_args!("a 0 {stack:x}"));
+        }
+        let index = self.known.allocations.len() as u32 + 1;
+        self.known.allocations.insert(key, index);
+        self.line(format_args!("a {:x} {stack:x}", block.size));
+        index
     }
 
-    fn removed(&mut self, _: u64, block: Block, _: bool) {
-        let index = self.allocation(block);
-        self.line(format_args!("- {index:x}"));
+    fn came(&mut self, kind: u32) {
+        self.line(format_args!("+ {kind:x}"));
     }
 
-    /// There is no line for a reallocation that failed: the block is given out again.
-    fn restored(&mut self, address: u64, block: Block, peak: bool) {
-        self.added(address, block, peak);
+    fn went(&mut self, kind: u32) {
+        self.line(format_args!("- {kind:x}"));
+    }
+
+    fn apart(&mut self) {
+        self.line(format_args!("- 0"));
     }
 }
 
-impl<W: Write> Player for Writer<'_, '_, W> {
+impl<W: Write> Player for Order<Writer<'_, '_, W>> {
     fn moment(&mut self, ns: u64, _: &Totals) {
-        self.tell_time(ns);
+        if self.told.is_later(ns) {
+            self.before_time();
+            self.told.tell_time(ns);
+        }
     }
 
     fn goes_on(&self) -> bool {
-        self.result.is_ok()
+        self.told.result.is_ok()
     }
 }
