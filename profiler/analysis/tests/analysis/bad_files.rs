@@ -142,8 +142,8 @@ fn what_is_no_regular_file_is_not_opened() {
 fn broken_object_files_give_no_panic() {
     let program = Program::build(C, "c", &["-O2", "-g"]);
     let good = std::fs::read(&program.path).unwrap();
-    let mut random = crate::common::Random(42);
-    for round in crate::common::cases(150) {
+    let mut random = common::Random(42);
+    for round in common::cases(150) {
         let mut bad = good.clone();
         for _ in 0..1 + round % 20 {
             let at = random.below(bad.len() as u64) as usize;
