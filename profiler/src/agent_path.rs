@@ -7,7 +7,7 @@
 use crate::run::agent_file;
 use crate::whole_file;
 use std::fs::{self, DirBuilder};
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -92,7 +92,5 @@ pub(crate) fn run() -> Result<ExitCode, AgentPathError> {
     }
     let mut line = path.into_os_string().into_encoded_bytes();
     line.push(b'\n');
-    // A reader that closes early wanted no more.
-    let _ = io::stdout().write_all(&line);
-    Ok(ExitCode::SUCCESS)
+    Ok(crate::cli::print(&line))
 }

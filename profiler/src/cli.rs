@@ -7,6 +7,7 @@ use crate::diff::DiffArgs;
 use crate::export::ExportArgs;
 use crate::import::ImportArgs;
 use crate::leaks::LeaksArgs;
+use crate::opened::{say, text_of};
 use crate::query::QueryArgs;
 use crate::relocate::RelocateArgs;
 use crate::report::ReportArgs;
@@ -16,7 +17,7 @@ use crate::top::TopArgs;
 use crate::view::ViewArgs;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -289,22 +290,32 @@ pub(crate) fn header(which: Which) -> ExitCode {
         Which::Heap => include_bytes!("../header/grapnel_heap.h"),
         Which::MallocDebug => include_bytes!("../header/grapnel_malloc_debug.h"),
     };
-    // As in `completions`.
-    let _ = io::Write::write_all(&mut io::stdout(), text);
-    ExitCode::SUCCESS
+    print(text)
+}
+
+/// Writes all of a text to standard output.
+pub(crate) fn print(text: &[u8]) -> ExitCode {
+    let mut out = io::stdout();
+    match out.write_all(text).and_then(|()| out.flush()) {
+        // A reader that closes early (`| head`) wanted no more.
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            say(&format!("standard output: {error}"));
+            ExitCode::FAILURE
+        }
+        _ => ExitCode::SUCCESS,
+    }
 }
 
 /// Writes the completions of `shell`.
 pub(crate) fn completions(shell: Shell) -> ExitCode {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "grapnel", &mut script);
-    // A reader that closes early (`| head`) wanted no more.
-    let _ = io::Write::write_all(&mut io::stdout(), &script);
-    ExitCode::SUCCESS
+    print(&script)
 }
 
 /// Writes `grapnel.1` and a page for each subcommand.
 pub(crate) fn man_pages(directory: &Path) -> io::Result<()> {
-    std::fs::create_dir_all(directory)?;
-    clap_mangen::generate_to(Cli::command(), directory)
+    let written =
+        std::fs::create_dir_all(directory).and_then(|()| clap_mangen::generate_to(Cli::command(), directory));
+    written.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", text_of(directory))))
 }

@@ -137,6 +137,25 @@ fn output_that_cannot_be_written() {
     }
 }
 
+/// What is made for other tools is whole, or there is an error.
+#[test]
+fn what_is_printed_to_a_full_disk_is_not_lost_silently() {
+    for arguments in [&["header"][..], &["header", "malloc-debug"], &["completions", "bash"], &["agent-path"]]
+    {
+        let full = std::fs::File::options().write(true).open("/dev/full").expect("/dev/full");
+        let cache = temporary_dir();
+        let mut command = Command::new(programs::grapnel());
+        command.args(arguments).env("XDG_CACHE_HOME", cache.path()).stdout(full);
+        let outcome = command.output().expect("grapnel can be started");
+        let said = String::from_utf8_lossy(&outcome.stderr).into_owned();
+        assert_eq!(outcome.status.code(), Some(1), "{arguments:?}: {said}");
+        assert!(said.contains("No space left"), "{arguments:?}: {said}");
+    }
+    let outcome = grapnel(["man", "/dev/null"]);
+    assert_eq!(outcome.status.code(), Some(1));
+    assert!(outcome.err().contains("/dev/null: "), "{}", outcome.err());
+}
+
 /// Every write fails from the first on: the program runs all the same.
 #[test]
 fn full_from_the_start() {

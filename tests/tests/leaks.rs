@@ -1,6 +1,6 @@
 //! Looks for leaks at the ends of programs whose truth is known.
 
-use grapnel_tests::leaks::{at, holds_what_it_should, kinds, total};
+use grapnel_tests::leaks::{at, holds_what_it_should, kinds, paths, total};
 use grapnel_tests::run::{Case, Outcome, Recorded, grapnel};
 use serde_json::Value;
 use std::ffi::OsStr;
@@ -39,6 +39,31 @@ fn what_is_lost_is_told_from_what_is_held_and_by_what() {
     let sum =
         ["direct", "indirect", "possible", "reachable"].map(|kind| total(&found, kind).0).iter().sum::<u64>();
     assert_eq!(sum, recorded.report().totals.live_allocations);
+}
+
+/// Several stacks may lie in one mapping, with or without what libc keeps of threads, and what can't be written to any more
+/// still holds.
+#[test]
+fn stacks_of_every_making_hold_and_so_does_what_became_read_only() {
+    let recorded = recorded("lost_stacks", &[]);
+    assert_eq!((recorded.outcome.out().as_str(), recorded.outcome.status.code()), ("done\n", Some(0)));
+    let found = leaks(&recorded.trace());
+    for (mark, blocks, size, roots) in [
+        ("HELD in a pool of stacks", 3, 1001, &["stack"][..]),
+        ("HELD without guard pages", 3, 1002, &["stack"]),
+        ("HELD variable", 6, 1003, &["thread-local"]),
+        ("HELD in a read-only mapping", 1, 1004, &["mapping"]),
+        ("HELD by a read-only variable", 1, 1005, &["global"]),
+        ("HELD by an initialized read-only variable", 1, 1006, &["global"]),
+        ("HELD by a coroutine", 4, 1007, &["stack", "mapping"]),
+    ] {
+        let reachable = kinds(&[("reachable", blocks, blocks * size)]);
+        assert_eq!(at(&found, "lost_stacks.c", mark), reachable, "{mark}");
+        for path in paths(&found, "lost_stacks.c", mark) {
+            assert!(roots.contains(&path["root"]["kind"].as_str().unwrap()), "{mark}: {path}");
+        }
+    }
+    assert_eq!(at(&found, "lost_stacks.c", "LOST by a thread"), kinds(&[("direct", 6, 6 * 2001)]));
 }
 
 #[test]

@@ -229,10 +229,7 @@ fn add_up<R: Read + Send, T: Tally>(ahead: Ahead<R>, tally: T) -> (Analysis, Vec
         totals.duration_ns = end.duration_ns;
     }
     let started = reader.info().started_unix_ns;
-    let until = started.saturating_add(end.map_or(reader.time(), |end| end.duration_ns));
-    // What was imported doesn't know when it was.
-    pass.modules.recorded_until =
-        (started != 0).then(|| SystemTime::UNIX_EPOCH.checked_add(Duration::from_nanos(until))).flatten();
+    pass.modules.recorded = recorded(started, end.map_or(reader.time(), |end| end.duration_ns));
     // Each of these may be large, and none is needed beside the next.
     drop((pass.live, pass.sample));
     let sites = pass.tally.sites();
@@ -262,6 +259,13 @@ fn add_up<R: Read + Send, T: Tally>(ahead: Ahead<R>, tally: T) -> (Analysis, Vec
         events,
     };
     (analysis, canonical, pass.tally)
+}
+
+/// When a recording began and ended. What was imported doesn't know when it was.
+pub(crate) fn recorded(started_unix_ns: u64, duration_ns: u64) -> Option<(SystemTime, SystemTime)> {
+    let at = |ns| SystemTime::UNIX_EPOCH.checked_add(Duration::from_nanos(ns));
+    let until = at(started_unix_ns.saturating_add(duration_ns))?;
+    Some((at(started_unix_ns).filter(|_| started_unix_ns != 0)?, until))
 }
 
 /// What is known after a part of a trace.
@@ -365,6 +369,7 @@ impl<T: Tally> Pass<T> {
                 if let Event::Time(ns) = event {
                     self.time_ns = ns;
                     self.mappings.set_time(ns);
+                    self.modules.set_time(ns);
                     self.heaps.set_time(ns);
                     self.tally.moment(ns);
                 }

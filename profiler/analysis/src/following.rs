@@ -4,7 +4,7 @@
 //! from where it ended.
 
 use crate::ahead::{Ahead, Stretch};
-use crate::analyse::{Analysis, Ending, Pass};
+use crate::analyse::{Analysis, Ending, Pass, recorded};
 use crate::live::Totals;
 use crate::mappings::MappingAnalysis;
 use crate::marks::Moment;
@@ -18,7 +18,6 @@ use grapnel_trace::growing::Growing;
 use grapnel_trace::reader::{End, Reader};
 use std::io::Read;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
 
 /// What reading on came to.
 #[derive(Debug)]
@@ -138,8 +137,7 @@ impl<R: Read + Send> Following<R> {
         Site::sort(&mut sites);
         let mut modules = self.pass.modules.clone();
         let started = self.process().started_unix_ns;
-        let until = Duration::from_nanos(started.saturating_add(totals.duration_ns));
-        modules.recorded_until = (started != 0).then(|| SystemTime::UNIX_EPOCH.checked_add(until)).flatten();
+        modules.recorded = recorded(started, totals.duration_ns);
         Analysis {
             process: self.process().clone(),
             exit: self.end().and_then(|end| end.exit),

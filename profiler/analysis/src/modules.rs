@@ -6,7 +6,7 @@ use crate::symbols::Frame;
 use grapnel_trace::Module;
 use grapnel_trace::names::Names;
 use std::collections::HashMap;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 /// More loads than a recording can have.
 const MAX_MODULES: usize = 1 << 20;
@@ -18,6 +18,9 @@ const MAX_TEXT: usize = 64 << 20;
 /// Of all names of addresses together, with what keeps them.
 const MAX_NAMES: usize = 512 << 20;
 
+/// How much later than it was loaded a file may seem to be written: the times of files and of traces are coarse.
+const COARSE: Duration = Duration::from_millis(100);
+
 /// All modules of a trace, by id. Ids are unique per load, so a node's module is the right one however
 /// often its addresses were used for something else since.
 #[derive(Clone, Debug, Default)]
@@ -25,8 +28,12 @@ pub struct Modules {
     list: Vec<Module>,
     by_id: AddressMap<u32>,
     text: usize,
-    /// When the recording ended: files that were written later aren't what was loaded.
-    pub(crate) recorded_until: Option<SystemTime>,
+    /// When the recording began and ended, where that is known.
+    pub(crate) recorded: Option<(SystemTime, SystemTime)>,
+    /// When files were loaded last that have no build id, in nanoseconds since the recording began, by path.
+    loaded: HashMap<Vec<u8>, u64>,
+    /// The time of the events so far.
+    time_ns: u64,
     /// What the trace itself says of addresses, by module and address in it.
     names: HashMap<(u32, u64), Box<[Frame]>, FoldHash>,
     named: usize,
@@ -44,9 +51,26 @@ impl Modules {
         if self.text > MAX_TEXT {
             return Err(Violation::TooMany { what: "bytes of modules' names", limit: MAX_TEXT as u64 });
         }
+        if module.build_id.is_empty() {
+            self.loaded.insert(module.path.clone(), self.time_ns);
+        }
         self.by_id.insert(u64::from(module.id), self.list.len() as u32);
         self.list.push(module);
         Ok(())
+    }
+
+    /// What comes next happened at this time, in nanoseconds since the recording began.
+    pub(crate) fn set_time(&mut self, time_ns: u64) {
+        self.time_ns = time_ns;
+    }
+
+    /// A module's file that was written later than this isn't what was loaded: it was replaced since. Without a build id
+    /// nothing else tells that.
+    pub(crate) fn written_until(&self, module: &Module) -> Option<SystemTime> {
+        let (from, until) = self.recorded?;
+        let loaded = self.loaded.get(&module.path).map(|&ns| Duration::from_nanos(ns) + COARSE);
+        let loaded = loaded.and_then(|loaded| from.checked_add(loaded));
+        Some(loaded.map_or(until, |loaded| loaded.min(until)))
     }
 
     /// Notes what an address is called.
@@ -118,6 +142,31 @@ pub(crate) fn cost(names: &Names) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_written_after_it_was_loaded_is_another_file() {
+        let begin = SystemTime::UNIX_EPOCH + Duration::from_secs(1000);
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        let mut modules = Modules::default();
+        let module = |id, path: &[u8], build_id: &[u8]| Module {
+            id,
+            path: path.to_vec(),
+            build_id: build_id.to_vec(),
+            ..Module::default()
+        };
+        modules.push(module(1, b"/program", b"")).unwrap();
+        modules.push(module(2, b"/library", b"id")).unwrap();
+        modules.push(module(3, b"/again", b"")).unwrap();
+        modules.set_time(2_000_000_000);
+        modules.push(module(4, b"/again", b"")).unwrap();
+        let until = |modules: &Modules, id| modules.written_until(modules.get(id).unwrap());
+        assert_eq!(until(&modules, 1), None, "nobody knows when it was");
+        modules.recorded = Some((begin, at(5)));
+        let all = [1, 2, 3, 4].map(|id| until(&modules, id).unwrap());
+        assert_eq!(all, [begin + COARSE, at(5), at(2) + COARSE, at(2) + COARSE]);
+        modules.recorded = Some((begin, begin));
+        assert_eq!(until(&modules, 4), Some(begin), "not later than the recording");
+    }
 
     #[test]
     fn names_are_bounded_one_by_one_and_together() {

@@ -6,7 +6,7 @@
 
 use super::maps::{self, Map};
 use super::memory::ProcessMemory;
-use super::roots::is_relocated;
+use super::roots::was_writable;
 use super::stop;
 use grapnel_analysis::leaks::Memory;
 use grapnel_analysis::report::words::human_bytes;
@@ -171,7 +171,7 @@ fn wanted(maps: &[Map]) -> Vec<Range<u64>> {
         }
         let is_whole = match map.writable {
             true => map.private || map.is_shared_memory(),
-            false => is_relocated(map, maps.get(at + 1)),
+            false => was_writable(maps, at),
         };
         let first = map.range.start..map.range.end.min(map.range.start + PAGE);
         match is_whole {

@@ -2,9 +2,10 @@
 //!
 //! | memory | root |
 //! |---|---|
-//! | of a module, writable, or made read-only once relocated | variables |
+//! | of a module, writable, or made read-only once relocated or later | variables |
 //! | a thread's stack, from the stack pointer up | stack; above the thread pointer, what libc keeps of the thread |
-//! | what the program mapped itself, no file behind it | mapping, unless the policy leaves these out |
+//! | a stack that lies in a block | none: the block is held by the thread's pointers into it |
+//! | what the program mapped itself, no file behind it, also made read-only | mapping, unless the policy leaves these out |
 //! | in which the first thread's own variables lie | these, and the dynamic linker's |
 //! | stacks that libc keeps of threads that have ended | only where the list of the thread's variables is |
 //! | the rest: allocators' memory, cached stacks, files | none; where blocks may be older than the recording, all of it |
@@ -55,7 +56,7 @@ pub(crate) fn roots(
             continue;
         }
         if let Some(module) = module_of(&map.range) {
-            if map.private && (map.writable || is_relocated(map, maps.get(at + 1))) {
+            if map.private && (map.writable || was_writable(&maps, at)) {
                 roots.ranges.push(RootRange {
                     range: map.range.clone(),
                     root: map.range.clone(),
@@ -64,7 +65,7 @@ pub(crate) fn roots(
                     module: module.id,
                 });
             }
-        } else if map.writable {
+        } else if map.writable || map.is_anonymous() || map.is_shared_memory() {
             let kept = kept_descriptor(map, threads, memory);
             sort(&mut roots, recorded, map, threads, include, (local_bytes, kept));
         }
@@ -107,14 +108,21 @@ fn cut(maps: &[Map], recorded: &Recorded) -> Vec<Map> {
     cut
 }
 
-/// Whether a mapping of a module, not writable, was so until it was relocated: it lies before the variables.
-pub(super) fn is_relocated(map: &Map, next: Option<&Map>) -> bool {
-    next.is_some_and(|next| {
-        next.writable && !map.path.is_empty() && next.path == map.path && next.range.start == map.range.end
-    })
+/// Whether a mapping that can't be written to could be once: of a module what was relocated, or what the program has made
+/// read-only since. It lies before or behind what can still be written, or before the zeroed end of the variables.
+pub(super) fn was_writable(maps: &[Map], at: usize) -> bool {
+    let map = &maps[at];
+    if map.is_anonymous() {
+        return map.private;
+    }
+    let next = maps.get(at + 1).filter(|next| next.range.start == map.range.end);
+    let before = at.checked_sub(1).map(|at| &maps[at]).filter(|before| before.range.end == map.range.start);
+    let has_path = map.path.starts_with('/');
+    let is_before = next.is_some_and(|next| next.path.is_empty() || next.writable && next.path == map.path);
+    has_path && (is_before || before.is_some_and(|before| before.writable && before.path == map.path))
 }
 
-/// A writable mapping that is no module's.
+/// A mapping that is no module's.
 fn sort(
     roots: &mut Roots,
     recorded: &Recorded,
@@ -123,47 +131,43 @@ fn sort(
     include: Include,
     (local_bytes, kept): (u64, Option<u64>),
 ) {
-    // Where the variables of a thread begin, and where ends what libc keeps of it.
-    let variables = |thread: &Thread| thread.values.thread.saturating_sub(local_bytes);
-    let end_of = |thread: &Thread| thread.values.thread.saturating_add(DESCRIPTOR);
     let range = &map.range;
     let mut push = |range: Range<u64>, root: Range<u64>, kind, thread| {
         if range.start < range.end {
             roots.ranges.push(RootRange { range, root, kind, thread, module: 0 });
         }
     };
-    // Stacks, whether libc made them or the program did.
-    let owner = threads.iter().find(|thread| range.contains(&thread.values.stack));
-    let local = threads.iter().find(|thread| range.contains(&thread.values.thread));
-    let is_main = map.path == "[stack]";
-    match (owner, local) {
-        (Some(owner), local) => {
-            let from = owner.values.stack_end.max(range.start);
-            // libc puts a thread's variables at the upper end of its stack.
-            match local.filter(|local| local.id == owner.id) {
-                None => push(from..range.end, range.clone(), RootKind::Stack, owner.id),
-                Some(local) => {
-                    let start = variables(local).clamp(from, range.end);
-                    let end = end_of(local).min(range.end);
-                    push(from..start, range.clone(), RootKind::Stack, owner.id);
-                    push(start..end, start..end, RootKind::ThreadLocal, owner.id);
-                }
-            }
-            return;
-        }
-        (None, Some(local)) if is_libcs_stack(map, local, threads) => {
-            // It is elsewhere: on a stack for signals, or one of the program's own. Where on this one it was isn't known.
-            push(range.clone(), range.clone(), RootKind::Stack, local.id);
-            return;
-        }
-        _ if is_main => {
-            let main = threads.iter().min_by_key(|thread| thread.id).map_or(0, |thread| thread.id);
-            push(range.clone(), range.clone(), RootKind::Stack, main);
-            return;
-        }
-        _ => {}
-    }
     let mapped = |own: &Range<u64>| own.start < range.end && range.start < own.end;
+    let is_own = recorded.mappings.iter().any(mapped);
+    // What lies in a block is held by the thread's pointers into it.
+    let lies_here = |address: u64| range.contains(&address) && recorded.blocks.find(address).is_none();
+    let first = threads.iter().map(|thread| thread.id).min();
+    let of_first = threads.iter().find(|thread| Some(thread.id) == first && lies_here(thread.values.thread));
+    let mut stacks: Vec<StackHere> = Vec::new();
+    for thread in threads {
+        let has_variables =
+            lies_here(thread.values.thread) && map.path != "[heap]" && first != Some(thread.id);
+        let stack = lies_here(thread.values.stack).then(|| thread.values.stack_end.max(range.start));
+        // libc puts a thread's variables at the upper end of its stack.
+        let variables = has_variables.then(|| {
+            let start = thread.values.thread.saturating_sub(local_bytes);
+            let end = thread.values.thread.saturating_add(DESCRIPTOR).min(range.end);
+            start.clamp(stack.unwrap_or(range.start), end)..end
+        });
+        if stack.is_some() || variables.is_some() {
+            stacks.push(StackHere { thread: thread.id, stack, variables });
+        }
+    }
+    if !stacks.is_empty() {
+        let is_mapping = is_own && include.mappings;
+        push_stacks(&mut stacks, range, is_mapping, &mut push);
+    } else if map.path == "[stack]" {
+        push(range.clone(), range.clone(), RootKind::Stack, first.unwrap_or(0));
+        return;
+    }
+    if !stacks.is_empty() && of_first.is_none() {
+        return;
+    }
     for own in recorded.mappings.iter().filter(|own| mapped(own)) {
         if include.mappings {
             let part = own.start.max(range.start)..own.end.min(range.end);
@@ -174,22 +178,21 @@ fn sort(
     if include.before && map.private && !map.is_anonymous() {
         return push(range.clone(), range.clone(), RootKind::Before, 0);
     }
-    if recorded.mappings.iter().any(mapped) || !map.private || !map.is_anonymous() {
+    if is_own || !map.private || !map.is_anonymous() {
         return;
     }
     if let Some(start) = kept {
         let end = start.saturating_add(KEPT).min(range.end);
         push(start..end, start..end, RootKind::ThreadLocal, 0);
     }
-    if let Some(local) = local {
+    if let Some(local) = of_first {
         let kind = RootKind::ThreadLocal;
+        let start = local.values.thread.saturating_sub(local_bytes).max(range.start);
         if map.path == "[heap]" {
             // The variables of a program that brings its own loader lie at the heap's start.
-            let from = variables(local).max(range.start);
-            let end = end_of(local).min(range.end);
-            push(from..end, from..end, kind, local.id);
+            let end = local.values.thread.saturating_add(DESCRIPTOR).min(range.end);
+            push(start..end, start..end, kind, local.id);
         } else {
-            let start = variables(local).max(range.start);
             push(start..range.end, start..range.end, kind, local.id);
             push(range.start..start, range.start..start, RootKind::Loader, 0);
             return;
@@ -197,6 +200,62 @@ fn sort(
     }
     if include.before {
         push(range.clone(), range.clone(), RootKind::Before, 0);
+    }
+}
+
+/// A thread's stack, or its variables, in a mapping that may have several of them: threads without guard pages, and stacks
+/// that the program has cut out of one mapping.
+struct StackHere {
+    thread: u32,
+    /// From where on it is in use; `None` when the thread is on another one, for signals or one of the program's own.
+    stack: Option<u64>,
+    /// What libc has put at its upper end; `None` when it is no stack that libc knows.
+    variables: Option<Range<u64>>,
+}
+
+impl StackHere {
+    fn place(&self) -> u64 {
+        self.stack.or(self.variables.as_ref().map(|variables| variables.start)).unwrap_or(0)
+    }
+}
+
+/// The roots of a mapping with stacks in it. `is_mapping`: what else is in it counts too, as far as it isn't known to be the
+/// unused part of a stack.
+fn push_stacks(
+    stacks: &mut [StackHere],
+    range: &Range<u64>,
+    is_mapping: bool,
+    push: &mut impl FnMut(Range<u64>, Range<u64>, RootKind, u32),
+) {
+    stacks.sort_by_key(StackHere::place);
+    let mut end = range.start;
+    for (at, here) in stacks.iter().enumerate() {
+        let is_last = at + 1 == stacks.len();
+        match (here.stack, here.variables.clone()) {
+            (Some(from), Some(variables)) => {
+                push(from..variables.start, range.clone(), RootKind::Stack, here.thread);
+                push(variables.clone(), variables.clone(), RootKind::ThreadLocal, here.thread);
+                end = variables.end;
+            }
+            (Some(from), None) => {
+                // Where it ends isn't known, nor where it begins: below may be those of others that wait.
+                push(from..range.end, range.clone(), RootKind::Stack, here.thread);
+                if is_mapping {
+                    push(end..from, end..from, RootKind::Mapping, 0);
+                }
+                end = range.end;
+            }
+            (None, Some(variables)) => {
+                // Where on this one it was isn't known.
+                let to = if is_last { range.end } else { variables.end };
+                push(end..to, range.clone(), RootKind::Stack, here.thread);
+                end = to;
+            }
+            (None, None) => {}
+        }
+    }
+    if is_mapping {
+        push(end..range.end, end..range.end, RootKind::Mapping, 0);
     }
 }
 
@@ -253,12 +312,6 @@ fn local_bytes(modules: &[Module], memory: &mut impl Memory) -> u64 {
         }
     }
     bytes
-}
-
-/// Whether a mapping in which a thread's variables lie is its stack too: not the first thread's, whose stack is another.
-fn is_libcs_stack(map: &Map, local: &Thread, threads: &[Thread]) -> bool {
-    let first = threads.iter().map(|thread| thread.id).min();
-    map.path != "[heap]" && first != Some(local.id)
 }
 
 fn registers(roots: &mut Roots, thread: &Thread) {

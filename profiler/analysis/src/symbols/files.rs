@@ -31,7 +31,7 @@ pub enum FileError {
         found: String,
     },
     /// It has no build id to tell, and was written since.
-    #[error("it was written after the recording, and has no build id to tell whether it is the same")]
+    #[error("it was written after it was loaded, and has no build id to tell whether it is the same")]
     Newer,
     /// It is not the one that a debug link means.
     #[error("its checksum is not the one in the debug link")]

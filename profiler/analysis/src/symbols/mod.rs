@@ -9,7 +9,7 @@
 //!
 //! Files are looked for at the paths in the trace: on this machine, or below a directory with the files of the
 //! recorded one ([`SearchPath`]), which may be of another architecture. One whose build id is not the recorded one is not
-//! used, and a [note](Symbols::notes) says so; nor is one without a build id that was written since. A module without a
+//! used, and a [note](Symbols::notes) says so; nor is one without a build id that was written since it was loaded. A module without a
 //! file (the vDSO, a deleted library) still has its name and offsets.
 //!
 //! What isn't found may be asked of servers ([`Debuginfod`]), if the caller names some.
@@ -218,7 +218,9 @@ impl<'a> Symbols<'a> {
             return names;
         }
         let Some(module) = module else { return &[Frame::UNKNOWN] };
-        let Some(object) = self.object(module, modules.recorded_until) else { return &[Frame::UNKNOWN] };
+        let Some(object) = self.object(module, modules.written_until(module)) else {
+            return &[Frame::UNKNOWN];
+        };
         let address = self.objects[object].code.place(node, module);
         let (start, end) = match self.known.get(&(object, address)) {
             Some(&range) => range,

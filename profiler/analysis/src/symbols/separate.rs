@@ -16,7 +16,7 @@ use std::time::SystemTime;
 pub(crate) struct Finder<'s, 'a> {
     pub(crate) store: &'a FileStore,
     pub(crate) search: &'s SearchPath,
-    /// When the recording ended, where that is known.
+    /// When the module was loaded last, or the recording ended, where that is known.
     pub(crate) recorded: Option<SystemTime>,
 }
 

@@ -1,9 +1,13 @@
 //! Files that are not what they should be: no panic, and a note that says so.
 
+use crate::common;
 use crate::programs::{C, C_FRAMES, Program, look_up, nowhere, run, trace};
+use grapnel_trace::event::Event;
 use object::{Object, ObjectSection};
+use std::fs::File;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, SystemTime};
 
 #[test]
 fn another_build_is_not_used_and_that_is_said() {
@@ -19,9 +23,25 @@ fn a_program_without_build_id_that_was_written_since() {
     let program = Program::build(C, "c", &["-O2", "-g", "-Wl,--build-id=none"]);
     let (frames, notes) = look_up(&program.trace(&[]), nowhere());
     assert_eq!(frames, ["- -:0", "- -:0"]);
-    assert!(notes[0].contains("it was written after the recording"), "{notes:?}");
+    assert!(notes[0].contains("it was written after it was loaded"), "{notes:?}");
     program.replace(&std::fs::read(&program.path).unwrap());
     assert_eq!(look_up(&program.trace(&[]), nowhere()).0, C_FRAMES);
+}
+
+/// Before the recording's end, but after the program was loaded.
+#[test]
+fn a_program_without_build_id_that_was_replaced_while_it_ran() {
+    let program = Program::build(C, "c", &["-O2", "-g", "-Wl,--build-id=none"]);
+    let written = Duration::from_nanos(common::info().started_unix_ns) + Duration::from_secs(1);
+    let file = File::options().write(true).open(&program.path).unwrap();
+    file.set_modified(SystemTime::UNIX_EPOCH + written).unwrap();
+    let mut events = crate::programs::events(&program.path, &[], &program.offsets);
+    let looked = |events: &[Event]| look_up(&common::read(&common::write(events, 0)), nowhere());
+    let (frames, notes) = looked(&events);
+    assert_eq!(frames, ["- -:0", "- -:0"]);
+    assert!(notes[0].contains("it was written after it was loaded"), "{notes:?}");
+    events.insert(0, Event::Time(1_500_000_000));
+    assert_eq!(looked(&events).0, C_FRAMES, "a library that was built meanwhile and loaded then");
 }
 
 /// Debug information by hand: what covers `outer` is nested this deep, or names itself as its origin.
@@ -122,8 +142,8 @@ fn what_is_no_regular_file_is_not_opened() {
 fn broken_object_files_give_no_panic() {
     let program = Program::build(C, "c", &["-O2", "-g"]);
     let good = std::fs::read(&program.path).unwrap();
-    let mut random = crate::common::Random(42);
-    for round in crate::common::cases(150) {
+    let mut random = common::Random(42);
+    for round in common::cases(150) {
         let mut bad = good.clone();
         for _ in 0..1 + round % 20 {
             let at = random.below(bad.len() as u64) as usize;
