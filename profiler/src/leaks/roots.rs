@@ -3,7 +3,7 @@
 //! | memory | root |
 //! |---|---|
 //! | of a module, writable, or made read-only once relocated | variables |
-//! | a thread's stack, from the stack pointer up | stack; above the thread pointer, what libc keeps of the thread |
+//! | a thread's stack, from the stack pointer up | stack; around the thread pointer, its variables and what libc keeps of the thread |
 //! | what the program mapped itself, no file behind it | mapping, unless the policy leaves these out |
 //! | in which the first thread's own variables lie | these, and the dynamic linker's |
 //! | stacks that libc keeps of threads that have ended | only where the list of the thread's variables is |
@@ -12,6 +12,7 @@
 //! The agent's memory, and what it shares with the command, is never looked through.
 
 use super::maps::Map;
+use super::registers::LOCALS;
 use super::stop::Thread;
 use grapnel_analysis::leaks::scan::{Register, RootRange, Roots};
 use grapnel_analysis::leaks::{Memory, Recorded};
@@ -123,9 +124,10 @@ fn sort(
     include: Include,
     (local_bytes, kept): (u64, Option<u64>),
 ) {
-    // Where the variables of a thread begin, and where ends what libc keeps of it.
-    let variables = |thread: &Thread| thread.values.thread.saturating_sub(local_bytes);
-    let end_of = |thread: &Thread| thread.values.thread.saturating_add(DESCRIPTOR);
+    // Where the variables of a thread and what libc keeps of it begin, and where they end.
+    let (below, above) = LOCALS.reach(local_bytes, DESCRIPTOR);
+    let variables = |thread: &Thread| thread.values.thread.saturating_sub(below);
+    let end_of = |thread: &Thread| thread.values.thread.saturating_add(above);
     let range = &map.range;
     let mut push = |range: Range<u64>, root: Range<u64>, kind, thread| {
         if range.start < range.end {
@@ -204,7 +206,7 @@ fn sort(
 /// nobody's any more.
 const KEPT: u64 = 24;
 
-/// More than libc keeps of a thread above its thread pointer.
+/// More than libc keeps of a thread, which begins or ends at its thread pointer.
 const DESCRIPTOR: u64 = 4096;
 
 /// Where the descriptor begins of a thread that has ended, if a mapping is the stack that libc keeps of it for the next: the
