@@ -153,7 +153,10 @@ impl<'a> Bench<'a> {
                     true => Err(Error::NotInForce { site: at, expected, found }),
                 };
             }
-            Some(site) if site.is_patched() => return Err(Error::Taken { target, standing: target }),
+            // A chain is of one kind: its stubs and what it ends in agree on what lies on the stack.
+            Some(site) if site.is_patched() || (site.kind != kind && site.chain.has(&[State::Coming])) => {
+                return Err(Error::Taken { target, standing: target });
+            }
             Some(site) => {
                 let same = self.view.holds(site.hook.0.start.at.0 as usize, site.window.as_slice());
                 if same && site.kind == kind && (site.live || !self.live) {
@@ -165,7 +168,8 @@ impl<'a> Bench<'a> {
                     self.set.standing.extend(edits.into_iter().map(|edit| (edit.at, edit)));
                     return Ok(());
                 }
-                site.head
+                // A thread may yet be in the head of the other kind.
+                if site.kind == kind { site.head } else { self.jump_stub(kind, target)? }
             }
             None => {
                 // Before anything is mapped, which might lie where there was nothing.
@@ -183,7 +187,7 @@ impl<'a> Bench<'a> {
         let ready = match workshop.prepare(HookId(0), &request) {
             Ok(ready) => ready,
             Err(error) => {
-                if !self.set.sites.contains_key(&target) {
+                if self.set.sites.get(&target).is_none_or(|site| site.kind != kind) {
                     self.set.spares.push((kind, head));
                 }
                 return Err(error);
@@ -195,9 +199,15 @@ impl<'a> Bench<'a> {
         let site = match self.set.sites.remove(&target) {
             Some(mut old) => {
                 old.outdated.push(core::mem::replace(&mut old.hook, hook));
+                if old.kind != kind {
+                    old.former_heads.push(core::mem::replace(&mut old.head, head));
+                }
                 Site { kind, window, live, ..old }
             }
-            None => Site { kind, hook, window, live, head, chain: Chain::new(), outdated: Vec::new() },
+            None => {
+                let (outdated, former_heads) = (Vec::new(), Vec::new());
+                Site { kind, hook, window, live, head, chain: Chain::new(), outdated, former_heads }
+            }
         };
         self.set.standing.extend(site.edits().map(|edit| (edit.at, edit)));
         site.publish(&[]);

@@ -109,8 +109,10 @@ impl HookSet {
                     // SAFETY: as above.
                     unsafe { free_hook(arena, hook, memory, right) };
                 }
-                // SAFETY: as above.
-                unsafe { free_stub(arena, &site.head, memory) };
+                for head in site.heads() {
+                    // SAFETY: as above.
+                    unsafe { free_stub(arena, head, memory) };
+                }
             }
             !entire
         });
@@ -159,10 +161,15 @@ impl Site {
         self.outdated.iter().chain([&self.hook])
     }
 
+    /// What a patch led to, and leads to.
+    fn heads(&self) -> impl Iterator<Item = &Stub> {
+        self.former_heads.iter().chain([&self.head])
+    }
+
     /// The code that may be given back. Where nothing is attached, that is all of it.
     fn suspects(&self) -> impl Iterator<Item = Range<u64>> {
-        let whole =
-            self.is_idle().then(|| self.hooks().flat_map(suspects_of).chain([range(&self.head.code)]));
+        let heads = || self.heads().map(|head| range(&head.code));
+        let whole = self.is_idle().then(|| self.hooks().flat_map(suspects_of).chain(heads()));
         self.chain.gone().map(|link| range(&link.stub.code)).chain(whole.into_iter().flatten())
     }
 }

@@ -36,8 +36,10 @@ pub(super) struct Site {
     /// What the patch leads to, and its word.
     pub(super) head: Stub,
     pub(super) chain: Chain,
-    /// Trampolines of code that has changed since.
+    /// Trampolines of code that has changed since, or of the other kind.
     pub(super) outdated: Vec<Hook>,
+    /// Heads of the other kind. The word of each leads to a trampoline of its own kind for good.
+    pub(super) former_heads: Vec<Stub>,
 }
 
 impl Stub {

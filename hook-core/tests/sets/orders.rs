@@ -6,8 +6,8 @@ use std::{
 };
 
 use grapnel_hook::{
-    Arena, Attachment, CodeAddr, Error, HookSet, Listener, Liveness, Transaction,
-    listen::{Entry, Exit},
+    Arena, Attachment, CodeAddr, Error, HookSet, Listener, Liveness, Probe, Transaction,
+    listen::{Entry, Exit, Hit},
 };
 
 use crate::{at, attach, code, function, poke::poke, remove, samples};
@@ -34,6 +34,7 @@ pub(crate) fn run() {
     nothing_is_attached_where_the_patch_is_gone();
     others_may_come_first();
     what_can_not_be_attached();
+    listeners_and_probes_at_one_place();
     one_batch_for_all();
     written_and_then_protected();
 }
@@ -231,6 +232,60 @@ fn what_can_not_be_attached() {
     assert!(matches!(error, Error::Taken { standing, .. } if standing.0 == at("frame") as u64), "{error}");
     let attached = set.attached(CodeAddr(at("frame") as u64)).next().unwrap();
     remove(&mut set, attached).unwrap();
+}
+
+/// What leads to a listener and what leads to a probe leave other things on the stack: the one comes where the other was, and what
+/// was made for that is still there.
+fn listeners_and_probes_at_one_place() {
+    static TOLD: AtomicUsize = AtomicUsize::new(0);
+    unsafe extern "C" fn enter(_: &mut Entry, _: *mut c_void) {
+        TOLD.fetch_add(1, Relaxed);
+    }
+    unsafe extern "C" fn hit(_: &mut Hit, _: *mut c_void) {
+        TOLD.fetch_add(1, Relaxed);
+    }
+    let listener = Listener::new(std::ptr::null_mut()).on_enter(enter);
+    let probe = Probe::new(hit, std::ptr::null_mut());
+    let mut set = HookSet::new();
+    let mut tried = 0;
+    for sample in samples::all() {
+        let Some(plain) = sample.expected else { continue };
+        let before = code::bytes(sample.at, 64);
+        for round in 0..6 {
+            let attached = attach(&mut set, |batch| match round % 2 {
+                0 => batch.listen(sample.at, listener),
+                _ => batch.probe(sample.at, probe),
+            });
+            // Some can't be probed, and what other tests have left may fill the only memory that is close enough for one.
+            let Ok(attached) = attached else { continue };
+            let told = TOLD.load(Relaxed);
+            for x in [0, 7, 12345] {
+                assert_eq!(function(sample.at)(x), plain(x), "{}, round {round}", sample.name);
+            }
+            assert_eq!(TOLD.load(Relaxed) - told, 3, "{}, round {round}", sample.name);
+            remove(&mut set, attached).unwrap();
+            assert_eq!(code::bytes(sample.at, 64), before, "{}, round {round}", sample.name);
+            tried += round % 2;
+        }
+    }
+    assert!(tried > 30, "{tried}");
+    let before = set.kept();
+    // SAFETY: one thread, and no call is under way.
+    let reclaimed = unsafe { set.reclaim(Liveness::SingleThreaded) };
+    // Words that this test's own frames still have may keep some.
+    assert!(reclaimed.doubt.is_none() && set.kept() < before / 4, "{before} bytes, {reclaimed:?}");
+
+    // Nor both at once.
+    let target = at("frame");
+    let mut batch = set.begin();
+    batch.listen(target, listener);
+    batch.probe(target, probe);
+    // SAFETY: one thread, and the listeners are for this function.
+    let attached = unsafe { batch.commit(Liveness::SingleThreaded) };
+    assert!(matches!(attached[1], Err(Error::Taken { .. })), "{attached:?}");
+    let told = TOLD.load(Relaxed);
+    assert_eq!((function(target)(1), TOLD.load(Relaxed) - told), (2, 1));
+    remove(&mut set, attached[0].clone().unwrap()).unwrap();
 }
 
 fn one_batch_for_all() {

@@ -17,6 +17,8 @@ struct Layout {
     vectors: (usize, usize),
     /// How the place of the thread's own variables is known.
     thread: ThreadPointer,
+    /// Where they lie from there.
+    locals: Locals,
     /// Bytes below the stack pointer that are in use.
     red_zone: u64,
     /// Bits of a pointer that the processor takes for a tag.
@@ -35,13 +37,35 @@ const NATIVE: Layout = X86_64;
 #[cfg(target_arch = "aarch64")]
 const NATIVE: Layout = AARCH64;
 #[cfg(not(target_pointer_width = "64"))]
-const NATIVE: Layout = Layout { names: &[], ..AARCH64 };
+const NATIVE: Layout = Layout { names: &[], locals: Locals::Above(8), ..AARCH64 };
+
+/// Where a thread's own variables lie from its thread pointer: one of the two ways of ELF's thread-local storage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Locals {
+    /// Right below it, and what libc keeps of the thread above (the second).
+    Below,
+    /// Above it, behind so many bytes, and what libc keeps of the thread below (the first).
+    Above(u64),
+}
+
+impl Locals {
+    /// How far below and above the thread pointer it all may reach: so many bytes of variables, and what libc keeps.
+    pub(crate) fn reach(self, variables: u64, descriptor: u64) -> (u64, u64) {
+        match self {
+            Self::Below => (variables, descriptor),
+            Self::Above(behind) => (descriptor, descriptor.max(behind.saturating_add(variables))),
+        }
+    }
+}
+
+/// Where they lie on this machine.
+pub(crate) const LOCALS: Locals = NATIVE.locals;
 
 /// Tags are taken out of pointers, unless something else is asked for.
 pub(crate) const TAGS: u64 = NATIVE.tags;
 
 /// `struct user_regs_struct` and `struct user_fpregs_struct` of sys/user.h.
-#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "another machine's"))]
+#[cfg_attr(not(any(target_arch = "x86_64", test)), expect(dead_code, reason = "another machine's"))]
 const X86_64: Layout = Layout {
     names: &[
         "r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8", "rax", "rcx", "rdx", "rsi",
@@ -50,12 +74,13 @@ const X86_64: Layout = Layout {
     stack: 19,
     vectors: (20, 32),
     thread: ThreadPointer::Register(21),
+    locals: Locals::Below,
     red_zone: 128,
     tags: 0,
 };
 
 /// `struct user_pt_regs` and `struct user_fpsimd_state` of asm/ptrace.h.
-#[cfg_attr(target_arch = "x86_64", expect(dead_code, reason = "another machine's"))]
+#[cfg_attr(all(target_arch = "x86_64", not(test)), expect(dead_code, reason = "another machine's"))]
 const AARCH64: Layout = Layout {
     names: &[
         "x0", "x1", "x2", "x3", "x4", "x5", "x6", "x7", "x8", "x9", "x10", "x11", "x12", "x13", "x14", "x15",
@@ -65,6 +90,7 @@ const AARCH64: Layout = Layout {
     stack: 31,
     vectors: (0, 64),
     thread: ThreadPointer::Set(0x401),
+    locals: Locals::Above(16),
     red_zone: 0,
     tags: 0xff << 56,
 };
@@ -116,5 +142,17 @@ fn set(thread: u32, number: u32) -> io::Result<Vec<u64>> {
     match result {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(words[..(buffer.iov_len / 8).min(words.len())].to_vec()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_lie_on_one_side_of_the_thread_pointer() {
+        assert_eq!(X86_64.locals.reach(10_000, 4096), (10_000, 4096));
+        assert_eq!(AARCH64.locals.reach(10_000, 4096), (4096, 10_016));
+        assert_eq!(AARCH64.locals.reach(8, 4096), (4096, 4096));
     }
 }

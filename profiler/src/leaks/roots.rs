@@ -3,7 +3,7 @@
 //! | memory | root |
 //! |---|---|
 //! | of a module, writable, or made read-only once relocated or later | variables |
-//! | a thread's stack, from the stack pointer up | stack; above the thread pointer, what libc keeps of the thread |
+//! | a thread's stack, from the stack pointer up | stack; around the thread pointer, its variables and what libc keeps of the thread |
 //! | a stack that lies in a block | none: the block is held by the thread's pointers into it |
 //! | what the program mapped itself, no file behind it, also made read-only | mapping, unless the policy leaves these out |
 //! | in which the first thread's own variables lie | these, and the dynamic linker's |
@@ -13,6 +13,7 @@
 //! The agent's memory, and what it shares with the command, is never looked through.
 
 use super::maps::Map;
+use super::registers::LOCALS;
 use super::stop::Thread;
 use grapnel_analysis::leaks::scan::{Register, RootRange, Roots};
 use grapnel_analysis::leaks::{Memory, Recorded};
@@ -131,6 +132,10 @@ fn sort(
     include: Include,
     (local_bytes, kept): (u64, Option<u64>),
 ) {
+    // Where the variables of a thread and what libc keeps of it begin, and where they end.
+    let (below, above) = LOCALS.reach(local_bytes, DESCRIPTOR);
+    let variables_of = |thread: &Thread| thread.values.thread.saturating_sub(below);
+    let end_of = |thread: &Thread| thread.values.thread.saturating_add(above);
     let range = &map.range;
     let mut push = |range: Range<u64>, root: Range<u64>, kind, thread| {
         if range.start < range.end {
@@ -150,8 +155,7 @@ fn sort(
         let stack = lies_here(thread.values.stack).then(|| thread.values.stack_end.max(range.start));
         // libc puts a thread's variables at the upper end of its stack.
         let variables = has_variables.then(|| {
-            let start = thread.values.thread.saturating_sub(local_bytes);
-            let end = thread.values.thread.saturating_add(DESCRIPTOR).min(range.end);
+            let (start, end) = (variables_of(thread), end_of(thread).min(range.end));
             start.clamp(stack.unwrap_or(range.start), end)..end
         });
         if stack.is_some() || variables.is_some() {
@@ -187,10 +191,10 @@ fn sort(
     }
     if let Some(local) = of_first {
         let kind = RootKind::ThreadLocal;
-        let start = local.values.thread.saturating_sub(local_bytes).max(range.start);
+        let start = variables_of(local).max(range.start);
         if map.path == "[heap]" {
             // The variables of a program that brings its own loader lie at the heap's start.
-            let end = local.values.thread.saturating_add(DESCRIPTOR).min(range.end);
+            let end = end_of(local).min(range.end);
             push(start..end, start..end, kind, local.id);
         } else {
             push(start..range.end, start..range.end, kind, local.id);
@@ -263,7 +267,7 @@ fn push_stacks(
 /// nobody's any more.
 const KEPT: u64 = 24;
 
-/// More than libc keeps of a thread above its thread pointer.
+/// More than libc keeps of a thread, which begins or ends at its thread pointer.
 const DESCRIPTOR: u64 = 4096;
 
 /// Where the descriptor begins of a thread that has ended, if a mapping is the stack that libc keeps of it for the next: the

@@ -251,7 +251,7 @@ impl<'a> Symbols<'a> {
     pub(crate) fn each_function(&mut self, modules: &Modules, mut goes_on: impl FnMut(&str) -> bool) {
         let mut seen = HashSet::new();
         for module in modules.iter() {
-            let Some(object) = self.object(module, modules.recorded_until) else { continue };
+            let Some(object) = self.object(module, modules.written_until(module)) else { continue };
             let LoadedObject { table, files, .. } = &self.objects[object];
             if seen.insert(object)
                 && !table.each_name(&elfs(files), |name| goes_on(&demangle::demangle(&name)))
