@@ -50,10 +50,12 @@ fn a_thread_in_32_bit_code_is_not_borrowed() {
         let said = outcome.err();
         match outcome.status.code() {
             Some(0) => assert!(said.contains("nothing of the agent is left"), "{said}"),
-            _ => assert!(said.contains("32-bit code"), "{said}"),
+            _ => assert!(said.contains("32-bit code") || said.contains("found in 64-bit code"), "{said}"),
         }
+        // It may have been met in 64-bit code once, and not again when the agent was to leave.
+        let stays = said.contains("it goes on with the agent in it");
         let maps = fs::read_to_string(format!("/proc/{}/maps", program.pid())).expect("it runs on");
-        assert!(!maps.contains("memfd:grapnel"), "{maps}");
+        assert_eq!(maps.contains("memfd:grapnel"), stays, "{maps}\n{said}");
         for _ in 0..3 {
             line.clear();
             assert_ne!(out.read_line(&mut line).expect("it runs on"), 0);
