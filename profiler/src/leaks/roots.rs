@@ -110,17 +110,23 @@ fn cut(maps: &[Map], recorded: &Recorded) -> Vec<Map> {
 }
 
 /// Whether a mapping that can't be written to could be once: of a module what was relocated, or what the program has made
-/// read-only since. It lies before or behind what can still be written, or before the zeroed end of the variables.
+/// read-only since. It lies before or behind what can still be written, or between more of its file and the zeroed end of the
+/// variables. A file that is only read is one mapping, often right below another one's memory: it may be large, and was never
+/// written to.
 pub(super) fn was_writable(maps: &[Map], at: usize) -> bool {
     let map = &maps[at];
     if map.is_anonymous() {
         return map.private;
     }
+    if !map.private || !map.path.starts_with('/') {
+        return false;
+    }
     let next = maps.get(at + 1).filter(|next| next.range.start == map.range.end);
     let before = at.checked_sub(1).map(|at| &maps[at]).filter(|before| before.range.end == map.range.start);
-    let has_path = map.path.starts_with('/');
-    let is_before = next.is_some_and(|next| next.path.is_empty() || next.writable && next.path == map.path);
-    has_path && (is_before || before.is_some_and(|before| before.writable && before.path == map.path))
+    let before = before.filter(|before| before.path == map.path);
+    let is_beside = |other: &Map| other.writable && other.path == map.path;
+    next.is_some_and(|next| is_beside(next) || next.is_anonymous() && before.is_some())
+        || before.is_some_and(is_beside)
 }
 
 /// A mapping that is no module's.
@@ -327,4 +333,39 @@ fn registers(roots: &mut Roots, thread: &Thread) {
     let anywhere = |name, value| Register { anywhere: true, ..register(name, value) };
     roots.registers.push(anywhere("the stack pointer", values.stack));
     roots.registers.push(anywhere("the thread pointer", values.thread));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Mappings side by side, each of a page: its rights and its path.
+    fn maps(of: &[(&str, &str)]) -> Vec<Map> {
+        let map = |(start, (rights, path)): (u64, &(&str, &str))| Map {
+            range: start << 12..(start + 1) << 12,
+            readable: rights.starts_with('r'),
+            writable: rights.contains('w'),
+            private: rights.ends_with('p'),
+            path: (*path).to_owned(),
+        };
+        (1..).zip(of).map(map).collect()
+    }
+
+    #[test]
+    fn what_was_written_to_once_is_told_from_what_is_only_read() {
+        let was = |of: &[(&str, &str)], at: usize| was_writable(&maps(of), at);
+        let module =
+            [("r--p", "/m"), ("r-xp", "/m"), ("r--p", "/m"), ("r--p", "/m"), ("rw-p", "/m"), ("rw-p", "")];
+        assert_eq!([0, 1, 2, 3].map(|at| was(&module, at)), [false, false, false, true]);
+        // All that was initialized is read-only by now, and the zeroed end is not, or all of it is.
+        assert!(was(&[("r-xp", "/m"), ("r--p", "/m"), ("rw-p", "")], 1));
+        assert!(was(&[("r-xp", "/m"), ("r--p", "/m"), ("r--p", "")], 2));
+        // The end of the variables is.
+        assert!(was(&[("rw-p", "/m"), ("r--p", "/m")], 1));
+        // Files that are read, where the kernel often puts them.
+        assert!(!was(&[("r--p", "/data"), ("rw-p", "")], 0));
+        assert!(!was(&[("r--p", "/data"), ("rw-p", "/m")], 0));
+        assert!(!was(&[("r--s", "/data"), ("rw-s", "/data")], 0));
+        assert!(!was(&[("r--p", "/other"), ("r--p", "/data"), ("rw-p", "")], 1));
+    }
 }
