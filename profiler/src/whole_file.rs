@@ -3,7 +3,7 @@
 use clap::builder::{PathBufValueParser, TypedValueParser};
 use std::fs::{File, Permissions};
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
@@ -119,16 +119,6 @@ pub(crate) fn replace(
     Ok(())
 }
 
-/// An error without the name of a file that its user knows nothing of, which stands at its end.
-fn without_name(error: io::Error) -> io::Error {
-    let text = error.to_string();
-    let cause = text.split_once(" at path \"").map(|(cause, _)| cause.to_owned());
-    match cause {
-        Some(cause) => io::Error::new(error.kind(), cause),
-        None => error,
-    }
-}
-
 /// A file in the directory of a path, with all in it, that goes unless it is given a name.
 fn written(
     path: &Path,
@@ -139,9 +129,9 @@ fn written(
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),
     };
-    let mut options = tempfile::Builder::new();
-    options.permissions(Permissions::from_mode(mode));
-    let mut file = options.prefix(".grapnel-").tempfile_in(directory).map_err(without_name)?;
+    // Opened here, and not by tempfile, whose errors would name a file that the user knows nothing of.
+    let open = |path: &Path| File::options().read(true).write(true).create_new(true).mode(mode).open(path);
+    let mut file = tempfile::Builder::new().prefix(".grapnel-").make_in(directory, open)?;
     let mut out = BufWriter::with_capacity(1 << 16, file.as_file_mut());
     write(&mut out)?;
     out.flush()?;
