@@ -33,18 +33,17 @@ pub fn write(
     for verdict in verdicts {
         let (name, message) = (escaped(&verdict.gate.name()), escaped(&verdict.message));
         write!(out, r#"    <testcase classname="grapnel" name="{name}" time="0""#)?;
-        match &verdict.doubt {
-            None if verdict.is_met => writeln!(out, "/>")?,
-            None => writeln!(out, ">")?,
-            Some(doubt) => writeln!(out, ">\n      <system-out>warning: {}</system-out>", escaped(doubt))?,
-        }
         if verdict.is_met {
-            if verdict.doubt.is_some() {
-                writeln!(out, "    </testcase>")?;
+            match &verdict.doubt {
+                None => writeln!(out, "/>")?,
+                Some(doubt) => {
+                    let doubt = escaped(doubt);
+                    writeln!(out, ">\n      <system-out>warning: {doubt}</system-out>\n    </testcase>")?;
+                }
             }
             continue;
         }
-        writeln!(out, "      <failure type=\"grapnel\" message=\"{message}\">")?;
+        writeln!(out, ">\n      <failure type=\"grapnel\" message=\"{message}\">")?;
         for blamed in verdict.sites.iter().take(SITES) {
             let site = &analysis.sites[blamed.site];
             writeln!(out, "{}:", blamed.of)?;

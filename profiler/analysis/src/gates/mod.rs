@@ -52,7 +52,7 @@ pub struct Verdict {
     pub message: String,
     /// The sites that are to blame, those with most first. None where the condition is met.
     pub sites: Vec<Blamed>,
-    /// Why the condition may not be the one that was meant.
+    /// Why the condition may not be the one that was meant. Only of one that is met.
     pub doubt: Option<String>,
 }
 

@@ -84,31 +84,12 @@ fn plain(name: &str) -> &str {
     name.split_once('(').map_or(name, |(name, _)| name).trim()
 }
 
-/// How many characters have to be put in, left out, changed or exchanged with their neighbours to make one text of the other
-/// (the distance of optimal string alignment), if not more than `most`.
+/// How far one text is from another by optimal string alignment, if not more than `most`.
 fn distance(one: &str, two: &str, most: usize) -> Option<usize> {
-    let [one, two] = [one, two].map(|text| text.chars().collect::<Vec<char>>());
-    if one.len().abs_diff(two.len()) > most {
+    if one.chars().count().abs_diff(two.chars().count()) > most {
         return None;
     }
-    // The rows of the last characters but one, of the last, and of this one.
-    let (mut earlier, mut before): (Vec<usize>, Vec<usize>) = (Vec::new(), (0..=two.len()).collect());
-    for (row, &c) in one.iter().enumerate() {
-        let mut now = vec![row + 1];
-        for (column, &other) in two.iter().enumerate() {
-            let changed = before[column] + usize::from(c != other);
-            let mut least = changed.min(before[column + 1] + 1).min(now[column] + 1);
-            if row > 0 && column > 0 && (c, one[row - 1]) == (two[column - 1], other) {
-                least = least.min(earlier[column - 1] + 1);
-            }
-            now.push(least);
-        }
-        if now.iter().chain(&before).all(|&distance| distance > most) {
-            return None;
-        }
-        earlier = std::mem::replace(&mut before, now);
-    }
-    before.last().copied().filter(|&distance| distance <= most)
+    Some(strsim::osa_distance(one, two)).filter(|&distance| distance <= most)
 }
 
 #[cfg(test)]
