@@ -398,13 +398,14 @@ fn borrow_one(
             Some(_) => {
                 let registers = tracee.registers().ok();
                 is_foreign |= registers.is_some_and(|registers| !registers.is_native());
-                if !registers.is_some_and(|registers| registers.is_native() && suits(&registers)) {
+                let suits = |registers: &Registers| registers.is_native() && suits(registers);
+                let Some(registers) = registers.filter(suits) else {
                     begin_anew_in(&tracee);
                     tracee.let_go();
                     continue;
-                }
+                };
                 let system = |error| EnterError::System { pid, what: "a thread can't be borrowed", error };
-                let room = tracee.registers().is_ok_and(|registers| is_on_own_stack(&registers, maps));
+                let room = is_on_own_stack(&registers, maps);
                 return Borrowed::new(tracee, instructions, memory, room).map_err(system);
             }
         }
