@@ -40,7 +40,7 @@ fn a_thread_in_32_bit_code_is_not_borrowed() {
     }
     let dir = temporary_dir();
     // Nearly always there, and about half of the time.
-    for (rounds, each) in [("20000000", "1"), ("200", "100000")] {
+    for (rounds, each, is_seldom) in [("20000000", "1", true), ("200", "100000", false)] {
         let mut command = Command::new(programs::program("other_code"));
         let mut program = Running::start(command.args([rounds, each]).stdout(Stdio::piped()));
         let mut out = program.out();
@@ -52,8 +52,9 @@ fn a_thread_in_32_bit_code_is_not_borrowed() {
             Some(0) => assert!(said.contains("nothing of the agent is left"), "{said}"),
             _ => assert!(said.contains("32-bit code") || said.contains("found in 64-bit code"), "{said}"),
         }
-        // It may have been met in 64-bit code once, and not again when the agent was to leave.
+        // One that is seldom in 64-bit code may be met there once, and not again when the agent is to leave.
         let stays = said.contains("it goes on with the agent in it");
+        assert!(is_seldom || !stays, "{said}");
         let maps = fs::read_to_string(format!("/proc/{}/maps", program.pid())).expect("it runs on");
         assert_eq!(maps.contains("memfd:grapnel"), stays, "{maps}\n{said}");
         for _ in 0..3 {
