@@ -54,14 +54,30 @@ impl Refusal {
     ///
     /// # Errors
     /// What writing gives.
-    pub(crate) fn answer(self, stream: &mut TcpStream) -> io::Result<()> {
+    pub(crate) fn answer(self, stream: &mut TcpStream, body: Body) -> io::Result<()> {
         // What each of these must say besides (RFC 9110, 11.6.1 and 15.5.6).
         let remedy = match self {
             Self::Unauthorized => "WWW-Authenticate: Bearer\r\n",
-            Self::Method => "Allow: GET\r\n",
+            Self::Method => "Allow: GET, HEAD\r\n",
             _ => "",
         };
-        answer_with(stream, self.status(), "text/plain; charset=utf-8", remedy, self.status().as_bytes())
+        let text = self.status().as_bytes();
+        answer_with(stream, self.status(), "text/plain; charset=utf-8", remedy, (body, text))
+    }
+}
+
+/// Whether the body of an answer is sent, or only what is said of it (RFC 9110, 9.3.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Body {
+    /// It is.
+    Sent,
+    /// HEAD was asked for.
+    Left,
+}
+
+impl Body {
+    fn wanted_by(head: &[u8]) -> Self {
+        if head.starts_with(b"HEAD ") { Self::Left } else { Self::Sent }
     }
 }
 
@@ -72,7 +88,7 @@ impl Refusal {
 pub(crate) fn read<T>(
     stream: &mut TcpStream,
     parse: impl Fn(&[u8]) -> Option<Result<T, Refusal>>,
-) -> io::Result<Result<T, Refusal>> {
+) -> io::Result<(Result<T, Refusal>, Body)> {
     let start = Instant::now();
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut head = Vec::new();
@@ -86,10 +102,10 @@ pub(crate) fn read<T>(
         }
         head.extend_from_slice(&buffer[..len]);
         if let Some(answer) = parse(&head) {
-            return Ok(answer);
+            return Ok((answer, Body::wanted_by(&head)));
         }
         if head.len() > MAX_HEAD {
-            return Ok(Err(Refusal::TooLong));
+            return Ok((Err(Refusal::TooLong), Body::wanted_by(&head)));
         }
     }
 }
@@ -118,12 +134,23 @@ pub(crate) fn only_header<'b>(request: &httparse::Request<'_, 'b>, name: &str) -
 ///
 /// # Errors
 /// What writing gives.
-pub(crate) fn answer(stream: &mut TcpStream, status: &str, kind: &str, body: &[u8]) -> io::Result<()> {
+pub(crate) fn answer(
+    stream: &mut TcpStream,
+    status: &str,
+    kind: &str,
+    body: (Body, &[u8]),
+) -> io::Result<()> {
     answer_with(stream, status, kind, "", body)
 }
 
 /// The same with further headers, each a whole line.
-fn answer_with(stream: &mut TcpStream, status: &str, kind: &str, more: &str, body: &[u8]) -> io::Result<()> {
+fn answer_with(
+    stream: &mut TcpStream,
+    status: &str,
+    kind: &str,
+    more: &str,
+    (is_sent, body): (Body, &[u8]),
+) -> io::Result<()> {
     write!(
         stream,
         "HTTP/1.1 {status}\r\n{more}Content-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\
@@ -132,7 +159,9 @@ fn answer_with(stream: &mut TcpStream, status: &str, kind: &str, more: &str, bod
          Referrer-Policy: no-referrer\r\n\r\n",
         body.len()
     )?;
-    stream.write_all(body)?;
+    if is_sent == Body::Sent {
+        stream.write_all(body)?;
+    }
     stream.flush()
 }
 
@@ -143,7 +172,7 @@ fn answer_with(stream: &mut TcpStream, status: &str, kind: &str, more: &str, bod
 pub(crate) fn send_away(stream: &mut TcpStream, refusal: Refusal) -> io::Result<()> {
     stream.set_write_timeout(Some(LAST_PATIENCE))?;
     stream.set_read_timeout(Some(LAST_PATIENCE))?;
-    refusal.answer(stream)?;
+    refusal.answer(stream, Body::Sent)?;
     stream.shutdown(Shutdown::Write)?;
     // What nobody has read when a connection is closed takes the answer away with it.
     stream.read(&mut [0; 4096]).map(drop)
@@ -205,7 +234,7 @@ mod tests {
         let handle = move |mut stream: TcpStream| {
             let number = served.fetch_add(1, Ordering::Relaxed);
             assert!(number >= MAX_CONNECTIONS, "a fault");
-            drop(answer(&mut stream, "200 OK", "text/plain", b"here"));
+            drop(answer(&mut stream, "200 OK", "text/plain", (Body::Sent, b"here")));
         };
         std::thread::spawn(move || drop(listen(&listener, handle)));
         let ask = || {

@@ -2,7 +2,7 @@
 
 mod request;
 
-use crate::http::{self, MAX_CONNECTIONS};
+use crate::http::{self, Body, MAX_CONNECTIONS};
 use crate::opened::{OpenError, history_of, say, text_of};
 use crate::symbols::{SymbolArgs, SymbolArgsError};
 use clap::Args;
@@ -93,15 +93,17 @@ pub(crate) fn run(args: &ViewArgs) -> Result<ExitCode, ViewError> {
     let (send, receive) = sync_channel(MAX_CONNECTIONS);
     let listening = std::thread::spawn(move || listen(&listener, place, send));
     // Symbols are looked up here, one request after the other.
-    for (mut stream, request) in receive {
+    for (mut stream, request, is_sent) in receive {
         let result = match request {
-            Request::Page => http::answer(&mut stream, "200 OK", "text/html; charset=utf-8", &whole),
+            Request::Page => {
+                http::answer(&mut stream, "200 OK", "text/html; charset=utf-8", (is_sent, &whole))
+            }
             Request::Data { from, to } => match data(&args.trace, Window { from, to }, &mut symbols) {
-                Ok(data) => http::answer(&mut stream, "200 OK", "application/octet-stream", &data),
+                Ok(data) => http::answer(&mut stream, "200 OK", "application/octet-stream", (is_sent, &data)),
                 Err(error) => {
                     let text = error.to_string();
                     let kind = "text/plain; charset=utf-8";
-                    http::answer(&mut stream, "500 Internal Server Error", kind, text.as_bytes())
+                    http::answer(&mut stream, "500 Internal Server Error", kind, (is_sent, text.as_bytes()))
                 }
             },
         };
@@ -132,11 +134,11 @@ fn token() -> io::Result<String> {
 }
 
 /// Takes connections until that fails, and passes on what is asked.
-fn listen(listener: &TcpListener, place: Place, send: SyncSender<(TcpStream, Request)>) -> io::Error {
+fn listen(listener: &TcpListener, place: Place, send: SyncSender<(TcpStream, Request, Body)>) -> io::Error {
     http::listen(listener, move |mut stream| {
         match http::read(&mut stream, |head| request::parse(head, &place)) {
-            Ok(Ok(request)) => drop(send.send((stream, request))),
-            Ok(Err(refusal)) => drop(refusal.answer(&mut stream)),
+            Ok((Ok(request), is_sent)) => drop(send.send((stream, request, is_sent))),
+            Ok((Err(refusal), is_sent)) => drop(refusal.answer(&mut stream, is_sent)),
             // Nobody is there.
             Err(_) => {}
         }

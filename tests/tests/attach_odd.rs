@@ -3,7 +3,7 @@
 use grapnel_tests::attaching::{Running, State, attach, may_trace, recorder, state};
 use grapnel_tests::going::until;
 use grapnel_tests::programs;
-use grapnel_tests::run::{grapnel, kill, report, temporary_dir};
+use grapnel_tests::run::{finish, grapnel, kill, report, temporary_dir};
 use rustix::process::Signal;
 use std::fs;
 use std::io::BufRead;
@@ -63,6 +63,74 @@ fn a_thread_in_32_bit_code_is_not_borrowed() {
         }
         assert_eq!(program.0.try_wait().expect("its state"), None);
     }
+}
+
+/// Who doesn't say where a trace goes loses none that is there.
+#[test]
+fn a_second_recording_leaves_the_first_where_it_is() {
+    if !may_trace() {
+        return;
+    }
+    let dir = temporary_dir();
+    let program = Running::steady("600");
+    let pid = program.pid();
+    let names = [
+        format!("steady.{pid}.grapnel"),
+        format!("steady.{pid}.2.grapnel"),
+        format!("steady.{pid}.3.grapnel"),
+    ];
+    // A link that leads nowhere is in the way of the third.
+    std::os::unix::fs::symlink("elsewhere", dir.path().join(&names[2])).expect("a link");
+    let last = format!("steady.{pid}.4.grapnel");
+    let mut first = Vec::new();
+    for name in [&names[0], &names[1], &last] {
+        let mut command = Command::new(programs::grapnel());
+        command.args(["attach", "--for", "0.3", &pid.to_string()]).current_dir(dir.path());
+        let outcome = finish(&mut command, b"");
+        assert_eq!(outcome.status.code(), Some(0), "{}", outcome.err());
+        assert!(outcome.err().contains(name), "{}", outcome.err());
+        assert!(report(&dir.path().join(name)).totals.allocations > 0);
+        let kept = fs::read(dir.path().join(&names[0])).expect("the first trace");
+        if first.is_empty() {
+            first.clone_from(&kept);
+        }
+        assert!(kept == first, "the first trace was written to by {name}");
+    }
+    assert!(!dir.path().join("elsewhere").exists());
+    // One that never came to be leaves no file.
+    let before = fs::read_dir(dir.path()).expect("files").count();
+    let mut command = Command::new(programs::grapnel());
+    command.args(["attach", "--for", "0.3", &std::process::id().to_string()]).arg("--serve=192.0.2.1:1");
+    let outcome = finish(command.current_dir(dir.path()), b"");
+    assert_eq!(outcome.status.code(), Some(125), "{}", outcome.err());
+    assert_eq!(fs::read_dir(dir.path()).expect("files").count(), before);
+}
+
+/// A program that puts itself under a filter by which `ptrace` fails, and becomes another.
+const FILTERED: &str = "
+import ctypes, os, struct, sys
+libc = ctypes.CDLL(None)
+rules = [(0x20, 0, 0, 0), (0x15, 0, 1, int(sys.argv[1])), (0x06, 0, 0, 0x50001), (0x06, 0, 0, 0x7fff0000)]
+code = ctypes.create_string_buffer(b''.join(struct.pack('HBBI', *rule) for rule in rules))
+program = ctypes.create_string_buffer(struct.pack('HxxxxxxQ', len(rules), ctypes.addressof(code)))
+assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, program) == 0
+os.execv(sys.argv[2], sys.argv[2:])";
+
+/// It isn't for want of rights: root is refused too.
+#[test]
+fn a_filter_that_grapnel_is_under_is_named() {
+    if !may_trace() {
+        return;
+    }
+    let dir = temporary_dir();
+    let program = Running::steady("600");
+    let number = if cfg!(target_arch = "aarch64") { "117" } else { "101" };
+    let mut command = Command::new("/usr/bin/python3");
+    command.args(["-c", FILTERED, number]).arg(programs::grapnel()).args(["attach", "--for", "0.3"]);
+    let outcome = finish(command.arg(program.pid().to_string()).current_dir(dir.path()), b"");
+    assert_eq!(outcome.status.code(), Some(125), "{}", outcome.err());
+    assert!(outcome.err().contains("seccomp=unconfined"), "{}", outcome.err());
+    assert_eq!(fs::read_dir(dir.path()).expect("files").count(), 0);
 }
 
 /// The process would soon wait for it.

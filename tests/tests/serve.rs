@@ -214,6 +214,13 @@ fn who_may_not_ask_is_refused() {
     assert_eq!(asked(&served.host, evil).0, "HTTP/1.1 421 Misdirected Request");
     let post = format!("POST /metrics HTTP/1.1\r\nHost: {}\r\n\r\n", served.host);
     assert_eq!(asked(&served.host, &post).0, "HTTP/1.1 405 Method Not Allowed");
+    // HEAD gets what GET does, but for the body.
+    for (path, status) in
+        [("/", "200 OK"), ("/metrics", "200 OK"), ("/debug/pprof/heap", "200 OK"), ("/x", "404 Not Found")]
+    {
+        let head = format!("HEAD {path} HTTP/1.1\r\nHost: {}\r\n\r\n", served.host);
+        assert_eq!(asked(&served.host, &head), (format!("HTTP/1.1 {status}"), Vec::new()), "{path}");
+    }
     // Those who say nothing keep nobody from being answered.
     let silent: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(&served.host).unwrap()).collect();
     assert_eq!(served.get("/metrics", "").0, "HTTP/1.1 200 OK");

@@ -121,6 +121,9 @@ fn only_who_has_the_address_is_answered() {
         assert_eq!(status, format!("HTTP/1.1 {expected}"), "{path} of {host}");
         assert!(body.len() < 1000);
     }
+    let head = served.asked(&format!("HEAD {page} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+    assert_eq!(head.0, "HTTP/1.1 200 OK");
+    assert!(head.1.ends_with(b"\r\n\r\n"), "a body where none was asked for");
     let post = served.asked(&format!("POST {page} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
     assert_eq!(post.0, "HTTP/1.1 405 Method Not Allowed");
     assert_eq!(served.asked("\0\0 nonsense\r\n\r\n").0, "HTTP/1.1 400 Bad Request");

@@ -7,7 +7,7 @@
 use super::detach::leave_others;
 use super::entered::Entered;
 use super::found::has_another;
-use super::freeze::{Freezer, begin_anew_in, has_ended, pass_on, threads};
+use super::freeze::{Freezer, Late, begin_anew_in, has_ended, pass_on, threads};
 use super::guard::Guard;
 use super::image::{Damaged, Image, PAGE};
 use super::leave::{Agent, Begun, LeaveError, Place, leave};
@@ -41,13 +41,15 @@ pub(crate) enum EnterError {
     #[error("process {pid} can't be traced: {why}")]
     Denied { pid: u32, why: String },
     #[error(
-        "no thread of process {0} can be stopped: the kernel lets none stop that waits for its child of vfork or for a device; try again later"
+        "no thread of process {0} could be stopped in {seconds} seconds: the kernel lets none stop that waits for its child of vfork or for a \
+         device, nor one that gets no processor; try again later",
+        seconds = BORROW_PATIENCE.as_secs()
     )]
     NoStop(u32),
     #[error(
-        "a thread of process {pid}, {tid}, can't be stopped: it waits for its child of vfork or for a device; try again later"
+        "the threads of process {pid} could not be stopped together in {seconds} seconds: {late}; try again"
     )]
-    Busy { pid: u32, tid: i32 },
+    Busy { pid: u32, late: Late, seconds: u64 },
     #[error(
         "no thread of process {0} was found in 64-bit code: it runs 32-bit code, as Wine's programs do, where none can be borrowed; try again"
     )]

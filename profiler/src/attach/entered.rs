@@ -206,8 +206,8 @@ impl Entered {
                 Err(FreezeError::Refused(_)) if Instant::now() > deadline => {
                     return Err(EnterError::Denied { pid, why: why_denied(pid) });
                 }
-                Err(FreezeError::Busy(tid)) if Instant::now() > deadline => {
-                    return Err(EnterError::Busy { pid, tid });
+                Err(FreezeError::Busy(late)) if Instant::now() > deadline => {
+                    return Err(EnterError::Busy { pid, late, seconds: FREEZE_PATIENCE.as_secs() });
                 }
                 // Another grapnel that holds some of them needs a moment.
                 Err(FreezeError::Busy(_) | FreezeError::Refused(_)) => {

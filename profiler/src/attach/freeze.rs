@@ -8,6 +8,7 @@ use super::native::{Registers, UnderWay};
 use super::reaping::while_reaping;
 use super::tracee::{Stop, Tracee, send};
 use std::collections::HashSet;
+use std::fmt;
 use std::fs;
 use std::io;
 use std::time::{Duration, Instant};
@@ -26,11 +27,36 @@ const NEW_PATIENCE: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) enum FreezeError {
     /// A thread doesn't stop.
-    Busy(i32),
+    Busy(Late),
     /// The kernel refuses.
     Refused(io::Error),
     /// There is no process.
     Gone,
+}
+
+/// A thread that doesn't stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Late {
+    tid: i32,
+    /// The kernel's letter for what it does instead.
+    state: Option<char>,
+}
+
+impl Late {
+    fn of(pid: u32, tid: i32) -> Self {
+        Self { tid, state: state(pid, tid) }
+    }
+}
+
+impl fmt::Display for Late {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let why = match self.state {
+            Some('R') => "got no processor in which to stop",
+            Some('D') => "waits for its child of vfork, or for a device",
+            _ => "didn't stop, and the kernel doesn't say why",
+        };
+        write!(f, "thread {} {why}", self.tid)
+    }
 }
 
 /// Who stops a process's threads.
@@ -142,7 +168,7 @@ impl Freezer {
             let runs = late.iter().any(|late| state(self.pid, late.tid) == Some('R'));
             if !runs || begun.elapsed() > TURN_PATIENCE {
                 self.late = late;
-                return Err(FreezeError::Busy(first));
+                return Err(FreezeError::Busy(Late::of(self.pid, first)));
             }
             asked = late;
             deadline = Instant::now() + PATIENCE;
@@ -314,6 +340,14 @@ pub(crate) fn pass_on(pid: u32, tracee: &mut Tracee) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_does_not_stop_is_said_to_do_what_it_does() {
+        let said = |state| Late { tid: 7, state }.to_string();
+        assert_eq!(said(Some('R')), "thread 7 got no processor in which to stop");
+        assert_eq!(said(Some('D')), "thread 7 waits for its child of vfork, or for a device");
+        assert!(!said(Some('S')).contains("vfork") && !said(None).contains("vfork"));
+    }
 
     #[test]
     fn only_a_signal_with_a_handler_cuts_a_call_short() {

@@ -192,8 +192,8 @@ fn leave_now(pid: u32, freezer: &mut Freezer, memory: &Memory, agent: Agent) -> 
                 nap = (2 * nap).min(Duration::from_millis(50));
                 continue;
             }
-            Err(FreezeError::Busy(tid)) => {
-                let why = format!("{tid} waits for its child of vfork, or for a device");
+            Err(FreezeError::Busy(late)) => {
+                let why = format!("after {} seconds {late}", PATIENCE.as_secs());
                 return Err(LeaveError::NoStop { pid, why });
             }
             Err(FreezeError::Refused(error)) => {

@@ -97,7 +97,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Options of `grapnel attach`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct AttachArgs {
-    /// The trace to write [default: NAME.PID.grapnel in the current directory]
+    /// The trace to write [default: NAME.PID.grapnel in the current directory, NAME.PID.2.grapnel and so on if that is there]
     #[arg(short, long, value_name = "TRACE", value_parser = true_file())]
     output: Option<PathBuf>,
     /// Record for so long, then detach [default: until Ctrl-C, or the process's end]
@@ -166,6 +166,8 @@ impl AttachError {
     }
 }
 
+/// The most traces of one process that get a name by themselves.
+const MAX_TRACES: u32 = 10_000;
 /// How often it is begun anew with a process that has become another program before anything of it was touched.
 const TRIES: usize = 5;
 
@@ -186,12 +188,16 @@ fn run_once(args: &AttachArgs) -> Result<ExitCode, AttachError> {
     // One that can't be looked at has no names that could be found.
     let root = OtherRoot::of(args.pid).unwrap_or_default();
     let name = target.name();
-    let path = args
-        .output
-        .clone()
-        .unwrap_or_else(|| PathBuf::from(format!("{}.{}.grapnel", spawn::short_name(&name), args.pid)));
-    let existed = path.symlink_metadata().is_ok();
-    let output = opened(&path)?;
+    let (path, output, existed) = match &args.output {
+        Some(path) => {
+            let existed = path.symlink_metadata().is_ok();
+            (path.clone(), opened(path)?, existed)
+        }
+        None => {
+            let (path, output) = new_trace(&spawn::short_name(&name), args.pid)?;
+            (path, output, false)
+        }
+    };
     let signals = Signals::block(args.snapshots.number());
     let recorded = record(args, &target, &process, &mut guard, (output, &path), &signals, outlets);
     if recorded.is_err() && !existed {
@@ -211,13 +217,36 @@ fn run_once(args: &AttachArgs) -> Result<ExitCode, AttachError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Opens the file that a trace goes to. Two recordings into one would spoil it.
+/// Opens the file that a trace goes to.
 fn opened(path: &Path) -> Result<File, AttachError> {
-    let opened = trace_file::open(path).and_then(|output| match output.try_lock() {
+    trace_file::open(path).and_then(locked).map_err(|error| output_error(path, error))
+}
+
+/// Makes a trace of a process that may have been recorded here before: what is there stays.
+fn new_trace(name: &str, pid: u32) -> Result<(PathBuf, File), AttachError> {
+    let first = PathBuf::from(format!("{name}.{pid}.grapnel"));
+    let others = (2..=MAX_TRACES).map(|number| PathBuf::from(format!("{name}.{pid}.{number}.grapnel")));
+    let mut taken = io::ErrorKind::AlreadyExists.into();
+    for path in std::iter::once(first.clone()).chain(others) {
+        match trace_file::create(&path).and_then(locked) {
+            Ok(output) => return Ok((path, output)),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => taken = error,
+            Err(error) => return Err(output_error(&path, error)),
+        }
+    }
+    Err(output_error(&first, taken))
+}
+
+/// Two recordings into one file would spoil it.
+fn locked(output: File) -> io::Result<File> {
+    match output.try_lock() {
         Err(std::fs::TryLockError::WouldBlock) => Err(io::Error::other("another recording goes there")),
         _ => Ok(output),
-    });
-    opened.map_err(|error| AttachError::Output { path: path.display().to_string(), error })
+    }
+}
+
+fn output_error(path: &Path, error: io::Error) -> AttachError {
+    AttachError::Output { path: path.display().to_string(), error }
 }
 
 /// What a recording came to.

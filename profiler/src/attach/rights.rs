@@ -5,6 +5,7 @@
 
 use super::freeze::threads;
 use super::target::Status;
+use super::tracee::is_filtered;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
@@ -23,6 +24,8 @@ struct Facts {
     /// Whether this process has CAP_SYS_PTRACE, and that one a capability that this one hasn't.
     traces_all: bool,
     is_above: bool,
+    /// Whether a filter for system calls keeps this process from tracing anybody.
+    is_filtered: bool,
     /// Who traces it already.
     tracer: Option<String>,
     /// `kernel.yama.ptrace_scope`
@@ -64,6 +67,7 @@ impl Facts {
                 .is_ok_and(|map| !map.split_whitespace().eq(["0", "0", "4294967295"])),
             traces_all: ours & TRACE_ALL != 0,
             is_above: theirs & !ours != 0,
+            is_filtered: is_filtered(),
             tracer: tracer.map(named),
             scope: fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default().trim().into(),
             is_hidden: is_roots && users.is_some_and(|(_, user)| user != 0),
@@ -74,6 +78,11 @@ impl Facts {
         const CONTAINER: &str = "in a container, start that with --cap-add=SYS_PTRACE";
         if let Some(tracer) = &self.tracer {
             return format!("it is traced by {tracer}; end that first");
+        }
+        if self.is_filtered {
+            return "a filter for system calls (seccomp) forbids grapnel itself to trace; in a container, start that with \
+                    --cap-add=SYS_PTRACE or --security-opt seccomp=unconfined; elsewhere run grapnel outside of what made the filter"
+                .into();
         }
         if self.scope == "3" {
             return "Yama lets nobody trace until the next boot (kernel.yama.ptrace_scope is 3)".into();
@@ -140,6 +149,10 @@ mod tests {
             assert!(words.iter().all(|word| reason.contains(word)), "{reason}: {facts:?}");
         };
         said(Facts { tracer: Some("gdb (pid 7)".into()), ..mine() }, ["gdb (pid 7)", "end that first"]);
+        said(
+            Facts { is_filtered: true, traces_all: true, ..mine() },
+            ["seccomp=unconfined", "outside of what made"],
+        );
         said(Facts { users: Some((1000, 33)), ..mine() }, ["uid 33", "as that user or as root"]);
         said(Facts { users: Some((0, 33)), ..mine() }, ["uid 33", "--cap-add=SYS_PTRACE"]);
         let inside = Facts { users: Some((0, OVERFLOW)), is_inside: true, ..Facts::default() };

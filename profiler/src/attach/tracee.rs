@@ -73,6 +73,12 @@ fn request(request: libc::c_uint, tid: i32, address: usize, data: usize) -> io::
     }
 }
 
+/// Whether a filter for system calls forbids this process `ptrace`. The kernel itself looks for the thread first, and there is none of
+/// this number (ptrace(2), ESRCH).
+pub(crate) fn is_filtered() -> bool {
+    request(libc::PTRACE_SEIZE, i32::MAX, 0, 0).is_err_and(|error| error.raw_os_error() != Some(libc::ESRCH))
+}
+
 impl Tracee {
     /// Begins to trace a thread, which runs on.
     pub(crate) fn seize(tid: i32, options: i32) -> io::Result<Self> {

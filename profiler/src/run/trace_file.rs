@@ -50,14 +50,21 @@ fn is_trusted(user: u32) -> bool {
     user == 0 || user == rustix::process::geteuid().as_raw()
 }
 
+/// Makes a trace where nothing is: no file, and no link of anybody's.
+///
+/// # Errors
+/// What opening gives; [`io::ErrorKind::AlreadyExists`] where something is.
+pub(crate) fn create(path: &Path) -> io::Result<File> {
+    File::options().write(true).create_new(true).mode(MODE).open(path)
+}
+
 /// Makes a child's trace. Its name can be foretold, and part of it is the child's choice: no link is followed, and an
 /// old file makes room.
 pub(super) fn create_new(path: &Path) -> io::Result<File> {
-    let create = || File::options().write(true).create_new(true).mode(MODE).open(path);
-    match create() {
+    match create(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             std::fs::remove_file(path)?;
-            create()
+            create(path)
         }
         made => made,
     }

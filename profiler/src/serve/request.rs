@@ -69,11 +69,11 @@ pub(super) fn parse(head: &[u8], access: &Access) -> Option<Result<Request, Refu
     };
     Some(match (request.method, path) {
         _ if !is_allowed => Err(Refusal::Unauthorized),
-        (Some("GET"), "/") => Ok(Request::Index),
-        (Some("GET"), "/metrics") => Ok(Request::Metrics),
-        (Some("GET"), "/debug/pprof/heap") => wanted(GoProfile::Heap, parameter),
-        (Some("GET"), "/debug/pprof/allocs") => wanted(GoProfile::Allocs, parameter),
-        (Some("GET"), _) => Err(Refusal::NotFound),
+        (Some("GET" | "HEAD"), "/") => Ok(Request::Index),
+        (Some("GET" | "HEAD"), "/metrics") => Ok(Request::Metrics),
+        (Some("GET" | "HEAD"), "/debug/pprof/heap") => wanted(GoProfile::Heap, parameter),
+        (Some("GET" | "HEAD"), "/debug/pprof/allocs") => wanted(GoProfile::Allocs, parameter),
+        (Some("GET" | "HEAD"), _) => Err(Refusal::NotFound),
         _ => Err(Refusal::Method),
     })
 }
@@ -133,6 +133,8 @@ mod tests {
         };
         assert_eq!(get("/debug/pprof/allocs?seconds=5&pid=7"), Ok(Request::Profile(allocs)));
         assert_eq!(get("/metrics"), Ok(Request::Metrics));
+        let head = parsed("HEAD /metrics HTTP/1.1\r\nHost: 127.0.0.1:4711\r\n\r\n", None);
+        assert_eq!(head, Ok(Request::Metrics));
         for path in ["/debug/pprof/profile", "/metrics/", "/debug/pprof/heap?pid=5000000000"] {
             assert_eq!(get(path), Err(Refusal::NotFound), "{path}");
         }

@@ -46,8 +46,8 @@ pub(super) fn parse(head: &[u8], place: &Place) -> Option<Result<Request, Refusa
     let rest = target.strip_prefix('/').and_then(|path| path.strip_prefix(place.token.as_str()));
     let request = match (request.method, rest.and_then(|rest| rest.strip_prefix('/'))) {
         (_, None) => Err(Refusal::NotFound),
-        (Some("GET"), Some("")) => Ok(Request::Page),
-        (Some("GET"), Some(rest)) => range(rest).ok_or(Refusal::NotFound),
+        (Some("GET" | "HEAD"), Some("")) => Ok(Request::Page),
+        (Some("GET" | "HEAD"), Some(rest)) => range(rest).ok_or(Refusal::NotFound),
         _ => Err(Refusal::Method),
     };
     Some(request)
