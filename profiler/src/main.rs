@@ -29,6 +29,7 @@ mod symbolize;
 mod symbols;
 mod top;
 mod view;
+mod watcher;
 mod whole_file;
 
 use clap::Parser;

@@ -1,6 +1,6 @@
 """`heaptrack -p` beside grapnel, each on processes of its own, in turn."""
 
-import contextlib, os, pathlib, shutil, signal, statistics, subprocess, tempfile, time
+import contextlib, json, os, pathlib, shutil, signal, statistics, subprocess, sys, tempfile, time
 from .crowd import Crowd
 from .kinds import Threads
 from .machine import GRAPNEL, interruptible
@@ -57,8 +57,9 @@ def of_server(times):
 
 
 def of_crowd(times):
-    """How long a thread of the crowd is kept from running, and what its allocations cost before, meanwhile and afterwards."""
-    rows = {who: [] for who in WHO}
+    """How long a thread of the crowd is kept from running, and what its allocations cost before, meanwhile and afterwards. Returns
+    how many processes ended that heaptrack had nothing to do with."""
+    rows, ended = {who: [] for who in WHO}, {who: 0 for who in WHO}
     for _ in range(times):
         for who in WHO:
             crowd = Crowd()
@@ -74,13 +75,19 @@ def of_crowd(times):
                 rows[who].append([entering, leaving, before, meanwhile, crowd.pace(), crowd.facts()[0] - mappings])
                 if not crowd.end():
                     print(f"{who}: not all is well in the crowd", flush=True)
+            # The process is gone in the midst of it: nothing comes back from it, and nothing is there.
+            except (BrokenPipeError, FileNotFoundError, json.JSONDecodeError) as error:
+                ended[who] += 1
+                print(f"{who}: the crowd ended by {crowd.child.wait(10)}: {error!r}", file=sys.stderr, flush=True)
             finally:
                 crowd.kill()
     print("\n| who attaches to the crowd | a thread was kept from running going in: median and range, ms | going out | a block got and "
-          "given back before, ns of processor time | meanwhile | afterwards | mappings more afterwards |\n|---|---|---|---|---|---|---|")
+          "given back before, ns of processor time | meanwhile | afterwards | mappings more afterwards | processes that ended |\n"
+          "|---|---|---|---|---|---|---|---|")
     for who, values in rows.items():
         columns = [spread(column, places) for column, places in zip(zip(*values), [0, 0, 1, 1, 1, 0])]
-        print(f"| {who} |", " | ".join(columns), "|", flush=True)
+        print(f"| {who} |", " | ".join(columns or ["-"] * 6), f"| {ended[who]} |", flush=True)
+    return ended["nobody"] + ended["grapnel"]
 
 
 def spread(values, places):

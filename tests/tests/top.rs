@@ -158,6 +158,26 @@ fn the_terminal_is_given_back_whatever_ends_the_view() {
         terminal.line("echo \"status $?\"");
         terminal.shows("status 130");
     }
+    // Nobody can catch this one. The shell's words may come before the terminal is given back.
+    terminal.line("clear");
+    look(&stepping, &terminal);
+    kill(Signal::KILL, process_in(&terminal));
+    until("the end", || (terminal.modes() == modes && terminal.taken() == (false, false)).then_some(()));
+    terminal.line("stty -a | tr ' ' '\\n' | grep -x icanon; echo the''re");
+    assert!(terminal.shows("there").iter().any(|line| line == "icanon"), "{:?}", terminal.screen());
+    // Stopped, it has given the terminal back: what is there then is somebody else's.
+    terminal.line("clear");
+    look(&stepping, &terminal);
+    let pid = process_in(&terminal);
+    let guards = grapnel_tests::run::descendants(pid);
+    assert_eq!(guards.len(), 1);
+    terminal.keys(&["C-z"]);
+    terminal.shows("Stopped");
+    terminal.line("clear; tput smcup; echo of another program");
+    terminal.until("another program", |lines| lines[0] == "of another program");
+    kill(Signal::KILL, pid);
+    until("the guard's end", || (!Path::new(&format!("/proc/{}", guards[0])).exists()).then_some(()));
+    assert!(terminal.taken().0, "{:?}", terminal.screen());
 }
 
 #[test]

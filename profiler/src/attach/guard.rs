@@ -1,21 +1,15 @@
 //! Who takes the agent out when grapnel is killed: a process of its own that waits for nothing else.
 //!
-//! It is made before grapnel opens the trace or starts a thread, has a session of its own, so that neither a terminal's
-//! signals nor those to grapnel's group reach it, and reads from a pipe: what is mapped in the process, where the agent is, and
-//! that all is done. The pipe's end says that grapnel is gone. What can be known before it is mapped is told before, and all
-//! is looked at before it is unmapped.
-//!
-//! # Safety
-//! System calls on descriptors and structures of our own. The child of the fork is a copy of a process with one thread, and
-//! may do all that this may.
+//! It is made before grapnel opens the trace or starts a thread, and is told what is mapped in the process, where the agent is,
+//! and that all is done. What can be known before it is mapped is told before, and all is looked at before it is unmapped.
 
 use super::detach::clean_up;
 use super::leave::{Begun, Place};
 use super::memory::Memory;
 use crate::run::process::Process;
+use crate::watcher::Watcher;
 use std::fs::File;
-use std::io::{self, Read, Write};
-use std::os::fd::FromRawFd;
+use std::io::{self, Read};
 
 /// What is said in the pipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,54 +54,29 @@ impl Word {
 
 /// The guard, while grapnel lives.
 #[derive(Debug)]
-pub(crate) struct Guard {
-    pipe: File,
-    child: libc::pid_t,
-}
+pub(crate) struct Guard(Watcher);
 
 impl Guard {
     /// Has a process wait for this one's end, to take the agent out of `pid` then.
     pub(crate) fn start(pid: u32, process: &Process) -> io::Result<Self> {
-        let mut ends = [0; 2];
-        // SAFETY: two descriptors come back, new and ours.
-        let (mut read, write) = unsafe {
-            if libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) != 0 {
-                return Err(io::Error::last_os_error());
-            }
-            (File::from_raw_fd(ends[0]), File::from_raw_fd(ends[1]))
-        };
         // Of the program that is there now.
         let memory = Memory::open(pid).ok();
-        // SAFETY: see the module's header.
-        match unsafe { libc::fork() } {
-            -1 => Err(io::Error::last_os_error()),
-            0 => {
-                drop(write);
-                // SAFETY: this process's own session and name.
-                unsafe {
-                    libc::setsid();
-                    libc::prctl(libc::PR_SET_NAME, c"grapnel-guard".as_ptr());
-                    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT, libc::SIGPIPE] {
-                        libc::signal(signal, libc::SIG_IGN);
-                    }
+        let watch = |mut pipe: File| {
+            let (mut place, mut begun) = (None, Begun::default());
+            loop {
+                let mut bytes = Bytes::default();
+                if pipe.read_exact(&mut bytes).is_err() {
+                    break clean_up(pid, place, begun, memory.as_ref(), process.has_ended());
                 }
-                let (mut place, mut begun) = (None, Begun::default());
-                loop {
-                    let mut bytes = Bytes::default();
-                    if read.read_exact(&mut bytes).is_err() {
-                        break clean_up(pid, place, begun, memory.as_ref(), process.has_ended());
-                    }
-                    match Word::of_bytes(&bytes) {
-                        Word::Done => break,
-                        Word::Code(at) => begun.code = Some(at),
-                        Word::Session(inode) => begun.session = Some(inode),
-                        Word::At(ledger, inode) => place = Some(Place { ledger, inode }),
-                    }
+                match Word::of_bytes(&bytes) {
+                    Word::Done => break,
+                    Word::Code(at) => begun.code = Some(at),
+                    Word::Session(inode) => begun.session = Some(inode),
+                    Word::At(ledger, inode) => place = Some(Place { ledger, inode }),
                 }
-                std::process::exit(0)
             }
-            child => Ok(Self { pipe: write, child }),
-        }
+        };
+        Watcher::start(c"grapnel-guard", watch).map(Self)
     }
 
     /// Tells it where the agent is: in the process, and in children that are there when it has ended.
@@ -126,8 +95,7 @@ impl Guard {
     }
 
     fn say(&mut self, word: Word) {
-        // One that is gone can't be told.
-        let _ = self.pipe.write_all(&word.to_bytes());
+        self.0.say(&word.to_bytes());
     }
 }
 
@@ -138,7 +106,6 @@ impl Drop for Guard {
             return;
         }
         self.say(Word::Done);
-        // SAFETY: waits for our own child, which ends at that byte.
-        unsafe { libc::waitpid(self.child, std::ptr::null_mut(), 0) };
+        self.0.wait();
     }
 }

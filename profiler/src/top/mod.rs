@@ -11,6 +11,7 @@ mod bases;
 mod draw;
 mod feed;
 mod figures;
+mod guard;
 mod names;
 mod once;
 mod screen;
@@ -117,6 +118,8 @@ pub(crate) fn run(args: &TopArgs) -> Result<ExitCode, TopError> {
         feed.read_all();
         return once::print(&mut feed, args.sort, args.top, search).map_err(TopError::Write);
     }
+    // Before there are threads.
+    guard::start();
     let (send, received) = channel();
     // Before the terminal is taken: from then on no signal ends this process without giving it back.
     signals::start(send.clone()).map_err(TopError::Thread)?;

@@ -1,8 +1,10 @@
 //! The terminal: taken for a while, and given back however that ends.
 //!
 //! What was changed is undone in one place, [`give_back`], which may be called from anywhere and any number of times: by the
-//! end of the view, by the hook for panics, by the thread that gets signals. From then on nothing more is drawn.
+//! end of the view, by the hook for panics, by the thread that gets signals. From then on nothing more is drawn. For an end that
+//! nobody is told of there is the [`guard`].
 
+use super::guard;
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
 use ratatui::buffer::Buffer;
@@ -55,10 +57,12 @@ pub(super) fn give_back() {
         // The modes first: these don't wait until the terminal takes what is written to it.
         let _ = terminal::disable_raw_mode();
         let _ = execute!(io::stdout(), ResetColor, Show, LeaveAlternateScreen);
+        guard::given_back();
     }
 }
 
 fn take() -> io::Result<()> {
+    guard::taken();
     terminal::enable_raw_mode()?;
     TAKEN.store(true, Ordering::Release);
     execute!(io::stdout(), EnterAlternateScreen, Hide)
