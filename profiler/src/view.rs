@@ -133,8 +133,8 @@ fn token() -> io::Result<String> {
 
 /// Takes connections until that fails, and passes on what is asked.
 fn listen(listener: &TcpListener, place: Place, send: SyncSender<(TcpStream, Request)>) -> io::Error {
-    http::listen(listener, move |mut stream| {
-        match http::read(&mut stream, |head| request::parse(head, &place)) {
+    http::listen(listener, move |mut stream, unheard| {
+        match http::read(&mut stream, unheard, |head| request::parse(head, &place)) {
             Ok(Ok(request)) => drop(send.send((stream, request))),
             Ok(Err(refusal)) => drop(refusal.answer(&mut stream)),
             // Nobody is there.
