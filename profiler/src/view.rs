@@ -135,8 +135,8 @@ fn token() -> io::Result<String> {
 
 /// Takes connections until that fails, and passes on what is asked.
 fn listen(listener: &TcpListener, place: Place, send: SyncSender<(TcpStream, Request, Body)>) -> io::Error {
-    http::listen(listener, move |mut stream| {
-        match http::read(&mut stream, |head| request::parse(head, &place)) {
+    http::listen(listener, move |mut stream, unheard| {
+        match http::read(&mut stream, unheard, |head| request::parse(head, &place)) {
             Ok((Ok(request), is_sent)) => drop(send.send((stream, request, is_sent))),
             Ok((Err(refusal), is_sent)) => drop(refusal.answer(&mut stream, is_sent)),
             // Nobody is there.

@@ -15,7 +15,7 @@ mod profiles;
 mod request;
 
 use crate::control::{Desk, Reply, Request as Order};
-use crate::http::{self, Refusal};
+use crate::http::{self, Refusal, Unheard};
 use crate::secret::{SecretError, token_of};
 use clap::Args;
 use profiles::Profiles;
@@ -110,20 +110,28 @@ impl Listening {
         let profiles = Profiles::start(desk);
         let (desk, access) = (Arc::clone(desk), Arc::new(self.access));
         let listener = self.listener;
-        let handle = move |mut stream: TcpStream| drop(handle(&mut stream, &access, &desk, &profiles));
+        let handle = move |mut stream: TcpStream, unheard: &Unheard| {
+            drop(handle(&mut stream, unheard, &access, &desk, &profiles));
+        };
         let work = move || drop(http::listen(&listener, handle));
         // Without the thread nothing is served, and the recording goes on.
         drop(std::thread::Builder::new().name("serve".into()).spawn(work));
     }
 }
 
-fn handle(stream: &mut TcpStream, access: &Access, desk: &Desk, profiles: &Profiles) -> io::Result<()> {
+fn handle(
+    stream: &mut TcpStream,
+    unheard: &Unheard,
+    access: &Access,
+    desk: &Desk,
+    profiles: &Profiles,
+) -> io::Result<()> {
     // The loopback device is open to every user of this machine. Others are sent away before they are listened to, lest
     // they keep all places taken by saying nothing.
     if access.token.is_none() && !peer::is_allowed(stream) {
         return http::send_away(stream, Refusal::Unauthorized);
     }
-    let (request, is_sent) = match http::read(stream, |head| request::parse(head, access))? {
+    let (request, is_sent) = match http::read(stream, unheard, |head| request::parse(head, access))? {
         (Ok(request), is_sent) => (request, is_sent),
         (Err(refusal), is_sent) => return refusal.answer(stream, is_sent),
     };

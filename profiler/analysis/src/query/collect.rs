@@ -33,6 +33,8 @@ struct Born {
     ns: u64,
     size: u64,
     stack: u32,
+    /// It is older than the recording: nobody knows how long it had lived when that began.
+    before: bool,
 }
 
 /// What was collected: figures by stack and class, what classes are, and what there was before.
@@ -165,11 +167,25 @@ impl<'q> Collector<'q> {
         }
     }
 
+    /// From here on it is watched how long the block lives, if that is asked for.
+    fn is_born(&mut self, address: u64, block: &Block) {
+        if self.query.by == By::Lifetime && self.is_in_window() && self.counts(block) {
+            let before = block.source == Source::Before;
+            self.born.insert(address, Born { ns: self.now, size: block.size, stack: block.stack, before });
+        }
+    }
+
     /// Adds a block whose life is known, in the group of that.
-    fn lived(&mut self, Born { size, stack, .. }: Born, class: u32, temporary: bool) {
+    fn lived(&mut self, Born { size, stack, before, .. }: Born, class: u32, temporary: bool) {
+        // Of an older one that went, nothing is known that belongs to a group.
+        if before && class != NEVER {
+            return;
+        }
         let figures = &mut self.cell(stack, class).figures;
-        figures.allocations += 1;
-        figures.allocated_bytes = figures.allocated_bytes.saturating_add(size);
+        if !before {
+            figures.allocations += 1;
+            figures.allocated_bytes = figures.allocated_bytes.saturating_add(size);
+        }
         if class == NEVER {
             figures.grown_blocks += 1;
             figures.grown_bytes = figures.grown_bytes.wrapping_add(size.cast_signed());
@@ -204,6 +220,7 @@ impl Watcher for Collector<'_> {
     fn added(&mut self, address: u64, block: Block, peak: bool) {
         self.sites.added(address, block, peak);
         self.change(&block, true);
+        self.is_born(address, &block);
         if block.source == Source::Before {
             if peak {
                 self.clock.new_peak();
@@ -214,9 +231,6 @@ impl Watcher for Collector<'_> {
             figures.allocations += 1;
             figures.allocated_bytes = figures.allocated_bytes.saturating_add(block.size);
         });
-        if self.query.by == By::Lifetime && self.is_in_window() && self.counts(&block) {
-            self.born.insert(address, Born { ns: self.now, size: block.size, stack: block.stack });
-        }
         let thread = block.thread as usize;
         if thread >= self.last_of_thread.len() {
             self.last_of_thread.resize(thread + 1, 0);
@@ -250,9 +264,7 @@ impl Watcher for Collector<'_> {
         self.sites.restored(address, block, peak);
         self.change(&block, true);
         self.tell(&block, |figures| figures.releases = figures.releases.saturating_sub(1));
-        if self.query.by == By::Lifetime && self.is_in_window() && self.counts(&block) {
-            self.born.insert(address, Born { ns: self.now, size: block.size, stack: block.stack });
-        }
+        self.is_born(address, &block);
         if peak {
             self.clock.new_peak();
         }

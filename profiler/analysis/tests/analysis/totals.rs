@@ -76,6 +76,32 @@ fn blocks_of_before_are_live_and_no_allocations() {
 }
 
 #[test]
+fn blocks_of_before_that_stay_are_among_lifetimes() {
+    use grapnel_analysis::query::{By, Query, gather};
+    use grapnel_analysis::symbols::{FileStore, SearchPath, Symbols};
+    let before = |address, size| Event::Alloc { thread: 0, stack: 4, address, size, source: Source::Before };
+    let mark = Event::Node { id: 4, parent: 0, pc: 0, module: 0, flags: node_flags::BEFORE };
+    let new = [
+        alloc(0, 1, 0x40, 10),
+        free(0, 0x10),
+        begin(0, 0x20),
+        Event::ReallocFailed { thread: 0, address: 0x20 },
+    ];
+    let old = [node(1), node(2), node(3), mark, before(0x10, 100), before(0x20, 50), before(0x30, 7)];
+    let trace = write(&[&old[..], &new].concat(), 0);
+    let query = Query { by: By::Lifetime, ..Query::default() };
+    let (analysis, gathered) = gather(grapnel_trace::reader::Reader::new(&*trace).unwrap(), &query).unwrap();
+    let store = FileStore::new();
+    let answer = gathered.answer(&analysis, &mut Symbols::new(&store, SearchPath::default()));
+    let [row] = &answer.rows[..] else { panic!("{answer:?}") };
+    assert_eq!(row.name, "live at the end");
+    let figures = row.figures;
+    assert_eq!((figures.grown_blocks, figures.grown_bytes), (3, 67));
+    assert_eq!(figures.grown_bytes.unsigned_abs(), analysis.totals.live_bytes);
+    assert_eq!((figures.allocations, figures.allocated_bytes, figures.releases), (1, 10, 0));
+}
+
+#[test]
 fn a_failed_realloc_changes_nothing() {
     let failed = Event::ReallocFailed { thread: 0, address: 0x10 };
     let analysis = run(&[alloc(0, 1, 0x10, 100), begin(0, 0x10), failed, free(1, 0x10)]);
