@@ -309,8 +309,8 @@ fn directly(slot: &Slot, saved: &SavedRegisters) -> Option<Going> {
     still.then(|| Going { target: hooks::original(function), cookie })
 }
 
-/// How many bytes from an address on the stack can be read, of as many as its stub hands on.
-#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "its stub hands on none"))]
+/// How many bytes from an address on the stack can be read, of as many as its stub hands on: a multiple of 16, as such an address is.
+#[cfg_attr(target_arch = "arm", expect(dead_code, reason = "its stub hands on none"))]
 pub(crate) unsafe extern "C" fn readable(at: usize) -> usize {
     const MOST: usize = 128;
     const PAGE: usize = 4096;

@@ -48,35 +48,44 @@ macro_rules! keep {
 }
 pub(crate) use keep;
 
-/// Assembly that brings all back but X0.
+/// Assembly that brings all back but X0, with the frame at a register: the stack pointer, if none is named.
 macro_rules! bring_back {
     () => {
-        "ldp x3, x4, [sp, #16]
-        ldp x5, x6, [sp, #32]
-        ldp x7, x8, [sp, #48]
-        ldp x9, x10, [sp, #64]
-        ldp x11, x12, [sp, #80]
-        ldp x13, x14, [sp, #96]
-        ldp x15, x18, [sp, #112]
-        ldp q0, q1, [sp, #128]
-        ldp q2, q3, [sp, #160]
-        ldp q4, q5, [sp, #192]
-        ldp q6, q7, [sp, #224]
-        ldp q8, q9, [sp, #256]
-        ldp q10, q11, [sp, #288]
-        ldp q12, q13, [sp, #320]
-        ldp q14, q15, [sp, #352]
-        ldp q16, q17, [sp, #384]
-        ldp q18, q19, [sp, #416]
-        ldp q20, q21, [sp, #448]
-        ldp q22, q23, [sp, #480]
-        ldp q24, q25, [sp, #512]
-        ldp q26, q27, [sp, #544]
-        ldp q28, q29, [sp, #576]
-        ldp q30, q31, [sp, #608]
-        ldr x1, [sp, #808]
-        ldr x2, [sp, #816]
+        $crate::native::kept::bring_back!("sp")
+    };
+    ($frame:literal) => {
+        concat!(
+            ".irp frame, ",
+            $frame,
+            "
+        ldp x3, x4, [\\frame, #16]
+        ldp x5, x6, [\\frame, #32]
+        ldp x7, x8, [\\frame, #48]
+        ldp x9, x10, [\\frame, #64]
+        ldp x11, x12, [\\frame, #80]
+        ldp x13, x14, [\\frame, #96]
+        ldp x15, x18, [\\frame, #112]
+        ldp q0, q1, [\\frame, #128]
+        ldp q2, q3, [\\frame, #160]
+        ldp q4, q5, [\\frame, #192]
+        ldp q6, q7, [\\frame, #224]
+        ldp q8, q9, [\\frame, #256]
+        ldp q10, q11, [\\frame, #288]
+        ldp q12, q13, [\\frame, #320]
+        ldp q14, q15, [\\frame, #352]
+        ldp q16, q17, [\\frame, #384]
+        ldp q18, q19, [\\frame, #416]
+        ldp q20, q21, [\\frame, #448]
+        ldp q22, q23, [\\frame, #480]
+        ldp q24, q25, [\\frame, #512]
+        ldp q26, q27, [\\frame, #544]
+        ldp q28, q29, [\\frame, #576]
+        ldp q30, q31, [\\frame, #608]
+        ldr x1, [\\frame, #808]
+        ldr x2, [\\frame, #816]
+        .endr
         "
+        )
     };
 }
 pub(crate) use bring_back;

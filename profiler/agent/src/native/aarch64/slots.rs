@@ -1,12 +1,14 @@
 //! The stub of functions with slots, and their thunks: see [`crate::slots`].
 //!
 //! # Safety
-//! The stub keeps to AAPCS64 on both sides, for functions of up to eight whole arguments whose result is in X0.
+//! The stub keeps to AAPCS64 on both sides, for functions of up to eight whole arguments whose result is in X0. That beside a
+//! function's callers, also of families, which are known by their names alone, hands on arguments and results of every kind: but
+//! for what lies more than 128 bytes up the stack.
 
 use super::entry::{return_above, save, set_mark};
 use super::kept::{bring_back, keep};
 use crate::entry::stub_section;
-use crate::slots::{SLOTS, after, before, personality};
+use crate::slots::{SLOTS, after, before, personality, readable};
 
 unsafe extern "C" {
     pub(crate) static grapnel_agent_thunks: u8;
@@ -117,17 +119,40 @@ core::arch::global_asm!(
     "bl {before}",
     "str x0, [sp, #8]",
     "mov x19, x1",
-    bring_back!(),
-    "ldr x0, [sp, #800]",
-    "ldr x16, [sp, #8]",
+    // What the function may take as arguments on the stack, again where it looks for them. Nothing below the stack pointer is safe.
+    "add x0, sp, #848",
+    "bl {readable}",
+    "add x1, sp, #848",
+    "sub sp, sp, #128",
+    ".cfi_adjust_cfa_offset 128",
+    "mov x2, sp",
+    "2:",
+    "ldp x3, x4, [x1], #16",
+    "stp x3, x4, [x2], #16",
+    "subs x0, x0, #16",
+    "b.ne 2b",
+    "add x16, sp, #128",
+    bring_back!("x16"),
+    "ldr x0, [x16, #800]",
+    "ldr x16, [x16, #8]",
     "blr x16",
     ".globl grapnel_agent_beside_slot_returns",
     ".hidden grapnel_agent_beside_slot_returns",
     "grapnel_agent_beside_slot_returns:",
-    "add x1, sp, #640",
-    "ldr x2, [sp]",
+    "add sp, sp, #128",
+    ".cfi_adjust_cfa_offset -128",
+    // From here on registers are kept as the function left them: what it returns may lie in any.
+    keep!(),
+    "stp x1, x2, [sp, #-16]!",
+    ".cfi_adjust_cfa_offset 16",
+    "add x1, sp, #656",
+    "ldr x2, [sp, #16]",
     "mov x3, x19",
     "bl {after}",
+    "ldp x1, x2, [sp], #16",
+    ".cfi_adjust_cfa_offset -16",
+    "str x1, [sp, #808]",
+    "str x2, [sp, #816]",
     bring_back!(),
     "ldr x19, [sp, #656]",
     ".cfi_restore x19",
@@ -139,5 +164,6 @@ core::arch::global_asm!(
     slots = const SLOTS,
     before = sym before,
     after = sym after,
+    readable = sym readable,
     personality = sym personality,
 );
