@@ -63,7 +63,7 @@ pub(super) fn give_back() {
 
 fn take() -> io::Result<()> {
     guard::taken();
-    terminal::enable_raw_mode()?;
+    terminal::enable_raw_mode().inspect_err(|_| guard::given_back())?;
     TAKEN.store(true, Ordering::Release);
     execute!(io::stdout(), EnterAlternateScreen, Hide)
 }
