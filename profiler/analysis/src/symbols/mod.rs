@@ -19,6 +19,7 @@
 mod data;
 mod debuginfod;
 mod demangle;
+mod discarded;
 mod dwarf;
 mod embed;
 mod files;
