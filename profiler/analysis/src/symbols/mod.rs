@@ -23,6 +23,7 @@ mod discarded;
 mod dwarf;
 mod embed;
 mod files;
+mod packs;
 mod search;
 mod sections;
 mod separate;
