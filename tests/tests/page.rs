@@ -390,6 +390,13 @@ fn long_names_are_short_where_there_is_little_room() {
     );
     assert!(names.iter().all(|[whole, short]| whole.len() > 60 || whole == short), "{names:?}");
     assert!(names.iter().all(|[whole, _]| !whole.contains(", >") && !whole.contains("(&&)")), "{names:?}");
+    // Where a line goes with the name, it leaves room for it.
+    browser.resize(390, 844);
+    let hidden = browser.script(
+        "return [...document.querySelectorAll('#sites .function')]
+            .filter(name => name.clientWidth < Math.min(40, name.scrollWidth)).map(name => name.title)",
+    );
+    assert_eq!(hidden, json!([]));
     let short = |name: &str| {
         // It is in the scope of the page's script, of which this is all it needs.
         let script = include_str!("../../profiler/analysis/src/page/assets/names.js");
