@@ -129,6 +129,14 @@ fn the_gate_and_suppressions_go_by_what_is_lost() {
     assert_eq!(check(&clean.trace(), &[]).status.code(), Some(0));
 }
 
+/// What the program's calls, and the agent's own frames in them, left on the stack holds no block.
+#[test]
+fn a_block_that_was_just_forgotten_is_lost() {
+    let recorded = Case::ours("forgotten").option("--leaks").recorded();
+    let direct = &looked(&recorded.trace()).unwrap()["totals"]["direct"];
+    assert_eq!((direct["blocks"].as_u64(), direct["bytes"].as_u64()), (Some(1), Some(1000)));
+}
+
 #[test]
 fn the_text_names_what_holds_a_block() {
     let recorded = recorded("lost", &[]);

@@ -373,6 +373,50 @@ fn names_stay_text_and_nothing_is_fetched() {
 }
 
 #[test]
+fn long_names_are_short_where_there_is_little_room() {
+    let (recorded, dir) = (Case::ours("cxx").recorded(), temporary_dir());
+    let browser = Browser::new(1300, 1000);
+    browser.open(&page(dir.path(), &recorded.trace()));
+    browser.click("#tab-sites");
+    let names = browser.script(
+        "return [...document.querySelectorAll('#sites .function')].map(name => [name.title, name.textContent])",
+    );
+    let names: Vec<[String; 2]> = serde_json::from_value(names).unwrap();
+    let long: Vec<_> = names.iter().filter(|[whole, _]| whole.len() > 60).collect();
+    assert!(!long.is_empty() && long.len() < names.len(), "{names:?}");
+    assert!(
+        long.iter().all(|[whole, short]| short.len() < whole.len() && !short.contains("char_traits")),
+        "{long:?}"
+    );
+    assert!(names.iter().all(|[whole, short]| whole.len() > 60 || whole == short), "{names:?}");
+    assert!(names.iter().all(|[whole, _]| !whole.contains(", >") && !whole.contains("(&&)")), "{names:?}");
+    // Where a line goes with the name, it leaves room for it.
+    browser.resize(390, 844);
+    let hidden = browser.script(
+        "return [...document.querySelectorAll('#sites .function')]
+            .filter(name => name.clientWidth < Math.min(40, name.scrollWidth)).map(name => name.title)",
+    );
+    assert_eq!(hidden, json!([]));
+    let short = |name: &str| {
+        // It is in the scope of the page's script, of which this is all it needs.
+        let script = include_str!("../../profiler/analysis/src/page/assets/names.js");
+        browser.text(&format!("{script}; return shortName({name:?}, 20)"))
+    };
+    for (name, expected) in [
+        (
+            "(anonymous namespace)::f<int>::operator()(int) const",
+            "(anonymous namespace)::f<…>::operator()(…) const",
+        ),
+        ("a<b<c> >::operator<<(std::ostream&, int)", "a<…>::operator<<(…)"),
+        ("<core::iter::Map<A, B> as Iterator>::next", "<…>::next"),
+        ("a_name_that_is_longer_than_that(", "a_name_that_is_longer_than_that("),
+    ] {
+        assert_eq!(short(name), expected);
+    }
+    assert_eq!(browser.console(), Vec::<String>::new());
+}
+
+#[test]
 fn a_browser_that_cannot_decompress_shows_the_same() {
     let (recorded, dir) = (phases(), temporary_dir());
     let page = page(dir.path(), &recorded.trace());

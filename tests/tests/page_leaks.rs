@@ -39,6 +39,11 @@ fn what_was_lost_and_what_holds_the_rest_is_on_the_page() {
             "{shown:?}"
         );
     }
+    let held = text(&browser, "#held");
+    assert!(
+        held.starts_with("Leaks were looked for at the process's end") && !held.contains("null"),
+        "{held}"
+    );
     assert!(functions(&browser, "direct").iter().any(|function| function == "lose"));
     assert_eq!(browser.script("return document.querySelector('#held-possible')"), Value::Null);
     // The list hangs on a variable, and each of its blocks on the one before; a site opens to that.

@@ -20,9 +20,19 @@ const PATIENCE_NS: libc::c_long = 20_000_000;
 
 stub!(grapnel_agent_exit, exit, 1);
 unsafe extern "C" fn exit(status: c_int, saved: &SavedRegisters) {
+    clear_room();
     rescued(saved, ptr::null_mut(), original(Function::Exit), wait_for_scan);
     // SAFETY: the caller's call, passed on.
     unsafe { original_as::<unsafe extern "C" fn(c_int)>(Function::Exit)(status) }
+}
+
+/// Clears what the frames of the wait will lie in. The program's calls of before, and our own frames in them, left
+/// pointers there, and what a frame doesn't write to would still hold the blocks that they lead to.
+#[inline(never)]
+fn clear_room() {
+    // A constant that is only borrowed would lie elsewhere.
+    let mut room = [0_u64; 128];
+    core::hint::black_box(&mut room);
 }
 
 /// The function to hook, if a look for leaks is wanted.

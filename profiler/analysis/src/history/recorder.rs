@@ -108,7 +108,14 @@ impl Recorder {
 
     pub(super) fn finish(mut self, duration_ns: u64) -> History {
         if !self.is_over() {
-            self.time_ns = self.time_ns.max(duration_ns);
+            let end_ns = self.time_ns.max(duration_ns);
+            self.settle(end_ns);
+            let quiet = end_ns - self.time_ns > 2 * TICK_NS && !self.is_prelude();
+            if quiet && self.open.changes > 0 {
+                // As in `moment`, however wide buckets are by now.
+                self.close(self.time_ns + TICK_NS, true);
+            }
+            self.time_ns = end_ns;
         }
         self.settle(self.time_ns);
         if self.open.changes > 0 || self.time_ns > self.start_ns || self.buckets.is_empty() {

@@ -172,13 +172,16 @@ pub(crate) fn step(analysis: &Analysis, symbols: &mut Symbols<'_>, path: &Path) 
     format!("{what} of {}", place(analysis, symbols, path.stack))
 }
 
-/// The function that allocated, and where in it.
+/// The function that allocated, and where in it: the first whose source is the program's own, since the blocks of containers
+/// are all allocated by the same few functions of the standard library. The innermost, if there is none.
 pub(crate) fn place(analysis: &Analysis, symbols: &mut Symbols<'_>, stack: u32) -> String {
-    let mut text: Option<String> = None;
+    let (mut text, mut is_own) = (None, false);
     frames(analysis, symbols, stack, |_, frame| {
-        if text.is_some() {
+        let own = frame.file.is_some_and(is_own_source);
+        if is_own || text.is_some() && !own {
             return;
         }
+        is_own = own;
         let file = frame.file.map(|file| file.rsplit('/').next().unwrap_or(file));
         text = Some(match (file, frame.line) {
             (Some(file), Some(line)) => format!("{} at {}:{line}", frame.name, harmless(file)),
@@ -186,4 +189,26 @@ pub(crate) fn place(analysis: &Analysis, symbols: &mut Symbols<'_>, stack: u32) 
         });
     });
     text.unwrap_or_default()
+}
+
+/// Whether a source file is none that comes with a compiler or a library: those of libc have relative paths.
+fn is_own_source(file: &str) -> bool {
+    file.starts_with('/') && !["/usr/", "/rustc/", "/rust/"].iter().any(|foreign| file.starts_with(foreign))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_own_source;
+
+    #[test]
+    fn sources_of_libraries_are_told_apart() {
+        for own in ["/tmp/a.cc", "/home/me/usr/list.c", "/usr2/list.c"] {
+            assert!(is_own_source(own), "{own}");
+        }
+        for foreign in
+            ["/usr/include/c++/12/bits/new_allocator.h", "/rustc/5980/library/alloc/src/alloc.rs", "nptl/a.c"]
+        {
+            assert!(!is_own_source(foreign), "{foreign}");
+        }
+    }
 }

@@ -8,9 +8,10 @@ const STYLE: &str = include_str!("assets/page.css");
 const BODY: &str = include_str!("assets/body.html");
 
 /// In the order in which they need each other. They share one scope.
-const SCRIPTS: [&str; 17] = [
+const SCRIPTS: [&str; 18] = [
     include_str!("assets/inflate.js"),
     include_str!("assets/words.js"),
+    include_str!("assets/names.js"),
     include_str!("assets/dom.js"),
     include_str!("assets/model.js"),
     include_str!("assets/figures.js"),

@@ -1,5 +1,6 @@
 //! Mangled names to the names that people wrote.
 
+use super::packs::without_empty_packs;
 use core::fmt::Write;
 use cpp_demangle::{DemangleOptions, Symbol};
 
@@ -30,7 +31,7 @@ pub(crate) fn demangle(name: &str) -> String {
     {
         let mut out = Limited::default();
         if symbol.structured_demangle(&mut out, &DemangleOptions::new().no_return_type()).is_ok() {
-            return out.0;
+            return without_empty_packs(out.0);
         }
     }
     name.to_owned()
@@ -64,6 +65,10 @@ mod tests {
             (
                 "_ZN12_GLOBAL__N_15leakyEi.constprop.0",
                 "(anonymous namespace)::leaky(int) [clone .constprop.0]",
+            ),
+            (
+                "_ZSt11make_uniqueI5OrderJEENSt8__detail9_MakeUniqIT_E15__single_objectEDpOT0_",
+                "std::make_unique<Order>()",
             ),
             ("_Znwm@@GLIBCXX_3.4", "operator new(unsigned long)"),
             ("_Znot mangled", "_Znot mangled"),

@@ -1,8 +1,9 @@
 //! Functions, lines and inlined calls, from DWARF.
 
 use super::demangle::demangle;
+use super::discarded::{Discarded, Slice};
 use super::files::{ElfFile, FileStore, Opened};
-use super::sections::{self, Slice};
+use super::sections;
 use super::split::SplitUnits;
 use super::units::{self, UnitDepths};
 use super::{Frame, Name};
@@ -34,16 +35,17 @@ impl<'a> DebugInfo<'a> {
         supplement: Option<&Opened<'a>>,
         split: SplitUnits<'a>,
     ) -> Result<Self, gimli::Error> {
-        let load = |file: &Opened<'a>, id: gimli::SectionId| {
-            Ok::<_, gimli::Error>(sections::dwarf(store, file, id, Some(id.name())))
+        let load = |file: &Opened<'a>, id: gimli::SectionId, discarded: Option<&'a [Discarded; 2]>| {
+            Ok::<_, gimli::Error>(sections::dwarf(store, file, id, Some(id.name()), discarded))
         };
-        let mut dwarf = gimli::Dwarf::load(|id| load(file, id))?;
+        let discarded = store.discarded(&file.elf);
+        let mut dwarf = gimli::Dwarf::load(|id| load(file, id, Some(discarded)))?;
         if let Some(supplement) = supplement {
-            dwarf.load_sup(|id| load(supplement, id))?;
+            dwarf.load_sup(|id| load(supplement, id, None))?;
         }
         dwarf.populate_abbreviations_cache(gimli::AbbreviationsCacheStrategy::Duplicates);
         let dwarf = Arc::new(dwarf);
-        let depths = UnitDepths::new(&dwarf)?;
+        let depths = UnitDepths::new(&dwarf, &discarded[0])?;
         let context = Context::from_arc_dwarf(Arc::clone(&dwarf))?;
         Ok(Self { dwarf, context, depths, split, store, path: file.path.clone() })
     }

@@ -5,6 +5,7 @@
 //! that was recorded.
 
 use super::data::{Data, StableFile};
+use super::discarded::Discarded;
 use object::read::{Object, ReadCache};
 use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
@@ -46,6 +47,7 @@ const MAX_TROUBLES: usize = 1000;
 pub struct FileStore {
     caches: Arena<ReadCache<StableFile>>,
     sections: Arena<Vec<u8>>,
+    discarded: Arena<[Discarded; 2]>,
     /// Bytes in `sections`.
     unpacked: Cell<u64>,
     troubles: RefCell<Vec<String>>,
@@ -97,6 +99,11 @@ impl FileStore {
     pub(crate) fn keep(&self, bytes: Vec<u8>) -> &[u8] {
         self.unpacked.set(self.unpacked.get() + bytes.len() as u64);
         self.sections.alloc(bytes)
+    }
+
+    /// What tells addresses of discarded code apart in a file.
+    pub(crate) fn discarded(&self, elf: &ElfFile<'_>) -> &[Discarded; 2] {
+        self.discarded.alloc(Discarded::of(elf))
     }
 
     /// How many bytes are kept.

@@ -19,9 +19,11 @@
 mod data;
 mod debuginfod;
 mod demangle;
+mod discarded;
 mod dwarf;
 mod embed;
 mod files;
+mod packs;
 mod search;
 mod sections;
 mod separate;

@@ -1,14 +1,13 @@
 //! The content of sections, decompressed where it is compressed, within bounds.
 
 use super::data::Data;
+use super::discarded::{Discarded, Slice};
 use super::files::{ElfFile, FileStore, Opened};
 use flate2::{Decompress, FlushDecompress};
-use gimli::{EndianSlice, RunTimeEndian, SectionId};
+use gimli::{RunTimeEndian, SectionId};
 use object::CompressionFormat;
 use object::read::{CompressedData, Object, ObjectSection};
 use xz4rust::XzDecoder;
-
-pub(crate) type Slice<'a> = EndianSlice<'a, RunTimeEndian>;
 
 /// A section that claims to be this much longer than what it is compressed to is refused; debug information becomes 3
 /// to 10 times as long, and its tables of nearly equal words up to 200 times. Small ones may be anything.
@@ -22,12 +21,13 @@ const MAX_SYMBOLS: usize = 1 << 28;
 const MAX_DICTIONARY: usize = 1 << 26;
 
 /// The DWARF section `id` of a file: `name` is how it is called there. Empty if it isn't there, isn't needed, or can't be
-/// read, of which a note is taken.
+/// read, of which a note is taken. With `discarded`, addresses of discarded code are told apart.
 pub(crate) fn dwarf<'a>(
     store: &'a FileStore,
     file: &Opened<'a>,
     id: SectionId,
     name: Option<&str>,
+    discarded: Option<&'a [Discarded; 2]>,
 ) -> Slice<'a> {
     let needed = !matches!(
         id,
@@ -47,7 +47,15 @@ pub(crate) fn dwarf<'a>(
         store.trouble(format!("{} of {} can't be read: {why}", id.name(), file.path.display()));
         &[]
     });
-    EndianSlice::new(bytes, endian(&file.elf))
+    let discarded = discarded.and_then(|[addresses, with_lengths]| match id {
+        SectionId::DebugInfo | SectionId::DebugAddr | SectionId::DebugRngLists | SectionId::DebugLine => {
+            Some(addresses)
+        }
+        SectionId::DebugAranges => Some(with_lengths),
+        // In .debug_ranges an address counts from another. Linkers write something else there.
+        _ => None,
+    });
+    Slice::new(bytes, endian(&file.elf), discarded)
 }
 
 pub(crate) fn endian(elf: &ElfFile<'_>) -> RunTimeEndian {

@@ -1,11 +1,12 @@
 //! Units that `-gsplit-dwarf` put into files of their own.
 
+use super::discarded::Slice;
 use super::files::{FileStore, Opened, path_of};
 use super::search::SearchPath;
-use super::sections::{self, Slice};
+use super::sections;
 use super::units;
 use addr2line::SplitDwarfLoad;
-use gimli::{DwarfPackage, EndianSlice, Section};
+use gimli::{DwarfPackage, Section};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -25,10 +26,10 @@ impl<'a> SplitUnits<'a> {
         object: &Opened<'a>,
         package: Option<&Opened<'a>>,
     ) -> Self {
-        let empty = EndianSlice::new(&[][..], sections::endian(&object.elf));
+        let empty = Slice::new(&[], sections::endian(&object.elf), None);
         let package = package.and_then(|package| {
             let load = |id: gimli::SectionId| {
-                Ok::<_, gimli::Error>(sections::dwarf(store, package, id, id.dwo_name()))
+                Ok::<_, gimli::Error>(sections::dwarf(store, package, id, id.dwo_name(), None))
             };
             // A broken package is no reason to have no lines at all.
             DwarfPackage::load(load, empty)
@@ -60,7 +61,7 @@ impl<'a> SplitUnits<'a> {
         let found = places.into_iter().flatten().find_map(|path| {
             let opened = self.store.open(&path, &[]).ok()?;
             let section = |id: gimli::SectionId| {
-                Ok::<_, gimli::Error>(sections::dwarf(self.store, &opened, id, id.dwo_name()))
+                Ok::<_, gimli::Error>(sections::dwarf(self.store, &opened, id, id.dwo_name(), None))
             };
             let mut dwarf = gimli::Dwarf::load(section).ok()?;
             dwarf.make_dwo(&load.parent);

@@ -4,10 +4,10 @@
 //! a damaged one, has the thread's stack overflow, which nothing can catch. So a unit's tree is measured before an
 //! address of the unit is looked up.
 
-use super::sections::Slice;
+use super::discarded::{Discarded, Slice};
 use gimli::{
     AttributeValue, DebugAddrBase, DebugLocListsBase, DebugRngListsBase, DebugStrOffsetsBase, Dwarf, Range,
-    Unit, UnitHeader,
+    Reader, Section, Unit, UnitHeader,
 };
 use std::cell::Cell;
 use std::path::Path;
@@ -42,20 +42,28 @@ pub(crate) struct UnitDepths {
 }
 
 impl UnitDepths {
-    pub(crate) fn new(dwarf: &Dwarf<Slice<'_>>) -> Result<Self, gimli::Error> {
+    /// From here on, addresses of discarded code are told apart.
+    pub(crate) fn new(dwarf: &Dwarf<Slice<'_>>, discarded: &Discarded) -> Result<Self, gimli::Error> {
         let mut aranges = Vec::new();
         let mut headers = dwarf.debug_aranges.headers();
         while let Some(header) = headers.next()? {
             aranges.push((header.debug_info_offset(), header));
         }
         aranges.sort_by_key(|(offset, _)| offset.0);
-        let (mut ranges, mut units) = (Vec::new(), Vec::new());
+        let (mut ranges, mut units, mut roots) = (Vec::new(), Vec::new(), Vec::new());
+        let mut own = Vec::new();
         let mut headers = dwarf.units();
         while let Some(header) = headers.next()? {
             let (Some(offset), len) = (header.debug_info_offset(), header.length_including_self()) else {
                 continue;
             };
-            if len < TOO_SHORT || matches!(header.type_(), gimli::UnitType::Type { .. }) {
+            if matches!(header.type_(), gimli::UnitType::Type { .. }) {
+                continue;
+            }
+            own.clear();
+            let is_known = own_ranges(dwarf, header, |range| own.push(range)).is_ok();
+            roots.extend(root_with_ranges(dwarf, header, &own, discarded));
+            if len < TOO_SHORT {
                 continue;
             }
             let before = ranges.len();
@@ -64,7 +72,7 @@ impl UnitDepths {
                     ranges.push(UnitRange { range, min_begin: 0, unit: units.len() });
                 }
             };
-            let is_known = own_ranges(dwarf, header, &mut add).is_ok();
+            own.drain(..).for_each(&mut add);
             let first = aranges.partition_point(|(of, _)| of.0 < offset.0);
             for (_, header) in aranges[first..].iter().take_while(|(of, _)| *of == offset) {
                 let mut entries = header.entries();
@@ -83,6 +91,7 @@ impl UnitDepths {
             }
             units.push((offset, Cell::new(State::Unknown)));
         }
+        discarded.tell_apart(roots);
         ranges.sort_unstable_by_key(|range| (range.range.end, range.unit));
         let mut min = u64::MAX;
         for range in ranges.iter_mut().rev() {
@@ -150,6 +159,26 @@ fn own_ranges(
         add(range);
     }
     Ok(())
+}
+
+/// Where a unit's first entry is read from, if that has a list of ranges of which one is of code that is there.
+fn root_with_ranges(
+    dwarf: &Dwarf<Slice<'_>>,
+    header: UnitHeader<Slice<'_>>,
+    own: &[Range],
+    discarded: &Discarded,
+) -> Option<std::ops::Range<u64>> {
+    if own.iter().all(|range| discarded.has(range.begin)) {
+        return None;
+    }
+    let unit = Section::reader(&dwarf.debug_info).offset_id().0 + header.debug_info_offset()?.0 as u64;
+    let abbreviations = dwarf.abbreviations(&header).ok()?;
+    let mut entries = header.entries_raw(&abbreviations, None).ok()?;
+    let start = unit + entries.next_offset().0 as u64;
+    let root = entries.read_abbreviation().ok()??;
+    entries.skip_attributes(root.attributes()).ok()?;
+    let has_ranges = root.attributes().iter().any(|attribute| attribute.name() == gimli::DW_AT_ranges);
+    has_ranges.then(|| start..unit + entries.next_offset().0 as u64)
 }
 
 /// What there is to say of a file with such a unit.

@@ -44,6 +44,52 @@ fn a_program_without_build_id_that_was_replaced_while_it_ran() {
     assert_eq!(looked(&events).0, C_FRAMES, "a library that was built meanwhile and loaded then");
 }
 
+/// The linker throws it away. It is longer than what lies before the code of a program, and shorter than with
+/// [`LONG`]'s code.
+const DISCARDED: &str = "void discarded(void) { __asm__ volatile(\".skip 0x10000, 0x90\"); }";
+const LONG: &str = "void last(void) { __asm__ volatile(\".skip 0x40000, 0x90\"); }";
+
+#[test]
+fn functions_that_the_linker_threw_away_name_no_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let [source, object] = ["discarded.c", "discarded.o"].map(|name| dir.path().join(name));
+    std::fs::write(&source, DISCARDED).unwrap();
+    let toolchain = run(Command::new("rustc").args(["--print", "sysroot"]));
+    let host = run(Command::new("rustc").args(["--print", "host-tuple"]));
+    // Where rustc brings LLVM's linker.
+    let lld = format!("-B{}/lib/rustlib/{}/bin/gcc-ld", toolchain.trim(), host.trim());
+    for kind in [&["-gdwarf-2"][..], &["-gdwarf-4"], &["-gdwarf-5"], &["-gdwarf-5", "-gsplit-dwarf"]] {
+        let compile = |compiler: &str| {
+            run(Command::new(compiler)
+                .args(["-O1", "-g", "-ffunction-sections", "-c", "-o"])
+                .args([&object, &source])
+                .args(kind));
+        };
+        for compiler in ["gcc", "clang"] {
+            compile(compiler);
+            for linker in [&["-fuse-ld=bfd"][..], &["-fuse-ld=gold"], &["-fuse-ld=lld", &lld]] {
+                let flags = ["-O1", "-g", "-Wl,--gc-sections,--undefined=last", object.to_str().unwrap()];
+                let flags = [&flags[..], linker, kind].concat();
+                let program = Program::build(&format!("{C}{LONG}"), "c", &flags);
+                let names = run(Command::new("nm").arg(&program.path));
+                let address = |name: &str| {
+                    let line = names.lines().find(|line| line.ends_with(&format!(" {name}")));
+                    line.map(|line| u64::from_str_radix(&line[..16], 16).unwrap())
+                };
+                assert_eq!(address("discarded"), None);
+                // The one has no debug information, and what the others have is found after the discarded one's.
+                let mut offsets = vec![address("_start").unwrap() + 10];
+                offsets.extend(&program.offsets);
+                let trace = trace(&program.path, &program.build_id(), &offsets);
+                let (frames, notes) = look_up(&trace, nowhere());
+                assert_eq!(frames[0], "_start -:0", "{compiler}, {flags:?}");
+                assert_eq!(frames[1..], C_FRAMES, "{compiler}, {flags:?}");
+                assert_eq!(notes, [""; 0]);
+            }
+        }
+    }
+}
+
 /// Debug information by hand: what covers `outer` is nested this deep, or names itself as its origin.
 const NESTED: &str = r#"
 .section .debug_abbrev,"",@progbits

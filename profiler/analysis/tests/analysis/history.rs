@@ -186,6 +186,9 @@ fn a_wait_is_no_part_of_what_was_done_before_it() {
     assert_eq!((wait.changes, wait.live_bytes, wait.peak_bytes), (0, 1000, 1000));
     let before = history.buckets.iter().take_while(|bucket| bucket.changes > 0);
     assert!(before.clone().count() > 0 && before.clone().all(|bucket| bucket.end_ns <= 10_000_000));
+    let [.., freed, end] = &history.buckets[..] else { panic!("{} buckets", history.buckets.len()) };
+    assert!(freed.changes > 0 && freed.end_ns <= 60_010_000_000);
+    assert_eq!((end.changes, end.live_bytes, end.end_ns), (0, 0, END_NS));
     compare(&history, &list(&events));
 }
 

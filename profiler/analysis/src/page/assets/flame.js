@@ -3,6 +3,8 @@
 const ROW = 19;
 // Boxes narrower than this are left out.
 const NARROWEST = 2.5;
+// About as wide as a letter in a box.
+const LETTER = 6.5;
 
 const flame = {
   boxes: [],
@@ -80,7 +82,7 @@ const flame = {
     const box = el("div", {
       class: look, role: "treeitem", tabindex: "-1", "aria-level": node.depth + 1,
       "aria-label": node.owner ? `${text}, ${compare.words(node)}` : `${text}, ${valueText(state.measure, node.value)}, ${part}`,
-      text: node.w > 26 ? (!isRoot ? text : node.owner ? `all: ${compare.words(node)}` : `all: ${valueText(state.measure, node.value)}`) : "",
+      text: node.w > 26 ? (!isRoot ? shortName(text, node.w / LETTER) : node.owner ? `all: ${compare.words(node)}` : `all: ${valueText(state.measure, node.value)}`) : "",
     });
     box.style.left = `${node.x}px`;
     box.style.width = `${Math.max(1, node.w - 1)}px`;
@@ -101,8 +103,8 @@ const flame = {
     const list = tree.path.map((node, at) => {
       const last = at === tree.path.length - 1;
       const text = at === 0 ? "all" : nodeText(model, node);
-      return el("li", {}, last ? el("span", { text, "aria-current": "location", title: text })
-        : el("button", { type: "button", text, title: text, onclick: () => choose({ zoom: state.zoom.slice(0, at) }) }));
+      return el("li", {}, last ? el("span", { text: shortName(text, 60), "aria-current": "location", title: text })
+        : el("button", { type: "button", text: shortName(text, 60), title: text, onclick: () => choose({ zoom: state.zoom.slice(0, at) }) }));
     });
     byId("crumbs").replaceChildren(...list);
     byId("crumb-nav").hidden = list.length < 2;

@@ -17,7 +17,7 @@ function heldPath({ root, steps, blocks, bytes }) {
 }
 
 function heldRow({ blocks, bytes, holds, stack, paths, more }, { kind, most }) {
-  const name = stack.length ? stack[0][0] : "no stack", callers = stack.slice(1, 4).map(([text]) => `← ${text}`).join(" ");
+  const name = stack.length ? stack[0][0] : "no stack", callers = stack.slice(1, 4).map(([text]) => text);
   const toggle = event => {
     const opener = event.currentTarget, line = opener.closest("tr"), isOpen = opener.getAttribute("aria-expanded") === "true";
     if (isOpen) line.nextElementSibling.remove();
@@ -28,8 +28,8 @@ function heldRow({ blocks, bytes, holds, stack, paths, more }, { kind, most }) {
   return el("tr", { "data-kind": kind },
     el("td", { class: "site" },
       el("button", { type: "button", class: "opener", "aria-expanded": "false", onclick: toggle },
-        el("span", { class: "function", text: name }), stack.length ? el("span", { class: "place", text: stack[0][1] }) : null),
-      el("div", { class: "callers", text: callers, title: callers })),
+        el("span", { class: "function", text: shortName(name, NAME_ROOM), title: name }), stack.length ? el("span", { class: "place", text: stack[0][1] }) : null),
+      callersLine(callers)),
     numberCell(bytesText(bytes), most ? bytes / most : 0), numberCell(countText(blocks)), numberCell(holds.blocks ? bytesText(holds.bytes) : "–"));
 }
 
@@ -57,10 +57,11 @@ function drawHeld() {
   if (!leaks) return;
   const moment = leaks.at_exit ? "at the process's end" : `at ${durationText(leaks.time_ns)}, while the process ran`;
   const empty = leaks.kinds.slice(0, 3).every(({ sites }) => !sites.length);
-  byId("held").replaceChildren(
+  byId("held").replaceChildren(...[
     el("p", { class: "faint", text: `Leaks were looked for ${moment}; it stood still for ${durationText(leaks.stopped_ns)}.` }),
     ...leaks.notes.map(text => el("p", { class: "faint", text: `Note: ${text}.` })),
     empty ? el("p", { class: "faint", text: "Nothing was lost." }) : null,
-    ...leaks.kinds.map(heldSection).filter(Boolean),
-    el("h3", { text: "All that was not freed" }));
+    ...leaks.kinds.map(heldSection),
+    el("h3", { text: "All that was not freed" }),
+  ].filter(Boolean));
 }

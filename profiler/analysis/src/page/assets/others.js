@@ -15,7 +15,7 @@ function otherStack(stack) {
 // A site's row, which opens to its stack.
 function otherRow({ what, count, bytes, peak, live, stack }, most) {
   const name = stack.length ? stack[0][0] : "no stack";
-  const callers = stack.slice(1, 4).map(([text]) => `← ${text}`).join(" ");
+  const callers = stack.slice(1, 4).map(([text]) => text);
   const toggle = event => {
     const opener = event.currentTarget, line = opener.closest("tr"), isOpen = opener.getAttribute("aria-expanded") === "true";
     if (isOpen) line.nextElementSibling.remove();
@@ -25,8 +25,8 @@ function otherRow({ what, count, bytes, peak, live, stack }, most) {
   return el("tr", {},
     el("td", { class: "site" },
       el("button", { type: "button", class: "opener", "aria-expanded": "false", onclick: toggle },
-        el("span", { class: "function", text: name }), what ? el("span", { class: "place", text: what }) : null),
-      el("div", { class: "callers", text: callers, title: callers })),
+        el("span", { class: "function", text: shortName(name, NAME_ROOM), title: name }), what ? el("span", { class: "place", text: what }) : null),
+      callersLine(callers)),
     numberCell(bytesText(peak), most ? peak / most : 0), numberCell(bytesText(live)), numberCell(bytesText(bytes)), numberCell(countText(count)));
 }
 

@@ -1,6 +1,9 @@
 // Sites and leaks as tables.
 
 const PAGE_ROWS = 100;
+// Letters of a name in a table.
+const NAME_ROOM = 60;
+const CALLER_ROOM = 36;
 
 // The frames of a stack, from the one that allocated.
 function stackNodes(model, node) {
@@ -51,23 +54,29 @@ function siteName(model, group) {
   const text = node => functionText(model, nodes.frame[node]);
   if (groups.folded[group]) {
     const where = stack.length ? `below ${text(stack[0])}` : "all over";
-    return { title: groups.stacks[group] === 1 ? "1 smaller stack" : `${countText(groups.stacks[group])} smaller stacks`, callers: where, isFolded: true };
+    return { title: groups.stacks[group] === 1 ? "1 smaller stack" : `${countText(groups.stacks[group])} smaller stacks`, callers: [], where, isFolded: true };
   }
-  if (!stack.length) return { title: "no stack", callers: "", isFolded: true };
+  if (!stack.length) return { title: "no stack", callers: [], isFolded: true };
   const line = lineText(model, nodes.frame[stack[0]], false);
-  return { title: text(stack[0]), line, callers: stack.slice(1).map(node => `← ${text(node)}`).join(" ") };
+  return { title: text(stack[0]), line, callers: stack.slice(1).map(text) };
+}
+
+// Who asked for it, as far as there is room.
+function callersLine(callers) {
+  const line = room => callers.map(text => `← ${shortName(text, room)}`).join(" ");
+  return el("div", { class: "callers", text: line(CALLER_ROOM), title: line(Infinity) });
 }
 
 function siteCell(model, group, open, toggle) {
-  const { title, line, callers, isFolded } = siteName(model, group);
+  const { title, line, callers, where, isFolded } = siteName(model, group);
   const frame = model.nodes.frame[model.groups.node[group]];
   const colour = isFolded ? "mf" : model.colours.of(model.frames.module[frame]);
   return el("td", { class: "site" },
     el("button", { type: "button", class: "opener", "aria-expanded": open ? "true" : "false", onclick: toggle },
       el("span", { class: `swatch ${colour}`, "aria-hidden": "true" }),
-      el("span", { class: isFolded ? "function folded" : "function", text: title }),
+      el("span", { class: isFolded ? "function folded" : "function", text: shortName(title, NAME_ROOM), title }),
       line ? el("span", { class: "place", text: line }) : null),
-    el("div", { class: "callers", text: callers, title: callers }));
+    where ? el("div", { class: "callers", text: where, title: where }) : callersLine(callers));
 }
 
 // A number with a bar behind it, as long as its part of the largest.
