@@ -171,7 +171,7 @@ pub(crate) fn memory_of(index: u32) -> Config {
     Config {
         cache_bits: most.cache_bits - 2,
         chain_bits: most.chain_bits - 4,
-        tree_bits: most.tree_bits - 3,
+        tree_bits: most.tree_bits.map(|bits| bits - 3),
         recent_bits: most.recent_bits - 4,
         ..most
     }
@@ -186,9 +186,14 @@ fn add(contexts: &mut Vec<Owned>, owner: Owner) -> Option<*mut Context> {
     let check = header.flags.load(Ordering::Relaxed) & session_flags::CHECK_STACKS != 0;
     let drops = header.flags.load(Ordering::Relaxed) & session_flags::DROP != 0;
     let version = modules::version();
-    // Two walks of a stack agree in its node only as long as the tree is not emptied in between.
     let memory = memory_of(index);
-    let tree_bits = if check { 28 } else { memory.tree_bits };
+    let tree_bits = match index {
+        // Two walks of a stack agree in its node only if it is found again.
+        _ if check => Some(28),
+        // The drain finds nodes again, as long as it hasn't many threads' to do.
+        0 => None,
+        _ => memory.tree_bits,
+    };
     let context = Box::new(Context {
         ring: Producer::new(control, words),
         clock: 0,
@@ -217,7 +222,7 @@ fn add(contexts: &mut Vec<Owned>, owner: Owner) -> Option<*mut Context> {
 }
 
 impl Context {
-    /// After the tree was emptied: tells the drain that nodes are numbered from 1 again.
+    /// Tells the drain that nodes are numbered from 1 again.
     pub(crate) fn forget_nodes(&mut self) {
         let _ = crate::record::push(&mut self.ring, &[wire::head(0, wire::kind::RESET)]);
     }

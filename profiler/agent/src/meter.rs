@@ -1,7 +1,7 @@
 //! What recording costs this process, measured on some of its calls.
 //!
-//! A counter or a clock in each call would be a cost of its own. So at about every 512th word of a ring, where the ring
-//! stops anyway (`Context::stop`), the thread's next call is chosen. Its life is made to look like another, which
+//! A counter or a clock in each call would be a cost of its own. So at about every 512th word of a ring that isn't of a node,
+//! where the ring stops anyway (`Context::stop`), the thread's next call is chosen. Its life is made to look like another, which
 //! leads it out of the way of all others and through [`due`], where the clock is read; at its end a flag is looked at, and
 //! [`finish`] reads the clock again. All between is what every other call does.
 //!
@@ -24,8 +24,11 @@ use grapnel_trace::meter::{EMPTY_CALLS, MeterCells};
 use grapnel_trace::ring::Producer;
 use grapnel_trace::wire::{self, Record, kind};
 
-/// Words of a ring from one call that is timed to the next, on average.
+/// Words of a ring from one call that is timed to the next, on average, besides those of nodes.
 const APART: u64 = 512;
+
+/// No more than so many words of nodes are expected between two calls.
+const MOST_OF_NODES: u64 = 64 * APART;
 
 /// A call that takes longer was interrupted: the thread lost its processor, or a signal handler came. Waiting for room is
 /// counted by itself.
@@ -45,12 +48,14 @@ pub(crate) struct Meter {
     waited: u64,
     /// The ring's position from which the next is due.
     next: u64,
+    /// How many nodes there were when a call was chosen last.
+    nodes: u32,
     random: u64,
 }
 
 impl Meter {
     pub(crate) fn new(seed: u32) -> Self {
-        Self { begun: 0, from: 0, waited: 0, next: 0, random: u64::from(seed) }
+        Self { begun: 0, from: 0, waited: 0, next: 0, nodes: 0, random: u64::from(seed) }
     }
 
     /// The ring's position from which a call is to be chosen.
@@ -69,10 +74,12 @@ impl Meter {
         self.begun != 0
     }
 
-    /// Chooses the thread's next call. Steps vary, so as not to fall in with those of the program.
-    pub(crate) fn choose(&mut self, position: u64) {
+    /// Chooses the thread's next call. Steps vary, so as not to fall in with those of the program. `nodes` is how many there
+    /// are: as many as there came since the last choice are expected until the next.
+    pub(crate) fn choose(&mut self, position: u64, nodes: u32) {
+        let of_nodes = u64::from(nodes.saturating_sub(core::mem::replace(&mut self.nodes, nodes)));
         self.random = self.random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        self.next = position + APART / 2 + (self.random >> 33) % APART;
+        self.next = position + of_nodes.min(MOST_OF_NODES) + APART / 2 + (self.random >> 33) % APART;
         let (tls, life) = (tls::get(), life::current());
         if tls.life.get() == life {
             tls.life.set(!life);

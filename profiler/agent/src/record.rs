@@ -259,19 +259,22 @@ impl Context {
             }
             // Each walk is to come this way.
             self.modules_seen = !version;
-            if core::mem::replace(&mut self.modules_known, version) == version && !self.has_told_enough() {
-                return Ok(());
-            }
         } else {
             self.modules_seen = version;
         }
+        let is_new = core::mem::replace(&mut self.modules_known, version) != version;
         let removals = modules::removals();
-        if self.removals_seen != removals || self.has_told_enough() {
-            self.removals_seen = removals;
+        if core::mem::replace(&mut self.removals_seen, removals) != removals {
             self.walker.reset();
             self.forget_nodes();
-        } else {
+            return Ok(());
+        }
+        if is_new {
             self.walker.flush();
+        }
+        if self.has_told_enough() {
+            self.walker.renumber();
+            self.forget_nodes();
         }
         Ok(())
     }
@@ -398,7 +401,7 @@ impl Context {
             self.write_clock(ticks());
         }
         if self.ring.position() >= self.meter.next() {
-            self.meter.choose(self.ring.position());
+            self.meter.choose(self.ring.position(), self.walker.tree().len());
         }
         if session::is_paused() {
             self.look_at_each_walk();

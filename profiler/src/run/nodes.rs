@@ -3,17 +3,17 @@
 use super::queue::Numbers;
 use grapnel_trace::wire;
 use hashbrown::HashMap;
-use hashbrown::hash_map::Entry;
 
-/// The trace's nodes. Equal ones of several rings become one. While there is one ring, whose tree knows most of its nodes,
-/// so do those that came lately; others may come once more, and the analysis takes them for the same.
+/// The trace's nodes. A ring tells all nodes that a walk needs and that the last one had not, and here those that came
+/// lately are found again. Others may come once more, and the analysis takes them for the same. Where there are several rings,
+/// whose threads come to the same stacks, all nodes are found.
 #[derive(Debug, Default)]
 pub(super) struct Nodes {
     count: u32,
     /// How many frames have none: a trace numbers as many as 32 bits can.
     lost: u64,
     several_rings: bool,
-    known: HashMap<(u32, u64, u32, u8), u32>,
+    known: HashMap<(u32, u64), u32>,
     lately: Lately,
 }
 
@@ -21,7 +21,6 @@ impl Nodes {
     /// From here on there are several rings.
     pub(super) fn of_several_rings(&mut self) {
         self.several_rings = true;
-        self.lately = Lately::default();
     }
 
     /// How many frames were left out of stacks, since there are no numbers for more.
@@ -30,22 +29,18 @@ impl Nodes {
     }
 
     /// The number of a node, and whether it is new. Without numbers for more, its parent's.
-    #[inline]
     pub(super) fn number(&mut self, parent: u32, pc: u64, module: u32, flags: u8) -> (u32, bool) {
-        let entry = match self.several_rings {
-            true => match self.known.entry((parent, pc, module, flags)) {
-                Entry::Occupied(known) => return (*known.get(), false),
-                Entry::Vacant(vacant) => Some(vacant),
-            },
-            false => None,
-        };
+        let frame = wire::frame(pc, module, flags);
+        if let Some(number) = frame.and_then(|frame| self.find(parent, frame)) {
+            return (number, false);
+        }
         let Some(next) = self.count.checked_add(1) else {
             self.lost += 1;
             return (parent, false);
         };
         self.count = next;
-        if let Some(vacant) = entry {
-            vacant.insert(next);
+        if let Some(frame) = frame {
+            self.put(parent, frame, next);
         }
         (next, true)
     }
@@ -56,18 +51,18 @@ impl Nodes {
         if frames.len() as u64 > u64::from(u32::MAX - self.count) {
             return self.lose_all(parent, frames, numbers);
         }
-        if !self.several_rings {
-            return self.number_lately(parent, frames, numbers);
-        }
-        let mut new = New { known: 0, parent, first: self.count.saturating_add(1) };
-        let mut parent = parent;
-        for frame in frames {
-            let (pc, module, flags) = wire::frame_of(*frame);
-            let (number, is_new) = self.number(parent, pc, module, flags);
+        let first = self.count.saturating_add(1);
+        let mut new = New { known: 0, parent, first };
+        while let Some(number) = frames.get(new.known).and_then(|&frame| self.find(new.parent, frame)) {
             numbers.push(number);
-            if !is_new {
-                new = New { known: new.known + 1, parent: number, ..new };
-            }
+            new = New { known: new.known + 1, parent: number, first };
+        }
+        let others = frames.get(new.known..).unwrap_or(&[]);
+        numbers.go_on(self.count, others.len() as u32);
+        self.count += others.len() as u32;
+        let mut parent = new.parent;
+        for (number, &frame) in (first..).zip(others) {
+            self.put(parent, frame, number);
             parent = number;
         }
         new
@@ -82,23 +77,23 @@ impl Nodes {
         New { known: frames.len(), parent, first: u32::MAX }
     }
 
-    fn number_lately(&mut self, parent: u32, frames: &[u64], numbers: &mut Numbers) -> New {
-        let first = self.count.saturating_add(1);
-        let mut new = New { known: 0, parent, first };
-        while let Some(number) = frames.get(new.known).and_then(|&frame| self.lately.find(new.parent, frame))
-        {
-            numbers.push(number);
-            new = New { known: new.known + 1, parent: number, first };
+    #[inline]
+    fn find(&mut self, parent: u32, frame: u64) -> Option<u32> {
+        let lately = self.lately.find(parent, frame);
+        if lately.is_some() || !self.several_rings {
+            return lately;
         }
-        let others = frames.get(new.known..).unwrap_or(&[]);
-        numbers.go_on(self.count, others.len() as u32);
-        self.count += others.len() as u32;
-        let mut parent = new.parent;
-        for (number, &frame) in (first..).zip(others) {
-            self.lately.put(parent, frame, number);
-            parent = number;
+        let number = *self.known.get(&(parent, frame))?;
+        self.lately.put(parent, frame, number);
+        Some(number)
+    }
+
+    #[inline]
+    fn put(&mut self, parent: u32, frame: u64, number: u32) {
+        self.lately.put(parent, frame, number);
+        if self.several_rings {
+            self.known.insert((parent, frame), number);
         }
-        new
     }
 }
 
@@ -159,7 +154,7 @@ impl Lately {
 mod tests {
     use super::*;
 
-    /// Stacks at random, told as a ring tells them that has no use for its tree: all nodes of each, again and again.
+    /// Stacks at random, as a ring tells them: all nodes of each, again and again.
     #[test]
     fn each_node_has_the_number_of_one_that_is_equal() {
         let frame = |n: u64| wire::frame(0x1000 + n, 1, 0).expect("small numbers");

@@ -32,7 +32,7 @@ unsafe impl Zeroable for Set {}
 #[derive(Debug)]
 pub(crate) struct RuleCache {
     sets: Vec<Set>,
-    /// Apart from the sets: asked for only when a frame is told to the sink.
+    /// Apart from the sets, each of which is a cache line.
     module_ids: Vec<[u32; WAYS]>,
 }
 
@@ -50,17 +50,13 @@ impl RuleCache {
         (pc ^ (pc >> 12)) as usize & self.sets.len().wrapping_sub(1)
     }
 
+    /// The rule for the frame at `pc`, and the id of the module that has the code.
     #[inline(always)]
-    pub(crate) fn get(&self, pc: u64) -> Option<PackedRule> {
-        let Set(slots) = self.sets.get(self.index(pc))?;
-        slots.iter().find(|slot| slot.pc == pc).map(|slot| slot.rule)
-    }
-
-    /// The id of the module that has the code at `pc`.
-    pub(crate) fn module(&self, pc: u64) -> Option<u32> {
+    pub(crate) fn get(&self, pc: u64) -> Option<(PackedRule, u32)> {
         let index = self.index(pc);
         let (Set(slots), module_ids) = (self.sets.get(index)?, self.module_ids.get(index)?);
-        slots.iter().zip(module_ids).find(|(slot, _)| slot.pc == pc).map(|(_, module_id)| *module_id)
+        let way = slots.iter().position(|slot| slot.pc == pc)?;
+        Some((slots.get(way)?.rule, *module_ids.get(way)?))
     }
 
     /// Puts a rule first in its set; the oldest one falls out.

@@ -8,7 +8,7 @@
 //!              |  |  |
 //!              |  |  +-- Recent: some hundred walks, each reused if every word that it read is unchanged
 //!              |  +----- Memo: the last walk that was none of these, reused as far as its words are unchanged
-//!              +-------- Chains: the first frames from a leaf, their rules and nodes, as they were the last time
+//!              +-------- Chains: the first frames from a leaf and their rules, as they were the last time
 //!                          +-- RuleCache -- on a miss --> Resolver -> ModuleTable -> unwind tables of the module
 //! ```
 //!
@@ -18,7 +18,7 @@
 //! * [`Walker`] belongs to one thread at a time. It holds the rule cache, the readable part of the stack, recent walks,
 //!   chains of frames and the [`StackTree`].
 //! * [`Sink`] hears of each new node, in the order of the ids. The tree is bounded: a node that fell out of it is told
-//!   again, under another id.
+//!   again, under another id. Or there is no table at all, and the sink finds out which nodes it knows.
 //!
 //! # What a walk does not do
 //! No lock, no allocation and no system call on the hot path, except that the tree grows by steps as new stacks

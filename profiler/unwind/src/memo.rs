@@ -6,19 +6,16 @@
 
 use crate::Error;
 use crate::memory::read_word;
-use crate::native::{plain, prefetch};
+use crate::native::plain;
 use crate::recent::Leaf;
 use crate::stack::{Range, StackMemory};
 use crate::start::Cursor;
-use crate::tree::{Frame, FrameFlags, FrameKey, Interner, MOST_TOLD, NodeId, Sink, Stack};
+use crate::tree::{Frame, FrameFlags, FrameKey, Interner, MOST_TOLD, NodeId, Sink};
 use crate::zeroed::{Zeroable, zeroed};
 use alloc::vec::Vec;
 
 /// How many words are read at most to leave a frame by a fast rule.
 const WORDS_PER_FRAME: usize = 3;
-
-/// Stands for the module of a frame's pc, which the rule cache knows.
-pub(crate) const UNKNOWN: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Word {
@@ -42,7 +39,6 @@ impl Word {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Found {
     pub(crate) pc: u64,
-    /// [`UNKNOWN`] as long as nobody needs it.
     module: u32,
     flags: FrameFlags,
     /// No step from here reads `fp`.
@@ -51,8 +47,8 @@ pub(crate) struct Found {
     /// The index of the first word that was read to leave the frame.
     word: u32,
     fp: u64,
-    /// The hash of the frame's stack, once the path is given nodes.
-    hash: u64,
+    /// Once the path is given nodes.
+    pub(crate) node: NodeId,
 }
 
 impl Found {
@@ -60,9 +56,8 @@ impl Found {
         FrameKey::new(plain(self.pc), self.flags)
     }
 
-    fn frame(&self, module_of: impl FnOnce(u64) -> u32) -> Frame {
-        let module = if self.module == UNKNOWN { module_of(self.pc) } else { self.module };
-        Frame { pc: plain(self.pc), module, flags: self.flags }
+    fn frame(&self) -> Frame {
+        Frame { pc: plain(self.pc), module: self.module, flags: self.flags }
     }
 }
 
@@ -73,8 +68,6 @@ pub(crate) struct Record {
     pub(crate) pc: u64,
     pub(crate) sp: u64,
     pub(crate) fp: u64,
-    /// The hash of `node`'s stack.
-    hash: u64,
     pub(crate) node: NodeId,
     /// How many words were read to leave this frame and all nearer to the root.
     words: u32,
@@ -85,10 +78,6 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    pub(crate) fn stack(&self) -> Stack {
-        Stack { node: self.node, hash: self.hash }
-    }
-
     /// As the first frame of a walk that is to be kept.
     pub(crate) fn leaf(&self) -> Leaf {
         let Record { pc, sp, fp, fp_is_dead, node, .. } = *self;
@@ -163,21 +152,18 @@ impl Words {
 pub(crate) struct Path {
     frames: Fixed<Found>,
     pub(crate) words: Words,
-    /// Whether a frame is a guess.
-    has_guess: bool,
 }
 
 impl Path {
     pub(crate) fn new(max_frames: usize) -> Result<Self, Error> {
         let words = Words(Fixed::new(max_frames.saturating_mul(WORDS_PER_FRAME))?);
-        Ok(Path { frames: Fixed::new(max_frames)?, words, has_guess: false })
+        Ok(Path { frames: Fixed::new(max_frames)?, words })
     }
 
     #[inline(always)]
     pub(crate) fn clear(&mut self) {
         self.frames.len = 0;
         self.words.0.len = 0;
-        self.has_guess = false;
     }
 
     #[inline(always)]
@@ -189,8 +175,13 @@ impl Path {
     pub(crate) fn push(&mut self, at: Cursor, module: u32, flags: FrameFlags, fp_is_dead: bool) {
         let word = self.words.0.len as u32;
         let Cursor { pc, sp, fp } = at;
-        self.has_guess |= flags.contains(FrameFlags::GUESS);
-        self.frames.push(Found { pc, module, flags, fp_is_dead, sp, word, fp, hash: 0 });
+        self.frames.push(Found { pc, module, flags, fp_is_dead, sp, word, fp, node: NodeId::ROOT });
+    }
+
+    /// Asks for the module of each frame.
+    pub(crate) fn set_modules(&mut self, mut module_of: impl FnMut(u64) -> u32) {
+        let filled = self.frames.items.get_mut(..self.frames.len).unwrap_or_default();
+        filled.iter_mut().for_each(|found| found.module = module_of(found.pc));
     }
 
     /// The frames, leaf first.
@@ -199,98 +190,32 @@ impl Path {
         self.frames.filled()
     }
 
-    /// Whether a frame is a guess.
+    /// Gives the frames their nodes, root first, below `parent`. Returns the leaf's.
     #[inline(always)]
-    pub(crate) fn has_guess(&self) -> bool {
-        self.has_guess
-    }
-
-    /// As [`Path::intern`], of frames that are known to have these nodes, leaf first.
-    #[inline(always)]
-    pub(crate) fn adopt(&self, nodes: &[NodeId], parent: Stack, mut keep: impl FnMut(Stack)) -> Stack {
-        let mut stack = parent;
-        for (found, node) in self.frames().iter().zip(nodes).rev() {
-            stack = Stack { node: *node, hash: found.key().hash_after(stack.hash) };
-            keep(stack);
-        }
-        stack
-    }
-
-    /// Computes the hashes of the frames' stacks below `parent`, and asks the processor for where they are in the tree: for
-    /// many at the same time, and before they are needed.
-    #[inline(always)]
-    pub(crate) fn expect(&mut self, parent: Stack, tree: &Interner<'_, impl Sink>) {
-        let mut hash = parent.hash;
+    pub(crate) fn intern(&mut self, parent: NodeId, tree: &mut Interner<'_, impl Sink>) -> NodeId {
         let filled = self.frames.items.get_mut(..self.frames.len).unwrap_or_default();
-        for found in filled.iter_mut().rev() {
-            hash = found.key().hash_after(hash);
-            found.hash = hash;
-            if let Some(slot) = tree.slot_of(hash) {
-                prefetch(slot);
-            }
-        }
-    }
-
-    /// Gives the frames their nodes, root first, below `parent`, which they were [expected](Path::expect) below, and hands
-    /// the stack of each to `keep`. `module_of` is asked for the module of a pc that a new node needs and the path
-    /// doesn't know.
-    ///
-    /// Returns the leaf's stack.
-    #[inline(always)]
-    pub(crate) fn intern(
-        &self,
-        parent: Stack,
-        tree: &mut Interner<'_, impl Sink>,
-        mut module_of: impl FnMut(u64) -> u32,
-        mut keep: impl FnMut(Stack),
-    ) -> Stack {
-        let filled = self.frames();
-        let mut stack = parent;
-        let mut left = filled.len();
-        while let Some(found) = left.checked_sub(1).and_then(|at| filled.get(at)) {
-            let Some(node) = tree.find(stack.node, found.key(), found.hash) else { break };
-            stack = Stack { node, hash: found.hash };
-            keep(stack);
+        let (mut node, mut left) = (parent, filled.len());
+        while tree.finds()
+            && let Some(found) = left.checked_sub(1).and_then(|at| filled.get_mut(at))
+            && let Some(known) = tree.find(node, found.key())
+        {
+            (node, found.node) = (known, known);
             left -= 1;
         }
-        tree.looked_up(left != 0);
         // Below a frame that is new there are only new ones.
-        let mut frame = |found: &Found| found.frame(&mut module_of);
-        for some in filled.get(..left).unwrap_or(&[]).rchunks(MOST_TOLD) {
-            let keys = some.iter().rev().map(|found| (found.key(), found.hash));
-            let first = tree.add(stack.node, keys, some.iter().rev().map(&mut frame));
-            for (index, found) in (0u32..).zip(some.iter().rev()) {
+        for some in filled.get_mut(..left).unwrap_or_default().rchunks_mut(MOST_TOLD) {
+            let frames = some.iter().rev().map(Found::frame);
+            let first = match tree.finds() {
+                true => tree.add(node, some.iter().rev().map(Found::key), frames),
+                false => tree.tell(node, frames),
+            };
+            for (index, found) in (0u32..).zip(some.iter_mut().rev()) {
                 // Without memory the stack lacks these frames.
-                if let Some(first) = first {
-                    stack = Stack { node: NodeId(first.0 + index), hash: found.hash };
-                }
-                keep(stack);
+                node = first.map_or(node, |first| NodeId(first.0 + index));
+                found.node = node;
             }
         }
-        stack
-    }
-
-    /// As [`Path::intern`], of frames that are told past the tree's table.
-    #[inline(always)]
-    pub(crate) fn tell(
-        &self,
-        parent: Stack,
-        tree: &mut Interner<'_, impl Sink>,
-        mut module_of: impl FnMut(u64) -> u32,
-        mut keep: impl FnMut(Stack),
-    ) -> Stack {
-        let mut frame = |found: &Found| found.frame(&mut module_of);
-        let mut stack = parent;
-        for some in self.frames().rchunks(MOST_TOLD) {
-            let first = tree.tell(stack.node, some.iter().rev().map(&mut frame));
-            for index in 0..some.len() as u32 {
-                if let Some(first) = first {
-                    stack = Stack::apart(NodeId(first.0 + index));
-                }
-                keep(stack);
-            }
-        }
-        stack
+        node
     }
 }
 
@@ -374,12 +299,6 @@ impl Memo {
         self.last_of(frames).map_or(0, |record| record.words as usize)
     }
 
-    /// The frames behind the first so many, root first.
-    #[inline(always)]
-    pub(crate) fn frames_from(&self, kept: usize) -> &[Record] {
-        self.records.filled().get(kept..).unwrap_or(&[])
-    }
-
     /// Looks whether the words of the first so many frames are as they were. If not, the answer is how many frames there are
     /// up to the last one that has a changed word.
     ///
@@ -427,8 +346,7 @@ impl Memo {
         Some((self.last_of(self.len())?, self.words.0.filled(), self.range))
     }
 
-    /// Takes the frames of a path, whose stacks are [said](Memo::set_stack) next, and its words, which were read from
-    /// `range`.
+    /// Takes the frames of a path, which have their nodes, and its words, which were read from `range`.
     #[inline(always)]
     pub(crate) fn take(&mut self, path: &Path, range: Range) {
         self.range = range;
@@ -438,20 +356,12 @@ impl Memo {
             *len += new.len();
         }
         let words = self.words.0.len as u32;
-        for &Found { pc, module, flags, fp_is_dead, sp, word, fp, hash } in path.frames().iter().rev() {
-            let (node, words) = (NodeId::ROOT, words - word);
-            self.records.push(Record { pc, sp, fp, hash, node, words, module, flags, fp_is_dead });
+        for &Found { pc, module, flags, fp_is_dead, sp, word, fp, node } in path.frames().iter().rev() {
+            let words = words - word;
+            self.records.push(Record { pc, sp, fp, node, words, module, flags, fp_is_dead });
             if flags.contains(FrameFlags::GUESS) && self.first_guess.is_none() {
                 self.first_guess = Some(self.records.len);
             }
-        }
-    }
-
-    /// Says what the stack of a frame is, by how many frames are nearer to the root.
-    #[inline(always)]
-    pub(crate) fn set_stack(&mut self, frames: usize, stack: Stack) {
-        if let Some(record) = self.records.items.get_mut(frames) {
-            Stack { node: record.node, hash: record.hash } = stack;
         }
     }
 }

@@ -4,7 +4,7 @@ use crate::Error;
 use crate::backtrace::Backtrace;
 use crate::cache::RuleCache;
 use crate::chain::Chains;
-use crate::memo::{Memo, MemoEnd, Path, UNKNOWN};
+use crate::memo::{Memo, MemoEnd, Path};
 use crate::native::{
     FramePointer, FullState, PackedRule, Registers, RuleKind, plain, step, step_by_frame_pointer,
 };
@@ -12,7 +12,7 @@ use crate::recent::Recent;
 use crate::resolve::{Outcome, Resolver};
 use crate::stack::StackMemory;
 use crate::start::{Cursor, Start};
-use crate::tree::{Frame, FrameFlags, FrameKey, Interner, NodeId, Sink, Stack, StackTree};
+use crate::tree::{Frame, FrameFlags, FrameKey, Interner, NodeId, Sink, StackTree};
 
 /// How much a [`Walker`] may see and hold.
 #[derive(Clone, Copy, Debug)]
@@ -26,15 +26,16 @@ pub struct Config {
     pub cache_bits: u32,
     /// The binary logarithm of the number of leaves whose nearest frames are kept, 128 bytes each. At most 11.
     pub chain_bits: u32,
-    /// The binary logarithm of the most slots of the [`StackTree`], 16 bytes each. Clamped to 10..=28.
-    pub tree_bits: u32,
+    /// The binary logarithm of the most slots of the [`StackTree`]'s table, 16 bytes each. Clamped to 10..=28. `None` for no
+    /// table: each walk tells the sink all nodes that the last one had not, and the sink finds out which of them it knows.
+    pub tree_bits: Option<u32>,
     /// The binary logarithm of the words of recent walks that are kept, 16 bytes each. Clamped to 8..=20.
     pub recent_bits: u32,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Config { max_frames: 1024, cache_bits: 12, chain_bits: 11, tree_bits: 15, recent_bits: 14 }
+        Config { max_frames: 1024, cache_bits: 12, chain_bits: 11, tree_bits: Some(15), recent_bits: 14 }
     }
 }
 
@@ -83,7 +84,7 @@ impl Walker {
             max_frames,
             last_end: End::Open,
         };
-        Ok(Walker { walk, tree: StackTree::new(config.tree_bits.clamp(10, 28)) })
+        Ok(Walker { walk, tree: StackTree::new(config.tree_bits.map(|bits| bits.clamp(10, 28))) })
     }
 
     /// Walks from these registers to the root, reusing a recent walk, or the last one as far as it is proved to hold.
@@ -171,6 +172,13 @@ impl Walker {
         self.tree.reset();
     }
 
+    /// Numbers nodes from 1 again. What is known of code stays.
+    pub fn renumber(&mut self) {
+        self.walk.memo.forget();
+        self.walk.recent.forget();
+        self.tree.reset();
+    }
+
     /// To be called when the context goes to another thread, or when a stack it ran on is unmapped: forgets what is
     /// readable, and the last walk.
     pub fn forget_stacks(&mut self) {
@@ -233,50 +241,25 @@ impl Gatherer {
             Gathered::Done { kept, end } => {
                 self.last_end = end.into();
                 let parent = match self.memo.last_of(kept) {
-                    Some(record) => record.stack(),
+                    Some(record) => record.node,
                     None => root(end, tree),
                 };
                 self.memo.cut_to(kept);
                 if self.path.len() == 0 {
                     // All of it was there.
                     self.remember();
-                    return parent.node;
+                    return parent;
                 }
                 let range = self.stack.range_of_walk();
-                let Self { path, memo, chains, cache, .. } = self;
-                let chain = chains.of(start.pc(), start.sp());
-                let known = chains.nodes(chain, parent.node, path.frames());
-                let is_looked_up = known.is_none() && tree.is_of_use();
-                if is_looked_up {
-                    path.expect(parent, tree);
-                }
-                // Meanwhile.
+                let Self { path, memo, .. } = self;
+                let leaf = path.intern(parent, tree);
                 memo.take(path, range.unwrap_or_default());
-                let mut frames = kept;
-                let keep = |stack| {
-                    memo.set_stack(frames, stack);
-                    frames += 1;
-                };
-                let leaf = match known {
-                    Some(nodes) => path.adopt(nodes, parent, keep),
-                    None => {
-                        let module_of = module_of(cache, resolver);
-                        let leaf = match is_looked_up {
-                            true => path.intern(parent, tree, module_of, keep),
-                            false => path.tell(parent, tree, module_of, keep),
-                        };
-                        if !path.has_guess() {
-                            chains.set_nodes(chain, parent.node, memo.frames_from(kept));
-                        }
-                        leaf
-                    }
-                };
                 if range.is_none() {
                     self.memo.forget();
                 }
                 self.memo.end = end;
                 self.remember();
-                leaf.node
+                leaf
             }
         }
     }
@@ -292,20 +275,14 @@ impl Gatherer {
             Gathered::Done { end, .. } => {
                 self.last_end = end.into();
                 let parent = root(end, tree);
-                self.intern(parent, resolver, tree)
+                self.intern(parent, tree)
             }
         }
     }
 
     /// The node of the path's frames below `parent`.
-    fn intern(
-        &mut self,
-        parent: Stack,
-        resolver: &mut impl Resolver,
-        tree: &mut Interner<'_, impl Sink>,
-    ) -> NodeId {
-        self.path.expect(parent, tree);
-        self.path.intern(parent, tree, module_of(&self.cache, resolver), |_| ()).node
+    fn intern(&mut self, parent: NodeId, tree: &mut Interner<'_, impl Sink>) -> NodeId {
+        self.path.intern(parent, tree)
     }
 
     /// Gathers frames by fast rules. `left` is how many frames the memo has, or 0 for no use of it.
@@ -352,15 +329,15 @@ impl Gatherer {
                 break;
             }
             let frame = self.path.len();
-            let rule = match self.chains.rule(chain, frame, pc) {
-                Some(rule) => rule,
+            let (rule, module) = match self.chains.rule(chain, frame, pc) {
+                Some(found) => found,
                 None => {
-                    let rule = match self.cache.get(pc) {
-                        Some(rule) => rule,
+                    let found = match self.cache.get(pc) {
+                        Some(found) => found,
                         None => self.miss(pc, resolver),
                     };
-                    self.chains.set_rule(chain, frame, pc, rule);
-                    rule
+                    self.chains.set_rule(chain, frame, pc, found);
+                    found
                 }
             };
             let ignores_fp = rule.ignores_fp();
@@ -377,7 +354,7 @@ impl Gatherer {
             }
             let at = Cursor { pc, sp, fp: fp.value() };
             if rule.is(RuleKind::FramePointer) {
-                self.path.push(at, UNKNOWN, FrameFlags::GUESS, false);
+                self.path.push(at, module, FrameFlags::GUESS, false);
                 match step_by_frame_pointer(at, &mut self.stack, &mut self.path.words) {
                     Some(caller) if caller.pc != 0 => {
                         (pc, sp) = (caller.pc, caller.sp);
@@ -388,7 +365,7 @@ impl Gatherer {
                 }
                 continue;
             }
-            self.path.push(at, UNKNOWN, FrameFlags::NONE, ignores_fp);
+            self.path.push(at, module, FrameFlags::NONE, ignores_fp);
             let Some(caller) = step(rule, sp, &mut fp, &mut self.stack, &mut self.path.words) else {
                 return stopped_at(rule);
             };
@@ -423,10 +400,10 @@ impl Gatherer {
 
     #[cold]
     #[inline(never)]
-    fn miss(&mut self, pc: u64, resolver: &mut impl Resolver) -> PackedRule {
+    fn miss(&mut self, pc: u64, resolver: &mut impl Resolver) -> (PackedRule, u32) {
         let entry = resolver.rule(pc, true);
         self.cache.insert(pc, entry);
-        PackedRule::new(entry.rule)
+        (PackedRule::new(entry.rule), entry.module_id)
     }
 
     #[cold]
@@ -438,19 +415,23 @@ impl Gatherer {
         resolver: &mut impl Resolver,
         tree: &mut Interner<'_, impl Sink>,
     ) -> NodeId {
-        let (path, max_frames) = (&mut self.path, self.max_frames);
+        let Self { path, cache, max_frames, .. } = self;
         path.clear();
         self.last_end = backtrace.frames(plain(first), |pc, exact| {
-            let more = path.len() < max_frames;
+            let more = path.len() < *max_frames;
             if more {
                 let flags = if exact { FrameFlags::EXACT } else { FrameFlags::NONE };
-                path.push(Cursor { pc, sp: 0, fp: 0 }, UNKNOWN, flags, false);
+                path.push(Cursor { pc, sp: 0, fp: 0 }, 0, flags, false);
             }
             more
         });
+        path.set_modules(|pc| match cache.get(pc) {
+            Some((_, module)) => module,
+            None => resolver.rule(pc, true).module_id,
+        });
         let end = if self.last_end == End::Depth { MemoEnd::Depth } else { MemoEnd::Root };
         let parent = root(end, tree);
-        self.intern(parent, resolver, tree)
+        self.intern(parent, tree)
     }
 
     /// Walks all frames by full steps.
@@ -485,7 +466,7 @@ impl Gatherer {
         };
         self.last_end = end.into();
         let parent = root(end, tree);
-        self.intern(parent, resolver, tree)
+        self.intern(parent, tree)
     }
 }
 
@@ -500,12 +481,6 @@ fn stopped_at(rule: PackedRule) -> Gathered {
     Gathered::Done { kept: 0, end: if rule.is(RuleKind::Root) { MemoEnd::Root } else { MemoEnd::Open } }
 }
 
-/// Looks up the module of a return address that a fast rule was found for.
-fn module_of(cache: &RuleCache, resolver: &mut impl Resolver) -> impl FnMut(u64) -> u32 {
-    // The rule may have fallen out of the cache since.
-    move |pc| cache.module(pc).unwrap_or_else(|| resolver.rule(pc, true).module_id)
-}
-
 /// What of the memo can be reused.
 enum Reuse {
     /// All frames to the root, with their nodes.
@@ -518,11 +493,11 @@ enum Reuse {
 
 /// What the frame nearest to the root hangs from.
 #[inline(always)]
-fn root(end: MemoEnd, tree: &mut Interner<'_, impl Sink>) -> Stack {
+fn root(end: MemoEnd, tree: &mut Interner<'_, impl Sink>) -> NodeId {
     if end != MemoEnd::Depth {
-        return Stack::ROOT;
+        return NodeId::ROOT;
     }
     let cut = Frame { pc: 0, module: 0, flags: FrameFlags::TRUNCATED };
     let key = FrameKey::new(cut.pc, cut.flags);
-    tree.child(Stack::ROOT, key, || cut)
+    tree.child(NodeId::ROOT, key, || cut)
 }
