@@ -28,7 +28,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=build.rs");
 
     build(&root, &out, &target, &PRELOADED)?;
-    build(&root, &out, &target, &ATTACHED)
+    // On machines of 32 bits there is no attaching.
+    if env::var("CARGO_CFG_TARGET_POINTER_WIDTH")? == "64" {
+        build(&root, &out, &target, &ATTACHED)?;
+    }
+    Ok(())
 }
 
 /// A form of the agent.

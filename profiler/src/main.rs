@@ -1,6 +1,15 @@
 //! The command `grapnel`.
 
+#![cfg_attr(
+    not(target_pointer_width = "64"),
+    expect(dead_code, unused_imports, reason = "what only attaching uses, which isn't there")
+)]
+
 mod agent_path;
+#[cfg(target_pointer_width = "64")]
+mod attach;
+#[cfg(not(target_pointer_width = "64"))]
+#[path = "no_attach.rs"]
 mod attach;
 mod check;
 mod cli;

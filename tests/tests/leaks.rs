@@ -66,6 +66,28 @@ fn stacks_of_every_making_hold_and_so_does_what_became_read_only() {
     assert_eq!(at(&found, "lost_stacks.c", "LOST by a thread"), kinds(&[("direct", 6, 6 * 2001)]));
 }
 
+/// Wherever libc puts them: beside the thread pointer, or in a block to which a thread's list of them leads.
+#[test]
+fn variables_of_threads_hold_until_these_end() {
+    let library = grapnel_tests::programs::library("lost_locals_library");
+    let recorded = Case::ours("lost_locals").arg(library).option("--leaks").recorded();
+    assert_eq!((recorded.outcome.out().as_str(), recorded.outcome.status.code()), ("done\n", Some(0)));
+    let found = leaks(&recorded.trace());
+    for (mark, size) in [
+        ("HELD by the first thread */", 1001),
+        ("HELD by the first thread, further up", 1002),
+        ("HELD by the first thread's in a library", 1003),
+        ("HELD by the second thread */", 1004),
+        ("HELD by the second thread, further up", 1005),
+        ("HELD by the second thread's in a library", 1006),
+    ] {
+        assert_eq!(at(&found, "lost_locals.c", mark), kinds(&[("reachable", 1, size)]), "{mark}");
+    }
+    assert_eq!(at(&found, "lost_locals.c", "LOST by a thread"), kinds(&[("direct", 1, 2001)]));
+    // What libc keeps of the thread that has ended is not lost.
+    assert_eq!(total(&found, "direct"), (1, 2001), "{found}");
+}
+
 #[test]
 fn policies_change_what_counts() {
     let tagged = leaks(&recorded("lost", &["--tags=0xff00000000000000"]).trace());

@@ -309,12 +309,14 @@ fn directly(slot: &Slot, saved: &SavedRegisters) -> Option<Going> {
     still.then(|| Going { target: hooks::original(function), cookie })
 }
 
-/// How many bytes from an address on the stack can be read, of as many as its stub hands on: a multiple of 16, as such an address is.
+/// How many bytes from an address on the stack can be read, of as many as its stub hands on: a multiple of 16, as such an address is; 0
+/// where a stack ends at it.
 #[cfg_attr(target_arch = "arm", expect(dead_code, reason = "its stub hands on none"))]
 pub(crate) unsafe extern "C" fn readable(at: usize) -> usize {
     const MOST: usize = 128;
     const PAGE: usize = 4096;
-    let in_page = PAGE - at % PAGE;
+    // None where a page begins at the address: that one may be missing itself.
+    let in_page = (PAGE - at % PAGE) % PAGE;
     if in_page >= MOST || page_is_readable((at + in_page) as u64) { MOST } else { in_page }
 }
 
@@ -542,5 +544,24 @@ pub(crate) fn forget(range: &Range<u64>) {
         if range.contains(&(slot.target.load(Ordering::Relaxed) as u64)) {
             slot.target.store(0, Ordering::Relaxed);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys;
+
+    #[test]
+    fn what_a_stub_hands_on_ends_where_the_stack_does() {
+        const PAGE: usize = 4096;
+        let map = sys::map_anonymous(2 * PAGE).unwrap();
+        let end = map.expose_provenance() + PAGE;
+        // SAFETY: asks the kernel about addresses.
+        let readable = |at| unsafe { readable(at) };
+        assert_eq!([end - PAGE, end - 128, end - 16, end].map(readable), [128; 4]);
+        sys::forbid(map.wrapping_add(PAGE), PAGE);
+        assert_eq!([end - PAGE, end - 128, end - 112, end - 16, end].map(readable), [128, 128, 112, 16, 0]);
+        sys::unmap(map, 2 * PAGE);
     }
 }

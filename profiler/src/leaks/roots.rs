@@ -13,8 +13,9 @@
 //! The agent's memory, and what it shares with the command, is never looked through.
 
 use super::maps::Map;
-use super::registers::LOCALS;
+use super::registers::{LOCALS, Locals};
 use super::stop::Thread;
+use grapnel_analysis::leaks::blocks::Blocks;
 use grapnel_analysis::leaks::scan::{Register, RootRange, Roots};
 use grapnel_analysis::leaks::{Memory, Recorded};
 use grapnel_trace::Module;
@@ -49,14 +50,18 @@ pub(crate) fn roots(
     let agents: Vec<Range<u64>> = maps
         .iter()
         .filter(|map| map.is_grapnels())
-        .filter_map(|map| module_of(&map.range))
+        // Other memory of the agent's may lie in the gaps of any module.
+        .filter_map(|map| module_of(&map.range).filter(|module| module.range.0 == map.range.start))
         .map(range_of)
         .collect();
+    // So may what the dynamic linker maps for the first thread's variables.
+    let first = threads.iter().min_by_key(|thread| thread.id).map(|thread| thread.values.thread);
+    let is_local = |map: &Map| map.path.is_empty() && first.is_some_and(|at| map.range.contains(&at));
     for (at, map) in maps.iter().enumerate() {
         if !map.readable || map.is_grapnels() || agents.iter().any(|own| own.contains(&map.range.start)) {
             continue;
         }
-        if let Some(module) = module_of(&map.range) {
+        if let Some(module) = module_of(&map.range).filter(|_| !is_local(map)) {
             if map.private && (map.writable || was_writable(&maps, at)) {
                 roots.ranges.push(RootRange {
                     range: map.range.clone(),
@@ -67,7 +72,7 @@ pub(crate) fn roots(
                 });
             }
         } else if map.writable || map.is_anonymous() || map.is_shared_memory() {
-            let kept = kept_descriptor(map, threads, memory);
+            let kept = kept_list(map, threads, &recorded.blocks, local_bytes, memory);
             sort(&mut roots, recorded, map, threads, include, (local_bytes, kept));
         }
     }
@@ -136,7 +141,7 @@ fn sort(
     map: &Map,
     threads: &[Thread],
     include: Include,
-    (local_bytes, kept): (u64, Option<u64>),
+    (local_bytes, kept): (u64, Option<Range<u64>>),
 ) {
     // Where the variables of a thread and what libc keeps of it begin, and where they end.
     let (below, above) = LOCALS.reach(local_bytes, DESCRIPTOR);
@@ -188,12 +193,12 @@ fn sort(
     if include.before && map.private && !map.is_anonymous() {
         return push(range.clone(), range.clone(), RootKind::Before, 0);
     }
-    if is_own || !map.private || !map.is_anonymous() {
+    // What is left of the dynamic linker's last page, whose file is behind that, may have the first thread's variables.
+    if is_own || !map.private || (!map.is_anonymous() && of_first.is_none()) {
         return;
     }
-    if let Some(start) = kept {
-        let end = start.saturating_add(KEPT).min(range.end);
-        push(start..end, start..end, RootKind::ThreadLocal, 0);
+    if let Some(kept) = kept {
+        push(kept.clone(), kept, RootKind::ThreadLocal, 0);
     }
     if let Some(local) = of_first {
         let kind = RootKind::ThreadLocal;
@@ -269,30 +274,58 @@ fn push_stacks(
     }
 }
 
-/// Of a thread that has ended, what is still in use: the first words, where the list of its variables is. What it returned is
-/// nobody's any more.
-const KEPT: u64 = 24;
-
 /// More than libc keeps of a thread, which begins or ends at its thread pointer.
 const DESCRIPTOR: u64 = 4096;
 
-/// Where the descriptor begins of a thread that has ended, if a mapping is the stack that libc keeps of it for the next: the
-/// list of the thread's variables, a block, goes with it. On x86-64 a descriptor begins with its own address, and has it again
-/// two words further (glibc's `tcbhead_t`).
-fn kept_descriptor(map: &Map, threads: &[Thread], memory: &mut impl Memory) -> Option<u64> {
-    const ALIGNMENT: usize = 8;
+/// What is still in use of a thread that has ended, if a mapping is the stack that libc keeps of it for the next: the word by which
+/// it knows the list of the thread's variables, a block, which goes with the stack. What it returned is nobody's any more.
+fn kept_list(
+    map: &Map,
+    threads: &[Thread],
+    blocks: &Blocks,
+    local_bytes: u64,
+    memory: &mut impl Memory,
+) -> Option<Range<u64>> {
     let is_in_use = |thread: &Thread| {
         map.range.contains(&thread.values.stack) || map.range.contains(&thread.values.thread)
     };
     if !map.private || !map.path.is_empty() || threads.iter().any(is_in_use) {
         return None;
     }
-    let from = map.range.end.saturating_sub(2 * DESCRIPTOR).max(map.range.start);
+    let (below, above) = LOCALS.reach(local_bytes, DESCRIPTOR);
+    // Whole pages: descriptors are aligned.
+    let reach = below.saturating_add(above).next_multiple_of(DESCRIPTOR);
+    let from = map.range.end.saturating_sub(reach).max(map.range.start);
     let mut words = vec![0; ((map.range.end - from) / 8) as usize];
     let read = memory.read(from, &mut words);
+    let words = &words[..read];
+    let at = match LOCALS {
+        Locals::Below => list_in_descriptor(words, from),
+        Locals::Above(_) => {
+            words.iter().step_by(2).position(|&word| is_list(word, blocks, memory)).map(|at| 2 * at)
+        }
+    }?;
+    let start = from + 8 * at as u64;
+    Some(start..start + 8)
+}
+
+/// Behind what a descriptor begins with on x86-64: its own address, which it has again two words further (glibc's `tcbhead_t`).
+fn list_in_descriptor(words: &[u64], from: u64) -> Option<usize> {
     let address = |place: usize| from + 8 * place as u64;
     let is_descriptor = |&place: &usize| words[place] == address(place) && words[place + 2] == address(place);
-    (0..read.saturating_sub(2)).step_by(ALIGNMENT).find(is_descriptor).map(address)
+    (0..words.len().saturating_sub(2)).step_by(8).find(is_descriptor).map(|place| place + 1)
+}
+
+/// Whether an address is that of a list of variables: behind the first entry, which says how many there are besides it and another
+/// (glibc's `dtv_t`). Elsewhere than on x86-64 nothing else tells where a descriptor is.
+fn is_list(address: u64, blocks: &Blocks, memory: &mut impl Memory) -> bool {
+    const ENTRY: u64 = 16;
+    let start = address.wrapping_sub(ENTRY);
+    let block = blocks.find(start).and_then(|number| blocks.all().get(number as usize));
+    let Some(block) = block.filter(|block| block.address == start) else { return false };
+    let mut count = [0];
+    memory.read(start, &mut count) == 1
+        && count[0].checked_add(2).and_then(|all| all.checked_mul(ENTRY)) == Some(block.size)
 }
 
 /// Bytes of the variables that each thread has of its own, of all modules together, or somewhat more.
@@ -338,6 +371,37 @@ fn registers(roots: &mut Roots, thread: &Thread) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use grapnel_analysis::leaks::blocks::Block;
+
+    /// Words from an address on.
+    struct Words(u64, Vec<u64>);
+
+    impl Memory for Words {
+        fn present(&mut self, range: Range<u64>) -> Vec<Range<u64>> {
+            vec![range]
+        }
+
+        fn read(&mut self, address: u64, words: &mut [u64]) -> usize {
+            let from = (address.wrapping_sub(self.0) / 8) as usize;
+            let read = self.1.iter().skip(from).take(words.len());
+            words.iter_mut().zip(read).map(|(to, word)| *to = *word).count()
+        }
+    }
+
+    #[test]
+    fn a_list_of_variables_is_known_by_how_long_it_is() {
+        let block = |address, size| Block { address, size, stack: 0 };
+        let blocks = Blocks::new(vec![block(0x1000, 18 * 16), block(0x2000, 18 * 16)]);
+        let mut memory = Words(0x1000, vec![16, 0, 1, 0]);
+        assert!(is_list(0x1010, &blocks, &mut memory));
+        for other in [0, 8, 0x1000, 0x1018, 0x2010, 0x9010] {
+            assert!(!is_list(other, &blocks, &mut memory), "{other:x}");
+        }
+        let descriptor = [0, 0, 0, 0, 0, 0, 0, 0, 0x5040, 0x1010, 0x5040, 0, 0];
+        assert_eq!(list_in_descriptor(&descriptor, 0x5000), Some(9));
+        assert_eq!(list_in_descriptor(&descriptor, 0x6000), None);
+        assert_eq!(list_in_descriptor(&descriptor[..10], 0x5000), None);
+    }
 
     /// Mappings side by side, each of a page: its rights and its path.
     fn maps(of: &[(&str, &str)]) -> Vec<Map> {

@@ -24,9 +24,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// The longest that a wake-up may be missed by: also the trace's resolution of time.
-const NAP_NS: i64 = 10_000_000;
+const NAP_NS: libc::c_long = 10_000_000;
 /// The same while a process stands still.
-const SHORT_NAP_NS: i64 = 100_000;
+const SHORT_NAP_NS: libc::c_long = 100_000;
 /// So many words in one pass are worth looking again at once.
 const BUSY_WORDS: usize = 8192;
 /// Processes that may be between taking a segment and announcing it.

@@ -214,7 +214,7 @@ impl Segment {
 }
 
 /// Sleeps until the futex no longer has the value `expected`, is woken, or the time is over.
-pub(crate) fn futex_wait(futex: &AtomicU32, expected: u32, nanoseconds: i64) {
+pub(crate) fn futex_wait(futex: &AtomicU32, expected: u32, nanoseconds: libc::c_long) {
     let timeout = libc::timespec { tv_sec: 0, tv_nsec: nanoseconds };
     // SAFETY: futex and timeout are live for the call.
     unsafe {
