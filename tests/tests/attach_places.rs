@@ -14,6 +14,13 @@ use std::process::Command;
 /// Debian's musl, which glibc's `ldd` doesn't list.
 const MUSL: &str = "/lib/ld-musl-x86_64.so.1";
 
+/// Copies a file that is to be executed. A process of its own does it: while this one had the copy open to write, another thread's
+/// child would inherit that, and nobody could execute it.
+fn copy(file: &Path, to: &Path) {
+    let copied = finish(Command::new("cp").arg(file).arg(to), b"");
+    assert!(copied.status.success(), "{}", copied.err());
+}
+
 /// A root directory with a program and what it loads, and nothing else: no `/proc`, no `/tmp`.
 fn root_with(program: &Path, dir: &Path) -> PathBuf {
     let root = dir.join("root");
@@ -21,7 +28,7 @@ fn root_with(program: &Path, dir: &Path) -> PathBuf {
     let put = |file: &Path| {
         let to = root.join(file.strip_prefix("/").expect("a path from the root"));
         fs::create_dir_all(to.parent().expect("a directory")).expect("a directory can be made");
-        fs::copy(file, to).expect("a file can be copied");
+        copy(file, &to);
     };
     let listed = finish(Command::new("ldd").arg(program), b"").out();
     let words = listed.split_whitespace();
@@ -31,7 +38,7 @@ fn root_with(program: &Path, dir: &Path) -> PathBuf {
     if Path::new(MUSL).exists() {
         put(Path::new(MUSL));
     }
-    fs::copy(program, root.join("counted")).expect("the program can be copied");
+    copy(program, &root.join("counted"));
     root
 }
 
@@ -127,7 +134,7 @@ fn in_namespaces_of_its_own() {
 fn attach_by(launcher: &[&str], dir: &Path, pid: u32) -> Outcome {
     // Others may not look into the target directory.
     let grapnel = dir.join("grapnel");
-    fs::copy(programs::grapnel(), &grapnel).expect("it can be copied");
+    copy(programs::grapnel(), &grapnel);
     fs::set_permissions(dir, fs::Permissions::from_mode(0o777)).expect("rights can be given");
     let (first, rest) = launcher.split_first().expect("a launcher");
     let mut command = Command::new(first);

@@ -41,7 +41,7 @@ pub(crate) struct Context {
     pub(crate) walker: Walker,
     /// [`modules::version`] when the walker's rules were known to be good.
     pub(crate) modules_seen: u64,
-    /// The same, where `modules_seen` leads each walk to where room is looked for.
+    /// The same, also where `modules_seen` leads each walk to where it is asked what is due.
     pub(crate) modules_known: u64,
     /// Of a session that drops: the words that there must be room for when a walk begins.
     pub(crate) room_for_walk: Option<u64>,
@@ -171,7 +171,7 @@ pub(crate) fn memory_of(index: u32) -> Config {
     Config {
         cache_bits: most.cache_bits - 2,
         chain_bits: most.chain_bits - 4,
-        tree_bits: most.tree_bits.map(|bits| bits - 3),
+        tree_bits: most.tree_bits - 3,
         recent_bits: most.recent_bits - 4,
         ..most
     }
@@ -187,13 +187,11 @@ fn add(contexts: &mut Vec<Owned>, owner: Owner) -> Option<*mut Context> {
     let drops = header.flags.load(Ordering::Relaxed) & session_flags::DROP != 0;
     let version = modules::version();
     let memory = memory_of(index);
-    let tree_bits = match index {
-        // Two walks of a stack agree in its node only if it is found again.
-        _ if check => Some(28),
-        // The drain finds nodes again, as long as it hasn't many threads' to do.
-        0 => None,
-        _ => memory.tree_bits,
-    };
+    // Two walks of a stack agree in its node only as long as it is looked up, and the tree is not emptied in between.
+    let tree_bits = if check { 28 } else { memory.tree_bits };
+    // The drain finds nodes again, as long as it hasn't many threads' to do. What it takes longer is waited for: not where
+    // nobody waits.
+    let tells = index == 0 && !check && !drops;
     let context = Box::new(Context {
         ring: Producer::new(control, words),
         clock: 0,
@@ -202,7 +200,7 @@ fn add(contexts: &mut Vec<Owned>, owner: Owner) -> Option<*mut Context> {
         meter: Meter::new(index),
         told_mean: 0,
         index,
-        walker: Walker::new(Config { max_frames, tree_bits, ..memory }).ok()?,
+        walker: Walker::new(Config { max_frames, tree_bits, tells, ..memory }).ok()?,
         modules_seen: if drops { u64::MAX } else { version },
         modules_known: version,
         room_for_walk: drops.then(|| crate::record::room_for_walk(max_frames, words.len())),

@@ -24,7 +24,7 @@ use grapnel_trace::meter::{EMPTY_CALLS, MeterCells};
 use grapnel_trace::ring::Producer;
 use grapnel_trace::wire::{self, Record, kind};
 
-/// Words of a ring from one call that is timed to the next, on average, besides those of nodes.
+/// Words of a ring from one call that is timed to the next, on average, besides a word for each node.
 const APART: u64 = 512;
 
 /// No more than so many words of nodes are expected between two calls.

@@ -6,7 +6,7 @@ use hashbrown::HashMap;
 
 /// The trace's nodes. A ring tells all nodes that a walk needs and that the last one had not, and here those that came
 /// lately are found again. Others may come once more, and the analysis takes them for the same. Where there are several rings,
-/// whose threads come to the same stacks, all nodes are found.
+/// whose threads come to the same stacks, all nodes are found that were told since.
 #[derive(Debug, Default)]
 pub(super) struct Nodes {
     count: u32,
@@ -15,12 +15,18 @@ pub(super) struct Nodes {
     several_rings: bool,
     known: HashMap<(u32, u64), u32>,
     lately: Lately,
+    /// Those whose frames have numbers too large for one word.
+    large: HashMap<(u32, u64, u32, u8), u32>,
 }
+
+/// No more of those are kept where there is one ring.
+const MOST_LARGE: usize = 1 << 16;
 
 impl Nodes {
     /// From here on there are several rings.
     pub(super) fn of_several_rings(&mut self) {
         self.several_rings = true;
+        self.lately = Lately::default();
     }
 
     /// How many frames were left out of stacks, since there are no numbers for more.
@@ -31,7 +37,12 @@ impl Nodes {
     /// The number of a node, and whether it is new. Without numbers for more, its parent's.
     pub(super) fn number(&mut self, parent: u32, pc: u64, module: u32, flags: u8) -> (u32, bool) {
         let frame = wire::frame(pc, module, flags);
-        if let Some(number) = frame.and_then(|frame| self.find(parent, frame)) {
+        let key = (parent, pc, module, flags);
+        let known = match frame {
+            Some(frame) => self.find(parent, frame),
+            None => self.large.get(&key).copied(),
+        };
+        if let Some(number) = known {
             return (number, false);
         }
         let Some(next) = self.count.checked_add(1) else {
@@ -39,8 +50,14 @@ impl Nodes {
             return (parent, false);
         };
         self.count = next;
-        if let Some(frame) = frame {
-            self.put(parent, frame, next);
+        match frame {
+            Some(frame) => self.put(parent, frame, next),
+            None => {
+                if self.large.len() >= MOST_LARGE && !self.several_rings {
+                    self.large.clear();
+                }
+                self.large.insert(key, next);
+            }
         }
         (next, true)
     }
@@ -48,9 +65,6 @@ impl Nodes {
     /// As [`Nodes::number`], of nodes of which each but the first is below the one before it. Their numbers go to `numbers`.
     #[inline]
     pub(super) fn number_all(&mut self, parent: u32, frames: &[u64], numbers: &mut Numbers) -> New {
-        if frames.len() as u64 > u64::from(u32::MAX - self.count) {
-            return self.lose_all(parent, frames, numbers);
-        }
         let first = self.count.saturating_add(1);
         let mut new = New { known: 0, parent, first };
         while let Some(number) = frames.get(new.known).and_then(|&frame| self.find(new.parent, frame)) {
@@ -58,6 +72,9 @@ impl Nodes {
             new = New { known: new.known + 1, parent: number, first };
         }
         let others = frames.get(new.known..).unwrap_or(&[]);
+        if others.len() as u64 > u64::from(u32::MAX - self.count) {
+            return self.lose_all(new.parent, frames.len(), others.len(), numbers);
+        }
         numbers.go_on(self.count, others.len() as u32);
         self.count += others.len() as u32;
         let mut parent = new.parent;
@@ -68,13 +85,13 @@ impl Nodes {
         new
     }
 
-    /// Where there are not enough numbers: all have that of the parent, and none is new.
+    /// Where there are not enough numbers for the last `others` of so many: these have that of the parent, and none is new.
     #[cold]
-    fn lose_all(&mut self, parent: u32, frames: &[u64], numbers: &mut Numbers) -> New {
+    fn lose_all(&mut self, parent: u32, frames: usize, others: usize, numbers: &mut Numbers) -> New {
         self.count = u32::MAX;
-        self.lost += frames.len() as u64;
-        frames.iter().for_each(|_| numbers.push(parent));
-        New { known: frames.len(), parent, first: u32::MAX }
+        self.lost += others as u64;
+        (0..others).for_each(|_| numbers.push(parent));
+        New { known: frames, parent, first: u32::MAX }
     }
 
     #[inline]
@@ -114,8 +131,8 @@ struct Slot {
     number: u32,
 }
 
-/// The nodes that came lately, by parent and frame: where too many meet, the one that was asked for longest ago is forgotten,
-/// so those near the root stay. Small enough to stay near the processor.
+/// The nodes that came lately, by parent and frame: where too many meet, the one that was asked for longest ago is forgotten.
+/// Small enough to stay near the processor.
 #[derive(Debug, Default)]
 struct Lately(Vec<[Slot; Self::WAYS]>);
 
@@ -198,7 +215,32 @@ mod tests {
             let new = nodes.number_all(numbers.of(2), &[frame(2), frame(3)], &mut numbers);
             assert_eq!((new.known, numbers.of(3), numbers.of(4)), (2, u32::MAX - 1, u32::MAX - 1));
             assert_eq!(nodes.number(7, 0x2000, 1, 0), (7, false));
-            assert_eq!(nodes.lost_frames(), 3);
+            // What has a number is found all the same.
+            let new = nodes.number_all(0, &[frame(0), frame(1), frame(5)], &mut numbers);
+            assert_eq!(
+                (new.known, [5, 6, 7].map(|at| numbers.of(at))),
+                (3, [u32::MAX - 2, u32::MAX - 1, u32::MAX - 1])
+            );
+            assert_eq!(nodes.lost_frames(), 4);
+        }
+    }
+
+    #[test]
+    fn frames_of_large_numbers_are_found_again_and_those_below_them_too() {
+        let frame = wire::frame(0x1000, 1, 0).expect("small numbers");
+        let (mut nodes, mut numbers) = (Nodes::default(), Numbers::default());
+        for (pc, module) in [(1 << 48, 1), (0x1000, 1 << 12)] {
+            assert_eq!(wire::frame(pc, module, 0), None);
+            let (number, is_new) = nodes.number(0, pc, module, 0);
+            assert!(is_new);
+            assert_eq!(nodes.number_all(number, &[frame], &mut numbers).known, 0);
+            assert_eq!(nodes.number(0, pc, module, 0), (number, false));
+            assert_eq!(nodes.number_all(number, &[frame], &mut numbers).known, 1);
+            // No more than so many are kept.
+            for other in 1..=MOST_LARGE as u64 {
+                assert!(nodes.number(number, pc + other, 1 << 12, 0).1);
+            }
+            assert!(nodes.large.len() <= MOST_LARGE);
         }
     }
 

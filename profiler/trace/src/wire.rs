@@ -3,7 +3,7 @@
 //! | kind | words |
 //! |---|---|
 //! | NODE | `pc<<8 \| kind`, `parent \| (module \| flags<<24)<<32` (nodes of a ring are numbered from 1 in order) |
-//! | NODES | `(count \| parent<<8)<<8 \| kind`, then `pc \| flags<<47 \| module<<51` of each: the first below `parent`, each other below the one before |
+//! | NODES | `(count \| parent<<8)<<8 \| kind`, then `pc \| flags<<48 \| module<<52` of each: the first below `parent`, each other below the one before |
 //! | ALLOC + source | `address<<8 \| kind`, `node \| size<<32` |
 //! | FREE, REALLOC_BEGIN, REALLOC_FAILED | `address<<8 \| kind` |
 //! | REALLOC_END | as ALLOC, then the old address |
@@ -166,8 +166,8 @@ pub fn nodes(parent: u32, count: usize) -> u64 {
     head(count as u64 | (u64::from(parent) << 8), kind::NODES)
 }
 
-const FLAGS_AT: u32 = 47;
-const MODULE_AT: u32 = 51;
+const FLAGS_AT: u32 = 48;
+const MODULE_AT: u32 = 52;
 
 /// A node of a NODES record; `None` where its numbers are larger than there is room for.
 #[inline]
@@ -348,9 +348,9 @@ mod tests {
             back(&node(7, pc, 0x12_3456, 3)),
             Record::Node { parent: 7, pc, module: 0x12_3456, flags: 3 }
         );
-        let frames = [frame(pc, 0x1fff, 15), frame((1 << 47) - 1, 0, 0)].map(Option::unwrap);
-        assert_eq!(frames.map(frame_of), [(pc, 0x1fff, 15), ((1 << 47) - 1, 0, 0)]);
-        assert_eq!([frame(1 << 47, 0, 0), frame(pc, 0x2000, 0), frame(pc, 0, 16)], [None; 3]);
+        let frames = [frame(pc, 0xfff, 15), frame((1 << 48) - 1, 0, 0)].map(Option::unwrap);
+        assert_eq!(frames.map(frame_of), [(pc, 0xfff, 15), ((1 << 48) - 1, 0, 0)]);
+        assert_eq!([frame(1 << 48, 0, 0), frame(pc, 0x1000, 0), frame(pc, 0, 16)], [None; 3]);
         assert_eq!(
             back(&[nodes(u32::MAX, 2), frames[0], frames[1]]),
             Record::Nodes { parent: u32::MAX, frames: frames.to_vec() }

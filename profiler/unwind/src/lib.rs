@@ -18,7 +18,7 @@
 //! * [`Walker`] belongs to one thread at a time. It holds the rule cache, the readable part of the stack, recent walks,
 //!   chains of frames and the [`StackTree`].
 //! * [`Sink`] hears of each new node, in the order of the ids. The tree is bounded: a node that fell out of it is told
-//!   again, under another id. Or there is no table at all, and the sink finds out which nodes it knows.
+//!   again, under another id. Or walks [tell](Config::tells) what they need, and the sink finds out which nodes it knows.
 //!
 //! # What a walk does not do
 //! No lock, no allocation and no system call on the hot path, except that the tree grows by steps as new stacks

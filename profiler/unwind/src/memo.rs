@@ -190,12 +190,18 @@ impl Path {
         self.frames.filled()
     }
 
-    /// Gives the frames their nodes, root first, below `parent`. Returns the leaf's.
+    /// Gives the frames their nodes, root first, below `parent`: looked up, or, where it `tells`, all of them new. Returns the
+    /// leaf's.
     #[inline(always)]
-    pub(crate) fn intern(&mut self, parent: NodeId, tree: &mut Interner<'_, impl Sink>) -> NodeId {
+    pub(crate) fn intern(
+        &mut self,
+        parent: NodeId,
+        tells: bool,
+        tree: &mut Interner<'_, impl Sink>,
+    ) -> NodeId {
         let filled = self.frames.items.get_mut(..self.frames.len).unwrap_or_default();
         let (mut node, mut left) = (parent, filled.len());
-        while tree.finds()
+        while !tells
             && let Some(found) = left.checked_sub(1).and_then(|at| filled.get_mut(at))
             && let Some(known) = tree.find(node, found.key())
         {
@@ -205,9 +211,9 @@ impl Path {
         // Below a frame that is new there are only new ones.
         for some in filled.get_mut(..left).unwrap_or_default().rchunks_mut(MOST_TOLD) {
             let frames = some.iter().rev().map(Found::frame);
-            let first = match tree.finds() {
-                true => tree.add(node, some.iter().rev().map(Found::key), frames),
-                false => tree.tell(node, frames),
+            let first = match tells {
+                true => tree.tell(node, frames),
+                false => tree.add(node, some.iter().rev().map(Found::key), frames),
             };
             for (index, found) in (0u32..).zip(some.iter_mut().rev()) {
                 // Without memory the stack lacks these frames.

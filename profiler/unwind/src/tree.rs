@@ -121,8 +121,7 @@ const FIRST_BITS: u32 = 10;
 /// Nodes that were given out stay good: they are what they were told to be. The same stack may get another node later,
 /// and is told again.
 ///
-/// There may be no table: then each walk tells all nodes that it needs and that the last one had not, for whoever is told to
-/// find out which of them are known.
+/// A walk may [tell](Interner::tell) nodes past the table, for whoever is told to find out which of them are known.
 ///
 /// Looking up a node that exists neither allocates nor locks. A new one allocates when a smaller table is three
 /// quarters full: it then grows.
@@ -130,18 +129,20 @@ const FIRST_BITS: u32 = 10;
 pub struct StackTree {
     slots: Vec<Slot>,
     shift: u32,
-    /// The binary logarithm of the most slots; `None` for no table.
-    most_bits: Option<u32>,
-    /// The nodes in the table are those from here on.
+    /// The binary logarithm of the most slots.
+    most_bits: u32,
+    /// The nodes in the table are some of those from here on.
     first: u32,
+    /// How many these are.
+    held: u32,
     nodes: u32,
     lost: u64,
 }
 
 impl StackTree {
-    /// An empty tree of at most `1 << most_bits` slots of 16 bytes, or without a table. Does not allocate yet.
-    pub const fn new(most_bits: Option<u32>) -> Self {
-        StackTree { slots: Vec::new(), shift: 0, most_bits, first: 1, nodes: 0, lost: 0 }
+    /// An empty tree of at most `1 << most_bits` slots of 16 bytes. Does not allocate yet.
+    pub const fn new(most_bits: u32) -> Self {
+        StackTree { slots: Vec::new(), shift: 0, most_bits, first: 1, held: 0, nodes: 0, lost: 0 }
     }
 
     /// How many nodes were given out besides the root; also the highest id.
@@ -167,8 +168,7 @@ impl StackTree {
     /// Forgets all nodes. Ids count from 1 again. Keeps the memory.
     pub fn reset(&mut self) {
         self.slots.fill(Slot::default());
-        self.nodes = 0;
-        self.first = 1;
+        (self.first, self.held, self.nodes) = (1, 0, 0);
     }
 
     /// Numbers nodes that don't go into the table. Returns the first; `None` without ids for them.
@@ -216,15 +216,15 @@ impl StackTree {
         parent: NodeId,
         keys: impl ExactSizeIterator<Item = FrameKey>,
     ) -> Option<NodeId> {
-        let Some(most_bits) = self.most_bits else { return self.number(keys.len() as u32) };
         let count = keys.len() as u32;
         while !self.has_room(count) {
-            if !self.make_room(count, most_bits) {
+            if !self.make_room(count) {
                 self.lost = self.lost.wrapping_add(u64::from(count));
                 return None;
             }
         }
         let first = self.nodes + 1;
+        self.held += count;
         let mut parent = parent.0;
         for key in keys {
             self.nodes += 1;
@@ -236,7 +236,7 @@ impl StackTree {
 
     /// Whether so many nodes more leave a quarter of the table empty, and have ids.
     fn has_room(&self, count: u32) -> bool {
-        let held = u64::from(self.nodes) + 1 - u64::from(self.first) + u64::from(count);
+        let held = u64::from(self.held) + u64::from(count);
         held <= self.slots.len() as u64 / 4 * 3 && self.nodes <= u32::MAX - count
     }
 
@@ -258,16 +258,16 @@ impl StackTree {
     /// there is no memory: the table stays as it was.
     #[cold]
     #[inline(never)]
-    fn make_room(&mut self, count: u32, most_bits: u32) -> bool {
+    fn make_room(&mut self, count: u32) -> bool {
         let bits = match self.slots.is_empty() {
-            true => FIRST_BITS.min(most_bits),
+            true => FIRST_BITS.min(self.most_bits),
             false => 64 - self.shift + 1,
         };
-        if bits > most_bits {
+        if bits > self.most_bits {
             if self.nodes > u32::MAX - count || count as usize > self.slots.len() / 4 * 3 {
                 return false;
             }
-            self.first = self.nodes.wrapping_add(1);
+            (self.first, self.held) = (self.nodes.wrapping_add(1), 0);
             return true;
         }
         let Some(len) = 1usize.checked_shl(bits) else { return false };
@@ -292,12 +292,6 @@ pub(crate) struct Interner<'a, S> {
 impl<'a, S: Sink> Interner<'a, S> {
     pub(crate) fn new(tree: &'a mut StackTree, sink: &'a mut S) -> Self {
         Interner { tree, sink }
-    }
-
-    /// Whether nodes that were told are found again.
-    #[inline(always)]
-    pub(crate) fn finds(&self) -> bool {
-        self.tree.most_bits.is_some()
     }
 
     /// As [`Interner::add`], past the table.
@@ -356,13 +350,14 @@ mod tests {
 
     #[test]
     fn the_last_numbers_are_given_out_and_no_more() {
-        for bits in [None, Some(4)] {
-            let mut tree = StackTree { nodes: u32::MAX - 2, first: u32::MAX - 1, ..StackTree::new(bits) };
+        for past in [false, true] {
+            let mut tree = StackTree { nodes: u32::MAX - 2, first: u32::MAX - 1, ..StackTree::new(4) };
             let mut sink = |_, _, _| ();
             let mut add = |pcs: &[u64]| {
                 let keys = pcs.iter().map(|&pc| FrameKey::new(pc, FrameFlags::NONE));
                 let frames = pcs.iter().map(|&pc| frame(pc));
-                Interner::new(&mut tree, &mut sink).add(NodeId::ROOT, keys, frames)
+                let mut tree = Interner::new(&mut tree, &mut sink);
+                if past { tree.tell(NodeId::ROOT, frames) } else { tree.add(NodeId::ROOT, keys, frames) }
             };
             assert_eq!(add(&[1, 2, 3]), None);
             assert_eq!(add(&[1, 2]), Some(NodeId(u32::MAX - 1)));
@@ -372,7 +367,7 @@ mod tests {
     }
 
     /// Asks a tree for stacks of which most share a prefix; each answer must be a node that was told to be that stack.
-    fn every_node_is_what_it_was_told_to_be(most_bits: Option<u32>) -> StackTree {
+    fn every_node_is_what_it_was_told_to_be(most_bits: u32) -> StackTree {
         let mut tree = StackTree::new(most_bits);
         let mut told = vec![(NodeId::ROOT, 0, 0)];
         let mut known = vec![NodeId::ROOT];
@@ -400,13 +395,13 @@ mod tests {
         assert_eq!(tree.lost_frames(), 0);
         let distinct: HashMap<_, _> = told.iter().map(|told| (told, ())).collect();
         let again = told.len() - distinct.len();
-        assert_eq!(again == 0, most_bits.is_some_and(|bits| bits >= 20), "{again} nodes were told again");
+        assert_eq!(again == 0, most_bits >= 20, "{again} nodes were told again");
         tree
     }
 
     #[test]
     fn a_tree_with_room_tells_each_node_once() {
-        let mut tree = every_node_is_what_it_was_told_to_be(Some(20));
+        let mut tree = every_node_is_what_it_was_told_to_be(20);
         tree.reset();
         let frame = frame(5);
         let key = FrameKey::new(frame.pc, frame.flags);
@@ -417,16 +412,18 @@ mod tests {
     #[test]
     fn a_tree_without_room_begins_anew_and_takes_no_more_memory() {
         for bits in [4, 10, 12] {
-            let tree = every_node_is_what_it_was_told_to_be(Some(bits));
+            let tree = every_node_is_what_it_was_told_to_be(bits);
             assert_eq!(tree.memory(), size_of::<Slot>() << bits);
         }
-        assert_eq!(every_node_is_what_it_was_told_to_be(None).memory(), 0);
     }
 
     /// Walks of which all nodes are asked for at once, as a walker does it; each must be told, or have been told, as what it is.
     #[test]
     fn nodes_that_are_told_at_once_are_those_of_the_walk() {
-        for (most_bits, most) in [(None, 8 * 1000), (Some(10), 8 * 1000), (Some(20), 7 * 8)] {
+        // All told; all looked up, in a table with room for them and in one without; and by turns.
+        for (most_bits, every, least, most) in
+            [(20, 1, 8 * 1000, 8 * 1000), (4, 0, 56, 8 * 1000), (20, 0, 56, 56), (20, 2, 8 * 507, 8 * 507)]
+        {
             let (mut tree, mut path) = (StackTree::new(most_bits), Path::new(16).unwrap());
             let mut told = vec![(NodeId::ROOT, 0)];
             for walk in 0..1000 {
@@ -441,7 +438,8 @@ mod tests {
                     told.push((parent, frame.pc));
                 };
                 let interner = &mut Interner::new(&mut tree, &mut sink);
-                let leaf = path.intern(NodeId::ROOT, interner);
+                let tells = every != 0 && walk % every == 0;
+                let leaf = path.intern(NodeId::ROOT, tells, interner);
                 let mut parent = NodeId::ROOT;
                 for found in path.frames().iter().rev() {
                     assert_eq!(told[found.node.0 as usize], (parent, found.pc));
@@ -450,7 +448,7 @@ mod tests {
                 assert_eq!(leaf, parent);
             }
             let told = told.len() - 1;
-            assert!(told == most || most_bits == Some(10) && told < most, "{told} of {most_bits:?}");
+            assert!((least..=most).contains(&told), "{told} of {most_bits}, {every}");
         }
     }
 }

@@ -19,23 +19,32 @@ use crate::tree::{Frame, FrameFlags, FrameKey, Interner, NodeId, Sink, StackTree
 pub struct Config {
     /// The most frames that a stack keeps; those nearest to the leaf are kept. Clamped to 1..=65536.
     ///
-    /// A walker takes 192 bytes of memory per frame of this limit, and 32 kB for the leaves of recent walks; pages that no
+    /// A walker takes 184 bytes of memory per frame of this limit, and 32 kB for the leaves of recent walks; pages that no
     /// stack was deep enough for are never touched after a zeroing allocation.
     pub max_frames: usize,
     /// The binary logarithm of the number of cached rules, 24 bytes each. Clamped to 6..=20.
     pub cache_bits: u32,
     /// The binary logarithm of the number of leaves whose nearest frames are kept, 128 bytes each. At most 11.
     pub chain_bits: u32,
-    /// The binary logarithm of the most slots of the [`StackTree`]'s table, 16 bytes each. Clamped to 10..=28. `None` for no
-    /// table: each walk tells the sink all nodes that the last one had not, and the sink finds out which of them it knows.
-    pub tree_bits: Option<u32>,
+    /// The binary logarithm of the most slots of the [`StackTree`], 16 bytes each. Clamped to 10..=28.
+    pub tree_bits: u32,
+    /// Whether a walk that goes on from the last one tells the sink all nodes that the last one had not, without looking them up:
+    /// the sink finds out which of them it knows.
+    pub tells: bool,
     /// The binary logarithm of the words of recent walks that are kept, 16 bytes each. Clamped to 8..=20.
     pub recent_bits: u32,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Config { max_frames: 1024, cache_bits: 12, chain_bits: 11, tree_bits: Some(15), recent_bits: 14 }
+        Config {
+            max_frames: 1024,
+            cache_bits: 12,
+            chain_bits: 11,
+            tree_bits: 15,
+            tells: false,
+            recent_bits: 14,
+        }
     }
 }
 
@@ -82,9 +91,10 @@ impl Walker {
             memo: Memo::new(max_frames)?,
             recent: Recent::new(config.recent_bits.clamp(8, 20))?,
             max_frames,
+            tells: config.tells,
             last_end: End::Open,
         };
-        Ok(Walker { walk, tree: StackTree::new(config.tree_bits.map(|bits| bits.clamp(10, 28))) })
+        Ok(Walker { walk, tree: StackTree::new(config.tree_bits.clamp(10, 28)) })
     }
 
     /// Walks from these registers to the root, reusing a recent walk, or the last one as far as it is proved to hold.
@@ -105,7 +115,8 @@ impl Walker {
         self.walk.chains.expect(self.walk.chains.of(start.pc(), start.sp()));
     }
 
-    /// Walks every frame. The answer is that of [`walk`](Self::walk); a difference is a bug, unless the tree was emptied in between.
+    /// Walks every frame. The answer is that of [`walk`](Self::walk); a difference is a bug, unless
+    /// the tree was emptied in between or walks [tell](Config::tells) nodes anew.
     ///
     /// Neither uses nor changes the last walk. Rules come from the cache.
     pub fn walk_unmemoised(
@@ -151,7 +162,7 @@ impl Walker {
         self.walk.last_end
     }
 
-    /// The tree of all stacks seen since the last reset.
+    /// The tree of all stacks seen since nodes were last numbered from 1.
     pub fn tree(&self) -> &StackTree {
         &self.tree
     }
@@ -198,6 +209,7 @@ struct Gatherer {
     memo: Memo,
     recent: Recent,
     max_frames: usize,
+    tells: bool,
     last_end: End,
 }
 
@@ -251,8 +263,10 @@ impl Gatherer {
                     return parent;
                 }
                 let range = self.stack.range_of_walk();
-                let Self { path, memo, .. } = self;
-                let leaf = path.intern(parent, tree);
+                let Self { path, memo, tells, .. } = self;
+                // Without a frame of the last walk it would have to tell the whole stack, each time anew where there is no such frame
+                // ever: beyond the depth limit, or where the root isn't found.
+                let leaf = path.intern(parent, *tells && kept != 0, tree);
                 memo.take(path, range.unwrap_or_default());
                 if range.is_none() {
                     self.memo.forget();
@@ -282,7 +296,7 @@ impl Gatherer {
 
     /// The node of the path's frames below `parent`.
     fn intern(&mut self, parent: NodeId, tree: &mut Interner<'_, impl Sink>) -> NodeId {
-        self.path.intern(parent, tree)
+        self.path.intern(parent, false, tree)
     }
 
     /// Gathers frames by fast rules. `left` is how many frames the memo has, or 0 for no use of it.
@@ -427,7 +441,11 @@ impl Gatherer {
         });
         path.set_modules(|pc| match cache.get(pc) {
             Some((_, module)) => module,
-            None => resolver.rule(pc, true).module_id,
+            None => {
+                let entry = resolver.rule(pc, true);
+                cache.insert(pc, entry);
+                entry.module_id
+            }
         });
         let end = if self.last_end == End::Depth { MemoEnd::Depth } else { MemoEnd::Root };
         let parent = root(end, tree);

@@ -60,7 +60,7 @@ pub(crate) struct State {
     pub(crate) table: ModuleTable,
     pub(crate) scratch: CfiScratch,
     pub(crate) walker: Walker,
-    /// Whether the walker has no table of nodes.
+    /// Whether walks tell nodes without looking them up.
     tells_all: bool,
     pub(crate) nodes: Vec<(NodeId, Frame)>,
     pub(crate) probes: u64,
@@ -84,7 +84,7 @@ impl State {
             table: loaded_modules(),
             scratch: CfiScratch::new(),
             walker: Walker::new(config).expect("memory"),
-            tells_all: config.tree_bits.is_none(),
+            tells_all: config.tells,
             nodes: Vec::new(),
             probes: 0,
             deepest: 0,
@@ -140,7 +140,7 @@ impl State {
     }
 
     pub(crate) fn same(&self, left: NodeId, right: NodeId, what: &str) {
-        // A stack has one node, until the tree of 1 << 15 slots was emptied for the first time; without a table it has many.
+        // A stack has one node, until the tree of 1 << 15 slots was emptied for the first time; or many, of walks that tell them.
         let has_many = self.tells_all || self.walker.tree().len() > 3 << 13;
         if left != right && !(has_many && self.frames(left) == self.frames(right)) {
             panic!(

@@ -8,8 +8,12 @@ fn run(name: &CStr, probes: i64, config: Config, flags: &[&str], tag: &str) -> S
     // An emulator takes its time.
     let probes = if std::env::var_os("GRAPNEL_EMULATED").is_some() { probes / 20 } else { probes };
     let f = Fixture::new("random.c", tag, flags);
-    let max_frames = config.max_frames;
+    let Config { max_frames, tells, .. } = config;
     let on_probe = move |state: &mut State, registers: &Registers| {
+        if tells && state.probes.is_multiple_of(97) {
+            state.walker.renumber();
+            state.nodes.clear();
+        }
         if state.probes.is_multiple_of(1024) && max_frames == 1024 {
             state.check(registers);
             return;
@@ -42,9 +46,9 @@ fn memo_equals_full_walk() {
         let state = run(c"random_calls", 200_000, Config::default(), &[flags], tag);
         assert!(state.deepest > 40, "{}", state.deepest);
         run(c"random_shallow_calls", 50_000, Config::default(), &[flags], &format!("shallow-{tag}"));
-        // Without a table of nodes each walk tells all that it needs.
-        let without = Config { tree_bits: None, ..Config::default() };
-        run(c"random_calls", 100_000, without, &[flags], tag);
+        // Where walks tell what they need.
+        let tells = Config { tells: true, ..Config::default() };
+        run(c"random_calls", 100_000, tells, &[flags], tag);
     }
 }
 
@@ -58,7 +62,8 @@ fn deep_and_cut() {
             max_frames,
             cache_bits: 6,
             chain_bits,
-            tree_bits: (max_frames % 3 != 0).then_some(28),
+            tree_bits: 28,
+            tells: max_frames % 3 == 0,
             recent_bits,
         };
         run(c"random_calls", 20_000, config, flags, &format!("cut-{max_frames}"));
