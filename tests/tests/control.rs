@@ -188,7 +188,8 @@ for pid in [child, 1]:
     print(done.returncode, lines, 'no process of this id is recorded' in done.stderr)
 os.kill(child, signal.SIGKILL)";
     let mut hidden = Command::new("unshare");
-    let mount = "mount -t tmpfs -o mode=1777 none /tmp && exec /usr/bin/python3 -c \"$0\" \"$1\"";
+    // grapnel itself may lie below the other one.
+    let mount = "exec 9<\"$1\" && mount -t tmpfs -o mode=1777 none /tmp && exec /usr/bin/python3 -c \"$0\" /proc/$$/fd/9";
     hidden.args(["--mount", "sh", "-c", mount, script]).arg(programs::grapnel());
     let said = grapnel_tests::run::finish(&mut hidden, b"");
     // What may be true is told.
