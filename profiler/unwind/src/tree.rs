@@ -121,7 +121,7 @@ const FIRST_BITS: u32 = 10;
 /// Nodes that were given out stay good: they are what they were told to be. The same stack may get another node later,
 /// and is told again.
 ///
-/// A walk may [tell](Interner::tell) nodes past the table, for whoever is told to find out which of them are known.
+/// A walk may tell nodes past the table, for whoever is told to find out which of them are known.
 ///
 /// Looking up a node that exists neither allocates nor locks. A new one allocates when a smaller table is three
 /// quarters full: it then grows.
