@@ -4,9 +4,13 @@ use crate::common::{Fixture, State, Walk, with_probe};
 use grapnel_unwind::{Config, End, FrameFlags, Registers};
 use std::ffi::CStr;
 
+/// An emulator takes its time.
+fn of_this_machine(probes: i64) -> i64 {
+    if std::env::var_os("GRAPNEL_EMULATED").is_some() { probes / 20 } else { probes }
+}
+
 fn run(name: &CStr, probes: i64, config: Config, flags: &[&str], tag: &str) -> State {
-    // An emulator takes its time.
-    let probes = if std::env::var_os("GRAPNEL_EMULATED").is_some() { probes / 20 } else { probes };
+    let probes = of_this_machine(probes);
     let f = Fixture::new("random.c", tag, flags);
     let Config { max_frames, tells, .. } = config;
     let on_probe = move |state: &mut State, registers: &Registers| {
@@ -68,4 +72,20 @@ fn deep_and_cut() {
         };
         run(c"random_calls", 20_000, config, flags, &format!("cut-{max_frames}"));
     }
+}
+
+/// Beyond the depth limit a walk has no frame of the last one to go on from: its nodes are looked up then, also where others
+/// are told without that.
+#[test]
+fn stacks_that_were_cut_are_not_told_whole_each_time() {
+    let f = Fixture::new("random.c", "cut-told", &["-fomit-frame-pointer"]);
+    let told = [false, true].map(|tells| {
+        let config = Config { max_frames: 8, recent_bits: 8, tells, ..Config::default() };
+        let on_probe = |state: &mut State, registers: &Registers| {
+            state.probes += 1;
+            state.walk(Walk::Memoised, registers);
+        };
+        with_probe(config, on_probe, || f.call(c"random_calls", of_this_machine(20_000))).nodes.len()
+    });
+    assert!(told[1] < 2 * told[0], "{told:?}");
 }
