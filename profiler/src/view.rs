@@ -93,17 +93,15 @@ pub(crate) fn run(args: &ViewArgs) -> Result<ExitCode, ViewError> {
     let (send, receive) = sync_channel(MAX_CONNECTIONS);
     let listening = std::thread::spawn(move || listen(&listener, place, send));
     // Symbols are looked up here, one request after the other.
-    for (mut stream, request, is_sent) in receive {
+    for (mut stream, request, part) in receive {
         let result = match request {
-            Request::Page => {
-                http::answer(&mut stream, "200 OK", "text/html; charset=utf-8", (is_sent, &whole))
-            }
+            Request::Page => http::answer(&mut stream, "200 OK", "text/html; charset=utf-8", (part, &whole)),
             Request::Data { from, to } => match data(&args.trace, Window { from, to }, &mut symbols) {
-                Ok(data) => http::answer(&mut stream, "200 OK", "application/octet-stream", (is_sent, &data)),
+                Ok(data) => http::answer(&mut stream, "200 OK", "application/octet-stream", (part, &data)),
                 Err(error) => {
                     let text = error.to_string();
                     let kind = "text/plain; charset=utf-8";
-                    http::answer(&mut stream, "500 Internal Server Error", kind, (is_sent, text.as_bytes()))
+                    http::answer(&mut stream, "500 Internal Server Error", kind, (part, text.as_bytes()))
                 }
             },
         };
@@ -137,8 +135,8 @@ fn token() -> io::Result<String> {
 fn listen(listener: &TcpListener, place: Place, send: SyncSender<(TcpStream, Request, Body)>) -> io::Error {
     http::listen(listener, move |mut stream, unheard| {
         match http::read(&mut stream, unheard, |head| request::parse(head, &place)) {
-            Ok((Ok(request), is_sent)) => drop(send.send((stream, request, is_sent))),
-            Ok((Err(refusal), is_sent)) => drop(refusal.answer(&mut stream, is_sent)),
+            Ok((Ok(request), part)) => drop(send.send((stream, request, part))),
+            Ok((Err(refusal), part)) => drop(refusal.answer(&mut stream, part)),
             // Nobody is there.
             Err(_) => {}
         }

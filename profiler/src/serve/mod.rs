@@ -131,13 +131,13 @@ fn handle(
     if access.token.is_none() && !peer::is_allowed(stream) {
         return http::send_away(stream, Refusal::Unauthorized);
     }
-    let (request, is_sent) = match http::read(stream, unheard, |head| request::parse(head, access))? {
-        (Ok(request), is_sent) => (request, is_sent),
-        (Err(refusal), is_sent) => return refusal.answer(stream, is_sent),
+    let (request, part) = match http::read(stream, unheard, |head| request::parse(head, access))? {
+        (Ok(request), part) => (request, part),
+        (Err(refusal), part) => return refusal.answer(stream, part),
     };
     let text = "text/plain; charset=utf-8";
     let answered = match request {
-        Request::Index => return http::answer(stream, "200 OK", text, (is_sent, INDEX)),
+        Request::Index => return http::answer(stream, "200 OK", text, (part, INDEX)),
         Request::Metrics => match desk.ask(Order::Status {}) {
             Ok(Reply::Status(status)) => Ok((metrics::KIND, metrics::of(&status).into_bytes())),
             Ok(_) => Err("the recording answered something else".to_owned()),
@@ -149,8 +149,8 @@ fn handle(
             .map_err(|error| error.to_string()),
     };
     match answered {
-        Ok((kind, body)) => http::answer(stream, "200 OK", kind, (is_sent, &body)),
-        Err(error) => http::answer(stream, "503 Service Unavailable", text, (is_sent, error.as_bytes())),
+        Ok((kind, body)) => http::answer(stream, "200 OK", kind, (part, &body)),
+        Err(error) => http::answer(stream, "503 Service Unavailable", text, (part, error.as_bytes())),
     }
 }
 
