@@ -45,7 +45,8 @@ pub(crate) struct CheckArgs {
     /// Sites to show of each condition that isn't met; 0 for all
     #[arg(long, value_name = "N", default_value_t = 5)]
     top: usize,
-    /// Frames to show of each stack, beyond which its middle is left out; 0 shows all
+    /// Frames to show of each stack, beyond which its middle is left out; 0 shows all. Calls that the compiler inlined, and
+    /// recursion, which is told once, don't count
     #[arg(long, value_name = "N", default_value_t = 16)]
     frames: usize,
     #[command(flatten)]

@@ -9,7 +9,8 @@ use std::io::{self, IsTerminal};
 /// Options of every subcommand that prints stacks.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct LookArgs {
-    /// Frames to show of each stack, beyond which its middle is left out; 0 shows all.
+    /// Frames to show of each stack, beyond which its middle is left out; 0 shows all. Calls that the compiler inlined, and
+    /// recursion, which is told once, don't count.
     #[arg(long, value_name = "N", default_value_t = 16)]
     frames: usize,
     /// When to use colors.

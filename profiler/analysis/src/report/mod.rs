@@ -1,6 +1,7 @@
 //! An analysis in the forms that people and programs read.
 
 pub mod cost;
+mod folded;
 mod heaps;
 pub mod json;
 mod mappings;

@@ -1,5 +1,6 @@
 //! A stack as lines of text, leaf first.
 
+use super::folded::{Line, folded, shown};
 use super::names::abbreviated;
 use super::text::{Palette, TextOptions};
 use super::words::{columns, counted, harmless, human_bytes, share};
@@ -37,16 +38,27 @@ impl StackPrinter<'_, '_> {
         if nodes.is_empty() {
             return writeln!(out, "{INDENT}{faint}no stack{faint:#}");
         }
-        let (head, tail) = kept(nodes.len(), self.options.frames);
-        for at in 0..head {
-            self.node(out, &nodes, at)?;
-        }
-        let hidden = nodes.len() - head - tail;
+        let lines = folded(&nodes);
+        let (first, hidden, last) = shown(&lines, self.options.frames);
+        self.lines(out, &nodes, first)?;
         if hidden > 0 {
             writeln!(out, "{INDENT}{faint}… {hidden} more frames; --frames 0 shows them{faint:#}")?;
         }
-        for at in nodes.len() - tail..nodes.len() {
-            self.node(out, &nodes, at)?;
+        self.lines(out, &nodes, last)
+    }
+
+    fn lines(&mut self, out: &mut impl Write, nodes: &[Node], lines: &[Line]) -> io::Result<()> {
+        let faint = self.options.palette.faint;
+        for line in lines {
+            match *line {
+                Line::Frame(at) => self.node(out, nodes, at)?,
+                Line::Again { frames: 1, times } => {
+                    writeln!(out, "{INDENT}{faint}… the same frame {times} times more{faint:#}")?;
+                }
+                Line::Again { frames, times } => {
+                    writeln!(out, "{INDENT}{faint}… these {frames} frames {times} times more{faint:#}")?;
+                }
+            }
         }
         Ok(())
     }
@@ -162,19 +174,9 @@ fn end_of_path(path: &str) -> Cow<'_, str> {
     }
 }
 
-/// How many frames to keep at the leaf's and at the root's end. What is left out is at least two frames: one
-/// would take no less room than its replacement.
-fn kept(len: usize, limit: usize) -> (usize, usize) {
-    if limit == 0 || len <= limit + 1 {
-        return (len, 0);
-    }
-    let tail = limit / 4;
-    (limit - tail, tail)
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{end_of_path, kept};
+    use super::end_of_path;
 
     #[test]
     fn a_long_path_keeps_its_end() {
@@ -184,14 +186,5 @@ mod tests {
             end_of_path("/a_very_long_name_in_the_root_directory.c"),
             "/a_very_long_name_in_the_root_directory.c"
         );
-    }
-
-    #[test]
-    fn the_middle_is_left_out_only_where_that_saves_a_line() {
-        assert_eq!(kept(16, 16), (16, 0));
-        assert_eq!(kept(17, 16), (17, 0));
-        assert_eq!(kept(18, 16), (12, 4));
-        assert_eq!(kept(500, 0), (500, 0));
-        assert_eq!(kept(3, 1), (1, 0));
     }
 }
