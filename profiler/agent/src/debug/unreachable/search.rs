@@ -7,7 +7,7 @@ use super::regions::{Kind, for_each_mapping};
 use super::threads;
 use crate::debug::table::{Block, MASK};
 use crate::debug::{old, own};
-use crate::native::kernel;
+use crate::native::{TAGS, kernel};
 use crate::sys::{self, syscall};
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -26,7 +26,7 @@ pub(super) mod state {
 
 /// What is looked through, and what comes of it.
 pub(super) struct Search {
-    /// By their addresses, which are kept in the table's form.
+    /// By their addresses without tags, as mappings have them, which are kept in the table's form.
     pub(super) blocks: Vec<Block>,
     /// Of each block what it is, and for one below a lost one which that is, in memory that is shared with the copy.
     states: *mut u8,
@@ -49,6 +49,7 @@ impl Drop for Search {
 
 impl Search {
     pub(super) fn new(mut blocks: Vec<Block>, own_stacks: [usize; 2]) -> Option<Self> {
+        blocks.iter_mut().for_each(|block| block.address &= !TAGS);
         blocks.sort_unstable_by_key(|block| block.address);
         blocks.iter_mut().for_each(|block| block.address ^= MASK);
         let count = blocks.len().max(1);
@@ -116,8 +117,9 @@ impl Search {
         }
     }
 
-    /// The block that a word leads to.
+    /// The block that a word leads to, whatever tag it has.
     fn target(&self, word: usize) -> Option<usize> {
+        let word = word & !TAGS;
         let after = self.blocks.partition_point(|block| block.address ^ MASK <= word);
         let number = after.checked_sub(1)?;
         self.range(number).contains(&word).then_some(number)
@@ -127,6 +129,7 @@ impl Search {
     /// the allocator's own lists lead there.
     fn is_next_chunk(&self, number: usize, word: usize) -> bool {
         const HEAD: usize = 2 * size_of::<usize>();
+        let word = word & !TAGS;
         let Range { start, end } = self.range(number);
         let raw = start - self.blocks[number].offset as usize;
         word >= end.saturating_sub(HEAD) && word.wrapping_sub(raw).is_multiple_of(HEAD)
@@ -235,5 +238,40 @@ impl Search {
                 each(part);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Blocks as Android's allocator gives them out, where the processor takes tags; elsewhere without.
+    #[test]
+    fn a_block_is_where_its_address_leads_whatever_tag_that_has() {
+        const TAG: usize = TAGS & 0xb4 << (usize::BITS - 8);
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a new mapping at an address of the kernel's choice touches no other memory.
+        let memory = unsafe { libc::mmap(ptr::null_mut(), sys::PAGE, rights, flags, -1, 0) };
+        assert_ne!(memory, libc::MAP_FAILED);
+        let start = memory.addr();
+        let block = |at: usize| Block { address: (start + at) | TAG, size: 256, ..Block::default() };
+        let search = Search::new([block(0x800), block(0x100)].into(), [0; 2]).expect("memory");
+        for (at, right) in [(0x100, Some(0)), (0x1ff, Some(0)), (0x200, None), (0x800, Some(1)), (0xff, None)]
+        {
+            assert_eq!(search.target(start + at), right, "{at:#x}");
+            assert_eq!(search.target((start + at) | TAG), right, "{at:#x} with a tag");
+        }
+        // What blocks hold is known only where they are.
+        let mut roots = Vec::new();
+        search.for_each_root(&mut |range, _| {
+            let part = range.start.max(start)..range.end.min(start + sys::PAGE);
+            if !part.is_empty() {
+                roots.push(part.start - start..part.end - start);
+            }
+        });
+        assert_eq!(roots, [0..0x100, 0x200..0x800, 0x900..0x1000]);
+        // SAFETY: nothing refers to the mapping any more.
+        unsafe { libc::munmap(memory, sys::PAGE) };
     }
 }
