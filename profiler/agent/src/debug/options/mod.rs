@@ -149,11 +149,14 @@ impl Options {
 
     /// Reads the text of the variable.
     pub(crate) fn parse(text: &[u8]) -> Result<Self, OptionError<'_>> {
-        let mut options = Self::none();
+        let mut options = Self { freed_frames: FRAMES, ..Self::none() };
         let mut text = text;
         while let Some((given, rest)) = next(text) {
             options.take(given)?;
             text = rest;
+        }
+        if options.freed == 0 {
+            options.freed_frames = 0;
         }
         Ok(options)
     }
@@ -205,9 +208,6 @@ impl Options {
                 self.freed = given.number_or(FREED, 1, MOST_FREED)?;
                 if self.fill_on_free == 0 {
                     self.fill_on_free = usize::MAX;
-                }
-                if self.freed_frames == 0 {
-                    self.freed_frames = FRAMES;
                 }
             }
             b"free_track_backtrace_num_frames" => {
@@ -287,7 +287,7 @@ mod tests {
             change(&mut options);
             options
         };
-        let cases: [(&str, Options); 20] = [
+        let cases: [(&str, Options); 22] = [
             ("", Options::none()),
             (" \t\n", Options::none()),
             ("guard", of(|o| (o.front_guard, o.rear_guard) = (32, 32))),
@@ -309,6 +309,11 @@ mod tests {
                 "free_track free_track_backtrace_num_frames=0",
                 of(|o| (o.freed, o.fill_on_free, o.freed_frames) = (100, usize::MAX, 0)),
             ),
+            (
+                "free_track_backtrace_num_frames=0 free_track=2",
+                of(|o| (o.freed, o.fill_on_free, o.freed_frames) = (2, usize::MAX, 0)),
+            ),
+            ("free_track_backtrace_num_frames=3", Options::none()),
             (
                 "record_allocs record_allocs_file=r record_allocs_on_exit",
                 of(|o| (o.records, o.record_file, o.record_on_exit) = (8_000_000, b"r".to_vec(), true)),
