@@ -4,6 +4,7 @@
  */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
@@ -77,6 +78,17 @@ static void *hold(void *unused) {
         usleep(1000);
     free_here(middle - 4000);
     return 0;
+}
+
+/* As programs of GNU's do at their exit. */
+static void close_errors(void) { fclose(stderr); }
+
+/* How many descriptors there are. */
+static int descriptors(void) {
+    int count = 0;
+    for (int at = 0; at < 2048; at++)
+        count += fcntl(at, F_GETFD) != -1;
+    return count;
 }
 
 /* Sends a signal to this process; it has come when this returns. */
@@ -182,6 +194,17 @@ int main(int argc, char **argv) {
         for (int at = 0; at < 3; at++)
             allocate_here(10000 + (size_t)at);
         free_here(block);
+    } else if (!strcmp(what, "closing")) {
+        allocate_here(10000);
+        free_here(block);
+        atexit(close_errors);
+        int before = descriptors();
+        pid_t child = fork();
+        if (child == 0) {
+            printf("%d\n", descriptors() - before);
+            exit(0);
+        }
+        waitpid(child, 0, 0);
     } else if (!strcmp(what, "toggled")) {
         allocate_here(7001);
         ask(19);

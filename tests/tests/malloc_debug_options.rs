@@ -179,6 +179,11 @@ fn leaks_are_listed_at_the_exit() {
     assert_eq!(headers.len(), 3);
     let outcome = run(dir.path(), "leak_track", "lost");
     assert_eq!(said(&outcome).len(), 3, "{}", outcome.err());
+    // Who closes standard error before is told all the same, but for a child that does: what reads it may wait for its end.
+    let outcome = run(dir.path(), "leak_track", "closing");
+    fine(&outcome);
+    assert_eq!(said(&outcome).len(), 1, "{}", outcome.err());
+    assert_eq!(printed(&outcome).1, ["-1"], "what it is told by is closed in children");
     // Who ends by `_exit` has no exit.
     assert_eq!(run(dir.path(), "leak_track", "leave").err(), "");
 }
@@ -273,6 +278,13 @@ fn a_dump_is_made_at_the_exit_with_backtraces_of_the_sizes_that_are_asked_for() 
     assert_eq!(sizes("bt_sz=10001", "one"), [(10002, 0), (10001, 2), (10000, 0)]);
     assert_eq!(sizes("bt_min_sz=10001", "least"), [(10002, 2), (10001, 2), (10000, 0)]);
     assert_eq!(sizes("bt_max_sz=10001", "most"), [(10002, 0), (10001, 2), (10000, 2)]);
+    let outcome = run(dir.path(), "bt bt_dmp_on_ex bt_dmp_pre=DIR/none/heap", "leave-in-order");
+    fine(&outcome);
+    let [line] = &said(&outcome)[..] else { panic!("{}", outcome.err()) };
+    assert!(
+        line.starts_with("Cannot create file ") && line.ends_with(".exit.txt: No such file or directory"),
+        "{line}"
+    );
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //!   bt_info {"FILE" RELATIVE_PC "FUNCTION" OFFSET}...
 //! ```
 
-use super::kernel::File;
+use super::kernel::{File, reason};
 use super::live::Live;
 use super::log::log;
 use super::names::Names;
@@ -55,7 +55,7 @@ pub(crate) fn write(options: &Options, which: &str) {
     let shown = String::from_utf8_lossy(path.to_bytes());
     let file = match File::create(&path) {
         Ok(file) => file,
-        Err(errno) => return log!("Cannot create file {shown}: {errno}"),
+        Err(errno) => return log!("Cannot create file {shown}: {}", reason(errno)),
     };
     log!("Dumping to file: {shown}");
     let blocks = blocks::all();
@@ -63,7 +63,7 @@ pub(crate) fn write(options: &Options, which: &str) {
         blocks.and_then(|blocks| walk::with_stacks(|stacks| Live::of(&blocks, stacks, options.frames)));
     let Some(live) = live else { return log!("no memory for the dump; {shown} is empty") };
     if let Err(errno) = fill(file, options, &live) {
-        log!("{shown} is not whole: {errno}");
+        log!("{shown} is not whole: {}", reason(errno));
     }
 }
 

@@ -59,13 +59,17 @@ fn finish(options: &Options) {
     }
 }
 
+/// Whether something is to be done at the end.
+pub(crate) fn is_wanted(options: &Options) -> bool {
+    options.freed != 0
+        || options.leak_track
+        || options.records != 0 && options.record_on_exit
+        || options.backtrace && options.dump_on_exit
+}
+
 /// The function to hook, if something is to be done at the end.
 pub(crate) fn functions() -> Option<Hooked> {
-    let is_wanted = |options: &&Options| {
-        options.freed != 0
-            || options.leak_track
-            || options.records != 0 && options.record_on_exit
-            || options.backtrace && options.dump_on_exit
-    };
-    options().filter(is_wanted).map(|_| (&b"_exit"[..], grapnel_agent_debug_exit as _, Function::Exit))
+    options()
+        .filter(|options| is_wanted(options))
+        .map(|_| (&b"_exit"[..], grapnel_agent_debug_exit as _, Function::Exit))
 }

@@ -7,7 +7,7 @@
 //! made without libc is noticed at its first call by a page that the kernel empties in each child. There another thread
 //! may have been in the middle of a change, which is left as it is: entries are written one by one.
 
-use super::{blocks, dump, freed, record, unreachable, walk};
+use super::{blocks, dump, freed, log, record, unreachable, walk};
 use crate::lock::Guard;
 use crate::{context, heap, life, modules, session, sys};
 use core::cell::UnsafeCell;
@@ -106,6 +106,7 @@ fn renew() {
         life::PROCESS.renew();
         modules::renew();
     }
+    log::renew();
     dump::renew();
     unreachable::renew();
     record::renew();

@@ -13,6 +13,11 @@ use core::fmt::{self, Write};
 use core::ptr;
 use syscalls::{Errno, Sysno};
 
+/// What a system call says that failed, in words.
+pub(crate) fn reason(errno: Errno) -> &'static str {
+    errno.description().unwrap_or("unknown error")
+}
+
 /// The signals that wait for this thread, or for any of the process, as a mask.
 fn pending() -> u64 {
     let mut signals = 0u64;
@@ -71,6 +76,12 @@ pub(crate) fn identity(fd: i32) -> Option<(u64, u64)> {
     // SAFETY: filled in, and valid as zeroes too.
     let facts = unsafe { facts.assume_init() };
     Some((facts.st_dev, facts.st_ino))
+}
+
+/// The same file under another number, from this one on, which no program gets that is executed.
+pub(crate) fn duplicate(fd: i32, from: i32) -> Option<i32> {
+    // SAFETY: no memory is read or written.
+    unsafe { syscall!(Sysno::fcntl, fd, libc::F_DUPFD_CLOEXEC, from) }.ok().map(|fd| fd as i32)
 }
 
 /// What handles a signal: its number, and what the kernel says of it.

@@ -144,6 +144,9 @@ pub(crate) fn prepare() {
         record::prepare();
     }
     signals::prepare(options);
+    if end::is_wanted(options) {
+        log::keep();
+    }
     if options.verbose {
         log!("malloc debug enabled");
     }

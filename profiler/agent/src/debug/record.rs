@@ -16,7 +16,7 @@
 //! The entries are used under [`LOCK`], under which nothing waits for the target. The allocator works under no lock: it may
 //! end the program there, and handlers of the program's allocate, or jump out.
 
-use super::kernel::File;
+use super::kernel::{File, reason};
 use super::log::log;
 use super::options::Options;
 use crate::hooks;
@@ -290,8 +290,12 @@ fn write_under(path: &[u8], lock: impl FnOnce() -> Option<Guard<'static>>) -> bo
     };
     match written {
         Written::Nothing => log!("No alloc entries to write."),
-        Written::NoFile(errno) => log!("Cannot create record alloc file {shown}: {errno}"),
-        Written::File(Err(errno)) => log!("Failed to write record alloc information: {errno}"),
+        Written::NoFile(errno) => {
+            log!("Cannot create record alloc file {shown}: {}", reason(errno));
+        }
+        Written::File(Err(errno)) => {
+            log!("Failed to write record alloc information: {}", reason(errno));
+        }
         Written::File(Ok(())) => {}
     }
     true

@@ -46,7 +46,7 @@ pub(crate) fn prepare(options: &Options) {
         }
         // SAFETY: see the module's header.
         if let Err(errno) = unsafe { kernel::handle(signal, handler) } {
-            log!("signal {signal}, to {what}, can't be handled: {errno}");
+            log!("signal {signal}, to {what}, can't be handled: {}", kernel::reason(errno));
         } else if options.verbose {
             log!("Run: 'kill -{signal} {process}' to {what}.");
         }
