@@ -69,9 +69,12 @@ impl StackMemory {
     }
 
     /// Begins a walk at a stack pointer: chooses the range of its stack.
+    ///
+    /// The trap: what lies at it may be the page behind the stack, as where a coroutine's first function has no frame. The byte
+    /// below it is on the stack, where whoever asks for the walk has its own frame.
     #[inline]
     pub fn begin(&mut self, sp: u64) {
-        self.probed = page_of(sp);
+        self.probed = page_of(sp.wrapping_sub(1));
         if self.distrusted || !self.range.holds_word(sp) {
             self.distrusted = false;
             self.select(sp);
@@ -227,6 +230,27 @@ mod tests {
         stack.distrust();
         assert_eq!(stack.read(at), Some(1));
         assert_eq!(stack.read(64), None);
+    }
+
+    #[test]
+    fn the_page_behind_a_stack_is_not_taken_for_readable() {
+        // SAFETY: a fresh mapping, of which the second page is given back.
+        let end = unsafe {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            let page = libc::mmap(core::ptr::null_mut(), 2 * PAGE as usize, libc::PROT_READ, flags, -1, 0);
+            assert_ne!(page, libc::MAP_FAILED);
+            let end = page.byte_add(PAGE as usize);
+            libc::munmap(end, PAGE as usize);
+            end as u64
+        };
+        let mut stack = StackMemory::new();
+        stack.begin(end);
+        stack.distrust();
+        assert_eq!(stack.read(end), None);
+        assert_eq!(stack.read(end - WORD), Some(0));
+        assert_eq!(stack.read(end - 1), None, "across the end");
+        // SAFETY: nothing refers to the page any more.
+        unsafe { libc::munmap((end - PAGE) as *mut _, PAGE as usize) };
     }
 
     #[test]

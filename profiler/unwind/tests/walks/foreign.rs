@@ -3,7 +3,7 @@
 //! # Safety
 //! The bytes written here are functions of the types that they are called as, and keep what the ABI has them keep.
 
-use crate::common::{self, Probe, State, grapnel_test_probe, with_probe};
+use crate::common::{self, Probe, State, Walk, grapnel_test_probe, with_probe};
 use crate::native::{self, with_frame, with_frame_last, with_frame_pointer, without_frame};
 use grapnel_unwind::{Config, End, Frame, FrameFlags, Registers};
 use std::cell::RefCell;
@@ -174,4 +174,71 @@ fn start_registers_may_be_anything() {
             }
         }
     }
+}
+
+/// Numbers below a bound, the same in each run.
+fn random() -> impl FnMut(u64) -> u64 {
+    let mut seed = 0x9e37_79b9_7f4a_7c15u64;
+    move |below| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        (seed >> 11) % below
+    }
+}
+
+#[test]
+fn chains_of_anything_end_without_a_fault() {
+    const PAGES: u64 = 6;
+    const WORD: u64 = size_of::<usize>() as u64;
+    let pages = PAGES * 4096;
+    // SAFETY: a fresh anonymous mapping, of which one page is given back.
+    let stack = unsafe {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let stack = libc::mmap(std::ptr::null_mut(), pages as usize, protection, flags, -1, 0);
+        assert_ne!(stack, libc::MAP_FAILED);
+        libc::munmap(stack.byte_add(4096 * 4), 4096);
+        stack as u64
+    };
+    let code = common::loaded_modules as *const () as u64;
+    let mut random = random();
+    let mut state = State::new(Config::default());
+    state.table = std::mem::take(&mut state.table).by_frame_pointers();
+    let (mut longest, mut walks) = (0, 0);
+    for _ in 0..if std::env::var_os("GRAPNEL_EMULATED").is_some() { 40 } else { 400 } {
+        for at in (0..pages).step_by(WORD as usize).filter(|at| at / 4096 != 4) {
+            let word = match random(8) {
+                // Up to a record near by, to one anywhere, back, or to itself; whole or not.
+                0..3 => stack + at + WORD * random(64),
+                3 => stack + random(pages + 4096),
+                // Code, perhaps with a signature or as T32 code.
+                4 | 5 => code + 4 * random(64) + random(2),
+                6 => code | random(1 << 16) << 48,
+                _ => random(u64::MAX),
+            };
+            // SAFETY: within the part of the mapping that is left.
+            unsafe { ((stack + at) as *mut usize).write_volatile(word as usize) };
+        }
+        for turn in 0..40 {
+            // A thread is on the stack below its stack pointer, which may be where that ends.
+            let sp = match turn {
+                0..4 => stack + 4 * 4096,
+                _ => stack + WORD + WORD * random(4 * 4096 / WORD),
+            };
+            let fp = if random(8) == 0 { random(u64::MAX) } else { sp + WORD * random(256) };
+            let registers = native::registers(code, sp, fp);
+            let memoised = state.walk(Walk::Memoised, &registers);
+            for how in [Walk::Unmemoised, Walk::Memoised] {
+                let other = state.walk(how, &registers);
+                state.same(memoised, other, "without the memo, or a second time");
+            }
+            let frames = state.frames(memoised);
+            assert!(frames.len() as u64 <= pages / WORD);
+            (longest, walks) = (longest.max(frames.len()), walks + frames.len());
+        }
+    }
+    assert!(longest > 4 && walks > 1000, "{longest} frames at most, {walks} in all");
+    // SAFETY: nothing reads there any more; a page that isn't there is passed over.
+    unsafe { libc::munmap(stack as *mut _, pages as usize) };
 }
