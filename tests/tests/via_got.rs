@@ -47,6 +47,13 @@ fn libraries_that_are_opened_later_are_seen_from_the_next_lookup_on() {
 }
 
 #[test]
+fn libraries_may_go_while_other_threads_look_at_them_and_children_find_the_list_free() {
+    let case = Case::ours("unloads").args([programs::plug("a"), programs::plug("b")]);
+    let recorded = got(&case);
+    assert_eq!(recorded.outcome.out(), "30\n", "{}", recorded.outcome.err());
+}
+
+#[test]
 fn the_report_and_the_summary_say_what_kind_of_recording_it_is() {
     let recorded = got(&Case::ours("plain"));
     let text = grapnel([OsStr::new("report"), recorded.trace().as_os_str()]);

@@ -7,16 +7,20 @@
 //! noticed when they begin, and the list is looked at in the next of them, in `dlsym`, and in the events that follow. They must
 //! be called by their caller: `dlopen` looks at who called it.
 //!
+//! Any thread may look, while another unloads an object: so objects are looked at under the dynamic linker's own lock. A thread
+//! that has it may wait for what another one holds, so nobody waits for [`LOCK`] who may have it; a fork does, since in a child
+//! whose parent had it in another thread it would never be free.
+//!
 //! # Safety
 //! [`STATE`] is used under [`LOCK`]. The stubs, which are in [`native`](crate::native::loading), change no register, and go on in the function as if they weren't there.
 
 use crate::hooks::{self, ORIGINALS};
 use crate::install::bound::{Wanted, wanted};
-use crate::lock::Lock;
+use crate::lock::{Guard, Lock};
 use crate::native::loading::{
     grapnel_agent_dlclose, grapnel_agent_dlmopen, grapnel_agent_dlopen, grapnel_agent_dlsym,
 };
-use crate::{life, listing, modules, sandbox, session};
+use crate::{life, listing, modules, sandbox, session, sys};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -52,12 +56,14 @@ const LOOKUP: usize = 3;
 /// One of these functions is about to be called.
 pub(crate) unsafe extern "C" fn loading(number: usize) {
     // In a child that isn't recorded, or not yet, a thread that is gone may hold any lock.
-    if life::current() != 0 && PENDING.load(Ordering::Relaxed) != 0 && is_at_rest() {
-        let before = modules::version();
-        modules::update(None);
-        if modules::version() != before {
-            rebind();
-        }
+    if life::current() != 0 && PENDING.load(Ordering::Relaxed) != 0 {
+        at_rest(|all| {
+            let before = modules::version();
+            modules::update(None);
+            if modules::version() != before {
+                rebind(all);
+            }
+        });
     }
     if number != LOOKUP {
         PENDING.store(LOOKS, Ordering::Relaxed);
@@ -109,9 +115,13 @@ pub(crate) fn install() -> Result<(), String> {
     if written == 0 {
         return Err("no object calls an allocation function through a table; record without --via got".into());
     }
-    let _guard = LOCK.lock();
-    // SAFETY: LOCK is held.
-    unsafe { *STATE.0.get() = all };
+    {
+        let _guard = LOCK.lock();
+        // SAFETY: LOCK is held.
+        unsafe { *STATE.0.get() = all };
+    }
+    // SAFETY: the functions are this library's, which is never unloaded.
+    unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(after_fork)) };
     ON.store(true, Ordering::Relaxed);
     let lost = if failed == 0 { String::new() } else { format!("; {failed} of them can't be changed") };
     let note = format!(
@@ -131,16 +141,36 @@ pub(crate) fn look(ring: &mut Producer<'static>) -> bool {
     modules::describe_all(life::current(), ring);
     let count = |left: u32| left.checked_sub(1);
     let Ok(left) = PENDING.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count) else { return false };
+    let done = at_rest(|all| {
+        let before = modules::version();
+        modules::update(Some(ring));
+        // What was loaded may not have been relocated yet: at last once more.
+        if modules::version() != before || left == 1 {
+            rebind(all);
+        }
+    });
+    if !done {
+        PENDING.fetch_max(1, Ordering::Relaxed);
+    }
+    !done || left > 1
+}
+
+/// Does `work` while no object that is loaded goes, but where the list is being changed, or another thread is at it. Whether it did.
+fn at_rest(mut work: impl FnMut(&mut Vec<Rebinding>)) -> bool {
     if !is_at_rest() {
-        return true;
+        return false;
     }
-    let before = modules::version();
-    modules::update(Some(ring));
-    // What was loaded may not have been relocated yet: at last once more.
-    if modules::version() != before || left == 1 {
-        rebind();
-    }
-    left > 1
+    let Some(_guard) = LOCK.try_lock() else { return false };
+    // SAFETY: LOCK is held.
+    let all = unsafe { &mut *STATE.0.get() };
+    let mut done = false;
+    listing::kept(&mut || {
+        if is_at_rest() {
+            work(all);
+            done = true;
+        }
+    });
+    done
 }
 
 /// Whether nobody is changing the list.
@@ -151,19 +181,44 @@ fn is_at_rest() -> bool {
         .is_some_and(|debug| debug.is_consistent())
 }
 
-fn rebind() {
+fn rebind(all: &mut Vec<Rebinding>) {
     if !sandbox::leaves_all() {
         return;
     }
     let listed = listing::listed();
     let modules: Vec<Module> = listed.iter().map(modules::described).collect();
-    let _guard = LOCK.lock();
-    // SAFETY: LOCK is held.
-    let all = unsafe { &mut *STATE.0.get() };
     for rebinding in all {
-        // SAFETY: the list is at rest, or was a moment ago.
+        // SAFETY: no object goes meanwhile: this is within `at_rest`.
         let _ = unsafe { rebinding.update(&modules) };
     }
+}
+
+struct Held(UnsafeCell<Option<Guard<'static>>>);
+// SAFETY: used by the thread that forks, under the lock that it holds.
+unsafe impl Sync for Held {}
+static HELD: Held = Held(UnsafeCell::new(None));
+/// How long a fork waits, in nanoseconds. Who is looked for may wait for a lock of the program's that the thread holds which forks.
+const PATIENCE: u64 = 1_000_000_000;
+
+unsafe extern "C" fn before_fork() {
+    let start = sys::monotonic_ns();
+    loop {
+        if let Some(guard) = LOCK.try_lock() {
+            // SAFETY: LOCK is held.
+            unsafe { *HELD.0.get() = Some(guard) };
+            return;
+        }
+        if sys::monotonic_ns() - start > PATIENCE {
+            return;
+        }
+        sys::sleep_briefly();
+    }
+}
+
+/// In the parent, and in the child before anything else.
+unsafe extern "C" fn after_fork() {
+    // SAFETY: if there is one, this thread or its other self took it in `before_fork`.
+    drop(unsafe { (*HELD.0.get()).take() });
 }
 
 /// In the child of a fork, in its only thread.

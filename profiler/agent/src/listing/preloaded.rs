@@ -12,6 +12,38 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use grapnel_hook::{module, symbol};
 use grapnel_unwind::ProgramHeader;
 
+type Each = unsafe extern "C" fn(*mut libc::dl_phdr_info, usize, *mut c_void) -> i32;
+
+/// Calls libc's `dl_iterate_phdr`.
+///
+/// # Safety
+/// `each` takes what the linker gives it, and `argument`.
+unsafe fn iterate(each: Each, argument: *mut c_void) {
+    type Iterate = unsafe extern "C" fn(Option<Each>, *mut c_void) -> i32;
+    let iterate: Iterate = match ITERATE.load(Ordering::Relaxed) {
+        0 => libc::dl_iterate_phdr,
+        // SAFETY: the address of libc's function of that name and type.
+        address => unsafe {
+            core::mem::transmute::<*const (), Iterate>(core::ptr::with_exposed_provenance(address))
+        },
+    };
+    // SAFETY: the caller's promise.
+    unsafe { iterate(Some(each), argument) };
+}
+
+/// Does `work` while no object that is loaded goes: under the lock that the dynamic linker has for its list, which it takes to
+/// unload one. The thread may take it again meanwhile.
+pub(crate) fn kept(work: &mut dyn FnMut()) {
+    unsafe extern "C" fn once(_: *mut libc::dl_phdr_info, _: usize, work: *mut c_void) -> i32 {
+        // SAFETY: what is passed below, which outlives the call.
+        (unsafe { &mut *work.cast::<&mut dyn FnMut()>() })();
+        1
+    }
+    let mut work: &mut dyn FnMut() = work;
+    // SAFETY: `once` takes a pointer to such a reference.
+    unsafe { iterate(once, (&raw mut work).cast()) };
+}
+
 /// The objects, where the list is at rest.
 pub(crate) fn listed() -> Vec<Listed> {
     unsafe extern "C" fn one(info: *mut libc::dl_phdr_info, _: usize, list: *mut c_void) -> i32 {
@@ -38,19 +70,8 @@ pub(crate) fn listed() -> Vec<Listed> {
         0
     }
     let mut list: Vec<Listed> = Vec::new();
-    type Iterate = unsafe extern "C" fn(
-        Option<unsafe extern "C" fn(*mut libc::dl_phdr_info, usize, *mut c_void) -> i32>,
-        *mut c_void,
-    ) -> i32;
-    let iterate: Iterate = match ITERATE.load(Ordering::Relaxed) {
-        0 => libc::dl_iterate_phdr,
-        // SAFETY: the address of libc's function of that name and type.
-        address => unsafe {
-            core::mem::transmute::<*const (), Iterate>(core::ptr::with_exposed_provenance(address))
-        },
-    };
     // SAFETY: `one` takes what the linker gives it, and the list that is passed here.
-    unsafe { iterate(Some(one), (&raw mut list).cast()) };
+    unsafe { iterate(one, (&raw mut list).cast()) };
     list
 }
 
