@@ -1,6 +1,6 @@
 /*
- * Opens and closes the libraries of its arguments again and again while other threads allocate, and forks children that look at
- * the list of loaded libraries. Prints how many children ended as they should.
+ * Opens the two libraries of its arguments in turn, has each make a block, and closes it, while other threads allocate; and forks
+ * children that look at the list of loaded libraries. Prints how many children ended as they should.
  */
 #define _GNU_SOURCE
 #include "keep.h"
@@ -45,15 +45,21 @@ static int child_ends(const char *library) {
 }
 
 int main(int argc, char **argv) {
+    if (argc < 3)
+        return 2;
     pthread_t threads[THREADS];
     int children = 0;
     for (int at = 0; at < THREADS; at++)
         pthread_create(&threads[at], 0, allocate, 0);
     for (int round = 0; round < ROUNDS; round++) {
-        const char *library = argv[1 + round % (argc - 1)];
-        void *handle = dlopen(library, round % 2 ? RTLD_NOW : RTLD_LAZY);
-        if (!handle || dlclose(handle))
+        int which = round % 2;
+        const char *library = argv[1 + which];
+        void *handle = dlopen(library, round % 3 ? RTLD_NOW : RTLD_LAZY);
+        void *(*make)(int) = handle ? (void *(*)(int))dlsym(handle, which ? "plug_make_b" : "plug_make_a") : 0;
+        if (!make)
             return 1;
+        free(make(1000 + which));
+        dlclose(handle);
         if (round % (ROUNDS / CHILDREN) == 0)
             children += child_ends(library);
     }

@@ -36,6 +36,12 @@ static ON: AtomicBool = AtomicBool::new(false);
 static PENDING: AtomicU32 = AtomicU32::new(0);
 /// As many as a `dlopen` may cause before it returns.
 const LOOKS: u32 = 512;
+/// How many of the next look-ups by name do: events of other threads may have used up theirs by then.
+static LOOKUPS: AtomicU32 = AtomicU32::new(0);
+/// As many as others may make until a `dlopen` returns, and one.
+const MOST_LOOKUPS: u32 = 64;
+/// Objects came that may not have been relocated when their words were last changed.
+static AGAIN: AtomicBool = AtomicBool::new(false);
 
 struct State(UnsafeCell<Vec<Rebinding>>);
 // SAFETY: used under LOCK only.
@@ -56,17 +62,24 @@ const LOOKUP: usize = 3;
 /// One of these functions is about to be called.
 pub(crate) unsafe extern "C" fn loading(number: usize) {
     // In a child that isn't recorded, or not yet, a thread that is gone may hold any lock.
-    if life::current() != 0 && PENDING.load(Ordering::Relaxed) != 0 {
-        at_rest(|all| {
+    if life::current() != 0 && LOOKUPS.load(Ordering::Relaxed) != 0 {
+        let start = sys::monotonic_ns();
+        let look = |all: &mut Vec<Rebinding>| {
+            less(&LOOKUPS);
             let before = modules::version();
             modules::update(None);
-            if modules::version() != before {
+            if modules::version() != before || AGAIN.load(Ordering::Relaxed) {
+                AGAIN.store(false, Ordering::Relaxed);
                 rebind(all);
             }
-        });
+        };
+        while is_at_rest() && !at_rest(look) && sys::monotonic_ns() - start < LOOKUP_PATIENCE {
+            sys::sleep_briefly();
+        }
     }
     if number != LOOKUP {
         PENDING.store(LOOKS, Ordering::Relaxed);
+        LOOKUPS.store(MOST_LOOKUPS, Ordering::Relaxed);
         modules::look_again();
     }
 }
@@ -139,20 +152,30 @@ pub(crate) fn look(ring: &mut Producer<'static>) -> bool {
     }
     // A call of the dynamic linker's saw what it loaded, and had no ring to say so.
     modules::describe_all(life::current(), ring);
-    let count = |left: u32| left.checked_sub(1);
-    let Ok(left) = PENDING.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count) else { return false };
+    if PENDING.load(Ordering::Relaxed) == 0 {
+        return false;
+    }
+    let mut left = 0;
     let done = at_rest(|all| {
+        left = less(&PENDING);
         let before = modules::version();
         modules::update(Some(ring));
+        let is_new = modules::version() != before;
+        if is_new {
+            AGAIN.store(true, Ordering::Relaxed);
+        }
         // What was loaded may not have been relocated yet: at last once more.
-        if modules::version() != before || left == 1 {
+        if is_new || left == 0 {
             rebind(all);
         }
     });
-    if !done {
-        PENDING.fetch_max(1, Ordering::Relaxed);
-    }
-    !done || left > 1
+    !done || left != 0
+}
+
+/// Takes one off. How many are left.
+fn less(number: &AtomicU32) -> u32 {
+    let less = |left: u32| left.checked_sub(1);
+    number.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).map_or(0, |before| before - 1)
 }
 
 /// Does `work` while no object that is loaded goes, but where the list is being changed, or another thread is at it. Whether it did.
@@ -197,6 +220,8 @@ struct Held(UnsafeCell<Option<Guard<'static>>>);
 // SAFETY: used by the thread that forks, under the lock that it holds.
 unsafe impl Sync for Held {}
 static HELD: Held = Held(UnsafeCell::new(None));
+/// How long a look-up waits for another thread's look, in nanoseconds: that may wait for this thread, which then has the linker's lock.
+const LOOKUP_PATIENCE: u64 = 20_000_000;
 /// How long a fork waits, in nanoseconds. Who is looked for may wait for a lock of the program's that the thread holds which forks.
 const PATIENCE: u64 = 1_000_000_000;
 
