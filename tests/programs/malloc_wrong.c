@@ -130,7 +130,7 @@ int main(int argc, char **argv) {
         }
         volatile size_t huge = SIZE_MAX;
         void *none = &none;
-        if (posix_memalign(&none, 24, 1) != EINVAL || posix_memalign(&none, 4, 1) != EINVAL || none != &none)
+        if (posix_memalign(&none, 24, 1) != EINVAL || posix_memalign(&none, sizeof none / 2, 1) != EINVAL || none != &none)
             return 3;
         errno = 0;
         if (malloc(huge - 8) || errno != ENOMEM)

@@ -1,13 +1,13 @@
 //! Android's malloc_debug: the functions that a program calls, with the agent alone in it and under `grapnel run`.
 
-use grapnel_tests::programs::grapnel;
+use grapnel_tests::programs::recorder;
 use grapnel_tests::run::{Case, Outcome, temporary_dir};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 /// What `grapnel agent-path` prints where this is the cache.
 fn agent_path(cache: &Path) -> Outcome {
-    Case::new(grapnel()).arg("agent-path").env("XDG_CACHE_HOME", cache).bare()
+    Case::new(recorder()).arg("agent-path").env("XDG_CACHE_HOME", cache).bare()
 }
 
 fn agent(cache: &Path) -> PathBuf {

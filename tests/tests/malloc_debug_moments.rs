@@ -1,6 +1,6 @@
 //! Android's malloc_debug where it could hang the program or end it: amid other threads, signals, forks, and limits.
 
-use grapnel_tests::programs::grapnel;
+use grapnel_tests::programs::recorder;
 use grapnel_tests::run::{Case, Outcome, temporary_dir};
 use std::ffi::OsStr;
 use std::path::Path;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// Runs `debug_moments WHAT` with these options. It takes seconds, unless it hangs.
 fn run(dir: &Path, options: &str, what: &str) -> Outcome {
-    let path = Case::new(grapnel()).arg("agent-path").env("XDG_CACHE_HOME", dir).bare();
+    let path = Case::new(recorder()).arg("agent-path").env("XDG_CACHE_HOME", dir).bare();
     Case::ours("debug_moments")
         .args([OsStr::new(what), dir.as_os_str()])
         .env("LD_PRELOAD", path.out().trim_end())
