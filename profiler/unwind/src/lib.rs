@@ -47,8 +47,9 @@
 //! # What it can't know
 //! Code without CFI and without frame pointers ends the stack, or leads it astray: its frame is marked as a
 //! [guess](FrameFlags::GUESS), and what lies rootward of it is only as good as that. CFI that is wrong, as in some
-//! hand-written assembly, is believed. On 32-bit Arm `EXIDX_CANTUNWIND` ends a stack as a root does: linkers say it of code
-//! without tables, and libraries of the first frame of a thread. CFI of AArch64 that says that return addresses are signed
+//! hand-written assembly, is believed. On 32-bit Arm `EXIDX_CANTUNWIND` is said by linkers of code without tables, and by
+//! libraries of the first frame of a thread: there the code is read, and where it stores no return address the stack ends as
+//! at a root. CFI of AArch64 that says that return addresses are signed
 //! with the second key counts as none, since its reader doesn't know that letter.
 //!
 //! # Cost

@@ -74,12 +74,16 @@ pub(crate) struct Module {
 }
 
 impl Module {
+    /// The readable part of the segment that `address` lies in.
+    pub(crate) fn segment_at(&self, address: u64) -> Option<Span> {
+        self.readable.iter().copied().find(|segment| segment.contains(address))
+    }
+
     /// From `address` to the end of the readable part of the segment that it lies in.
     ///
     /// The length of `.eh_frame` is nowhere in memory; its terminator ends it.
     pub(crate) fn rest_of_segment(&self, address: u64) -> Option<Span> {
-        let segment = self.readable.iter().find(|s| s.contains(address))?;
-        Some(Span { start: address, end: segment.end })
+        Some(Span { start: address, end: self.segment_at(address)?.end })
     }
 
     /// What of a table is mapped: one that lies outside is not worth a fault.

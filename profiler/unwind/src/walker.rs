@@ -5,9 +5,7 @@ use crate::backtrace::Backtrace;
 use crate::cache::RuleCache;
 use crate::chain::Chains;
 use crate::memo::{Memo, MemoEnd, Path};
-use crate::native::{
-    FramePointer, FullState, PackedRule, Registers, RuleKind, plain, step, step_by_frame_pointer,
-};
+use crate::native::{FramePointer, FullState, PackedRule, Registers, RuleKind, plain, step, step_by_guess};
 use crate::recent::Recent;
 use crate::resolve::{Outcome, Resolver};
 use crate::stack::StackMemory;
@@ -367,9 +365,9 @@ impl Gatherer {
                 return ended(MemoEnd::Depth);
             }
             let at = Cursor { pc, sp, fp: fp.value() };
-            if rule.is(RuleKind::FramePointer) {
+            if rule.is_guess() {
                 self.path.push(at, module, FrameFlags::GUESS, false);
-                match step_by_frame_pointer(at, &mut self.stack, &mut self.path.words) {
+                match step_by_guess(rule, at, &mut self.stack, &mut self.path.words) {
                     Some(caller) if caller.pc != 0 => {
                         (pc, sp) = (caller.pc, caller.sp);
                         fp = FramePointer::known(caller.fp);

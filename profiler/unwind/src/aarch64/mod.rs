@@ -25,7 +25,7 @@ pub(crate) use prefetch::prefetch;
 pub use registers::Registers;
 pub(crate) use rule::PackedRule;
 pub use rule::{FrameRegister, RuleKind, UnwindRule};
-pub(crate) use step::{step, step_by_frame_pointer};
+pub(crate) use step::{step, step_by_guess};
 
 /// The address of an instruction, as a frame has it.
 #[inline(always)]

@@ -81,6 +81,12 @@ impl PackedRule {
         self.0 as u8 == kind as u8
     }
 
+    /// Whether nothing vouches for what the rule leads to.
+    #[inline(always)]
+    pub(crate) fn is_guess(self) -> bool {
+        self.is(RuleKind::FramePointer)
+    }
+
     #[inline(always)]
     pub(crate) fn finds_fp(self, how: FrameRegister) -> bool {
         (self.0 >> 8) as u8 == how as u8

@@ -1,10 +1,11 @@
 //! From unwinding instructions to a rule.
 
+use super::layout::Layout;
 use super::opcode::{Opcode, next};
-use super::registers::{LR, PC, R7, R11, SP};
+use super::registers::{R7, R11};
 use super::rule::{RuleKind, UnwindRule};
 use super::table::{Entry, Program};
-use super::{plain, signal};
+use super::{code, plain, signal};
 use crate::cfi::CfiScratch;
 use crate::module::ModuleTable;
 use crate::probe::page_is_readable;
@@ -21,7 +22,7 @@ pub(crate) fn rule(
     // The trap: a return address may be the first byte after its function, when the call does not return. So the call
     // is looked up instead.
     let address = plain(pc).wrapping_sub(u64::from(is_return_address));
-    let Some((module, entry)) = table.arm_entry(address) else {
+    let Some(found) = table.arm_entry(address) else {
         // A module's data is never code; other memory may be a JIT compiler's.
         if table.module_at(address).is_some() || !page_is_readable(address) {
             return (UnwindRule::NOT_CODE, 0);
@@ -29,22 +30,22 @@ pub(crate) fn rule(
         let rule = if signal::is_trampoline(pc) { UnwindRule::FULL } else { UnwindRule::FRAME_POINTER };
         return (rule, 0);
     };
-    let rule = match entry {
+    let guess = || code::layout(pc, is_return_address, &found)?.guessed();
+    let rule = match found.entry {
         Some(Entry::Program(program)) => compile(&program).unwrap_or(UnwindRule::FULL),
         _ if signal::is_trampoline(pc) => UnwindRule::FULL,
-        Some(Entry::CantUnwind) => UnwindRule::ROOT,
+        Some(Entry::CantUnwind) => guess().unwrap_or(UnwindRule::ROOT),
         Some(Entry::Unknown) => UnwindRule::FULL,
-        None => UnwindRule::FRAME_POINTER,
+        None => guess().unwrap_or(UnwindRule::FRAME_POINTER),
     };
-    (rule, module.id)
+    (rule, found.module.id)
 }
 
 /// The fast rule that says the same as the instructions, if there is one.
 pub(super) fn compile(program: &Program) -> Option<UnwindRule> {
     let mut bytes = program.bytes();
-    let (mut kind, mut vsp) = (RuleKind::Sp, 0i32);
-    // Where what is followed was saved, from the register that the CFA is found by.
-    let mut saved = [None; 16];
+    let mut layout = Layout::new(RuleKind::Sp);
+    let mut vsp = 0i32;
     let mut popped = 0u16;
     loop {
         match next(&mut bytes).ok()? {
@@ -57,32 +58,17 @@ pub(super) fn compile(program: &Program) -> Option<UnwindRule> {
                 if popped != 0 {
                     return None;
                 }
-                (kind, vsp) = match register.into() {
+                (layout.kind, vsp) = match register.into() {
                     R7 => (RuleKind::R7, 0),
                     R11 => (RuleKind::R11, 0),
                     _ => return None,
                 };
             }
             Opcode::Pop(mask) => {
-                for (register, place) in saved.iter_mut().enumerate() {
-                    if mask & (1 << register) != 0 {
-                        *place = Some(vsp);
-                        vsp = vsp.checked_add(4)?;
-                    }
-                }
+                vsp = layout.take(mask, vsp)?;
                 popped |= mask;
             }
         }
     }
-    if popped & (1 << SP) != 0 {
-        return None;
-    }
-    let below = |place: Option<i32>| match place {
-        Some(place) => vsp.checked_sub(place).filter(|n| *n > 0).and_then(|n| u8::try_from(n / 4).ok()),
-        None => Some(0),
-    };
-    // A leaf has its return address in the register: none of its frames but that which a signal stopped can be on a
-    // stack.
-    let pc = below(Some(saved[PC].or(saved[LR])?))?;
-    Some(UnwindRule { kind, pc, r7: below(saved[R7])?, r11: below(saved[R11])?, cfa_offset: vsp })
+    Layout { cfa: vsp, ..layout }.rule()
 }

@@ -2,12 +2,14 @@
 //!
 //! Signal frames, functions that a signal stopped and hand-written assembly need this.
 
+use super::code::is_return;
 use super::frame_pointers::FramePointer;
+use super::layout::Layout;
 use super::opcode::{NoOpcode, Opcode, next};
 use super::registers::{LR, PC, R4, R7, R11, Registers, SP};
 use super::step::step_by_frame_pointer;
-use super::table::{Entry, Program};
-use super::{plain, signal};
+use super::table::{Entry, Found, Program};
+use super::{code, plain, signal};
 use crate::cfi::CfiScratch;
 use crate::memo::Words;
 use crate::module::ModuleTable;
@@ -128,6 +130,68 @@ impl FullState {
     }
 }
 
+impl FullState {
+    /// Leaves a frame of which no table says how: a signal's, or one that is guessed at.
+    fn leave_unknown(
+        &mut self,
+        table: &ModuleTable,
+        found: Option<&Found<'_>>,
+        stack: &mut StackMemory,
+        flags: FrameFlags,
+    ) -> FullStep {
+        let module_id = found.map_or(0, |found| found.module.id);
+        let step = |outcome, more| FullStep { outcome, module_id, flags: flags | more };
+        if let Some(saved) = signal::saved(self.pc(), self.sp()) {
+            let outcome = self.leave_signal(saved, stack).unwrap_or(Outcome::Stuck);
+            return step(outcome, FrameFlags::SIGNAL);
+        }
+        let entry = found.and_then(|found| found.entry);
+        if matches!(entry, Some(Entry::Unknown)) {
+            return step(Outcome::Stuck, FrameFlags::NONE);
+        }
+        if let Some(layout) = found.and_then(|found| code::layout(self.pc(), !self.exact, found)) {
+            let outcome = self.leave_by(&layout, stack).unwrap_or(Outcome::Stuck);
+            return step(outcome, FrameFlags::GUESS);
+        }
+        match entry {
+            Some(_) => step(Outcome::Root, FrameFlags::NONE),
+            None => step(by_frame_pointer(table, self, stack), FrameFlags::GUESS),
+        }
+    }
+
+    /// Leaves a frame that is laid out so as far as its code tells. `None` where a word can't be read, or no call returns to what
+    /// was found.
+    fn leave_by(&mut self, layout: &Layout, stack: &mut StackMemory) -> Option<Outcome> {
+        stack.distrust();
+        let base = (*self.registers.get(layout.base())?)?;
+        let mut caller = *self;
+        caller.exact = false;
+        for (place, register) in layout.saved.iter().zip(&mut caller.registers) {
+            if let Some(place) = place {
+                *register = Some(stack.read(base.wrapping_add_signed(*place).into())? as u32);
+            }
+        }
+        let pc = match layout.saved[PC] {
+            Some(_) => caller.registers[PC],
+            None => caller.registers[LR],
+        }?;
+        caller.registers[PC] = Some(pc);
+        caller.registers[SP] = Some(base.wrapping_add_signed(layout.cfa));
+        caller.registers[LR] = None;
+        // A leaf that a signal stopped may have no frame.
+        let leaf = self.exact && caller.sp() == self.sp();
+        if !leaf && caller.sp() <= self.sp() {
+            return None;
+        }
+        let pc = pc.into();
+        if plain(pc) != 0 && !is_return(pc, stack) {
+            return None;
+        }
+        *self = caller;
+        Some(if plain(pc) == 0 { Outcome::Root } else { Outcome::Next })
+    }
+}
+
 /// What became of a program.
 enum Left {
     ToCaller,
@@ -146,45 +210,31 @@ pub(crate) fn full_step(
     let flags = if state.exact { FrameFlags::EXACT } else { FrameFlags::NONE };
     let pc = state.pc();
     let address = plain(pc).wrapping_sub(u64::from(!state.exact));
-    let found = table.arm_entry(address);
-    let module_id = found.as_ref().map_or(0, |(module, _)| module.id);
-    let entry = match found {
-        Some((_, entry)) => entry,
-        None if table.module_at(address).is_some() || !page_is_readable(address) => {
-            return FullStep { outcome: Outcome::NotCode, module_id, flags };
+    let Some(found) = table.arm_entry(address) else {
+        if table.module_at(address).is_some() || !page_is_readable(address) {
+            return FullStep { outcome: Outcome::NotCode, module_id: 0, flags };
         }
-        None => None,
+        return state.leave_unknown(table, None, stack, flags);
     };
-    if let Some(Entry::Program(program)) = entry {
-        let outcome = match state.leave(&program, stack) {
-            Some(Left::ToCaller) if plain(state.pc()) == 0 => Outcome::Root,
-            Some(Left::ToCaller) => Outcome::Next,
-            Some(Left::Ended) => Outcome::Root,
-            None => Outcome::Stuck,
-        };
-        let signal =
-            if state.exact && outcome == Outcome::Next { FrameFlags::SIGNAL } else { FrameFlags::NONE };
-        return FullStep { outcome, module_id, flags: flags | signal };
-    }
-    if let Some(saved) = signal::saved(pc, state.sp()) {
-        let outcome = state.leave_signal(saved, stack).unwrap_or(Outcome::Stuck);
-        return FullStep { outcome, module_id, flags: flags | FrameFlags::SIGNAL };
-    }
-    match entry {
-        Some(Entry::CantUnwind) => FullStep { outcome: Outcome::Root, module_id, flags },
-        Some(_) => FullStep { outcome: Outcome::Stuck, module_id, flags },
-        None => {
-            let outcome = guess(table, state, stack);
-            FullStep { outcome, module_id, flags: flags | FrameFlags::GUESS }
-        }
-    }
+    let module_id = found.module.id;
+    let Some(Entry::Program(program)) = found.entry else {
+        return state.leave_unknown(table, Some(&found), stack, flags);
+    };
+    let outcome = match state.leave(&program, stack) {
+        Some(Left::ToCaller) if plain(state.pc()) == 0 => Outcome::Root,
+        Some(Left::ToCaller) => Outcome::Next,
+        Some(Left::Ended) => Outcome::Root,
+        None => Outcome::Stuck,
+    };
+    let signal = if state.exact && outcome == Outcome::Next { FrameFlags::SIGNAL } else { FrameFlags::NONE };
+    FullStep { outcome, module_id, flags: flags | signal }
 }
 
-fn guess(table: &ModuleTable, state: &mut FullState, stack: &mut StackMemory) -> Outcome {
+/// The caller's frame, if r7 or r11 is a frame pointer, or the code was stopped before it made a frame.
+fn by_frame_pointer(table: &ModuleTable, state: &mut FullState, stack: &mut StackMemory) -> Outcome {
     let at = Cursor { pc: state.pc(), sp: state.sp(), fp: state.frame_pointers() };
     if state.exact {
-        // Stopped in code without an entry, perhaps before it made a frame: the return address is then in its
-        // register.
+        // The return address is in its register then.
         if let Some(link) = state.registers[LR].map(u64::from)
             && table.is_code(plain(link))
         {

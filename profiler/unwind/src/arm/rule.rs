@@ -16,6 +16,12 @@ pub enum RuleKind {
     Root,
     /// There is no entry: r7 or r11 points at a frame record, which is checked, and a guess.
     FramePointer,
+    /// As `Sp`, `R7` and `R11`, by what the code does and no table: a guess, and what it leads to is checked.
+    GuessedSp,
+    /// See above.
+    GuessedR7,
+    /// See above.
+    GuessedR11,
     /// Needs more than pc, sp, r7 and r11.
     Full,
 }
@@ -68,6 +74,25 @@ impl PackedRule {
     #[inline(always)]
     pub(crate) fn is(self, kind: RuleKind) -> bool {
         self.0 as u8 == kind as u8
+    }
+
+    /// Whether nothing vouches for what the rule leads to.
+    #[inline(always)]
+    pub(crate) fn is_guess(self) -> bool {
+        let kind = self.0 as u8;
+        RuleKind::FramePointer as u8 <= kind && kind <= RuleKind::GuessedR11 as u8
+    }
+
+    /// What is guessed, as if a table said it. `None` where that is no rule of the frame's own.
+    pub(super) fn trusted(self) -> Option<Self> {
+        let kind = [
+            (RuleKind::GuessedSp, RuleKind::Sp),
+            (RuleKind::GuessedR7, RuleKind::R7),
+            (RuleKind::GuessedR11, RuleKind::R11),
+        ]
+        .into_iter()
+        .find_map(|(guessed, kind)| self.is(guessed).then_some(kind))?;
+        Some(PackedRule(self.0 & !0xff | kind as u64))
     }
 
     /// `CFA = sp + offset`, and both registers that may be a frame pointer are saved in the frame: the caller follows

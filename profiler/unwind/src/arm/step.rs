@@ -1,5 +1,6 @@
 //! From a frame to its caller by a fast rule. The inner loop of a walk.
 
+use super::code::is_return;
 use super::frame_pointers::{FramePointer, read};
 use super::plain;
 use super::rule::{PackedRule, RuleKind};
@@ -44,6 +45,22 @@ pub(crate) fn step(
         fp.set_r11(read(cfa.wrapping_sub(rule.r11()), stack, words)?);
     }
     Some((if plain(pc) == 0 { 0 } else { pc }, cfa))
+}
+
+/// The caller's frame, by a rule that is a guess. What code says is checked: a call must return to the address that was found.
+#[cold]
+#[inline(never)]
+pub(crate) fn step_by_guess(
+    rule: PackedRule,
+    at: Cursor,
+    stack: &mut StackMemory,
+    words: &mut Words,
+) -> Option<Cursor> {
+    let Some(rule) = rule.trusted() else { return step_by_frame_pointer(at, stack, words) };
+    stack.distrust();
+    let mut fp = FramePointer::known(at.fp);
+    let (pc, sp) = step(rule, at.sp, &mut fp, stack, words)?;
+    (pc == 0 || is_return(pc, stack)).then_some(Cursor { pc, sp, fp: fp.value() })
 }
 
 /// The caller's frame, by a frame pointer that nothing vouches for: r7 in T32 code, r11 in A32 code.

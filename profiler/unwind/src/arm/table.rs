@@ -35,41 +35,62 @@ impl Program {
     }
 }
 
+/// What is known of an address in code.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Found<'a> {
+    pub(super) module: &'a Module,
+    /// The entry for it, if there is one.
+    pub(super) entry: Option<Entry>,
+    /// The readable code that this holds for. `None` where it can't be read.
+    pub(super) code: Option<Span>,
+}
+
 impl ModuleTable {
     /// The module whose code holds `address`, and its entry for that, if it has one.
-    pub(super) fn arm_entry(&self, address: u64) -> Option<(&Module, Option<Entry>)> {
+    pub(super) fn arm_entry(&self, address: u64) -> Option<Found<'_>> {
         let module = self.code_at(address)?;
-        let entry = module.arm_exidx.and_then(|index| entry(module, index, address));
-        Some((module, entry))
+        let found = module.arm_exidx.and_then(|index| entry(module, index, address));
+        let (entry, span) = found.map_or((None, None), |(entry, span)| (entry, Some(span)));
+        let code = module.segment_at(address).map(|segment| match span {
+            Some(Span { start, end }) => Span { start: segment.start.max(start), end: segment.end.min(end) },
+            None => segment,
+        });
+        Some(Found { module, entry, code })
     }
 }
 
-fn entry(module: &Module, index: Span, address: u64) -> Option<Entry> {
+/// The entry for an address, and what it is for.
+fn entry(module: &Module, index: Span, address: u64) -> Option<(Option<Entry>, Span)> {
     // SAFETY: the index was clamped to a mapped segment when the table was built.
     let slice = unsafe { mapped_slice(index.start, index.end) }.slice();
     let (entries, _) = slice.as_chunks::<8>();
     let place = |number: usize| index.start.wrapping_add(8 * number as u64);
+    let start = |number: usize| {
+        let [a, b, c, d, ..] = *entries.get(number)?;
+        Some(prel31(place(number), u32::from_le_bytes([a, b, c, d])))
+    };
     let (mut from, mut to) = (0, entries.len());
     // The first entry behind the address.
     while from < to {
         let middle = from.midpoint(to);
-        let [a, b, c, d, ..] = *entries.get(middle)?;
-        if prel31(place(middle), u32::from_le_bytes([a, b, c, d])) <= address {
+        if start(middle)? <= address {
             from = middle + 1;
         } else {
             to = middle;
         }
     }
-    let number = from.checked_sub(1)?;
+    let end = start(from).unwrap_or(u64::MAX);
+    let Some(number) = from.checked_sub(1) else { return Some((None, Span { start: 0, end })) };
     let [.., a, b, c, d] = *entries.get(number)?;
     let word = u32::from_le_bytes([a, b, c, d]);
-    Some(match word {
+    let entry = match word {
         1 => Entry::CantUnwind,
         // In line: the compact form that has no more than this word.
         0x8000_0000..=0x80ff_ffff => Entry::Program(Program { head: word, in_head: 3, rest: none() }),
         0x8100_0000.. => Entry::Unknown,
         _ => extab(module, prel31(place(number).wrapping_add(4), word)).unwrap_or(Entry::Unknown),
-    })
+    };
+    Some((Some(entry), Span { start: start(number)?, end }))
 }
 
 /// The entry at `address`. `None` where it is not whole.

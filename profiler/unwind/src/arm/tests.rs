@@ -1,5 +1,8 @@
 //! Tables, stacks and code as they lie in a 32-bit process, at addresses that such a process can have.
 
+mod against_tables;
+mod code;
+
 use super::compile::compile;
 use super::frame_pointers::FramePointer;
 use super::full::{FullState, full_step};
@@ -234,9 +237,9 @@ fn an_entry_is_found_in_each_of_its_forms() {
     image.put(TABLE + 0x40, &[0x8301_a8b0]);
     image.put(TABLE_END - 4, &[0x81ff_01a8]);
     let found = |number: u64| {
-        let (module, entry) = table.arm_entry(image.0 + 16 * number + 15).unwrap();
-        assert_eq!(module.id, 5);
-        entry.unwrap()
+        let found = table.arm_entry(image.0 + 16 * number + 15).unwrap();
+        assert_eq!(found.module.id, 5);
+        found.entry.unwrap()
     };
     assert!(matches!(found(0), Entry::CantUnwind));
     for number in [1, 2, 3, 4, 5] {

@@ -44,12 +44,23 @@ pub(crate) fn step(
     Some((pc, cfa))
 }
 
+/// The caller's frame, by a rule that is a guess, of which there is one kind.
+#[inline(always)]
+pub(crate) fn step_by_guess(
+    _: PackedRule,
+    at: Cursor,
+    stack: &mut StackMemory,
+    words: &mut Words,
+) -> Option<Cursor> {
+    step_by_frame_pointer(at, stack, words)
+}
+
 /// The caller's frame, by a frame pointer that nothing vouches for: `push rbp; mov rbp, rsp` is assumed, and checked.
 ///
 /// A frame pointer of 0 is the end of the stack, told as a caller at pc 0.
 #[cold]
 #[inline(never)]
-pub(crate) fn step_by_frame_pointer(
+pub(super) fn step_by_frame_pointer(
     at: Cursor,
     stack: &mut StackMemory,
     words: &mut Words,

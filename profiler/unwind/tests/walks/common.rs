@@ -160,7 +160,7 @@ impl State {
             .iter()
             .map(|f| (f.pc, LIBGCC_TELLS_EXACT && f.flags.contains(FrameFlags::EXACT)))
             .collect();
-        let shown = if LIBGCC_SHOWS_ROOT { found.len() } else { found.len() - 1 };
+        let shown = shown_by_libgcc(&frames);
         assert!(
             found[..shown] == expected,
             "probe {}: found {:x?}\nlibgcc has {:x?}",
@@ -222,6 +222,17 @@ fn libgcc_frames(first: u64) -> Vec<(u64, bool)> {
     });
     assert_eq!(end, End::Root, "libgcc sees the probe's caller");
     frames
+}
+
+/// How many of the frames of a whole stack libgcc shows, leaf first.
+pub(crate) fn shown_by_libgcc(frames: &[Frame]) -> usize {
+    // Without a table it goes no further, and doesn't show the frame.
+    let guess = frames.iter().position(|frame| frame.flags.contains(FrameFlags::GUESS));
+    match guess {
+        _ if LIBGCC_SHOWS_ROOT => frames.len(),
+        Some(guess) => guess,
+        None => frames.len() - 1,
+    }
 }
 
 fn symbols(frames: &[(u64, bool)]) -> Vec<String> {

@@ -12,3 +12,5 @@ mod foreign;
 mod plain;
 mod random;
 mod tail;
+#[cfg(target_arch = "arm")]
+mod untabled;
