@@ -1,7 +1,8 @@
 //! The frame that the kernel leaves a thread's state in while a signal handler runs (`struct sigframe` and `rt_sigframe`
 //! in `arch/arm/kernel/signal.h`), and the code that returns from it.
 //!
-//! glibc's own trampolines have unwind tables. This is for those of the kernel, of musl and of bionic.
+//! glibc's own trampolines have unwind tables, and are known here as what a handler without tables returns to. The rest is for
+//! those of the kernel, of musl and of bionic.
 //!
 //! # Safety
 //! Code is read where the kernel said that it can be.
@@ -52,10 +53,10 @@ pub(super) fn saved(pc: u64, sp: u64) -> Option<Saved> {
     // SAFETY: the page or pages were just found readable.
     let (first, second) = unsafe { (read_word(address) as u32, read_word(address + 4) as u32) };
     let siginfo = if pc != address {
-        // `movs r7, #n; svc #0`
-        match first {
-            0xdf00_27ad => SIGINFO,
-            0xdf00_2777 => 0,
+        // `movs r7, #n; svc #0`; glibc has the wide form of the first.
+        match (first, second as u16) {
+            (0xdf00_27ad, _) | (0x07ad_f04f, 0xdf00) => SIGINFO,
+            (0xdf00_2777, _) | (0x0777_f04f, 0xdf00) => 0,
             _ => return None,
         }
     } else {

@@ -352,6 +352,8 @@ fn a_trampoline_that_gives_all_registers_back_is_a_signal() {
         (&[0xdf00_27ad], 1, 128),
         (&[0xe3a0_7077, 0xef90_0077], 0, 0),
         (&[0xdf00_2777], 1, 0),
+        (&[0x07ad_f04f, 0xbf00_df00], 1, 128),
+        (&[0x0777_f04f, 0xbf00_df00], 1, 0),
     ] {
         image.put(CODE + 0x100, code);
         image.put(0x7000, code);

@@ -289,7 +289,12 @@ fn a_guess_is_followed_if_it_leads_behind_a_call() {
     let table = image.words(&CALLED);
     let rule = PackedRule::new(image.rule_at(&table, 8));
     let (sp, behind_call) = (image.0 + STACK, (image.0 + CODE + 16) as u32);
+    // What a signal's handler returns to, as glibc has it for T32 code, and something else: mov.w r7, #173; svc 0; mov.w r7, #172; svc 0
+    let trampoline = (image.0 + CODE + 0x101) as u32;
+    image.put(CODE + 0x100, &[0x07ad_f04f, 0xdf00, 0x07ac_f04f, 0xdf00]);
     for (pc, leads) in [
+        (trampoline, Some((trampoline, Outcome::Next))),
+        (trampoline + 8, None),
         (behind_call, Some((behind_call, Outcome::Next))),
         (behind_call - 8, Some((behind_call - 8, Outcome::Next))),
         (behind_call - 4, None),
