@@ -69,10 +69,7 @@ fn compile(compiler: &str, flags: &[&str], source: &Path, output_name: &str) -> 
     }
     let partial = output_dir().join(format!("{output_name}.{}", std::process::id()));
     let compiler = machine().map_or_else(|| compiler.to_owned(), |machine| format!("{machine}-{compiler}"));
-    // 32-bit Arm's C has none unless they are asked for.
-    let tables = machine().filter(|machine| machine.starts_with("arm")).map(|_| "-funwind-tables");
     let result = Command::new(&compiler)
-        .args(tables)
         .args(["-O2", "-g", "-Wall", "-Wextra", "-Werror", "-fomit-frame-pointer"])
         .arg("-I")
         .arg(header_dir())

@@ -8,21 +8,12 @@ use std::collections::BTreeMap;
 /// The live blocks of glibc's own: a thread's vector of TLS blocks, and what dlopen leaves.
 fn is_of_glibc(site: &Site) -> bool {
     let own = ["pthread_create", "dlopen", "dlclose", "dlsym"];
-    site.frames.iter().any(|frame| own.iter().any(|name| frame.name().contains(name))) || ends_in_glibc(site)
+    site.frames.iter().any(|frame| own.iter().any(|name| frame.name().contains(name)))
 }
 
-/// Whether the programs are for 32-bit Arm, where glibc's loader, and `strdup`, have no unwind tables: who called them isn't known.
-fn glibc_lacks_tables() -> bool {
-    programs::machine().is_some_and(|machine| machine.starts_with("arm"))
-}
-
-/// Whether no more of a stack is known than frames in such code.
-fn ends_in_glibc(site: &Site) -> bool {
-    let is_glibc = |frame: &Frame| {
-        let module = frame.module.as_deref().unwrap_or_default();
-        module.ends_with("/ld-linux-armhf.so.3") || frame.name() == "__strdup"
-    };
-    glibc_lacks_tables() && site.frames.last().is_some_and(is_glibc)
+/// The bytes of a pointer of the programs.
+fn pointer() -> u64 {
+    if programs::machine().is_some_and(|machine| machine.starts_with("arm")) { 4 } else { 8 }
 }
 
 /// The innermost frame in one of our sources.
@@ -34,12 +25,11 @@ fn ours<'a>(site: &'a Site, files: &[&str]) -> Option<&'a Frame> {
 fn leaks_all_and_only() {
     let recorded = Case::ours("leaks").arg(programs::library("leak_library")).recorded();
     let report = recorded.report();
-    let pointer = if glibc_lacks_tables() { 4 } else { 8 };
     // mark, how many blocks, how many bytes
     let planted = [
         ("leaks.c", "LEAK inlined", 25, 25 * 64),
         ("leaks.c", "LEAK grown", 4, 4 * 80),
-        ("leaks.c", "LEAK list", 20, 20 * (40 + pointer)),
+        ("leaks.c", "LEAK list", 20, 20 * (40 + pointer())),
         ("leaks.c", "LEAK aligned", 1, 300),
         ("leaks.c", "LEAK copied", 1, 21),
         ("leaks.c", "LEAK thread", 1, 77),
@@ -47,7 +37,6 @@ fn leaks_all_and_only() {
     ];
     let expected: BTreeMap<(String, u64), (u64, u64)> = planted
         .iter()
-        .filter(|(_, mark, ..)| !glibc_lacks_tables() || *mark != "LEAK copied")
         .map(|(file, mark, count, bytes)| ((file.to_string(), marked_line(file, mark)), (*count, *bytes)))
         .collect();
     let mut found: BTreeMap<(String, u64), (u64, u64)> = BTreeMap::new();
@@ -61,9 +50,7 @@ fn leaks_all_and_only() {
     }
     assert_eq!(found, expected, "file, line: blocks, bytes (left: found)");
     let of_glibc = report.sites.iter().filter(|site| is_of_glibc(site)).map(|site| site.live_allocations);
-    // Among them what `strdup` copied, where its stack ends there.
-    let most = 3 + u64::from(glibc_lacks_tables());
-    assert!(of_glibc.sum::<u64>() <= most, "glibc's own blocks are few");
+    assert!(of_glibc.sum::<u64>() <= 3, "glibc's own blocks are few");
 }
 
 #[test]
