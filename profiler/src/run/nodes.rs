@@ -6,26 +6,39 @@ use hashbrown::HashMap;
 
 /// The trace's nodes. A ring tells all nodes that a walk needs and that the last one had not, and here those that came
 /// lately are found again. Others may come once more, and the analysis takes them for the same. Where there are several rings,
-/// whose threads come to the same stacks, all nodes are found that were told since.
+/// whose threads come to the same stacks, all nodes are found that were told since; and where so many came once more that a reader
+/// of the trace would have no numbers left ([`MOST_TOLD_AGAIN`]).
 #[derive(Debug, Default)]
 pub(super) struct Nodes {
     count: u32,
     /// How many frames have none: a trace numbers as many as 32 bits can.
     lost: u64,
-    several_rings: bool,
+    /// Whether all nodes from here on are found again.
+    finds_all: bool,
     known: HashMap<(u32, u64), u32>,
     lately: Lately,
     /// Those whose frames have numbers too large for one word.
     large: HashMap<(u32, u64, u32, u8), u32>,
 }
 
-/// No more of those are kept where there is one ring.
+/// No more of those are kept where not all are.
 const MOST_LARGE: usize = 1 << 16;
+
+/// How many numbers a trace gives before all nodes are found again. The analysis reads a trace of 2^28 numbers and 2^26 nodes that
+/// differ: half of its numbers are left for these, each of which is told once more, and some twice, until the ring numbers its nodes
+/// from 1 again.
+const MOST_TOLD_AGAIN: u32 = 1 << 27;
 
 impl Nodes {
     /// From here on there are several rings.
     pub(super) fn of_several_rings(&mut self) {
-        self.several_rings = true;
+        self.find_all();
+    }
+
+    /// From here on each node is found again that is told from here on.
+    #[cold]
+    fn find_all(&mut self) {
+        self.finds_all = true;
         self.lately = Lately::default();
     }
 
@@ -49,11 +62,11 @@ impl Nodes {
             self.lost += 1;
             return (parent, false);
         };
-        self.count = next;
+        self.count_to(next);
         match frame {
             Some(frame) => self.put(parent, frame, next),
             None => {
-                if self.large.len() >= MOST_LARGE && !self.several_rings {
+                if self.large.len() >= MOST_LARGE && !self.finds_all {
                     self.large.clear();
                 }
                 self.large.insert(key, next);
@@ -76,7 +89,7 @@ impl Nodes {
             return self.lose_all(new.parent, frames.len(), others.len(), numbers);
         }
         numbers.go_on(self.count, others.len() as u32);
-        self.count += others.len() as u32;
+        self.count_to(self.count + others.len() as u32);
         let mut parent = new.parent;
         for (number, &frame) in (first..).zip(others) {
             self.put(parent, frame, number);
@@ -94,10 +107,19 @@ impl Nodes {
         New { known: frames, parent, first: u32::MAX }
     }
 
+    /// So many numbers are given now.
+    #[inline]
+    fn count_to(&mut self, count: u32) {
+        self.count = count;
+        if count >= MOST_TOLD_AGAIN && !self.finds_all {
+            self.find_all();
+        }
+    }
+
     #[inline]
     fn find(&mut self, parent: u32, frame: u64) -> Option<u32> {
         let lately = self.lately.find(parent, frame);
-        if lately.is_some() || !self.several_rings {
+        if lately.is_some() || !self.finds_all {
             return lately;
         }
         let number = *self.known.get(&(parent, frame))?;
@@ -108,7 +130,7 @@ impl Nodes {
     #[inline]
     fn put(&mut self, parent: u32, frame: u64, number: u32) {
         self.lately.put(parent, frame, number);
-        if self.several_rings {
+        if self.finds_all {
             self.known.insert((parent, frame), number);
         }
     }
@@ -242,6 +264,27 @@ mod tests {
             }
             assert!(nodes.large.len() <= MOST_LARGE);
         }
+    }
+
+    /// More stacks than [`Lately`] has room for, again and again: a long recording must not use up the numbers that a reader has.
+    #[test]
+    fn of_very_many_nodes_none_is_told_again_and_again() {
+        const STACKS: u64 = 100_000;
+        let frame = |n: u64| wire::frame(0x1000 + n, 1, 0).expect("small numbers");
+        let new_in = |nodes: &mut Nodes| {
+            let before = nodes.count;
+            for n in 0..STACKS {
+                nodes.number_all(0, &[frame(n % 10), frame(n)], &mut Numbers::default());
+            }
+            u64::from(nodes.count - before)
+        };
+        let mut nodes = Nodes::default();
+        new_in(&mut nodes);
+        assert!(new_in(&mut nodes) > STACKS / 2);
+        nodes.count = MOST_TOLD_AGAIN - 1;
+        // Once more, since what was told before is not kept, and then no more; but for what was told below a node of before.
+        assert!((STACKS..=STACKS + 11).contains(&new_in(&mut nodes)));
+        assert_eq!([new_in(&mut nodes), new_in(&mut nodes)], [1, 0]);
     }
 
     #[test]
