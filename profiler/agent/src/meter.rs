@@ -32,10 +32,19 @@ const MOST_OF_NODES: u64 = 64 * APART;
 
 /// A call that takes longer was interrupted: the thread lost its processor, or a signal handler came. Waiting for room is
 /// counted by itself.
-const INTERRUPTED_TICKS: u64 = 100_000;
+pub(crate) const INTERRUPTED_TICKS: u64 = 100_000;
 
 /// The least ticks between two looks at the clock.
 static CLOCK_TICKS: AtomicU64 = AtomicU64::new(0);
+
+/// The least ticks that a hooked call takes which records nothing, and a look at the clock.
+static AROUND_TICKS: AtomicU64 = AtomicU64::new(0);
+
+/// What comes on top of what is measured within a call, in ticks: the way into it and back, and the clock itself.
+#[inline]
+pub(crate) fn around() -> u64 {
+    AROUND_TICKS.load(Ordering::Relaxed)
+}
 
 /// Of a context: which call is timed.
 #[derive(Debug)]
@@ -206,5 +215,6 @@ pub(crate) fn prepare(cells: &MeterCells) {
         ticks().saturating_sub(before)
     });
     CLOCK_TICKS.store(clock, Ordering::Relaxed);
+    AROUND_TICKS.store(clock + empty / EMPTY_CALLS, Ordering::Relaxed);
     cells.empty_ticks.store(empty.saturating_sub(clock), Ordering::Relaxed);
 }

@@ -107,7 +107,6 @@ fn given(
 /// Records something of a block before libc takes it back, with a way out to libc's own `function`.
 #[inline(always)]
 fn told(saved: Saved<'_>, function: usize, result: Block, tell: impl FnOnce(&mut Context)) {
-    let _costs = Costs::begin();
     rescued(saved, result, function, || enter(saved, tell));
 }
 
@@ -133,11 +132,13 @@ unsafe extern "C" fn calloc(count: usize, size: usize, saved: Saved<'_>) -> Bloc
 
 stub!(grapnel_agent_sampled_free, free, 1, nothing, beside grapnel_agent_sampled_beside_free);
 unsafe extern "C" fn free(block: Block, saved: Saved<'_>) {
+    let costs = Costs::begin();
     if forget(block) {
         told(saved, original(Function::Free), ptr::null_mut(), |context| {
             context.plain(record::FREE, block.addr() as u64);
         });
     }
+    drop(costs);
     // SAFETY: the caller's call, passed on.
     unsafe { original_as::<unsafe extern "C" fn(Block)>(Function::Free)(block) }
 }
@@ -156,12 +157,14 @@ unsafe extern "C" fn realloc(old: Block, size: usize, saved: Saved<'_>) -> Block
     let is_lowered = tls::get().sampling.left.get() < 0;
     let mean = if is_lowered { sampling::passed() } else { sampling::passes(size) };
     let address = old.addr() as u64;
+    let costs = Costs::begin();
     let was_recorded = forget(old);
     if was_recorded {
         // glibc frees the block when the size is 0.
         let kind = if size == 0 { record::FREE } else { record::REALLOC_BEGIN };
         told(saved, original(Function::Realloc), ptr::null_mut(), |context| context.plain(kind, address));
     }
+    drop(costs);
     // SAFETY: the function's own type.
     let call = unsafe { original_as::<unsafe extern "C" fn(Block, usize) -> Block>(Function::Realloc) };
     // SAFETY: the caller's call, passed on.
@@ -169,6 +172,7 @@ unsafe extern "C" fn realloc(old: Block, size: usize, saved: Saved<'_>) -> Block
     if size == 0 {
         return block;
     }
+    let _costs = Costs::begin();
     match mean {
         _ if block.is_null() && was_recorded => told(saved, 0, block, |context| {
             context.plain(record::REALLOC_FAILED, address);

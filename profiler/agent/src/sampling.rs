@@ -10,8 +10,8 @@
 //! recorded by the mean that its gap was drawn with, and the trace is told that one.
 
 use crate::record::ticks;
-use crate::sys;
 use crate::tls::{self, Sampling};
+use crate::{meter, sys};
 use core::sync::atomic::{AtomicU64, Ordering};
 use grapnel_trace::shared::SessionHeader;
 
@@ -43,16 +43,16 @@ pub(crate) fn prepare(header: &SessionHeader) -> bool {
 pub(crate) fn passes(size: usize) -> Option<u64> {
     let sampling = &tls::get().sampling;
     sampling.left.set(sampling.left.get().wrapping_sub_unsigned(size as u64));
-    chosen(sampling)
+    chosen(sampling, BUDGET.load(Ordering::Relaxed))
 }
 
 /// As [`passes`], of an allocation by which the gap was lowered already.
 #[inline]
 pub(crate) fn passed() -> Option<u64> {
-    chosen(&tls::get().sampling)
+    chosen(&tls::get().sampling, BUDGET.load(Ordering::Relaxed))
 }
 
-fn chosen(sampling: &Sampling) -> Option<u64> {
+fn chosen(sampling: &Sampling, budget: u64) -> Option<u64> {
     if sampling.left.get() >= 0 {
         return None;
     }
@@ -64,8 +64,9 @@ fn chosen(sampling: &Sampling) -> Option<u64> {
             return None;
         }
     }
+    let _costs = Costs::begin_within(budget);
     let mean = sampling.mean.get();
-    if BUDGET.load(Ordering::Relaxed) != 0 {
+    if budget != 0 {
         look(sampling);
     }
     sampling.left.set(gap(sampling));
@@ -119,21 +120,32 @@ fn ln(x: f64) -> f64 {
     2.0 * t * sum + exponent as f64 * core::f64::consts::LN_2
 }
 
-/// Measures what a record costs: to be dropped when it is written.
+/// Measures what is done for a record, but for the calls of the allocator amid it: to be dropped when it is done, or where such a call begins.
+/// Without a budget nobody asks.
 #[derive(Debug)]
-pub(crate) struct Costs(u64);
+pub(crate) struct Costs(Option<u64>);
 
 impl Costs {
     #[inline]
     pub(crate) fn begin() -> Self {
-        Self(ticks())
+        Self::begin_within(BUDGET.load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    fn begin_within(budget: u64) -> Self {
+        Self((budget != 0).then(ticks))
     }
 }
 
 impl Drop for Costs {
+    #[inline]
     fn drop(&mut self) {
-        let sampling = &tls::get().sampling;
-        sampling.own_ticks.set(sampling.own_ticks.get().wrapping_add(ticks().wrapping_sub(self.0)));
+        if let Some(begun) = self.0 {
+            let sampling = &tls::get().sampling;
+            // A thread that lost its processor meanwhile has not spent all of that.
+            let spent = ticks().wrapping_sub(begun).min(meter::INTERRUPTED_TICKS) + meter::around();
+            sampling.own_ticks.set(sampling.own_ticks.get().wrapping_add(spent));
+        }
     }
 }
 
@@ -182,7 +194,7 @@ mod tests {
 
     fn passes_in(sampling: &Sampling, size: u64) -> bool {
         sampling.left.set(sampling.left.get().wrapping_sub_unsigned(size));
-        chosen(sampling).is_some()
+        chosen(sampling, 0).is_some()
     }
 
     #[test]
@@ -264,6 +276,20 @@ mod tests {
             }
         }
         all_own / all_rest
+    }
+
+    /// Finding out that a record is due is part of what it costs, where that is asked for.
+    #[test]
+    fn the_choice_is_paid_for() {
+        let own = || tls::get().sampling.own_ticks.get();
+        for budget in [0, 50_000] {
+            let (sampling, before) = (thread(9, 1), own());
+            for _ in 0..100 {
+                sampling.left.set(-1);
+                assert!(chosen(&sampling, budget).is_some());
+            }
+            assert_eq!(own() != before, budget != 0);
+        }
     }
 
     #[test]
