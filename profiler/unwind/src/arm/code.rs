@@ -74,7 +74,8 @@ impl Code {
 pub(super) fn layout(pc: u64, is_return_address: bool, found: &Found<'_>) -> Option<Layout> {
     let code = Code::around(pc, found)?;
     if !is_return_address {
-        return way_out::layout(&code, plain(pc), is_return_address);
+        return way_out::layout(&code, plain(pc), is_return_address)
+            .or_else(|| prologue::layout(&code, plain(pc)));
     }
     // One that no rule can say is none: a walk may go by rules or by full steps.
     let can_be_said = |layout: &Layout| layout.rule().is_some();

@@ -329,6 +329,10 @@ fn stopped_at_any_instruction() {
         let layout = image.layout(&table, at, false).unwrap();
         assert_eq!((layout.pc(), layout.cfa), (place, place.map_or(0, |place| place + 4)), "{at}");
     }
+    // In a loop without an end: push {r4, lr}; 1: add r0, r0; b 1b
+    let table = image.words(&[0xe92d_4010, 0xe080_0000, 0xeaff_fffd]);
+    let layout = image.layout(&table, 8, false).unwrap();
+    assert_eq!((layout.pc(), layout.cfa), (Some(4), 8));
     // A leaf: add r0, r0; bx lr
     let table = image.words(&[0xe080_0000, 0xe12f_ff1e]);
     let layout = image.layout(&table, 0, false).unwrap();
