@@ -72,10 +72,15 @@ impl FullState {
         for (number, register) in (0..).zip(registers.iter_mut()) {
             *register = Some(stack.read(saved.register(number))? as u32);
         }
-        let is_t32 = stack.read(saved.status())? & signal::T32 != 0;
-        registers[PC] = registers[PC].map(|pc| pc | u32::from(is_t32));
         (self.registers, self.exact) = (registers, true);
+        self.set_code(stack.read(saved.status())?);
         Some(if plain(self.pc()) == 0 { Outcome::Root } else { Outcome::Next })
+    }
+
+    /// Takes from a program status register whether the code is T32.
+    fn set_code(&mut self, status: u64) {
+        let is_t32 = status & signal::T32 != 0;
+        self.registers[PC] = self.registers[PC].map(|pc| pc | u32::from(is_t32));
     }
 
     /// Follows the instructions (EHABI32, section 10.3). `None` where a word can't be read, or they lead nowhere.
@@ -220,7 +225,15 @@ pub(crate) fn full_step(
     let Some(Entry::Program(program)) = found.entry else {
         return state.leave_unknown(table, Some(&found), stack, flags);
     };
-    let outcome = match state.leave(&program, stack) {
+    let trampoline = (pc, state.sp());
+    let left = state.leave(&program, stack);
+    if state.exact
+        && let Some(saved) = signal::saved(trampoline.0, trampoline.1)
+    {
+        // The tables have the registers, of which none says which code was stopped.
+        state.set_code(stack.read(saved.status()).unwrap_or(0));
+    }
+    let outcome = match left {
         Some(Left::ToCaller) if plain(state.pc()) == 0 => Outcome::Root,
         Some(Left::ToCaller) => Outcome::Next,
         Some(Left::Ended) => Outcome::Root,
