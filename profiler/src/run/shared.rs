@@ -11,14 +11,16 @@ use grapnel_trace::shared::{
     HEADER_BYTES, LAYOUT, MAGIC, RINGS_AT, RingPlace, SegmentHeader, SessionHeader, segment_state,
 };
 use memmap2::{MmapOptions, MmapRaw};
+use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 use std::fs::File;
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Address space between segments: the largest that a target maps.
-const STRIDE: u64 = 512 << 20;
+/// Address space between segments: the largest that a target maps. Where words have 32 bits less than two thousand threads have
+/// rings in it.
+const STRIDE: u64 = if cfg!(target_pointer_width = "64") { 512 << 20 } else { 128 << 20 };
 /// More processes than a session will see. Where words have 32 bits, as many as there are pages to be named in the file.
-pub(crate) const LIMIT: u32 = if cfg!(target_pointer_width = "64") { 1 << 20 } else { 1 << 14 };
+pub(crate) const LIMIT: u32 = if cfg!(target_pointer_width = "64") { 1 << 20 } else { 1 << 16 };
 
 /// Which allocations are recorded, when not all are.
 #[derive(Clone, Copy, Debug)]
@@ -117,13 +119,14 @@ impl Session {
 
     /// Gives the memory of a segment that is done with back to the system.
     pub(crate) fn release(&self, index: u32) {
-        use std::os::fd::AsRawFd;
         let offset = HEADER_BYTES + u64::from(index) * STRIDE;
-        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-        // SAFETY: a hole in our own file; the bytes read as zeroes afterwards, valid as any others.
-        unsafe {
-            libc::fallocate(self.memory.file.as_raw_fd(), mode, offset as libc::off_t, STRIDE as libc::off_t);
-        }
+        // Where that can't be, the memory stays until the end.
+        let _ = fallocate(
+            &self.memory.file,
+            FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+            offset,
+            STRIDE,
+        );
     }
 
     /// Takes the lock by whose fate targets learn of the drain's. The calling thread must be the drain, and keep
@@ -182,16 +185,14 @@ impl Segment {
 
     /// Bytes of the segment that take memory.
     pub(crate) fn touched_bytes(&self) -> u64 {
-        use std::os::fd::AsRawFd;
-        let (fd, end) = (self.file.as_raw_fd(), self.offset + STRIDE);
-        // SAFETY: the descriptor is our own, and nobody else relies on its position.
-        let seek = |from: u64, what| unsafe { libc::lseek(fd, from as libc::off_t, what) };
+        let end = self.offset + STRIDE;
+        let seek = |to| seek(&self.file, to).ok();
         let (mut at, mut sum) = (self.offset, 0);
         // Each run of pages with something in them: no more of them than rings, twice.
-        while let Ok(start) = u64::try_from(seek(at, libc::SEEK_DATA))
+        while let Some(start) = seek(SeekFrom::Data(at))
             && start < end
         {
-            let stop = u64::try_from(seek(start, libc::SEEK_HOLE)).unwrap_or(end).min(end);
+            let stop = seek(SeekFrom::Hole(start)).unwrap_or(end).min(end);
             sum += stop.saturating_sub(start);
             at = stop.max(start + 1);
         }
