@@ -248,6 +248,15 @@ impl Recorded {
     }
 }
 
+/// The report of a trace from which events may be missing, which it counts.
+///
+/// # Panics
+/// If there is none.
+pub fn report_with_losses(trace: &Path) -> Report {
+    let json = grapnel([Path::new("report"), Path::new("--format"), Path::new("json"), trace]);
+    serde_json::from_slice(&json.stdout).unwrap_or_else(|error| panic!("{error}: {}", json.err()))
+}
+
 /// All traces in a directory, by name, the shortest name first.
 pub fn traces_in(dir: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(dir).expect("the directory is there").flatten();

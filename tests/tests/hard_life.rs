@@ -2,7 +2,7 @@
 //! processes, are cancelled, have no room left, block what they can.
 
 use grapnel_tests::report::Report;
-use grapnel_tests::run::{Case, descendants, grapnel, kill, temporary_dir, wait};
+use grapnel_tests::run::{Case, descendants, kill, report_with_losses, temporary_dir, wait};
 use grapnel_tests::{is_root, programs, skipped};
 use rustix::process::Signal;
 use std::path::Path;
@@ -95,12 +95,6 @@ fn processes_made_by_clone() {
 fn an_allocator_of_its_own() {
     let case = Case::ours("own_malloc");
     case.recorded().outcome.same_as(&case.bare());
-}
-
-/// A report whose lost events are counted.
-fn report_with_losses(trace: &Path) -> Report {
-    let json = grapnel([Path::new("report"), Path::new("--format"), Path::new("json"), trace]);
-    serde_json::from_slice(&json.stdout).unwrap_or_else(|error| panic!("{error}: {}", json.err()))
 }
 
 /// What was not recorded is counted, event by event.

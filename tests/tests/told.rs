@@ -2,7 +2,7 @@
 //! `--check-stacks` compares walks in the process, where each node is looked up; this is of traces as they are recorded.
 
 use grapnel_tests::report::{Report, Site};
-use grapnel_tests::run::Case;
+use grapnel_tests::run::{Case, report_with_losses};
 
 /// The size of a block that was asked for from here; `None` outside of `work`.
 fn size_of(site: &Site) -> Option<u64> {
@@ -63,6 +63,7 @@ fn of_children() {
 /// What is recorded where events are dropped has its stack all the same.
 #[test]
 fn of_those_that_are_not_dropped() {
-    let found = recorded(100_000, "threads", &["--drop"]);
-    assert!(found.len() == 1 && (1..=5 * 100_000).contains(&found[0]), "{found:?}");
+    let case = Case::ours("told").arg("100000").arg("threads").option("--drop");
+    let found = blocks(&report_with_losses(&case.recorded().trace()));
+    assert!((1..=5 * 100_000).contains(&found), "{found}");
 }
