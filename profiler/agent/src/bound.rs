@@ -242,8 +242,11 @@ unsafe extern "C" fn before_fork() {
 
 /// In the parent, and in the child before anything else.
 unsafe extern "C" fn after_fork() {
-    // SAFETY: if there is one, this thread or its other self took it in `before_fork`.
-    drop(unsafe { (*HELD.0.get()).take() });
+    // A thread that waited in vain leaves it to the one that has it, which may be in a fork itself.
+    if LOCK.is_own() {
+        // SAFETY: this thread, or its other self, took it in `before_fork`.
+        drop(unsafe { (*HELD.0.get()).take() });
+    }
 }
 
 /// In the child of a fork, in its only thread.

@@ -2,7 +2,8 @@
 //!
 //! # Safety
 //! Signals are blocked while the lock is held, so its holder is never interrupted by code that could want it.
-//! Nothing is called under it that could wait for the target: no loader, no libc lock. So it is always given
+//! Nothing is called under it that could wait for the target: no loader, no libc lock; but under that of [`crate::bound`], which
+//! nobody waits for without an end. So it is always given
 //! back, except by a thread that is not there any more: in a child of fork the lock of the parent's other
 //! thread stays taken, and [`crate::life`] makes all locks new there; and except by one that met a fault of the agent's own while
 //! it held it, after which recording is over, and whoever waits leaves the agent too ([`left`]).
@@ -120,6 +121,12 @@ impl Lock {
         let quiet = Quiet::new();
         let taken = self.0.compare_exchange(0, own(), Ordering::Acquire, Ordering::Relaxed).is_ok();
         taken.then(|| Guard { lock: self, _quiet: quiet })
+    }
+
+    /// Whether the calling thread holds it.
+    #[cfg(not(grapnel_attached))]
+    pub(crate) fn is_own(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == own()
     }
 
     pub(crate) fn is_locked(&self) -> bool {
