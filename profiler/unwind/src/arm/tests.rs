@@ -7,6 +7,7 @@ use super::compile::compile;
 use super::frame_pointers::FramePointer;
 use super::full::{FullState, full_step};
 use super::opcode::{NoOpcode, Opcode, next};
+use super::plain;
 use super::registers::Registers;
 use super::rule::{PackedRule, RuleKind, UnwindRule};
 use super::step::{step, step_by_frame_pointer};
@@ -126,13 +127,8 @@ impl Drop for Image {
 
 /// Numbers below a bound, the same in each run.
 fn random() -> impl FnMut(u64) -> u64 {
-    let mut seed = 0x2545_f491_4f6c_dd1du64;
-    move |below| {
-        seed ^= seed << 13;
-        seed ^= seed >> 7;
-        seed ^= seed << 17;
-        (seed >> 11) % below
-    }
+    let mut random = fastrand::Rng::with_seed(7);
+    move |below| random.u64(..below)
 }
 
 fn decoded(bytes: &[u8]) -> (Result<Opcode, NoOpcode>, usize) {
@@ -295,7 +291,9 @@ fn a_rule_does_what_the_instructions_do() {
         let caller = step(PackedRule::new(rule), start.sp(), &mut fp, &mut memory, &mut Words::none());
         match caller {
             Some((pc, sp)) => {
-                assert_eq!(full.0, Outcome::Next, "{bytes:x?}");
+                // A caller at 0 is the end, and lies behind what was put there.
+                let outcome = if plain(pc) == 0 { Outcome::Root } else { Outcome::Next };
+                assert_eq!(full.0, outcome, "{bytes:x?}");
                 assert_eq!(
                     (pc, sp, fp.value()),
                     (state.pc(), state.sp(), state.frame_pointers()),

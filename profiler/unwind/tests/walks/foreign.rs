@@ -178,13 +178,8 @@ fn start_registers_may_be_anything() {
 
 /// Numbers below a bound, the same in each run.
 fn random() -> impl FnMut(u64) -> u64 {
-    let mut seed = 0x9e37_79b9_7f4a_7c15u64;
-    move |below| {
-        seed ^= seed << 13;
-        seed ^= seed >> 7;
-        seed ^= seed << 17;
-        (seed >> 11) % below
-    }
+    let mut random = fastrand::Rng::with_seed(7);
+    move |below| random.u64(..below)
 }
 
 #[test]
