@@ -52,7 +52,7 @@ pub(crate) enum WhenError {
     },
 }
 
-/// A number with s, ms or us, or `mark:NAME`.
+/// A number with s, ms, us or ns, or `mark:NAME`.
 pub(crate) fn when(text: &str) -> Result<When, String> {
     if let Some(name) = text.strip_prefix("mark:") {
         return Ok(When::Mark(name.to_owned()));
@@ -63,10 +63,12 @@ pub(crate) fn when(text: &str) -> Result<When, String> {
         "s" | "" => 1e9,
         "ms" => 1e6,
         "us" => 1e3,
-        _ => return Err("the unit is none of s, ms and us".to_owned()),
+        "ns" => 1.0,
+        _ => return Err("the unit is none of s, ms, us and ns".to_owned()),
     };
     let number: f64 = number.parse().map_err(|_| "there is no number".to_owned())?;
-    Ok(When::Ns((number * ns) as u64))
+    // 1.001 us are not quite 1001 ns in binary fractions.
+    Ok(When::Ns((number * ns).round() as u64))
 }
 
 /// From one moment up to another. A mark's own moment belongs to what comes after it. Of several marks of one name the

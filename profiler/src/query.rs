@@ -22,7 +22,7 @@ pub(crate) struct QueryArgs {
     /// What blocks are grouped by [default: nothing, or the groups of --group]
     #[arg(long, value_enum)]
     by: Option<Group>,
-    /// Only what happened from here on: a number with s, ms or us, or mark:NAME
+    /// Only what happened from here on: a number with s, ms, us or ns, or mark:NAME
     #[arg(long, value_name = "TIME", value_parser = when)]
     from: Option<When>,
     /// Only what happened until then

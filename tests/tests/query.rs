@@ -149,8 +149,8 @@ fn what_is_kept_and_what_is_dropped_is_all() {
 #[test]
 fn two_halves_of_the_time_are_the_whole() {
     let whole = PYTHON.ask(&[]);
-    let middle = PYTHON.report.totals.duration_ns / 2 / 1000;
-    let (until, from) = (format!("{middle}us"), format!("{}us", middle + 1));
+    let middle = PYTHON.report.totals.duration_ns / 2;
+    let (until, from) = (format!("{middle}ns"), format!("{}us", (middle + 1) as f64 / 1000.0));
     for by in ["function", "size", "time"] {
         let first = PYTHON.ask(&["--by", by, "--to", &until]);
         let second = PYTHON.ask(&["--by", by, "--from", &from]);
