@@ -74,6 +74,7 @@ mod backtrace;
 mod cache;
 mod cfi;
 mod chain;
+mod deep;
 mod error;
 #[cfg_attr(target_arch = "arm", expect(dead_code, reason = "there are two frame pointers"))]
 mod frame_pointer;

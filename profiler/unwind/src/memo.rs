@@ -84,6 +84,10 @@ impl Record {
         Leaf { pc, sp, fp, fp_is_dead, node }
     }
 
+    fn key(&self) -> FrameKey {
+        FrameKey::new(plain(self.pc), self.flags)
+    }
+
     /// Whether a frame at this pc and sp is this one, if it has the same frame pointer or none that matters.
     #[inline(always)]
     pub(crate) fn is_at(&self, pc: u64, sp: u64) -> bool {
@@ -235,8 +239,15 @@ pub(crate) struct Memo {
     /// How many frames there are up to the one without CFI that is nearest to the root. Words from there on are read with a
     /// probe of each page.
     first_guess: Option<usize>,
+    /// How many frames have nodes; all of them where this is the largest number. It is another one only behind walks deeper than
+    /// the depth limit.
+    noded: u32,
+    /// How many frames have a sum in [`Deep`](crate::deep::Deep).
+    summed: u32,
     pub(crate) end: MemoEnd,
 }
+
+const ALL: u32 = u32::MAX;
 
 /// The index of the last word that is not what it was. Most often there is none, so the search takes four at a time;
 /// still, none is read before those behind it were found unchanged.
@@ -272,7 +283,7 @@ impl Memo {
     pub(crate) fn new(max_frames: usize) -> Result<Self, Error> {
         let words = Words(Fixed::new(max_frames.saturating_mul(WORDS_PER_FRAME))?);
         let (records, range) = (Fixed::new(max_frames)?, Range::default());
-        Ok(Memo { records, words, range, first_guess: None, end: MemoEnd::Open })
+        Ok(Memo { records, words, range, first_guess: None, noded: ALL, summed: 0, end: MemoEnd::Open })
     }
 
     pub(crate) fn forget(&mut self) {
@@ -285,6 +296,47 @@ impl Memo {
         self.words.0.len = self.words_of(kept);
         self.records.len = kept.min(self.records.len);
         self.first_guess = self.first_guess.filter(|guess| *guess <= kept);
+        self.summed = self.summed.min(kept as u32);
+        if kept as u32 <= self.noded {
+            self.noded = ALL;
+        }
+    }
+
+    /// Whether the first so many frames have nodes.
+    #[inline(always)]
+    pub(crate) fn have_nodes(&self, frames: usize) -> bool {
+        frames as u32 <= self.noded
+    }
+
+    /// Copies the frames that have no nodes yet to a path.
+    pub(crate) fn copy_without_nodes(&self, path: &mut Path) -> NodeId {
+        let noded = self.len().min(self.noded as usize);
+        self.copy_to(self.len(), noded, path);
+        self.last_of(noded).map_or(NodeId::ROOT, |record| record.node)
+    }
+
+    /// The frames of a path, the last ones here, have nodes now, as all others have.
+    pub(crate) fn set_nodes(&mut self, path: &Path) {
+        let filled = self.records.items.get_mut(..self.records.len).unwrap_or_default();
+        for (record, found) in filled.iter_mut().rev().zip(path.frames()) {
+            record.node = found.node;
+        }
+        self.noded = ALL;
+    }
+
+    /// How many frames have a sum.
+    pub(crate) fn summed(&self) -> usize {
+        self.summed as usize
+    }
+
+    /// All of them have one.
+    pub(crate) fn are_summed(&mut self) {
+        self.summed = self.records.len as u32;
+    }
+
+    /// The keys of the frames behind the first so many.
+    pub(crate) fn keys_from(&self, frames: usize) -> impl Iterator<Item = FrameKey> {
+        self.records.filled().get(frames..).unwrap_or(&[]).iter().map(Record::key)
     }
 
     /// How many frames there are.
@@ -305,14 +357,15 @@ impl Memo {
         self.last_of(frames).map_or(0, |record| record.words as usize)
     }
 
-    /// Looks whether the words of the first so many frames are as they were. If not, the answer is how many frames there are
-    /// up to the last one that has a changed word.
+    /// Looks whether the words of the last `of` of the first so many frames are as they were. If not, the answer is how many frames
+    /// there are up to the last one that has a changed word.
     ///
     /// The words are compared from the leaf to the root. So a word is read only if all nearer to the leaf are as they
     /// were, which means that a walk would read it too, and that it lies in a frame that is alive.
     #[inline]
-    pub(crate) fn changed_at(&self, frames: usize, stack: &mut StackMemory) -> Option<usize> {
-        let words = self.words.0.items.get(..self.words_of(frames)).unwrap_or(&[]);
+    pub(crate) fn changed_at(&self, frames: usize, of: usize, stack: &mut StackMemory) -> Option<usize> {
+        let before = self.words_of(frames.wrapping_sub(of));
+        let words = self.words.0.items.get(before..self.words_of(frames)).unwrap_or(&[]);
         let changed = if self.first_guess.is_some_and(|guess| guess <= frames) {
             stack.distrust();
             words.iter().rposition(|w| stack.read(w.address) != Some(w.value))
@@ -323,10 +376,16 @@ impl Memo {
             words.iter().rposition(|w| stack.read(w.address) != Some(w.value))
         }?;
         let mut frames = frames;
-        while frames > 1 && self.words_of(frames - 1) > changed {
+        while frames > 1 && self.words_of(frames - 1) > before + changed {
             frames -= 1;
         }
         Some(frames)
+    }
+
+    /// Whether words were read from a range that this one covers, none of them behind a guess: each can be read by itself, whatever
+    /// became of the others.
+    pub(crate) fn is_sure_in(&self, range: Range) -> bool {
+        self.first_guess.is_none() && range.covers(self.range)
     }
 
     /// Copies the frames from number `from` down to the one behind number `to` with their words to a path.
@@ -350,6 +409,12 @@ impl Memo {
             return None;
         }
         Some((self.last_of(self.len())?, self.words.0.filled(), self.range))
+    }
+
+    /// As [`Memo::take`], of frames without nodes.
+    pub(crate) fn take_without_nodes(&mut self, path: &Path, range: Range) {
+        self.noded = self.noded.min(self.len() as u32);
+        self.take(path, range);
     }
 
     /// Takes the frames of a path, which have their nodes, and its words, which were read from `range`.

@@ -74,6 +74,10 @@ impl FrameKey {
     pub(crate) fn new(pc: u64, flags: FrameFlags) -> Self {
         FrameKey(pc ^ (u64::from(flags.bits()) << FLAG_SHIFT))
     }
+
+    pub(crate) fn bits(self) -> u64 {
+        self.0
+    }
 }
 
 /// Hears of each node when it comes to be, in the order of the ids; a parent's id is below its child's.

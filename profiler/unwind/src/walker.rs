@@ -4,6 +4,7 @@ use crate::Error;
 use crate::backtrace::Backtrace;
 use crate::cache::RuleCache;
 use crate::chain::Chains;
+use crate::deep::Deep;
 use crate::memo::{Memo, MemoEnd, Path};
 use crate::native::{FramePointer, FullState, PackedRule, Registers, RuleKind, plain, step, step_by_guess};
 use crate::recent::Recent;
@@ -20,6 +21,9 @@ pub struct Config {
     /// A walker takes 184 bytes of memory per frame of this limit, and 32 kB for the leaves of recent walks; pages that no
     /// stack was deep enough for are never touched after a zeroing allocation.
     pub max_frames: usize,
+    /// How deep a stack may be for its last walk to be kept. Behind the first walk that meets `max_frames` there is memory for
+    /// four times as many frames, 200 bytes for each, and so on. Clamped to `max_frames`..=65536.
+    pub kept_frames: usize,
     /// The binary logarithm of the number of cached rules, 24 bytes each. Clamped to 6..=20.
     pub cache_bits: u32,
     /// The binary logarithm of the number of leaves whose nearest frames are kept, 128 bytes each. At most 11.
@@ -37,6 +41,7 @@ impl Default for Config {
     fn default() -> Self {
         Config {
             max_frames: 1024,
+            kept_frames: 1 << 16,
             cache_bits: 12,
             chain_bits: 11,
             tree_bits: 15,
@@ -80,7 +85,8 @@ pub struct Walker {
 impl Walker {
     /// A walker. Allocates all that it will need but the tree.
     pub fn new(config: Config) -> Result<Self, Error> {
-        let max_frames = config.max_frames.clamp(1, 1 << 16);
+        const MOST_FRAMES: usize = 1 << 16;
+        let max_frames = config.max_frames.clamp(1, MOST_FRAMES);
         let walk = Gatherer {
             cache: RuleCache::new(config.cache_bits.clamp(6, 20))?,
             chains: Chains::new(config.chain_bits)?,
@@ -88,7 +94,9 @@ impl Walker {
             path: Path::new(max_frames)?,
             memo: Memo::new(max_frames)?,
             recent: Recent::new(config.recent_bits.clamp(8, 20))?,
+            deep: Deep::new(max_frames, config.kept_frames.min(MOST_FRAMES)),
             max_frames,
+            limit: max_frames,
             tells: config.tells,
             last_end: End::Open,
         };
@@ -178,6 +186,7 @@ impl Walker {
     /// Ids count from 1 again.
     pub fn reset(&mut self) {
         self.flush();
+        self.walk.deep.forget();
         self.tree.reset();
     }
 
@@ -185,6 +194,7 @@ impl Walker {
     pub fn renumber(&mut self) {
         self.walk.memo.forget();
         self.walk.recent.forget();
+        self.walk.deep.forget();
         self.tree.reset();
     }
 
@@ -206,7 +216,11 @@ struct Gatherer {
     path: Path,
     memo: Memo,
     recent: Recent,
+    deep: Deep,
+    /// The most frames of a stack.
     max_frames: usize,
+    /// The most frames of a walk now: no fewer.
+    limit: usize,
     tells: bool,
     last_end: End,
 }
@@ -243,10 +257,21 @@ impl Gatherer {
         resolver: &mut impl Resolver,
         tree: &mut Interner<'_, impl Sink>,
     ) -> NodeId {
-        match self.gather(start, self.memo.len(), resolver) {
+        match self.gather(start, self.memo.len(), self.limit, resolver) {
             Gathered::Full => {
                 self.memo.forget();
                 self.by_cfi(start.registers(), resolver, tree)
+            }
+            Gathered::Done { end: MemoEnd::Depth, .. }
+                if self.deep.limit_was_met(&mut self.path, &mut self.memo) =>
+            {
+                self.limit = self.deep.limit();
+                self.memoised(start, resolver, tree)
+            }
+            Gathered::Done { kept, end }
+                if kept + self.path.len() > self.max_frames || !self.memo.have_nodes(kept) =>
+            {
+                self.take_deep(kept, end, tree)
             }
             Gathered::Done { kept, end } => {
                 self.last_end = end.into();
@@ -276,13 +301,44 @@ impl Gatherer {
         }
     }
 
+    /// Keeps a walk that is deeper than a stack may be, or that goes on from one that was. The node of its stack.
+    #[cold]
+    #[inline(never)]
+    fn take_deep(&mut self, kept: usize, end: MemoEnd, tree: &mut Interner<'_, impl Sink>) -> NodeId {
+        let range = self.stack.range_of_walk();
+        let Self { path, memo, deep, max_frames, .. } = self;
+        memo.cut_to(kept);
+        memo.take_without_nodes(path, range.unwrap_or_default());
+        memo.end = end;
+        let new = path.len();
+        path.clear();
+        let node = if memo.len() > *max_frames {
+            self.last_end = End::Depth;
+            deep.node(memo, |memo| {
+                memo.copy_to(memo.len(), memo.len() - *max_frames, path);
+                path.intern(root(MemoEnd::Depth, tree), false, tree)
+            })
+        } else {
+            self.last_end = end.into();
+            let parent = memo.copy_without_nodes(path);
+            let node = path.intern(parent, false, tree);
+            memo.set_nodes(path);
+            node
+        };
+        if !deep.walked(new) || range.is_none() {
+            self.memo.forget();
+        }
+        self.limit = self.deep.limit();
+        node
+    }
+
     fn unmemoised(
         &mut self,
         start: &impl Start,
         resolver: &mut impl Resolver,
         tree: &mut Interner<'_, impl Sink>,
     ) -> NodeId {
-        match self.gather(start, 0, resolver) {
+        match self.gather(start, 0, self.max_frames, resolver) {
             Gathered::Full => self.by_cfi(start.registers(), resolver, tree),
             Gathered::Done { end, .. } => {
                 self.last_end = end.into();
@@ -297,9 +353,16 @@ impl Gatherer {
         self.path.intern(parent, false, tree)
     }
 
-    /// Gathers frames by fast rules. `left` is how many frames the memo has, or 0 for no use of it.
+    /// Gathers frames by fast rules. `left` is how many frames the memo has, or 0 for no use of it, and `limit` the most frames of
+    /// the walk.
     #[inline(always)]
-    fn gather(&mut self, start: &impl Start, mut left: usize, resolver: &mut impl Resolver) -> Gathered {
+    fn gather(
+        &mut self,
+        start: &impl Start,
+        mut left: usize,
+        limit: usize,
+        resolver: &mut impl Resolver,
+    ) -> Gathered {
         // Scalars, so that they stay in registers: a cursor in memory is written by words and read by pairs.
         let (mut pc, mut sp, mut fp) = (start.pc(), start.sp(), FramePointer::known(start.fp()));
         self.path.clear();
@@ -361,7 +424,7 @@ impl Gatherer {
                     return ended(MemoEnd::Open);
                 }
             }
-            if self.path.len() == self.max_frames {
+            if self.path.len() == limit {
                 return ended(MemoEnd::Depth);
             }
             let at = Cursor { pc, sp, fp: fp.value() };
@@ -379,7 +442,11 @@ impl Gatherer {
             }
             self.path.push(at, module, FrameFlags::NONE, ignores_fp);
             let Some(caller) = step(rule, sp, &mut fp, &mut self.stack, &mut self.path.words) else {
-                return stopped_at(rule);
+                return match stopped_at(rule) {
+                    // Its stack was cut before it.
+                    Gathered::Full if self.path.len() > self.max_frames => ended(MemoEnd::Open),
+                    other => other,
+                };
             };
             (pc, sp) = caller;
             if pc == 0 {
@@ -393,7 +460,10 @@ impl Gatherer {
     fn reuse(&mut self, left: usize) -> Reuse {
         let new = self.path.len();
         let total = new + left;
-        let changed = self.memo.changed_at(left, &mut self.stack);
+        if total > self.max_frames && self.limit > self.max_frames {
+            return self.reuse_deep(left);
+        }
+        let changed = self.memo.changed_at(left, left, &mut self.stack);
         let holds = left - changed.unwrap_or(0);
         let room = self.max_frames - new;
         if holds >= room && !(holds == left && total == self.max_frames) {
@@ -407,6 +477,25 @@ impl Gatherer {
             (None, MemoEnd::Depth) if total == self.max_frames => Reuse::Rest(MemoEnd::Depth),
             // The last frame may have a caller now.
             (None, MemoEnd::Depth | MemoEnd::Open) => Reuse::UpTo(1),
+        }
+    }
+
+    /// As [`Gatherer::reuse`], where the walk is deeper than a stack may be: what lies beyond the stack's frames may have changed.
+    #[cold]
+    #[inline(never)]
+    fn reuse_deep(&mut self, left: usize) -> Reuse {
+        let new = self.path.len();
+        if new + left > self.limit {
+            return Reuse::Cut;
+        }
+        let of = if self.memo.is_sure_in(self.stack.range()) {
+            self.max_frames.saturating_sub(new).min(left)
+        } else {
+            left
+        };
+        match self.memo.changed_at(left, of, &mut self.stack) {
+            Some(changed) => Reuse::UpTo(changed),
+            None => Reuse::Rest(self.memo.end),
         }
     }
 

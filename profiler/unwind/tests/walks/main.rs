@@ -8,6 +8,7 @@ mod native;
 mod chosen;
 mod common;
 mod control;
+mod deep;
 mod foreign;
 mod plain;
 mod random;

@@ -62,30 +62,39 @@ fn deep_and_cut() {
     run(c"random_deep_calls", 20_000, Config::default(), flags, "deep");
     for max_frames in [1, 2, 24, 32, 40] {
         let (chain_bits, recent_bits) = (max_frames as u32 % 5 * 2, 8 + (max_frames % 7) as u32);
-        let config = Config {
-            max_frames,
-            cache_bits: 6,
-            chain_bits,
-            tree_bits: 28,
-            tells: max_frames % 3 == 0,
-            recent_bits,
-        };
-        run(c"random_calls", 20_000, config, flags, &format!("cut-{max_frames}"));
+        // Walks that end at the limit, that go on in all memory there is, and where there is too little, so that they do both.
+        for (kept_frames, tells) in [
+            (0, max_frames % 3 == 0),
+            (1 << 16, max_frames % 3 == 0),
+            (1 << 16, max_frames % 3 != 0),
+            (44, max_frames % 3 == 0),
+        ] {
+            let config = Config {
+                max_frames,
+                kept_frames,
+                cache_bits: 6,
+                chain_bits,
+                tree_bits: 28,
+                tells,
+                recent_bits,
+            };
+            run(c"random_calls", 20_000, config, flags, &format!("cut-{max_frames}"));
+        }
     }
 }
 
-/// Beyond the depth limit a walk has no frame of the last one to go on from: its nodes are looked up then, also where others
-/// are told without that.
+/// Beyond the depth limit no node of the last walk is one to go on from: nodes are looked up then, also where others are told
+/// without that.
 #[test]
 fn stacks_that_were_cut_are_not_told_whole_each_time() {
     let f = Fixture::new("random.c", "cut-told", &["-fomit-frame-pointer"]);
-    let told = [false, true].map(|tells| {
-        let config = Config { max_frames: 8, recent_bits: 8, tells, ..Config::default() };
+    let told = [(false, 0), (true, 0), (true, 1 << 16)].map(|(tells, kept_frames)| {
+        let config = Config { max_frames: 8, kept_frames, recent_bits: 8, tells, ..Config::default() };
         let on_probe = |state: &mut State, registers: &Registers| {
             state.probes += 1;
             state.walk(Walk::Memoised, registers);
         };
         with_probe(config, on_probe, || f.call(c"random_calls", of_this_machine(20_000))).nodes.len()
     });
-    assert!(told[1] < 2 * told[0], "{told:?}");
+    assert!(told[1] < 2 * told[0] && told[2] < 2 * told[0], "{told:?}");
 }
