@@ -10,6 +10,7 @@
 //! pointers to them stay good.
 
 use crate::meter::Meter;
+use crate::sampling::Looks;
 use crate::stack::on_own_stack;
 use crate::tls::{self, Tls};
 use crate::{abandoned, heaps, life, modules, session, sys};
@@ -36,6 +37,8 @@ pub(crate) struct Context {
     pub(crate) meter: Meter,
     /// The mean of the samples that the ring's reader knows of; 0 for none.
     pub(crate) told_mean: u64,
+    /// Of a session with a budget.
+    pub(crate) looks: Looks,
     /// Which ring of the segment that is.
     index: u32,
     pub(crate) walker: Walker,
@@ -136,7 +139,7 @@ pub(crate) fn attach(tls: &Tls, level: usize) -> Option<*mut Context> {
         ours.busy = false;
     }
     ours.walker.forget_stacks();
-    ours.told_mean = 0;
+    (ours.told_mean, ours.looks) = (0, Looks::default());
     crate::record::push(&mut ours.ring, &wire::thread(thread, sys::thread_name())).ok()?;
     modules::describe_all(number, &mut ours.ring);
     heaps::describe_all(number, &mut ours.ring);
@@ -199,6 +202,7 @@ fn add(contexts: &mut Vec<Owned>, owner: Owner) -> Option<*mut Context> {
         next_stop: 0,
         meter: Meter::new(index),
         told_mean: 0,
+        looks: Looks::default(),
         index,
         walker: Walker::new(Config { max_frames, tree_bits, tells, ..memory }).ok()?,
         modules_seen: if drops { u64::MAX } else { version },
@@ -294,6 +298,7 @@ fn revive_in_child() -> Option<()> {
         }
         context.ring = Producer::new(control, words);
         (context.clock, context.next_clock, context.next_stop, context.told_mean) = (0, 0, 0, 0);
+        context.looks = Looks::default();
         context.meter.reset();
         context.walker.reset();
         contexts.push(Owned { context, owner: Owner::Thread(sys::thread_id(), level) });

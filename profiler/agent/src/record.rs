@@ -10,7 +10,7 @@ use crate::meter;
 use crate::modules::{self, LockedResolver};
 use crate::sandbox::clock;
 use crate::tls::{self, LEVELS};
-use crate::{life, native, session, sys};
+use crate::{life, native, sampling, session, sys};
 use core::ptr;
 use core::sync::atomic::{AtomicBool, Ordering, compiler_fence};
 use grapnel_trace::ring::{Full, Producer};
@@ -311,6 +311,9 @@ impl Context {
     pub(crate) fn tell_mean(&mut self, mean: u64) {
         if self.told_mean != mean && push(&mut self.ring, &[wire::head(mean, kind::SAMPLED)]).is_ok() {
             self.told_mean = mean;
+        }
+        if sampling::has_budget() {
+            self.looks.look(&tls::get().sampling);
         }
     }
 

@@ -74,7 +74,7 @@ fn forget(block: Block) -> bool {
 /// The mean by which an allocation is to be recorded that came by a quick beginning, if it is.
 #[inline(always)]
 fn chosen(size: usize) -> Option<u64> {
-    if cfg!(grapnel_attached) { sampling::passes(size) } else { sampling::passed() }
+    if cfg!(grapnel_attached) { sampling::passes(size) } else { sampling::passed(size) }
 }
 
 /// Where in a thread's block that is.
@@ -155,7 +155,7 @@ unsafe extern "C" fn realloc(old: Block, size: usize, saved: Saved<'_>) -> Block
         return block;
     }
     let is_lowered = tls::get().sampling.left.get() < 0;
-    let mean = if is_lowered { sampling::passed() } else { sampling::passes(size) };
+    let mean = if is_lowered { sampling::passed(size) } else { sampling::passes(size) };
     let address = old.addr() as u64;
     let costs = Costs::begin();
     let was_recorded = forget(old);

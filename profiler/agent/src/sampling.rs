@@ -6,12 +6,17 @@
 //! down what is left of its gap ([`tls::Sampling::left`](crate::tls::Sampling)); it is below 0 in the allocation that is
 //! to be recorded, and in the first of each thread, which has no gap yet.
 //!
-//! With a budget each thread measures what its records cost it, and makes its mean larger or smaller. An allocation is
+//! With a budget each thread measures what its records cost it, and makes its mean larger or smaller ([`Looks`]). An allocation is
 //! recorded by the mean that its gap was drawn with, and the trace is told that one.
 
+mod hidden;
+mod looks;
+
+pub(crate) use looks::Looks;
+
+use crate::meter;
 use crate::record::ticks;
 use crate::tls::{self, Sampling};
-use crate::{meter, sys};
 use core::sync::atomic::{AtomicU64, Ordering};
 use grapnel_trace::shared::SessionHeader;
 
@@ -26,8 +31,6 @@ static THREADS: AtomicU64 = AtomicU64::new(0);
 /// The mean is kept within these.
 const SMALLEST_MEAN: u64 = 256;
 const LARGEST_MEAN: u64 = 1 << 32;
-/// Records of a thread from one look at what they cost to the next.
-const LOOK_EVERY: u64 = 32;
 
 /// Takes over what the session says. Whether only some allocations are recorded.
 pub(crate) fn prepare(header: &SessionHeader) -> bool {
@@ -38,21 +41,26 @@ pub(crate) fn prepare(header: &SessionHeader) -> bool {
     mean != 0
 }
 
+/// Whether records may take only a part of the time.
+pub(crate) fn has_budget() -> bool {
+    BUDGET.load(Ordering::Relaxed) != 0
+}
+
 /// Lowers what is left of this thread's gap by an allocation. The mean by which it is to be recorded, if it is.
 #[inline]
 pub(crate) fn passes(size: usize) -> Option<u64> {
     let sampling = &tls::get().sampling;
     sampling.left.set(sampling.left.get().wrapping_sub_unsigned(size as u64));
-    chosen(sampling, BUDGET.load(Ordering::Relaxed))
+    chosen(sampling, size, BUDGET.load(Ordering::Relaxed))
 }
 
 /// As [`passes`], of an allocation by which the gap was lowered already.
 #[inline]
-pub(crate) fn passed() -> Option<u64> {
-    chosen(&tls::get().sampling, BUDGET.load(Ordering::Relaxed))
+pub(crate) fn passed(size: usize) -> Option<u64> {
+    chosen(&tls::get().sampling, size, BUDGET.load(Ordering::Relaxed))
 }
 
-fn chosen(sampling: &Sampling, budget: u64) -> Option<u64> {
+fn chosen(sampling: &Sampling, size: usize, budget: u64) -> Option<u64> {
     if sampling.left.get() >= 0 {
         return None;
     }
@@ -67,9 +75,14 @@ fn chosen(sampling: &Sampling, budget: u64) -> Option<u64> {
     let _costs = Costs::begin_within(budget);
     let mean = sampling.mean.get();
     if budget != 0 {
-        look(sampling);
+        sampling.records.set(sampling.records.get() + 1);
+        let passed = sampling.drawn.get().wrapping_sub(sampling.left.get()).max(0) as u64;
+        sampling.bytes.set(sampling.bytes.get().wrapping_add(passed));
+        sampling.calls.set(sampling.calls.get() + stands_for(size, mean));
     }
-    sampling.left.set(gap(sampling));
+    let left = gap(sampling);
+    sampling.left.set(left);
+    sampling.drawn.set(left);
     Some(mean)
 }
 
@@ -102,6 +115,13 @@ fn gap(sampling: &Sampling) -> i64 {
     // Above 0, up to 1.
     let uniform = ((random >> 11) + 1) as f64 / (1u64 << 53) as f64;
     (-ln(uniform) * sampling.mean.get() as f64) as i64
+}
+
+/// How many allocations one of this size stands for that was recorded, or somewhat more.
+fn stands_for(size: usize, mean: u64) -> f64 {
+    // The beginning of the series of 1 / (1 - exp(-x)), which is enough for what it is used for.
+    let x = size.max(1) as f64 / mean as f64;
+    if x < 3.0 { 1.0 / x + 0.5 + x / 12.0 } else { 1.0 }
 }
 
 /// The natural logarithm of a normal number above 0, to some 12 digits.
@@ -149,36 +169,6 @@ impl Drop for Costs {
     }
 }
 
-/// Every now and then, adapts the mean so that what records cost is the budget's part of the thread's time.
-fn look(sampling: &Sampling) {
-    let records = sampling.records.get() + 1;
-    sampling.records.set(records);
-    if !records.is_multiple_of(LOOK_EVERY) {
-        return;
-    }
-    // Without it, the mean stays what it is.
-    let Some(cpu_ns) = sys::thread_cpu_ns() else { return };
-    let now = (ticks(), sys::monotonic_ns(), cpu_ns);
-    let before = sampling.looked.replace(now);
-    let own_ticks = sampling.own_ticks.replace(0);
-    if before.0 == 0 {
-        return;
-    }
-    let since = |now: u64, before: u64| now.saturating_sub(before) as f64;
-    let ticks_per_ns = since(now.0, before.0) / since(now.1, before.1).max(1.0);
-    let own_ns = own_ticks as f64 / ticks_per_ns.max(1e-3);
-    let rest_ns = (since(now.2, before.2) - own_ns).max(1.0);
-    let wanted = BUDGET.load(Ordering::Relaxed) as f64 / 1e6;
-    sampling.mean.set(adapted(sampling.mean.get(), own_ns / rest_ns, wanted));
-}
-
-/// The mean by which records would have taken the `wanted` part of the program's own time, where they took `part` by `mean`.
-fn adapted(mean: u64, part: f64, wanted: f64) -> u64 {
-    // What is measured in a few records varies; steps are no larger than twofold.
-    let factor = (part / wanted).clamp(0.5, 2.0);
-    ((mean as f64 * factor) as u64).clamp(SMALLEST_MEAN, LARGEST_MEAN)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -194,7 +184,7 @@ mod tests {
 
     fn passes_in(sampling: &Sampling, size: u64) -> bool {
         sampling.left.set(sampling.left.get().wrapping_sub_unsigned(size));
-        chosen(sampling, 0).is_some()
+        chosen(sampling, size as usize, 0).is_some()
     }
 
     #[test]
@@ -258,26 +248,6 @@ mod tests {
         );
     }
 
-    /// A program that takes `ns_per_byte` for what it allocates and does with it, and records that cost `record_ns`, more or
-    /// less: the part that all of them take, less those of the beginning.
-    fn part_taken(first: u64, wanted: f64, ns_per_byte: f64, record_ns: f64) -> f64 {
-        let sampling = thread(first ^ 0x77, first);
-        let mut noise = first | 1;
-        let (mut all_own, mut all_rest) = (0.0, 0.0);
-        for look in 0..400 {
-            let (mut own, mut rest) = (0.0, 0.0);
-            for _ in 0..LOOK_EVERY {
-                rest += gap(&sampling) as f64 * ns_per_byte;
-                own += record_ns * (0.5 + next(&mut noise) as f64 / u64::MAX as f64);
-            }
-            sampling.mean.set(adapted(sampling.mean.get(), own / rest, wanted));
-            if look >= 40 {
-                (all_own, all_rest) = (all_own + own, all_rest + rest);
-            }
-        }
-        all_own / all_rest
-    }
-
     /// Finding out that a record is due is part of what it costs, where that is asked for.
     #[test]
     fn the_choice_is_paid_for() {
@@ -286,24 +256,20 @@ mod tests {
             let (sampling, before) = (thread(9, 1), own());
             for _ in 0..100 {
                 sampling.left.set(-1);
-                assert!(chosen(&sampling, budget).is_some());
+                assert!(chosen(&sampling, 16, budget).is_some());
             }
             assert_eq!(own() != before, budget != 0);
         }
     }
 
     #[test]
-    fn records_take_the_budgets_part_of_the_time() {
-        for first in [512, 524_288, 1 << 31] {
-            for wanted in [0.001, 0.01, 0.2] {
-                for (ns_per_byte, record_ns) in [(0.05, 300.0), (1.0, 2000.0), (40.0, 500_000.0)] {
-                    let part = part_taken(first, wanted, ns_per_byte, record_ns);
-                    assert!((0.85..1.15).contains(&(part / wanted)), "{part} for {wanted} from {first}");
-                }
-            }
+    fn a_record_stands_for_as_many_as_its_probability_says() {
+        for (size, mean) in
+            [(1, 1 << 20), (100, 4096), (4096, 4096), (12_000, 4096), (13_000, 4096), (1 << 30, 4096)]
+        {
+            let p = 1.0 - (-(f64::from(size) / mean as f64)).exp();
+            assert!((stands_for(size as usize, mean) * p - 1.0).abs() < 0.06, "{size} of {mean}");
         }
-        // Nothing is recorded more often than the smallest mean says, however much there is to spend.
-        assert!(part_taken(512, 0.5, 100.0, 100.0) < 0.1);
     }
 
     #[test]

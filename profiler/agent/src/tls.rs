@@ -39,8 +39,11 @@ pub(crate) struct Sampling {
     pub(crate) own_ticks: Cell<u64>,
     /// How many there were.
     pub(crate) records: Cell<u64>,
-    /// The clocks at the last look: ticks, and in nanoseconds real time and the thread's.
-    pub(crate) looked: Cell<(u64, u64, u64)>,
+    /// What the gap was when it was drawn.
+    pub(crate) drawn: Cell<i64>,
+    /// The bytes that were allocated since then, and how many allocations that were, as estimated.
+    pub(crate) bytes: Cell<u64>,
+    pub(crate) calls: Cell<f64>,
 }
 
 /// A thread's state. All zeroes at the start. What an event needs comes first, in one cache line.
