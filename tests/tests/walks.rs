@@ -34,6 +34,9 @@ fn of_programs_made_for_it() {
     }
     check(Case::ours("deep").arg("60"));
     check(Case::ours("deep").arg("3000"));
+    for most in ["--max-frames=100", "--max-frames=20"] {
+        check(Case::ours("deep_tree").args(["2000", "3000"]).option(most));
+    }
     check(Case::ours("flood").args(["200", "4000"]));
     check(Case::ours("dlopen_loop").arg(programs::plug("a")).arg(programs::plug("b")));
     check(Case::ours("late_cxx").arg(programs::cxx_library("cxx_plug")));
