@@ -31,6 +31,14 @@ pub(crate) const DT_DEBUG: usize = 21;
 pub(crate) const DT_JMPREL: usize = 23;
 pub(crate) const DT_RELRSZ: usize = 35;
 pub(crate) const DT_RELR: usize = 36;
+/// As bionic had them before `DT_RELR` was given to all.
+pub(crate) const DT_ANDROID_RELR: usize = 0x6fff_e000;
+pub(crate) const DT_ANDROID_RELRSZ: usize = 0x6fff_e001;
+/// Packed tables, which bionic's dynamic linker reads.
+pub(crate) const DT_ANDROID_REL: usize = 0x6000_000f;
+pub(crate) const DT_ANDROID_RELSZ: usize = 0x6000_0010;
+pub(crate) const DT_ANDROID_RELA: usize = 0x6000_0011;
+pub(crate) const DT_ANDROID_RELASZ: usize = 0x6000_0012;
 pub(crate) const DT_GNU_HASH: usize = 0x6fff_fef5;
 pub(crate) const DT_VERSYM: usize = 0x6fff_fff0;
 pub(crate) const DT_VERDEF: usize = 0x6fff_fffc;
@@ -158,6 +166,8 @@ pub(crate) struct VersionDefinition {
 pub(crate) unsafe trait Plain: Copy {}
 
 // SAFETY: integers and structures of integers.
+unsafe impl Plain for u8 {}
+// SAFETY: as above.
 unsafe impl Plain for u16 {}
 // SAFETY: as above.
 unsafe impl Plain for u32 {}

@@ -21,11 +21,13 @@ pub(crate) struct Dynamic {
     pub(crate) soname: Option<usize>,
     pub(crate) debug: Option<usize>,
     /// Tables of relocations, with their lengths in bytes: the ordinary ones with and without
-    /// addend, those of the PLT, and the packed ones.
+    /// addend, those of the PLT, and the packed ones that are relative.
     pub(crate) rela: (Option<usize>, usize),
     pub(crate) rel: (Option<usize>, usize),
     pub(crate) plt: (Option<usize>, usize),
     pub(crate) relr: (Option<usize>, usize),
+    /// Android's packed ones, with and without addend.
+    pub(crate) packed: (Option<usize>, usize),
     /// The tag of the kind that the PLT's are of.
     pub(crate) plt_kind: usize,
 }
@@ -57,8 +59,10 @@ impl Dynamic {
                 elf::DT_JMPREL => out.plt.0 = pointer(value),
                 elf::DT_PLTRELSZ => out.plt.1 = value,
                 elf::DT_PLTREL => out.plt_kind = value,
-                elf::DT_RELR => out.relr.0 = pointer(value),
-                elf::DT_RELRSZ => out.relr.1 = value,
+                elf::DT_RELR | elf::DT_ANDROID_RELR => out.relr.0 = pointer(value),
+                elf::DT_RELRSZ | elf::DT_ANDROID_RELRSZ => out.relr.1 = value,
+                elf::DT_ANDROID_REL | elf::DT_ANDROID_RELA => out.packed.0 = pointer(value),
+                elf::DT_ANDROID_RELSZ | elf::DT_ANDROID_RELASZ => out.packed.1 = value,
                 elf::DT_DEBUG => out.debug = (value != 0).then_some(value),
                 _ => {}
             }

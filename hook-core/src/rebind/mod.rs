@@ -41,6 +41,7 @@
 //! after relocation (RELRO) is made writable for the store, and protected again as it was.
 
 mod meant;
+mod packed;
 mod relocations;
 mod right;
 

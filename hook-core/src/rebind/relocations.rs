@@ -1,6 +1,6 @@
 //! The words of an object that the dynamic linker fills with addresses.
 
-use super::RelocatedValue;
+use super::{RelocatedValue, packed};
 use crate::{
     elf::{self, Rel, Rela},
     module::Module,
@@ -30,6 +30,7 @@ pub(super) fn for_each(module: &Module, each: &mut dyn FnMut(Place)) {
         _ => {}
     }
     relr(module, dynamic.relr, each);
+    androids(module, dynamic.packed, each);
 }
 
 /// The first word that a relocation makes the address of the symbol with this index.
@@ -70,6 +71,14 @@ fn rel(module: &Module, (table, len): (Option<usize>, usize), each: &mut dyn FnM
         let Some(entry) = module.read::<Rel>(table.wrapping_add(offset)) else { return };
         one(module, entry, 0, each);
     }
+}
+
+fn androids(module: &Module, (table, len): (Option<usize>, usize), each: &mut dyn FnMut(Place)) {
+    let Some(table) = table else { return };
+    let mut offsets = 0..len.min(TABLE_MAX);
+    let mut next = || module.read::<u8>(table.wrapping_add(offsets.next()?));
+    // What is no such table has no relocations that anybody knows.
+    let _ = packed::unpack(&mut next, TABLE_MAX, &mut |entry| one(module, entry.rel, entry.addend, each));
 }
 
 fn one(module: &Module, entry: Rel, addend: isize, each: &mut dyn FnMut(Place)) {
