@@ -45,19 +45,6 @@ pub(crate) fn detach(_args: &DetachArgs) -> Result<ExitCode, AttachError> {
     Err(AttachError::Machine)
 }
 
-/// What is known of a thread's system call: nothing.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct UnderWay;
-
-impl UnderWay {
-    pub(crate) fn of(_tid: i32) -> Self {
-        Self
-    }
-}
-
-/// No thread is ever stopped.
-pub(crate) fn begin_call_anew(_thread: u32, _under_way: UnderWay) {}
-
 /// No agent that was brought into a process has mapped anything.
 pub(crate) fn own_mappings(_pid: u32, _ledger: u64) -> Vec<Range<u64>> {
     Vec::new()

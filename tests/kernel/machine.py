@@ -2,7 +2,8 @@
 
 import hashlib, json, os, pathlib, subprocess, sys, time
 
-FOLDER = pathlib.Path("/test")
+# The command and the programs of one machine.
+FOLDER = pathlib.Path(__file__).parent
 GRAPNEL = str(FOLDER / "grapnel")
 
 

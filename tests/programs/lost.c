@@ -66,7 +66,7 @@ static NOINLINE void hold(void) {
     mapped[5000] = keep(malloc(13)); /* HELD mapped */
     inside = keep(malloc(1400));     /* HELD inside */
     inside += 700;
-    tagged = (uintptr_t)keep(malloc(15)) | (uintptr_t)0xa5 << 56; /* HELD tagged */
+    tagged = (uintptr_t)keep(malloc(15)) ^ (uintptr_t)0xa5 << 8 * (sizeof tagged - 1); /* HELD tagged */
 }
 
 static NOINLINE void hold_local(void) {
@@ -119,6 +119,23 @@ static void *in_register(void *argument) {
                      :
                      : "r"(block)
                      : "x9", "x19", "x20", "x21", "cc", "memory");
+#elif defined(__arm__)
+    register void *held __asm__("r8") = block;
+    __asm__ volatile("sub r2, sp, #1024\n\t"
+                     "mov r3, #0\n"
+                     "1: str r3, [r2], #4\n\t"
+                     "cmp sp, r2\n\t"
+                     "bne 1b\n\t"
+                     "mov r0, #0\n\t"
+                     "mov r1, #0\n\t"
+                     "mov r4, #0\n\t"
+                     "mov r5, #0\n\t"
+                     "mov r6, #0\n"
+                     "2: nop\n\t"
+                     "b 2b"
+                     : "+r"(held)
+                     :
+                     : "r0", "r1", "r2", "r3", "r4", "r5", "r6", "cc", "memory");
 #else
     __asm__ volatile("mov %0, %%r12\n\t"
                      "lea -1024(%%rsp), %%rdi\n\t"

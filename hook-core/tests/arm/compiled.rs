@@ -2,7 +2,7 @@
 
 use std::{
     ffi::CString,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::atomic::{AtomicUsize, Ordering::Relaxed},
 };
 
@@ -28,6 +28,18 @@ pub(crate) const NAMES: [&str; 13] = [
     "variadic",
 ];
 
+fn compile(source: &str, set: &str, file: &Path) {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/arm/");
+    let mut compile = cc::command();
+    compile
+        .args(["-O2", "-shared", "-fPIC", &format!("-m{set}"), &format!("{folder}{source}"), "-o"])
+        .arg(file);
+    if source.ends_with(".cc") {
+        compile.arg("-lstdc++");
+    }
+    assert!(compile.status().expect("a C compiler for this machine").success());
+}
+
 /// The functions of `functions.c`.
 pub(crate) struct Library {
     pub(crate) set: &'static str,
@@ -42,16 +54,16 @@ impl Library {
 
     /// A file of this folder, as a library in one of the instruction sets.
     pub(crate) fn load_from(source: &str, set: &'static str) -> Self {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/arm/");
         let file = format!("grapnel-arm-{source}-{set}-{}.so", std::process::id());
         let file = std::env::temp_dir().join(file);
-        let mut compile = cc::command();
-        compile.args(["-O2", "-shared", "-fPIC", &format!("-m{set}"), &format!("{folder}{source}"), "-o"]);
-        compile.arg(&file);
-        if source.ends_with(".cc") {
-            compile.arg("-lstdc++");
+        match std::env::var_os("GRAPNEL_COMPILED") {
+            // Where there is no compiler, they have been compiled before.
+            Some(folder) => {
+                let compiled = PathBuf::from(folder).join(format!("{source}-{set}.so"));
+                std::fs::copy(compiled, &file).expect("what was compiled");
+            }
+            None => compile(source, set, &file),
         }
-        assert!(compile.status().expect("a C compiler for this machine").success());
         let name = CString::new(file.to_str().unwrap()).unwrap();
         // SAFETY: the sources have no constructors, and those of libstdc++ only set up what it has for itself.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) };

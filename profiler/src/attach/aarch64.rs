@@ -12,8 +12,10 @@ pub(crate) mod frame;
 pub(crate) mod turns;
 
 use super::tracee::Tracee;
+use crate::leaks::under_way::NONE;
+pub(crate) use crate::leaks::under_way::UnderWay;
 use object::elf;
-use std::{fs, io};
+use std::io;
 
 /// Bytes of `svc`.
 pub(crate) const SYSTEM_CALL_LEN: u64 = 4;
@@ -40,9 +42,6 @@ const GENERAL: usize = 1;
 const THREAD: usize = 0x401;
 const CALL: usize = 0x404;
 
-/// That of no system call.
-const NONE: i32 = -1;
-
 /// Bits of the processor's state: the conditions and modes that a program may set and that outlive a jump (asm/ptrace.h). Not among
 /// them: that a landing pad must come next.
 const KEPT_STATE: u64 = !(0b11 << 10 | 1 << 21);
@@ -55,41 +54,6 @@ struct General {
     sp: u64,
     pc: u64,
     state: u64,
-}
-
-/// The system call that a thread waits in, as the kernel says while it does.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct UnderWay {
-    number: i32,
-    first: u64,
-    sp: u64,
-    /// Behind its instruction.
-    pc: u64,
-}
-
-impl Default for UnderWay {
-    fn default() -> Self {
-        Self::NOTHING
-    }
-}
-
-impl UnderWay {
-    /// That of a thread of which nothing is known.
-    pub(crate) const NOTHING: Self = Self { number: NONE, first: 0, sp: 0, pc: 0 };
-
-    /// That of a thread that has not been told to stop yet. One that runs waits for nothing.
-    pub(crate) fn of(tid: i32) -> Self {
-        let text = fs::read_to_string(format!("/proc/{tid}/syscall")).unwrap_or_default();
-        Self::parsed(&text).unwrap_or(Self::NOTHING)
-    }
-
-    /// `73 0xffffd4c8f010 ... 0xSP 0xPC`: the number, and six arguments.
-    fn parsed(text: &str) -> Option<Self> {
-        let mut words = text.split_whitespace();
-        let number = words.next()?.parse().ok().filter(|&number: &i32| number >= 0)?;
-        let mut hex = words.map(|word| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok());
-        Some(Self { number, first: hex.next()??, sp: hex.nth(5)??, pc: hex.next()?? })
-    }
 }
 
 /// A thread's registers, as the kernel shows them.
@@ -386,15 +350,6 @@ mod tests {
         registers.under_way = UnderWay::parsed(&under_way).unwrap();
         (registers.general.sp, registers.general.x[8]) = (0x7ff0, number as u64);
         registers
-    }
-
-    #[test]
-    fn what_a_thread_waits_in_is_read() {
-        let found = UnderWay::parsed("73 0xa 0xb 0xc 0xd 0xe 0xf 0x7ff0 0x1004\n").unwrap();
-        assert_eq!((found.number, found.first, found.sp, found.pc), (73, 0xa, 0x7ff0, 0x1004));
-        for text in ["running\n", "-1 0x7ff0 0x1004\n", ""] {
-            assert!(UnderWay::parsed(text).is_none(), "{text}");
-        }
     }
 
     #[test]

@@ -6,15 +6,15 @@
 
 use super::maps::{self, Map};
 use super::memory::ProcessMemory;
+use super::registers::WIDTH;
 use super::roots::was_writable;
 use super::stop;
-use grapnel_analysis::leaks::Memory;
+use grapnel_analysis::leaks::{Memory, Width};
 use grapnel_analysis::report::words::human_bytes;
 use std::io;
 use std::ops::Range;
 
 const PAGE: u64 = 4096;
-const WORD: u64 = 8;
 /// Room for what the process gets between the first look and the stop: a quarter more, and so much.
 const SPARE: u64 = 4 << 20;
 
@@ -70,15 +70,16 @@ impl Room {
             return Err(CopyError::NoRoom { needed, available });
         }
         let mut room = Vec::new();
-        room.try_reserve_exact(needed as usize).map_err(|_| CopyError::Refused { needed })?;
+        let len = usize::try_from(needed).map_err(|_| CopyError::Refused { needed })?;
+        room.try_reserve_exact(len).map_err(|_| CopyError::Refused { needed })?;
         // Not zeroes: pages of these would come only when they are written to.
-        room.resize(needed as usize, 1);
+        room.resize(len, 1);
         Ok(Self(room))
     }
 }
 
 /// What was in a process's memory.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct MemoryCopy {
     /// What was mapped.
     pub(crate) maps: Vec<Map>,
@@ -87,6 +88,7 @@ pub(crate) struct MemoryCopy {
     /// Parts with something in them, by address, and where their bytes begin.
     parts: Vec<(Range<u64>, usize)>,
     bytes: Vec<u8>,
+    width: Width,
 }
 
 impl MemoryCopy {
@@ -97,7 +99,7 @@ impl MemoryCopy {
     pub(crate) fn take(pid: u32, room: Room) -> Result<Self, CopyError> {
         let mut memory = ProcessMemory::open(pid)?;
         let maps = maps::read(pid)?;
-        let mut copy = Self { ranges: wanted(&maps), maps, parts: Vec::new(), bytes: room.0 };
+        let mut copy = Self { ranges: wanted(&maps), maps, parts: Vec::new(), bytes: room.0, width: WIDTH };
         let mut len = 0;
         for range in copy.ranges.clone() {
             for part in memory.present(range) {
@@ -136,21 +138,20 @@ impl MemoryCopy {
 
     /// Words that lie in one range.
     fn read_within(&self, address: u64, words: &mut [u64]) {
-        let end = address + WORD * words.len() as u64;
+        let width = self.width.bytes();
+        let end = address + width * words.len() as u64;
         let first = self.part_behind(address);
         let mut at = address;
-        let place = |at: u64| ((at - address) / WORD) as usize;
+        let place = |at: u64| ((at - address) / width) as usize;
         for (part, start) in self.parts[first..].iter().take_while(|(part, _)| part.start < end) {
             // Parts begin and end with pages, so words are whole.
-            let from = part.start.max(at).next_multiple_of(WORD);
+            let from = part.start.max(at).next_multiple_of(width);
             words[place(at)..place(from.min(end))].fill(0);
             let to = part.end.min(end);
             let Some(len) = to.checked_sub(from) else { continue };
             let bytes = &self.bytes[start + (from - part.start) as usize..][..len as usize];
-            let found = bytes.as_chunks::<8>().0;
-            let into = &mut words[place(from)..];
-            into.iter_mut().zip(found).for_each(|(word, bytes)| *word = u64::from_ne_bytes(*bytes));
-            at = from + WORD * found.len() as u64;
+            let count = self.width.words(bytes, &mut words[place(from)..]);
+            at = from + width * count as u64;
         }
         words[place(at)..].fill(0);
     }
@@ -183,6 +184,10 @@ fn wanted(maps: &[Map]) -> Vec<Range<u64>> {
 }
 
 impl Memory for MemoryCopy {
+    fn width(&self) -> Width {
+        self.width
+    }
+
     fn present(&mut self, range: Range<u64>) -> Vec<Range<u64>> {
         let parts = self.parts[self.part_behind(range.start)..].iter().map(|(part, _)| part);
         parts
@@ -193,10 +198,11 @@ impl Memory for MemoryCopy {
 
     fn read(&mut self, address: u64, words: &mut [u64]) -> usize {
         let mut done = 0;
+        let width = self.width.bytes();
         while done < words.len() {
-            let at = address + WORD * done as u64;
+            let at = address + width * done as u64;
             let Some(range) = self.range_of(at) else { break };
-            let count = ((range.end - at) / WORD).min((words.len() - done) as u64) as usize;
+            let count = ((range.end - at) / width).min((words.len() - done) as u64) as usize;
             if count == 0 {
                 break;
             }
@@ -222,6 +228,7 @@ mod tests {
         let room = Room(vec![0; 1 << 30]);
         let mut copy = MemoryCopy::take(pid, room).expect("/proc");
         let address = words.as_ptr().addr() as u64;
+        copy.width = Width::Bits64;
         let mut found = vec![1; words.len()];
         assert_eq!(copy.read(address, &mut found), words.len());
         assert_eq!(found, words);
@@ -245,7 +252,8 @@ mod tests {
             ranges: vec![0x1000..0x5000, 0x5000..0x6000, 0x8000..0x9000],
             parts: vec![(0x2000..0x3000, 0), (0x5000..0x6000, PAGE as usize)],
             bytes,
-            ..MemoryCopy::default()
+            maps: Vec::new(),
+            width: Width::Bits64,
         };
         let mut words = [7; 3];
         let (one, two) = (0x0101_0101_0101_0101, 0x0202_0202_0202_0202);
@@ -257,6 +265,16 @@ mod tests {
             (0x5ff8, [two, 7, 7], 1),
             (0x7ff8, [7, 7, 7], 0),
             (0x8ff0, [0, 0, 7], 2),
+        ] {
+            words.fill(7);
+            assert_eq!((copy.read(address, &mut words), words), (count, expected), "{address:#x}");
+        }
+        copy.width = Width::Bits32;
+        for (address, expected, count) in [
+            (0x1ffc, [0, 0x0101_0101, 0x0101_0101], 3),
+            (0x2ff8, [0x0101_0101, 0x0101_0101, 0], 3),
+            (0x5ffc, [0x0202_0202, 7, 7], 1),
+            (0x8ff8, [0, 0, 7], 2),
         ] {
             words.fill(7);
             assert_eq!((copy.read(address, &mut words), words), (count, expected), "{address:#x}");

@@ -1,6 +1,7 @@
 //! The memory of a process that stands still, by `/proc/PID/mem`.
 
-use grapnel_analysis::leaks::Memory;
+use super::registers::WIDTH;
+use grapnel_analysis::leaks::{Memory, Width};
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -18,6 +19,7 @@ pub(crate) struct ProcessMemory {
     memory: File,
     /// Says which pages were ever touched. Reading others would make the kernel map pages for them.
     pages: Option<File>,
+    width: Width,
     bytes: Vec<u8>,
 }
 
@@ -29,7 +31,7 @@ impl ProcessMemory {
     pub(crate) fn open(pid: u32) -> io::Result<Self> {
         let memory = File::open(format!("/proc/{pid}/mem"))?;
         let pages = File::open(format!("/proc/{pid}/pagemap")).ok();
-        Ok(Self { memory, pages, bytes: Vec::new() })
+        Ok(Self { memory, pages, width: WIDTH, bytes: Vec::new() })
     }
 
     /// Reads bytes from an address on, and says how many there are before the first that can't be read.
@@ -53,6 +55,10 @@ pub(crate) fn present_pages(pid: u32, range: Range<u64>) -> Vec<Range<u64>> {
 }
 
 impl Memory for ProcessMemory {
+    fn width(&self) -> Width {
+        self.width
+    }
+
     fn present(&mut self, range: Range<u64>) -> Vec<Range<u64>> {
         let Some(pages) = &self.pages else { return vec![range] };
         let mut parts: Vec<Range<u64>> = Vec::new();
@@ -82,11 +88,9 @@ impl Memory for ProcessMemory {
 
     fn read(&mut self, address: u64, words: &mut [u64]) -> usize {
         let mut bytes = std::mem::take(&mut self.bytes);
-        bytes.resize(8 * words.len(), 0);
+        bytes.resize(self.width.bytes() as usize * words.len(), 0);
         let len = self.read_bytes(address, &mut bytes);
-        let found = bytes[..len].as_chunks::<8>().0;
-        words.iter_mut().zip(found).for_each(|(word, bytes)| *word = u64::from_ne_bytes(*bytes));
-        let count = found.len();
+        let count = self.width.words(&bytes[..len], words);
         self.bytes = bytes;
         count
     }
@@ -102,8 +106,11 @@ mod tests {
         let mut memory = ProcessMemory::open(std::process::id()).expect("/proc");
         let address = words.as_ptr().addr() as u64;
         let mut found = [0; 3];
-        assert_eq!((memory.read(address, &mut found), found), (3, words));
-        assert_eq!(memory.read(8, &mut found), 0);
+        for (width, expected) in [(Width::Bits64, [1, 2, 3]), (Width::Bits32, [1, 0, 2])] {
+            memory.width = width;
+            assert_eq!((memory.read(address, &mut found), found), (3, expected));
+            assert_eq!(memory.read(8, &mut found), 0);
+        }
         let parts = memory.present(address..address + 24);
         assert!(
             parts.is_empty() || parts.iter().map(|part| part.end - part.start).sum::<u64>() == 24,

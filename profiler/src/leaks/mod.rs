@@ -1,12 +1,17 @@
 //! Leaks by reachability: `grapnel leaks`, and the look at a process that goes before.
 //!
-//! - [`stop`]: all threads of a process, stopped, with their [`registers`];
+//! - [`stop`]: all threads of a process, stopped, with their [`registers`]; `under_way`, [`handled`], `arm`: what they waited in,
+//!   and begin anew where the stop ended it;
 //! - [`maps`], [`memory`]: what it has mapped, and what is in there; [`mod@copy`]: what was in there at one moment;
 //! - [`roots`], [`names`]: what of that blocks are held by, and what it is called;
 //! - [`job`]: all of this together, beside the drain;
 //! - [`show`]: what a trace says of it; [`of_process`]: the trace of a recording that goes on, once it was looked at.
 
+#[cfg(any(test, target_arch = "arm"))]
+#[cfg_attr(not(target_arch = "arm"), expect(dead_code, reason = "another machine's, for its tests"))]
+mod arm;
 mod copy;
+mod handled;
 mod job;
 mod maps;
 mod memory;
@@ -16,7 +21,11 @@ mod registers;
 mod roots;
 mod show;
 mod stop;
+#[cfg(any(test, not(target_arch = "x86_64")))]
+#[cfg_attr(target_arch = "x86_64", expect(dead_code, reason = "other machines', for their tests"))]
+pub(crate) mod under_way;
 
+pub(crate) use handled::is_handled;
 pub(crate) use job::{Job, JobError, Running, Stage, prepare};
 pub(crate) use maps::have_session;
 pub(crate) use memory::present_pages;

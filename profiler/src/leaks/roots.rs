@@ -17,7 +17,7 @@ use super::registers::{LOCALS, Locals};
 use super::stop::Thread;
 use grapnel_analysis::leaks::blocks::Blocks;
 use grapnel_analysis::leaks::scan::{Register, RootRange, Roots};
-use grapnel_analysis::leaks::{Memory, Recorded};
+use grapnel_analysis::leaks::{Memory, Recorded, Width};
 use grapnel_trace::Module;
 use grapnel_trace::leaks::RootKind;
 use std::ops::Range;
@@ -296,22 +296,23 @@ fn kept_list(
     // Whole pages: descriptors are aligned.
     let reach = below.saturating_add(above).next_multiple_of(DESCRIPTOR);
     let from = map.range.end.saturating_sub(reach).max(map.range.start);
-    let mut words = vec![0; ((map.range.end - from) / 8) as usize];
+    let width = memory.width().bytes();
+    let mut words = vec![0; ((map.range.end - from) / width) as usize];
     let read = memory.read(from, &mut words);
     let words = &words[..read];
     let at = match LOCALS {
-        Locals::Below => list_in_descriptor(words, from),
+        Locals::Below => list_in_descriptor(words, from, width),
         Locals::Above(_) => {
             words.iter().step_by(2).position(|&word| is_list(word, blocks, memory)).map(|at| 2 * at)
         }
     }?;
-    let start = from + 8 * at as u64;
-    Some(start..start + 8)
+    let start = from + width * at as u64;
+    Some(start..start + width)
 }
 
 /// Behind what a descriptor begins with on x86-64: its own address, which it has again two words further (glibc's `tcbhead_t`).
-fn list_in_descriptor(words: &[u64], from: u64) -> Option<usize> {
-    let address = |place: usize| from + 8 * place as u64;
+fn list_in_descriptor(words: &[u64], from: u64, width: u64) -> Option<usize> {
+    let address = |place: usize| from + width * place as u64;
     let is_descriptor = |&place: &usize| words[place] == address(place) && words[place + 2] == address(place);
     (0..words.len().saturating_sub(2)).step_by(8).find(is_descriptor).map(|place| place + 1)
 }
@@ -319,38 +320,58 @@ fn list_in_descriptor(words: &[u64], from: u64) -> Option<usize> {
 /// Whether an address is that of a list of variables: behind the first entry, which says how many there are besides it and another
 /// (glibc's `dtv_t`). Elsewhere than on x86-64 nothing else tells where a descriptor is.
 fn is_list(address: u64, blocks: &Blocks, memory: &mut impl Memory) -> bool {
-    const ENTRY: u64 = 16;
-    let start = address.wrapping_sub(ENTRY);
+    let entry = 2 * memory.width().bytes();
+    let start = address.wrapping_sub(entry);
     let block = blocks.find(start).and_then(|number| blocks.all().get(number as usize));
     let Some(block) = block.filter(|block| block.address == start) else { return false };
     let mut count = [0];
     memory.read(start, &mut count) == 1
-        && count[0].checked_add(2).and_then(|all| all.checked_mul(ENTRY)) == Some(block.size)
+        && count[0].checked_add(2).and_then(|all| all.checked_mul(entry)) == Some(block.size)
+}
+
+/// Where ELF's headers have what is asked of them, in words of their width (elf(5)).
+struct Headers {
+    /// So many words of the file's header are read.
+    header: usize,
+    /// Of these, where the table of program headers is, and, in its lower half, how many there are.
+    table: usize,
+    count: usize,
+    /// Words of a program header, of which the first has the type in it.
+    entry: usize,
+    /// Of these, how many bytes it is of in memory, and at multiples of what they lie.
+    size: usize,
+    alignment: usize,
+}
+
+impl Headers {
+    const fn of(width: Width) -> Self {
+        match width {
+            Width::Bits32 => Self { header: 12, table: 7, count: 11, entry: 8, size: 5, alignment: 7 },
+            Width::Bits64 => Self { header: 8, table: 4, count: 7, entry: 7, size: 5, alignment: 6 },
+        }
+    }
 }
 
 /// Bytes of the variables that each thread has of its own, of all modules together, or somewhat more.
 ///
 /// Of a module that came later they may lie in a block, to which the thread's descriptor leads.
 fn local_bytes(modules: &[Module], memory: &mut impl Memory) -> u64 {
-    /// Of ELF's 64-bit headers: words, and the type of such variables (`PT_TLS`).
-    const HEADER: usize = 8;
-    const PROGRAM_HEADER: usize = 7;
-    const LOCAL: u64 = 7;
+    /// The type of such variables (`PT_TLS`).
+    const LOCAL: u32 = 7;
+    let headers = Headers::of(memory.width());
     let mut bytes = 0;
     for module in modules {
-        let mut header = [0; HEADER];
-        if memory.read(module.range.0, &mut header) < HEADER
+        let mut header = vec![0; headers.header];
+        if memory.read(module.range.0, &mut header) < headers.header
             || header[0] as u32 != u32::from_le_bytes(*b"\x7fELF")
         {
             continue;
         }
-        let (offset, count) = (header[4], header[7] as u16);
-        let mut table = vec![0; PROGRAM_HEADER * usize::from(count)];
+        let (offset, count) = (header[headers.table], header[headers.count] as u16);
+        let mut table = vec![0; headers.entry * usize::from(count)];
         let read = memory.read(module.range.0.saturating_add(offset), &mut table);
-        for entry in
-            table[..read].chunks_exact(PROGRAM_HEADER).filter(|entry| entry[0] as u32 as u64 == LOCAL)
-        {
-            let (size, alignment) = (entry[5], entry[6].clamp(1, 1 << 20));
+        for entry in table[..read].chunks_exact(headers.entry).filter(|entry| entry[0] as u32 == LOCAL) {
+            let (size, alignment) = (entry[headers.size], entry[headers.alignment].clamp(1, 1 << 20));
             bytes += size.min(1 << 30).next_multiple_of(alignment.next_power_of_two()) + alignment;
         }
     }
@@ -373,17 +394,21 @@ mod tests {
     use super::*;
     use grapnel_analysis::leaks::blocks::Block;
 
-    /// Words from an address on.
-    struct Words(u64, Vec<u64>);
+    /// Words of a width from an address on.
+    struct Words(Width, u64, Vec<u64>);
 
     impl Memory for Words {
+        fn width(&self) -> Width {
+            self.0
+        }
+
         fn present(&mut self, range: Range<u64>) -> Vec<Range<u64>> {
             vec![range]
         }
 
         fn read(&mut self, address: u64, words: &mut [u64]) -> usize {
-            let from = (address.wrapping_sub(self.0) / 8) as usize;
-            let read = self.1.iter().skip(from).take(words.len());
+            let from = (address.wrapping_sub(self.1) / self.0.bytes()) as usize;
+            let read = self.2.iter().skip(from).take(words.len());
             words.iter_mut().zip(read).map(|(to, word)| *to = *word).count()
         }
     }
@@ -391,16 +416,40 @@ mod tests {
     #[test]
     fn a_list_of_variables_is_known_by_how_long_it_is() {
         let block = |address, size| Block { address, size, stack: 0 };
-        let blocks = Blocks::new(vec![block(0x1000, 18 * 16), block(0x2000, 18 * 16)]);
-        let mut memory = Words(0x1000, vec![16, 0, 1, 0]);
-        assert!(is_list(0x1010, &blocks, &mut memory));
-        for other in [0, 8, 0x1000, 0x1018, 0x2010, 0x9010] {
-            assert!(!is_list(other, &blocks, &mut memory), "{other:x}");
+        for width in [Width::Bits32, Width::Bits64] {
+            let entry = 2 * width.bytes();
+            let blocks = Blocks::new(vec![block(0x1000, 18 * entry), block(0x2000, 18 * entry)]);
+            let mut memory = Words(width, 0x1000, vec![16, 0, 1, 0]);
+            assert!(is_list(0x1000 + entry, &blocks, &mut memory));
+            for other in [0, 8, 0x1000, 0x1008 + entry, 0x2000 + entry, 0x9010] {
+                assert!(!is_list(other, &blocks, &mut memory), "{other:x}");
+            }
         }
         let descriptor = [0, 0, 0, 0, 0, 0, 0, 0, 0x5040, 0x1010, 0x5040, 0, 0];
-        assert_eq!(list_in_descriptor(&descriptor, 0x5000), Some(9));
-        assert_eq!(list_in_descriptor(&descriptor, 0x6000), None);
-        assert_eq!(list_in_descriptor(&descriptor[..10], 0x5000), None);
+        assert_eq!(list_in_descriptor(&descriptor, 0x5000, 8), Some(9));
+        assert_eq!(list_in_descriptor(&descriptor, 0x6000, 8), None);
+        assert_eq!(list_in_descriptor(&descriptor[..10], 0x5000, 8), None);
+    }
+
+    #[test]
+    fn variables_of_threads_are_counted_from_headers_of_either_width() {
+        let magic = u64::from(u32::from_le_bytes(*b"\x7fELF"));
+        let module = |start| Module { range: (start, start + 0x1000), ..Module::default() };
+        let counted = |width: Width, words: Vec<u64>| {
+            let mut memory = Words(width, 0x1000, words);
+            // The other has nothing that can be read.
+            local_bytes(&[module(0x1000), module(0x9000)], &mut memory)
+        };
+        // Two program headers right behind the file's, of which the second is of variables: 100 bytes at a multiple of 16.
+        let narrow_header = [magic, 0, 0, 0, 3 | 40 << 16, 1, 0, 48, 0, 0, 52 | 32 << 16, 2 | 40 << 16];
+        let narrow = |kind: u64| [&narrow_header[..], &[1; 8], &[kind, 0, 0, 0, 4, 100, 4, 16]].concat();
+        assert_eq!(counted(Width::Bits32, narrow(7)), 112 + 16);
+        assert_eq!(counted(Width::Bits32, narrow(6)), 0);
+        let wide_header = [magic | 2 << 32, 0, 3 | 183 << 16, 0, 64, 0, 64 << 32, 2 << 48 | 2];
+        let wide = |kind: u64| [&wide_header[..], &[1; 7], &[kind | 4 << 32, 0, 0, 0, 4, 100, 16]].concat();
+        assert_eq!(counted(Width::Bits64, wide(7)), 112 + 16);
+        assert_eq!(counted(Width::Bits64, wide(6)), 0);
+        assert_eq!(counted(Width::Bits64, vec![0; 30]), 0);
     }
 
     /// Mappings side by side, each of a page: its rights and its path.

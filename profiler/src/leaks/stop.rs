@@ -45,9 +45,6 @@ pub(crate) enum StopError {
     /// There is no thread to do it.
     #[error("no thread can be started to stop the process: {0}")]
     Thread(io::Error),
-    /// The registers of its threads can't be read on this machine.
-    #[error("leaks can only be looked for on 64-bit machines; `grapnel report` says what is live")]
-    Machine,
     /// A fault of our own.
     #[error("a fault in grapnel itself")]
     Fault,
@@ -77,9 +74,6 @@ impl Stopped {
     /// # Errors
     /// When it can't be; its threads go on then.
     pub(crate) fn stop(pid: u32) -> Result<Self, StopError> {
-        if cfg!(not(target_pointer_width = "64")) {
-            return Err(StopError::Machine);
-        }
         let (tell, told) = sync_channel(1);
         let (hold, held) = sync_channel(1);
         let work = move || trace(pid, &tell, &held);

@@ -150,8 +150,6 @@ impl RunArgs {
 /// Why PROGRAM was not started.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RunError {
-    #[error("--leaks: leaks can only be looked for on 64-bit machines; record without it")]
-    Leaks,
     #[error("--via got: the end of a program is seen by a change in code only; record without --leaks")]
     LeaksViaGot,
     #[error(transparent)]
@@ -186,9 +184,6 @@ fn system(what: &'static str) -> impl FnOnce(io::Error) -> RunError {
 
 /// Runs PROGRAM to its end and returns its exit status. If a signal ended it, this process ends by the same.
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, RunError> {
-    if args.leaks && cfg!(not(target_pointer_width = "64")) {
-        return Err(RunError::Leaks);
-    }
     if args.leaks && args.via == Via::Got {
         return Err(RunError::LeaksViaGot);
     }

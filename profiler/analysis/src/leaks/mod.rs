@@ -11,7 +11,7 @@
 //!
 //! - [`mod@recorded`]: what a trace says of the live blocks at its last event;
 //! - [`blocks`]: from an address to the block that it lies in;
-//! - [`mod@scan`]: from roots through blocks, by a [`Memory`] that may be another process's;
+//! - [`mod@scan`]: from roots through blocks, by a [`Memory`] that may be another process's, with words of its own [`width`];
 //! - [`paths`]: what holds each block, put together by stacks;
 //! - [`found`]: what a trace's last scan says, as [`text`] and as [`json`].
 
@@ -25,12 +25,14 @@ pub mod recorded;
 mod roots;
 pub mod scan;
 pub mod text;
+pub mod width;
 pub mod words;
 
 pub use found::{Found, Kind, LeakSite};
 pub use grapnel_trace::leaks::Interior;
 pub use recorded::{Recorded, recorded};
 pub use scan::{Memory, Naming, RootRange, Roots, scan};
+pub use width::Width;
 
 /// What counts as a pointer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

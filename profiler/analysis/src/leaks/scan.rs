@@ -9,11 +9,10 @@ use super::blocks::{Block, Blocks};
 use super::known::is_known;
 use super::lost::Links;
 use super::roots::Interned;
+use super::width::Width;
 use grapnel_trace::leaks::{Interior, Root, RootKind, doubts};
 use std::ops::Range;
 
-/// Bytes of a word.
-const WORD: u64 = 8;
 /// Words that are read together.
 const CHUNK: usize = 1 << 14;
 /// Of ranges that are longer it is asked first what of them is there.
@@ -22,9 +21,11 @@ const PAGE: u64 = 4096;
 
 /// The memory of a process.
 pub trait Memory {
+    /// How long its words are.
+    fn width(&self) -> Width;
     /// The parts of a range that have anything in them, in order: others were never touched, and are zero.
     fn present(&mut self, range: Range<u64>) -> Vec<Range<u64>>;
-    /// Reads words from an address on, and says how many there are before the first that can't be read.
+    /// Reads words of its width from an address on, and says how many there are before the first that can't be read.
     fn read(&mut self, address: u64, words: &mut [u64]) -> usize;
 }
 
@@ -110,6 +111,7 @@ pub fn scan(
         blocks,
         modules: &roots.modules,
         policy,
+        width: memory.width(),
         memory,
         holders: vec![NONE; count],
         offsets: vec![0; count],
@@ -144,6 +146,7 @@ struct Scan<'s, M> {
     blocks: &'s Blocks,
     modules: &'s [Range<u64>],
     policy: Policy,
+    width: Width,
     memory: &'s mut M,
     holders: Vec<u32>,
     offsets: Vec<u32>,
@@ -201,7 +204,9 @@ impl<M: Memory> Scan<'_, M> {
             bytes += gap.end - gap.start;
             self.look_through(gap, |scan, hit| {
                 let block = &scan.blocks.all()[hit.block as usize];
-                if scan.holders[hit.block as usize] != NONE || has_chunks && is_next_chunk(block, hit.value) {
+                if scan.holders[hit.block as usize] != NONE
+                    || has_chunks && is_next_chunk(block, hit.value, scan.width)
+                {
                 } else if scan.counts(hit.value, hit.block) {
                     let (root, offset) = interned.at(range, hit.at, naming);
                     scan.reach(hit.block, OF_ROOT | root, offset);
@@ -299,10 +304,11 @@ impl<M: Memory> Scan<'_, M> {
     /// Calls `take` with each word of a range that leads into a block.
     fn look_through(&mut self, range: Range<u64>, mut take: impl FnMut(&mut Self, Hit)) {
         let short = range.end - range.start <= SHORT;
+        let bytes = self.width.bytes();
         let parts = if short { vec![range] } else { self.memory.present(range) };
         for part in parts {
-            let mut at = part.start.next_multiple_of(WORD);
-            while let Some(count) = part.end.checked_sub(at).map(|left| left / WORD).filter(|&left| left > 0)
+            let mut at = part.start.next_multiple_of(bytes);
+            while let Some(count) = part.end.checked_sub(at).map(|left| left / bytes).filter(|&left| left > 0)
             {
                 let mut buffer = std::mem::take(&mut self.buffer);
                 let count = buffer.len().min(count as usize);
@@ -310,11 +316,11 @@ impl<M: Memory> Scan<'_, M> {
                 for (word, &value) in (0..).zip(&buffer[..read]) {
                     let value = value & !self.policy.tags;
                     if let Some(block) = self.blocks.find(value) {
-                        take(self, Hit { at: at + WORD * word, value, block });
+                        take(self, Hit { at: at + bytes * word, value, block });
                     }
                 }
                 self.buffer = buffer;
-                at += WORD * read as u64;
+                at += bytes * read as u64;
                 if read < count {
                     self.unreadable = true;
                     at = (at + 1).next_multiple_of(PAGE);
@@ -326,11 +332,12 @@ impl<M: Memory> Scan<'_, M> {
 
 /// Whether an address is where the chunk behind a block's own begins for glibc's allocator: the first word of that is the last
 /// of the block's, if it needs it. What is free behind a block is known to the allocator by this address.
-fn is_next_chunk(block: &Block, address: u64) -> bool {
-    /// Chunks have a word before their blocks, and lie at multiples of two.
-    const BETWEEN: u64 = 2 * WORD;
-    let chunk = block.size.saturating_add(WORD).checked_next_multiple_of(BETWEEN).unwrap_or(u64::MAX);
-    address != block.address && address.wrapping_sub(block.address) == chunk.max(2 * BETWEEN) - BETWEEN
+fn is_next_chunk(block: &Block, address: u64, width: Width) -> bool {
+    let word = width.bytes();
+    // Chunks have a word before their blocks, and lie at multiples of two.
+    let between = 2 * word;
+    let chunk = block.size.saturating_add(word).checked_next_multiple_of(between).unwrap_or(u64::MAX);
+    address != block.address && address.wrapping_sub(block.address) == chunk.max(2 * between) - between
 }
 
 /// Offsets are kept in 32 bits; further on they are all the same.
@@ -339,169 +346,4 @@ fn cut(offset: u64) -> u32 {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
-    use super::*;
-
-    /// Memory that is made up: words from some addresses on.
-    pub(crate) struct Words(Vec<(u64, Vec<u64>)>);
-
-    impl Words {
-        pub(crate) fn new(parts: &[(u64, &[u64])]) -> Self {
-            Self(parts.iter().map(|&(address, words)| (address, words.to_vec())).collect())
-        }
-    }
-
-    impl Memory for Words {
-        fn present(&mut self, range: Range<u64>) -> Vec<Range<u64>> {
-            vec![range]
-        }
-
-        fn read(&mut self, address: u64, words: &mut [u64]) -> usize {
-            let part = self
-                .0
-                .iter()
-                .find(|(start, part)| (*start..start + 8 * part.len() as u64).contains(&address));
-            let Some((start, part)) = part else { return 0 };
-            let from = &part[((address - start) / 8) as usize..];
-            words.iter_mut().zip(from).map(|(to, from)| *to = *from).count()
-        }
-    }
-
-    pub(crate) struct NoNames;
-    impl Naming for NoNames {
-        fn variable(&mut self, _: u32, _: u64) -> Option<(Range<u64>, Vec<u8>)> {
-            None
-        }
-        fn thread(&mut self, _: u32) -> Vec<u8> {
-            Vec::new()
-        }
-    }
-
-    /// Where the roots lie, and where block N does, of 64 bytes.
-    const GLOBALS: u64 = 0x10_0000;
-    fn at(block: u64) -> u64 {
-        0x20_0000 + 0x100 * block
-    }
-
-    fn range(kind: RootKind, words: usize) -> RootRange {
-        let range = GLOBALS..GLOBALS + 8 * words as u64;
-        RootRange { root: range.clone(), range, kind, thread: 0, module: 1 }
-    }
-
-    /// Scans roots with these words, and blocks with pointers to places. What holds each block: a block, or a root.
-    fn run(policy: Policy, roots: &[u64], blocks: &[&[u64]]) -> Vec<Result<u32, RootKind>> {
-        let mut memory = Words::new(&[(GLOBALS, roots)]);
-        for (number, words) in (0..).zip(blocks) {
-            memory.0.push((at(number), [words, &[0; 8][words.len()..]].concat()));
-        }
-        let live = (0..blocks.len() as u64).map(|n| Block { address: at(n), size: 64, stack: 1 }).collect();
-        let blocks = Blocks::new(live);
-        let roots = Roots { ranges: vec![range(RootKind::Global, roots.len())], ..Roots::default() };
-        let found = scan(&blocks, &roots, policy, &mut memory, &mut NoNames);
-        assert_eq!(found.doubts, 0);
-        let kind = |holder: u32| found.roots[(holder & !OF_ROOT) as usize].kind;
-        let holder = |&holder: &u32| if holder & OF_ROOT == 0 { Ok(holder) } else { Err(kind(holder)) };
-        found.holders.iter().map(holder).collect()
-    }
-
-    const LOST: Result<u32, RootKind> = Err(RootKind::Lost);
-    const HELD: Result<u32, RootKind> = Err(RootKind::Global);
-    const POSSIBLE: Result<u32, RootKind> = Err(RootKind::Possible);
-
-    #[test]
-    fn what_roots_lead_to_is_held_and_the_rest_is_lost() {
-        let blocks: [&[u64]; 5] = [&[at(1)], &[0, at(2)], &[], &[at(4)], &[]];
-        assert_eq!(run(Policy::default(), &[7, at(0), u64::MAX], &blocks), [HELD, Ok(0), Ok(1), LOST, Ok(3)]);
-    }
-
-    #[test]
-    fn paths_are_the_shortest() {
-        let blocks: [&[u64]; 4] = [&[at(1)], &[at(2)], &[at(3)], &[]];
-        assert_eq!(run(Policy::default(), &[at(0), at(2)], &blocks), [HELD, Ok(0), HELD, Ok(2)]);
-    }
-
-    #[test]
-    fn of_a_lost_circle_one_leads_and_what_leads_to_it_leads_all() {
-        // 0 -> 1 -> 2 -> 0; 3 to itself; 4 to one of the circle.
-        let mut blocks: [&[u64]; 5] = [&[at(1)], &[at(2)], &[at(0)], &[at(3)], &[]];
-        let policy = Policy::default();
-        assert_eq!(run(policy, &[], &blocks), [LOST, Ok(0), Ok(1), LOST, LOST]);
-        let into = [[at(0)], [at(1)], [at(2)]];
-        let circles = [[Ok(4), Ok(0), Ok(1)], [Ok(2), Ok(4), Ok(1)], [Ok(2), Ok(0), Ok(4)]];
-        for (into, circle) in into.iter().zip(circles) {
-            blocks[4] = into;
-            assert_eq!(run(policy, &[], &blocks), [&circle[..], &[LOST, LOST]].concat());
-        }
-    }
-
-    #[test]
-    fn policies_say_which_pointers_inside_count() {
-        // An array of two objects behind its cookie; a block that is pointed into; what that one holds.
-        let blocks: [&[u64]; 3] = [&[2], &[at(2) + 1], &[]];
-        let roots = [at(0) + 8, at(1) + 24];
-        let with = |interior| run(Policy { interior, tags: 0 }, &roots, &blocks);
-        assert_eq!(with(Interior::All), [HELD, HELD, Ok(1)]);
-        assert_eq!(with(Interior::Known), [HELD, POSSIBLE, Ok(1)]);
-        assert_eq!(with(Interior::Start), [POSSIBLE, POSSIBLE, Ok(1)]);
-    }
-
-    #[test]
-    fn tags_are_taken_out() {
-        let blocks: [&[u64]; 2] = [&[at(1) | 0xab << 56 | 5], &[]];
-        let tags = 0xff << 56 | 7;
-        let roots = [at(0) | 0x12 << 56];
-        assert_eq!(run(Policy { interior: Interior::Start, tags }, &roots, &blocks), [HELD, Ok(0)]);
-        assert_eq!(run(Policy::default(), &roots, &blocks), [LOST, LOST]);
-    }
-
-    #[test]
-    fn roots_in_blocks_are_the_blocks_own() {
-        // The range of roots has the blocks in it, as a heap that isn't known has.
-        let mut memory = Words::new(&[(at(0), &[0; 64]), (GLOBALS, &[])]);
-        memory.0[0].1[0] = at(1);
-        memory.0[0].1[20] = at(1);
-        let blocks = Blocks::new((0..2).map(|n| Block { address: at(n), size: 64, stack: 0 }).collect());
-        let heap = at(0)..at(2);
-        let heap = RootRange { root: heap.clone(), range: heap, ..range(RootKind::Before, 0) };
-        let roots = Roots { ranges: vec![heap], ..Roots::default() };
-        let found = scan(&blocks, &roots, Policy::default(), &mut memory, &mut NoNames);
-        assert_eq!(found.roots[(found.holders[1] & !OF_ROOT) as usize].kind, RootKind::Before);
-        assert_eq!(found.roots[(found.holders[0] & !OF_ROOT) as usize].kind, RootKind::Lost);
-        assert_eq!((found.offsets[1], found.root_bytes), (160, 2 * 256 - 128));
-    }
-
-    #[test]
-    fn an_allocators_pointer_to_the_chunk_behind_is_none_to_the_block() {
-        // Of 56 bytes the last 8 are the first of the next chunk, of 48 none.
-        let found = |size: u64, offset: u64, allocators: Vec<u32>| {
-            let mut memory = Words::new(&[(GLOBALS, &[at(0) + offset]), (at(0), &[0; 8])]);
-            let blocks = Blocks::new(vec![Block { address: at(0), size, stack: 0 }]);
-            let roots = Roots { ranges: vec![range(RootKind::Global, 1)], allocators, ..Roots::default() };
-            let found = scan(&blocks, &roots, Policy::default(), &mut memory, &mut NoNames);
-            found.roots[0].kind
-        };
-        assert_eq!(found(56, 48, vec![1]), RootKind::Lost);
-        assert_eq!(found(49, 48, vec![1]), RootKind::Lost);
-        assert_eq!(found(56, 48, vec![2]), RootKind::Global);
-        assert_eq!(found(56, 40, vec![1]), RootKind::Global);
-        assert_eq!(found(56, 0, vec![1]), RootKind::Global);
-        assert_eq!(found(64, 56, vec![1]), RootKind::Global);
-        // The least chunk has room for 24 bytes.
-        assert_eq!(found(17, 16, vec![1]), RootKind::Lost);
-        assert_eq!(found(8, 0, vec![1]), RootKind::Global);
-    }
-
-    #[test]
-    fn registers_hold_too_and_what_cannot_be_read_is_said() {
-        let blocks = Blocks::new(vec![Block { address: at(0), size: 64, stack: 0 }]);
-        let register = |value, anywhere| Register { thread: 9, name: "rsp", value, anywhere };
-        for (anywhere, kind) in [(true, RootKind::Register), (false, RootKind::Possible)] {
-            let registers = vec![register(at(0) + 8, anywhere)];
-            let roots = Roots { registers, ranges: vec![range(RootKind::Global, 4)], ..Roots::default() };
-            let policy = Policy { interior: Interior::Start, tags: 0 };
-            let found = scan(&blocks, &roots, policy, &mut Words::new(&[]), &mut NoNames);
-            assert_eq!(found.roots[0].kind, kind);
-            assert_eq!(found.doubts, doubts::UNREADABLE);
-        }
-    }
-}
+pub(super) mod tests;
