@@ -30,16 +30,19 @@ static NOINLINE void lose(void) {
     keep(malloc(2001)); /* LOST by a thread */
 }
 
-static NOINLINE void *hold(int guarded) {
-    if (guarded)
-        return keep(malloc(1001)); /* HELD in a pool of stacks */
-    return keep(malloc(1002));     /* HELD without guard pages */
+/* Apart, since A32 code makes one call of two that differ in their arguments only. */
+static NOINLINE void *hold_in_pool(void) {
+    return keep(malloc(1001)); /* HELD in a pool of stacks */
 }
 
-static void *wait_with_blocks(void *guarded) {
+static NOINLINE void *hold_without_guard(void) {
+    return keep(malloc(1002)); /* HELD without guard pages */
+}
+
+static void *wait_with_blocks(void *in_pool) {
     lose();
     variable = keep(malloc(1003)); /* HELD variable */
-    void *volatile block = hold(guarded != NULL);
+    void *volatile block = in_pool ? hold_in_pool() : hold_without_guard();
     wipe();
     pthread_barrier_wait(&all_wait);
     for (;;)
