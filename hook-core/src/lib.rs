@@ -65,8 +65,7 @@
 //! A32 and T32 code live in one process, and either may be hooked from either. Bit 0 of a function's address says which it
 //! is, in every address that goes in and out: that of a function, an original, or a place for a probe. Under QEMU 32-bit
 //! processes are tested in both sets, with the libc of Debian's armhf, which is T32, and that of armel, which is A32; those of
-//! armhf also on Debian's kernel for arm64, in an emulated machine. There one of seven storms of hooks ended with SIGILL, where
-//! functions that threads ran were hooked and unhooked through `/proc/self/mem`; why isn't known.
+//! armhf also on Debian's kernel for arm64, in an emulated machine.
 //! * Nothing in an object says how long its functions are but their symbols: those that it exports, else those that its files
 //!   have. Where there is neither, nor [`Options::size`], only that code is looked at which direct jumps reach
 //!   ([`Proof::ExtentUnknown`]), and a probe wants its function's addresses ([`Error::NoFunction`]). No padding is used.

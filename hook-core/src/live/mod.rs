@@ -63,7 +63,7 @@ pub enum Liveness {
     SingleThreaded,
     /// Other threads may be running the code. A handler for `SIGTRAP` is installed and stays; traps that are not of
     /// this crate's making go to the handler that was there before. The same holds for `SIGBUS` on 32-bit Arm, by which some
-    /// kernels tell of breakpoints in T32 code, and on x86-64 for `SIGILL`, from the first function on whose patch has an
+    /// kernels tell of breakpoints, and on x86-64 for `SIGILL`, from the first function on whose patch has an
     /// instruction in it that doesn't exist, as some have in programs that are linked for addresses below 0.8 GiB.
     ///
     /// Where a patch is put in at once ([`PatchWay::Remap`](crate::PatchWay::Remap)), a thread traps only if it was between the

@@ -109,7 +109,7 @@ fn places_are_found_and_reused() {
 /// As 32-bit kernels do that know no hardware breakpoints.
 #[test]
 #[cfg(target_arch = "arm")]
-fn traps_of_t32_may_be_told_as_bus_errors() {
+fn traps_may_be_told_as_bus_errors() {
     let _right = RIGHT.lock();
     let site = 0x8_2010;
     enter(site, ways(&[0x1234, 0, 0x5678]));

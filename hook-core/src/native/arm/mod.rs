@@ -42,10 +42,12 @@ pub(crate) use stub::{
 };
 pub(crate) use untold::{aside, leaves_vectors_alone, prepare, routines_leave_vectors_alone};
 
-/// The undefined instructions that Linux and debuggers take for breakpoints (the kernel's `arch/arm/kernel/ptrace.c`).
-const TRAP_A32: [u8; 4] = 0xe7f0_01f0_u32.to_le_bytes();
+/// The undefined instructions that Linux and debuggers take for breakpoints (the kernel's `arch/arm/kernel/ptrace.c`). To tell
+/// them from others the kernel reads them again, and where something else was written since the thread gets `SIGILL`.
+const UNDEFINED_A32: [u8; 4] = 0xe7f0_01f0_u32.to_le_bytes();
 const UNDEFINED_T32: [u8; 2] = 0xde01_u16.to_le_bytes();
-/// `bkpt`. To tell those from others the kernel reads them again, and finds what was written since; of this it hears otherwise.
+/// `bkpt`, of which the processor tells the kernel.
+const TRAP_A32: [u8; 4] = 0xe120_0070_u32.to_le_bytes();
 const TRAP_T32: [u8; 2] = 0xbe00_u16.to_le_bytes();
 
 /// The instruction sets of this process.
@@ -116,7 +118,8 @@ pub(crate) fn is_trap(isa: Isa, bytes: &[u8]) -> bool {
     match (isa, bytes) {
         (Isa::T32, [_, 0xbe, ..]) => true,
         (Isa::T32, _) => bytes.starts_with(&UNDEFINED_T32),
-        _ => bytes.starts_with(&TRAP_A32),
+        (_, [low, _, high, 0xe1, ..]) if low & 0xf0 == 0x70 && high & 0xf0 == 0x20 => true,
+        _ => bytes.starts_with(&UNDEFINED_A32),
     }
 }
 
