@@ -9,6 +9,15 @@
 #include <new>
 #include <sys/mman.h>
 
+// Such relocations have their addends with them, or where they point to, by the machine.
+#if defined(__arm__)
+using Relocation = ElfW(Rel);
+static std::size_t symbol_of(const Relocation &relocation) { return ELF32_R_SYM(relocation.r_info); }
+#else
+using Relocation = ElfW(Rela);
+static std::size_t symbol_of(const Relocation &relocation) { return ELF64_R_SYM(relocation.r_info); }
+#endif
+
 static int given, taken;
 
 static void *counting_malloc(std::size_t size) {
@@ -29,7 +38,7 @@ static void rebind(const dl_phdr_info *object, const char *name, void *function)
             dynamic = reinterpret_cast<const ElfW(Dyn) *>(object->dlpi_addr + object->dlpi_phdr[i].p_vaddr);
     const ElfW(Sym) *symbols = nullptr;
     const char *names = nullptr;
-    const ElfW(Rela) *table = nullptr;
+    const Relocation *table = nullptr;
     std::size_t bytes = 0;
     for (; dynamic->d_tag != DT_NULL; dynamic++) {
         if (dynamic->d_tag == DT_SYMTAB)
@@ -37,12 +46,12 @@ static void rebind(const dl_phdr_info *object, const char *name, void *function)
         if (dynamic->d_tag == DT_STRTAB)
             names = reinterpret_cast<const char *>(dynamic->d_un.d_ptr);
         if (dynamic->d_tag == DT_JMPREL)
-            table = reinterpret_cast<const ElfW(Rela) *>(dynamic->d_un.d_ptr);
+            table = reinterpret_cast<const Relocation *>(dynamic->d_un.d_ptr);
         if (dynamic->d_tag == DT_PLTRELSZ)
             bytes = dynamic->d_un.d_val;
     }
     for (std::size_t i = 0; i < bytes / sizeof(*table); i++) {
-        if (std::strcmp(names + symbols[ELF64_R_SYM(table[i].r_info)].st_name, name) != 0)
+        if (std::strcmp(names + symbols[symbol_of(table[i])].st_name, name) != 0)
             continue;
         std::uintptr_t at = object->dlpi_addr + table[i].r_offset;
         mprotect(reinterpret_cast<void *>(at & ~std::uintptr_t(4095)), 4096, PROT_READ | PROT_WRITE);
