@@ -39,7 +39,7 @@ static NOINLINE void further_down(int level) {
 
 int main() {
     std::set_new_handler(leave);
-    std::size_t volatile huge = std::size_t(-1) / 2;
+    std::size_t volatile huge = std::size_t(-1) / 2 + 1;
     for (int i = 0; i < 10; i++) {
         if (setjmp(out) == 0)
             operator delete(operator new(huge));

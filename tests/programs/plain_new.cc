@@ -28,7 +28,7 @@ NOINLINE static void with_memory() {
 }
 
 NOINLINE static void without_memory() {
-    std::size_t volatile much = std::size_t(-1) / 2;
+    std::size_t volatile much = std::size_t(-1) / 2 + 1;
     for (int i = 0; i < 20; i++) {
         std::set_new_handler(handler);
         try {

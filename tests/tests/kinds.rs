@@ -124,7 +124,10 @@ fn operators_of_the_runtime_do_what_they_do() {
     let report = recorded.report();
     assert_eq!((given_by(&report, "new"), given_by(&report, "new[]")), (2 * 3 * 200 + 20, 2 * 3 * 200 + 20));
     assert!(report.mismatches.is_empty(), "{:#?}", report.mismatches);
-    assert!(recorded.outcome.out().contains("the handler was asked 220 times"), "{}", recorded.outcome.out());
+    // 3 times of each form's 20, and once where there is memory after that: QEMU's user mode has no limits to a program's memory.
+    let asked = if programs::machine().is_some() { 180 } else { 220 };
+    let said = format!("the handler was asked {asked} times");
+    assert!(recorded.outcome.out().contains(&said), "{}", recorded.outcome.out());
 }
 
 /// Those of libstdc++ call the program's where it has its own, each time.
@@ -172,7 +175,8 @@ fn a_patch_of_an_operator_is_met_by_those_that_lead_to_it() {
 /// More operators than there is room for: nothing is said to be given back in the wrong way, and why.
 #[test]
 fn operators_beyond_those_that_are_hooked_make_no_mismatches() {
-    let dir = tempfile::tempdir().expect("a directory for libraries");
+    // Below the root of another machine too.
+    let dir = tempfile::tempdir_in(programs::target_dir()).expect("a directory for libraries");
     let plug = programs::bound_cxx_library("operators_plug");
     let mut case = Case::ours("many_operators");
     for number in 0..140 {
@@ -188,7 +192,7 @@ fn operators_beyond_those_that_are_hooked_make_no_mismatches() {
     let mut words: Vec<OsString> = ["run", "-o"].map(OsString::from).to_vec();
     words.extend([trace.into(), "--".into(), programs::program("many_operators").into()]);
     words.extend((0..140).map(|number| dir.path().join(format!("{number}.so")).into()));
-    let said = grapnel(words);
+    let said = Case::new(programs::recorder()).args(words).bare();
     assert!(said.err().contains("more operators than grapnel has room for"), "{}", said.err());
 }
 
