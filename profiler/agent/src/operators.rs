@@ -237,7 +237,8 @@ pub(crate) struct Ready {
 /// would end the program.
 pub(crate) fn prepare<'m>(modules: impl Iterator<Item = &'m Module>) -> Vec<Ready> {
     let mut all = Vec::new();
-    if cfg!(grapnel_attached) || !is_passable() {
+    let modules: Vec<&Module> = modules.collect();
+    if cfg!(grapnel_attached) || !is_passable(&modules) {
         return all;
     }
     for module in modules {

@@ -18,7 +18,7 @@ use crate::native::slots::{
     grapnel_agent_slot_returns, grapnel_agent_thunks,
 };
 use crate::operators::{self, Operator};
-use crate::{hooks, ledger, tls};
+use crate::{hooks, ledger, native, tls};
 use alloc::vec::Vec;
 use core::ops::Range;
 use core::ptr;
@@ -540,6 +540,7 @@ fn note_beginning(slot: &Slot) {
 
 /// Gives back the slots of functions at these addresses, where nothing is loaded any more.
 pub(crate) fn forget(range: &Range<u64>) {
+    native::slots::forget(range);
     for slot in &TABLE {
         if range.contains(&(slot.target.load(Ordering::Relaxed) as u64)) {
             slot.target.store(0, Ordering::Relaxed);

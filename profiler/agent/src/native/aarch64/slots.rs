@@ -9,6 +9,8 @@ use super::entry::{return_above, save, set_mark};
 use super::kept::{bring_back, keep};
 use crate::entry::stub_section;
 use crate::slots::{SLOTS, after, before, personality, readable};
+use core::ops::Range;
+use grapnel_hook::module::Module;
 
 unsafe extern "C" {
     pub(crate) static grapnel_agent_thunks: u8;
@@ -20,10 +22,13 @@ unsafe extern "C" {
 /// Whether the stub heeds [`AGAIN`](crate::slots::AGAIN) and [`INSTEAD`](crate::slots::INSTEAD).
 pub(crate) const DIRECT: bool = false;
 
-/// Whether exceptions can pass the stub.
-pub(crate) fn is_passable() -> bool {
+/// Whether exceptions can pass the stub, with these objects and those that came before them.
+pub(crate) fn is_passable(_modules: &[&Module]) -> bool {
     true
 }
+
+/// Nothing is loaded at these addresses any more.
+pub(crate) fn forget(_range: &Range<u64>) {}
 
 /// Bytes from one thunk to the next.
 pub(crate) const THUNK: usize = 16;

@@ -4,45 +4,48 @@
 //! The stub keeps to AAPCS32 on both sides, for functions of up to six words of arguments whose result is in R0. The two words
 //! above the stub's frame are passed on whether or not they are arguments: there is always something on a stack.
 //!
-//! By EHABI a personality routine has to unwind its frame, by a function of the unwinder's that it knows by name. The dynamic linker
-//! binds that name, weakly, when it loads the agent: to libgcc's, which programs of C++ have. Where there is none, operators
-//! aren't hooked.
+//! By EHABI a personality routine has to unwind its frame, by a function of the unwinder's that it knows by name: libgcc's, which
+//! programs of C++ have from their start, and others from the first library of C++ on that they open. As long as there is none,
+//! operators aren't hooked.
 
 use super::entry::{address, begin, end, return_above, save};
 use super::kept::{bring_back, keep};
 use crate::entry::stub_section;
 use crate::slots::{SLOTS, after, before, ends};
-use core::ptr;
+use core::ops::Range;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use grapnel_hook::module::Module;
+use grapnel_hook::symbol;
 
 unsafe extern "C" {
     pub(crate) static grapnel_agent_thunks: u8;
     pub(crate) static grapnel_agent_slot_returns: u8;
     pub(crate) static grapnel_agent_beside_thunks: u8;
     pub(crate) static grapnel_agent_beside_slot_returns: u8;
-    /// How far from here the word lies in which the loader has put the address of the function that unwinds a frame.
-    safe static grapnel_agent_unwind_at: usize;
 }
 
-/// Whether exceptions can pass the stub.
-pub(crate) fn is_passable() -> bool {
-    let at = (&raw const grapnel_agent_unwind_at).expose_provenance();
-    let function: *const usize = ptr::with_exposed_provenance(at.wrapping_add(grapnel_agent_unwind_at));
-    // SAFETY: the word is in the object's own table, and the loader filled it in.
-    unsafe { *function != 0 }
+/// The function that unwinds a frame, with the bit that says which code it is; 0 as long as there is none.
+static UNWIND: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether exceptions can pass the stub, with these objects and those that came before them.
+pub(crate) fn is_passable(modules: &[&Module]) -> bool {
+    if UNWIND.load(Ordering::Relaxed) == 0 {
+        let found = modules.iter().find_map(|module| symbol::find(module, b"__gnu_unwind_frame"));
+        UNWIND.store(found.map_or(0, |function| function.addr), Ordering::Relaxed);
+    }
+    UNWIND.load(Ordering::Relaxed) != 0
+}
+
+/// Nothing is loaded at these addresses any more.
+pub(crate) fn forget(range: &Range<u64>) {
+    if range.contains(&(UNWIND.load(Ordering::Relaxed) as u64)) {
+        UNWIND.store(0, Ordering::Relaxed);
+    }
 }
 
 // What an unwinder asks of a frame of the stubs (EHABI32, 7.3): in its second pass the call is over, and in both the frame is
 // unwound as its table says. `_URC_CONTINUE_UNWIND` is 8, `_URC_FAILURE` 9, `_US_UNWIND_FRAME_STARTING` 1.
 core::arch::global_asm!(
-    ".section .rodata.grapnel_agent_unwind_at,\"a\",%progbits",
-    ".balign 4",
-    ".globl grapnel_agent_unwind_at",
-    ".hidden grapnel_agent_unwind_at",
-    ".type grapnel_agent_unwind_at,%object",
-    ".size grapnel_agent_unwind_at,4",
-    ".weak __gnu_unwind_frame",
-    "grapnel_agent_unwind_at:",
-    ".long __gnu_unwind_frame(GOT_PREL)",
     ".text",
     begin!("grapnel_agent_personality"),
     ".save {{r4, r5, r6, lr}}",
@@ -54,9 +57,8 @@ core::arch::global_asm!(
     "bne 2f",
     "bl {ends}",
     "2:",
-    address!("r6", "grapnel_agent_unwind_at"),
-    "ldr r3, [r6]",
-    "ldr r3, [r6, r3]",
+    address!("r3", "{unwind}"),
+    "ldr r3, [r3]",
     "mov r0, r4",
     "mov r1, r5",
     "cmp r3, #0",
@@ -71,6 +73,7 @@ core::arch::global_asm!(
     "pop {{r4, r5, r6, pc}}",
     end!("grapnel_agent_personality"),
     ends = sym ends,
+    unwind = sym UNWIND,
 );
 
 /// Whether the stub heeds [`AGAIN`](crate::slots::AGAIN) and [`INSTEAD`](crate::slots::INSTEAD).

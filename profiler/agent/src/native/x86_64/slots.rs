@@ -9,6 +9,8 @@ use super::entry::{push_saved, stub_returned};
 use super::kept::{bring_back, keep};
 use crate::entry::stub_section;
 use crate::slots::{AGAIN, INSTEAD, SLOTS, after, again, before, personality, readable};
+use core::ops::Range;
+use grapnel_hook::module::Module;
 
 unsafe extern "C" {
     pub(crate) static grapnel_agent_thunks: u8;
@@ -22,10 +24,13 @@ pub(crate) const DIRECT: bool = true;
 
 const _: () = assert!(AGAIN == 1 << 63 && INSTEAD == 1 << 62);
 
-/// Whether exceptions can pass the stub.
-pub(crate) fn is_passable() -> bool {
+/// Whether exceptions can pass the stub, with these objects and those that came before them.
+pub(crate) fn is_passable(_modules: &[&Module]) -> bool {
     true
 }
+
+/// Nothing is loaded at these addresses any more.
+pub(crate) fn forget(_range: &Range<u64>) {}
 
 /// Bytes from one thunk to the next.
 pub(crate) const THUNK: usize = 16;
