@@ -7,7 +7,7 @@
 
 enum { LIVE = 1000000, STACKS = 700000, DEPTH = 8 };
 static void *held[LIVE];
-static unsigned long state = 1;
+static unsigned long long state = 1;
 
 static unsigned next(void) {
     state = state * 6364136223846793005 + 1442695040888963407;
@@ -64,6 +64,6 @@ int main(int argc, char **argv) {
         free(held[at]);
         held[at] = give();
     }
-    printf("%lu\n", state);
+    printf("%llu\n", state);
     return 0;
 }
