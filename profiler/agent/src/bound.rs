@@ -63,7 +63,6 @@ const LOOKUP: usize = 3;
 pub(crate) unsafe extern "C" fn loading(number: usize) {
     // In a child that isn't recorded, or not yet, a thread that is gone may hold any lock.
     if life::current() != 0 && LOOKUPS.load(Ordering::Relaxed) != 0 {
-        let start = sys::monotonic_ns();
         let look = |all: &mut Vec<Rebinding>| {
             less(&LOOKUPS);
             let before = modules::version();
@@ -73,7 +72,13 @@ pub(crate) unsafe extern "C" fn loading(number: usize) {
                 rebind(all);
             }
         };
-        while is_at_rest() && !at_rest(look) && sys::monotonic_ns() - start < LOOKUP_PATIENCE {
+        let mut turns = if IN_VAIN.load(Ordering::Relaxed) { 1 } else { LOOKUP_TURNS };
+        while is_at_rest() && !at_rest(look) {
+            turns -= 1;
+            if turns == 0 {
+                IN_VAIN.store(true, Ordering::Relaxed);
+                break;
+            }
             sys::sleep_briefly();
         }
     }
@@ -191,6 +196,7 @@ fn at_rest(mut work: impl FnMut(&mut Vec<Rebinding>)) -> bool {
         if is_at_rest() {
             work(all);
             done = true;
+            IN_VAIN.store(false, Ordering::Relaxed);
         }
     });
     done
@@ -220,8 +226,12 @@ struct Held(UnsafeCell<Option<Guard<'static>>>);
 // SAFETY: used by the thread that forks, under the lock that it holds.
 unsafe impl Sync for Held {}
 static HELD: Held = Held(UnsafeCell::new(None));
-/// How long a look-up waits for another thread's look, in nanoseconds: that may wait for this thread, which then has the linker's lock.
-const LOOKUP_PATIENCE: u64 = 20_000_000;
+/// How often a look-up asks whether another thread's look is over, a tenth of a millisecond apart or more: that may wait for this
+/// thread, which then has the linker's lock. Turns and no time: on a busy machine the other one may not run for longer than any time
+/// that could be given here, and a turn takes longer there too.
+const LOOKUP_TURNS: u32 = 1000;
+/// A look-up has waited for one in vain: until somebody has looked again, the others ask once.
+static IN_VAIN: AtomicBool = AtomicBool::new(false);
 /// How long a fork waits, in nanoseconds. Who is looked for may wait for a lock of the program's that the thread holds which forks.
 const PATIENCE: u64 = 1_000_000_000;
 
