@@ -4,6 +4,7 @@ use grapnel_tests::programs;
 use grapnel_tests::report::Report;
 use grapnel_tests::run::{Case, Recorded, grapnel};
 use std::ffi::OsStr;
+use std::time::Duration;
 
 fn got(case: &Case) -> Recorded {
     let recorded = case.clone().option("--via").option("got").recorded();
@@ -52,7 +53,9 @@ fn made_by(report: &Report, which: &str) -> u64 {
 
 #[test]
 fn libraries_may_go_while_other_threads_look_at_them_and_children_find_the_list_free() {
+    // An emulator takes a minute or two for it.
     let case = Case::ours("unloads").args([programs::plug("a"), programs::plug("b")]);
+    let case = case.patience(Duration::from_secs(600));
     let recorded = got(&case);
     assert_eq!(recorded.outcome.out(), "30\n", "{}", recorded.outcome.err());
     // Events of the other threads don't use up the looks at what this one loads.
