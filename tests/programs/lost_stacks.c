@@ -50,11 +50,31 @@ static void *wait_with_blocks(void *in_pool) {
     return block;
 }
 
+/* On a stack of its own making, which lies above that of its thread in one mapping. */
+static void above(void) {
+    void *volatile block = keep(malloc(1008)); /* HELD above the stack of its thread */
+    wipe();
+    pthread_barrier_wait(&all_wait);
+    for (;;)
+        pause();
+    free(block);
+}
+
+static void *climb(void *stack) {
+    ucontext_t here, there;
+    getcontext(&there);
+    there.uc_stack = (stack_t){.ss_sp = stack, .ss_size = STACK};
+    there.uc_link = &here;
+    makecontext(&there, above, 0);
+    swapcontext(&here, &there);
+    return NULL;
+}
+
 static char *mapping(size_t size) {
     return mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 }
 
-static void start(char *stack) {
+static void start(char *stack, void *(*function)(void *), void *argument) {
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);
     if (stack)
@@ -64,7 +84,7 @@ static void start(char *stack) {
         pthread_attr_setguardsize(&attributes, 0);
     }
     pthread_t thread;
-    if (pthread_create(&thread, &attributes, wait_with_blocks, stack))
+    if (pthread_create(&thread, &attributes, function, argument))
         abort();
 }
 
@@ -88,12 +108,14 @@ static void coroutine(int number) {
 
 int main(void) {
     writable[0] = (void *)1;
-    pthread_barrier_init(&all_wait, NULL, 2 * EACH + 1);
+    pthread_barrier_init(&all_wait, NULL, 2 * EACH + 2);
     char *pool = mapping(EACH * STACK), *pool_of_coroutines = mapping((EACH + 1) * STACK);
     for (int i = 0; i < EACH; i++) {
-        start(pool + i * STACK);
-        start(NULL);
+        start(pool + i * STACK, wait_with_blocks, pool);
+        start(NULL, wait_with_blocks, NULL);
     }
+    char *both = mapping(2 * STACK);
+    start(both, climb, both + STACK);
     pthread_barrier_wait(&all_wait);
     settle();
     for (int i = 0; i <= EACH; i++) {

@@ -56,6 +56,7 @@ fn stacks_of_every_making_hold_and_so_does_what_became_read_only() {
         ("HELD by a read-only variable", 1, 1005, &["global"]),
         ("HELD by an initialized read-only variable", 1, 1006, &["global"]),
         ("HELD by a coroutine", 4, 1007, &["stack", "mapping"]),
+        ("HELD above the stack of its thread", 1, 1008, &["stack"]),
     ] {
         let reachable = kinds(&[("reachable", blocks, blocks * size)]);
         assert_eq!(at(&found, "lost_stacks.c", mark), reachable, "{mark}");

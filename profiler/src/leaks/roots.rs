@@ -164,13 +164,16 @@ fn sort(
         let has_variables =
             lies_here(thread.values.thread) && map.path != "[heap]" && first != Some(thread.id);
         let stack = lies_here(thread.values.stack).then(|| thread.values.stack_end.max(range.start));
-        // libc puts a thread's variables at the upper end of its stack.
-        let variables = has_variables.then(|| {
-            let (start, end) = (variables_of(thread), end_of(thread).min(range.end));
-            start.clamp(stack.unwrap_or(range.start), end)..end
-        });
-        if stack.is_some() || variables.is_some() {
-            stacks.push(StackHere { thread: thread.id, stack, variables });
+        let end = end_of(thread).min(range.end);
+        let here = |stack, variables| StackHere { thread: thread.id, stack, variables };
+        // libc puts a thread's variables at the upper end of its stack. What it is on above that is another one.
+        let own_stack = stack.filter(|&from| !has_variables || from <= end);
+        if has_variables {
+            let start = variables_of(thread).clamp(own_stack.unwrap_or(range.start), end);
+            stacks.push(here(own_stack, Some(start..end)));
+        }
+        if let Some(other) = stack.filter(|_| !has_variables || own_stack.is_none()) {
+            stacks.push(here(Some(other), None));
         }
     }
     if !stacks.is_empty() {
