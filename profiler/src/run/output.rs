@@ -142,6 +142,10 @@ impl Output for Out<'_> {
             _ => self.tell(ticks),
         }
         self.write(|writer| writer.push(&event));
+        // What these say is of events to come, and not of those that still wait to be counted.
+        if matches!(event, Event::Sampled { .. } | Event::Unsampled { .. }) {
+            self.count();
+        }
         if let Some(totals) = &mut self.totals {
             totals.apply(&event);
         }
