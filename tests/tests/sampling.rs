@@ -5,7 +5,7 @@
 
 use grapnel_tests::programs;
 use grapnel_tests::report::Report;
-use grapnel_tests::run::{Case, grapnel};
+use grapnel_tests::run::{Case, grapnel, report, temporary_dir};
 use grapnel_tests::truth::Totals;
 use std::ffi::OsStr;
 
@@ -96,6 +96,18 @@ fn no_free_is_lost() {
     }
 }
 
+/// A size above half of the address space is no block's, and must not pass for a gap that is as much longer.
+#[test]
+fn what_no_block_is_as_large_as_hides_no_others() {
+    for option in ["--sample=2000", "--budget=20"] {
+        let case = Case::ours("overlarge").option(option).option("--sample-seed=3");
+        let recorded = case.recorded();
+        recorded.outcome.same_as(&case.bare());
+        let allocated = recorded.report().totals.allocated_bytes;
+        assert!((10_000_000..30_000_000).contains(&allocated), "{option}: {allocated}");
+    }
+}
+
 #[test]
 fn children_are_sampled_too() {
     let case = Case::ours("forks").option("--sample=64").option("--sample-seed=5");
@@ -132,6 +144,20 @@ fn a_budget_makes_samples_rarer() {
     let sampling = recorded.report().sampling.expect("a sample");
     assert!(sampling.mean_bytes > 512, "{sampling:?}");
     assert!(sampling.recorded > 0, "{sampling:?}");
+}
+
+/// What is said at once when a program has ended is what a report of its trace says, also where the mean has changed meanwhile.
+#[test]
+fn what_is_said_at_the_end_is_what_the_report_says() {
+    let (dir, program) = (temporary_dir(), programs::program("flood"));
+    let trace = dir.path().join("t.grapnel");
+    let options = ["run", "--sample=512", "--sample-seed=1", "--budget=0.1", "-o"].map(OsStr::new);
+    let program = [OsStr::new("--"), program.as_ref(), OsStr::new("300"), OsStr::new("20000")];
+    let said = grapnel(options.into_iter().chain([trace.as_ref()]).chain(program)).err();
+    let line = said.lines().find_map(|line| line.trim_start().strip_prefix("allocations "));
+    let figure = line.and_then(|line| line.split_whitespace().next()).map(|figure| figure.replace(',', ""));
+    let totals = report(&trace).totals;
+    assert_eq!(figure.as_deref(), Some(totals.allocations.to_string().as_str()), "{said}");
 }
 
 #[test]

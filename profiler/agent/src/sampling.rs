@@ -46,9 +46,13 @@ pub(crate) fn has_budget() -> bool {
     BUDGET.load(Ordering::Relaxed) != 0
 }
 
-/// Lowers what is left of this thread's gap by an allocation. The mean by which it is to be recorded, if it is.
+/// Lowers what is left of this thread's gap by an allocation. The mean by which it is to be recorded, if it is. No block is as
+/// large as half of the address space, and what is left would be raised by so many bytes.
 #[inline]
 pub(crate) fn passes(size: usize) -> Option<u64> {
+    if size > isize::MAX as usize {
+        return None;
+    }
     let sampling = &tls::get().sampling;
     sampling.left.set(sampling.left.get().wrapping_sub_unsigned(size as u64));
     chosen(sampling, size, BUDGET.load(Ordering::Relaxed))
@@ -80,10 +84,15 @@ fn chosen(sampling: &Sampling, size: usize, budget: u64) -> Option<u64> {
         sampling.bytes.set(sampling.bytes.get().wrapping_add(passed));
         sampling.calls.set(sampling.calls.get() + stands_for(size, mean));
     }
+    begin_gap(sampling);
+    Some(mean)
+}
+
+/// Begins the next gap, by the mean as it is now.
+fn begin_gap(sampling: &Sampling) {
     let left = gap(sampling);
     sampling.left.set(left);
     sampling.drawn.set(left);
-    Some(mean)
 }
 
 #[cold]

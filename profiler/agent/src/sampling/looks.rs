@@ -1,7 +1,7 @@
 //! Adapting the mean, so that records take a part of a thread's time.
 
 use super::hidden::{Hidden, Window};
-use super::{BUDGET, LARGEST_MEAN, SMALLEST_MEAN, next};
+use super::{BUDGET, LARGEST_MEAN, SMALLEST_MEAN, begin_gap, next};
 use crate::record::ticks;
 use crate::sys;
 use crate::tls::Sampling;
@@ -56,6 +56,8 @@ impl Looks {
         let mut state = sampling.random.get();
         let factor = self.hidden.factor_of_mean(next(&mut state));
         sampling.mean.set(((self.mean * factor) as u64).clamp(SMALLEST_MEAN, LARGEST_MEAN));
+        // The gap that has just begun was drawn with the mean before, and what ends it will be told as recorded by this one.
+        begin_gap(sampling);
     }
 
     /// After a window with this mean, in which so many blocks were got: the mean by which records would have taken the `wanted`
@@ -74,7 +76,7 @@ impl Looks {
 
 #[cfg(test)]
 mod tests {
-    use super::super::gap;
+    use super::super::{chosen, gap};
     use super::*;
 
     /// A program that takes `ns_per_byte` for what it allocates and does with it, in blocks of some size.
@@ -138,6 +140,27 @@ mod tests {
         let dear =
             Program { ns_per_byte: 100.0, block: 1e9, passing_ns: 0.0, record_ns: 100.0, measured: 1.0 };
         assert!(dear.part_taken(512, 0.5) < 0.1);
+    }
+
+    /// Of blocks of a byte, also where each look changes the mean: what a record stands for is the gap before it, on average.
+    #[test]
+    fn gaps_are_as_long_as_the_mean_that_is_told_of_them() {
+        const RECORDS: u32 = 1 << 21;
+        let (sampling, mut looks) = (Sampling::default(), Looks::default());
+        sampling.random.set(11);
+        sampling.mean.set(65_536);
+        begin_gap(&sampling);
+        let mut sum = 0.0;
+        for _ in 0..RECORDS {
+            // It has lost its fraction.
+            let gap = sampling.left.replace(-1) as f64 + 0.5;
+            sum += gap / chosen(&sampling, 1, 1).unwrap() as f64;
+            looks.mean = 65_536.0;
+            sampling.own_ticks.set(1);
+            looks.look(&sampling);
+        }
+        let error = (sum / f64::from(RECORDS) - 1.0).abs();
+        assert!(error < 4.0 / f64::from(RECORDS).sqrt(), "{error}");
     }
 
     /// Passing is what can't be made less; records have what it leaves of the budget, or a little.

@@ -21,11 +21,14 @@ macro_rules! lower {
     };
 }
 /// Lowers what is left of the thread's gap by a register; the flags say what came of it. In one piece, as the handler of a
-/// signal sees it. Changes X9.
+/// signal sees it. Of what no block is as large as they say the same, and nothing is lowered: that would raise it. Changes X9.
 #[cfg(not(grapnel_attached))]
 macro_rules! lower {
     ($register:literal) => {
         concat!(
+            "cmp ",
+            $register,
+            ", #0\nb.mi 6f\n",
             put_block!("x16", "x17"),
             "add x16, x16, #{left}\n",
             "8:\n",
@@ -34,7 +37,8 @@ macro_rules! lower {
             $register,
             "\n",
             "stxr w9, x17, [x16]\n",
-            "cbnz w9, 8b\n"
+            "cbnz w9, 8b\n",
+            "6:\n"
         )
     };
 }

@@ -11,11 +11,17 @@ use crate::sampled::{
     grapnel_agent_sampled_free, grapnel_agent_sampled_malloc, grapnel_agent_sampled_realloc,
 };
 
-/// Lowers what is left of the thread's gap by a register, and leaves if that falls below 0.
+/// Lowers what is left of the thread's gap by a register, and leaves if that falls below 0. What no block is as large as leaves
+/// too: it would raise what is left.
 #[cfg(not(grapnel_attached))]
 macro_rules! lower {
     ($register:literal) => {
         concat!(
+            "test ",
+            $register,
+            ", ",
+            $register,
+            "\njs {stub}\n",
             "mov r11, qword ptr [rip + grapnel_agent_tls@GOTTPOFF]\n",
             "sub qword ptr fs:[r11 + {left}], ",
             $register,
@@ -36,10 +42,15 @@ macro_rules! lower {
 macro_rules! lower_beside {
     ($register:literal) => {
         concat!(
+            "test ",
+            $register,
+            ", ",
+            $register,
+            "\njs 6f\n",
             "mov r11, qword ptr [rip + grapnel_agent_tls@GOTTPOFF]\n",
             "sub qword ptr fs:[r11 + {left}], ",
             $register,
-            "\nmov r11, [rsp - 8]\njs {stub}"
+            "\n6:\nmov r11, [rsp - 8]\njs {stub}"
         )
     };
 }
