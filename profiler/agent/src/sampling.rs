@@ -114,13 +114,19 @@ fn next(state: &mut u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// The next gap: an allocation of `s` bytes ends it if `s` is larger. For whole `s` that is so exactly if `s` is larger than
-/// the gap without its fraction.
-fn gap(sampling: &Sampling) -> i64 {
+/// The thread's next random number.
+fn draw(sampling: &Sampling) -> u64 {
     let mut state = sampling.random.get();
     let random = next(&mut state);
     // 0 stands for a thread without a seed. The state is a counter, which meets 0 once.
     sampling.random.set(if state == 0 { 1 } else { state });
+    random
+}
+
+/// The next gap: an allocation of `s` bytes ends it if `s` is larger. For whole `s` that is so exactly if `s` is larger than
+/// the gap without its fraction.
+fn gap(sampling: &Sampling) -> i64 {
+    let random = draw(sampling);
     // Above 0, up to 1.
     let uniform = ((random >> 11) + 1) as f64 / (1u64 << 53) as f64;
     (-ln(uniform) * sampling.mean.get() as f64) as i64

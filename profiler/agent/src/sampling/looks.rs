@@ -1,7 +1,7 @@
 //! Adapting the mean, so that records take a part of a thread's time.
 
 use super::hidden::{Hidden, Window};
-use super::{BUDGET, LARGEST_MEAN, SMALLEST_MEAN, begin_gap, next};
+use super::{BUDGET, LARGEST_MEAN, SMALLEST_MEAN, begin_gap, draw};
 use crate::record::ticks;
 use crate::sys;
 use crate::tls::Sampling;
@@ -53,8 +53,7 @@ impl Looks {
             let window = Window { cpu_ns: since(now.2, before.2), own_ns, bytes: bytes as f64 };
             self.adapt(window, calls, sampling.mean.get(), BUDGET.load(Ordering::Relaxed) as f64 / 1e6);
         }
-        let mut state = sampling.random.get();
-        let factor = self.hidden.factor_of_mean(next(&mut state));
+        let factor = self.hidden.factor_of_mean(draw(sampling));
         sampling.mean.set(((self.mean * factor) as u64).clamp(SMALLEST_MEAN, LARGEST_MEAN));
         // The gap that has just begun was drawn with the mean before, and what ends it will be told as recorded by this one.
         begin_gap(sampling);
@@ -76,7 +75,7 @@ impl Looks {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{chosen, gap};
+    use super::super::{chosen, gap, next};
     use super::*;
 
     /// A program that takes `ns_per_byte` for what it allocates and does with it, in blocks of some size.
@@ -142,24 +141,24 @@ mod tests {
         assert!(dear.part_taken(512, 0.5) < 0.1);
     }
 
-    /// Of blocks of a byte, also where each look changes the mean: what a record stands for is the gap before it, on average.
+    /// Of blocks of a byte, also where each look changes the mean: records stand for the gaps before them, all together.
     #[test]
     fn gaps_are_as_long_as_the_mean_that_is_told_of_them() {
-        const RECORDS: u32 = 1 << 21;
+        const RECORDS: u32 = 1 << 22;
         let (sampling, mut looks) = (Sampling::default(), Looks::default());
         sampling.random.set(11);
         sampling.mean.set(65_536);
         begin_gap(&sampling);
-        let mut sum = 0.0;
+        let (mut gaps, mut means) = (0.0, 0.0);
         for _ in 0..RECORDS {
             // It has lost its fraction.
-            let gap = sampling.left.replace(-1) as f64 + 0.5;
-            sum += gap / chosen(&sampling, 1, 1).unwrap() as f64;
+            gaps += sampling.left.replace(-1) as f64 + 0.5;
+            means += chosen(&sampling, 1, 1).unwrap() as f64;
             looks.mean = 65_536.0;
             sampling.own_ticks.set(1);
             looks.look(&sampling);
         }
-        let error = (sum / f64::from(RECORDS) - 1.0).abs();
+        let error = (gaps / means - 1.0).abs();
         assert!(error < 4.0 / f64::from(RECORDS).sqrt(), "{error}");
     }
 
