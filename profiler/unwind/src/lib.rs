@@ -22,7 +22,7 @@
 //!
 //! # What a walk does not do
 //! No lock, no allocation and no system call on the hot path, except that the tree grows by steps as new stacks
-//! are seen, and that a stack is probed page by page the first time that a walk reads there. Nothing here calls
+//! are seen, and what is kept of a walk as stacks deeper than the limit are, and that a stack is probed page by page the first time that a walk reads there. Nothing here calls
 //! libc, sets `errno` or panics. No return address is rewritten.
 //!
 //! # Exactness
@@ -33,6 +33,9 @@
 //! needs it.
 //! All words that were read are read again: return addresses, saved frame pointers and saved CFAs. If none of a whole walk
 //! has changed since, from the leaf to the root, it is the same stack, and so is its node.
+//!
+//! Of a stack that is deeper than the limit the frames that are kept are compared so, and their node is found by a sum of 122 bits over
+//! them: that two stacks have the same one is less likely than a fault of the machine.
 //!
 //! # Instruction sets
 //! Each has a folder with the same files, and all compile and are tested on every host; walks are those of the machine.
@@ -78,6 +81,7 @@ mod deep;
 mod error;
 #[cfg_attr(target_arch = "arm", expect(dead_code, reason = "there are two frame pointers"))]
 mod frame_pointer;
+mod gather;
 mod itanium;
 mod memo;
 mod memory;

@@ -1,0 +1,467 @@
+//! Gathering the frames of a walk: from what is remembered, by cached rules, or by full steps.
+
+use crate::Error;
+use crate::backtrace::Backtrace;
+use crate::cache::RuleCache;
+use crate::chain::Chains;
+use crate::deep::Deep;
+use crate::memo::{Memo, MemoEnd, Path};
+use crate::native::{FramePointer, FullState, PackedRule, Registers, RuleKind, plain, step, step_by_guess};
+use crate::recent::Recent;
+use crate::resolve::{Outcome, Resolver};
+use crate::stack::StackMemory;
+use crate::start::{Cursor, Start};
+use crate::tree::{Frame, FrameFlags, FrameKey, Interner, NodeId, Sink};
+use crate::walker::{Config, End};
+
+/// Everything of a walker but the tree.
+#[derive(Debug)]
+pub(crate) struct Gatherer {
+    cache: RuleCache,
+    chains: Chains,
+    stack: StackMemory,
+    path: Path,
+    memo: Memo,
+    recent: Recent,
+    deep: Deep,
+    /// The most frames of a stack.
+    max_frames: usize,
+    /// The most frames of a walk now, no fewer: that of `deep`, beside what each walk reads.
+    limit: usize,
+    tells: bool,
+    last_end: End,
+}
+
+/// What gathering frames by fast rules came to.
+enum Gathered {
+    /// `path` holds the frames from the leaf to those that the memo has first, of which so many hold.
+    Done { kept: usize, end: MemoEnd },
+    /// A frame needs a full step.
+    Full,
+}
+
+impl Gatherer {
+    pub(crate) fn new(config: &Config) -> Result<Self, Error> {
+        const MOST_FRAMES: usize = 1 << 16;
+        let max_frames = config.max_frames.clamp(1, MOST_FRAMES);
+        Ok(Gatherer {
+            cache: RuleCache::new(config.cache_bits.clamp(6, 20))?,
+            chains: Chains::new(config.chain_bits)?,
+            stack: StackMemory::new(),
+            path: Path::new(max_frames)?,
+            memo: Memo::new(max_frames)?,
+            recent: Recent::new(config.recent_bits.clamp(8, 20))?,
+            deep: Deep::new(max_frames, config.kept_frames.min(MOST_FRAMES)),
+            max_frames,
+            limit: max_frames,
+            tells: config.tells,
+            last_end: End::Open,
+        })
+    }
+
+    /// How the last walk ended.
+    pub(crate) fn last_end(&self) -> End {
+        self.last_end
+    }
+
+    /// Asks the processor for what a walk will read first.
+    #[inline(always)]
+    pub(crate) fn expect(&self, start: &impl Start) {
+        self.recent.expect(start.pc(), start.sp());
+        self.chains.expect(self.chains.of(start.pc(), start.sp()));
+    }
+
+    /// Forgets rules, and walks that went by them.
+    pub(crate) fn forget_rules(&mut self) {
+        self.cache.clear();
+        self.chains.forget();
+        self.memo.forget();
+        self.recent.forget();
+    }
+
+    /// Forgets what has nodes.
+    pub(crate) fn forget_nodes(&mut self) {
+        self.memo.forget();
+        self.recent.forget();
+        self.deep.forget();
+    }
+
+    /// Forgets what is readable, and what was read.
+    pub(crate) fn forget_stacks(&mut self) {
+        self.stack.forget();
+        self.memo.forget();
+        self.recent.forget();
+    }
+
+    /// The node of a recent walk, if that is what a walk would come to now.
+    #[inline(always)]
+    pub(crate) fn recent_walk(&mut self, start: &impl Start) -> Option<NodeId> {
+        let range = self.stack.range_at(start.sp())?;
+        let node = self.recent.find(start.pc(), start.sp(), start.fp(), range)?;
+        self.last_end = End::Root;
+        Some(node)
+    }
+
+    /// Keeps the walk that the memo holds.
+    fn remember(&mut self) {
+        if let Some((leaf, words, range)) = self.memo.whole() {
+            self.recent.keep(leaf.leaf(), words, range);
+        }
+    }
+
+    #[inline(never)]
+    pub(crate) fn memoised(
+        &mut self,
+        start: &impl Start,
+        resolver: &mut impl Resolver,
+        tree: &mut Interner<'_, impl Sink>,
+    ) -> NodeId {
+        match self.gather(start, self.memo.len(), self.limit, resolver) {
+            Gathered::Full => {
+                self.memo.forget();
+                self.by_cfi(start.registers(), resolver, tree)
+            }
+            Gathered::Done { end: MemoEnd::Depth, .. }
+                if self.deep.limit_was_met(&mut self.path, &mut self.memo) =>
+            {
+                self.limit = self.deep.limit();
+                self.memoised(start, resolver, tree)
+            }
+            Gathered::Done { kept, end }
+                if kept + self.path.len() > self.max_frames || !self.memo.have_nodes(kept) =>
+            {
+                self.take_deep(kept, end, tree)
+            }
+            Gathered::Done { kept, end } => {
+                self.last_end = end.into();
+                let parent = match self.memo.last_of(kept) {
+                    Some(record) => record.node,
+                    None => root(end, tree),
+                };
+                self.memo.cut_to(kept);
+                if self.path.len() == 0 {
+                    // All of it was there.
+                    self.remember();
+                    return parent;
+                }
+                let range = self.stack.range_of_walk();
+                let Self { path, memo, tells, .. } = self;
+                // Without a frame of the last walk it would have to tell the whole stack, each time anew where there is no such frame
+                // ever: beyond the depth limit, or where the root isn't found.
+                let leaf = path.intern(parent, *tells && kept != 0, tree);
+                memo.take(path, range.unwrap_or_default());
+                if range.is_none() {
+                    self.memo.forget();
+                }
+                self.memo.end = end;
+                self.remember();
+                leaf
+            }
+        }
+    }
+
+    /// Keeps a walk that is deeper than a stack may be, or that goes on from one that was. The node of its stack.
+    #[cold]
+    #[inline(never)]
+    fn take_deep(&mut self, kept: usize, end: MemoEnd, tree: &mut Interner<'_, impl Sink>) -> NodeId {
+        let range = self.stack.range_of_walk();
+        let Self { path, memo, deep, max_frames, .. } = self;
+        memo.cut_to(kept);
+        memo.take_without_nodes(path, range.unwrap_or_default());
+        memo.end = end;
+        let new = path.len();
+        path.clear();
+        let node = if memo.len() > *max_frames {
+            self.last_end = End::Depth;
+            deep.node(memo, |memo| {
+                memo.copy_to(memo.len(), memo.len() - *max_frames, path);
+                path.intern(root(MemoEnd::Depth, tree), false, tree)
+            })
+        } else {
+            self.last_end = end.into();
+            let parent = memo.copy_without_nodes(path);
+            let node = path.intern(parent, false, tree);
+            memo.set_nodes(path);
+            node
+        };
+        if !deep.walked(new) || range.is_none() {
+            self.memo.forget();
+        }
+        self.limit = self.deep.limit();
+        node
+    }
+
+    pub(crate) fn unmemoised(
+        &mut self,
+        start: &impl Start,
+        resolver: &mut impl Resolver,
+        tree: &mut Interner<'_, impl Sink>,
+    ) -> NodeId {
+        match self.gather(start, 0, self.max_frames, resolver) {
+            Gathered::Full => self.by_cfi(start.registers(), resolver, tree),
+            Gathered::Done { end, .. } => {
+                self.last_end = end.into();
+                let parent = root(end, tree);
+                self.intern(parent, tree)
+            }
+        }
+    }
+
+    /// The node of the path's frames below `parent`.
+    fn intern(&mut self, parent: NodeId, tree: &mut Interner<'_, impl Sink>) -> NodeId {
+        self.path.intern(parent, false, tree)
+    }
+
+    /// Gathers frames by fast rules. `left` is how many frames the memo has, or 0 for no use of it, and `limit` the most frames of
+    /// the walk.
+    #[inline(always)]
+    fn gather(
+        &mut self,
+        start: &impl Start,
+        mut left: usize,
+        limit: usize,
+        resolver: &mut impl Resolver,
+    ) -> Gathered {
+        // Scalars, so that they stay in registers: a cursor in memory is written by words and read by pairs.
+        let (mut pc, mut sp, mut fp) = (start.pc(), start.sp(), FramePointer::known(start.fp()));
+        self.path.clear();
+        self.stack.begin(sp);
+        let chain = self.chains.of(pc, sp);
+        let ended = |end| Gathered::Done { kept: 0, end };
+        loop {
+            // A caller's sp lies above its callee's in both walks, so one index moving to the root is enough.
+            while let Some(old) = self.memo.last_of(left) {
+                if old.sp < sp {
+                    left -= 1;
+                    continue;
+                }
+                if !old.is_at(pc, sp) {
+                    break;
+                }
+                let same = if old.ignores_fp() {
+                    true
+                } else if fp.settle(&mut self.stack, &mut self.path.words) {
+                    old.fp == fp.value()
+                } else {
+                    return ended(MemoEnd::Open);
+                };
+                if same {
+                    match self.reuse(left) {
+                        Reuse::Rest(end) => return Gathered::Done { kept: left, end },
+                        Reuse::Cut => return ended(MemoEnd::Depth),
+                        Reuse::UpTo(changed) => {
+                            self.memo.copy_to(left, changed, &mut self.path);
+                            if let Some(frame) = self.memo.last_of(changed) {
+                                (pc, sp) = (frame.pc, frame.sp);
+                                // Where it is dead, it need not be what it was in the last walk.
+                                fp = FramePointer::known(frame.fp);
+                            }
+                            left = changed - 1;
+                        }
+                    }
+                }
+                break;
+            }
+            let frame = self.path.len();
+            let (rule, module) = match self.chains.rule(chain, frame, pc) {
+                Some(found) => found,
+                None => {
+                    let found = match self.cache.get(pc) {
+                        Some(found) => found,
+                        None => self.miss(pc, resolver),
+                    };
+                    self.chains.set_rule(chain, frame, pc, found);
+                    found
+                }
+            };
+            let ignores_fp = rule.ignores_fp();
+            if !ignores_fp {
+                if rule.is(RuleKind::NotCode) && self.path.len() != 0 {
+                    return ended(MemoEnd::Open);
+                }
+                if !fp.settle(&mut self.stack, &mut self.path.words) {
+                    return ended(MemoEnd::Open);
+                }
+            }
+            if self.path.len() == limit {
+                return ended(MemoEnd::Depth);
+            }
+            let at = Cursor { pc, sp, fp: fp.value() };
+            if rule.is_guess() {
+                self.path.push(at, module, FrameFlags::GUESS, false);
+                match step_by_guess(rule, at, &mut self.stack, &mut self.path.words) {
+                    Some(caller) if caller.pc != 0 => {
+                        (pc, sp) = (caller.pc, caller.sp);
+                        fp = FramePointer::known(caller.fp);
+                    }
+                    Some(_) => return ended(MemoEnd::Root),
+                    None => return ended(MemoEnd::Open),
+                }
+                continue;
+            }
+            self.path.push(at, module, FrameFlags::NONE, ignores_fp);
+            let Some(caller) = step(rule, sp, &mut fp, &mut self.stack, &mut self.path.words) else {
+                return match stopped_at(rule) {
+                    // Its stack was cut before it.
+                    Gathered::Full if self.path.len() > self.max_frames => ended(MemoEnd::Open),
+                    other => other,
+                };
+            };
+            (pc, sp) = caller;
+            if pc == 0 {
+                return ended(MemoEnd::Root);
+            }
+        }
+    }
+
+    /// How much of the memo's first `left` frames holds, whose last is a frame of this walk too.
+    #[inline(always)]
+    fn reuse(&mut self, left: usize) -> Reuse {
+        let new = self.path.len();
+        let total = new + left;
+        if total > self.max_frames && self.limit > self.max_frames {
+            return self.reuse_deep(left);
+        }
+        let changed = self.memo.changed_at(left, left, &mut self.stack);
+        let holds = left - changed.unwrap_or(0);
+        let room = self.max_frames - new;
+        if holds >= room && !(holds == left && total == self.max_frames) {
+            // One frame more is known to exist, and is one too many.
+            self.memo.copy_to(left, left - room, &mut self.path);
+            return Reuse::Cut;
+        }
+        match (changed, self.memo.end) {
+            (Some(changed), _) => Reuse::UpTo(changed),
+            (None, MemoEnd::Root) => Reuse::Rest(MemoEnd::Root),
+            (None, MemoEnd::Depth) if total == self.max_frames => Reuse::Rest(MemoEnd::Depth),
+            // The last frame may have a caller now.
+            (None, MemoEnd::Depth | MemoEnd::Open) => Reuse::UpTo(1),
+        }
+    }
+
+    /// As [`Gatherer::reuse`], where the walk is deeper than a stack may be: what lies beyond the stack's frames may have changed.
+    #[cold]
+    #[inline(never)]
+    fn reuse_deep(&mut self, left: usize) -> Reuse {
+        let new = self.path.len();
+        if new + left > self.limit {
+            return Reuse::Cut;
+        }
+        let of = if self.memo.is_sure_in(self.stack.range()) {
+            self.max_frames.saturating_sub(new).min(left)
+        } else {
+            left
+        };
+        match self.memo.changed_at(left, of, &mut self.stack) {
+            Some(changed) => Reuse::UpTo(changed),
+            None => Reuse::Rest(self.memo.end),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn miss(&mut self, pc: u64, resolver: &mut impl Resolver) -> (PackedRule, u32) {
+        let entry = resolver.rule(pc, true);
+        self.cache.insert(pc, entry);
+        (PackedRule::new(entry.rule), entry.module_id)
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn by_backtrace(
+        &mut self,
+        first: u64,
+        backtrace: &Backtrace,
+        resolver: &mut impl Resolver,
+        tree: &mut Interner<'_, impl Sink>,
+    ) -> NodeId {
+        let Self { path, cache, max_frames, .. } = self;
+        path.clear();
+        self.last_end = backtrace.frames(plain(first), |pc, exact| {
+            let more = path.len() < *max_frames;
+            if more {
+                let flags = if exact { FrameFlags::EXACT } else { FrameFlags::NONE };
+                path.push(Cursor { pc, sp: 0, fp: 0 }, 0, flags, false);
+            }
+            more
+        });
+        path.set_modules(|pc| match cache.get(pc) {
+            Some((_, module)) => module,
+            None => {
+                let entry = resolver.rule(pc, true);
+                cache.insert(pc, entry);
+                entry.module_id
+            }
+        });
+        let end = if self.last_end == End::Depth { MemoEnd::Depth } else { MemoEnd::Root };
+        let parent = root(end, tree);
+        self.intern(parent, tree)
+    }
+
+    /// Walks all frames by full steps.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn by_cfi(
+        &mut self,
+        registers: Registers,
+        resolver: &mut impl Resolver,
+        tree: &mut Interner<'_, impl Sink>,
+    ) -> NodeId {
+        self.path.clear();
+        self.stack.begin(registers.sp());
+        let mut state = FullState::new(&registers);
+        let end = loop {
+            let at = Cursor { pc: state.pc(), sp: state.sp(), fp: 0 };
+            let before = self.path.len();
+            if before == self.max_frames {
+                // The frame counts only if it is one.
+                let next = resolver.step(&mut state, &mut self.stack);
+                break if next.outcome == Outcome::NotCode { MemoEnd::Open } else { MemoEnd::Depth };
+            }
+            let stepped = resolver.step(&mut state, &mut self.stack);
+            if stepped.outcome != Outcome::NotCode || before == 0 {
+                self.path.push(at, stepped.module_id, stepped.flags, false);
+            }
+            match stepped.outcome {
+                Outcome::Next => {}
+                Outcome::Root => break MemoEnd::Root,
+                Outcome::Stuck | Outcome::NotCode => break MemoEnd::Open,
+            }
+        };
+        self.last_end = end.into();
+        let parent = root(end, tree);
+        self.intern(parent, tree)
+    }
+}
+
+/// What a rule says that leads to no caller. Apart from the steps: with all kinds side by side the compiler takes a table of
+/// jumps, which each step would wait for.
+#[cold]
+#[inline(never)]
+fn stopped_at(rule: PackedRule) -> Gathered {
+    if rule.is(RuleKind::Full) {
+        return Gathered::Full;
+    }
+    Gathered::Done { kept: 0, end: if rule.is(RuleKind::Root) { MemoEnd::Root } else { MemoEnd::Open } }
+}
+
+/// What of the memo can be reused.
+enum Reuse {
+    /// All frames to the root, with their nodes.
+    Rest(MemoEnd),
+    /// The frames leafward of the last of the first so many; a step has to be made from that one.
+    UpTo(usize),
+    /// As many frames as there was room for; the path holds them.
+    Cut,
+}
+
+/// What the frame nearest to the root hangs from.
+#[inline(always)]
+fn root(end: MemoEnd, tree: &mut Interner<'_, impl Sink>) -> NodeId {
+    if end != MemoEnd::Depth {
+        return NodeId::ROOT;
+    }
+    let cut = Frame { pc: 0, module: 0, flags: FrameFlags::TRUNCATED };
+    let key = FrameKey::new(cut.pc, cut.flags);
+    tree.child(NodeId::ROOT, key, || cut)
+}
