@@ -4,7 +4,8 @@
    2: all threads have blocks of many kinds, and have freed some; of each other's, too. A fifth one has ended, and left its own
    3: what the program has of its own is freed, from the first thread
    With "broken" the heap is overwritten at 2, with "freed-over" a block that was freed, with "lost" there are 5,000 blocks of 123 bytes besides that nobody has, with
-   "storm" all threads but the first go on to allocate and free. With "unaligned" behind that, no alignment is asked for. */
+   "storm" all threads but the first go on to allocate and free. With "unaligned" behind that, no alignment is asked for. With "narrow" threads
+   have one heap, and what libc gets for a thread is 16 bytes larger than asked for. */
 #include "keep.h"
 #include <malloc.h>
 #include <pthread.h>
@@ -122,8 +123,28 @@ static NOINLINE void lose(void) {
         memset(keep(malloc(123)), 0, 123);
 }
 
+/* From here on a thread's cache has a place that is 16 bytes too large for it: what is left is too little for a chunk. */
+static void narrow(void) {
+    enum { COUNT = 40 };
+    /* Chunks of caches until glibc 2.29, 2.41, and since. */
+    static const size_t sizes[] = {0x250, 0x290, 0x300};
+    void *blocks[3][COUNT];
+    mallopt(M_ARENA_MAX, 1);
+    for (int i = 0; i < 3; i++)
+        for (int j = 0; j < COUNT; j++) {
+            blocks[i][j] = keep(malloc(sizes[i] + 16 - 8));
+            /* So that they don't become one. */
+            keep(malloc(24));
+        }
+    for (int i = 0; i < 3; i++)
+        for (int j = 0; j < COUNT; j++)
+            free(blocks[i][j]);
+}
+
 static void *thread(void *argument) {
     int who = (int)(intptr_t)argument;
+    if (!strcmp(how, "narrow"))
+        free(keep(malloc(24)));
     pthread_barrier_wait(&begun);
     pthread_barrier_wait(&begun);
     work(who);
@@ -165,6 +186,8 @@ int main(int argc, char **argv) {
     is_unaligned = argc > 2 && !strcmp(argv[2], "unaligned");
     /* The main thread's cache and heap are there. */
     free(keep(malloc(100)));
+    if (!strcmp(how, "narrow"))
+        narrow();
     pthread_barrier_init(&begun, NULL, THREADS + 1);
     pthread_barrier_init(&done, NULL, THREADS + 1);
     for (intptr_t who = 1; who <= THREADS; who++) {

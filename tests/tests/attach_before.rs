@@ -77,9 +77,9 @@ fn blocks_of_before_are_known_in_glibc_of_other_releases() {
     if !may_trace() {
         return;
     }
-    for glibc in programs::other_glibcs() {
+    for (glibc, how) in programs::other_glibcs().iter().flat_map(|glibc| [(glibc, ""), (glibc, "narrow")]) {
         let dir = temporary_dir();
-        let mut older = Older::of(Command::new(programs::program_with_glibc("older", &glibc)).arg(""));
+        let mut older = Older::of(Command::new(programs::program_with_glibc("older", glibc)).arg(how));
         let before = |older: &Older| {
             let (found, said) = attached(dir.path(), older.pid());
             found.totals.before.ok_or(said)
@@ -95,9 +95,9 @@ fn blocks_of_before_are_known_in_glibc_of_other_releases() {
         };
         let (stage, own) = older.go_on();
         assert!(stage == 2 && own.allocations > 50_000, "{own:?}");
-        let all = before(&older).unwrap_or_else(|said| panic!("{}: {said}", glibc.0));
+        let all = before(&older).unwrap_or_else(|said| panic!("{}, {how}: {said}", glibc.0));
         let others = Before { allocations: all.allocations - own.allocations, bytes: all.bytes - own.bytes };
-        assert_eq!(others, bare, "{}", glibc.0);
+        assert_eq!(others, bare, "{}, {how}", glibc.0);
     }
 }
 

@@ -87,7 +87,7 @@ fn caches(
     all: &mut All<'_>,
     depth: u64,
 ) -> Result<Vec<u64>, Unknown> {
-    let (size, has_empty) = (form.size(), library.layout.has_empty_cache());
+    let (chunk_sizes, has_empty) = (form.chunk_sizes(), library.layout.has_empty_cache());
     let variables = &library.thread_variables;
     let mut found: Vec<Option<Vec<u64>>> = variables.iter().map(|_| Some(Vec::new())).collect();
     let first = variables.first().copied().unwrap_or(0);
@@ -101,7 +101,7 @@ fn caches(
         for (index, candidate) in found.iter_mut().enumerate() {
             let cache = word(&bytes, 8 * index);
             let is_none = cache == 0 || has_empty && library.image.contains(&cache);
-            let is_one = is_none || all.find(cache).is_some_and(|chunk| chunk.size() == size);
+            let is_one = is_none || all.find(cache).is_some_and(|chunk| chunk_sizes.contains(&chunk.size()));
             match candidate {
                 Some(caches) if is_one && !is_none => caches.push(cache),
                 Some(_) if is_one => {}

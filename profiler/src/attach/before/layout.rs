@@ -125,9 +125,10 @@ impl Cache {
         self.lists * (self.number + 8)
     }
 
-    /// Its chunk.
-    pub(super) fn size(self) -> u64 {
-        (self.len() as u64 + 8).next_multiple_of(STEP)
+    /// The sizes that its chunk may have: what is left of a free one goes along with it where that is too little for a chunk.
+    pub(super) fn chunk_sizes(self) -> Range<u64> {
+        let least = (self.len() as u64 + 8).next_multiple_of(STEP);
+        least..least + SMALLEST
     }
 
     pub(super) fn number(self, bytes: &[u8], list: usize) -> u64 {
@@ -173,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_cache_is_as_long_as_it_is_laid_out() {
-        let size = |minor| Layout::of(minor).expect("a version").cache().size();
+        let size = |minor| Layout::of(minor).expect("a version").cache().chunk_sizes().start;
         assert_eq!((size(27), size(31), size(41), size(42), size(43)), (592, 656, 656, 768, 768));
     }
 }
