@@ -103,7 +103,15 @@ impl Gatherer {
     }
 
     /// Keeps the walk that the memo holds.
+    #[inline(always)]
     fn remember(&mut self) {
+        if self.recent.is_on() {
+            self.keep_walk();
+        }
+    }
+
+    #[inline(never)]
+    fn keep_walk(&mut self) {
         if let Some((leaf, words, range)) = self.memo.whole() {
             self.recent.keep(leaf.leaf(), words, range);
         }
@@ -148,8 +156,13 @@ impl Gatherer {
                 let Self { path, memo, tells, .. } = self;
                 // Without a frame of the last walk it would have to tell the whole stack, each time anew where there is no such frame
                 // ever: beyond the depth limit, or where the root isn't found.
-                let leaf = path.intern(parent, *tells && kept != 0, tree);
-                memo.take(path, range.unwrap_or_default());
+                let leaf = if *tells && kept != 0 {
+                    memo.tell_and_take(path, range.unwrap_or_default(), parent, tree)
+                } else {
+                    let leaf = path.intern(parent, tree);
+                    memo.take(path, range.unwrap_or_default());
+                    leaf
+                };
                 if range.is_none() {
                     self.memo.forget();
                 }
@@ -175,12 +188,12 @@ impl Gatherer {
             self.last_end = End::Depth;
             deep.node(memo, |memo| {
                 memo.copy_to(memo.len(), memo.len() - *max_frames, path);
-                path.intern(root(MemoEnd::Depth, tree), false, tree)
+                path.intern(root(MemoEnd::Depth, tree), tree)
             })
         } else {
             self.last_end = end.into();
             let parent = memo.copy_without_nodes(path);
-            let node = path.intern(parent, false, tree);
+            let node = path.intern(parent, tree);
             memo.set_nodes(path);
             node
         };
@@ -209,7 +222,7 @@ impl Gatherer {
 
     /// The node of the path's frames below `parent`.
     fn intern(&mut self, parent: NodeId, tree: &mut Interner<'_, impl Sink>) -> NodeId {
-        self.path.intern(parent, false, tree)
+        self.path.intern(parent, tree)
     }
 
     /// Gathers frames by fast rules. `left` is how many frames the memo has, or 0 for no use of it, and `limit` the most frames of

@@ -194,19 +194,12 @@ impl Path {
         self.frames.filled()
     }
 
-    /// Gives the frames their nodes, root first, below `parent`: looked up, or, where it `tells`, all of them new. Returns the
-    /// leaf's.
+    /// Gives the frames their nodes, root first, below `parent`. Returns the leaf's.
     #[inline(always)]
-    pub(crate) fn intern(
-        &mut self,
-        parent: NodeId,
-        tells: bool,
-        tree: &mut Interner<'_, impl Sink>,
-    ) -> NodeId {
+    pub(crate) fn intern(&mut self, parent: NodeId, tree: &mut Interner<'_, impl Sink>) -> NodeId {
         let filled = self.frames.items.get_mut(..self.frames.len).unwrap_or_default();
         let (mut node, mut left) = (parent, filled.len());
-        while !tells
-            && let Some(found) = left.checked_sub(1).and_then(|at| filled.get_mut(at))
+        while let Some(found) = left.checked_sub(1).and_then(|at| filled.get_mut(at))
             && let Some(known) = tree.find(node, found.key())
         {
             (node, found.node) = (known, known);
@@ -215,10 +208,7 @@ impl Path {
         // Below a frame that is new there are only new ones.
         for some in filled.get_mut(..left).unwrap_or_default().rchunks_mut(MOST_TOLD) {
             let frames = some.iter().rev().map(Found::frame);
-            let first = match tells {
-                true => tree.tell(node, frames),
-                false => tree.add(node, some.iter().rev().map(Found::key), frames),
-            };
+            let first = tree.add(node, some.iter().rev().map(Found::key), frames);
             for (index, found) in (0u32..).zip(some.iter_mut().rev()) {
                 // Without memory the stack lacks these frames.
                 node = first.map_or(node, |first| NodeId(first.0 + index));
@@ -421,18 +411,60 @@ impl Memo {
     #[inline(always)]
     pub(crate) fn take(&mut self, path: &Path, range: Range) {
         self.range = range;
+        let words = self.take_words(path);
+        path.frames().iter().rev().for_each(|found| self.take_frame(found, found.node, words));
+    }
+
+    /// As [`Path::intern`], but all nodes are told as new ones, and [`Memo::take`] behind it, in one pass over the frames.
+    #[inline(always)]
+    pub(crate) fn tell_and_take(
+        &mut self,
+        path: &Path,
+        range: Range,
+        parent: NodeId,
+        tree: &mut Interner<'_, impl Sink>,
+    ) -> NodeId {
+        self.range = range;
+        let (words, mut node) = (self.take_words(path), parent);
+        for some in path.frames().rchunks(MOST_TOLD) {
+            let Some(first) = tree.number(some.len() as u32) else {
+                // Without numbers the stack lacks these frames.
+                some.iter().rev().for_each(|found| self.take_frame(found, node, words));
+                continue;
+            };
+            let mut next = first.0;
+            let mut frames = some.iter().rev().map(|found| {
+                self.take_frame(found, NodeId(next), words);
+                next += 1;
+                found.frame()
+            });
+            tree.tell(first, node, &mut frames);
+            // What it had no room for.
+            frames.for_each(drop);
+            node = NodeId(first.0 + (some.len() as u32 - 1));
+        }
+        node
+    }
+
+    /// Takes the words of a path. How many there are now.
+    #[inline(always)]
+    fn take_words(&mut self, path: &Path) -> u32 {
         let (Fixed { items, len }, new) = (&mut self.words.0, path.words.0.filled());
         if let Some(to) = items.get_mut(*len..*len + new.len()) {
             to.iter_mut().zip(new.iter().rev()).for_each(|(to, word)| *to = *word);
             *len += new.len();
         }
-        let words = self.words.0.len as u32;
-        for &Found { pc, module, flags, fp_is_dead, sp, word, fp, node } in path.frames().iter().rev() {
-            let words = words - word;
-            self.records.push(Record { pc, sp, fp, node, words, module, flags, fp_is_dead });
-            if flags.contains(FrameFlags::GUESS) && self.first_guess.is_none() {
-                self.first_guess = Some(self.records.len);
-            }
+        *len as u32
+    }
+
+    /// Takes a frame of a path whose words, all so many of them, are here already.
+    #[inline(always)]
+    fn take_frame(&mut self, found: &Found, node: NodeId, words: u32) {
+        let Found { pc, module, flags, fp_is_dead, sp, word, fp, .. } = *found;
+        let words = words - word;
+        self.records.push(Record { pc, sp, fp, node, words, module, flags, fp_is_dead });
+        if flags.contains(FrameFlags::GUESS) && self.first_guess.is_none() {
+            self.first_guess = Some(self.records.len);
         }
     }
 }

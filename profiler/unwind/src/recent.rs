@@ -123,6 +123,12 @@ impl Recent {
         }
     }
 
+    /// Whether walks are looked up, and kept, at this time.
+    #[inline(always)]
+    pub(crate) fn is_on(&self) -> bool {
+        self.on
+    }
+
     /// The number of the set, and the tag.
     #[inline(always)]
     fn place(pc: u64, sp: u64) -> (usize, u32) {

@@ -298,16 +298,21 @@ impl<'a, S: Sink> Interner<'a, S> {
         Interner { tree, sink }
     }
 
-    /// As [`Interner::add`], past the table.
+    /// Numbers for so many nodes past the table, at most [`MOST_TOLD`]: the first. `None` without numbers for them.
+    #[inline(always)]
+    pub(crate) fn number(&mut self, count: u32) -> Option<NodeId> {
+        self.tree.number(count)
+    }
+
+    /// As [`Interner::add`], of nodes past the table, which are numbered from `first` on.
     #[inline(always)]
     pub(crate) fn tell(
         &mut self,
+        first: NodeId,
         parent: NodeId,
         frames: impl ExactSizeIterator<Item = Frame>,
-    ) -> Option<NodeId> {
-        let first = self.tree.number(frames.len() as u32)?;
+    ) {
         self.sink.nodes(first, parent, frames);
-        Some(first)
     }
 
     /// The node of the frame with this key that was called from `parent`, if the tree holds it.
@@ -361,7 +366,7 @@ mod tests {
                 let keys = pcs.iter().map(|&pc| FrameKey::new(pc, FrameFlags::NONE));
                 let frames = pcs.iter().map(|&pc| frame(pc));
                 let mut tree = Interner::new(&mut tree, &mut sink);
-                if past { tree.tell(NodeId::ROOT, frames) } else { tree.add(NodeId::ROOT, keys, frames) }
+                if past { tree.number(pcs.len() as u32) } else { tree.add(NodeId::ROOT, keys, frames) }
             };
             assert_eq!(add(&[1, 2, 3]), None);
             assert_eq!(add(&[1, 2]), Some(NodeId(u32::MAX - 1)));
