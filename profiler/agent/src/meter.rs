@@ -154,7 +154,13 @@ fn took_stack(ring: &Producer<'static>, from: u64) -> Option<bool> {
     let words: [u64; MOST] = core::array::from_fn(|at| ring.written(from + at as u64));
     let mut words = words.get(..len as usize)?;
     let mut found = None;
-    while let Ok(Some((record, len))) = wire::parse(words) {
+    loop {
+        // Apart from the others, since those have memory of their own, which the heap's lock and two system calls stand before.
+        if let Some((_, frames)) = wire::whole_nodes(words) {
+            words = words.get(1 + frames.len()..)?;
+            continue;
+        }
+        let Ok(Some((record, len))) = wire::parse(words) else { break };
         if let Record::OfHeap(heap) = record
             && !heap.is_of_many()
         {
