@@ -2,7 +2,8 @@
 //! is noticed, and its stack walked, at the moment when it does.
 //!
 //! A table like a sanitizer's shadow: 16 bytes of address space, 8 where blocks may begin at each 8, have an entry of 16 bits, kept for each mebibyte, or half of one, in the form
-//! that its number of entries asks for ([`crate::cells`]). 0 says that nothing is known. An entry is written by whoever was just
+//! that its number of entries asks for ([`crate::cells`]). Where no two blocks begin so close together ([`blocks_are_chunks`]) it is twice as many bytes.
+//! 0 says that nothing is known. An entry is written by whoever was just
 //! given the block and read by whoever is about to give it back: no two threads meet in one. So there is nothing to
 //! lock, and a signal handler or a fork at any moment finds each entry whole.
 //!
@@ -16,7 +17,7 @@
 use crate::cells::Cell;
 use crate::{native, sys};
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
 
 /// How a block was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,10 +106,22 @@ pub(crate) fn is_incomplete() -> bool {
     INCOMPLETE.load(Ordering::Relaxed)
 }
 
-/// The place of an address in a table whose entries have 2^`low` bytes and that has 2^`high`.
+/// The logarithm of how many granules lie between the beginnings of two blocks at least.
+static APART: AtomicU8 = AtomicU8::new(0);
+
+/// All blocks are chunks of glibc's heap, each of which takes two granules or more: so each entry stands for two, and half as many
+/// lines of the processor's caches hold them. To be called before anything is noted.
+pub(crate) fn blocks_are_chunks() {
+    if !USED.load(Ordering::Relaxed) {
+        APART.store(1, Ordering::Relaxed);
+    }
+}
+
+/// The place of an address in a table whose entries have 2^`low` bytes and that has 2^`high`, where blocks lie a granule apart.
 #[inline]
 fn index(address: usize, low: u32, high: u32) -> usize {
-    ((address & !native::TAGS) as u64 >> low) as usize & ((1 << (high - low)) - 1)
+    let address = (address & !native::TAGS) as u64 >> (APART.load(Ordering::Relaxed) & 1);
+    (address >> low) as usize & ((1 << (high - low)) - 1)
 }
 
 #[inline]

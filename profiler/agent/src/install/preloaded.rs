@@ -80,6 +80,9 @@ impl Several {
             objects.others().map(|module| (module, families::path(module))).chain(libcs).collect();
         families::install(with_libc.iter().map(|(module, path)| (*module, &path[..])));
         operators::install(objects.others());
+        if objects.allocator().is_none() {
+            operators::note_blocks_of_glibc();
+        }
     }
 }
 
