@@ -4,7 +4,8 @@
 //! A table holds addresses of unwind information in mapped modules. Reading them relies on the promise made to
 //! [`ModuleTable::build`].
 
-use crate::cfi::FrameList;
+use crate::cfi::{FrameList, SearchTable};
+use crate::memory::{WORD, read_word};
 use alloc::vec::Vec;
 use core::ops::Range;
 
@@ -67,6 +68,8 @@ pub(crate) struct Module {
     pub(crate) text: u64,
     pub(crate) eh_frame_hdr: Option<Span>,
     pub(crate) arm_exidx: Option<Span>,
+    /// The table of the header, if it is of the common form.
+    pub(crate) search: Option<SearchTable>,
     /// What stands for a header that isn't there.
     pub(crate) frames: Option<FrameList>,
     /// The readable, file-backed parts of the segments: where `.eh_frame` may lie.
@@ -103,10 +106,10 @@ pub struct ModuleTable {
 }
 
 impl ModuleTable {
-    /// A table of these modules. Allocates.
+    /// A table of these modules. Allocates, and reads the heads of their tables.
     ///
     /// # Safety
-    /// As long as the table is used to resolve a pc, each module's readable segments stay mapped as its program
+    /// From now on, and as long as the table is used to resolve a pc, each module's readable segments stay mapped as its program
     /// headers say.
     pub unsafe fn build<'a>(modules: impl IntoIterator<Item = ModuleInfo<'a>>) -> Self {
         let mut table = ModuleTable::default();
@@ -118,6 +121,7 @@ impl ModuleTable {
                 text: u64::MAX,
                 eh_frame_hdr: None,
                 arm_exidx: None,
+                search: None,
                 frames: None,
                 readable: Vec::new(),
             };
@@ -144,6 +148,8 @@ impl ModuleTable {
             }
             module.eh_frame_hdr = module.eh_frame_hdr.and_then(|span| module.mapped(span));
             module.arm_exidx = module.arm_exidx.and_then(|span| module.mapped(span));
+            // SAFETY: its segments are mapped (the caller's promise).
+            module.search = unsafe { SearchTable::read(&module) };
             table.modules.push(module);
         }
         table.segments.sort_unstable_by_key(|s| s.span.start);
@@ -183,6 +189,13 @@ impl ModuleTable {
     pub(crate) fn code_at(&self, address: u64) -> Option<&Module> {
         let segment = self.segment_at(address).filter(|s| s.executable)?;
         self.modules.get(segment.module as usize)
+    }
+
+    /// The word at `pc`, if that is code of a module, and is readable by what the module says.
+    pub(crate) fn word_of_code(&self, pc: u64) -> Option<u64> {
+        let segment = self.code_at(pc)?.segment_at(pc)?;
+        // SAFETY: a word of a mapped segment (the promise made to `build`).
+        (segment.end.checked_sub(pc)? >= WORD).then(|| unsafe { read_word(pc) })
     }
 
     /// The id of the module that has `address` in one of its segments.

@@ -3,9 +3,10 @@
 use super::registers::{SP, X29};
 use super::rule::{FrameRegister, RuleKind, UnwindRule};
 use super::signal;
-use crate::cfi::{CfiScratch, NoCfi, Row};
+use crate::cfi::{Cfa, CfiScratch, Facts, FrameRegisters, NoCfi, Said};
 use crate::module::ModuleTable;
-use gimli::{CfaRule, RegisterRule};
+
+const NAMES: FrameRegisters = FrameRegisters { sp: SP, fp: X29 };
 
 /// The rule for the frame at `pc`, and the id of its module.
 ///
@@ -21,8 +22,9 @@ pub(crate) fn rule(
     if signal::is_trampoline(pc) {
         return (UnwindRule::FULL, table.module_at(pc).unwrap_or(0));
     }
-    let compiled =
-        table.with_row_at(scratch, pc, is_return_address, |module, row| (compile(&row), module.id));
+    let compiled = table.with_row_at(scratch, pc, is_return_address, |module, row| {
+        (compile(Facts::of(&row, NAMES)), module.id)
+    });
     compiled.unwrap_or_else(|| match table.without_cfi(scratch, pc, is_return_address) {
         NoCfi::MadeUp(module_id) => (UnwindRule::ROOT, module_id),
         NoCfi::FramePointer(module_id) => (UnwindRule::FRAME_POINTER, module_id),
@@ -30,33 +32,41 @@ pub(crate) fn rule(
     })
 }
 
-fn compile(row: &Row<'_>) -> UnwindRule {
-    fast(row).unwrap_or(UnwindRule::FULL)
+/// The same, or nothing where it isn't one of the commonest forms of CFI that says it.
+///
+/// Neither allocates nor locks, and asks nobody.
+pub(crate) fn quick_rule(table: &ModuleTable, pc: u64, is_return_address: bool) -> Option<(UnwindRule, u32)> {
+    if signal::is_trampoline_in(table, pc)? {
+        return None;
+    }
+    let (facts, module_id) = table.quick_facts(pc, is_return_address, NAMES)?;
+    Some((compile(Some(facts)), module_id))
 }
 
-/// The fast rule that says the same as the row, if there is one. A function that has not saved its return address has
-/// none: none of its frames but that which a signal stopped can be on a stack.
-fn fast(row: &Row<'_>) -> Option<UnwindRule> {
-    if row.fde.is_signal_trampoline() {
-        return None;
-    }
-    let pc_offset = match row.row.register(row.fde.cie().return_address_register()) {
-        Some(RegisterRule::Undefined) => return Some(UnwindRule::ROOT),
-        Some(RegisterRule::Offset(offset)) => words(offset)?.try_into().ok()?,
+fn compile(facts: Option<Facts>) -> UnwindRule {
+    facts.and_then(|facts| fast(&facts)).unwrap_or(UnwindRule::FULL)
+}
+
+/// The fast rule that says the same as the row with these facts, if there is one. A function that has not saved its return
+/// address has none: none of its frames but that which a signal stopped can be on a stack.
+fn fast(facts: &Facts) -> Option<UnwindRule> {
+    let pc_offset = match facts.return_address {
+        Said::Undefined => return Some(UnwindRule::ROOT),
+        Said::AtCfa(offset) => words(offset)?.try_into().ok()?,
         _ => return None,
     };
-    if !matches!(row.row.register(SP), None | Some(RegisterRule::ValOffset(0))) {
+    if !facts.sp_is_cfa {
         return None;
     }
-    let (kind, cfa_offset) = match row.row.cfa() {
-        CfaRule::RegisterAndOffset { register: SP, offset } => (RuleKind::Sp, *offset),
-        CfaRule::RegisterAndOffset { register: X29, offset } => (RuleKind::Fp, *offset),
+    let (kind, cfa_offset) = match facts.cfa {
+        Cfa::Plus(SP, offset) => (RuleKind::Sp, offset),
+        Cfa::Plus(X29, offset) => (RuleKind::Fp, offset),
         _ => return None,
     };
-    let (fp, fp_offset) = match row.row.register(X29) {
-        None | Some(RegisterRule::Undefined | RegisterRule::SameValue) => (FrameRegister::Same, 0),
-        Some(RegisterRule::Offset(offset)) => (FrameRegister::AtCfa, words(offset)?),
-        Some(_) => return None,
+    let (fp, fp_offset) = match facts.fp {
+        Said::Nothing | Said::Undefined | Said::Same => (FrameRegister::Same, 0),
+        Said::AtCfa(offset) => (FrameRegister::AtCfa, words(offset)?),
+        Said::AtFp(_) | Said::Other => return None,
     };
     Some(UnwindRule {
         kind,
@@ -68,6 +78,6 @@ fn fast(row: &Row<'_>) -> Option<UnwindRule> {
 }
 
 /// An offset in bytes as one in words, if it is whole.
-fn words(bytes: i64) -> Option<i64> {
+fn words(bytes: i32) -> Option<i32> {
     (bytes % 8 == 0).then_some(bytes / 8)
 }

@@ -17,7 +17,7 @@ mod step;
 
 pub(crate) use crate::frame_pointer::FramePointer;
 pub(crate) use crate::itanium::{INSTRUCTION_POINTER, InstructionPointer, instruction_pointer};
-pub(crate) use compile::rule;
+pub(crate) use compile::{quick_rule, rule};
 pub use full::FullState;
 pub(crate) use full::full_step;
 #[cfg(target_arch = "aarch64")]

@@ -5,6 +5,7 @@
 //! Code is read where the kernel said that it can be, or in a mapped module.
 
 use crate::memory::read_word;
+use crate::module::ModuleTable;
 use crate::probe::{page_is_readable, page_of};
 
 /// `mov x8, #139; svc #0`: `rt_sigreturn`.
@@ -21,6 +22,11 @@ pub(super) fn is_trampoline(pc: u64) -> bool {
     let readable = page_is_readable(pc) && (page_of(pc) == page_of(last) || page_is_readable(last));
     // SAFETY: the page or pages were just found readable.
     readable && unsafe { read_word(pc) } == TRAMPOLINE
+}
+
+/// The same of code that needs no question, since it is a module's; nothing of other code.
+pub(super) fn is_trampoline_in(table: &ModuleTable, pc: u64) -> Option<bool> {
+    Some(pc.is_multiple_of(4) && table.word_of_code(pc)? == TRAMPOLINE)
 }
 
 /// Where the registers of the stopped code are.

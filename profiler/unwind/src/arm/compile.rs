@@ -41,6 +41,11 @@ pub(crate) fn rule(
     (rule, found.module.id)
 }
 
+/// Nothing: what is asked for here looks at more than tables.
+pub(crate) fn quick_rule(_: &ModuleTable, _: u64, _: bool) -> Option<(UnwindRule, u32)> {
+    None
+}
+
 /// The fast rule that says the same as the instructions, if there is one.
 pub(super) fn compile(program: &Program) -> Option<UnwindRule> {
     let mut bytes = program.bytes();

@@ -29,7 +29,7 @@ mod table;
 mod tests;
 mod way_out;
 
-pub(crate) use compile::rule;
+pub(crate) use compile::{quick_rule, rule};
 pub(crate) use context::{INSTRUCTION_POINTER, InstructionPointer, instruction_pointer};
 pub(crate) use frame_pointers::FramePointer;
 pub use full::FullState;

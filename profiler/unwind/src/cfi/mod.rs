@@ -4,7 +4,9 @@
 //! Slices of mapped memory are made here; see [`memory`](crate::memory) for what that relies on.
 
 mod columns;
+mod facts;
 mod place;
+mod quick;
 
 use crate::memory::{Slice, mapped_slice};
 use crate::module::{Module, Span};
@@ -15,7 +17,9 @@ use gimli::{
 };
 
 pub(crate) use columns::{Columns, Names};
+pub(crate) use facts::{Cfa, Facts, FrameRegisters, Said};
 pub(crate) use place::NoCfi;
+pub(crate) use quick::SearchTable;
 
 /// CFI is what the 64-bit instruction sets have.
 const ADDRESS_BYTES: u8 = 8;
@@ -127,22 +131,18 @@ impl FrameList {
         Self { frames, entries }
     }
 
-    fn find(&self, module: &Module, address: u64) -> Option<Found> {
+    /// The offset of what is said of the last function up to an address.
+    fn offset(&self, address: u64) -> Option<usize> {
         let after = self.entries.partition_point(|(start, _)| *start <= address);
-        let (_, offset) = *self.entries.get(after.checked_sub(1)?)?;
+        self.entries.get(after.checked_sub(1)?).map(|(_, offset)| *offset)
+    }
+
+    fn find(&self, module: &Module, address: u64) -> Option<Found> {
+        let offset = self.offset(address)?;
         // SAFETY: the span lies in one mapped segment, as when the list was made.
         let section = unsafe { section(self.frames) };
         let bases = BaseAddresses::default().set_text(module.text).set_eh_frame(self.frames.start);
         let fde = section.fde_from_offset(&bases, offset.into(), EhFrame::cie_from_offset).ok()?;
         Some((section, bases, fde))
     }
-}
-
-/// The operations of a CFI expression that are needed to recognise the common patterns.
-pub(crate) fn operations<'a>(
-    row: &Row<'a>,
-    expression: &gimli::UnwindExpression<usize>,
-) -> Option<gimli::OperationIter<Slice>> {
-    let bytes = expression.get(row.section).ok()?;
-    Some(bytes.operations(row.fde.cie().encoding()))
 }

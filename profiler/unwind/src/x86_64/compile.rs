@@ -2,9 +2,10 @@
 
 use super::registers::{RBP, RSP};
 use super::rule::{FrameRegister, RuleKind, UnwindRule};
-use crate::cfi::{CfiScratch, NoCfi, Row, operations};
+use crate::cfi::{Cfa, CfiScratch, Facts, FrameRegisters, NoCfi, Said};
 use crate::module::ModuleTable;
-use gimli::{CfaRule, Operation, RegisterRule, UnwindExpression};
+
+const NAMES: FrameRegisters = FrameRegisters { sp: RSP, fp: RBP };
 
 /// The rule for the frame at `pc`, and the id of its module.
 ///
@@ -15,8 +16,9 @@ pub(crate) fn rule(
     pc: u64,
     is_return_address: bool,
 ) -> (UnwindRule, u32) {
-    let compiled =
-        table.with_row_at(scratch, pc, is_return_address, |module, row| (compile(&row), module.id));
+    let compiled = table.with_row_at(scratch, pc, is_return_address, |module, row| {
+        (compile(Facts::of(&row, NAMES)), module.id)
+    });
     compiled.unwrap_or_else(|| match table.without_cfi(scratch, pc, is_return_address) {
         NoCfi::MadeUp(module_id) => (UnwindRule::ROOT, module_id),
         NoCfi::FramePointer(module_id) => (UnwindRule::FRAME_POINTER, module_id),
@@ -24,55 +26,39 @@ pub(crate) fn rule(
     })
 }
 
-fn compile(row: &Row<'_>) -> UnwindRule {
-    fast(row).unwrap_or(UnwindRule::FULL)
+/// The same, or nothing where it isn't one of the commonest forms of CFI that says it.
+///
+/// Neither allocates nor locks, and asks nobody.
+pub(crate) fn quick_rule(table: &ModuleTable, pc: u64, is_return_address: bool) -> Option<(UnwindRule, u32)> {
+    let (facts, module_id) = table.quick_facts(pc, is_return_address, NAMES)?;
+    Some((compile(Some(facts)), module_id))
 }
 
-/// The fast rule that says the same as the row, if there is one.
-fn fast(row: &Row<'_>) -> Option<UnwindRule> {
-    if row.fde.is_signal_trampoline() {
-        return None;
-    }
-    let return_address = row.fde.cie().return_address_register();
-    match row.row.register(return_address) {
-        None | Some(RegisterRule::Undefined) => return Some(UnwindRule::ROOT),
-        Some(RegisterRule::Offset(-8)) => {}
-        Some(_) => return None,
-    }
-    if !matches!(row.row.register(RSP), None | Some(RegisterRule::ValOffset(0))) {
-        return None;
-    }
-    let (kind, cfa_offset) = match row.row.cfa() {
-        CfaRule::RegisterAndOffset { register: RSP, offset } => (RuleKind::Sp, *offset),
-        CfaRule::RegisterAndOffset { register: RBP, offset } => (RuleKind::Bp, *offset),
-        CfaRule::Expression(e) => (RuleKind::BpDeref, bp_plus(row, e, true)?),
-        CfaRule::RegisterAndOffset { .. } => return None,
-    };
-    let (bp, bp_offset) = match row.row.register(RBP) {
-        None | Some(RegisterRule::Undefined | RegisterRule::SameValue) => (FrameRegister::Same, 0),
-        Some(RegisterRule::Offset(offset)) => (FrameRegister::AtCfa, offset),
-        Some(RegisterRule::Expression(e)) => (FrameRegister::AtBp, bp_plus(row, &e, false)?),
-        Some(_) => return None,
-    };
-    Some(UnwindRule {
-        kind,
-        bp,
-        bp_offset: bp_offset.try_into().ok()?,
-        cfa_offset: cfa_offset.try_into().ok()?,
-    })
+fn compile(facts: Option<Facts>) -> UnwindRule {
+    facts.and_then(|facts| fast(&facts)).unwrap_or(UnwindRule::FULL)
 }
 
-/// The offset of an expression that is `bp + offset`, or `*(bp + offset)`.
-fn bp_plus(row: &Row<'_>, expression: &UnwindExpression<usize>, deref: bool) -> Option<i64> {
-    let mut operations = operations(row, expression)?;
-    let Operation::RegisterOffset { register: RBP, offset, base_type } = operations.next().ok()?? else {
+/// The fast rule that says the same as the row with these facts, if there is one.
+fn fast(facts: &Facts) -> Option<UnwindRule> {
+    match facts.return_address {
+        Said::Nothing | Said::Undefined => return Some(UnwindRule::ROOT),
+        Said::AtCfa(-8) => {}
+        _ => return None,
+    }
+    if !facts.sp_is_cfa {
         return None;
+    }
+    let (kind, cfa_offset) = match facts.cfa {
+        Cfa::Plus(RSP, offset) => (RuleKind::Sp, offset),
+        Cfa::Plus(RBP, offset) => (RuleKind::Bp, offset),
+        Cfa::AtFp(offset) => (RuleKind::BpDeref, offset),
+        Cfa::Plus(..) | Cfa::Other => return None,
     };
-    if base_type.0 != 0 {
-        return None;
-    }
-    if deref && !matches!(operations.next().ok()??, Operation::Deref { size: 8, space: false, .. }) {
-        return None;
-    }
-    operations.next().ok()?.is_none().then_some(offset)
+    let (bp, bp_offset) = match facts.fp {
+        Said::Nothing | Said::Undefined | Said::Same => (FrameRegister::Same, 0),
+        Said::AtCfa(offset) => (FrameRegister::AtCfa, offset),
+        Said::AtFp(offset) => (FrameRegister::AtBp, offset),
+        Said::Other => return None,
+    };
+    Some(UnwindRule { kind, bp, bp_offset: bp_offset.try_into().ok()?, cfa_offset })
 }

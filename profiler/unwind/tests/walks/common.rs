@@ -4,15 +4,16 @@
 //! The probe is called with the registers of its caller; fixtures are libraries compiled from `tests/fixtures`, whose
 //! functions have the types given here.
 
+use crate::modules;
 use crate::native::{FLAGS, LIBGCC_SHOWS_ROOT, LIBGCC_TELLS_EXACT, address};
 use grapnel_unwind::{
-    Backtrace, CfiScratch, Config, End, Frame, FrameFlags, ModuleInfo, ModuleTable, NodeId, ProgramHeader,
-    Registers, Start, TableResolver, Walker,
+    Backtrace, CfiScratch, Config, End, Frame, FrameFlags, ModuleTable, NodeId, Registers, Start,
+    TableResolver, Walker,
 };
 use std::any::Any;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::ffi::{CStr, CString, c_int, c_long, c_void};
+use std::ffi::{CStr, CString, c_long, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -255,32 +256,8 @@ fn symbols(frames: &[(u64, bool)]) -> Vec<String> {
 
 /// The modules that are loaded now.
 pub(crate) fn loaded_modules() -> ModuleTable {
-    unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _: usize, list: *mut c_void) -> c_int {
-        // SAFETY: the loader passes a valid record, and the argument is the list below.
-        unsafe {
-            let list = &mut *list.cast::<Vec<(u64, Vec<ProgramHeader>)>>();
-            let phdrs = std::slice::from_raw_parts((*info).dlpi_phdr, (*info).dlpi_phnum.into());
-            let phdrs = phdrs.iter().map(|header| ProgramHeader {
-                p_type: header.p_type,
-                p_flags: header.p_flags,
-                p_offset: header.p_offset as _,
-                p_vaddr: header.p_vaddr as _,
-                p_paddr: header.p_paddr as _,
-                p_filesz: header.p_filesz as _,
-                p_memsz: header.p_memsz as _,
-                p_align: header.p_align as _,
-            });
-            list.push(((*info).dlpi_addr as _, phdrs.collect()));
-        }
-        0
-    }
-    let mut list: Vec<(u64, Vec<ProgramHeader>)> = Vec::new();
-    // SAFETY: as the callback says; no test unloads a module while its table is in use.
-    unsafe {
-        libc::dl_iterate_phdr(Some(add), (&raw mut list).cast());
-        let infos = list.iter().zip(1..).map(|((bias, phdrs), id)| ModuleInfo { id, bias: *bias, phdrs });
-        ModuleTable::build(infos)
-    }
+    // SAFETY: no test unloads a module while its table is in use.
+    unsafe { modules::table(&modules::listed()) }
 }
 
 /// A library compiled from `tests/fixtures`.

@@ -10,7 +10,12 @@ mod common;
 mod control;
 mod deep;
 mod foreign;
+mod modules;
 mod plain;
+#[cfg(not(target_arch = "arm"))]
+mod quick;
+#[cfg(not(target_arch = "arm"))]
+mod quick_hostile;
 mod random;
 mod tail;
 #[cfg(target_arch = "arm")]
