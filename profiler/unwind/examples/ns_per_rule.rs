@@ -5,7 +5,7 @@
 //! Each function of the libraries is asked about once in each pass, in an order of its own, so that little is in the
 //! processor's caches. Cold passes empty these ahead of each question.
 
-use gimli::{BaseAddresses, CieOrFde, EhFrame, EhFrameHdr, EndianSlice, NativeEndian, UnwindSection};
+use gimli::{BaseAddresses, CieOrFde, EhFrame, EhFrameHdr, NativeEndian, UnwindSection};
 use grapnel_unwind::{CfiScratch, ModuleInfo, ModuleTable, ProgramHeader};
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::hint::black_box;
@@ -38,13 +38,15 @@ fn functions(module: &Loaded) -> Option<Vec<u64>> {
     let segment = module.phdrs.iter().find(|h| {
         h.p_type == libc::PT_LOAD && (h.p_vaddr..h.p_vaddr + h.p_filesz).contains(&header.p_vaddr)
     })?;
-    let len = segment.p_vaddr + segment.p_filesz - header.p_vaddr;
+    let base = module.bias + segment.p_vaddr;
     // SAFETY: mapped, as the module's headers say.
-    let bytes = unsafe { std::slice::from_raw_parts(start as *const u8, len as usize) };
+    let bytes = unsafe { std::slice::from_raw_parts(base as *const u8, segment.p_filesz as usize) };
     let bases = BaseAddresses::default().set_eh_frame_hdr(start);
-    let parsed = EhFrameHdr::new(bytes, NativeEndian).parse(&bases, 8).ok()?;
-    let eh_frame = parsed.eh_frame_ptr().direct().ok()?;
-    let mut section = EhFrame::from(EndianSlice::new(bytes.get((eh_frame - start) as usize..)?, NativeEndian));
+    let header =
+        EhFrameHdr::new(bytes.get((start - base) as usize..)?, NativeEndian).parse(&bases, 8).ok()?;
+    let eh_frame = header.eh_frame_ptr().direct().ok()?;
+    let frames = bytes.get(usize::try_from(eh_frame.checked_sub(base)?).ok()?..)?;
+    let mut section = EhFrame::new(frames, NativeEndian);
     section.set_address_size(8);
     let bases = bases.set_eh_frame(eh_frame);
     let (mut entries, mut functions) = (section.entries(&bases), Vec::new());

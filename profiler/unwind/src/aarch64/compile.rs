@@ -35,6 +35,7 @@ pub(crate) fn rule(
 /// The same, or nothing where it isn't one of the commonest forms of CFI that says it.
 ///
 /// Neither allocates nor locks, and asks nobody.
+#[inline]
 pub(crate) fn quick_rule(table: &ModuleTable, pc: u64, is_return_address: bool) -> Option<(UnwindRule, u32)> {
     if signal::is_trampoline_in(table, pc)? {
         return None;
@@ -55,9 +56,6 @@ fn fast(facts: &Facts) -> Option<UnwindRule> {
         Said::AtCfa(offset) => words(offset)?.try_into().ok()?,
         _ => return None,
     };
-    if !facts.sp_is_cfa {
-        return None;
-    }
     let (kind, cfa_offset) = match facts.cfa {
         Cfa::Plus(SP, offset) => (RuleKind::Sp, offset),
         Cfa::Plus(X29, offset) => (RuleKind::Fp, offset),

@@ -10,14 +10,14 @@ pub(crate) struct FrameRegisters {
     pub(crate) fp: Register,
 }
 
-/// Where the CFA is.
+/// Where the CFA is, which is the caller's sp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cfa {
     /// `register + offset`
     Plus(Register, i32),
     /// `*(fp + offset)`
     AtFp(i32),
-    /// Anything else.
+    /// Anything else, or the caller's sp is something else.
     Other,
 }
 
@@ -42,8 +42,6 @@ pub(crate) struct Facts {
     pub(crate) cfa: Cfa,
     pub(crate) fp: Said,
     pub(crate) return_address: Said,
-    /// Whether the caller's sp is the CFA, as it is where nothing is said of it.
-    pub(crate) sp_is_cfa: bool,
 }
 
 impl Facts {
@@ -70,11 +68,12 @@ impl Facts {
             }
             Some(_) => Said::Other,
         };
+        // Where nothing is said of it the caller's sp is the CFA.
+        let sp_is_cfa = matches!(row.row.register(names.sp), None | Some(RegisterRule::ValOffset(0)));
         Some(Facts {
-            cfa: cfa.unwrap_or(Cfa::Other),
+            cfa: cfa.filter(|_| sp_is_cfa).unwrap_or(Cfa::Other),
             fp: said(names.fp),
             return_address: said(row.fde.cie().return_address_register()),
-            sp_is_cfa: matches!(row.row.register(names.sp), None | Some(RegisterRule::ValOffset(0))),
         })
     }
 }

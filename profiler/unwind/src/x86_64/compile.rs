@@ -29,6 +29,7 @@ pub(crate) fn rule(
 /// The same, or nothing where it isn't one of the commonest forms of CFI that says it.
 ///
 /// Neither allocates nor locks, and asks nobody.
+#[inline]
 pub(crate) fn quick_rule(table: &ModuleTable, pc: u64, is_return_address: bool) -> Option<(UnwindRule, u32)> {
     let (facts, module_id) = table.quick_facts(pc, is_return_address, NAMES)?;
     Some((compile(Some(facts)), module_id))
@@ -44,9 +45,6 @@ fn fast(facts: &Facts) -> Option<UnwindRule> {
         Said::Nothing | Said::Undefined => return Some(UnwindRule::ROOT),
         Said::AtCfa(-8) => {}
         _ => return None,
-    }
-    if !facts.sp_is_cfa {
-        return None;
     }
     let (kind, cfa_offset) = match facts.cfa {
         Cfa::Plus(RSP, offset) => (RuleKind::Sp, offset),

@@ -55,27 +55,26 @@ impl<'a> Bytes<'a> {
     /// An unsigned LEB128 number of up to nine bytes.
     #[inline]
     pub(super) fn uleb(&mut self) -> Option<u64> {
-        self.leb().map(|(value, _)| value)
+        self.leb(false)
     }
 
     /// A signed LEB128 number of up to nine bytes.
     #[inline]
     pub(super) fn sleb(&mut self) -> Option<i64> {
-        let (value, bits) = self.leb()?;
-        let above = 64 - bits;
-        Some((value << above).cast_signed() >> above)
+        self.leb(true).map(u64::cast_signed)
     }
 
-    /// The bits of a LEB128 number, and how many these are.
-    #[inline]
-    fn leb(&mut self) -> Option<(u64, u32)> {
+    /// One copy for all: code that isn't in the processor's caches is what takes time.
+    #[inline(never)]
+    fn leb(&mut self, is_signed: bool) -> Option<u64> {
         let (mut value, mut bits) = (0, 0);
         while bits < 63 {
             let byte = self.u8()?;
             value |= u64::from(byte & 0x7f) << bits;
             bits += 7;
             if byte < 0x80 {
-                return Some((value, bits));
+                let above = if is_signed { 64 - bits } else { 0 };
+                return Some(((value << above).cast_signed() >> above).cast_unsigned());
             }
         }
         None

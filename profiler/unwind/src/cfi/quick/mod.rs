@@ -15,6 +15,7 @@ mod program;
 use super::facts::{Facts, FrameRegisters};
 use crate::memory::mapped_slice;
 use crate::module::{Module, ModuleTable, Span};
+use crate::native::prefetch;
 use bytes::Bytes;
 use core::cmp::Ordering;
 use entry::Entry;
@@ -63,6 +64,10 @@ impl SearchTable {
         let (mut first, mut len) = (0, self.count as usize);
         while len > 1 {
             let half = len / 2;
+            // Whichever way it goes from here, the next one is on its way: each would be waited for.
+            for next in [half / 2, half + (len - half) / 2] {
+                entries.get(first + next).inspect(|entry| prefetch(*entry));
+            }
             let [a, b, c, d, ..] = *entries.get(first + half)?;
             match at([a, b, c, d]).cmp(&address) {
                 Ordering::Equal => {
@@ -83,6 +88,7 @@ impl SearchTable {
 
 impl ModuleTable {
     /// What [`Self::with_row_at`] would show of `pc`, and the id of its module; or nothing.
+    #[inline]
     pub(crate) fn quick_facts(
         &self,
         pc: u64,
