@@ -5,14 +5,15 @@
 //!
 //! Each walk reads tables of which the program has pushed most out of the processor's caches, and of its translation of
 //! addresses too: on small pages that costs more than the memory itself. So the first region, in which the first
-//! thread's tables lie, and mappings that are large enough are asked to be huge pages.
+//! thread's tables lie, and mappings that are large enough are asked to be huge pages. Not where only samples are recorded: few walks
+//! touch little of them, and zeroes for all of a huge page would be most of what a short program waits for.
 //!
 //! # Safety
 //! All state is behind [`LOCK`]. A free block's first word links to the next of its class; a block belongs
 //! either to one list or to its user.
 
 use crate::lock::Lock;
-use crate::sys;
+use crate::{session, sys};
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
 use core::ptr;
@@ -116,8 +117,15 @@ pub(crate) fn map_aligned_to_huge(len: usize) -> Option<*mut u8> {
         sys::unmap(start, before);
     }
     sys::unmap(address.wrapping_add(len), HUGE - before);
-    let _ = sys::advise(address, len, libc::MADV_HUGEPAGE);
+    if !takes_samples() {
+        let _ = sys::advise(address, len, libc::MADV_HUGEPAGE);
+    }
     Some(address)
+}
+
+/// Whether the session records samples only.
+fn takes_samples() -> bool {
+    session::header().is_some_and(|header| header.sample_bytes.load(Ordering::Relaxed) != 0)
 }
 
 /// Whether there was a region yet.
