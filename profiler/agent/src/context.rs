@@ -9,6 +9,8 @@
 //! which its thread works in meanwhile, and changes only when the old owner no longer exists. Contexts are never freed, so
 //! pointers to them stay good.
 
+use crate::lent::Reading;
+use crate::lock::Guard;
 use crate::meter::Meter;
 use crate::sampling::Looks;
 use crate::stack::on_own_stack;
@@ -22,7 +24,7 @@ use core::sync::atomic::Ordering;
 use grapnel_trace::ring::Producer;
 use grapnel_trace::shared::{LARGE_RINGS, segment_state, session_flags};
 use grapnel_trace::wire;
-use grapnel_unwind::{Config, Walker};
+use grapnel_unwind::{Config, ModuleTable, Walker};
 
 /// What a thread records with.
 #[derive(Debug)]
@@ -42,6 +44,8 @@ pub(crate) struct Context {
     /// Which ring of the segment that is.
     index: u32,
     pub(crate) walker: Walker,
+    /// Of the walker's looks at what is loaded.
+    pub(crate) reading: &'static Reading<ModuleTable>,
     /// [`modules::version`] when the walker's rules were known to be good.
     pub(crate) modules_seen: u64,
     /// The same, also where `modules_seen` leads each walk to where it is asked what is due.
@@ -74,6 +78,8 @@ enum Owner {
 struct Owned {
     context: *mut Context,
     owner: Owner,
+    /// The context's.
+    reading: &'static Reading<ModuleTable>,
 }
 
 #[derive(Debug)]
@@ -161,6 +167,13 @@ pub(crate) fn leave(tls: &Tls) {
     }
 }
 
+/// Whether any context reads this table.
+pub(crate) fn reads(table: *mut ModuleTable, _held: &Guard<'_>) -> bool {
+    // SAFETY: PROCESS is held.
+    let contexts = unsafe { &*CONTEXTS.0.get() };
+    contexts.iter().any(|one| one.reading.is_of(table))
+}
+
 /// How much the walker of this ring remembers: that of the first thread, which most often does most, as much as it can, the next
 /// ones fewer chains, and those of a process with many threads less of all, so that all together stay within some megabytes.
 pub(crate) fn memory_of(index: u32) -> Config {
@@ -195,6 +208,7 @@ fn add(contexts: &mut Vec<Owned>, owner: Owner) -> Option<*mut Context> {
     // The drain finds nodes again, as long as it hasn't many threads' to do. What it takes longer is waited for: not where
     // nobody waits.
     let tells = index == 0 && !check && !drops;
+    let reading = Box::leak(Box::new(Reading::new()));
     let context = Box::new(Context {
         ring: Producer::new(control, words),
         clock: 0,
@@ -205,6 +219,7 @@ fn add(contexts: &mut Vec<Owned>, owner: Owner) -> Option<*mut Context> {
         looks: Looks::default(),
         index,
         walker: Walker::new(Config { max_frames, tree_bits, tells, ..memory }).ok()?,
+        reading,
         modules_seen: if drops { u64::MAX } else { version },
         modules_known: version,
         room_for_walk: drops.then(|| crate::record::room_for_walk(max_frames, words.len())),
@@ -219,7 +234,7 @@ fn add(contexts: &mut Vec<Owned>, owner: Owner) -> Option<*mut Context> {
         crate::record::number_events();
     }
     let context = Box::into_raw(context);
-    contexts.push(Owned { context, owner });
+    contexts.push(Owned { context, owner, reading });
     Some(context)
 }
 
@@ -293,7 +308,7 @@ fn revive_in_child() -> Option<()> {
             // event is the parent's, and half of it may stand in the parent's ring: the drain must not look at
             // this one, which is never made ready.
             control.start_at(context.ring.position());
-            contexts.push(Owned { context, owner: Owner::Left });
+            contexts.push(Owned { context, owner: Owner::Left, reading: context.reading });
             continue;
         }
         context.ring = Producer::new(control, words);
@@ -301,7 +316,8 @@ fn revive_in_child() -> Option<()> {
         context.looks = Looks::default();
         context.meter.reset();
         context.walker.reset();
-        contexts.push(Owned { context, owner: Owner::Thread(sys::thread_id(), level) });
+        let owner = Owner::Thread(sys::thread_id(), level);
+        contexts.push(Owned { context, owner, reading: context.reading });
         control.capacity_log2.store(words.len().trailing_zeros(), Ordering::Release);
     }
     crate::record::number_events_if(segment.rings.load(Ordering::Relaxed) > 1);

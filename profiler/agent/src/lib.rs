@@ -62,6 +62,7 @@ mod instead;
 #[cfg(not(grapnel_attached))]
 mod jumps;
 mod ledger;
+mod lent;
 mod life;
 mod listing;
 mod lock;

@@ -5,16 +5,17 @@
 //! (`listing`): the linker's lock is then either free or this thread's.
 //!
 //! # Safety
-//! [`STATE`] is used under [`life::PROCESS`] only. The list is never read with that lock held: the
+//! [`STATE`] is used under [`life::PROCESS`] only, and [`TABLE`] besides by those who said so first ([`crate::lent`]). The list is never read with that lock held: the
 //! linker's may belong to a thread that waits for ours. The table is replaced before the linker returns from
 //! unloading, so that no pc is resolved in an object that is gone; between unmapping and that moment only a
 //! stack whose words are not return addresses could lead there.
 
 use crate::entry::SavedRegisters;
+use crate::lent::{Lent, Reading};
 use crate::listing::{self, Listed};
 use crate::meter::setting_up;
 use crate::stack::on_own_stack;
-use crate::{families, heaps, life, operators, reported, sandbox, session, slots, sys, throwing};
+use crate::{context, families, heaps, life, operators, reported, sandbox, session, slots, sys, throwing};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
@@ -53,9 +54,13 @@ struct Loaded {
     headers: Vec<ProgramHeader>,
 }
 
+/// The table that rules are looked up in. It is replaced under PROCESS.
+static TABLE: Lent<ModuleTable> = Lent::new();
+
 struct State {
     loaded: Vec<Loaded>,
-    table: ModuleTable,
+    /// Tables that were replaced while somebody read them.
+    retired: Vec<*mut ModuleTable>,
     scratch: Option<Box<CfiScratch>>,
     next_id: u32,
     /// The life whose trace was told of all of `loaded`.
@@ -81,7 +86,7 @@ unsafe fn state<'a>(_held: &'a crate::lock::Guard<'_>) -> &'a mut State {
     let state = unsafe { &mut *STATE.0.get() };
     state.get_or_insert_with(|| State {
         loaded: Vec::new(),
-        table: ModuleTable::default(),
+        retired: Vec::new(),
         scratch: None,
         next_id: 1,
         described: 0,
@@ -196,11 +201,13 @@ pub(crate) fn update(mut ring: Option<&mut Producer<'static>>) {
         phdrs: &loaded.headers,
     });
     // SAFETY: these objects are loaded; the table is replaced when one is unloaded (see the module's header).
-    state.table = unsafe { ModuleTable::build(infos) };
+    let mut table = unsafe { ModuleTable::build(infos) };
     if let (Some(frames), Some(program)) = (listing::frames(), state.loaded.first()) {
         // SAFETY: as above, of the program itself.
-        unsafe { state.table.add_frames(program.module.id, frames) };
+        unsafe { table.add_frames(program.module.id, frames) };
     }
+    // SAFETY: PROCESS is held by `guard`; contexts alone are lent it.
+    unsafe { TABLE.replace(table, &mut state.retired, |old| context::reads(old, &guard)) };
     if removed != 0 {
         REMOVALS.fetch_add(1, Ordering::AcqRel);
     }
@@ -252,6 +259,8 @@ pub(crate) fn describe_all(life: u64, ring: &mut Producer<'static>) {
 pub(crate) fn renew() {
     // SAFETY: this is the process's only thread.
     unsafe { core::ptr::write(STATE.0.get(), None) };
+    // It lies in the torn heap, too.
+    TABLE.leave();
     update(None);
     REMOVALS.fetch_add(1, Ordering::AcqRel);
 }
@@ -319,26 +328,35 @@ fn build_id(listed: &Listed) -> Option<Vec<u8>> {
     })
 }
 
-/// Resolves with the current table, under the lock.
+/// Resolves with the current table: a rule by a quick look, without the lock, if there is one that says so; all else under the lock.
 #[derive(Debug)]
-pub(crate) struct LockedResolver;
+pub(crate) struct TableInUse<'a>(pub(crate) Option<&'a Reading<ModuleTable>>);
 
-impl Resolver for LockedResolver {
+impl Resolver for TableInUse<'_> {
     #[cold]
     fn rule(&mut self, pc: u64, is_return_address: bool) -> RuleEntry {
-        let guard = life::PROCESS.lock();
-        // SAFETY: PROCESS is held by `guard`.
-        let State { table, scratch, .. } = unsafe { state(&guard) };
-        on_own_stack(&guard, || table.rule(scratch.get_or_insert_with(Box::default), pc, is_return_address))
+        let quick = |reading| TABLE.lend(reading, |table| table.quick_rule(pc, is_return_address));
+        self.0
+            .and_then(quick)
+            .flatten()
+            .unwrap_or_else(|| under_lock(|table, scratch| table.rule(scratch, pc, is_return_address)))
     }
 
     #[cold]
     fn step(&mut self, full: &mut FullState, stack: &mut StackMemory) -> FullStep {
-        let guard = life::PROCESS.lock();
-        // SAFETY: PROCESS is held by `guard`.
-        let State { table, scratch, .. } = unsafe { state(&guard) };
-        on_own_stack(&guard, || table.step(scratch.get_or_insert_with(Box::default), full, stack))
+        under_lock(|table, scratch| table.step(scratch, full, stack))
     }
+}
+
+/// Lends `work` the table under the lock.
+fn under_lock<T>(work: impl FnOnce(&ModuleTable, &mut CfiScratch) -> T) -> T {
+    let guard = life::PROCESS.lock();
+    // SAFETY: PROCESS is held by `guard`.
+    let State { scratch, .. } = unsafe { state(&guard) };
+    let none = ModuleTable::default();
+    // SAFETY: it is replaced under PROCESS only.
+    let table = unsafe { TABLE.kept() }.unwrap_or(&none);
+    on_own_stack(&guard, || work(table, scratch.get_or_insert_with(Box::default)))
 }
 
 /// What the hook on `_dl_debug_state` does.

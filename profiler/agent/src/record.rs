@@ -7,7 +7,7 @@
 use crate::context::{self, Context};
 use crate::entry::SavedRegisters;
 use crate::meter;
-use crate::modules::{self, LockedResolver};
+use crate::modules::{self, TableInUse};
 use crate::sandbox::clock;
 use crate::tls::{self, LEVELS};
 use crate::{life, native, sampling, session, sys};
@@ -214,11 +214,12 @@ impl Context {
         if self.modules_seen != modules::version() {
             self.refresh()?;
         }
-        let Self { walker, ring, .. } = self;
+        let Self { walker, ring, reading, .. } = self;
         let mut sink = Nodes(ring);
-        let node = walker.walk(saved, &mut LockedResolver, &mut sink);
+        let resolver = &mut TableInUse(Some(reading));
+        let node = walker.walk(saved, resolver, &mut sink);
         if self.check {
-            let full = walker.walk_unmemoised(saved, &mut LockedResolver, &mut sink);
+            let full = walker.walk_unmemoised(saved, resolver, &mut sink);
             if full != node {
                 count_bad_stack();
             }

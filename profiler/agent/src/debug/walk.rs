@@ -11,7 +11,7 @@ use super::stacks::{EMPTY, Stacks};
 use crate::context::memory_of;
 use crate::entry::SavedRegisters;
 use crate::lock::{Lock, Quiet};
-use crate::modules::{self, LockedResolver};
+use crate::modules::{self, TableInUse};
 use crate::{abandoned, sys, tls};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -104,7 +104,7 @@ pub(crate) fn stack(saved: &SavedRegisters, _quiet: &Quiet) -> u32 {
         walking.walker.flush();
     }
     (walking.modules_seen, walking.removals_seen) = (version, removals);
-    let node = walking.walker.walk(saved, &mut LockedResolver, &mut Nodes(&mut walking.known));
+    let node = walking.walker.walk(saved, &mut TableInUse(None), &mut Nodes(&mut walking.known));
     number(&walking.known, node)
 }
 
