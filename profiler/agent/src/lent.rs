@@ -144,9 +144,9 @@ mod tests {
                 })
                 .collect();
             let mut retired = Vec::new();
-            for number in 1..=ROUNDS {
+            for (number, live) in live.iter().enumerate().skip(1) {
                 count.fetch_add(1, Ordering::SeqCst);
-                let value = Marked { number, live: &live[number], count: &count };
+                let value = Marked { number, live, count: &count };
                 // SAFETY: the only one that replaces it; all readings are asked.
                 unsafe {
                     lent.replace(value, &mut retired, |old| readings.iter().any(|reading| reading.is_of(old)))
