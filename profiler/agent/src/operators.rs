@@ -224,6 +224,7 @@ pub(crate) fn install<'m>(modules: impl Iterator<Item = &'m Module>) {
 }
 
 /// What is loaded with the program has no operators of its own, and its blocks are those of glibc's `malloc`.
+#[cfg(not(grapnel_attached))]
 pub(crate) fn note_blocks_of_glibc() {
     if !ANY_OWN.load(Ordering::Relaxed) && cfg!(not(target_os = "android")) {
         shadow::blocks_are_chunks();

@@ -111,6 +111,7 @@ static APART: AtomicU8 = AtomicU8::new(0);
 
 /// All blocks are chunks of glibc's heap, each of which takes two granules or more: so each entry stands for two, and half as many
 /// lines of the processor's caches hold them. To be called before anything is noted.
+#[cfg(not(grapnel_attached))]
 pub(crate) fn blocks_are_chunks() {
     if !USED.load(Ordering::Relaxed) {
         APART.store(1, Ordering::Relaxed);

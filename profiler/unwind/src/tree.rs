@@ -349,7 +349,8 @@ impl<'a, S: Sink> Interner<'a, S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memo::Path;
+    use crate::memo::{Memo, Path};
+    use crate::stack::Range;
     use crate::start::Cursor;
     use std::collections::HashMap;
 
@@ -434,6 +435,7 @@ mod tests {
             [(20, 1, 8 * 1000, 8 * 1000), (4, 0, 56, 8 * 1000), (20, 0, 56, 56), (20, 2, 8 * 507, 8 * 507)]
         {
             let (mut tree, mut path) = (StackTree::new(most_bits), Path::new(16).unwrap());
+            let mut memo = Memo::new(16).unwrap();
             let mut told = vec![(NodeId::ROOT, 0)];
             for walk in 0..1000 {
                 path.clear();
@@ -448,12 +450,21 @@ mod tests {
                 };
                 let interner = &mut Interner::new(&mut tree, &mut sink);
                 let tells = every != 0 && walk % every == 0;
-                let leaf = path.intern(NodeId::ROOT, tells, interner);
+                memo.forget();
+                let leaf = if tells {
+                    memo.tell_and_take(&path, Range::default(), NodeId::ROOT, interner)
+                } else {
+                    let leaf = path.intern(NodeId::ROOT, interner);
+                    memo.take(&path, Range::default());
+                    leaf
+                };
                 let mut parent = NodeId::ROOT;
-                for found in path.frames().iter().rev() {
-                    assert_eq!(told[found.node.0 as usize], (parent, found.pc));
-                    parent = found.node;
+                for (number, found) in (1..).zip(path.frames().iter().rev()) {
+                    let record = memo.last_of(number).unwrap();
+                    assert_eq!((record.pc, told[record.node.0 as usize]), (found.pc, (parent, found.pc)));
+                    parent = record.node;
                 }
+                assert_eq!(memo.len(), 8);
                 assert_eq!(leaf, parent);
             }
             let told = told.len() - 1;
