@@ -16,7 +16,6 @@ use crate::sampling::Looks;
 use crate::stack::on_own_stack;
 use crate::tls::{self, Tls};
 use crate::{abandoned, heaps, life, modules, session, sys};
-use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
 use core::ptr;
@@ -193,6 +192,27 @@ pub(crate) fn memory_of(index: u32) -> Config {
     }
 }
 
+/// Memory for a value that stays for good.
+struct Room<T>(Vec<T>);
+
+impl<T> Room<T> {
+    /// `None` without memory.
+    fn new() -> Option<Self> {
+        let mut room = Vec::new();
+        room.try_reserve_exact(1).ok()?;
+        Some(Self(room))
+    }
+
+    fn keep(self, value: T) -> Option<&'static mut T>
+    where
+        T: 'static,
+    {
+        let Self(mut room) = self;
+        room.push(value);
+        room.leak().first_mut()
+    }
+}
+
 fn add(contexts: &mut Vec<Owned>, owner: Owner) -> Option<*mut Context> {
     let (segment, header) = (session::segment()?, session::header()?);
     let index = segment.rings.load(Ordering::Relaxed);
@@ -208,8 +228,10 @@ fn add(contexts: &mut Vec<Owned>, owner: Owner) -> Option<*mut Context> {
     // The drain finds nodes again, as long as it hasn't many threads' to do. What it takes longer is waited for: not where
     // nobody waits.
     let tells = index == 0 && !check && !drops;
-    let reading = Box::leak(Box::new(Reading::new()));
-    let context = Box::new(Context {
+    let (room, reading) = (Room::new()?, Room::new()?);
+    let walker = Walker::new(Config { max_frames, tree_bits, tells, ..memory }).ok()?;
+    let reading = &*reading.keep(Reading::new())?;
+    let context = room.keep(Context {
         ring: Producer::new(control, words),
         clock: 0,
         next_clock: 0,
@@ -218,7 +240,7 @@ fn add(contexts: &mut Vec<Owned>, owner: Owner) -> Option<*mut Context> {
         told_mean: 0,
         looks: Looks::default(),
         index,
-        walker: Walker::new(Config { max_frames, tree_bits, tells, ..memory }).ok()?,
+        walker,
         reading,
         modules_seen: if drops { u64::MAX } else { version },
         modules_known: version,
@@ -226,14 +248,14 @@ fn add(contexts: &mut Vec<Owned>, owner: Owner) -> Option<*mut Context> {
         removals_seen: modules::removals(),
         check,
         busy: false,
-    });
+    })?;
     control.capacity_log2.store(words.len().trailing_zeros(), Ordering::Release);
     segment.rings.store(index + 1, Ordering::Release);
     segment.agent_bytes.store(crate::heap::mapped(), Ordering::Relaxed);
     if index != 0 {
         crate::record::number_events();
     }
-    let context = Box::into_raw(context);
+    let context = ptr::from_mut(context);
     contexts.push(Owned { context, owner, reading });
     Some(context)
 }
