@@ -122,6 +122,7 @@ mod tests {
         let readings: [Reading<Marked<'_>>; READERS] = [const { Reading::new() }; READERS];
         let over = AtomicBool::new(false);
         assert_eq!(lent.lend(&readings[0], |_| ()), None);
+        let mut retired = Vec::new();
         let seen = std::thread::scope(|scope| {
             let readers: Vec<_> = readings
                 .iter()
@@ -143,7 +144,6 @@ mod tests {
                     })
                 })
                 .collect();
-            let mut retired = Vec::new();
             for (number, live) in live.iter().enumerate().skip(1) {
                 count.fetch_add(1, Ordering::SeqCst);
                 let value = Marked { number, live, count: &count };
@@ -162,7 +162,6 @@ mod tests {
         assert!(seen > 0, "nobody read");
         let last = readings[0].0.swap(lent.0.load(Ordering::SeqCst), Ordering::SeqCst);
         assert!(last.is_null());
-        let mut retired = Vec::new();
         let mut replace = |number: usize, live| {
             count.fetch_add(1, Ordering::SeqCst);
             // SAFETY: as above.
