@@ -196,6 +196,34 @@ fn operators_beyond_those_that_are_hooked_make_no_mismatches() {
     assert!(said.err().contains("more operators than grapnel has room for"), "{}", said.err());
 }
 
+/// Blocks that lie closer together than glibc's come late: each wrong way is found, of those and of what was got before.
+#[test]
+fn operators_that_come_late_and_give_small_blocks_hide_no_mismatch() {
+    let case = Case::ours("late_pool").arg(programs::bound_cxx_library("pool_plug"));
+    let recorded = case.recorded();
+    recorded.outcome.same_as(&case.bare());
+    let report = recorded.report();
+    let rows = [
+        ("pool_plug.cc", "// SECOND", "function", "delete[]"),
+        ("pool_plug.cc", "// FIRST", "function", "delete"),
+        ("pool_plug.cc", "// SIZED", "size", "delete"),
+        ("late_pool.cc", "// BEFORE", "function", "delete"),
+    ];
+    assert_eq!(report.mismatches.len(), rows.len(), "{:#?}", report.mismatches);
+    for (file, mark, fault, freed_by) in rows {
+        let at = marked_line(file, mark);
+        let is_it = |found: &&Mismatch| {
+            found.allocated_frames.iter().any(|frame| frame.is_in(file) && frame.line == Some(at))
+        };
+        let found = report
+            .mismatches
+            .iter()
+            .find(is_it)
+            .unwrap_or_else(|| panic!("{mark}: {:#?}", report.mismatches));
+        assert_eq!((&found.fault[..], &found.freed_by[..], found.count), (fault, freed_by, 1), "{mark}");
+    }
+}
+
 /// A new_handler may leave them by a jump: what comes then is no part of them.
 #[test]
 fn operators_that_are_left_by_a_jump_hide_nothing() {

@@ -350,7 +350,10 @@ fn exported(module: &Module) -> Vec<(Operator, Range<usize>)> {
     let mut found: Vec<(Operator, Range<usize>)> = Vec::new();
     for (name, operator) in NAMES {
         let Some(symbol) = symbol::find(module, name) else { continue };
-        ANY_OWN.fetch_or(own, Ordering::Relaxed);
+        if own {
+            ANY_OWN.store(true, Ordering::Relaxed);
+            shadow::blocks_may_be_close();
+        }
         // The same code as an allocator's function. Of another heap's, all that this object has is of that heap.
         if slots::handle_at(symbol.addr).is_some_and(|handle| handle != 0) {
             return Vec::new();

@@ -2,7 +2,8 @@
 //! is noticed, and its stack walked, at the moment when it does.
 //!
 //! A table like a sanitizer's shadow: 16 bytes of address space, 8 where blocks may begin at each 8, have an entry of 16 bits, kept for each mebibyte, or half of one, in the form
-//! that its number of entries asks for ([`crate::cells`]). Where no two blocks begin so close together ([`blocks_are_chunks`]) it is twice as many bytes.
+//! that its number of entries asks for ([`crate::cells`]). Where no two blocks begin so close together ([`blocks_are_chunks`]) it is twice as many bytes; and
+//! where they do later, there are two such tables ([`blocks_may_be_close`]).
 //! 0 says that nothing is known. An entry is written by whoever was just
 //! given the block and read by whoever is about to give it back: no two threads meet in one. So there is nothing to
 //! lock, and a signal handler or a fork at any moment finds each entry whole.
@@ -76,9 +77,10 @@ const MIDDLE: u32 = if ALL < 33 { ALL } else { 33 };
 const ALL: u32 = native::ADDRESS_BITS;
 
 type Middle = [Cell; 1 << (MIDDLE - CELL)];
+type Root = [AtomicPtr<Middle>; 1 << (ALL - MIDDLE)];
 
-static ROOT: [AtomicPtr<Middle>; 1 << (ALL - MIDDLE)] =
-    [const { AtomicPtr::new(ptr::null_mut()) }; 1 << (ALL - MIDDLE)];
+/// Of blocks that may begin a granule apart, and of those that begin two apart at least.
+static ROOTS: [Root; 2] = [const { [const { AtomicPtr::new(ptr::null_mut()) }; 1 << (ALL - MIDDLE)] }; 2];
 
 /// Whether anything was ever noted: programs without C++ look no further.
 static USED: AtomicBool = AtomicBool::new(false);
@@ -106,22 +108,37 @@ pub(crate) fn is_incomplete() -> bool {
     INCOMPLETE.load(Ordering::Relaxed)
 }
 
-/// The logarithm of how many granules lie between the beginnings of two blocks at least.
-static APART: AtomicU8 = AtomicU8::new(0);
+/// Where blocks are noted and looked for: one of the next three. The lowest bit is the place among [`ROOTS`], and the logarithm of
+/// how many granules lie between the beginnings of two blocks at least.
+static STATE: AtomicU8 = AtomicU8::new(CLOSE);
+const CLOSE: u8 = 0;
+const APART: u8 = 1;
+/// Noted as those that are close, and looked for in both: once they were apart.
+const NO_LONGER_APART: u8 = 2;
+
+#[inline]
+fn place_now() -> u32 {
+    u32::from(STATE.load(Ordering::Relaxed) & 1)
+}
 
 /// All blocks are chunks of glibc's heap, each of which takes two granules or more: so each entry stands for two, and half as many
 /// lines of the processor's caches hold them. To be called before anything is noted.
 #[cfg(not(grapnel_attached))]
 pub(crate) fn blocks_are_chunks() {
     if !USED.load(Ordering::Relaxed) {
-        APART.store(1, Ordering::Relaxed);
+        STATE.store(APART, Ordering::Relaxed);
     }
+}
+
+/// From now on there may be others. Whoever was given one of those knows of this by then.
+pub(crate) fn blocks_may_be_close() {
+    let _ = STATE.compare_exchange(APART, NO_LONGER_APART, Ordering::Relaxed, Ordering::Relaxed);
 }
 
 /// The place of an address in a table whose entries have 2^`low` bytes and that has 2^`high`, where blocks lie a granule apart.
 #[inline]
-fn index(address: usize, low: u32, high: u32) -> usize {
-    let address = (address & !native::TAGS) as u64 >> (APART.load(Ordering::Relaxed) & 1);
+fn index(address: usize, apart: u32, low: u32, high: u32) -> usize {
+    let address = (address & !native::TAGS) as u64 >> apart;
     (address >> low) as usize & ((1 << (high - low)) - 1)
 }
 
@@ -132,25 +149,31 @@ fn is_noted(address: usize) -> bool {
 
 /// The place of an address in its cell.
 #[inline]
-fn place(address: usize) -> u16 {
-    index(address, GRANULE, CELL) as u16
+fn place(address: usize, apart: u32) -> u16 {
+    index(address, apart, GRANULE, CELL) as u16
+}
+
+#[inline]
+fn root(address: usize, apart: u32) -> &'static AtomicPtr<Middle> {
+    &ROOTS[apart as usize & 1][index(address, apart, MIDDLE, ALL)]
 }
 
 /// The cell of an address, if there is one.
 #[inline]
-fn cell(address: usize) -> Option<&'static Cell> {
+fn cell(address: usize, apart: u32) -> Option<&'static Cell> {
     // SAFETY: null, or a table as the module's header has it.
-    let middle = unsafe { ROOT[index(address, MIDDLE, ALL)].load(Ordering::Acquire).as_ref() }?;
-    Some(&middle[index(address, CELL, MIDDLE)])
+    let middle = unsafe { root(address, apart).load(Ordering::Acquire).as_ref() }?;
+    Some(&middle[index(address, apart, CELL, MIDDLE)])
 }
 
 /// Says that the block at an address will be [noted](note), for what that needs to come while something else goes on.
 #[inline]
 pub(crate) fn expect(address: usize) {
+    let apart = place_now();
     if is_noted(address)
-        && let Some(cell) = cell(address)
+        && let Some(cell) = cell(address, apart)
     {
-        cell.expect(place(address));
+        cell.expect(place(address, apart));
     }
 }
 
@@ -160,8 +183,9 @@ pub(crate) fn note(address: usize, asked: Asked) {
     if !is_noted(address) || SHARED.load(Ordering::Relaxed) {
         return;
     }
-    if let Some(cell) = cell(address).or_else(|| make_cell(address)) {
-        cell.note(place(address), asked.entry(), asked.size >= LARGE);
+    let apart = place_now();
+    if let Some(cell) = cell(address, apart).or_else(|| make_cell(address, apart)) {
+        cell.note(place(address, apart), asked.entry(), asked.size >= LARGE);
     }
 }
 
@@ -171,14 +195,21 @@ pub(crate) fn take(address: usize) -> u16 {
     if !USED.load(Ordering::Relaxed) || !is_noted(address) {
         return 0;
     }
-    cell(address).map_or(0, |cell| cell.take(place(address)))
+    let take = |apart| cell(address, apart).map_or(0, |cell| cell.take(place(address, apart)));
+    let entry = take(place_now());
+    if STATE.load(Ordering::Relaxed) != NO_LONGER_APART {
+        return entry;
+    }
+    // Out of both, so that nothing is left there that was of another block.
+    let before = take(u32::from(APART));
+    if entry == 0 { before } else { entry }
 }
 
 #[cold]
 #[inline(never)]
-fn make_cell(address: usize) -> Option<&'static Cell> {
+fn make_cell(address: usize, apart: u32) -> Option<&'static Cell> {
     USED.store(true, Ordering::Relaxed);
-    let root = &ROOT[index(address, MIDDLE, ALL)];
+    let root = root(address, apart);
     let fresh = sys::map_anonymous(size_of::<Middle>())?;
     let _ = sys::advise(fresh, size_of::<Middle>(), libc::MADV_DONTDUMP);
     let placed =
@@ -188,7 +219,7 @@ fn make_cell(address: usize) -> Option<&'static Cell> {
     } else {
         sys::unmap(fresh, size_of::<Middle>());
     }
-    cell(address)
+    cell(address, apart)
 }
 
 #[cfg(test)]

@@ -309,7 +309,7 @@ fn directly(slot: &Slot, saved: &SavedRegisters) -> Option<Going> {
     still.then(|| Going { target: hooks::original(function), cookie })
 }
 
-/// How many bytes from an address on the stack can be read, of as many as its stub hands on: a multiple of 16, as such an address is; 0
+/// How many bytes from an address on the stack can be read, of as many as its stub hands on: a multiple of 8, as such an address is; 0
 /// where a stack ends at it.
 #[cfg_attr(target_arch = "arm", expect(dead_code, reason = "its stub hands on none"))]
 pub(crate) unsafe extern "C" fn readable(at: usize) -> usize {

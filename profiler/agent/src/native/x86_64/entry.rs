@@ -213,8 +213,7 @@ macro_rules! stub {
                 "mov [rsp + 280], rax\n",
                 $crate::native::kept::keep!(),
                 "lea ", $crate::native::entry::argument!($number), ", [rsp + 320]\n",
-                "call {hook}\n",
-                $crate::native::entry::stub_returned!(),
+                $crate::native::kept::call_aligned!("{hook}", 376),
                 $result,
                 $crate::native::kept::bring_back!(),
                 "add rsp, 408\n.cfi_adjust_cfa_offset -408"

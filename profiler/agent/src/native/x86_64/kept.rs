@@ -5,6 +5,8 @@
 //! the program itself, and of libraries that were linked for it. A stub on such a function must leave alone all that the function
 //! leaves alone, but for the flags, which no compiler counts on.
 //!
+//! Nor need such a caller align the stack for a function that doesn't need it (`-fipa-stack-alignment`): it is aligned for our own.
+//!
 //! So these stubs keep the nine registers for whole numbers that a call may change, and XMM0 to XMM15. That is all that
 //! we, and what we call but the hooked function itself, can change: the agent is compiled for the first x86-64
 //! processors, in whose code nothing writes the rest of a wide vector register, one from 16 on, a mask, or
@@ -30,22 +32,22 @@ macro_rules! keep {
         mov [rsp + 296], r9
         mov [rsp + 304], r8
         mov [rsp + 312], rcx
-        movaps [rsp + 16], xmm0
-        movaps [rsp + 32], xmm1
-        movaps [rsp + 48], xmm2
-        movaps [rsp + 64], xmm3
-        movaps [rsp + 80], xmm4
-        movaps [rsp + 96], xmm5
-        movaps [rsp + 112], xmm6
-        movaps [rsp + 128], xmm7
-        movaps [rsp + 144], xmm8
-        movaps [rsp + 160], xmm9
-        movaps [rsp + 176], xmm10
-        movaps [rsp + 192], xmm11
-        movaps [rsp + 208], xmm12
-        movaps [rsp + 224], xmm13
-        movaps [rsp + 240], xmm14
-        movaps [rsp + 256], xmm15
+        movups [rsp + 16], xmm0
+        movups [rsp + 32], xmm1
+        movups [rsp + 48], xmm2
+        movups [rsp + 64], xmm3
+        movups [rsp + 80], xmm4
+        movups [rsp + 96], xmm5
+        movups [rsp + 112], xmm6
+        movups [rsp + 128], xmm7
+        movups [rsp + 144], xmm8
+        movups [rsp + 160], xmm9
+        movups [rsp + 176], xmm10
+        movups [rsp + 192], xmm11
+        movups [rsp + 208], xmm12
+        movups [rsp + 224], xmm13
+        movups [rsp + 240], xmm14
+        movups [rsp + 256], xmm15
         "
     };
 }
@@ -54,22 +56,22 @@ pub(crate) use keep;
 /// Assembly that brings all back but RAX.
 macro_rules! bring_back {
     () => {
-        "movaps xmm0, [rsp + 16]
-        movaps xmm1, [rsp + 32]
-        movaps xmm2, [rsp + 48]
-        movaps xmm3, [rsp + 64]
-        movaps xmm4, [rsp + 80]
-        movaps xmm5, [rsp + 96]
-        movaps xmm6, [rsp + 112]
-        movaps xmm7, [rsp + 128]
-        movaps xmm8, [rsp + 144]
-        movaps xmm9, [rsp + 160]
-        movaps xmm10, [rsp + 176]
-        movaps xmm11, [rsp + 192]
-        movaps xmm12, [rsp + 208]
-        movaps xmm13, [rsp + 224]
-        movaps xmm14, [rsp + 240]
-        movaps xmm15, [rsp + 256]
+        "movups xmm0, [rsp + 16]
+        movups xmm1, [rsp + 32]
+        movups xmm2, [rsp + 48]
+        movups xmm3, [rsp + 64]
+        movups xmm4, [rsp + 80]
+        movups xmm5, [rsp + 96]
+        movups xmm6, [rsp + 112]
+        movups xmm7, [rsp + 128]
+        movups xmm8, [rsp + 144]
+        movups xmm9, [rsp + 160]
+        movups xmm10, [rsp + 176]
+        movups xmm11, [rsp + 192]
+        movups xmm12, [rsp + 208]
+        movups xmm13, [rsp + 224]
+        movups xmm14, [rsp + 240]
+        movups xmm15, [rsp + 256]
         mov r11, [rsp + 272]
         mov r10, [rsp + 288]
         mov r9, [rsp + 296]
@@ -82,3 +84,22 @@ macro_rules! bring_back {
     };
 }
 pub(crate) use bring_back;
+
+/// Assembly that calls a function with the stack aligned, in a frame where RBP was saved so many bytes from the stack pointer.
+macro_rules! call_aligned {
+    ($function:literal, $rbp:literal) => {
+        concat!(
+            "mov rbp, rsp\n.cfi_def_cfa_register rbp\n",
+            "and rsp, -16\n",
+            "call ",
+            $function,
+            "\n",
+            $crate::native::entry::stub_returned!(),
+            "mov rsp, rbp\n.cfi_def_cfa_register rsp\n",
+            "mov rbp, [rsp + ",
+            $rbp,
+            "]\n"
+        )
+    };
+}
+pub(crate) use call_aligned;

@@ -6,7 +6,7 @@
 //! for what lies more than 128 bytes up the stack.
 
 use super::entry::{push_saved, stub_returned};
-use super::kept::{bring_back, keep};
+use super::kept::{bring_back, call_aligned, keep};
 use crate::entry::stub_section;
 use crate::slots::{AGAIN, INSTEAD, SLOTS, after, again, before, personality, readable};
 use core::ops::Range;
@@ -139,14 +139,13 @@ core::arch::global_asm!(
     keep!(),
     "lea rdi, [rsp + 320]",
     "mov rsi, rsp",
-    "call {before}",
+    call_aligned!("{before}", 376),
     "mov [rsp + 8], rax",
     "mov rbx, rdx",
     // What the function may take as arguments on the stack, again where it looks for them: as yet below the stack pointer, where
     // 128 bytes are safe.
     "lea rdi, [rsp + 416]",
-    "call {readable}",
-    stub_returned!(),
+    call_aligned!("{readable}", 376),
     "mov ecx, eax",
     "lea rsi, [rsp + 416]",
     "lea rdi, [rsp - 128]",
@@ -178,8 +177,7 @@ core::arch::global_asm!(
     "lea rsi, [rsp + 352]",
     "mov rdx, [rsp + 32]",
     "mov rcx, rbx",
-    "call {after}",
-    stub_returned!(),
+    call_aligned!("{after}", 408),
     "pop rax",
     ".cfi_adjust_cfa_offset -8",
     "pop rcx",
