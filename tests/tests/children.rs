@@ -1,8 +1,10 @@
 //! Children of fork and exec, and their traces.
 
+use grapnel_tests::programs;
 use grapnel_tests::report::Site;
 use grapnel_tests::run::{Case, Recorded};
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 fn names(recorded: &Recorded) -> Vec<String> {
     recorded.traces().iter().filter_map(|path| Some(path.file_name()?.to_str()?.to_owned())).collect()
@@ -146,6 +148,14 @@ fn children_out_of_reach() {
         }
         case.recorded().outcome.same_as(&bare);
     }
+}
+
+/// Forks while other threads open libraries, whose list the agent then reads: no child waits for a lock that a thread of its parent
+/// had.
+#[test]
+fn fork_while_threads_open_libraries() {
+    let case = Case::ours("fork_while_opening").arg(programs::plug("a")).patience(Duration::from_secs(120));
+    case.recorded().outcome.same_as(&case.bare());
 }
 
 /// Forks while other threads allocate: no child hangs, and each has exactly its own events.

@@ -147,6 +147,15 @@ fn dropped_events_are_counted() {
     check_losses(&case, &dir.path().join("t.grapnel"));
 }
 
+/// A handler leaves recordings in their middle, all at one place of the stack: no event is lost for that.
+#[test]
+fn recordings_that_are_left_at_one_place() {
+    let case = Case::ours("leaps").patience(PATIENCE);
+    let recorded = case.recorded();
+    recorded.outcome.same_as(&case.bare());
+    recorded.report();
+}
+
 /// Loaded and left off: no function has other bytes than before, and nothing is recorded.
 #[test]
 fn off() {

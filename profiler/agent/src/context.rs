@@ -290,6 +290,11 @@ fn revive_in_child() -> Option<()> {
     }
     // Another thread of the parent was in the middle of a change: what it was changing can't be used.
     let torn = life::PROCESS.is_locked() || crate::heap::is_busy();
+    #[cfg(not(grapnel_attached))]
+    if torn && crate::listing::is_left_locked() {
+        // The list would have to be read.
+        return None;
+    }
     let tls = tls::get();
     let mine = [tls.contexts[0].get(), tls.contexts[1].get()];
     if torn {

@@ -132,10 +132,10 @@ fn find(life: u64, mut level: usize, saved: &SavedRegisters) -> Option<(*mut Con
 }
 
 /// Whether all recordings that this thread is in the middle of were left by a longjmp out of a signal handler: their
-/// frames lie where the stack has been given up.
+/// frames lie where the stack has been given up, or where this call's own is.
 fn all_abandoned(saved: &SavedRegisters) -> bool {
     let here = ptr::from_ref(saved).addr();
-    !sys::on_signal_stack() && tls::get().entries.iter().all(|entry| entry.get() < here)
+    !sys::on_signal_stack() && tls::get().entries.iter().all(|entry| entry.get() <= here)
 }
 
 #[cold]
