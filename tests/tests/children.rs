@@ -242,7 +242,7 @@ fn children_that_outlive_grapnel() {
                 break;
             }
             assert!(start.elapsed().as_secs() < 120, "the child never ended: {text}");
-            std::thread::sleep(std::time::Duration::from_millis(10));
+            std::thread::sleep(Duration::from_millis(10));
         }
         for trace in grapnel_tests::run::traces_in(dir.path()) {
             grapnel_tests::run::report(&trace);
@@ -265,9 +265,9 @@ fn wait_for_daemons() {
 /// Runs a script that starts `flood` in pid namespaces, with and without --wait: nobody hangs, and the floods are
 /// recorded whole, told by their thousands of allocations.
 fn in_pid_namespaces(script: &str, thousands: &[u64]) {
-    let flood = grapnel_tests::programs::program("flood");
+    let flood = programs::program("flood");
     for wait in [false, true] {
-        let patience = std::time::Duration::from_secs(60);
+        let patience = Duration::from_secs(60);
         let mut case = Case::new("/bin/sh").args(["-c", script]).env("FLOOD", &flood).patience(patience);
         let bare = case.bare();
         if !bare.status.success() || !bare.err().is_empty() {

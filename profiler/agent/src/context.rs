@@ -288,19 +288,17 @@ fn revive_in_child() -> Option<()> {
         life::end();
         return Some(());
     }
-    // Another thread of the parent was in the middle of a change: what it was changing can't be used.
-    let torn = life::PROCESS.is_locked() || crate::heap::is_busy();
-    #[cfg(not(grapnel_attached))]
-    if torn && crate::listing::is_left_locked() {
-        // The list would have to be read.
+    // Another thread of the parent was in the middle of a change: what it was changing can't be used. To begin anew, the linker's
+    // list would have to be read, whose lock may be that thread's, which isn't there any more: the child goes on alone.
+    if life::PROCESS.is_locked() || crate::heap::is_busy() {
+        crate::heap::abandon();
+        life::PROCESS.renew();
+        #[cfg(not(grapnel_attached))]
+        crate::bound::renew();
         return None;
     }
     let tls = tls::get();
     let mine = [tls.contexts[0].get(), tls.contexts[1].get()];
-    if torn {
-        crate::heap::abandon();
-        life::PROCESS.renew();
-    }
     // Held while tables are looked at, with none of the others.
     #[cfg(not(grapnel_attached))]
     crate::bound::renew();
@@ -313,20 +311,11 @@ fn revive_in_child() -> Option<()> {
     })?;
     // SAFETY: this is the process's only thread, and the contexts of the others are gone with them.
     let contexts = unsafe { &mut *CONTEXTS.0.get() };
-    if torn {
-        // SAFETY: the vector's memory is left behind with the rest of the torn heap, not freed into the new.
-        unsafe { ptr::write(contexts, Vec::new()) };
-        modules::renew();
-    } else {
-        contexts.clear();
-    }
+    contexts.clear();
     for (level, context) in mine.into_iter().enumerate() {
         tls.contexts[level].set(ptr::null_mut());
         // SAFETY: contexts are never freed; no other thread exists.
         let Some(context) = (unsafe { context.as_mut() }) else { continue };
-        if torn && !context.busy {
-            continue;
-        }
         let (control, words) = session::ring(context.index)?;
         let rings = segment.rings.load(Ordering::Relaxed).max(context.index + 1);
         segment.rings.store(rings, Ordering::Release);

@@ -98,10 +98,11 @@ unsafe extern "C" fn in_child() {
 /// In a child, in its only thread.
 #[cold]
 fn renew() {
+    let torn = life::PROCESS.is_locked() || heap::is_busy();
     if session::header().is_some() {
         let _ = context::revive();
     }
-    if life::PROCESS.is_locked() || heap::is_busy() {
+    if torn {
         heap::abandon();
         life::PROCESS.renew();
         modules::renew();

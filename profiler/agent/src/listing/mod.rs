@@ -11,7 +11,7 @@ mod preloaded;
 #[cfg(grapnel_attached)]
 pub(crate) use attached::{executable, frames, listed};
 #[cfg(not(grapnel_attached))]
-pub(crate) use preloaded::{executable, frames, is_left_locked, kept, listed, prepare};
+pub(crate) use preloaded::{executable, frames, kept, listed, prepare};
 
 use alloc::vec::Vec;
 use grapnel_unwind::ProgramHeader;

@@ -27,19 +27,8 @@ unsafe fn iterate(each: Each, argument: *mut c_void) {
             core::mem::transmute::<*const (), Iterate>(core::ptr::with_exposed_provenance(address))
         },
     };
-    UNDER_WAY.fetch_add(1, Ordering::Relaxed);
     // SAFETY: the caller's promise.
     unsafe { iterate(Some(each), argument) };
-    UNDER_WAY.fetch_sub(1, Ordering::Relaxed);
-}
-
-/// How many threads are in there.
-static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
-
-/// In the child of a fork, whose one thread is the caller: whether one of the parent's threads was reading the list. The linker's
-/// lock is that one's for good then, and whoever reads the list waits for ever.
-pub(crate) fn is_left_locked() -> bool {
-    UNDER_WAY.load(Ordering::Relaxed) != 0
 }
 
 /// Does `work` while no object that is loaded goes: under the lock that the dynamic linker has for its list, which it takes to
