@@ -5,8 +5,8 @@
 //! (`listing`): the linker's lock is then either free or this thread's.
 //!
 //! # Safety
-//! [`STATE`] is used under [`life::PROCESS`] only, and [`TABLE`] besides by those who said so first ([`crate::lent`]). The list is never read with that lock held: the
-//! linker's may belong to a thread that waits for ours. The table is replaced before the linker returns from
+//! [`STATE`] is used under [`life::PROCESS`] only, and [`TABLE`] besides by those who said so first ([`crate::lent`]). The list
+//! is never read with that lock held: the linker's may belong to a thread that waits for ours. The table is replaced before the linker returns from
 //! unloading, so that no pc is resolved in an object that is gone; between unmapping and that moment only a
 //! stack whose words are not return addresses could lead there.
 

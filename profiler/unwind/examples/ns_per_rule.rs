@@ -5,30 +5,13 @@
 //! Each function of the libraries is asked about once in each pass, in an order of its own, so that little is in the
 //! processor's caches. Cold passes empty these ahead of each question.
 
+mod loaded;
+
 use gimli::{BaseAddresses, CieOrFde, EhFrame, EhFrameHdr, NativeEndian, UnwindSection};
-use grapnel_unwind::{CfiScratch, ModuleInfo, ModuleTable, ProgramHeader};
-use std::ffi::{CStr, CString, c_int, c_void};
+use grapnel_unwind::CfiScratch;
+use loaded::Loaded;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
-
-struct Loaded {
-    name: String,
-    bias: u64,
-    phdrs: &'static [ProgramHeader],
-}
-
-unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _: usize, list: *mut c_void) -> c_int {
-    // SAFETY: the loader passes a valid record, and the argument is the list in `main`.
-    unsafe {
-        let phdrs = (*info).dlpi_phdr.cast::<ProgramHeader>();
-        (*list.cast::<Vec<Loaded>>()).push(Loaded {
-            name: CStr::from_ptr((*info).dlpi_name).to_string_lossy().into_owned(),
-            bias: (*info).dlpi_addr,
-            phdrs: std::slice::from_raw_parts(phdrs, (*info).dlpi_phnum.into()),
-        });
-    }
-    0
-}
 
 /// An address in the middle of each function.
 fn functions(module: &Loaded) -> Option<Vec<u64>> {
@@ -85,20 +68,7 @@ fn measure(pcs: &[u64], cold: Option<&mut [u64]>, mut ask: impl FnMut(u64)) -> (
 }
 
 fn main() {
-    for path in std::env::args().skip(1) {
-        let name = CString::new(path.as_str()).expect("no NUL");
-        // SAFETY: the libraries named are trusted to have harmless constructors.
-        if unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) }.is_null() {
-            eprintln!("{path} can't be loaded");
-        }
-    }
-    let mut list: Vec<Loaded> = Vec::new();
-    // SAFETY: nothing is unloaded.
-    let table = unsafe {
-        libc::dl_iterate_phdr(Some(add), (&raw mut list).cast());
-        let infos = list.iter().zip(1..).map(|(m, id)| ModuleInfo { id, bias: m.bias, phdrs: m.phdrs });
-        ModuleTable::build(infos)
-    };
+    let (list, table) = loaded::from_arguments();
     let mut scratch = CfiScratch::new();
     let mut memory = vec![1u64; 6 << 20];
     let mut random = fastrand::Rng::with_seed(1);

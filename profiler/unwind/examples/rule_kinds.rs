@@ -4,44 +4,13 @@
 //!
 //! Call sites are found by scanning for direct calls that lead into the same module, which is good enough for counts.
 
-use grapnel_unwind::{CfiScratch, ModuleInfo, ModuleTable, ProgramHeader, RuleKind};
+mod loaded;
+
+use grapnel_unwind::{CfiScratch, RuleKind};
 use std::collections::BTreeMap;
-use std::ffi::{CStr, CString, c_int, c_void};
-
-struct Loaded {
-    name: String,
-    bias: u64,
-    phdrs: &'static [ProgramHeader],
-}
-
-unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _: usize, list: *mut c_void) -> c_int {
-    // SAFETY: the loader passes a valid record, and the argument is the list in `main`.
-    unsafe {
-        let phdrs = (*info).dlpi_phdr.cast::<ProgramHeader>();
-        (*list.cast::<Vec<Loaded>>()).push(Loaded {
-            name: CStr::from_ptr((*info).dlpi_name).to_string_lossy().into_owned(),
-            bias: (*info).dlpi_addr,
-            phdrs: std::slice::from_raw_parts(phdrs, (*info).dlpi_phnum.into()),
-        });
-    }
-    0
-}
 
 fn main() {
-    for path in std::env::args().skip(1) {
-        let name = CString::new(path.as_str()).expect("no NUL");
-        // SAFETY: the libraries named are trusted to have harmless constructors.
-        if unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) }.is_null() {
-            eprintln!("{path} can't be loaded");
-        }
-    }
-    let mut list: Vec<Loaded> = Vec::new();
-    // SAFETY: nothing is unloaded.
-    let table = unsafe {
-        libc::dl_iterate_phdr(Some(add), (&raw mut list).cast());
-        let infos = list.iter().zip(1..).map(|(m, id)| ModuleInfo { id, bias: m.bias, phdrs: m.phdrs });
-        ModuleTable::build(infos)
-    };
+    let (list, table) = loaded::from_arguments();
     let mut scratch = CfiScratch::new();
     for module in &list {
         let mut kinds: BTreeMap<String, (u64, Vec<u64>)> = BTreeMap::new();

@@ -57,8 +57,8 @@
 //! with the second key counts as none, since its reader doesn't know that letter.
 //!
 //! # Cost
-//! `examples/ns_per_frame.rs` measures it, `examples/ns_per_rule.rs` what a rule for a new pc costs. `examples/rule_kinds.rs` counts the call sites of libraries that need more
-//! than a fast rule. Of 2.7 million in Debian's libLLVM, libclang, libpython, libstdc++, libcrypto and what these need,
+//! `examples/ns_per_frame.rs` measures it, `examples/ns_per_rule.rs` what a rule for a new pc costs. `examples/rule_kinds.rs`
+//! counts the call sites of libraries that need more than a fast rule. Of 2.7 million in Debian's libLLVM, libclang, libpython, libstdc++, libcrypto and what these need,
 //! it found 65: 9 in the dynamic linker and 56 in libcrypto.
 #![cfg_attr(not(test), no_std)]
 
