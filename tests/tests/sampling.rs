@@ -3,11 +3,12 @@
 //! The seeds are fixed, and which allocations of a thread are recorded follows from its seed and their sizes. So the
 //! figures of programs with one thread are the same in each run.
 
-use grapnel_tests::programs;
 use grapnel_tests::report::Report;
-use grapnel_tests::run::{Case, grapnel, report, temporary_dir};
+use grapnel_tests::run::{Case, finish, grapnel, report, temporary_dir};
 use grapnel_tests::truth::Totals;
+use grapnel_tests::{programs, skipped};
 use std::ffi::OsStr;
+use std::process::Command;
 
 fn sampled(case: &Case, bytes: u64, seed: u64) -> Report {
     let case = case.clone().option(&format!("--sample={bytes}")).option(&format!("--sample-seed={seed}"));
@@ -166,4 +167,21 @@ fn what_makes_no_sample_is_refused() {
         let outcome = grapnel(["run", option, "--", "true"]);
         assert_eq!(outcome.status.code(), Some(2), "{option}: {}", outcome.err());
     }
+}
+
+/// Zeroes for a huge page would be most of what a short program waits for.
+#[test]
+fn samples_ask_for_no_huge_pages() {
+    let asked = |options: &[&str]| {
+        let dir = temporary_dir();
+        let mut command = Command::new(programs::grapnel());
+        command.args(["run", "-q", "-o"]).arg(dir.path().join("t.grapnel")).args(options);
+        // How many of its own mappings may be huge pages.
+        let outcome = finish(command.args(["--", "grep", "-c", " hg", "/proc/self/smaps"]), b"");
+        outcome.out().trim().parse::<u32>().unwrap_or_else(|_| panic!("{} {}", outcome.out(), outcome.err()))
+    };
+    if asked(&[]) == 0 {
+        return skipped("huge pages", "the kernel doesn't tell of them");
+    }
+    assert_eq!(asked(&["--sample=524288"]), 0);
 }
