@@ -1,6 +1,6 @@
 //! What hooking one function would take. A plan reads the function and changes nothing.
 
-use alloc::{boxed::Box, vec};
+use alloc::{boxed::Box, vec, vec::Vec};
 use core::ops::Range;
 
 use grapnel_relocator::{
@@ -175,11 +175,19 @@ impl HookPlan {
     /// # Errors
     /// If the code can't be read or hooked, with the reason and a remedy.
     pub fn new(target: CodeAddr, options: Options) -> Result<Self, Error> {
+        let error = Error::NotExecutable { target };
+        Self::all([(target, options)]).pop().unwrap_or(Err(error))
+    }
+
+    /// As [`HookPlan::new`] of each of these functions, by one look at the process: to read what is mapped costs more than most plans.
+    /// As if each were the only one to be hooked.
+    pub fn all(functions: impl IntoIterator<Item = (CodeAddr, Options)>) -> Vec<Result<Self, Error>> {
         let (view, maps, standing) = (MemoryView::open(), Maps::read().ok(), Standing::new());
         let view = Pages::new(&view);
         let around = Surroundings::unclaimed(&view, maps.as_ref(), &standing);
-        let planned = Self::with(target, options, Shape::Usual, &around);
-        planned.map(|(plan, _)| plan)
+        let plan =
+            |(target, options)| Self::with(target, options, Shape::Usual, &around).map(|(plan, _)| plan);
+        functions.into_iter().map(plan).collect()
     }
 
     /// Plans a probe at an instruction of the function whose addresses are given, or are those of the unwind entry or of the

@@ -52,9 +52,12 @@ fn fail(error: impl Display, code: u8) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// The command line. Parsing takes more stack than `ulimit -s 64` leaves, which programs run under: so it has one of its own.
+/// The command line. Parsing takes more stack than `ulimit -s 64` leaves, which programs run under: there it has one of its own.
 fn parsed() -> Cli {
     const STACK: usize = 1 << 20;
+    if run::limits::stack_limit() > STACK as u64 {
+        return Cli::parse();
+    }
     match std::thread::Builder::new().stack_size(STACK).spawn(Cli::parse) {
         Ok(parsing) => parsing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
         // Not even room for that.

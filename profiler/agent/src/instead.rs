@@ -186,9 +186,10 @@ pub(crate) fn operators(module: &Module, free: unsafe extern "C" fn()) -> Vec<(H
     let delete =
         DELETE.iter().filter_map(|&name| found(name).map(|symbol| ((name, free, Function::Delete), symbol)));
     let all: Vec<(Hooked, Symbol)> = new.chain(delete).collect();
-    let can_be = |(_, symbol): &(Hooked, Symbol)| {
-        let options = Options { size: Some(symbol.size), ..Options::default() };
-        HookPlan::new(CodeAddr(symbol.addr as u64), options).is_ok_and(|plan| !plan.moves_call())
+    let asked = |(_, symbol): &(Hooked, Symbol)| {
+        (CodeAddr(symbol.addr as u64), Options { size: Some(symbol.size), ..Options::default() })
     };
-    if is_known(module) && all.iter().all(can_be) { all } else { Vec::new() }
+    let can_be = |plan: Result<HookPlan, _>| plan.is_ok_and(|plan| !plan.moves_call());
+    let is_whole = is_known(module) && HookPlan::all(all.iter().map(asked)).into_iter().all(can_be);
+    if is_whole { all } else { Vec::new() }
 }

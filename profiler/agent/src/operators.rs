@@ -347,7 +347,7 @@ static ANY_OWN: AtomicBool = AtomicBool::new(false);
 /// at the end of what moves returns to the original, as that of libstdc++'s forms with `nothrow`, which call those without.
 fn exported(module: &Module) -> Vec<(Operator, Range<usize>)> {
     let own = !is_runtime(module);
-    let mut found: Vec<(Operator, Range<usize>)> = Vec::new();
+    let mut candidates = Vec::new();
     for (name, operator) in NAMES {
         let Some(symbol) = symbol::find(module, name) else { continue };
         if own {
@@ -366,12 +366,18 @@ fn exported(module: &Module) -> Vec<(Operator, Range<usize>)> {
             shadow::do_without(operator.deletes);
             continue;
         }
-        let options = Options { size: Some(symbol.size), ..Options::default() };
-        let plan = || HookPlan::new(CodeAddr(symbol.addr as u64), options);
-        if !operator.deletes && plan().is_ok_and(|plan| plan.moves_call()) {
+        candidates.push((Operator { own, ..operator }, symbol));
+    }
+    let throwing = candidates.iter().filter(|(operator, _)| !operator.deletes);
+    let options = |size| Options { size: Some(size), ..Options::default() };
+    let planned =
+        HookPlan::all(throwing.map(|(_, symbol)| (CodeAddr(symbol.addr as u64), options(symbol.size))));
+    let mut returns = planned.into_iter().map(|plan| plan.is_ok_and(|plan| plan.moves_call()));
+    let mut found: Vec<(Operator, Range<usize>)> = Vec::new();
+    for (operator, symbol) in candidates {
+        if !operator.deletes && returns.next().unwrap_or(true) {
             continue;
         }
-        let operator = Operator { own, ..operator };
         match found.iter_mut().find(|(_, range)| range.start == symbol.addr) {
             Some((other, _)) => other.shared |= *other != operator,
             None => found.push((operator, symbol.range())),

@@ -168,39 +168,33 @@ const _: () = assert!(MOST_TOLD <= wire::MOST_NODES);
 
 impl Sink for Nodes<'_> {
     #[inline(always)]
-    fn nodes(&mut self, first: NodeId, parent: NodeId, frames: impl ExactSizeIterator<Item = Frame>) {
+    fn nodes(&mut self, first: NodeId, parent: NodeId, frames: impl ExactSizeIterator<Item = Frame> + Clone) {
         let Self(ring) = self;
-        let mut frames = frames;
         let count = frames.len();
         if make_room(ring, 1 + count as u64).is_err() {
             return;
         }
-        let mut staged = 0;
-        let large = frames.find(|frame| {
-            let Some(word) = wire::frame(frame.pc, frame.module, frame.flags.bits()) else {
-                return true;
-            };
-            staged += 1;
-            ring.stage(staged, word);
-            false
+        let mut fit = true;
+        let words = frames.clone().map(|frame| {
+            let word = wire::frame(frame.pc, frame.module, frame.flags.bits());
+            fit &= word.is_some();
+            word.unwrap_or(0)
         });
-        if staged != 0 {
-            ring.stage(0, wire::nodes(parent.0, staged as usize));
-            ring.publish(1 + staged);
+        ring.stage_all(1, count, words);
+        if !fit {
+            return self.one_by_one(first.0, parent.0, frames);
         }
-        if let Some(frame) = large {
-            let parent = if staged == 0 { parent.0 } else { first.0 + staged as u32 - 1 };
-            self.one_by_one(first.0 + staged as u32, parent, frame, frames);
-        }
+        ring.stage(0, wire::nodes(parent.0, count));
+        ring.publish(1 + count as u64);
     }
 }
 
 impl Nodes<'_> {
-    /// Tells of nodes some of whose numbers are large: `first`, of `frame`, and the others below it.
+    /// Tells of nodes some of whose numbers are large: `first`, and the others below it.
     #[cold]
-    fn one_by_one(&mut self, first: u32, parent: u32, frame: Frame, others: impl Iterator<Item = Frame>) {
+    fn one_by_one(&mut self, first: u32, parent: u32, frames: impl Iterator<Item = Frame>) {
         let mut parent = parent;
-        for (id, frame) in (first..).zip(core::iter::once(frame).chain(others)) {
+        for (id, frame) in (first..).zip(frames) {
             let _ = push(self.0, &wire::node(parent, frame.pc, frame.module, frame.flags.bits()));
             parent = id;
         }

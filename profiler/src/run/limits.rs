@@ -37,6 +37,14 @@ impl Limits {
     }
 }
 
+/// How large the first thread's stack may grow, in bytes.
+pub(crate) fn stack_limit() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: see the module's header.
+    unsafe { libc::getrlimit(libc::RLIMIT_STACK, &mut limit) };
+    limit.rlim_cur.into()
+}
+
 /// What to say of a file that could not be made as large as it has to be.
 pub(crate) fn explain(error: io::Error) -> io::Error {
     if error.raw_os_error() == Some(libc::EFBIG) {

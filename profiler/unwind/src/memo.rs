@@ -412,10 +412,10 @@ impl Memo {
     pub(crate) fn take(&mut self, path: &Path, range: Range) {
         self.range = range;
         let words = self.take_words(path);
-        path.frames().iter().rev().for_each(|found| self.take_frame(found, found.node, words));
+        self.take_frames(path.frames(), words, path.frames().iter().rev().map(|found| found.node));
     }
 
-    /// As [`Path::intern`], but all nodes are told as new ones, and [`Memo::take`] behind it, in one pass over the frames.
+    /// As [`Path::intern`], but all nodes are told as new ones, and [`Memo::take`] behind it.
     #[inline(always)]
     pub(crate) fn tell_and_take(
         &mut self,
@@ -429,18 +429,11 @@ impl Memo {
         for some in path.frames().rchunks(MOST_TOLD) {
             let Some(first) = tree.number(some.len() as u32) else {
                 // Without numbers the stack lacks these frames.
-                some.iter().rev().for_each(|found| self.take_frame(found, node, words));
+                self.take_frames(some, words, core::iter::repeat(node));
                 continue;
             };
-            let mut next = first.0;
-            let mut frames = some.iter().rev().map(|found| {
-                self.take_frame(found, NodeId(next), words);
-                next += 1;
-                found.frame()
-            });
-            tree.tell(first, node, &mut frames);
-            // What it had no room for.
-            frames.for_each(drop);
+            self.take_frames(some, words, (first.0..).map(NodeId));
+            tree.tell(first, node, some.iter().rev().map(Found::frame));
             node = NodeId(first.0 + (some.len() as u32 - 1));
         }
         node
@@ -457,14 +450,23 @@ impl Memo {
         *len as u32
     }
 
-    /// Takes a frame of a path whose words, all so many of them, are here already.
+    /// Takes frames of a path whose words, all so many of them, are here already: root first, with these nodes.
     #[inline(always)]
-    fn take_frame(&mut self, found: &Found, node: NodeId, words: u32) {
-        let Found { pc, module, flags, fp_is_dead, sp, word, fp, .. } = *found;
-        let words = words - word;
-        self.records.push(Record { pc, sp, fp, node, words, module, flags, fp_is_dead });
-        if flags.contains(FrameFlags::GUESS) && self.first_guess.is_none() {
-            self.first_guess = Some(self.records.len);
+    fn take_frames(&mut self, frames: &[Found], words: u32, nodes: impl Iterator<Item = NodeId>) {
+        let Fixed { items, len } = &mut self.records;
+        let free = items.get_mut(*len..).unwrap_or_default();
+        let mut all_flags = 0;
+        for ((record, found), node) in free.iter_mut().zip(frames.iter().rev()).zip(nodes) {
+            let Found { pc, module, flags, fp_is_dead, sp, word, fp, .. } = *found;
+            *record = Record { pc, sp, fp, node, words: words - word, module, flags, fp_is_dead };
+            all_flags |= flags.bits();
+        }
+        let before = *len;
+        *len += frames.len().min(free.len());
+        if all_flags & FrameFlags::GUESS.bits() != 0 && self.first_guess.is_none() {
+            let guess = |record: &Record| record.flags.contains(FrameFlags::GUESS);
+            let first = self.records.filled().get(before..).and_then(|new| new.iter().position(guess));
+            self.first_guess = first.map(|at| before + at + 1);
         }
     }
 }

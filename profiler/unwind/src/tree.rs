@@ -84,11 +84,11 @@ impl FrameKey {
 pub trait Sink {
     /// Nodes that the tree doesn't hold, at most [`MOST_TOLD`] of them: the first below `parent`, each other below the one
     /// before it. Their ids go up from `first` by one.
-    fn nodes(&mut self, first: NodeId, parent: NodeId, frames: impl ExactSizeIterator<Item = Frame>);
+    fn nodes(&mut self, first: NodeId, parent: NodeId, frames: impl ExactSizeIterator<Item = Frame> + Clone);
 }
 
 impl<F: FnMut(NodeId, NodeId, Frame)> Sink for F {
-    fn nodes(&mut self, first: NodeId, parent: NodeId, frames: impl ExactSizeIterator<Item = Frame>) {
+    fn nodes(&mut self, first: NodeId, parent: NodeId, frames: impl ExactSizeIterator<Item = Frame> + Clone) {
         let mut parent = parent;
         for (id, frame) in (first.0..).map(NodeId).zip(frames) {
             self(id, parent, frame);
@@ -310,7 +310,7 @@ impl<'a, S: Sink> Interner<'a, S> {
         &mut self,
         first: NodeId,
         parent: NodeId,
-        frames: impl ExactSizeIterator<Item = Frame>,
+        frames: impl ExactSizeIterator<Item = Frame> + Clone,
     ) {
         self.sink.nodes(first, parent, frames);
     }
@@ -329,7 +329,7 @@ impl<'a, S: Sink> Interner<'a, S> {
         &mut self,
         parent: NodeId,
         keys: impl ExactSizeIterator<Item = FrameKey>,
-        frames: impl ExactSizeIterator<Item = Frame>,
+        frames: impl ExactSizeIterator<Item = Frame> + Clone,
     ) -> Option<NodeId> {
         let first = self.tree.insert_all(parent, keys)?;
         self.sink.nodes(first, parent, frames);
