@@ -182,12 +182,16 @@ impl HookPlan {
     /// As [`HookPlan::new`] of each of these functions, by one look at the process: to read what is mapped costs more than most plans.
     /// As if each were the only one to be hooked.
     pub fn all(functions: impl IntoIterator<Item = (CodeAddr, Options)>) -> Vec<Result<Self, Error>> {
+        let mut functions = functions.into_iter().peekable();
+        if functions.peek().is_none() {
+            return Vec::new();
+        }
         let (view, maps, standing) = (MemoryView::open(), Maps::read().ok(), Standing::new());
         let view = Pages::new(&view);
         let around = Surroundings::unclaimed(&view, maps.as_ref(), &standing);
         let plan =
             |(target, options)| Self::with(target, options, Shape::Usual, &around).map(|(plan, _)| plan);
-        functions.into_iter().map(plan).collect()
+        functions.map(plan).collect()
     }
 
     /// Plans a probe at an instruction of the function whose addresses are given, or are those of the unwind entry or of the
