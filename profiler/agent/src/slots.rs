@@ -22,32 +22,35 @@ use crate::{hooks, ledger, native, tls};
 use alloc::vec::Vec;
 use core::ops::Range;
 use core::ptr;
-use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use grapnel_hook::{HookId, Liveness, Prepared, Transaction};
 use grapnel_unwind::page_is_readable;
 
 /// How many functions can be hooked in this way.
 pub(crate) const SLOTS: usize = 1024;
 
-/// What is known of a hooked function.
+/// What is known of a hooked function. What most calls need comes first, in one cache line.
+#[repr(C, align(64))]
 #[derive(Debug)]
 pub(crate) struct Slot {
-    /// Its address; 0 for a slot that is free.
-    target: AtomicUsize,
     /// Where its own code goes on.
     original: AtomicUsize,
+    /// Of an allocator's function one more than the handle of its heap, which is 0 for the program's own; otherwise 0.
+    heap: AtomicU32,
     /// Which operator it is: [`Operator::to_u8`]; of an allocator's function [`Role`].
     operator: AtomicU8,
     /// Of an operator, what it was seen to do: a [`Nested`] call and nothing else; 0 as long as that isn't known.
     direct: AtomicU8,
+    /// Whether it calls others but by the first of its words.
+    calls_others: AtomicBool,
     /// The words by which that calls others, and what is there as long as it does.
     words: [[AtomicUsize; 2]; WORDS],
     /// What the others begin with, behind the first, once their hooks are in; 0 where nobody else is called.
     others: [AtomicU64; WORDS - 1],
     /// What the function itself begins with once its hook is in; 0 where that isn't known.
     beginning: AtomicU64,
-    /// Of an allocator's function one more than the handle of its heap, which is 0 for the program's own; otherwise 0.
-    heap: AtomicU32,
+    /// Its address; 0 for a slot that is free.
+    target: AtomicUsize,
     /// The code whose calls of allocation functions are its own.
     code: [AtomicUsize; 2],
 }
@@ -55,14 +58,15 @@ pub(crate) struct Slot {
 impl Slot {
     const fn free() -> Self {
         Self {
-            target: AtomicUsize::new(0),
             original: AtomicUsize::new(0),
+            heap: AtomicU32::new(0),
             operator: AtomicU8::new(0),
             direct: AtomicU8::new(0),
+            calls_others: AtomicBool::new(false),
             words: [const { [const { AtomicUsize::new(0) }; 2] }; WORDS],
             others: [const { AtomicU64::new(0) }; WORDS - 1],
             beginning: AtomicU64::new(0),
-            heap: AtomicU32::new(0),
+            target: AtomicUsize::new(0),
             code: [AtomicUsize::new(0), AtomicUsize::new(0)],
         }
     }
@@ -75,19 +79,21 @@ impl Slot {
     /// Whether the words by which an operator calls others lead to those, and these begin as our hooks left them.
     #[inline(always)]
     fn calls_as_seen(&self) -> bool {
-        let [_, others @ ..] = &self.words;
-        let begin_as_hooked = others.iter().zip(&self.others).all(|([_, function], beginning)| {
+        let leads = |[word, function]: &[AtomicUsize; 2]| {
+            let at: *const AtomicUsize = ptr::with_exposed_provenance(word.load(Ordering::Relaxed));
+            // SAFETY: null, or a word of the function's object, which is loaded as long as it is called.
+            unsafe { at.as_ref() }
+                .is_none_or(|word| word.load(Ordering::Relaxed) == function.load(Ordering::Relaxed))
+        };
+        let begins = |([_, function], beginning): (&[AtomicUsize; 2], &AtomicU64)| {
             let bytes = beginning.load(Ordering::Relaxed);
             // SAFETY: where there is a beginning there is the function.
             bytes == 0 || unsafe { hooks::first_bytes(function.load(Ordering::Relaxed)) } == bytes
-        });
-        begin_as_hooked
-            && self.words.iter().all(|[word, function]| {
-                let at: *const AtomicUsize = ptr::with_exposed_provenance(word.load(Ordering::Relaxed));
-                // SAFETY: null, or a word of the function's object, which is loaded as long as it is called.
-                unsafe { at.as_ref() }
-                    .is_none_or(|word| word.load(Ordering::Relaxed) == function.load(Ordering::Relaxed))
-            })
+        };
+        let [first, others @ ..] = &self.words;
+        leads(first)
+            && (!self.calls_others.load(Ordering::Relaxed)
+                || (others.iter().all(leads) && others.iter().zip(&self.others).all(begins)))
     }
 
     /// Notes what the others that an operator calls begin with. False if that isn't known of one.
@@ -98,7 +104,7 @@ impl Slot {
             if function == 0 {
                 return true;
             }
-            let other = TABLE.iter().find(|slot| slot.target.load(Ordering::Relaxed) == function);
+            let other = taken().iter().find(|slot| slot.target.load(Ordering::Relaxed) == function);
             let bytes = other.map_or(0, |slot| slot.beginning.load(Ordering::Relaxed));
             beginning.store(bytes, Ordering::Relaxed);
             bytes != 0
@@ -133,6 +139,14 @@ pub(crate) enum What {
 }
 
 static TABLE: [Slot; SLOTS] = [const { Slot::free() }; SLOTS];
+
+/// So many of them are, or were, in use. The others' memory is never touched.
+static TAKEN: AtomicUsize = AtomicUsize::new(0);
+
+/// Those that are, or were, in use.
+fn taken() -> &'static [Slot] {
+    TABLE.get(..TAKEN.load(Ordering::Relaxed)).unwrap_or(&TABLE)
+}
 
 /// What [`before`] tells the stub.
 #[repr(C)]
@@ -377,12 +391,12 @@ pub(crate) unsafe extern "C" fn after(
 
 /// Whether the function at an address is hooked.
 pub(crate) fn is_hooked(target: usize) -> bool {
-    TABLE.iter().any(|slot| slot.target.load(Ordering::Relaxed) == target)
+    taken().iter().any(|slot| slot.target.load(Ordering::Relaxed) == target)
 }
 
 /// The handle of the heap of the allocator's function at an address, if it is hooked as one.
 pub(crate) fn handle_at(target: usize) -> Option<u32> {
-    let slot = TABLE.iter().find(|slot| slot.target.load(Ordering::Relaxed) == target)?;
+    let slot = taken().iter().find(|slot| slot.target.load(Ordering::Relaxed) == target)?;
     slot.family().map(|(_, handle)| handle)
 }
 
@@ -390,6 +404,7 @@ pub(crate) fn handle_at(target: usize) -> Option<u32> {
 fn take(target: usize, what: What, code: &Range<usize>) -> Option<(usize, *const ())> {
     let number = TABLE.iter().position(|slot| slot.target.load(Ordering::Relaxed) == 0)?;
     let slot = &TABLE[number];
+    TAKEN.fetch_max(number + 1, Ordering::Relaxed);
     slot.target.store(target, Ordering::Relaxed);
     let (operator, heap) = match what {
         What::Operator(operator, _) => (operator.to_u8(), 0),
@@ -410,6 +425,8 @@ fn take(target: usize, what: What, code: &Range<usize>) -> Option<(usize, *const
         word[0].store(at, Ordering::Relaxed);
         word[1].store(function, Ordering::Relaxed);
     }
+    let calls_others = others.iter().flatten().any(|part| part.load(Ordering::Relaxed) != 0);
+    slot.calls_others.store(calls_others, Ordering::Relaxed);
     slot.heap.store(heap, Ordering::Relaxed);
     slot.code[0].store(code.start, Ordering::Relaxed);
     slot.code[1].store(code.len(), Ordering::Relaxed);
@@ -541,7 +558,7 @@ fn note_beginning(slot: &Slot) {
 /// Gives back the slots of functions at these addresses, where nothing is loaded any more.
 pub(crate) fn forget(range: &Range<u64>) {
     native::slots::forget(range);
-    for slot in &TABLE {
+    for slot in taken() {
         if range.contains(&(slot.target.load(Ordering::Relaxed) as u64)) {
             slot.target.store(0, Ordering::Relaxed);
         }
