@@ -30,6 +30,18 @@ pub(crate) fn run() {
         assert_eq!(error, Error::NotExecutable { target: CodeAddr(address) });
     }
 
+    // Many at a time are planned as each by itself, whatever becomes of the others.
+    let of_sample = |sample: samples::Sample| (CodeAddr(sample.at as u64), plain);
+    let asked: Vec<(CodeAddr, Options)> =
+        samples::all().into_iter().map(of_sample).chain([(CodeAddr(8), plain)]).collect();
+    let plans = HookPlan::all(asked.iter().copied());
+    assert_eq!(plans.len(), asked.len());
+    assert!(plans.iter().any(Result::is_ok) && plans.iter().any(Result::is_err));
+    for (plan, (target, options)) in plans.into_iter().zip(asked) {
+        assert_eq!(plan, HookPlan::new(target, options));
+    }
+    assert!(HookPlan::all([]).is_empty());
+
     // A proof is to be had for a function whose whole code is seen.
     let frame = samples::all().into_iter().find(|s| s.name == "frame").unwrap();
     // On 32-bit Arm no unwind table says how long a function is.

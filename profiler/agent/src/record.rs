@@ -503,3 +503,62 @@ fn wait_in(header: &SessionHeader, ring: &mut Producer<'static>, words: u64) -> 
 pub(crate) const FREE: u8 = kind::FREE;
 pub(crate) const REALLOC_BEGIN: u8 = kind::REALLOC_BEGIN;
 pub(crate) const REALLOC_FAILED: u8 = kind::REALLOC_FAILED;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::boxed::Box;
+    use alloc::vec::Vec;
+    use core::sync::atomic::AtomicU64;
+    use grapnel_trace::ring::{Consumer, RingControl};
+    use grapnel_trace::wire::Record;
+    use grapnel_unwind::FrameFlags;
+
+    /// The nodes that a ring tells, as it tells them: the first number, and parent, pc, module and flags of each.
+    fn told(frames: &[Frame], first: u32, parent: u32) -> (bool, Vec<(u32, u64, u32, u8)>) {
+        let control: &'static RingControl = Box::leak(Box::default());
+        let words: &'static [AtomicU64] = Vec::leak((0..1024).map(|_| AtomicU64::new(0)).collect());
+        // So that what is told goes around the ring's end.
+        control.start_at(1020);
+        let mut ring = Producer::new(control, words);
+        Nodes(&mut ring).nodes(NodeId(first), NodeId(parent), frames.iter().copied());
+        let mut out = Vec::new();
+        Consumer::new(control, words).drain_into(&mut out).expect("a good ring");
+        let (mut rest, mut nodes, mut is_one) = (&out[..], Vec::new(), true);
+        while !rest.is_empty() {
+            let (record, len) = wire::parse(rest).expect("good words").expect("whole records");
+            rest = &rest[len..];
+            match record {
+                Record::Nodes { parent, frames } => {
+                    for (at, frame) in (0..).zip(frames) {
+                        let (pc, module, flags) = wire::frame_of(frame);
+                        nodes.push((if at == 0 { parent } else { first + at - 1 }, pc, module, flags));
+                    }
+                }
+                Record::Node { parent, pc, module, flags } => {
+                    is_one = false;
+                    nodes.push((parent, pc, module, flags));
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        (is_one, nodes)
+    }
+
+    #[test]
+    fn nodes_are_told_in_one_record_unless_a_number_is_large() {
+        let frame = |n: u64, module| Frame { pc: 0x7000_0000 + n, module, flags: FrameFlags::SIGNAL };
+        for (count, large) in
+            [(1, None), (64, None), (1, Some(0)), (9, Some(0)), (9, Some(4)), (64, Some(63))]
+        {
+            let module = |n| if large == Some(n) { 1 << 12 } else { 7 };
+            let frames: Vec<Frame> = (0..count).map(|n| frame(n, module(n))).collect();
+            let (is_one, nodes) = told(&frames, 100, 33);
+            assert_eq!(is_one, large.is_none());
+            let expected = (0..).zip(&frames).map(|(n, frame)| {
+                (if n == 0 { 33 } else { 99 + n }, frame.pc, frame.module, frame.flags.bits())
+            });
+            assert_eq!(nodes, expected.collect::<Vec<_>>(), "{count} {large:?}");
+        }
+    }
+}

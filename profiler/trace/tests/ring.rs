@@ -43,6 +43,27 @@ fn put_goes_around_as_push_does() {
 }
 
 #[test]
+fn what_is_staged_is_nobodys_until_it_is_published() {
+    let (control, words) = ring(8);
+    let mut producer = Producer::new(&control, &words);
+    let consumer = Consumer::new(&control, &words);
+    let mut out = Vec::new();
+    let mut all = Vec::new();
+    // Begins at each place of the ring, also where what is staged goes around.
+    for n in (0..200).step_by(10) {
+        let count = (n / 10) % 7;
+        assert!(producer.has_room(1 + count));
+        producer.stage_all(1, count as usize, n + 1..);
+        assert_eq!(consumer.drain_into(&mut out), Ok(0));
+        producer.stage(0, n);
+        producer.publish(1 + count);
+        assert_eq!(consumer.drain_into(&mut out), Ok(1 + count as usize));
+        all.extend(n..=n + count);
+        assert_eq!(out, all);
+    }
+}
+
+#[test]
 fn what_is_taken_by_pieces_is_the_same() {
     let (control, words) = ring(8);
     let mut producer = Producer::new(&control, &words);
