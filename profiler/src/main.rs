@@ -55,7 +55,7 @@ fn fail(error: impl Display, code: u8) -> ExitCode {
 /// The command line. Parsing takes more stack than `ulimit -s 64` leaves, which programs run under: there it has one of its own.
 fn parsed() -> Cli {
     const STACK: usize = 1 << 20;
-    if run::limits::stack_limit() > STACK as u64 {
+    if run::limits::stack_limit() > STACK as libc::rlim_t {
         return Cli::parse();
     }
     match std::thread::Builder::new().stack_size(STACK).spawn(Cli::parse) {

@@ -38,11 +38,11 @@ impl Limits {
 }
 
 /// How large the first thread's stack may grow, in bytes.
-pub(crate) fn stack_limit() -> u64 {
+pub(crate) fn stack_limit() -> libc::rlim_t {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: see the module's header.
     unsafe { libc::getrlimit(libc::RLIMIT_STACK, &mut limit) };
-    limit.rlim_cur.into()
+    limit.rlim_cur
 }
 
 /// What to say of a file that could not be made as large as it has to be.
