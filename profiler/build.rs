@@ -25,6 +25,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("cargo::rerun-if-changed={}", root.join(part).join("Cargo.toml").display());
     }
     println!("cargo::rerun-if-changed={}", root.join("Cargo.lock").display());
+    // The agent's profile is there.
+    println!("cargo::rerun-if-changed={}", root.join("Cargo.toml").display());
     println!("cargo::rerun-if-changed=build.rs");
 
     build(&root, &out, &target, &PRELOADED)?;

@@ -182,8 +182,9 @@ impl HookPlan {
     /// As [`HookPlan::new`] of each of these functions, by one look at the process: to read what is mapped costs more than most plans.
     /// As if each were the only one to be hooked.
     pub fn all(functions: impl IntoIterator<Item = (CodeAddr, Options)>) -> Vec<Result<Self, Error>> {
-        let mut functions = functions.into_iter().peekable();
-        if functions.peek().is_none() {
+        // Before the look: whoever finds the functions may load or unload something.
+        let functions: Vec<_> = functions.into_iter().collect();
+        if functions.is_empty() {
             return Vec::new();
         }
         let (view, maps, standing) = (MemoryView::open(), Maps::read().ok(), Standing::new());
@@ -191,7 +192,7 @@ impl HookPlan {
         let around = Surroundings::unclaimed(&view, maps.as_ref(), &standing);
         let plan =
             |(target, options)| Self::with(target, options, Shape::Usual, &around).map(|(plan, _)| plan);
-        functions.map(plan).collect()
+        functions.into_iter().map(plan).collect()
     }
 
     /// Plans a probe at an instruction of the function whose addresses are given, or are those of the unwind entry or of the

@@ -180,7 +180,7 @@ impl Sink for Nodes<'_> {
             fit &= word.is_some();
             word.unwrap_or(0)
         });
-        ring.stage_all(1, count, words);
+        ring.stage_all(1, words);
         if !fit {
             return self.one_by_one(first.0, parent.0, frames);
         }

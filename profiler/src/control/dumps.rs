@@ -5,9 +5,9 @@
 
 use super::snapshot::{SnapshotSource, to_free_file};
 use crate::opened::{say, text_of};
+use std::collections::VecDeque;
 use std::path::Path;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 /// Snapshots that may wait.
@@ -15,53 +15,97 @@ const MOST: usize = 4;
 
 /// Where snapshots go.
 #[derive(Clone, Debug)]
-pub(crate) struct Dumps {
-    /// Nothing more comes behind `None`.
-    send: SyncSender<Option<SnapshotSource>>,
-    writer: Arc<Mutex<Writer>>,
-}
-
-/// The thread that writes them: started for the first, since most recordings have none.
-#[derive(Debug)]
-enum Writer {
-    /// What it is to be told. `quiet`: it says nothing of what it wrote.
-    Wanted {
-        received: Receiver<Option<SnapshotSource>>,
-        quiet: bool,
-    },
-    Started(JoinHandle<()>),
-    /// Nothing is written any more, or there is no thread for it.
-    Over,
-}
+pub(crate) struct Dumps(Arc<Shared>);
 
 /// What writes snapshots, for whoever waits for it to be done.
 #[derive(Debug)]
 pub(crate) struct Writing(Dumps);
 
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Nothing is said of what was written.
+    quiet: bool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: VecDeque<SnapshotSource>,
+    /// Nothing more is taken.
+    over: bool,
+    /// The one that writes. Most recordings have no snapshots, and need none.
+    thread: Option<JoinHandle<()>>,
+    /// It was said that there is no thread.
+    told: bool,
+}
+
 impl Dumps {
     /// Begins to take snapshots. `quiet`: nothing is said of what was written.
     pub(crate) fn start(quiet: bool) -> (Self, Writing) {
-        let (send, received) = sync_channel(MOST);
-        let dumps = Self { send, writer: Arc::new(Mutex::new(Writer::Wanted { received, quiet })) };
+        let dumps = Self(Arc::new(Shared { state: Mutex::default(), changed: Condvar::new(), quiet }));
         (dumps.clone(), Writing(dumps))
+    }
+
+    /// Starts the thread now: where a snapshot is due there may be no room for one any more.
+    pub(crate) fn prepare(&self) {
+        self.start_thread(&mut self.lock());
     }
 
     /// Has it written, if there is room.
     pub(crate) fn write(&self, source: SnapshotSource) {
-        self.start_writer();
-        drop(self.send.try_send(Some(source)));
+        let mut state = self.lock();
+        if !state.over && self.start_thread(&mut state) && state.waiting.len() < MOST {
+            state.waiting.push_back(source);
+            self.0.changed.notify_all();
+        }
     }
 
-    fn start_writer(&self) {
-        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        match std::mem::replace(&mut *writer, Writer::Over) {
-            Writer::Wanted { received, quiet } => {
-                let thread = std::thread::Builder::new()
-                    .name("snapshots".into())
-                    .spawn(move || write(&received, quiet));
-                *writer = thread.map_or(Writer::Over, Writer::Started);
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether there is a thread.
+    fn start_thread(&self, state: &mut State) -> bool {
+        if state.thread.is_none() {
+            let dumps = self.clone();
+            match std::thread::Builder::new().name("snapshots".into()).spawn(move || dumps.work()) {
+                Ok(thread) => state.thread = Some(thread),
+                Err(error) => {
+                    if !std::mem::replace(&mut state.told, true) {
+                        say(&format!(
+                            "note: no snapshot is written as long as there is no thread for it: {error}"
+                        ));
+                    }
+                    return false;
+                }
             }
-            other => *writer = other,
+        }
+        true
+    }
+
+    /// Writes what is to be written, until nothing more comes.
+    fn work(&self) {
+        let mut state = self.lock();
+        loop {
+            if let Some(source) = state.waiting.pop_front() {
+                drop(state);
+                self.write_to_file(&source);
+                state = self.lock();
+            } else if state.over {
+                return;
+            } else {
+                state = self.0.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+    }
+
+    fn write_to_file(&self, source: &SnapshotSource) {
+        let directory = source.path.parent().unwrap_or(Path::new(""));
+        match to_free_file(directory, &source.path, |out| source.write_to(out)) {
+            Ok(_) if self.0.quiet => {}
+            Ok(path) => say(&format!("snapshot {}", text_of(&path))),
+            Err(error) => say(&error.to_string()),
         }
     }
 }
@@ -70,23 +114,11 @@ impl Writing {
     /// Waits until all is written. What comes later is not.
     pub(crate) fn finish(self) {
         let Self(dumps) = self;
-        let mut writer = dumps.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        let was = std::mem::replace(&mut *writer, Writer::Over);
-        drop(writer);
-        if let Writer::Started(thread) = was {
-            drop(dumps.send.send(None));
-            drop(thread.join());
-        }
-    }
-}
-
-fn write(received: &Receiver<Option<SnapshotSource>>, quiet: bool) {
-    while let Ok(Some(source)) = received.recv() {
-        let directory = source.path.parent().unwrap_or(Path::new(""));
-        match to_free_file(directory, &source.path, |out| source.write_to(out)) {
-            Ok(_) if quiet => {}
-            Ok(path) => say(&format!("snapshot {}", text_of(&path))),
-            Err(error) => say(&error.to_string()),
-        }
+        let mut state = dumps.lock();
+        state.over = true;
+        let thread = state.thread.take();
+        drop(state);
+        dumps.0.changed.notify_all();
+        drop(thread.map(JoinHandle::join));
     }
 }

@@ -46,6 +46,9 @@ impl SnapshotOptions {
     /// Looks from here on whether one is due, in a thread that ends with the recording.
     pub(crate) fn start(&self, desk: &Arc<Desk>, dumps: &Dumps, program: u32) {
         let triggers = Triggers { bytes: self.snapshot_at, memory: self.snapshot_before_oom };
+        if self.snapshot_on.is_some() || triggers.bytes.is_some() || triggers.memory {
+            dumps.prepare();
+        }
         if triggers.bytes.is_some() || triggers.memory {
             let (desk, dumps) = (Arc::clone(desk), dumps.clone());
             let work = move || watch(&desk, &dumps, triggers, program);

@@ -114,15 +114,16 @@ impl<'a> Producer<'a> {
         self.words[((self.tail + behind) & self.mask) as usize].store(word, Ordering::Relaxed);
     }
 
-    /// As [`Producer::stage`], of `count` words side by side.
+    /// As [`Producer::stage`], of words side by side.
     #[inline(always)]
-    pub fn stage_all(&mut self, behind: u64, count: usize, new: impl Iterator<Item = u64>) {
+    pub fn stage_all(&mut self, behind: u64, new: impl ExactSizeIterator<Item = u64>) {
+        let count = new.len();
         debug_assert!(self.tail + behind + count as u64 <= self.limit);
         let start = ((self.tail + behind) & self.mask) as usize;
         if let Some(words) = self.words.get(start..start + count) {
             words.iter().zip(new).for_each(|(word, new)| word.store(new, Ordering::Relaxed));
         } else {
-            for (new, at) in new.take(count).zip(self.tail + behind..) {
+            for (new, at) in new.zip(self.tail + behind..) {
                 self.words[(at & self.mask) as usize].store(new, Ordering::Relaxed);
             }
         }

@@ -53,7 +53,8 @@ fn what_is_staged_is_nobodys_until_it_is_published() {
     for n in (0..200).step_by(10) {
         let count = (n / 10) % 7;
         assert!(producer.has_room(1 + count));
-        producer.stage_all(1, count as usize, n + 1..);
+        let staged: Vec<u64> = (n + 1..=n + count).collect();
+        producer.stage_all(1, staged.into_iter());
         assert_eq!(consumer.drain_into(&mut out), Ok(0));
         producer.stage(0, n);
         producer.publish(1 + count);
