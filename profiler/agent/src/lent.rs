@@ -3,13 +3,16 @@
 //!
 //! # Safety
 //! A reader names the value in its [`Reading`], and uses it only if it is still the current one after that. Whoever replaces it
-//! looks at all readings after that, and frees what none of them names. All of this is in one order (`SeqCst`): either the
-//! reader finds the new value, or its reading is found.
+//! looks at all readings after that, and frees what none of them names. Both have a full fence in between: either the reader
+//! finds the new value, or its reading is found.
+//!
+//! The trap: a store and a load that are both `SeqCst` say the same, and on AArch64 are two instructions without a fence. QEMU on
+//! x86-64 lets the one load go before the other store, and what was read was freed there.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicPtr, Ordering, fence};
 
 /// Such a value; at first there is none.
 #[derive(Debug)]
@@ -27,7 +30,7 @@ impl<T> Reading<T> {
 
     /// Whether it is this value that is read.
     pub(crate) fn is_of(&self, value: *mut T) -> bool {
-        self.0.load(Ordering::SeqCst) == value
+        self.0.load(Ordering::Acquire) == value
     }
 }
 
@@ -40,8 +43,9 @@ impl<T> Lent<T> {
     pub(crate) fn lend<R>(&self, reading: &Reading<T>, look: impl FnOnce(&T) -> R) -> Option<R> {
         let mut value = self.0.load(Ordering::Acquire);
         loop {
-            reading.0.store(value, Ordering::SeqCst);
-            let current = self.0.load(Ordering::SeqCst);
+            reading.0.store(value, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+            let current = self.0.load(Ordering::Acquire);
             if current == value {
                 break;
             }
@@ -73,7 +77,8 @@ impl<T> Lent<T> {
         retired: &mut Vec<*mut T>,
         is_read: impl Fn(*mut T) -> bool,
     ) {
-        let old = self.0.swap(Box::into_raw(Box::new(value)), Ordering::SeqCst);
+        let old = self.0.swap(Box::into_raw(Box::new(value)), Ordering::AcqRel);
+        fence(Ordering::SeqCst);
         if !old.is_null() {
             retired.push(old);
         }
