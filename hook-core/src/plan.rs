@@ -169,14 +169,20 @@ pub(crate) struct Moving {
 
 type Planned = Result<(HookPlan, Box<Moving>), Error>;
 
+/// Lends `work` the process as it is now, where no other hook is.
+fn looking<R>(work: impl FnOnce(&Surroundings<'_>) -> R) -> R {
+    let (view, maps, standing) = (MemoryView::open(), Maps::read().ok(), Standing::new());
+    let view = Pages::new(&view);
+    work(&Surroundings::unclaimed(&view, maps.as_ref(), &standing))
+}
+
 impl HookPlan {
     /// Plans a hook on the function at `target` without changing anything.
     ///
     /// # Errors
     /// If the code can't be read or hooked, with the reason and a remedy.
     pub fn new(target: CodeAddr, options: Options) -> Result<Self, Error> {
-        let error = Error::NotExecutable { target };
-        Self::all([(target, options)]).pop().unwrap_or(Err(error))
+        looking(|around| Self::usual(target, options, around))
     }
 
     /// As [`HookPlan::new`] of each of these functions, by one look at the process: to read what is mapped costs more than most plans.
@@ -187,12 +193,13 @@ impl HookPlan {
         if functions.is_empty() {
             return Vec::new();
         }
-        let (view, maps, standing) = (MemoryView::open(), Maps::read().ok(), Standing::new());
-        let view = Pages::new(&view);
-        let around = Surroundings::unclaimed(&view, maps.as_ref(), &standing);
-        let plan =
-            |(target, options)| Self::with(target, options, Shape::Usual, &around).map(|(plan, _)| plan);
-        functions.into_iter().map(plan).collect()
+        looking(|around| {
+            functions.into_iter().map(|(target, options)| Self::usual(target, options, around)).collect()
+        })
+    }
+
+    fn usual(target: CodeAddr, options: Options, around: &Surroundings<'_>) -> Result<Self, Error> {
+        Self::with(target, options, Shape::Usual, around).map(|(plan, _)| plan)
     }
 
     /// Plans a probe at an instruction of the function whose addresses are given, or are those of the unwind entry or of the
@@ -201,10 +208,7 @@ impl HookPlan {
     /// # Errors
     /// If the code can't be read or probed, or the function around it isn't known, with the reason and a remedy.
     pub fn probe(at: CodeAddr, function: Option<Range<u64>>, options: Options) -> Result<Self, Error> {
-        let (view, maps, standing) = (MemoryView::open(), Maps::read().ok(), Standing::new());
-        let view = Pages::new(&view);
-        let around = Surroundings::unclaimed(&view, maps.as_ref(), &standing);
-        Self::inside(at, function, options, Shape::Usual, &around).map(|(plan, _)| plan)
+        looking(|around| Self::inside(at, function, options, Shape::Usual, around).map(|(plan, _)| plan))
     }
 
     pub(crate) fn inside(

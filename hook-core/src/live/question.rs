@@ -10,7 +10,7 @@ use core::{
     ffi::c_void,
     ops::Range,
     ptr,
-    sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicUsize, Ordering::*},
+    sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicUsize, Ordering::*, fence},
 };
 
 use super::reach::{Doubt, Suspects};
@@ -94,6 +94,9 @@ impl Question {
         QUESTION.store(question, SeqCst);
         let doubt = asked.wait().err();
         QUESTION.store(ptr::null_mut(), SeqCst);
+        // A handler that isn't seen below sees that there is none. The trap: QEMU lets a load go before a store to another place,
+        // also where both are `SeqCst`.
+        fence(SeqCst);
         for _ in 0..PATIENCE {
             if BUSY.load(SeqCst) == 0 {
                 // SAFETY: nobody else has it: a handler that begins now finds none.

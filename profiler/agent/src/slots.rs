@@ -20,6 +20,7 @@ use crate::native::slots::{
 use crate::operators::{self, Operator};
 use crate::{hooks, ledger, native, tls};
 use alloc::vec::Vec;
+use core::mem::offset_of;
 use core::ops::Range;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -54,6 +55,8 @@ pub(crate) struct Slot {
     /// The code whose calls of allocation functions are its own.
     code: [AtomicUsize; 2],
 }
+
+const _: () = assert!(offset_of!(Slot, others) <= 64);
 
 impl Slot {
     const fn free() -> Self {

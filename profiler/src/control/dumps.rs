@@ -6,6 +6,7 @@
 use super::snapshot::{SnapshotSource, to_free_file};
 use crate::opened::{say, text_of};
 use std::collections::VecDeque;
+use std::io;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -36,8 +37,8 @@ struct State {
     over: bool,
     /// The one that writes. Most recordings have no snapshots, and need none.
     thread: Option<JoinHandle<()>>,
-    /// It was said that there is no thread.
-    told: bool,
+    /// Why there was none when one was wanted. It is said at the end: the drain, which may want one, waits for nobody to read that.
+    missing: Option<io::Error>,
 }
 
 impl Dumps {
@@ -72,11 +73,7 @@ impl Dumps {
             match std::thread::Builder::new().name("snapshots".into()).spawn(move || dumps.work()) {
                 Ok(thread) => state.thread = Some(thread),
                 Err(error) => {
-                    if !std::mem::replace(&mut state.told, true) {
-                        say(&format!(
-                            "note: no snapshot is written as long as there is no thread for it: {error}"
-                        ));
-                    }
+                    state.missing = Some(error);
                     return false;
                 }
             }
@@ -116,9 +113,12 @@ impl Writing {
         let Self(dumps) = self;
         let mut state = dumps.lock();
         state.over = true;
-        let thread = state.thread.take();
+        let (thread, missing) = (state.thread.take(), state.missing.take());
         drop(state);
         dumps.0.changed.notify_all();
         drop(thread.map(JoinHandle::join));
+        if let Some(error) = missing {
+            say(&format!("note: snapshots were not written, since there was no thread for it: {error}"));
+        }
     }
 }

@@ -46,10 +46,11 @@ impl SnapshotOptions {
     /// Looks from here on whether one is due, in a thread that ends with the recording.
     pub(crate) fn start(&self, desk: &Arc<Desk>, dumps: &Dumps, program: u32) {
         let triggers = Triggers { bytes: self.snapshot_at, memory: self.snapshot_before_oom };
-        if self.snapshot_on.is_some() || triggers.bytes.is_some() || triggers.memory {
+        let watches = triggers.bytes.is_some() || triggers.memory;
+        if watches || self.snapshot_on.is_some() {
             dumps.prepare();
         }
-        if triggers.bytes.is_some() || triggers.memory {
+        if watches {
             let (desk, dumps) = (Arc::clone(desk), dumps.clone());
             let work = move || watch(&desk, &dumps, triggers, program);
             // Without the thread the recording goes on.
