@@ -120,6 +120,12 @@ impl Table {
         [22, 12].map(|bits| &entries[(hash as usize >> bits & mask) * GROUP..][..GROUP])
     }
 
+    /// Asks the processor for the groups of a place.
+    #[inline(never)]
+    fn expect(self, place: u16) {
+        self.groups(place).into_iter().flat_map(<[_]>::first).for_each(prefetch);
+    }
+
     /// Whether there was room.
     ///
     /// What is new goes to the group that has fewer: so nearly all of a table is in use before one has no room, where it
@@ -187,19 +193,17 @@ impl First {
             Self::Table(table) => table.older(),
         }
     }
+}
 
-    fn take(self, place: u16) -> u16 {
-        match self {
-            Self::Table(table) => table.take(place),
-            Self::Leaf(leaf) => {
-                let at = &leaf.entries[usize::from(place)];
-                let found = at.load(Ordering::Relaxed);
-                if found != 0 {
-                    at.store(0, Ordering::Relaxed);
-                }
-                found
-            }
+impl Leaf {
+    #[inline]
+    fn take(&self, place: u16) -> u16 {
+        let at = &self.entries[usize::from(place)];
+        let found = at.load(Ordering::Relaxed);
+        if found != 0 {
+            at.store(0, Ordering::Relaxed);
         }
+        found
     }
 }
 
@@ -209,9 +213,7 @@ impl Cell {
     pub(crate) fn expect(&self, place: u16) {
         match First::of(self.0.load(Ordering::Acquire)) {
             Some(First::Leaf(leaf)) => prefetch(&leaf.entries[usize::from(place)]),
-            Some(First::Table(table)) => {
-                table.groups(place).into_iter().flat_map(<[_]>::first).for_each(prefetch)
-            }
+            Some(First::Table(table)) => table.expect(place),
             None => {}
         }
     }
@@ -219,11 +221,14 @@ impl Cell {
     /// Notes something of a place, not 0. `is_alone`: few others will be noted near it, as far as can be told.
     #[inline]
     pub(crate) fn note(&self, place: u16, asked: u16, is_alone: bool) {
-        self.note_with(place, asked, is_alone, &LEAVES);
+        match First::of(self.0.load(Ordering::Acquire)) {
+            Some(First::Leaf(leaf)) => leaf.entries[usize::from(place)].store(asked, Ordering::Relaxed),
+            _ => self.note_with(place, asked, is_alone, &LEAVES),
+        }
     }
 
     /// As [`Cell::note`], where so many leaves are left.
-    #[inline(always)]
+    #[inline(never)]
     fn note_with(&self, place: u16, asked: u16, is_alone: bool, leaves: &AtomicUsize) {
         loop {
             let pointer = self.0.load(Ordering::Acquire);
@@ -245,13 +250,18 @@ impl Cell {
     /// Takes out what is noted of a place; 0 for nothing.
     #[inline]
     pub(crate) fn take(&self, place: u16) -> u16 {
-        let Some(first) = First::of(self.0.load(Ordering::Acquire)) else { return 0 };
-        let found = first.take(place);
-        if found != 0 {
-            return found;
+        let pointer = self.0.load(Ordering::Acquire);
+        match First::of(pointer) {
+            Some(First::Leaf(leaf)) => {
+                let found = leaf.take(place);
+                if found != 0 || leaf.older.load(Ordering::Relaxed).is_null() {
+                    return found;
+                }
+                take_older(leaf.older.load(Ordering::Acquire), place)
+            }
+            Some(First::Table(_)) => take_older(pointer, place),
+            None => 0,
         }
-        let older = first.older().load(Ordering::Acquire);
-        if older.is_null() { 0 } else { take_older(older, place) }
     }
 
     /// Puts what is larger in place of the first. Whether there is memory for it.
@@ -281,7 +291,6 @@ impl Cell {
     }
 }
 
-#[cold]
 #[inline(never)]
 fn take_older(mut older: *mut u8, place: u16) -> u16 {
     while let Some(table) = Table::of(older) {

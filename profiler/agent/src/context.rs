@@ -18,6 +18,7 @@ use crate::tls::{self, Tls};
 use crate::{abandoned, heaps, life, modules, session, sys};
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
+use core::mem::offset_of;
 use core::ptr;
 use core::sync::atomic::Ordering;
 use grapnel_trace::ring::Producer;
@@ -25,40 +26,43 @@ use grapnel_trace::shared::{LARGE_RINGS, segment_state, session_flags};
 use grapnel_trace::wire;
 use grapnel_unwind::{Config, ModuleTable, Walker};
 
-/// What a thread records with.
+/// What a thread records with. What each event needs comes first, in as few cache lines as it takes.
+#[repr(C, align(64))]
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) ring: Producer<'static>,
+    /// The position from which something is due, or the ring may be full: see [`crate::record`].
+    pub(crate) next_stop: u64,
+    /// Set while the context is in the middle of a recording. Still set when its owner is gone or starts anew:
+    /// a signal handler left it by longjmp, and its caches may be half changed.
+    pub(crate) busy: bool,
+    /// Every stack is walked a second time without the memo and compared.
+    pub(crate) check: bool,
+    pub(crate) meter: Meter,
+    /// [`modules::version`] when the walker's rules were known to be good.
+    pub(crate) modules_seen: u64,
+    pub(crate) walker: Walker,
+    /// Of the walker's looks at what is loaded.
+    pub(crate) reading: &'static Reading<ModuleTable>,
     /// The last clock that was written into the ring; 0 before the first.
     pub(crate) clock: u64,
     /// The position in the ring from which another is due.
     pub(crate) next_clock: u64,
-    /// The position from which something is due, or the ring may be full: see [`crate::record`].
-    pub(crate) next_stop: u64,
-    pub(crate) meter: Meter,
     /// The mean of the samples that the ring's reader knows of; 0 for none.
     pub(crate) told_mean: u64,
     /// Of a session with a budget.
     pub(crate) looks: Looks,
     /// Which ring of the segment that is.
     index: u32,
-    pub(crate) walker: Walker,
-    /// Of the walker's looks at what is loaded.
-    pub(crate) reading: &'static Reading<ModuleTable>,
-    /// [`modules::version`] when the walker's rules were known to be good.
-    pub(crate) modules_seen: u64,
-    /// The same, also where `modules_seen` leads each walk to where it is asked what is due.
+    /// What `modules_seen` says, also where that leads each walk to where it is asked what is due.
     pub(crate) modules_known: u64,
     /// Of a session that drops: the words that there must be room for when a walk begins.
     pub(crate) room_for_walk: Option<u64>,
     /// [`modules::removals`] when the walker's nodes were known to be good.
     pub(crate) removals_seen: u64,
-    /// Every stack is walked a second time without the memo and compared.
-    pub(crate) check: bool,
-    /// Set while the context is in the middle of a recording. Still set when its owner is gone or starts anew:
-    /// a signal handler left it by longjmp, and its caches may be half changed.
-    pub(crate) busy: bool,
 }
+
+const _: () = assert!(offset_of!(Context, meter) <= 64);
 
 /// Whose a context is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -180,14 +180,12 @@ pub(crate) fn after(saved: &SavedRegisters, operator: Operator, block: usize) {
     let asked = operator.asked(saved);
     let source = if operator.array { Source::NewArray } else { Source::New };
     rescued(saved, ptr::with_exposed_provenance_mut(block), 0, || {
-        if !operator.shared {
-            shadow::expect(block);
-        }
+        let place = if operator.shared { None } else { shadow::expect(block) };
         enter(saved, |context| {
             context.alloc_aligned(saved, block as u64, asked.size as u64, source, asked.alignment());
         });
-        if !operator.shared {
-            shadow::note(block, asked);
+        if let Some(place) = place {
+            place.note(asked);
         }
     });
 }

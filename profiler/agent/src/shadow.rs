@@ -166,26 +166,51 @@ fn cell(address: usize, apart: u32) -> Option<&'static Cell> {
     Some(&middle[index(address, apart, CELL, MIDDLE)])
 }
 
-/// Says that the block at an address will be [noted](note), for what that needs to come while something else goes on.
+/// Where a block is noted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    address: usize,
+    apart: u32,
+    /// `None` where no cell was there yet.
+    cell: Option<&'static Cell>,
+}
+
+/// Where the block at an address is to be noted; `None` where it is not.
 #[inline]
-pub(crate) fn expect(address: usize) {
+fn place_of(address: usize) -> Option<Place> {
+    if !is_noted(address) || SHARED.load(Ordering::Relaxed) {
+        return None;
+    }
     let apart = place_now();
-    if is_noted(address)
-        && let Some(cell) = cell(address, apart)
-    {
-        cell.expect(place(address, apart));
+    Some(Place { address, apart, cell: cell(address, apart) })
+}
+
+/// Where the block at an address will be [noted](Place::note): what that needs comes while something else goes on.
+#[inline]
+pub(crate) fn expect(address: usize) -> Option<Place> {
+    let found = place_of(address)?;
+    if let Some(cell) = found.cell {
+        cell.expect(place(address, found.apart));
+    }
+    Some(found)
+}
+
+/// Notes how the block at an address was asked for.
+#[inline]
+pub(crate) fn note(address: usize, asked: Asked) {
+    if let Some(place) = place_of(address) {
+        place.note(asked);
     }
 }
 
-/// Notes how the block at an address was asked for. What there is no memory for is not noted.
-#[inline]
-pub(crate) fn note(address: usize, asked: Asked) {
-    if !is_noted(address) || SHARED.load(Ordering::Relaxed) {
-        return;
-    }
-    let apart = place_now();
-    if let Some(cell) = cell(address, apart).or_else(|| make_cell(address, apart)) {
-        cell.note(place(address, apart), asked.entry(), asked.size >= LARGE);
+impl Place {
+    /// Notes how the block was asked for. What there is no memory for is not noted.
+    #[inline]
+    pub(crate) fn note(self, asked: Asked) {
+        let Self { address, apart, cell } = self;
+        if let Some(cell) = cell.or_else(|| make_cell(address, apart)) {
+            cell.note(place(address, apart), asked.entry(), asked.size >= LARGE);
+        }
     }
 }
 
@@ -195,14 +220,22 @@ pub(crate) fn take(address: usize) -> u16 {
     if !USED.load(Ordering::Relaxed) || !is_noted(address) {
         return 0;
     }
-    let take = |apart| cell(address, apart).map_or(0, |cell| cell.take(place(address, apart)));
-    let entry = take(place_now());
-    if STATE.load(Ordering::Relaxed) != NO_LONGER_APART {
-        return entry;
+    match STATE.load(Ordering::Relaxed) {
+        NO_LONGER_APART => take_of_both(address),
+        state => take_of(address, u32::from(state)),
     }
-    // Out of both, so that nothing is left there that was of another block.
-    let before = take(u32::from(APART));
-    if entry == 0 { before } else { entry }
+}
+
+#[inline(always)]
+fn take_of(address: usize, apart: u32) -> u16 {
+    cell(address, apart).map_or(0, |cell| cell.take(place(address, apart)))
+}
+
+/// Takes out of both tables, so that nothing is left there that was of another block.
+#[inline(never)]
+fn take_of_both(address: usize) -> u16 {
+    let [close, before] = [CLOSE, APART].map(|apart| take_of(address, u32::from(apart)));
+    if close == 0 { before } else { close }
 }
 
 #[cold]
