@@ -4,6 +4,7 @@
 
 pub mod analyse;
 pub mod hooks;
+pub mod instructions;
 pub mod machine;
 pub mod measure;
 pub mod peers;

@@ -123,10 +123,14 @@ pub fn c_program_with(name: &str, library: &str) -> PathBuf {
     compile("gcc", &flags, &sources().join(format!("{name}.c")), &format!("{name}-{library}"))
 }
 
-/// The executable of a C source that lies elsewhere. Its name is the source's.
+/// The executable of a source that lies elsewhere, in C or, as `.cc`, in C++. Its name is the source's.
 pub fn executable_of(source: &Path) -> PathBuf {
     let name = source.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    compile("gcc", C, source, &format!("elsewhere-{name}"))
+    let output = format!("elsewhere-{name}");
+    if source.extension().is_some_and(|extension| extension == "cc") {
+        return compile("g++", &["-std=c++17", "-pthread"], source, &output);
+    }
+    compile("gcc", C, source, &output)
 }
 
 /// The executable of `programs/<name>.c`, linked statically.

@@ -200,6 +200,9 @@ fn program_break(maps: &[MapLine]) -> Option<Range<u64>> {
 }
 
 /// Where among the library's variables the main arena is.
+///
+/// The trap: what lies 16 bytes before it or behind it has the same bins, one number further, and where an arena says which comes
+/// next it has other numbers, which may look like an address.
 fn main_arena(layout: Layout, at: u64, data: &[u8]) -> Result<usize, Unknown> {
     let state = layout.state();
     let is_one = |&offset: &usize| {
@@ -221,7 +224,8 @@ fn main_arena(layout: Layout, at: u64, data: &[u8]) -> Result<usize, Unknown> {
             }
         }
         let next = word(data, offset + state.next);
-        empty >= 4 && next != 0 && next.is_multiple_of(8)
+        let is_arena = next == at + offset as u64 || (next > HEAP && next % HEAP == layout.heap_header());
+        empty >= 4 && is_arena
     };
     let last = data.len().saturating_sub(state.len);
     let mut found = (0..last).step_by(8).filter(is_one);
@@ -265,5 +269,40 @@ fn counts(data: &[u8], layout: Layout, program_break: Option<&Range<u64>>) -> Re
         [one] => Ok(one),
         [] => Err(Unknown::Structure("malloc's settings were not found")),
         _ => Err(Unknown::Structure("there are several that look like malloc's settings")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lies_beside_the_main_arena_is_none() {
+        const AT: u64 = 0x7f00_0000_1000;
+        const OFFSET: usize = 64;
+        for minor in [31, 36, 43] {
+            let layout = Layout { minor };
+            let state = layout.state();
+            let others = [AT + OFFSET as u64, 0x7f12_3400_0000 + layout.heap_header()];
+            for next in others {
+                let mut data = vec![0; OFFSET + state.len + 256];
+                let mut set = |at: usize, value: u64| data[at..at + 8].copy_from_slice(&value.to_ne_bytes());
+                for index in 0..BIN_COUNT {
+                    let own = bin(layout, AT + OFFSET as u64, index);
+                    set(OFFSET + state.bins + 16 * index, own);
+                    set(OFFSET + state.bins + 16 * index + 8, own);
+                }
+                // Top, the last remainder, and which bins are in use, which is what the bins' neighbours have.
+                for at in [state.bins - 16, state.bins - 8, state.next - 16, state.next - 8] {
+                    set(OFFSET + at, 0x5555_0000_0008);
+                }
+                set(OFFSET + state.next, next);
+                // How many threads use it, and its size.
+                for at in [state.next + 8, state.next + 16, state.next + 24] {
+                    set(OFFSET + at, 8);
+                }
+                assert_eq!(main_arena(layout, AT, &data).ok(), Some(OFFSET), "{minor} {next:x}");
+            }
+        }
     }
 }

@@ -12,7 +12,7 @@ const STEP: u64 = 16;
 /// What differs from version to version.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
-    minor: u32,
+    pub(super) minor: u32,
 }
 
 /// Places in `malloc_state`.
