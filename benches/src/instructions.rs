@@ -1,4 +1,4 @@
-//! How many instructions recording takes, counted by single steps: the same on a busy machine as on an idle one, and on the next.
+//! How many instructions recording takes, counted by single steps: the same on a busy machine as on an idle one.
 //!
 //! # Safety
 //! `ptrace` is asked about a process that this one started, or that one which it started did, and that is stopped.

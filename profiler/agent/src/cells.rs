@@ -254,10 +254,11 @@ impl Cell {
         match First::of(pointer) {
             Some(First::Leaf(leaf)) => {
                 let found = leaf.take(place);
-                if found != 0 || leaf.older.load(Ordering::Relaxed).is_null() {
+                if found != 0 {
                     return found;
                 }
-                take_older(leaf.older.load(Ordering::Acquire), place)
+                let older = leaf.older.load(Ordering::Acquire);
+                if older.is_null() { 0 } else { take_older(older, place) }
             }
             Some(First::Table(_)) => take_older(pointer, place),
             None => 0,

@@ -202,7 +202,7 @@ fn program_break(maps: &[MapLine]) -> Option<Range<u64>> {
 /// Where among the library's variables the main arena is.
 ///
 /// The trap: what lies 16 bytes before it or behind it has the same bins, one number further, and where an arena says which comes
-/// next it has other numbers, which may look like an address.
+/// next it has other numbers, which may be taken for an address.
 fn main_arena(layout: Layout, at: u64, data: &[u8]) -> Result<usize, Unknown> {
     let state = layout.state();
     let is_one = |&offset: &usize| {
@@ -224,16 +224,22 @@ fn main_arena(layout: Layout, at: u64, data: &[u8]) -> Result<usize, Unknown> {
             }
         }
         let next = word(data, offset + state.next);
-        let is_arena = next == at + offset as u64 || (next > HEAP && next % HEAP == layout.heap_header());
-        empty >= 4 && is_arena
+        empty >= 4 && next != 0 && next.is_multiple_of(8)
+    };
+    // The next arena is itself, or lies where arenas do in their heaps.
+    let leads_to_arena = |&offset: &usize| {
+        let next = word(data, offset + state.next);
+        next == at + offset as u64 || (next > HEAP && next % HEAP == layout.heap_header())
     };
     let last = data.len().saturating_sub(state.len);
-    let mut found = (0..last).step_by(8).filter(is_one);
-    match (found.next(), found.next()) {
-        (Some(one), None) => Ok(one),
-        (None, _) => Err(Unknown::Unused),
-        _ => Err(Unknown::Structure("there are several main arenas")),
+    let mut found: Vec<usize> = (0..last).step_by(8).filter(is_one).collect();
+    if found.len() > 1 {
+        found.retain(leads_to_arena);
+        if found.len() != 1 {
+            return Err(Unknown::Structure("there are several main arenas"));
+        }
     }
+    found.first().copied().ok_or(Unknown::Unused)
 }
 
 /// What `malloc_par` says, which is found by what must be true of its parts.
