@@ -151,11 +151,13 @@ fn children_out_of_reach() {
 }
 
 /// Forks while other threads open libraries, whose list the agent then reads: no child waits for a lock that a thread of its parent
-/// had.
+/// had, and each is recorded.
 #[test]
 fn fork_while_threads_open_libraries() {
     let case = Case::ours("fork_while_opening").arg(programs::plug("a")).patience(Duration::from_secs(120));
-    case.recorded().outcome.same_as(&case.bare());
+    let recorded = case.recorded();
+    recorded.outcome.same_as(&case.bare());
+    assert_eq!(recorded.traces().len(), 1001, "the parent and its children");
 }
 
 /// Forks while other threads allocate: no child hangs, and each has exactly its own events.
@@ -177,6 +179,21 @@ fn fork_while_threads_allocate() {
     }
     let parent = reports[0].totals();
     assert_eq!(parent.allocations, parent.frees + parent.live_allocations);
+}
+
+/// Forks while other threads begin to record: none does so just then, each child is recorded, and no thread waits for a fork that
+/// waits for it.
+#[test]
+fn fork_while_threads_begin() {
+    let case = Case::ours("fork_at_starts");
+    let recorded = case.recorded();
+    recorded.outcome.same_as(&case.bare());
+    let reports = recorded.reports();
+    assert_eq!(reports.len(), 101, "the parent and a hundred children");
+    for report in &reports[1..] {
+        let totals = report.totals();
+        assert_eq!((totals.allocations, totals.live_bytes), (100, 2100), "{:?}", report.process);
+    }
 }
 
 /// Execs while other threads allocate: each program of the pid has its trace, the last is exact.

@@ -275,6 +275,8 @@ impl Context {
 /// of the child is at it, `None`.
 pub(crate) fn revive() -> Option<()> {
     let _revival = life::revival()?;
+    #[cfg(not(grapnel_attached))]
+    crate::forking::renew();
     let done = revive_in_child();
     if done.is_none() {
         if let Some(header) = session::header() {

@@ -39,7 +39,7 @@ struct State {
     left: usize,
 }
 
-static LOCK: Lock = Lock::new();
+pub(crate) static LOCK: Lock = Lock::whole_in_children();
 static MAPPED: AtomicU64 = AtomicU64::new(0);
 
 // SAFETY: `state` is only touched under LOCK.

@@ -27,7 +27,7 @@
 //! - `record`: the hot path: context, stack, sequence number, ring
 //! - `context`: what a thread owns while it records; claiming, reuse; `abandoned`: what threads leave behind
 //! - `meter`: what recording costs, measured on some calls
-//! - `life`: whether we record at all; fork
+//! - `life`: whether we record at all; fork; `forking`: forks wait for what a child needs whole
 //! - `modules`: which objects are loaded; rules for their code; `listing`: who says so
 //! - `debug`: Android's malloc_debug, instead of a recording or beside it
 //! - `ending`: the end of the process waits for a look for leaks
@@ -53,6 +53,8 @@ mod exec;
 mod families;
 #[cfg(not(grapnel_attached))]
 mod follow;
+#[cfg(not(grapnel_attached))]
+mod forking;
 mod heap;
 mod heaps;
 mod hooks;

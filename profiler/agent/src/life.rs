@@ -29,7 +29,7 @@ static LAST: AtomicU64 = AtomicU64::new(0);
 static OFF: AtomicBool = AtomicBool::new(false);
 
 /// Guards everything of the process that is not one thread's: contexts, modules.
-pub(crate) static PROCESS: Lock = Lock::new();
+pub(crate) static PROCESS: Lock = Lock::whole_in_children();
 
 #[inline(always)]
 fn page() -> &'static Page {

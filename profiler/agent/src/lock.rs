@@ -26,9 +26,15 @@ pub(crate) fn left() {
     LEFT.store(true, Ordering::Relaxed);
 }
 
-/// A spin lock; holding it is short and rare. It has the address of its holder's block, or 0.
+/// A spin lock; holding it is short and rare.
 #[derive(Debug, Default)]
-pub(crate) struct Lock(AtomicUsize);
+pub(crate) struct Lock {
+    /// The address of its holder's block, or 0.
+    holder: AtomicUsize,
+    /// A fork waits for its holder, and whoever wants it for a fork: see [`crate::forking`].
+    #[cfg(not(grapnel_attached))]
+    is_whole_in_children: bool,
+}
 
 /// Signals blocked, lock held.
 #[derive(Debug)]
@@ -85,14 +91,44 @@ impl Drop for Quiet {
 
 impl Lock {
     pub(crate) const fn new() -> Self {
-        Self(AtomicUsize::new(0))
+        Self {
+            holder: AtomicUsize::new(0),
+            #[cfg(not(grapnel_attached))]
+            is_whole_in_children: false,
+        }
+    }
+
+    /// A lock of what the child of a fork needs whole.
+    pub(crate) const fn whole_in_children() -> Self {
+        Self {
+            #[cfg(not(grapnel_attached))]
+            is_whole_in_children: true,
+            ..Self::new()
+        }
     }
 
     pub(crate) fn lock(&self) -> Guard<'_> {
         let quiet = Quiet::new();
+        self.take();
+        #[cfg(not(grapnel_attached))]
+        if self.is_whole_in_children {
+            let mut turns = 0;
+            while crate::forking::come_first(turns) {
+                self.holder.store(0, Ordering::Release);
+                turns += 1;
+                sys::sleep_briefly();
+                self.take();
+            }
+        }
+        Guard { lock: self, _quiet: quiet }
+    }
+
+    fn take(&self) {
         let mut turns = 0u32;
         let own = own();
-        while let Err(holder) = self.0.compare_exchange_weak(0, own, Ordering::Acquire, Ordering::Relaxed) {
+        while let Err(holder) =
+            self.holder.compare_exchange_weak(0, own, Ordering::Acquire, Ordering::Relaxed)
+        {
             assert!(
                 holder != own || own == NOBODY,
                 "signals can't be blocked, and a handler met its own thread's lock"
@@ -112,30 +148,29 @@ impl Lock {
                 }
             }
         }
-        Guard { lock: self, _quiet: quiet }
     }
 
     /// For where the holder may wait for the caller.
     #[cfg(not(grapnel_attached))]
     pub(crate) fn try_lock(&self) -> Option<Guard<'_>> {
         let quiet = Quiet::new();
-        let taken = self.0.compare_exchange(0, own(), Ordering::Acquire, Ordering::Relaxed).is_ok();
+        let taken = self.holder.compare_exchange(0, own(), Ordering::Acquire, Ordering::Relaxed).is_ok();
         taken.then(|| Guard { lock: self, _quiet: quiet })
     }
 
     /// Whether the calling thread holds it.
     #[cfg(not(grapnel_attached))]
     pub(crate) fn is_own(&self) -> bool {
-        self.0.load(Ordering::Relaxed) == own()
+        self.holder.load(Ordering::Relaxed) == own()
     }
 
     pub(crate) fn is_locked(&self) -> bool {
-        self.0.load(Ordering::Relaxed) != 0
+        self.holder.load(Ordering::Relaxed) != 0
     }
 
     /// Only in the child of a fork, whose one thread is the caller.
     pub(crate) fn renew(&self) {
-        self.0.store(0, Ordering::Relaxed);
+        self.holder.store(0, Ordering::Relaxed);
     }
 }
 
@@ -159,6 +194,6 @@ pub(crate) fn let_signals_through() {
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
         // The signals come after this, with the field.
-        self.lock.0.store(0, Ordering::Release);
+        self.lock.holder.store(0, Ordering::Release);
     }
 }

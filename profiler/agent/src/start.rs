@@ -7,7 +7,9 @@
 use crate::entry::{SavedRegisters, rescued, stub};
 use crate::lock::Quiet;
 use crate::sandbox::{self, clock};
-use crate::{bound, context, debug, exec, install, life, listing, meter, modules, session, stack, sys, tls};
+use crate::{
+    bound, context, debug, exec, forking, install, life, listing, meter, modules, session, stack, sys, tls,
+};
 use alloc::string::String;
 use core::ffi::{CStr, c_char, c_int};
 use core::ptr;
@@ -95,7 +97,13 @@ unsafe fn begin(count: c_int, arguments: *const *const c_char, environment: *mut
     segment.agent_bytes.store(crate::heap::mapped(), Ordering::Relaxed);
     meter::prepare(&segment.meter);
     // SAFETY: the function is this library's, which is never unloaded.
-    unsafe { libc::pthread_atfork(None, None, Some(grapnel_agent_forked)) };
+    unsafe {
+        libc::pthread_atfork(
+            Some(grapnel_agent_forks),
+            Some(grapnel_agent_has_forked),
+            Some(grapnel_agent_forked),
+        );
+    }
     let took = sys::monotonic_ns().saturating_sub(segment.started_ns.load(Ordering::Relaxed));
     segment.meter.startup_ns.store(took, Ordering::Relaxed);
     session::announce(segment, segment_state::READY);
@@ -134,6 +142,18 @@ pub(crate) unsafe fn variable<'a>(environment: *mut *mut c_char, name: &[u8]) ->
     }
     None
 }
+
+/// Runs before each fork that libc makes, behind all that the program does then.
+unsafe extern "C" fn forks(saved: &SavedRegisters) {
+    rescued(saved, ptr::null_mut(), 0, forking::begin);
+}
+stub!(grapnel_agent_forks, forks, 0);
+
+/// Runs in the parent afterwards, before all that the program does then.
+unsafe extern "C" fn has_forked(saved: &SavedRegisters) {
+    rescued(saved, ptr::null_mut(), 0, forking::end);
+}
+stub!(grapnel_agent_has_forked, has_forked, 0);
 
 /// Runs in each child of a fork that libc makes; others are noticed at their first event.
 unsafe extern "C" fn forked(saved: &SavedRegisters) {

@@ -75,6 +75,8 @@ pub(crate) struct Tls {
     pub(crate) no_clock: Cell<bool>,
     /// Whether the thread holds locks with signals let through, since a filter is against blocking them.
     pub(crate) unblocked: Cell<bool>,
+    /// How often the thread has said that it is about to fork; see [`crate::forking`].
+    pub(crate) forks: Cell<u32>,
     /// What the thread walks with in [`crate::debug`].
     #[cfg(not(grapnel_attached))]
     pub(crate) walking: Cell<*mut crate::debug::Walking>,

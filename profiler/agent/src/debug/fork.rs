@@ -3,13 +3,14 @@
 //! # Safety
 //! A fork that libc makes holds the locks of this mode from before it until after it, so a child finds its tables whole.
 //! Meanwhile the fork waits for the allocator's locks: so no handler of signals waits for one of these. It doesn't hold those of
-//! the agent's heap and of what else the agent does for the process: handlers take memory, and `renew` looks at them. One that is
+//! the agent's heap and of what else the agent does for the process, since handlers take memory, but waits until nobody does
+//! ([`crate::forking`]); and `renew` looks at them. One that is
 //! made without libc is noticed at its first call by a page that the kernel empties in each child. There another thread
 //! may have been in the middle of a change, which is left as it is: entries are written one by one.
 
 use super::{blocks, dump, freed, log, record, unreachable, walk};
 use crate::lock::Guard;
-use crate::{context, heap, life, modules, session, sys};
+use crate::{context, forking, heap, life, modules, session, sys};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
@@ -81,9 +82,11 @@ unsafe extern "C" fn before() {
     };
     // SAFETY: all locks are held.
     unsafe { *HELD.0.get() = Some(held) };
+    forking::begin();
 }
 
 unsafe extern "C" fn after() {
+    forking::end();
     // SAFETY: the locks are held by this thread, which took them in `before`.
     drop(unsafe { (*HELD.0.get()).take() });
 }
@@ -98,6 +101,7 @@ unsafe extern "C" fn in_child() {
 /// In a child, in its only thread.
 #[cold]
 fn renew() {
+    forking::renew();
     let torn = life::PROCESS.is_locked() || heap::is_busy();
     if session::header().is_some() {
         let _ = context::revive();
