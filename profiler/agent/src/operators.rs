@@ -70,8 +70,13 @@ impl Operator {
         self.deletes
     }
 
-    /// What a caller with these registers said of the block.
+    /// How a block comes from it, of a `new`.
     #[inline(always)]
+    fn source(self) -> Source {
+        if self.array { Source::NewArray } else { Source::New }
+    }
+
+    /// What a caller with these registers said of the block.
     fn asked(self, saved: &SavedRegisters) -> Asked {
         let (size, alignment) = match (self.deletes, self.sized) {
             (false, _) => (saved.argument(0), saved.argument(1)),
@@ -143,17 +148,20 @@ const NAMES: [(&[u8], Operator); 20] = [
 ];
 
 /// What is recorded before an operator's own code runs: what `delete` gives back.
-#[inline(always)]
 pub(crate) fn before(saved: &SavedRegisters, operator: Operator, original: usize) {
     let block = saved.argument(0);
     if !operator.deletes {
         return record::expect(saved);
     }
-    if block == 0 {
-        return;
+    if block != 0 {
+        give_back(saved, operator, original, block, shadow::take(block as usize));
     }
+}
+
+/// Records that a block is given back of which this was noted.
+#[inline(never)]
+fn give_back(saved: &SavedRegisters, operator: Operator, original: usize, block: u64, entry: u16) {
     let asked = operator.asked(saved);
-    let entry = shadow::take(block as usize);
     let fits = asked.is_like(entry, operator.sized)
         || operator.shared
         || (operator.own && entry == 0)
@@ -171,21 +179,54 @@ pub(crate) fn before(saved: &SavedRegisters, operator: Operator, original: usize
     });
 }
 
-/// What is recorded afterwards: what `new` gave.
+/// As [`before`], of a `delete` that [calls only `free`](Operator::calls_only_libc).
 #[inline(always)]
+pub(crate) fn before_simple_delete(saved: &SavedRegisters, operator: Operator, original: usize) {
+    let block = saved.argument(0);
+    if block == 0 {
+        return;
+    }
+    let entry = shadow::take(block as usize);
+    let size = if operator.sized { saved.argument(1) as usize } else { 0 };
+    let asked = Asked { array: operator.array, align_log2: None, size };
+    if !asked.is_like(entry, operator.sized) {
+        return give_back(saved, operator, original, block, entry);
+    }
+    rescued(saved, ptr::null_mut(), original, || {
+        enter(saved, |context| context.plain(record::FREE, block));
+    });
+}
+
+/// What is recorded afterwards: what `new` gave.
 pub(crate) fn after(saved: &SavedRegisters, operator: Operator, block: usize) {
     if operator.deletes || block == 0 {
         return;
     }
     let asked = operator.asked(saved);
-    let source = if operator.array { Source::NewArray } else { Source::New };
     rescued(saved, ptr::with_exposed_provenance_mut(block), 0, || {
         let place = if operator.shared { None } else { shadow::expect(block) };
         enter(saved, |context| {
+            let source = operator.source();
             context.alloc_aligned(saved, block as u64, asked.size as u64, source, asked.alignment());
         });
         if let Some(place) = place {
             place.note(asked);
+        }
+    });
+}
+
+/// As [`after`], of a `new` that [calls only `malloc`](Operator::calls_only_libc).
+#[inline(always)]
+pub(crate) fn after_simple_new(saved: &SavedRegisters, operator: Operator, block: usize) {
+    if block == 0 {
+        return;
+    }
+    let size = saved.argument(0);
+    rescued(saved, ptr::with_exposed_provenance_mut(block), 0, || {
+        let place = shadow::expect(block);
+        enter(saved, |context| context.alloc(saved, block as u64, size, operator.source()));
+        if let Some(place) = place {
+            place.note(Asked { array: operator.array, align_log2: None, size: size as usize });
         }
     });
 }

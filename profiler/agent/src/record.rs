@@ -17,7 +17,7 @@ use grapnel_trace::ring::{Full, Producer};
 use grapnel_trace::shared::{SessionHeader, session_flags};
 use grapnel_trace::wire::{self, Order, kind};
 use grapnel_trace::{Alignment, FreedAs, Source};
-use grapnel_unwind::{Frame, MOST_TOLD, NodeId, Sink};
+use grapnel_unwind::{Frame, MOST_TOLD, NodeId, Sink, WORD_FLAGS_AT, WORD_MODULE_AT};
 
 /// The most words that are written from one [`Context::stop`] on before there is another: a clock that is due, the upper
 /// part of a size, the mark of a heap, a clock that is far from the last one, and a record of the heap.
@@ -165,6 +165,7 @@ pub(crate) use crate::native::ticks as ticks_of_processor;
 struct Nodes<'a>(&'a mut Producer<'static>);
 
 const _: () = assert!(MOST_TOLD <= wire::MOST_NODES);
+const _: () = assert!(WORD_FLAGS_AT == wire::FLAGS_AT && WORD_MODULE_AT == wire::MODULE_AT);
 
 impl Sink for Nodes<'_> {
     #[inline(always)]
@@ -186,6 +187,15 @@ impl Sink for Nodes<'_> {
         }
         ring.stage(0, wire::nodes(parent.0, count));
         ring.publish(1 + count as u64);
+    }
+
+    #[inline(always)]
+    fn told(&mut self, _first: NodeId, parent: NodeId, words: impl ExactSizeIterator<Item = u64> + Clone) {
+        let Self(ring) = self;
+        let count = words.len();
+        if make_room(ring, 1 + count as u64).is_ok() {
+            ring.put_all(wire::nodes(parent.0, count), words);
+        }
     }
 }
 

@@ -18,7 +18,7 @@ use crate::native::slots::{
     grapnel_agent_slot_returns, grapnel_agent_thunks,
 };
 use crate::operators::{self, Operator};
-use crate::{hooks, ledger, native, tls};
+use crate::{hooks, ledger, native, record, tls};
 use alloc::vec::Vec;
 use core::mem::offset_of;
 use core::ops::Range;
@@ -97,6 +97,15 @@ impl Slot {
         leads(first)
             && (!self.calls_others.load(Ordering::Relaxed)
                 || (others.iter().all(leads) && others.iter().zip(&self.others).all(begins)))
+    }
+
+    /// Whether an operator of the C++ runtime, which was seen to make this call for its caller and nothing else, would still do so:
+    /// then the call is made in its place. It is what the runtime's operators come to where there is memory, and what there is to be
+    /// seen of them by others is what they call. Where there is none the operator itself is called, whose handler is asked then. And
+    /// where somebody has put a function of their own between.
+    #[inline(always)]
+    fn is_passed_over(&self, function: Function) -> bool {
+        DIRECT && self.calls_as_seen() && hooks::begins_as_hooked(function)
     }
 
     /// Notes what the others that an operator calls begin with. False if that isn't known of one.
@@ -289,6 +298,37 @@ fn is_of_slot(inside: usize, caller: usize, handle: u32) -> bool {
 
 pub(crate) unsafe extern "C" fn before(saved: &SavedRegisters, frame: &Frame) -> Going {
     let slot = &TABLE[frame.number % SLOTS];
+    // Each apart, so that none saves more registers than it needs.
+    match slot.direct.load(Ordering::Acquire) {
+        Nested::MALLOC if DIRECT => before_simple_new(saved, frame, slot),
+        Nested::FREE if DIRECT => before_simple_delete(saved, frame, slot),
+        _ => before_other(saved, frame, slot),
+    }
+}
+
+#[inline(never)]
+fn before_simple_new(saved: &SavedRegisters, frame: &Frame, slot: &Slot) -> Going {
+    // Of nothing, it asks for a byte.
+    if saved.argument(0) == 0 || !slot.is_passed_over(Function::Malloc) || hooks::is_inside(saved) {
+        return before_other(saved, frame, slot);
+    }
+    record::expect(saved);
+    Going { target: hooks::original(Function::Malloc), cookie: tls::get().inside.get() | AGAIN }
+}
+
+#[inline(never)]
+fn before_simple_delete(saved: &SavedRegisters, frame: &Frame, slot: &Slot) -> Going {
+    if !slot.is_passed_over(Function::Free) || hooks::is_inside(saved) {
+        return before_other(saved, frame, slot);
+    }
+    let target = hooks::original(Function::Free);
+    operators::before_simple_delete(saved, slot.operator(), target);
+    Going { target, cookie: INSTEAD }
+}
+
+/// As [`before`], where the function itself is to be called.
+#[inline(never)]
+fn before_other(saved: &SavedRegisters, frame: &Frame, slot: &Slot) -> Going {
     let target = slot.original.load(Ordering::Relaxed);
     if let Some((role, handle)) = slot.family() {
         let part = if families::before(saved, role, handle, target) { PART } else { 0 };
@@ -299,31 +339,11 @@ pub(crate) unsafe extern "C" fn before(saved: &SavedRegisters, frame: &Frame) ->
         PART
     } else {
         operators::before(saved, slot.operator(), target);
-        if let Some(going) = directly(slot, saved) {
-            return going;
-        }
         tls.nested.set(0);
         0
     };
     let here = ptr::from_ref(frame).expose_provenance();
     Going { target, cookie: tls.inside.replace(here | OPERATOR) | part }
-}
-
-/// The call that an operator of the C++ runtime was seen to make for its caller, in its place: it is what the runtime's
-/// operators come to where there is memory, and what there is to be seen of them by others is what they call. Where there is
-/// none the operator itself is called, whose handler is asked then. And where somebody has put a function of their own between.
-#[inline(always)]
-fn directly(slot: &Slot, saved: &SavedRegisters) -> Option<Going> {
-    let (function, cookie) = match slot.direct.load(Ordering::Acquire) {
-        // Of nothing, the operator asks for a byte.
-        Nested::MALLOC if DIRECT && saved.argument(0) != 0 => {
-            (Function::Malloc, tls::get().inside.get() | AGAIN)
-        }
-        Nested::FREE if DIRECT => (Function::Free, INSTEAD),
-        _ => return None,
-    };
-    let still = slot.calls_as_seen() && hooks::begins_as_hooked(function);
-    still.then(|| Going { target: hooks::original(function), cookie })
 }
 
 /// How many bytes from an address on the stack can be read, of as many as its stub hands on: a multiple of 8, as such an address is; 0
@@ -381,15 +401,24 @@ pub(crate) unsafe extern "C" fn after(
     tls::get().inside.set(cookie & !(PART | AGAIN));
     if cookie & PART == 0 {
         let slot = &TABLE[number % SLOTS];
-        match slot.family() {
-            Some((role, handle)) => families::after(saved, role, handle, result),
-            None => {
-                learn(slot, saved, result);
-                operators::after(saved, slot.operator(), result);
-            }
+        if slot.direct.load(Ordering::Relaxed) == Nested::MALLOC {
+            operators::after_simple_new(saved, slot.operator(), result);
+        } else {
+            after_other(saved, slot, result);
         }
     }
     result
+}
+
+#[inline(never)]
+fn after_other(saved: &SavedRegisters, slot: &Slot, result: usize) {
+    match slot.family() {
+        Some((role, handle)) => families::after(saved, role, handle, result),
+        None => {
+            learn(slot, saved, result);
+            operators::after(saved, slot.operator(), result);
+        }
+    }
 }
 
 /// Whether the function at an address is hooked.

@@ -95,7 +95,7 @@ impl<'a> Producer<'a> {
     pub fn put<const N: usize>(&mut self, record: [u64; N]) {
         debug_assert!(self.tail + N as u64 <= self.limit);
         let start = (self.tail & self.mask) as usize;
-        if let Some(words) = self.words.get(start..start + N) {
+        if let Some(words) = self.words.get(start..).and_then(<[_]>::first_chunk::<N>) {
             for (to, word) in words.iter().zip(record) {
                 to.store(word, Ordering::Relaxed);
             }
@@ -127,6 +127,23 @@ impl<'a> Producer<'a> {
                 self.words[(at & self.mask) as usize].store(new, Ordering::Relaxed);
             }
         }
+    }
+
+    /// As [`Producer::put`], of a word and others behind it.
+    #[inline(always)]
+    pub fn put_all(&mut self, first: u64, others: impl ExactSizeIterator<Item = u64>) {
+        let count = others.len();
+        let start = (self.tail & self.mask) as usize;
+        if let Some([to_first, to_others @ ..]) = self.words.get(start..start + 1 + count) {
+            for (to, word) in to_others.iter().zip(others) {
+                to.store(word, Ordering::Relaxed);
+            }
+            to_first.store(first, Ordering::Relaxed);
+        } else {
+            self.stage_all(1, others);
+            self.stage(0, first);
+        }
+        self.publish(1 + count as u64);
     }
 
     /// Publishes so many words, which were [staged](Producer::stage), as one record.

@@ -166,8 +166,10 @@ pub fn nodes(parent: u32, count: usize) -> u64 {
     head(count as u64 | (u64::from(parent) << 8), kind::NODES)
 }
 
-const FLAGS_AT: u32 = 48;
-const MODULE_AT: u32 = 52;
+/// Where in a node of a NODES record its flags begin. Below them there is the pc.
+pub const FLAGS_AT: u32 = 48;
+/// Where in a node of a NODES record its module begins.
+pub const MODULE_AT: u32 = 52;
 
 /// A node of a NODES record; `None` where its numbers are larger than there is room for.
 #[inline]

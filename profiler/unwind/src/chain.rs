@@ -2,7 +2,7 @@
 //!
 //! A walk looks up a rule for each frame, one after the other. In a program that needs the processor's caches for itself each
 //! of these waits for memory. Walks from one leaf most often begin with the same few frames: here these lie side by side, with
-//! their rules, so that a walk waits once.
+//! their rules, so that a walk waits once. Where a chain ends, the frame behind it is looked for as if it were a leaf.
 
 use crate::Error;
 use crate::native::{PackedRule, prefetch};
@@ -12,11 +12,11 @@ use alloc::vec::Vec;
 /// The binary logarithm of the most chains.
 const MOST_BITS: u32 = 11;
 /// Frames of a chain: what two cache lines hold.
-const FRAMES: usize = 6;
+pub(crate) const FRAMES: usize = 6;
 
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Debug, Default)]
-struct Chain {
+pub(crate) struct Chain {
     /// Leaf first; 0 where there is none.
     pcs: [u64; FRAMES],
     rules: [PackedRule; FRAMES],
@@ -27,6 +27,27 @@ const _: () = assert!(size_of::<Chain>() == 128);
 
 // SAFETY: made of numbers.
 unsafe impl Zeroable for Chain {}
+
+/// A pc and a module of more bits are not kept.
+pub(crate) const PC_BITS: u32 = 48;
+pub(crate) const MODULE_BITS: u32 = 12;
+
+impl Chain {
+    /// Whether a frame like this is kept.
+    #[inline(always)]
+    pub(crate) fn has_room_for(pc: u64, module: u32) -> bool {
+        pc >> PC_BITS == 0 && module >> MODULE_BITS == 0
+    }
+
+    /// The rule for the frame at `pc`, the one with this number from the leaf, and its module, if that is as it was.
+    #[inline(always)]
+    pub(crate) fn rule(&self, frame: usize, pc: u64) -> Option<(PackedRule, u32)> {
+        match (self.pcs.get(frame), self.rules.get(frame), self.modules.get(frame)) {
+            (Some(&other), Some(&rule), Some(&module)) if other == pc => Some((rule, module)),
+            _ => None,
+        }
+    }
+}
 
 /// The chains. Looking up and storing neither allocate nor lock. What is found is right whatever chain it is found in: a
 /// rule belongs to a pc.
@@ -60,15 +81,20 @@ impl Chains {
         }
     }
 
-    /// The rule for the frame at `pc`, the one with this number from the leaf, and its module, if that is as it was.
+    /// A chain, to be read also behind changes of it.
+    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    pub(crate) fn rule(&self, chain: usize, frame: usize, pc: u64) -> Option<(PackedRule, u32)> {
-        let chain = self.0.get(chain)?;
-        chain.pcs.get(frame).filter(|&&other| other == pc)?;
-        Some((*chain.rules.get(frame)?, *chain.modules.get(frame)?))
+    pub(crate) fn raw(&self, chain: usize) -> Option<*const Chain> {
+        (chain < self.0.len()).then(|| self.0.as_ptr().wrapping_add(chain))
     }
 
-    /// Keeps a rule for the next walk.
+    /// A chain.
+    #[inline(always)]
+    pub(crate) fn at(&self, chain: usize) -> Option<&Chain> {
+        self.0.get(chain)
+    }
+
+    /// Keeps a rule for the next walk, if it has [room](Chain::has_room_for).
     #[inline(always)]
     pub(crate) fn set_rule(
         &mut self,
@@ -78,6 +104,7 @@ impl Chains {
         (rule, module): (PackedRule, u32),
     ) {
         if let Some(Chain { pcs, rules, modules }) = self.0.get_mut(chain)
+            && Chain::has_room_for(pc, module)
             && let (Some(to_pc), Some(to_rule), Some(to_module)) =
                 (pcs.get_mut(frame), rules.get_mut(frame), modules.get_mut(frame))
         {
@@ -95,15 +122,16 @@ mod tests {
     fn a_rule_is_found_at_its_frame_and_pc_alone() {
         let (mut chains, rule) = (Chains::new(4).unwrap(), PackedRule::new(UnwindRule::ROOT));
         let at = chains.of(10, 0);
+        let found = |chains: &Chains, frame, pc| chains.at(at).and_then(|chain| chain.rule(frame, pc));
         for frame in 0..2 * FRAMES {
             let pc = 10 + frame as u64;
-            assert_eq!(chains.rule(at, frame, pc), None);
+            assert_eq!(found(&chains, frame, pc), None);
             chains.set_rule(at, frame, pc, (rule, frame as u32));
-            assert_eq!(chains.rule(at, frame, pc), (frame < FRAMES).then_some((rule, frame as u32)));
-            assert_eq!(chains.rule(at, frame, pc + 1), None);
+            assert_eq!(found(&chains, frame, pc), (frame < FRAMES).then_some((rule, frame as u32)));
+            assert_eq!(found(&chains, frame, pc + 1), None);
         }
-        assert_eq!(chains.rule(at, 2, 12), Some((rule, 2)));
+        assert_eq!(found(&chains, 2, 12), Some((rule, 2)));
         chains.forget();
-        assert_eq!(chains.rule(at, 2, 12), None);
+        assert_eq!(found(&chains, 2, 12), None);
     }
 }

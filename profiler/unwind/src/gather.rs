@@ -1,9 +1,12 @@
 //! Gathering the frames of a walk: from what is remembered, by cached rules, or by full steps.
 
+#[cfg(target_arch = "x86_64")]
+mod again;
+
 use crate::Error;
 use crate::backtrace::Backtrace;
 use crate::cache::RuleCache;
-use crate::chain::Chains;
+use crate::chain::{Chains, FRAMES};
 use crate::deep::Deep;
 use crate::memo::{Memo, MemoEnd, Path};
 use crate::native::{FramePointer, FullState, PackedRule, Registers, RuleKind, plain, step, step_by_guess};
@@ -19,6 +22,8 @@ use crate::walker::{Config, End};
 pub(crate) struct Gatherer {
     cache: RuleCache,
     chains: Chains,
+    /// The chain of a frame behind the end of another one.
+    further: usize,
     stack: StackMemory,
     path: Path,
     memo: Memo,
@@ -29,6 +34,9 @@ pub(crate) struct Gatherer {
     /// The most frames of a walk now, no fewer: that of `deep`, beside what each walk reads.
     limit: usize,
     tells: bool,
+    /// What the next walk may go on with from the last one.
+    #[cfg(target_arch = "x86_64")]
+    going: again::Going,
     last_end: End,
 }
 
@@ -47,6 +55,7 @@ impl Gatherer {
         Ok(Gatherer {
             cache: RuleCache::new(config.cache_bits.clamp(6, 20))?,
             chains: Chains::new(config.chain_bits)?,
+            further: 0,
             stack: StackMemory::new(),
             path: Path::new(max_frames)?,
             memo: Memo::new(max_frames)?,
@@ -55,6 +64,8 @@ impl Gatherer {
             max_frames,
             limit: max_frames,
             tells: config.tells,
+            #[cfg(target_arch = "x86_64")]
+            going: again::Going::default(),
             last_end: End::Open,
         })
     }
@@ -73,6 +84,7 @@ impl Gatherer {
 
     /// Forgets rules, and walks that went by them.
     pub(crate) fn forget_rules(&mut self) {
+        self.rest_is_unknown();
         self.cache.clear();
         self.chains.forget();
         self.memo.forget();
@@ -81,6 +93,7 @@ impl Gatherer {
 
     /// Forgets what has nodes.
     pub(crate) fn forget_nodes(&mut self) {
+        self.rest_is_unknown();
         self.memo.forget();
         self.recent.forget();
         self.deep.forget();
@@ -88,14 +101,27 @@ impl Gatherer {
 
     /// Forgets what is readable, and what was read.
     pub(crate) fn forget_stacks(&mut self) {
+        self.rest_is_unknown();
         self.stack.forget();
         self.memo.forget();
         self.recent.forget();
     }
 
+    /// The next walk doesn't simply go on from the last one.
+    #[inline(always)]
+    fn rest_is_unknown(&mut self) {
+        #[cfg(target_arch = "x86_64")]
+        {
+            self.going = again::Going::default();
+        }
+    }
+
     /// The node of a recent walk, if that is what a walk would come to now.
     #[inline(always)]
     pub(crate) fn recent_walk(&mut self, start: &impl Start) -> Option<NodeId> {
+        if !self.recent.is_asked() {
+            return None;
+        }
         let range = self.stack.range_at(start.sp())?;
         let node = self.recent.find(start.pc(), start.sp(), start.fp(), range)?;
         self.last_end = End::Root;
@@ -149,6 +175,8 @@ impl Gatherer {
                 self.memo.cut_to(kept);
                 if self.path.len() == 0 {
                     // All of it was there.
+                    #[cfg(target_arch = "x86_64")]
+                    self.may_go_on();
                     self.remember();
                     return parent;
                 }
@@ -167,6 +195,8 @@ impl Gatherer {
                     self.memo.forget();
                 }
                 self.memo.end = end;
+                #[cfg(target_arch = "x86_64")]
+                self.may_go_on();
                 self.remember();
                 leaf
             }
@@ -215,6 +245,8 @@ impl Gatherer {
             Gathered::Done { end, .. } => {
                 self.last_end = end.into();
                 let parent = root(end, tree);
+                #[cfg(target_arch = "x86_64")]
+                self.may_go_on();
                 self.intern(parent, tree)
             }
         }
@@ -238,6 +270,7 @@ impl Gatherer {
         // Scalars, so that they stay in registers: a cursor in memory is written by words and read by pairs.
         let (mut pc, mut sp, mut fp) = (start.pc(), start.sp(), FramePointer::known(start.fp()));
         self.path.clear();
+        self.rest_is_unknown();
         self.stack.begin(sp);
         let chain = self.chains.of(pc, sp);
         let ended = |end| Gathered::Done { kept: 0, end };
@@ -276,16 +309,9 @@ impl Gatherer {
                 break;
             }
             let frame = self.path.len();
-            let (rule, module) = match self.chains.rule(chain, frame, pc) {
-                Some(found) => found,
-                None => {
-                    let found = match self.cache.get(pc) {
-                        Some(found) => found,
-                        None => self.miss(pc, resolver),
-                    };
-                    self.chains.set_rule(chain, frame, pc, found);
-                    found
-                }
+            let (rule, module) = match self.chains.at(chain).and_then(|chain| chain.rule(frame, pc)) {
+                Some(known) => known,
+                None => self.look_up(chain, frame, pc, sp, resolver),
             };
             let ignores_fp = rule.ignores_fp();
             if !ignores_fp {
@@ -371,6 +397,36 @@ impl Gatherer {
         }
     }
 
+    /// The rule for a frame that its leaf's chain doesn't have, and its module. Behind the end of a chain there is that of the frame
+    /// there.
+    #[inline(never)]
+    fn look_up(
+        &mut self,
+        chain: usize,
+        frame: usize,
+        pc: u64,
+        sp: u64,
+        resolver: &mut impl Resolver,
+    ) -> (PackedRule, u32) {
+        let (mut chain, mut frame) = (chain, frame);
+        if frame >= FRAMES {
+            frame %= FRAMES;
+            if frame == 0 {
+                self.further = self.chains.of(pc, sp);
+            }
+            chain = self.further;
+            if let Some(known) = self.chains.at(chain).and_then(|chain| chain.rule(frame, pc)) {
+                return known;
+            }
+        }
+        let known = match self.cache.get(pc) {
+            Some(known) => known,
+            None => self.miss(pc, resolver),
+        };
+        self.chains.set_rule(chain, frame, pc, known);
+        known
+    }
+
     #[cold]
     #[inline(never)]
     fn miss(&mut self, pc: u64, resolver: &mut impl Resolver) -> (PackedRule, u32) {
@@ -421,6 +477,7 @@ impl Gatherer {
         tree: &mut Interner<'_, impl Sink>,
     ) -> NodeId {
         self.path.clear();
+        self.rest_is_unknown();
         self.stack.begin(registers.sp());
         let mut state = FullState::new(&registers);
         let end = loop {

@@ -19,12 +19,13 @@ const WORDS_PER_FRAME: usize = 3;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Word {
-    address: u64,
-    value: u64,
+    pub(crate) address: u64,
+    pub(crate) value: u64,
 }
 
-#[cfg(test)]
+#[cfg(any(test, target_arch = "x86_64"))]
 impl Word {
+    #[inline(always)]
     pub(crate) fn new(address: u64, value: u64) -> Self {
         Word { address, value }
     }
@@ -78,6 +79,28 @@ pub(crate) struct Record {
 }
 
 impl Record {
+    /// A frame without flags, to which so many words lead from the root.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub(crate) fn plain(
+        pc: u64,
+        sp: u64,
+        fp: u64,
+        node: NodeId,
+        words: u32,
+        module: u32,
+        fp_is_dead: bool,
+    ) -> Self {
+        Record { pc, sp, fp, node, words, module, flags: FrameFlags::NONE, fp_is_dead }
+    }
+
+    /// How many words were read to leave this frame and all nearer to the root.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub(crate) fn words(&self) -> u32 {
+        self.words
+    }
+
     /// As the first frame of a walk that is to be kept.
     pub(crate) fn leaf(&self) -> Leaf {
         let Record { pc, sp, fp, fp_is_dead, node, .. } = *self;
@@ -239,6 +262,16 @@ pub(crate) struct Memo {
 
 const ALL: u32 = u32::MAX;
 
+/// A memo's frames and words in memory: where they begin, how many frames there are, and for how many words there is room. For frames
+/// there is room for the most of a stack.
+#[cfg(target_arch = "x86_64")]
+pub(crate) struct Raw {
+    pub(crate) records: *mut Record,
+    pub(crate) len: usize,
+    pub(crate) words: *mut Word,
+    pub(crate) most_words: usize,
+}
+
 /// The index of the last word that is not what it was. Most often there is none, so the search takes four at a time;
 /// still, none is read before those behind it were found unchanged.
 ///
@@ -278,6 +311,37 @@ impl Memo {
 
     pub(crate) fn forget(&mut self) {
         self.cut_to(0);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub(crate) fn raw(&mut self) -> Raw {
+        let Fixed { items, len } = &mut self.records;
+        let words = &mut self.words.0.items;
+        Raw {
+            records: items.as_mut_ptr(),
+            len: (*len).min(items.len()),
+            words: words.as_mut_ptr(),
+            most_words: words.len(),
+        }
+    }
+
+    /// The first so many frames are as they were, and behind them there are others now, in all so many frames with so many words.
+    ///
+    /// # Safety
+    /// All of them were written, frames with nodes, and without guesses, and words that were read from the memo's range.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub(crate) unsafe fn now_has(&mut self, kept: usize, frames: usize, words: usize) {
+        (self.records.len, self.words.0.len) = (frames, words);
+        self.summed = self.summed.min(kept as u32);
+    }
+
+    /// Whether this is a walk to the root, without a guess, all of whose frames have nodes, and whose words were read from this range.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub(crate) fn is_whole_in(&self, range: Range) -> bool {
+        self.end == MemoEnd::Root && self.first_guess.is_none() && self.noded == ALL && self.range == range
     }
 
     /// Keeps so many frames, counted from the root.

@@ -162,17 +162,20 @@ impl Recent {
         self.words.get(first..first + walk.len as usize)
     }
 
-    /// The node of the walk that starts at this pc, sp and fp on a stack with this readable range, if it is a recent one
-    /// of whose words none has changed.
+    /// Whether a walk is to be looked up. To be asked once for each.
     #[inline(always)]
-    pub(crate) fn find(&mut self, pc: u64, sp: u64, fp: u64, range: Range) -> Option<NodeId> {
+    pub(crate) fn is_asked(&mut self) -> bool {
         self.left = self.left.wrapping_sub(1);
         if self.left == 0 {
             self.decide();
         }
-        if !self.on {
-            return None;
-        }
+        self.on
+    }
+
+    /// The node of the walk that starts at this pc, sp and fp on a stack with this readable range, if it is a recent one
+    /// of whose words none has changed.
+    #[inline(always)]
+    pub(crate) fn find(&mut self, pc: u64, sp: u64, fp: u64, range: Range) -> Option<NodeId> {
         let (index, tag) = Self::place(pc, sp);
         let head = self.heads.get(index)?;
         if head.worth == 0 {
@@ -300,6 +303,9 @@ mod tests {
     }
 
     fn find(recent: &mut Recent, leaf: Leaf) -> Option<NodeId> {
+        if !recent.is_asked() {
+            return None;
+        }
         recent.find(leaf.pc, leaf.sp, leaf.fp, range())
     }
 

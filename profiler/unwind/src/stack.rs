@@ -26,6 +26,11 @@ pub(crate) struct Range {
 }
 
 impl Range {
+    /// How many bytes from the lowest on words may begin at.
+    pub(crate) fn starts(self) -> u64 {
+        (self.hi - self.lo).saturating_sub(WORD - 1)
+    }
+
     fn holds_word(self, address: u64) -> bool {
         address >= self.lo && address < self.hi && self.hi - address >= WORD
     }
@@ -111,6 +116,13 @@ impl StackMemory {
         (!self.distrusted && self.range.holds_word(sp)).then_some(self.range)
     }
 
+    /// The range that words are read from without a question, if this walk made all its reads there.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub(crate) fn trusted(&self) -> Option<Range> {
+        (!self.distrusted && !self.switched).then_some(self.range)
+    }
+
     /// The word at `address`, if it can be read.
     #[inline(always)]
     pub fn read(&mut self, address: u64) -> Option<u64> {
@@ -171,7 +183,7 @@ impl StackMemory {
 
     fn set(&mut self, range: Range) {
         self.range = range;
-        self.fast = (range.hi - range.lo).saturating_sub(WORD - 1);
+        self.fast = range.starts();
     }
 
     /// Turns to the range that holds `address`; probes for one where none does.

@@ -64,6 +64,15 @@ pub struct Frame {
     pub flags: FrameFlags,
 }
 
+impl Frame {
+    /// The frame that a word of [`Sink::told`] stands for.
+    pub fn of_word(word: u64) -> Self {
+        let flags = (word >> WORD_FLAGS_AT) as u8 & ((1 << (WORD_MODULE_AT - WORD_FLAGS_AT)) - 1);
+        let pc = word & ((1 << WORD_FLAGS_AT) - 1);
+        Frame { pc, module: (word >> WORD_MODULE_AT) as u32, flags: FrameFlags(flags) }
+    }
+}
+
 /// A frame's pc with the flags in the bits above any user address: what tells frames of one parent apart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(transparent)]
@@ -80,11 +89,23 @@ impl FrameKey {
     }
 }
 
+/// Where in a word of [`Sink::told`] the flags begin, and the module's id. Below them there is the pc.
+pub const WORD_FLAGS_AT: u32 = 48;
+/// See [`WORD_FLAGS_AT`].
+pub const WORD_MODULE_AT: u32 = 52;
+
 /// Hears of each node when it comes to be, in the order of the ids; a parent's id is below its child's.
 pub trait Sink {
     /// Nodes that the tree doesn't hold, at most [`MOST_TOLD`] of them: the first below `parent`, each other below the one
     /// before it. Their ids go up from `first` by one.
     fn nodes(&mut self, first: NodeId, parent: NodeId, frames: impl ExactSizeIterator<Item = Frame> + Clone);
+
+    /// As [`Sink::nodes`], of frames that are a word each: the pc, from bit [`WORD_FLAGS_AT`] on the flags, of which there are none,
+    /// and from [`WORD_MODULE_AT`] on the module's id.
+    #[inline(always)]
+    fn told(&mut self, first: NodeId, parent: NodeId, words: impl ExactSizeIterator<Item = u64> + Clone) {
+        self.nodes(first, parent, words.map(Frame::of_word));
+    }
 }
 
 impl<F: FnMut(NodeId, NodeId, Frame)> Sink for F {
@@ -302,6 +323,26 @@ impl<'a, S: Sink> Interner<'a, S> {
     #[inline(always)]
     pub(crate) fn number(&mut self, count: u32) -> Option<NodeId> {
         self.tree.number(count)
+    }
+
+    /// As [`Interner::number`], without a trace where there are none.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub(crate) fn number_within(&mut self, count: u32) -> Option<NodeId> {
+        self.tree.nodes.checked_add(count)?;
+        self.tree.number(count)
+    }
+
+    /// As [`Interner::tell`], of frames that are a word each.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub(crate) fn told(
+        &mut self,
+        first: NodeId,
+        parent: NodeId,
+        words: impl ExactSizeIterator<Item = u64> + Clone,
+    ) {
+        self.sink.told(first, parent, words);
     }
 
     /// As [`Interner::add`], of nodes past the table, which are numbered from `first` on.

@@ -91,6 +91,10 @@ impl Walker {
             return node;
         }
         let tree = &mut Interner::new(&mut self.tree, sink);
+        #[cfg(target_arch = "x86_64")]
+        if let Some(node) = self.walk.again(start, resolver, tree) {
+            return node;
+        }
         self.walk.memoised(start, resolver, tree)
     }
 
