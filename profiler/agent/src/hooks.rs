@@ -136,12 +136,10 @@ pub(crate) fn remember_beginnings() {
     }
 }
 
-/// Whether nobody has changed the beginning of `malloc` or `free` since: who calls the original in its place passes nobody over.
-#[inline(always)]
-pub(crate) fn begins_as_hooked(function: Function) -> bool {
-    let bytes = beginning_of(function).load(Ordering::Relaxed);
-    // SAFETY: where there is a beginning there is the function.
-    bytes != 0 && unsafe { first_bytes(target(function)) } == bytes
+/// What `malloc` or `free` began with then; 0 where that can't be looked at. Who finds it there and calls the original in the function's
+/// place passes nobody over.
+pub(crate) fn beginning(function: Function) -> u64 {
+    beginning_of(function).load(Ordering::Relaxed)
 }
 
 /// Whether the function at an address is hooked.

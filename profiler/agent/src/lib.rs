@@ -24,6 +24,7 @@
 //! - `sandbox`: filters for system calls that the program is under
 //! - `heaps`: heaps besides the program's own; `reported`: those that it reports itself
 //! - `mappings`: what the program maps by itself
+//! - `hot`: what each event reads of the process
 //! - `record`: the hot path: context, stack, sequence number, ring
 //! - `context`: what a thread owns while it records; claiming, reuse; `abandoned`: what threads leave behind
 //! - `meter`: what recording costs, measured on some calls
@@ -58,6 +59,7 @@ mod forking;
 mod heap;
 mod heaps;
 mod hooks;
+mod hot;
 mod install;
 #[cfg(grapnel_attached)]
 mod instead;

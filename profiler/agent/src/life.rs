@@ -9,9 +9,10 @@
 //! The page is mapped once and never unmapped. What runs in a child's first moments ([`Revival`]) runs in its
 //! only thread, guarded by a word on the same page.
 
+use crate::hot::HOT;
 use crate::lock::Lock;
 use crate::sys;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// The page's contents.
 #[derive(Debug)]
@@ -21,8 +22,7 @@ pub(crate) struct Page {
     reviving: AtomicU32,
 }
 
-static NONE: Page = Page { life: AtomicU64::new(0), reviving: AtomicU32::new(1) };
-static PAGE: AtomicPtr<Page> = AtomicPtr::new((&raw const NONE).cast_mut());
+pub(crate) static NONE: Page = Page { life: AtomicU64::new(0), reviving: AtomicU32::new(1) };
 /// The last number given: kept through fork, so that a child's differs from all its ancestors'.
 static LAST: AtomicU64 = AtomicU64::new(0);
 /// Recording has ended for good in this process and its children.
@@ -34,7 +34,7 @@ pub(crate) static PROCESS: Lock = Lock::whole_in_children();
 #[inline(always)]
 fn page() -> &'static Page {
     // SAFETY: NONE, or the page as `prepare` mapped it.
-    unsafe { &*PAGE.load(Ordering::Relaxed) }
+    unsafe { &*HOT.life.load(Ordering::Relaxed) }
 }
 
 /// Whether there is a page that forks empty.
@@ -54,7 +54,7 @@ pub(crate) fn prepare() -> bool {
     if sys::advise(address, sys::PAGE, libc::MADV_WIPEONFORK).is_err() {
         return false;
     }
-    PAGE.store(address.cast(), Ordering::Release);
+    HOT.life.store(address.cast(), Ordering::Release);
     true
 }
 

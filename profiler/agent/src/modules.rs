@@ -11,6 +11,7 @@
 //! stack whose words are not return addresses could lead there.
 
 use crate::entry::SavedRegisters;
+use crate::hot::HOT;
 use crate::lent::{Lent, Reading};
 use crate::listing::{self, Listed};
 use crate::meter::setting_up;
@@ -28,19 +29,18 @@ use grapnel_unwind::{
     CfiScratch, FullState, FullStep, ModuleInfo, ModuleTable, ProgramHeader, Resolver, RuleEntry, StackMemory,
 };
 
-static VERSION: AtomicU64 = AtomicU64::new(0);
 static REMOVALS: AtomicU64 = AtomicU64::new(0);
 
 /// Rises with every change of the list.
 #[inline(always)]
 pub(crate) fn version() -> u64 {
-    VERSION.load(Ordering::Acquire)
+    HOT.modules.load(Ordering::Acquire)
 }
 
 /// Has each walk look whether the list has changed.
 #[cfg(not(grapnel_attached))]
 pub(crate) fn look_again() {
-    VERSION.fetch_add(1, Ordering::AcqRel);
+    HOT.modules.fetch_add(1, Ordering::AcqRel);
 }
 
 /// Rises when an object is unloaded: its addresses may soon be another's.
@@ -211,7 +211,7 @@ pub(crate) fn update(mut ring: Option<&mut Producer<'static>>) {
     if removed != 0 {
         REMOVALS.fetch_add(1, Ordering::AcqRel);
     }
-    VERSION.fetch_add(1, Ordering::AcqRel);
+    HOT.modules.fetch_add(1, Ordering::AcqRel);
     if !added.is_empty() {
         // Planning takes more stack than a thread may have.
         let heaps = on_own_stack(&guard, || {

@@ -6,13 +6,14 @@
 
 use crate::context::{self, Context};
 use crate::entry::SavedRegisters;
+use crate::hot::HOT;
 use crate::meter;
 use crate::modules::{self, TableInUse};
 use crate::sandbox::clock;
 use crate::tls::{self, LEVELS};
 use crate::{life, native, sampling, session, sys};
 use core::ptr;
-use core::sync::atomic::{AtomicBool, Ordering, compiler_fence};
+use core::sync::atomic::{Ordering, compiler_fence};
 use grapnel_trace::ring::{Full, Producer};
 use grapnel_trace::shared::{SessionHeader, session_flags};
 use grapnel_trace::wire::{self, Order, kind};
@@ -29,22 +30,19 @@ const CLOCK_EVERY: u64 = 4096;
 /// When a ring has told so many nodes, they are numbered from 1 again: its reader keeps a number for each.
 const MOST_NODES: u32 = 1 << 20;
 
-/// Whether this process has, or had, more than one ring: then events are numbered.
+/// From here on, all events of the process are numbered: it has more than one ring.
 ///
-/// It is set by a thread before it writes the first event into a second ring, and read by the thread of ring 0 after
+/// That is set by a thread before it writes the first event into a second ring, and read by the thread of ring 0 after
 /// a block was given out and before one is given back. So an event that ring 0 writes without a number comes before
 /// all events of its block in other rings: what another thread did with the block before would have come to this
 /// thread together with the block, and that thread's store to this word with it.
-static NUMBERED: AtomicBool = AtomicBool::new(false);
-
-/// From here on, all events of the process are numbered.
 pub(crate) fn number_events() {
-    NUMBERED.store(true, Ordering::SeqCst);
+    HOT.is_numbered.store(true, Ordering::SeqCst);
 }
 
 /// In the child of a fork, which has begun its rings anew: whether it has others than ring 0.
 pub(crate) fn number_events_if(others: bool) {
-    NUMBERED.store(others, Ordering::SeqCst);
+    HOT.is_numbered.store(others, Ordering::SeqCst);
 }
 
 /// How many words a walk of so many frames may take with its event, in a ring of so many: where frames are allowed that no
@@ -378,7 +376,7 @@ impl Context {
             self.ring.put([wire::head(u64::from(heap), kind::IN_HEAP)]);
         }
         // There is room: `stop` has seen to it, now or before.
-        if NUMBERED.load(Ordering::Acquire) {
+        if HOT.is_numbered.load(Ordering::Acquire) {
             self.ring.open();
             let order = self.order(address);
             self.ring.put(wire::numbered::<N, M>(record, order));

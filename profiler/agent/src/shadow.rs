@@ -16,9 +16,10 @@
 //! the machine has unless it asks for one (on x86-64 from 2^47) are not noted.
 
 use crate::cells::Cell;
+use crate::hot::HOT;
 use crate::{native, sys};
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 /// How a block was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,15 +83,9 @@ type Root = [AtomicPtr<Middle>; 1 << (ALL - MIDDLE)];
 /// Of blocks that may begin a granule apart, and of those that begin two apart at least.
 static ROOTS: [Root; 2] = [const { [const { AtomicPtr::new(ptr::null_mut()) }; 1 << (ALL - MIDDLE)] }; 2];
 
-/// Whether anything was ever noted: programs without C++ look no further.
-static USED: AtomicBool = AtomicBool::new(false);
-
-/// Whether what gives a block back can't tell how.
-static SHARED: AtomicBool = AtomicBool::new(false);
-
 /// A function is both `free` and `delete`: nothing is noted, since all would seem to be given back in the wrong way.
 pub(crate) fn do_without(is_shared: bool) {
-    SHARED.fetch_or(is_shared, Ordering::Relaxed);
+    HOT.shadow_is_shared.fetch_or(is_shared, Ordering::Relaxed);
 }
 
 /// Whether something gives blocks out or takes them back as an operator that isn't hooked: then a block that seems to be given back
@@ -108,9 +103,8 @@ pub(crate) fn is_incomplete() -> bool {
     INCOMPLETE.load(Ordering::Relaxed)
 }
 
-/// Where blocks are noted and looked for: one of the next three. The lowest bit is the place among [`ROOTS`], and the logarithm of
-/// how many granules lie between the beginnings of two blocks at least.
-static STATE: AtomicU8 = AtomicU8::new(CLOSE);
+/// Where blocks are noted and looked for ([`HOT`]): one of these three. The lowest bit is the place among [`ROOTS`], and the logarithm of
+/// how many granules lie between the beginnings of two blocks at least. The first is what it is from the start.
 const CLOSE: u8 = 0;
 const APART: u8 = 1;
 /// Noted as those that are close, and looked for in both: once they were apart.
@@ -118,21 +112,21 @@ const NO_LONGER_APART: u8 = 2;
 
 #[inline]
 fn place_now() -> u32 {
-    u32::from(STATE.load(Ordering::Relaxed) & 1)
+    u32::from(HOT.shadow.load(Ordering::Relaxed) & 1)
 }
 
 /// All blocks are chunks of glibc's heap, each of which takes two granules or more: so each entry stands for two, and half as many
 /// lines of the processor's caches hold them. To be called before anything is noted.
 #[cfg(not(grapnel_attached))]
 pub(crate) fn blocks_are_chunks() {
-    if !USED.load(Ordering::Relaxed) {
-        STATE.store(APART, Ordering::Relaxed);
+    if !HOT.shadow_is_used.load(Ordering::Relaxed) {
+        HOT.shadow.store(APART, Ordering::Relaxed);
     }
 }
 
 /// From now on there may be others. Whoever was given one of those knows of this by then.
 pub(crate) fn blocks_may_be_close() {
-    let _ = STATE.compare_exchange(APART, NO_LONGER_APART, Ordering::Relaxed, Ordering::Relaxed);
+    let _ = HOT.shadow.compare_exchange(APART, NO_LONGER_APART, Ordering::Relaxed, Ordering::Relaxed);
 }
 
 /// The place of an address in a table whose entries have 2^`low` bytes and that has 2^`high`, where blocks lie a granule apart.
@@ -178,7 +172,7 @@ pub(crate) struct Place {
 /// Where the block at an address is to be noted; `None` where it is not.
 #[inline]
 fn place_of(address: usize) -> Option<Place> {
-    if !is_noted(address) || SHARED.load(Ordering::Relaxed) {
+    if !is_noted(address) || HOT.shadow_is_shared.load(Ordering::Relaxed) {
         return None;
     }
     let apart = place_now();
@@ -217,10 +211,10 @@ impl Place {
 /// Takes out what is noted of the block at an address; 0 for nothing.
 #[inline]
 pub(crate) fn take(address: usize) -> u16 {
-    if !USED.load(Ordering::Relaxed) || !is_noted(address) {
+    if !HOT.shadow_is_used.load(Ordering::Relaxed) || !is_noted(address) {
         return 0;
     }
-    match STATE.load(Ordering::Relaxed) {
+    match HOT.shadow.load(Ordering::Relaxed) {
         NO_LONGER_APART => take_of_both(address),
         state => take_of(address, u32::from(state)),
     }
@@ -241,7 +235,7 @@ fn take_of_both(address: usize) -> u16 {
 #[cold]
 #[inline(never)]
 fn make_cell(address: usize, apart: u32) -> Option<&'static Cell> {
-    USED.store(true, Ordering::Relaxed);
+    HOT.shadow_is_used.store(true, Ordering::Relaxed);
     let root = root(address, apart);
     let fresh = sys::map_anonymous(size_of::<Middle>())?;
     let _ = sys::advise(fresh, size_of::<Middle>(), libc::MADV_DONTDUMP);

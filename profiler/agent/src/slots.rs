@@ -44,6 +44,9 @@ pub(crate) struct Slot {
     direct: AtomicU8,
     /// Whether it calls others but by the first of its words.
     calls_others: AtomicBool,
+    /// Of what such an operator calls, libc's: what that begins with since its hook is in, and where its own code goes on.
+    libc_beginning: AtomicU64,
+    libc_original: AtomicUsize,
     /// The words by which that calls others, and what is there as long as it does.
     words: [[AtomicUsize; 2]; WORDS],
     /// What the others begin with, behind the first, once their hooks are in; 0 where nobody else is called.
@@ -56,7 +59,7 @@ pub(crate) struct Slot {
     code: [AtomicUsize; 2],
 }
 
-const _: () = assert!(offset_of!(Slot, others) <= 64);
+const _: () = assert!(offset_of!(Slot, words) + size_of::<[AtomicUsize; 2]>() <= 64);
 
 impl Slot {
     const fn free() -> Self {
@@ -66,6 +69,8 @@ impl Slot {
             operator: AtomicU8::new(0),
             direct: AtomicU8::new(0),
             calls_others: AtomicBool::new(false),
+            libc_beginning: AtomicU64::new(0),
+            libc_original: AtomicUsize::new(0),
             words: [const { [const { AtomicUsize::new(0) }; 2] }; WORDS],
             others: [const { AtomicU64::new(0) }; WORDS - 1],
             beginning: AtomicU64::new(0),
@@ -104,8 +109,19 @@ impl Slot {
     /// seen of them by others is what they call. Where there is none the operator itself is called, whose handler is asked then. And
     /// where somebody has put a function of their own between.
     #[inline(always)]
-    fn is_passed_over(&self, function: Function) -> bool {
-        DIRECT && self.calls_as_seen() && hooks::begins_as_hooked(function)
+    fn is_passed_over(&self) -> bool {
+        let beginning = self.libc_beginning.load(Ordering::Relaxed);
+        // SAFETY: where there is a beginning there is the function.
+        self.calls_as_seen()
+            && beginning != 0
+            && unsafe { hooks::first_bytes(self.words[0][1].load(Ordering::Relaxed)) } == beginning
+    }
+
+    /// Notes libc's function that an operator calls.
+    fn note_libcs(&self, function: Function) {
+        self.words[0][1].store(hooks::target(function), Ordering::Relaxed);
+        self.libc_beginning.store(hooks::beginning(function), Ordering::Relaxed);
+        self.libc_original.store(hooks::original(function), Ordering::Relaxed);
     }
 
     /// Notes what the others that an operator calls begin with. False if that isn't known of one.
@@ -309,19 +325,19 @@ pub(crate) unsafe extern "C" fn before(saved: &SavedRegisters, frame: &Frame) ->
 #[inline(never)]
 fn before_simple_new(saved: &SavedRegisters, frame: &Frame, slot: &Slot) -> Going {
     // Of nothing, it asks for a byte.
-    if saved.argument(0) == 0 || !slot.is_passed_over(Function::Malloc) || hooks::is_inside(saved) {
+    if saved.argument(0) == 0 || !slot.is_passed_over() || hooks::is_inside(saved) {
         return before_other(saved, frame, slot);
     }
     record::expect(saved);
-    Going { target: hooks::original(Function::Malloc), cookie: tls::get().inside.get() | AGAIN }
+    Going { target: slot.libc_original.load(Ordering::Relaxed), cookie: tls::get().inside.get() | AGAIN }
 }
 
 #[inline(never)]
 fn before_simple_delete(saved: &SavedRegisters, frame: &Frame, slot: &Slot) -> Going {
-    if !slot.is_passed_over(Function::Free) || hooks::is_inside(saved) {
+    if !slot.is_passed_over() || hooks::is_inside(saved) {
         return before_other(saved, frame, slot);
     }
-    let target = hooks::original(Function::Free);
+    let target = slot.libc_original.load(Ordering::Relaxed);
     operators::before_simple_delete(saved, slot.operator(), target);
     Going { target, cookie: INSTEAD }
 }
@@ -385,8 +401,8 @@ fn learn_of(slot: &Slot, first: usize, result: usize) {
     // Another's may fail at will, and to call the operator after that would ask it again.
     let is_simple = operator.calls_only_libc() && hooks::is_libcs(nested.function());
     if calls_libc && slot.words[0][0].load(Ordering::Relaxed) != 0 && is_simple {
-        slot.words[0][1].store(hooks::target(nested.function()), Ordering::Relaxed);
-        if slot.note_others() && slot.calls_as_seen() {
+        slot.note_libcs(nested.function());
+        if slot.note_others() && slot.is_passed_over() {
             slot.direct.store(nested.number(), Ordering::Release);
         }
     }

@@ -17,27 +17,28 @@ use crate::start::{Cursor, Start};
 use crate::tree::{Frame, FrameFlags, FrameKey, Interner, NodeId, Sink};
 use crate::walker::{Config, End};
 
-/// Everything of a walker but the tree.
+/// Everything of a walker but the tree. What the commonest walk needs comes first, in as few cache lines as it takes.
+#[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Gatherer {
-    cache: RuleCache,
+    /// What the next walk may go on with from the last one.
+    #[cfg(target_arch = "x86_64")]
+    going: again::Going,
     chains: Chains,
+    /// The most frames of a stack.
+    max_frames: usize,
+    tells: bool,
+    last_end: End,
+    recent: Recent,
+    memo: Memo,
+    cache: RuleCache,
     /// The chain of a frame behind the end of another one.
     further: usize,
     stack: StackMemory,
     path: Path,
-    memo: Memo,
-    recent: Recent,
     deep: Deep,
-    /// The most frames of a stack.
-    max_frames: usize,
     /// The most frames of a walk now, no fewer: that of `deep`, beside what each walk reads.
     limit: usize,
-    tells: bool,
-    /// What the next walk may go on with from the last one.
-    #[cfg(target_arch = "x86_64")]
-    going: again::Going,
-    last_end: End,
 }
 
 /// What gathering frames by fast rules came to.

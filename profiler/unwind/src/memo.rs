@@ -243,6 +243,7 @@ impl Path {
 }
 
 /// The last walk, from the root on.
+#[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Memo {
     records: Fixed<Record>,

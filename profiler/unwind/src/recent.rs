@@ -81,14 +81,15 @@ const LEFT_OUT: u32 = 1 << 16;
 /// A walk that is found spares what a walk by the rules costs. One that isn't, and is kept, costs about as much: what is read
 /// and written for it pushes what the program needs out of the processor's caches. So where less than half of the walks are
 /// found, none is looked up or kept for a while.
+#[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Recent {
     /// How many walks it is until it is decided anew.
     left: u32,
-    /// How many of the walks since the last decision were found.
-    found: u32,
     /// Whether walks are looked up.
     on: bool,
+    /// How many of the walks since the last decision were found.
+    found: u32,
     heads: Vec<Head>,
     sets: Vec<Set>,
     /// A ring of a power of two: the words of the newest walks, each walk's side by side.

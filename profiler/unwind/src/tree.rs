@@ -150,8 +150,10 @@ const FIRST_BITS: u32 = 10;
 ///
 /// Looking up a node that exists neither allocates nor locks. A new one allocates when a smaller table is three
 /// quarters full: it then grows.
+#[repr(C)]
 #[derive(Debug)]
 pub struct StackTree {
+    nodes: u32,
     slots: Vec<Slot>,
     shift: u32,
     /// The binary logarithm of the most slots.
@@ -160,7 +162,6 @@ pub struct StackTree {
     first: u32,
     /// How many these are.
     held: u32,
-    nodes: u32,
     lost: u64,
 }
 

@@ -71,10 +71,11 @@ impl From<MemoEnd> for End {
 ///
 /// [`walk`](Self::walk) neither locks nor makes a system call on its hot path, and allocates only when the tree has
 /// to grow, or room for a deeper stack than any before.
+#[repr(C)]
 #[derive(Debug)]
 pub struct Walker {
-    walk: Gatherer,
     tree: StackTree,
+    walk: Gatherer,
 }
 
 impl Walker {
