@@ -2,25 +2,26 @@
 //!
 //! A walk looks up a rule for each frame, one after the other. In a program that needs the processor's caches for itself each
 //! of these waits for memory. Walks from one leaf most often begin with the same few frames: here these lie side by side, with
-//! their rules, so that a walk waits once. Where a chain ends, the frame behind it is looked for as if it were a leaf.
+//! the numbers of their rules, so that a walk waits once. Where a chain ends, the frame behind it is looked for as if it were a leaf.
 
 use crate::Error;
-use crate::native::{PackedRule, prefetch};
+use crate::cache::Entry;
+use crate::native::prefetch;
 use crate::zeroed::{Zeroable, zeroed};
 use alloc::vec::Vec;
 
 /// The binary logarithm of the most chains.
 const MOST_BITS: u32 = 11;
-/// Frames of a chain: what two cache lines hold.
-pub(crate) const FRAMES: usize = 6;
+/// Frames of a chain: what a cache line holds.
+pub(crate) const FRAMES: usize = 8;
 
-#[repr(C, align(64))]
+/// Leaf first. Of each frame, what it was the last time, and what it was when it was another one before that: walks from a leaf often
+/// alternate between two callers.
+#[repr(align(128))]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Chain {
-    /// Leaf first; 0 where there is none.
-    pcs: [u64; FRAMES],
-    rules: [PackedRule; FRAMES],
-    modules: [u32; FRAMES],
+    last: [Entry; FRAMES],
+    before: [Entry; FRAMES],
 }
 
 const _: () = assert!(size_of::<Chain>() == 128);
@@ -28,22 +29,12 @@ const _: () = assert!(size_of::<Chain>() == 128);
 // SAFETY: made of numbers.
 unsafe impl Zeroable for Chain {}
 
-/// A pc and a module of more bits are not kept.
-pub(crate) const PC_BITS: u32 = 48;
-pub(crate) const MODULE_BITS: u32 = 12;
-
 impl Chain {
-    /// Whether a frame like this is kept.
+    /// The entry of the frame at `pc`, the one with this number from the leaf, if that is as it was.
     #[inline(always)]
-    pub(crate) fn has_room_for(pc: u64, module: u32) -> bool {
-        pc >> PC_BITS == 0 && module >> MODULE_BITS == 0
-    }
-
-    /// The rule for the frame at `pc`, the one with this number from the leaf, and its module, if that is as it was.
-    #[inline(always)]
-    pub(crate) fn rule(&self, frame: usize, pc: u64) -> Option<(PackedRule, u32)> {
-        match (self.pcs.get(frame), self.rules.get(frame), self.modules.get(frame)) {
-            (Some(&other), Some(&rule), Some(&module)) if other == pc => Some((rule, module)),
+    pub(crate) fn entry(&self, frame: usize, pc: u64) -> Option<Entry> {
+        match self.last.get(frame) {
+            Some(&entry) if entry.is_of(pc) => Some(entry),
             _ => None,
         }
     }
@@ -60,7 +51,7 @@ impl Chains {
         Ok(Chains(zeroed(1 << bits.min(MOST_BITS))?))
     }
 
-    /// To be called when a pc may have another rule.
+    /// To be called when a pc may have another rule, or when entries stand for something else.
     pub(crate) fn forget(&mut self) {
         self.0.fill(Chain::default());
     }
@@ -76,8 +67,8 @@ impl Chains {
     #[inline(always)]
     pub(crate) fn expect(&self, chain: usize) {
         if let Some(chain) = self.0.get(chain) {
-            prefetch(&chain.pcs);
-            prefetch(&chain.modules);
+            prefetch(&chain.last);
+            prefetch(&chain.before);
         }
     }
 
@@ -94,21 +85,25 @@ impl Chains {
         self.0.get(chain)
     }
 
-    /// Keeps a rule for the next walk, if it has [room](Chain::has_room_for).
+    /// The entry of the frame at `pc` where that is as it was before, but not the last time. From now on that is the last time.
     #[inline(always)]
-    pub(crate) fn set_rule(
-        &mut self,
-        chain: usize,
-        frame: usize,
-        pc: u64,
-        (rule, module): (PackedRule, u32),
-    ) {
-        if let Some(Chain { pcs, rules, modules }) = self.0.get_mut(chain)
-            && Chain::has_room_for(pc, module)
-            && let (Some(to_pc), Some(to_rule), Some(to_module)) =
-                (pcs.get_mut(frame), rules.get_mut(frame), modules.get_mut(frame))
+    pub(crate) fn entry_before(&mut self, chain: usize, frame: usize, pc: u64) -> Option<Entry> {
+        let Chain { last, before } = self.0.get_mut(chain)?;
+        let (last, before) = (last.get_mut(frame)?, before.get_mut(frame)?);
+        if !before.is_of(pc) {
+            return None;
+        }
+        core::mem::swap(last, before);
+        Some(*last)
+    }
+
+    /// Keeps a frame for the next walk.
+    #[inline(always)]
+    pub(crate) fn set(&mut self, chain: usize, frame: usize, entry: Entry) {
+        if let Some(Chain { last, before }) = self.0.get_mut(chain)
+            && let (Some(last), Some(before)) = (last.get_mut(frame), before.get_mut(frame))
         {
-            (*to_pc, *to_rule, *to_module) = (pc, rule, module);
+            *before = core::mem::replace(last, entry);
         }
     }
 }
@@ -116,22 +111,37 @@ impl Chains {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::native::UnwindRule;
+    use crate::cache::{Known, RuleCache};
 
     #[test]
     fn a_rule_is_found_at_its_frame_and_pc_alone() {
-        let (mut chains, rule) = (Chains::new(4).unwrap(), PackedRule::new(UnwindRule::ROOT));
+        let (mut chains, mut cache) = (Chains::new(4).unwrap(), RuleCache::new(6).unwrap());
         let at = chains.of(10, 0);
-        let found = |chains: &Chains, frame, pc| chains.at(at).and_then(|chain| chain.rule(frame, pc));
+        let entry = |chains: &Chains, frame, pc| chains.at(at).and_then(|chain| chain.entry(frame, pc));
+        let mut keep = |pc, module| cache.insert(pc, Known { module, ..Known::default() }).expect("room");
         for frame in 0..2 * FRAMES {
             let pc = 10 + frame as u64;
-            assert_eq!(found(&chains, frame, pc), None);
-            chains.set_rule(at, frame, pc, (rule, frame as u32));
-            assert_eq!(found(&chains, frame, pc), (frame < FRAMES).then_some((rule, frame as u32)));
-            assert_eq!(found(&chains, frame, pc + 1), None);
+            assert_eq!(entry(&chains, frame, pc), None);
+            let kept = keep(pc, frame as u32);
+            chains.set(at, frame, kept);
+            assert_eq!(entry(&chains, frame, pc), (frame < FRAMES).then_some(kept));
+            assert_eq!(entry(&chains, frame, pc + 1), None);
         }
-        assert_eq!(found(&chains, 2, 12), Some((rule, 2)));
+        let [other, third] = [200, 300].map(|pc| keep(pc, 1));
+        let found = entry(&chains, 2, 12).expect("it was kept");
+        assert_eq!(cache.known(found).module, 2);
+        // The one before is found too, and takes the other's place.
+        chains.set(at, 2, other);
+        assert_eq!((entry(&chains, 2, 200), entry(&chains, 2, 12)), (Some(other), None));
+        assert_eq!(chains.entry_before(at, 2, 13), None);
+        assert_eq!(chains.entry_before(at, 2, 12), Some(found));
+        assert_eq!((entry(&chains, 2, 12), chains.entry_before(at, 3, 12)), (Some(found), None));
+        assert_eq!(chains.entry_before(at, 2, 200), Some(other));
+        // Not the one before that.
+        chains.set(at, 2, third);
+        assert_eq!(chains.entry_before(at, 2, 12), None);
+        assert_eq!(chains.entry_before(at, FRAMES, 12), None);
         chains.forget();
-        assert_eq!(found(&chains, 2, 12), None);
+        assert_eq!((entry(&chains, 2, 300), chains.entry_before(at, 2, 200)), (None, None));
     }
 }

@@ -5,7 +5,7 @@ mod again;
 
 use crate::Error;
 use crate::backtrace::Backtrace;
-use crate::cache::RuleCache;
+use crate::cache::{Known, RuleCache};
 use crate::chain::{Chains, FRAMES};
 use crate::deep::Deep;
 use crate::memo::{Memo, MemoEnd, Path};
@@ -310,10 +310,11 @@ impl Gatherer {
                 break;
             }
             let frame = self.path.len();
-            let (rule, module) = match self.chains.at(chain).and_then(|chain| chain.rule(frame, pc)) {
-                Some(known) => known,
+            let known = match self.chains.at(chain).and_then(|chain| chain.entry(frame, pc)) {
+                Some(entry) => self.cache.known(entry),
                 None => self.look_up(chain, frame, pc, sp, resolver),
             };
+            let Known { rule, module } = known;
             let ignores_fp = rule.ignores_fp();
             if !ignores_fp {
                 if rule.is(RuleKind::NotCode) && self.path.len() != 0 {
@@ -398,42 +399,46 @@ impl Gatherer {
         }
     }
 
-    /// The rule for a frame that its leaf's chain doesn't have, and its module. Behind the end of a chain there is that of the frame
-    /// there.
+    /// What is known of a frame that isn't as it was in the last walk from that leaf. Behind the end of a chain there is that of the
+    /// frame there.
     #[inline(never)]
     fn look_up(
         &mut self,
-        chain: usize,
-        frame: usize,
+        mut chain: usize,
+        mut frame: usize,
         pc: u64,
         sp: u64,
         resolver: &mut impl Resolver,
-    ) -> (PackedRule, u32) {
-        let (mut chain, mut frame) = (chain, frame);
+    ) -> Known {
         if frame >= FRAMES {
             frame %= FRAMES;
             if frame == 0 {
                 self.further = self.chains.of(pc, sp);
             }
             chain = self.further;
-            if let Some(known) = self.chains.at(chain).and_then(|chain| chain.rule(frame, pc)) {
-                return known;
+            if let Some(entry) = self.chains.at(chain).and_then(|chain| chain.entry(frame, pc)) {
+                return self.cache.known(entry);
             }
         }
-        let known = match self.cache.get(pc) {
-            Some(known) => known,
-            None => self.miss(pc, resolver),
-        };
-        self.chains.set_rule(chain, frame, pc, known);
-        known
+        if let Some(entry) = self.chains.entry_before(chain, frame, pc) {
+            return self.cache.known(entry);
+        }
+        let Some(entry) = self.cache.get(pc) else { return self.miss(pc, resolver) };
+        self.chains.set(chain, frame, entry);
+        self.cache.known(entry)
     }
 
     #[cold]
     #[inline(never)]
-    fn miss(&mut self, pc: u64, resolver: &mut impl Resolver) -> (PackedRule, u32) {
-        let entry = resolver.rule(pc, true);
-        self.cache.insert(pc, entry);
-        (PackedRule::new(entry.rule), entry.module_id)
+    fn miss(&mut self, pc: u64, resolver: &mut impl Resolver) -> Known {
+        let known = Known::new(resolver.rule(pc, true));
+        if self.cache.insert(pc, known).is_none() && RuleCache::has_room_for(pc) {
+            // There are no numbers left.
+            self.cache.clear();
+            self.chains.forget();
+            self.cache.insert(pc, known);
+        }
+        known
     }
 
     #[cold]
@@ -456,11 +461,11 @@ impl Gatherer {
             more
         });
         path.set_modules(|pc| match cache.get(pc) {
-            Some((_, module)) => module,
+            Some(entry) => cache.known(entry).module,
             None => {
-                let entry = resolver.rule(pc, true);
-                cache.insert(pc, entry);
-                entry.module_id
+                let known = Known::new(resolver.rule(pc, true));
+                cache.insert(pc, known);
+                known.module
             }
         });
         let end = if self.last_end == End::Depth { MemoEnd::Depth } else { MemoEnd::Root };

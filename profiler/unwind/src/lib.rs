@@ -8,7 +8,7 @@
 //!              |  |  |
 //!              |  |  +-- Recent: some hundred walks, each reused if every word that it read is unchanged
 //!              |  +----- Memo: the last walk that was none of these, reused as far as its words are unchanged
-//!              +-------- Chains: the first frames from a leaf and their rules, as they were the last time
+//!              +-------- Chains: the first frames from a leaf, as they were the last times
 //!                          +-- RuleCache -- on a miss --> Resolver -> ModuleTable -> unwind tables of the module
 //! ```
 //!

@@ -19,7 +19,7 @@ pub struct Config {
     /// How deep a stack may be for its last walk to be kept. Behind the first walk that meets `max_frames` there is memory for
     /// four times as many frames, 200 bytes for each, and so on. Clamped to `max_frames`..=65536.
     pub kept_frames: usize,
-    /// The binary logarithm of the number of cached rules, 24 bytes each. Clamped to 6..=20.
+    /// The binary logarithm of the number of call sites whose rules are cached, 20 bytes each. Clamped to 6..=20.
     pub cache_bits: u32,
     /// The binary logarithm of the number of leaves whose nearest frames are kept, 128 bytes each. At most 11.
     pub chain_bits: u32,
@@ -37,7 +37,7 @@ impl Default for Config {
         Config {
             max_frames: 1024,
             kept_frames: 1 << 16,
-            cache_bits: 12,
+            cache_bits: 13,
             chain_bits: 11,
             tree_bits: 15,
             tells: false,

@@ -76,6 +76,11 @@ impl PackedRule {
         PackedRule(rule.kind as u64 | ((rule.fp as u64) << 8) | cfa_offset | pc_offset | fp_offset)
     }
 
+    /// All of it.
+    pub(crate) fn bits(self) -> u64 {
+        self.0
+    }
+
     #[inline(always)]
     pub(crate) fn is(self, kind: RuleKind) -> bool {
         self.0 as u8 == kind as u8

@@ -66,6 +66,11 @@ const _: () = assert!(size_of::<UnwindRule>() == 8);
 pub(crate) struct PackedRule(u64);
 
 impl PackedRule {
+    /// All of it.
+    pub(crate) fn bits(self) -> u64 {
+        self.0
+    }
+
     pub(crate) const fn new(rule: UnwindRule) -> Self {
         let places = (rule.pc as u64) << 8 | (rule.r7 as u64) << 16 | (rule.r11 as u64) << 24;
         PackedRule(rule.kind as u64 | places | (rule.cfa_offset as u32 as u64) << 32)

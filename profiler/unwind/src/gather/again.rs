@@ -11,7 +11,7 @@
 //! [`Memo::raw`](crate::memo::Memo::raw) says is there, or that there is room for.
 
 use super::Gatherer;
-use crate::chain::{Chain, MODULE_BITS, PC_BITS};
+use crate::cache::{Known, PC_BITS, RuleCache};
 use crate::memo::{Raw, Record, Word};
 use crate::memory::read_word;
 use crate::native::{FrameRegister, RuleKind};
@@ -24,7 +24,7 @@ use core::mem::MaybeUninit;
 /// The most new frames.
 const MOST: usize = 20;
 
-const _: () = assert!(WORD_FLAGS_AT == PC_BITS && u64::BITS - WORD_MODULE_AT == MODULE_BITS);
+const _: () = assert!(WORD_FLAGS_AT == PC_BITS);
 
 /// Where words can be read, if a walk may go on from the last one in this way.
 #[derive(Clone, Copy, Debug, Default)]
@@ -117,16 +117,15 @@ impl Gatherer {
                 }
             }
             // SAFETY: it is a chain of the walker's, which nobody writes meanwhile.
-            let (rule, module) = match unsafe { (*nearest).rule(new, pc) } {
-                Some(known) => known,
-                None => {
-                    let known = self.look_up(chain, new, pc, sp, resolver);
-                    if !Chain::has_room_for(pc, known.1) {
-                        return None;
-                    }
-                    known
-                }
+            let known = match unsafe { (*nearest).entry(new, pc) } {
+                Some(entry) => self.cache.known(entry),
+                None if !RuleCache::has_room_for(pc) => return None,
+                None => self.look_up(chain, new, pc, sp, resolver),
             };
+            let Known { rule, module } = known;
+            if module >> (u64::BITS - WORD_MODULE_AT) != 0 {
+                return None;
+            }
             let (cfa, caller_fp_at);
             if rule.ignores_fp() {
                 read_at = DEAD;
@@ -160,6 +159,8 @@ impl Gatherer {
             new += 1;
             (pc, sp, fp_at) = (caller, cfa, caller_fp_at);
         };
+        // Else the compiler counts in several ways, for what comes behind, and has no registers left for the frames.
+        let new = core::hint::black_box(new);
         // SAFETY: `end` is one behind `last`, a record of the memo.
         let kept = unsafe { end.offset_from_unsigned(records) };
         let kept_words = last.words() as usize;

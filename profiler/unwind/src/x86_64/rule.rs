@@ -77,6 +77,11 @@ impl PackedRule {
         PackedRule(rule.kind as u64 | ((rule.bp as u64) << 8) | bp_offset | cfa_offset)
     }
 
+    /// All of it.
+    pub(crate) fn bits(self) -> u64 {
+        self.0
+    }
+
     #[inline(always)]
     pub(crate) fn is(self, kind: RuleKind) -> bool {
         self.0 as u8 == kind as u8
