@@ -23,6 +23,22 @@ fn goes_on(outcome: &Outcome, printed: &str) {
     assert_eq!(outcome.out(), format!("{printed}goes on\n"), "{}", outcome.err());
 }
 
+/// Also where a thread allocates under a lock of libc's that the fork waits for.
+#[test]
+fn forks_while_threads_begin_come_to_their_end() {
+    let dir = temporary_dir();
+    let path = Case::new(recorder()).arg("agent-path").env("XDG_CACHE_HOME", dir.path()).bare();
+    for options in ["backtrace", "backtrace guard free_track record_allocs"] {
+        let outcome = Case::ours("fork_at_starts")
+            .env("LD_PRELOAD", path.out().trim_end())
+            .env("LIBC_DEBUG_MALLOC_OPTIONS", options)
+            .patience(Duration::from_secs(100))
+            .bare();
+        assert!(outcome.status.success(), "{:?}: {}", outcome.status, outcome.err());
+        assert_eq!(outcome.out(), "good 100\n", "{}", outcome.err());
+    }
+}
+
 #[test]
 fn a_thread_that_others_wait_for_in_the_allocator_is_asked_for_the_record() {
     let dir = temporary_dir();

@@ -5,45 +5,89 @@
 //! holds such a lock; whoever wants one meanwhile waits until the fork is over. Neither waits without an end: a fork takes locks
 //! of libc's, which may be those of a thread that waits here. What has gone on without waiting is noticed in the child.
 
-use crate::lock::Lock;
-use crate::{heap, life, sys, tls};
+use crate::lock::{self, Lock, Quiet};
+use crate::{debug, heap, life, sys, tls};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 
 /// How many forks are about to be made.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 /// Somebody has waited for one in vain: until the next, nobody waits.
 static IN_VAIN: AtomicBool = AtomicBool::new(false);
-/// How often either side asks again, a twentieth of a millisecond apart or more. Turns and no time: on a busy machine the other
-/// one may not run for longer than any time that could be given here, and a turn takes longer there too.
-const TURNS: u32 = 1000;
 
-/// What a child needs whole.
-fn locks() -> [&'static Lock; 2] {
-    [&life::PROCESS, &heap::LOCK]
+/// How long either side waits.
+#[derive(Debug)]
+pub(crate) struct Patience {
+    turns: u32,
+    /// When the first turn began; 0 before.
+    start_ns: u64,
+}
+
+/// Turns of a twentieth of a millisecond or more. Not time alone: on a busy machine the other one may not run for longer than any
+/// time that could be given here, and a turn takes longer there too.
+const TURNS: u32 = 1000;
+/// So many are made in any case, and then no more when so much time has passed: a turn may take a thousand times as long, where the
+/// system lets threads sleep for longer.
+const LEAST_TURNS: u32 = 50;
+const MOST_NS: u64 = 1_000_000_000;
+
+impl Patience {
+    pub(crate) fn new() -> Self {
+        Patience { turns: 0, start_ns: 0 }
+    }
+
+    /// Waits a turn. False where there were enough.
+    fn turn(&mut self) -> bool {
+        if self.turns == 0 {
+            self.start_ns = sys::monotonic_ns();
+        }
+        if self.is_over() {
+            return false;
+        }
+        self.turns += 1;
+        sys::sleep_briefly();
+        true
+    }
+
+    fn is_over(&self) -> bool {
+        let is_late = || sys::monotonic_ns().wrapping_sub(self.start_ns) > MOST_NS;
+        self.turns >= TURNS || (self.turns >= LEAST_TURNS && is_late())
+    }
+}
+
+/// Those of what a child needs whole.
+fn locks() -> impl Iterator<Item = &'static Lock> {
+    [&life::PROCESS, &heap::LOCK].into_iter().chain(debug::locks())
 }
 
 /// This thread is about to fork.
 pub(crate) fn begin() {
     let tls = tls::get();
-    tls.forks.set(tls.forks.get() + 1);
-    IN_VAIN.store(false, Ordering::Relaxed);
-    FORKS.fetch_add(1, Ordering::Relaxed);
+    {
+        // A handler that forks itself finds both counts as they are, or neither.
+        let _quiet = Quiet::new();
+        tls.forks.set(tls.forks.get() + 1);
+        IN_VAIN.store(false, Ordering::Relaxed);
+        FORKS.fetch_add(1, Ordering::Relaxed);
+    }
     // Before the locks are looked at. Whoever takes one takes it before looking for forks: one of the two sees the other.
     fence(Ordering::SeqCst);
-    for _ in 0..TURNS {
-        if locks().iter().all(|lock| !lock.is_locked() || lock.is_own()) {
-            return;
-        }
-        sys::sleep_briefly();
-    }
+    let mut patience = Patience::new();
+    let is_free = |lock: &Lock| !lock.is_locked() || lock.is_own();
+    // What a thread held that has left the agent stays so.
+    while !lock::has_left() && !locks().all(is_free) && patience.turn() {}
+    // What was changed under them lies before the fork.
+    fence(Ordering::Acquire);
 }
 
 /// This thread has forked, or could not.
 pub(crate) fn end() {
     let tls = tls::get();
-    let Some(left) = tls.forks.get().checked_sub(1) else { return };
-    tls.forks.set(left);
-    FORKS.fetch_sub(1, Ordering::Release);
+    let _quiet = Quiet::new();
+    if let Some(left) = tls.forks.get().checked_sub(1) {
+        tls.forks.set(left);
+        let less = |forks: u32| forks.checked_sub(1);
+        let _ = FORKS.fetch_update(Ordering::Release, Ordering::Relaxed, less);
+    }
 }
 
 /// In the child of any fork, in its only thread.
@@ -52,19 +96,25 @@ pub(crate) fn renew() {
     FORKS.store(0, Ordering::Relaxed);
 }
 
-/// Whether whoever has just taken a lock, having given it back so often, is to give it back until another thread's fork is over.
-/// Not who has another lock, which the fork waits for.
-pub(crate) fn come_first(turns: u32) -> bool {
+/// Whether another thread's fork is to come first, for which this one has so much patience left. Not where it has taken a lock
+/// already, which the fork waits for.
+pub(crate) fn is_to_come_first(patience: &Patience) -> bool {
     fence(Ordering::SeqCst);
     if FORKS.load(Ordering::Relaxed) == 0 || IN_VAIN.load(Ordering::Relaxed) {
         return false;
     }
     let tls = tls::get();
-    if tls.forks.get() != 0 || tls.locks.get() != 1 {
-        return false;
+    tls.forks.get() == 0 && tls.guards.get() == 0 && !patience.is_over()
+}
+
+/// Waits until there is none.
+pub(crate) fn wait(patience: &mut Patience) {
+    while is_to_come_first(patience) {
+        if !patience.turn() {
+            break;
+        }
     }
-    if turns == TURNS {
+    if patience.turns != 0 && patience.is_over() {
         IN_VAIN.store(true, Ordering::Relaxed);
     }
-    turns < TURNS
 }

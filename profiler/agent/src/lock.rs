@@ -11,6 +11,8 @@
 //! A filter for system calls may be against blocking signals. Then a handler may want the lock that its own thread holds: it
 //! is known by whom the lock is held, and that is a fault of ours, which ends the recording and not the target.
 
+#[cfg(not(grapnel_attached))]
+use crate::forking;
 use crate::{sys, tls};
 #[cfg(grapnel_cdylib)]
 use core::sync::atomic::AtomicBool;
@@ -24,6 +26,15 @@ static LEFT: AtomicBool = AtomicBool::new(false);
 #[cfg(grapnel_cdylib)]
 pub(crate) fn left() {
     LEFT.store(true, Ordering::Relaxed);
+}
+
+/// Whether a thread has left the agent, with what it held.
+#[cfg(not(grapnel_attached))]
+pub(crate) fn has_left() -> bool {
+    #[cfg(grapnel_cdylib)]
+    return LEFT.load(Ordering::Relaxed);
+    #[cfg(not(grapnel_cdylib))]
+    false
 }
 
 /// A spin lock; holding it is short and rare.
@@ -109,16 +120,29 @@ impl Lock {
 
     pub(crate) fn lock(&self) -> Guard<'_> {
         let quiet = Quiet::new();
-        self.take();
         #[cfg(not(grapnel_attached))]
         if self.is_whole_in_children {
-            let mut turns = 0;
-            while crate::forking::come_first(turns) {
+            let mut patience = forking::Patience::new();
+            forking::wait(&mut patience);
+            self.take();
+            // One that began meanwhile.
+            while forking::is_to_come_first(&patience) {
                 self.holder.store(0, Ordering::Release);
-                turns += 1;
-                sys::sleep_briefly();
+                forking::wait(&mut patience);
                 self.take();
             }
+            return self.guard(quiet);
+        }
+        self.take();
+        self.guard(quiet)
+    }
+
+    /// The guard of this thread, which has taken the lock.
+    fn guard(&self, quiet: Quiet) -> Guard<'_> {
+        #[cfg(not(grapnel_attached))]
+        {
+            let guards = &tls::get().guards;
+            guards.set(guards.get() + 1);
         }
         Guard { lock: self, _quiet: quiet }
     }
@@ -155,7 +179,7 @@ impl Lock {
     pub(crate) fn try_lock(&self) -> Option<Guard<'_>> {
         let quiet = Quiet::new();
         let taken = self.holder.compare_exchange(0, own(), Ordering::Acquire, Ordering::Relaxed).is_ok();
-        taken.then(|| Guard { lock: self, _quiet: quiet })
+        if taken { Some(self.guard(quiet)) } else { None }
     }
 
     /// Whether the calling thread holds it.
@@ -186,6 +210,8 @@ fn own() -> usize {
 #[cfg(any(grapnel_cdylib, not(grapnel_attached)))]
 pub(crate) fn let_signals_through() {
     let tls = tls::get();
+    #[cfg(not(grapnel_attached))]
+    tls.guards.set(0);
     if tls.locks.replace(0) != 0 && !tls.unblocked.get() {
         sys::restore_signals(tls.mask.get());
     }
@@ -193,6 +219,11 @@ pub(crate) fn let_signals_through() {
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
+        #[cfg(not(grapnel_attached))]
+        {
+            let guards = &tls::get().guards;
+            guards.set(guards.get().saturating_sub(1));
+        }
         // The signals come after this, with the field.
         self.lock.holder.store(0, Ordering::Release);
     }

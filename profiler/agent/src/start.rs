@@ -158,6 +158,7 @@ stub!(grapnel_agent_has_forked, has_forked, 0);
 /// Runs in each child of a fork that libc makes; others are noticed at their first event.
 unsafe extern "C" fn forked(saved: &SavedRegisters) {
     rescued(saved, ptr::null_mut(), 0, || {
+        forking::renew();
         // QEMU's user mode agrees to empty the page, and doesn't.
         let is_parents = |segment: &SegmentHeader| segment.pid.load(Ordering::Relaxed) != sys::process_id();
         if session::segment().is_some_and(is_parents) {

@@ -62,7 +62,7 @@ pub(crate) struct Tls {
     pub(crate) inside: Cell<usize>,
     /// Where the stub of each level's recording saved its registers.
     pub(crate) entries: [Cell<usize>; LEVELS],
-    /// How many locks this thread holds: while it is not 0, signals are blocked.
+    /// How many locks this thread holds, and how often it has blocked signals besides: while it is not 0, they are.
     pub(crate) locks: Cell<usize>,
     /// The signal mask as it was before the first of them.
     pub(crate) mask: Cell<u64>,
@@ -76,7 +76,9 @@ pub(crate) struct Tls {
     /// Whether the thread holds locks with signals let through, since a filter is against blocking them.
     pub(crate) unblocked: Cell<bool>,
     /// How often the thread has said that it is about to fork; see [`crate::forking`].
-    pub(crate) forks: Cell<u32>,
+    pub(crate) forks: Cell<u16>,
+    /// How many locks this thread has taken.
+    pub(crate) guards: Cell<u16>,
     /// What the thread walks with in [`crate::debug`].
     #[cfg(not(grapnel_attached))]
     pub(crate) walking: Cell<*mut crate::debug::Walking>,

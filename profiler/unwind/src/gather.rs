@@ -432,12 +432,7 @@ impl Gatherer {
     #[inline(never)]
     fn miss(&mut self, pc: u64, resolver: &mut impl Resolver) -> Known {
         let known = Known::new(resolver.rule(pc, true));
-        if self.cache.insert(pc, known).is_none() && RuleCache::has_room_for(pc) {
-            // There are no numbers left.
-            self.cache.clear();
-            self.chains.forget();
-            self.cache.insert(pc, known);
-        }
+        keep(&mut self.cache, &mut self.chains, pc, known);
         known
     }
 
@@ -450,7 +445,7 @@ impl Gatherer {
         resolver: &mut impl Resolver,
         tree: &mut Interner<'_, impl Sink>,
     ) -> NodeId {
-        let Self { path, cache, max_frames, .. } = self;
+        let Self { path, cache, chains, max_frames, .. } = self;
         path.clear();
         self.last_end = backtrace.frames(plain(first), |pc, exact| {
             let more = path.len() < *max_frames;
@@ -464,7 +459,7 @@ impl Gatherer {
             Some(entry) => cache.known(entry).module,
             None => {
                 let known = Known::new(resolver.rule(pc, true));
-                cache.insert(pc, known);
+                keep(cache, chains, pc, known);
                 known.module
             }
         });
@@ -507,6 +502,15 @@ impl Gatherer {
         self.last_end = end.into();
         let parent = root(end, tree);
         self.intern(parent, tree)
+    }
+}
+
+/// Keeps what is known of a frame. Where no number is left for it, all others go.
+fn keep(cache: &mut RuleCache, chains: &mut Chains, pc: u64, known: Known) {
+    if cache.insert(pc, known).is_none() && RuleCache::has_room_for(pc) {
+        cache.clear();
+        chains.forget();
+        cache.insert(pc, known);
     }
 }
 

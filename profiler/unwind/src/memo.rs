@@ -342,7 +342,8 @@ impl Memo {
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub(crate) fn is_whole_in(&self, range: Range) -> bool {
-        self.end == MemoEnd::Root && self.first_guess.is_none() && self.noded == ALL && self.range == range
+        let is_whole = self.end == MemoEnd::Root && self.first_guess.is_none() && self.noded == ALL;
+        is_whole && self.records.len != 0 && self.range == range
     }
 
     /// Keeps so many frames, counted from the root.

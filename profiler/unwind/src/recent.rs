@@ -251,8 +251,8 @@ impl Recent {
     /// costs more than it saves then.
     pub(crate) fn keep(&mut self, leaf: Leaf, words: &[Word], range: Range) {
         let Leaf { pc, sp, fp, fp_is_dead, node } = leaf;
-        // The empty stack is a walk from nowhere.
-        if !self.on || words.len() > MOST_WORDS || node == NodeId::ROOT {
+        // The empty stack is a walk from nowhere, and one of no words isn't worth it.
+        if !self.on || words.is_empty() || words.len() > MOST_WORDS || node == NodeId::ROOT {
             return;
         }
         let (index, tag) = Self::place(pc, sp);
@@ -345,7 +345,7 @@ mod tests {
         let words: Vec<Word> =
             stack.iter().map(|value| Word::new(&raw const *value as u64, *value)).collect();
         // Of different length, so that walks end at the end of the ring in many ways.
-        let len = |n: u64| n as usize % 97;
+        let len = |n: u64| n as usize % 97 + 1;
         let mut found = 0;
         for n in 0..10_000u64 {
             recent.keep(leaf(n), &words[..len(n)], range());
@@ -417,6 +417,13 @@ mod tests {
             // Tried again, what was kept before is found.
             assert!(find(&mut recent, leaf(1)).is_some());
         }
+    }
+
+    #[test]
+    fn a_walk_of_no_words_is_not_kept() {
+        let mut recent = Recent::new(WORD_BITS).unwrap();
+        recent.keep(leaf(1), &[], range());
+        assert_eq!(find(&mut recent, leaf(1)), None);
     }
 
     #[test]

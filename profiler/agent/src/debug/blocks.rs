@@ -16,7 +16,7 @@ use super::options::Options;
 use super::table::{Block, NoMemory, Table, hash};
 use super::{TRACING, errors, fork, old, walk};
 use crate::entry::SavedRegisters;
-use crate::lock::{Guard, Lock, Quiet};
+use crate::lock::{Lock, Quiet};
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
@@ -35,21 +35,11 @@ struct Part {
 unsafe impl Sync for Part {}
 
 static TABLE: [Part; PARTS] =
-    [const { Part { lock: Lock::new(), table: UnsafeCell::new(Table::new()) } }; PARTS];
+    [const { Part { lock: Lock::whole_in_children(), table: UnsafeCell::new(Table::new()) } }; PARTS];
 
-/// All parts, locked.
-pub(crate) struct Held {
-    _guards: [Guard<'static>; PARTS],
-}
-
-/// Locks all parts.
-pub(crate) fn hold() -> Held {
-    Held { _guards: TABLE.each_ref().map(|part| part.lock.lock()) }
-}
-
-/// In the child of a fork, in its only thread.
-pub(crate) fn renew() {
-    TABLE.iter().for_each(|part| part.lock.renew());
+/// Those of all parts.
+pub(crate) fn locks() -> impl Iterator<Item = &'static Lock> {
+    TABLE.iter().map(|part| &part.lock)
 }
 
 fn with<T>(address: usize, work: impl FnOnce(&mut Table) -> T) -> T {
@@ -77,7 +67,7 @@ pub(crate) fn put(block: Block) -> Result<(), NoMemory> {
 
 /// All live blocks at one moment; `None` without memory.
 pub(crate) fn all() -> Option<Vec<Block>> {
-    let held = hold();
+    let held = TABLE.each_ref().map(|part| part.lock.lock());
     // SAFETY: all locks are held, by `held`.
     let tables = || TABLE.iter().map(|part| unsafe { &*part.table.get() });
     let mut blocks = Vec::new();

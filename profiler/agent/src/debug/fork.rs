@@ -1,17 +1,15 @@
 //! Children: they go on with the table of their parent, and a mark in what they allocate if the parent has one.
 //!
 //! # Safety
-//! A fork that libc makes holds the locks of this mode from before it until after it, so a child finds its tables whole.
-//! Meanwhile the fork waits for the allocator's locks: so no handler of signals waits for one of these. It doesn't hold those of
-//! the agent's heap and of what else the agent does for the process, since handlers take memory, but waits until nobody does
-//! ([`crate::forking`]); and `renew` looks at them. One that is
-//! made without libc is noticed at its first call by a page that the kernel empties in each child. There another thread
-//! may have been in the middle of a change, which is left as it is: entries are written one by one.
+//! A fork that libc makes waits until nobody has a lock of this mode, nor one of the agent's heap and of what else the agent does for
+//! the process, and who wants one waits for the fork ([`crate::forking`]): so a child finds its tables whole. It has none
+//! itself: the fork waits for locks of libc's, whose holders may allocate. So neither waits without an end, and where they did so in vain,
+//! and in a fork that is made without libc, which is noticed at its first call by a page that the kernel empties in each child, another thread
+//! may have been in the middle of a change. That is left as it is: entries are written one by one.
 
 use super::{blocks, dump, freed, log, record, unreachable, walk};
-use crate::lock::Guard;
+use crate::lock::Lock;
 use crate::{context, forking, heap, life, modules, session, sys};
-use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 /// Whether this process is marked: what its children allocate will be told apart.
@@ -23,19 +21,10 @@ static NONE: AtomicU32 = AtomicU32::new(1);
 static PAGE: AtomicPtr<AtomicU32> = AtomicPtr::new((&raw const NONE).cast_mut());
 
 /// All locks, in the order in which they are taken.
-struct Held {
-    _looks: Guard<'static>,
-    _records: Guard<'static>,
-    _freed: Guard<'static>,
-    _blocks: blocks::Held,
-    _stacks: Guard<'static>,
-    _walkers: Guard<'static>,
+pub(crate) fn locks() -> impl Iterator<Item = &'static Lock> {
+    let first = [&unreachable::LOCK, &record::LOCK, &freed::LOCK];
+    first.into_iter().chain(blocks::locks()).chain([&walk::STACKS, &walk::WALKERS])
 }
-
-struct Cell(UnsafeCell<Option<Held>>);
-// SAFETY: used by the thread that forks, under the locks that it holds.
-unsafe impl Sync for Cell {}
-static HELD: Cell = Cell(UnsafeCell::new(None));
 
 /// Marks this process.
 pub(crate) fn mark() {
@@ -72,28 +61,14 @@ pub(crate) fn look() {
 }
 
 unsafe extern "C" fn before() {
-    let held = Held {
-        _looks: unreachable::hold(),
-        _records: record::hold(),
-        _freed: freed::hold(),
-        _blocks: blocks::hold(),
-        _stacks: walk::STACKS.lock(),
-        _walkers: walk::WALKERS.lock(),
-    };
-    // SAFETY: all locks are held.
-    unsafe { *HELD.0.get() = Some(held) };
     forking::begin();
 }
 
 unsafe extern "C" fn after() {
     forking::end();
-    // SAFETY: the locks are held by this thread, which took them in `before`.
-    drop(unsafe { (*HELD.0.get()).take() });
 }
 
 unsafe extern "C" fn in_child() {
-    // SAFETY: as in `after`; the thread's other self took them.
-    drop(unsafe { (*HELD.0.get()).take() });
     // Not `look`: a kernel that empties no page must not leave a child with what another thread held.
     renew();
 }
@@ -113,12 +88,9 @@ fn renew() {
     }
     log::renew();
     dump::renew();
-    unreachable::renew();
-    record::renew();
-    freed::renew();
-    blocks::renew();
-    walk::STACKS.renew();
-    walk::WALKERS.renew();
+    locks().for_each(Lock::renew);
+    unreachable::forked();
+    record::forked();
     walk::forked();
     IN_CHILD.store(MARKED.load(Ordering::Relaxed) || is_in_child(), Ordering::Relaxed);
     notice().store(1, Ordering::Release);

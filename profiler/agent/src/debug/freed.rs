@@ -8,7 +8,7 @@ use super::stacks::EMPTY;
 use super::table::Block;
 use super::{errors, walk};
 use crate::entry::SavedRegisters;
-use crate::lock::{Guard, Lock, Quiet};
+use crate::lock::{Lock, Quiet};
 use alloc::collections::VecDeque;
 use core::cell::UnsafeCell;
 
@@ -52,17 +52,7 @@ struct List(UnsafeCell<All>);
 // SAFETY: used under LOCK only.
 unsafe impl Sync for List {}
 static LIST: List = List(UnsafeCell::new(All { kept: VecDeque::new(), seen: None, count: 0 }));
-static LOCK: Lock = Lock::new();
-
-/// Locks the list.
-pub(crate) fn hold() -> Guard<'static> {
-    LOCK.lock()
-}
-
-/// In the child of a fork, in its only thread.
-pub(crate) fn renew() {
-    LOCK.renew();
-}
+pub(super) static LOCK: Lock = Lock::whole_in_children();
 
 fn with<T>(work: impl FnOnce(&mut All) -> T) -> T {
     let _guard = LOCK.lock();

@@ -15,7 +15,7 @@
 //!
 //! # Safety
 //! All that is shared lies behind locks, under which signals are blocked, the program's functions aren't called, and
-//! nothing waits for the target. They are taken in the order of `fork::Held`.
+//! nothing waits for the target. They are taken in the order of [`fork::locks`].
 
 mod allocator;
 mod blocks;
@@ -43,6 +43,7 @@ mod walk;
 mod work;
 
 pub(crate) use end::functions as end_functions;
+pub(crate) use fork::locks;
 pub(crate) use hooks::{allocation_functions, allocation_functions_beside};
 pub(crate) use log::line;
 pub(crate) use walk::Walking;

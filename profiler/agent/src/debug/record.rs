@@ -92,18 +92,12 @@ struct All(UnsafeCell<Entries>);
 // SAFETY: used under LOCK only.
 unsafe impl Sync for All {}
 static ALL: All = All(UnsafeCell::new(Entries { pieces: Vec::new(), len: 0, exchanges: Vec::new() }));
-static LOCK: Lock = Lock::new();
+pub(super) static LOCK: Lock = Lock::whole_in_children();
 /// How long a note waits for another thread's `realloc`, in nanoseconds. One that never comes to its end was left by a jump.
 const PATIENCE: u64 = 1_000_000_000;
 
-/// Locks the entries.
-pub(crate) fn hold() -> Guard<'static> {
-    LOCK.lock()
-}
-
 /// In the child of a fork, in its only thread.
-pub(crate) fn renew() {
-    LOCK.renew();
+pub(crate) fn forked() {
     // What the parent was asked for.
     ASKED.store(false, Ordering::Relaxed);
     let guard = LOCK.lock();
@@ -326,8 +320,8 @@ fn write_entries(entries: &mut Entries, path: &CStr) -> Written {
 /// A file is asked for that couldn't be written at once.
 static ASKED: AtomicBool = AtomicBool::new(false);
 
-/// Writes all to the file that a signal asks for, in its handler. The thread that it interrupts may hold what a fork waits
-/// for that has the lock: then the next call writes.
+/// Writes all to the file that a signal asks for, in its handler. The thread that it interrupts may hold what another
+/// thread waits for that has the lock: then the next call writes.
 pub(crate) fn write_on_signal(options: &Options) {
     if !write_under(&options.record_file, || LOCK.try_lock()) {
         ASKED.store(true, Ordering::Relaxed);

@@ -37,14 +37,14 @@ struct Walkers(UnsafeCell<Vec<*mut Walking>>);
 // SAFETY: used under WALKERS only.
 unsafe impl Sync for Walkers {}
 static ALL: Walkers = Walkers(UnsafeCell::new(Vec::new()));
-pub(crate) static WALKERS: Lock = Lock::new();
+pub(crate) static WALKERS: Lock = Lock::whole_in_children();
 
 struct Shared(UnsafeCell<Stacks>);
 // SAFETY: used under STACKS only.
 unsafe impl Sync for Shared {}
 static TREE: Shared = Shared(UnsafeCell::new(Stacks::new()));
 /// Guards the stacks of all threads.
-pub(crate) static STACKS: Lock = Lock::new();
+pub(crate) static STACKS: Lock = Lock::whole_in_children();
 
 /// Lends the stacks of all threads.
 pub(crate) fn with_stacks<T>(work: impl FnOnce(&mut Stacks) -> T) -> T {

@@ -494,6 +494,24 @@ mod tests {
         }
     }
 
+    /// What was forgotten is nothing to go on from, whatever other walks there are.
+    #[test]
+    fn a_walk_goes_on_from_a_walk_alone() {
+        let (stack, mut told) = (Stack::new(), Told::new(false));
+        let at = At { pc: stack.pc(2), sp: stack.sp(2), fp: stack.fp(2) };
+        let again = |told: &mut Told| told.walk(|gatherer, tree| gatherer.again(&at, &mut Rules, tree));
+        let unmemoised =
+            |told: &mut Told| told.walk(|gatherer, tree| Some(gatherer.unmemoised(&at, &mut Rules, tree)));
+        for forget in [Gatherer::forget_rules, Gatherer::forget_nodes, Gatherer::forget_stacks] {
+            assert_eq!((again(&mut told), unmemoised(&mut told).is_some()), (None, true));
+            assert_eq!(again(&mut told), None);
+            let whole = told.walk(|gatherer, tree| Some(gatherer.memoised(&at, &mut Rules, tree)));
+            assert_eq!((again(&mut told), unmemoised(&mut told)), (whole.clone(), whole.clone()));
+            assert_eq!(again(&mut told), whole);
+            forget(&mut told.gatherer);
+        }
+    }
+
     fn go_on(tells: bool) {
         let mut stack = Stack::new();
         let (mut told, mut whole) = (Told::new(tells), Told::new(false));

@@ -25,7 +25,7 @@ use super::options::Options;
 use super::stacks::EMPTY;
 use super::{blocks, errors};
 use crate::entry::SavedRegisters;
-use crate::lock::{Guard, Lock, Quiet};
+use crate::lock::{Lock, Quiet};
 use crate::sandbox;
 use crate::sys::syscall;
 use alloc::vec::Vec;
@@ -46,17 +46,11 @@ pub(crate) fn look(options: &Options, saved: &SavedRegisters, signal: i32) {
     }
 }
 
-/// Held while threads stand still. One of them may hold what a fork waits for that has all locks, so there is none then.
-static LOCK: Lock = Lock::new();
-
-/// Has threads go on for as long as the guard lives.
-pub(crate) fn hold() -> Guard<'static> {
-    LOCK.lock()
-}
+/// Held while threads stand still.
+pub(super) static LOCK: Lock = Lock::whole_in_children();
 
 /// In the child of a fork, in its only thread.
-pub(crate) fn renew() {
-    LOCK.renew();
+pub(crate) fn forked() {
     // It was the parent that was asked.
     threads::was_asked();
 }
