@@ -262,4 +262,7 @@ unsafe extern "C" fn after_fork() {
 /// In the child of a fork, in its only thread.
 pub(crate) fn renew() {
     LOCK.renew();
+    // Of another thread of the parent's, which was about to fork itself.
+    // SAFETY: this is the only thread.
+    core::mem::forget(unsafe { (*HELD.0.get()).take() });
 }

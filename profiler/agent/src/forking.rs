@@ -7,12 +7,12 @@
 
 use crate::lock::{self, Lock, Quiet};
 use crate::{debug, heap, life, sys, tls};
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use core::sync::atomic::{AtomicU16, AtomicU32, Ordering, fence};
 
 /// How many forks are about to be made.
 static FORKS: AtomicU32 = AtomicU32::new(0);
-/// Somebody has waited for one in vain: until the next, nobody waits.
-static IN_VAIN: AtomicBool = AtomicBool::new(false);
+/// The number of the newest. A thread keeps that of the last one it waited for in vain ([`tls::Tls::vain`]): the others go on waiting.
+static NEWEST: AtomicU16 = AtomicU16::new(0);
 
 /// How long either side waits.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub(crate) struct Patience {
 
 /// Turns of a twentieth of a millisecond or more. Not time alone: on a busy machine the other one may not run for longer than any
 /// time that could be given here, and a turn takes longer there too.
-const TURNS: u32 = 1000;
+const TURNS: u32 = 4000;
 /// So many are made in any case, and then no more when so much time has passed: a turn may take a thousand times as long, where the
 /// system lets threads sleep for longer.
 const LEAST_TURNS: u32 = 50;
@@ -65,8 +65,9 @@ pub(crate) fn begin() {
     {
         // A handler that forks itself finds both counts as they are, or neither.
         let _quiet = Quiet::new();
-        tls.forks.set(tls.forks.get() + 1);
-        IN_VAIN.store(false, Ordering::Relaxed);
+        if tls.forks.replace(tls.forks.get() + 1) == 0 {
+            NEWEST.fetch_add(1, Ordering::Relaxed);
+        }
         FORKS.fetch_add(1, Ordering::Relaxed);
     }
     // Before the locks are looked at. Whoever takes one takes it before looking for forks: one of the two sees the other.
@@ -100,11 +101,12 @@ pub(crate) fn renew() {
 /// already, which the fork waits for.
 pub(crate) fn is_to_come_first(patience: &Patience) -> bool {
     fence(Ordering::SeqCst);
-    if FORKS.load(Ordering::Relaxed) == 0 || IN_VAIN.load(Ordering::Relaxed) {
+    if FORKS.load(Ordering::Relaxed) == 0 {
         return false;
     }
     let tls = tls::get();
-    tls.forks.get() == 0 && tls.guards.get() == 0 && !patience.is_over()
+    let is_in_vain = tls.vain.get() == NEWEST.load(Ordering::Relaxed);
+    tls.forks.get() == 0 && tls.guards.get() == 0 && !is_in_vain && !patience.is_over()
 }
 
 /// Waits until there is none.
@@ -115,6 +117,6 @@ pub(crate) fn wait(patience: &mut Patience) {
         }
     }
     if patience.turns != 0 && patience.is_over() {
-        IN_VAIN.store(true, Ordering::Relaxed);
+        tls::get().vain.set(NEWEST.load(Ordering::Relaxed));
     }
 }

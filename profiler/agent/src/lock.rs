@@ -179,6 +179,10 @@ impl Lock {
     pub(crate) fn try_lock(&self) -> Option<Guard<'_>> {
         let quiet = Quiet::new();
         let taken = self.holder.compare_exchange(0, own(), Ordering::Acquire, Ordering::Relaxed).is_ok();
+        if taken && self.is_whole_in_children && forking::is_to_come_first(&forking::Patience::new()) {
+            self.holder.store(0, Ordering::Release);
+            return None;
+        }
         if taken { Some(self.guard(quiet)) } else { None }
     }
 

@@ -77,6 +77,8 @@ pub(crate) struct Tls {
     pub(crate) unblocked: Cell<bool>,
     /// How often the thread has said that it is about to fork; see [`crate::forking`].
     pub(crate) forks: Cell<u16>,
+    /// The newest fork that the thread has waited for in vain.
+    pub(crate) vain: Cell<u16>,
     /// How many locks this thread has taken.
     pub(crate) guards: Cell<u16>,
     /// What the thread walks with in [`crate::debug`].

@@ -17,6 +17,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
 use core::ptr;
+use core::sync::atomic::{Ordering, compiler_fence};
 use grapnel_unwind::{Frame, FrameFlags, NodeId, Sink, Walker};
 
 /// What a thread walks with.
@@ -28,6 +29,8 @@ pub(crate) struct Walking {
     modules_seen: u64,
     removals_seen: u64,
     owner: u32,
+    /// It is in the middle of a walk; or was, in a thread that a fork left behind.
+    busy: bool,
 }
 
 /// More nodes than this, and the walker begins anew.
@@ -104,7 +107,11 @@ pub(crate) fn stack(saved: &SavedRegisters, _quiet: &Quiet) -> u32 {
         walking.walker.flush();
     }
     (walking.modules_seen, walking.removals_seen) = (version, removals);
+    walking.busy = true;
+    compiler_fence(Ordering::SeqCst);
     let node = walking.walker.walk(saved, &mut TableInUse(None), &mut Nodes(&mut walking.known));
+    compiler_fence(Ordering::SeqCst);
+    walking.busy = false;
     number(&walking.known, node)
 }
 
@@ -124,6 +131,11 @@ fn claim() -> *mut Walking {
         let walking = unsafe { &mut *found };
         walking.owner = thread;
         walking.walker.forget_stacks();
+        if walking.busy {
+            walking.walker.reset();
+            walking.known.clear();
+            walking.busy = false;
+        }
         return found;
     }
     let Ok(walker) = Walker::new(memory_of(u32::try_from(all.len()).unwrap_or(u32::MAX))) else {
@@ -133,7 +145,7 @@ fn claim() -> *mut Walking {
         return ptr::null_mut();
     }
     let (modules_seen, removals_seen) = (modules::version(), modules::removals());
-    let made = Walking { walker, known: Vec::new(), modules_seen, removals_seen, owner: thread };
+    let made = Walking { walker, known: Vec::new(), modules_seen, removals_seen, owner: thread, busy: false };
     let made = Box::into_raw(Box::new(made));
     all.push(made);
     made
