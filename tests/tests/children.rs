@@ -1,7 +1,7 @@
 //! Children of fork and exec, and their traces.
 
 use grapnel_tests::programs;
-use grapnel_tests::report::Site;
+use grapnel_tests::report::{Report, Site};
 use grapnel_tests::run::{Case, Recorded};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -160,6 +160,19 @@ fn fork_while_threads_open_libraries() {
     assert_eq!(recorded.traces().len(), 1001, "the parent and its children");
 }
 
+/// Checks that each child has the hundred allocations that it made itself, and nothing of its parent's.
+fn each_has_its_own(children: &[Report]) {
+    for child in children {
+        let totals = child.totals();
+        assert_eq!(
+            (totals.allocations, totals.frees, totals.live_bytes),
+            (100, 0, 2100),
+            "{:?}",
+            child.process
+        );
+    }
+}
+
 /// Forks while other threads allocate: no child hangs, and each has exactly its own events.
 #[test]
 fn fork_while_threads_allocate() {
@@ -168,15 +181,7 @@ fn fork_while_threads_allocate() {
     recorded.outcome.same_as(&case.bare());
     let reports = recorded.reports();
     assert_eq!(reports.len(), 61, "the parent and sixty children");
-    for report in &reports[1..] {
-        let totals = report.totals();
-        assert_eq!(
-            (totals.allocations, totals.frees, totals.live_bytes),
-            (100, 0, 2100),
-            "{:?}",
-            report.process
-        );
-    }
+    each_has_its_own(&reports[1..]);
     let parent = reports[0].totals();
     assert_eq!(parent.allocations, parent.frees + parent.live_allocations);
 }
@@ -190,10 +195,7 @@ fn fork_while_threads_begin() {
     recorded.outcome.same_as(&case.bare());
     let reports = recorded.reports();
     assert_eq!(reports.len(), 101, "the parent and a hundred children");
-    for report in &reports[1..] {
-        let totals = report.totals();
-        assert_eq!((totals.allocations, totals.live_bytes), (100, 2100), "{:?}", report.process);
-    }
+    each_has_its_own(&reports[1..]);
 }
 
 /// Execs while other threads allocate: each program of the pid has its trace, the last is exact.

@@ -10,9 +10,10 @@
 //! object of its function is gone. The stub, which is in [`native`](crate::native::slots), keeps to the machine's ABI on both
 //! sides, for functions of up to six whole arguments, of a word each, whose result is one, too.
 
+mod direct;
+
 use crate::entry::SavedRegisters;
 use crate::families::{self, Role};
-use crate::hooks::Function;
 use crate::native::slots::{
     DIRECT, THUNK, grapnel_agent_beside_slot_returns, grapnel_agent_beside_thunks,
     grapnel_agent_slot_returns, grapnel_agent_thunks,
@@ -23,9 +24,12 @@ use alloc::vec::Vec;
 use core::mem::offset_of;
 use core::ops::Range;
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use grapnel_hook::{HookId, Liveness, Prepared, Transaction};
 use grapnel_unwind::page_is_readable;
+
+use direct::Direct;
+pub(crate) use direct::{Calls, Nested};
 
 /// How many functions can be hooked in this way.
 pub(crate) const SLOTS: usize = 1024;
@@ -40,17 +44,8 @@ pub(crate) struct Slot {
     heap: AtomicU32,
     /// Which operator it is: [`Operator::to_u8`]; of an allocator's function [`Role`].
     operator: AtomicU8,
-    /// Of an operator, what it was seen to do: a [`Nested`] call and nothing else; 0 as long as that isn't known.
-    direct: AtomicU8,
-    /// Whether it calls others but by the first of its words.
-    calls_others: AtomicBool,
-    /// Of what such an operator calls, libc's: what that begins with since its hook is in, and where its own code goes on.
-    libc_beginning: AtomicU64,
-    libc_original: AtomicUsize,
-    /// The words by which that calls others, and what is there as long as it does.
-    words: [[AtomicUsize; 2]; WORDS],
-    /// What the others begin with, behind the first, once their hooks are in; 0 where nobody else is called.
-    others: [AtomicU64; WORDS - 1],
+    /// Of an operator of the C++ runtime.
+    direct: Direct,
     /// What the function itself begins with once its hook is in; 0 where that isn't known.
     beginning: AtomicU64,
     /// Its address; 0 for a slot that is free.
@@ -59,7 +54,7 @@ pub(crate) struct Slot {
     code: [AtomicUsize; 2],
 }
 
-const _: () = assert!(offset_of!(Slot, words) + size_of::<[AtomicUsize; 2]>() <= 64);
+const _: () = assert!(offset_of!(Slot, direct) + direct::MOST_NEED <= 64);
 
 impl Slot {
     const fn free() -> Self {
@@ -67,12 +62,7 @@ impl Slot {
             original: AtomicUsize::new(0),
             heap: AtomicU32::new(0),
             operator: AtomicU8::new(0),
-            direct: AtomicU8::new(0),
-            calls_others: AtomicBool::new(false),
-            libc_beginning: AtomicU64::new(0),
-            libc_original: AtomicUsize::new(0),
-            words: [const { [const { AtomicUsize::new(0) }; 2] }; WORDS],
-            others: [const { AtomicU64::new(0) }; WORDS - 1],
+            direct: Direct::none(),
             beginning: AtomicU64::new(0),
             target: AtomicUsize::new(0),
             code: [AtomicUsize::new(0), AtomicUsize::new(0)],
@@ -84,61 +74,6 @@ impl Slot {
         Operator::from_u8(self.operator.load(Ordering::Relaxed))
     }
 
-    /// Whether the words by which an operator calls others lead to those, and these begin as our hooks left them.
-    #[inline(always)]
-    fn calls_as_seen(&self) -> bool {
-        let leads = |[word, function]: &[AtomicUsize; 2]| {
-            let at: *const AtomicUsize = ptr::with_exposed_provenance(word.load(Ordering::Relaxed));
-            // SAFETY: null, or a word of the function's object, which is loaded as long as it is called.
-            unsafe { at.as_ref() }
-                .is_none_or(|word| word.load(Ordering::Relaxed) == function.load(Ordering::Relaxed))
-        };
-        let begins = |([_, function], beginning): (&[AtomicUsize; 2], &AtomicU64)| {
-            let bytes = beginning.load(Ordering::Relaxed);
-            // SAFETY: where there is a beginning there is the function.
-            bytes == 0 || unsafe { hooks::first_bytes(function.load(Ordering::Relaxed)) } == bytes
-        };
-        let [first, others @ ..] = &self.words;
-        leads(first)
-            && (!self.calls_others.load(Ordering::Relaxed)
-                || (others.iter().all(leads) && others.iter().zip(&self.others).all(begins)))
-    }
-
-    /// Whether an operator of the C++ runtime, which was seen to make this call for its caller and nothing else, would still do so:
-    /// then the call is made in its place. It is what the runtime's operators come to where there is memory, and what there is to be
-    /// seen of them by others is what they call. Where there is none the operator itself is called, whose handler is asked then. And
-    /// where somebody has put a function of their own between.
-    #[inline(always)]
-    fn is_passed_over(&self) -> bool {
-        let beginning = self.libc_beginning.load(Ordering::Relaxed);
-        // SAFETY: where there is a beginning there is the function.
-        self.calls_as_seen()
-            && beginning != 0
-            && unsafe { hooks::first_bytes(self.words[0][1].load(Ordering::Relaxed)) } == beginning
-    }
-
-    /// Notes libc's function that an operator calls.
-    fn note_libcs(&self, function: Function) {
-        self.words[0][1].store(hooks::target(function), Ordering::Relaxed);
-        self.libc_beginning.store(hooks::beginning(function), Ordering::Relaxed);
-        self.libc_original.store(hooks::original(function), Ordering::Relaxed);
-    }
-
-    /// Notes what the others that an operator calls begin with. False if that isn't known of one.
-    fn note_others(&self) -> bool {
-        let [_, others @ ..] = &self.words;
-        others.iter().zip(&self.others).all(|([_, function], beginning)| {
-            let function = function.load(Ordering::Relaxed);
-            if function == 0 {
-                return true;
-            }
-            let other = taken().iter().find(|slot| slot.target.load(Ordering::Relaxed) == function);
-            let bytes = other.map_or(0, |slot| slot.beginning.load(Ordering::Relaxed));
-            beginning.store(bytes, Ordering::Relaxed);
-            bytes != 0
-        })
-    }
-
     /// What an allocator's function does, and the handle of its heap.
     #[inline(always)]
     fn family(&self) -> Option<(Role, u32)> {
@@ -146,17 +81,6 @@ impl Slot {
         Role::from_u8(self.operator.load(Ordering::Relaxed)).map(|role| (role, handle))
     }
 }
-
-/// What an operator of the C++ runtime calls: by which word of its object `malloc` or `free`, and by which others whom. The addresses of
-/// the words, 0 for none, and of the functions.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Calls {
-    pub(crate) libc: usize,
-    pub(crate) others: [[usize; 2]; WORDS - 1],
-}
-
-/// How many words an operator of the C++ runtime may call others by.
-const WORDS: usize = 3;
 
 /// What a slot's function is.
 #[derive(Clone, Copy, Debug)]
@@ -191,51 +115,6 @@ const PART: usize = 2;
 pub(crate) const AGAIN: usize = if DIRECT { 1 << (usize::BITS - 1) } else { 0 };
 /// In the cookie: the code to call takes the place of the stub, and [`after`] is not told.
 pub(crate) const INSTEAD: usize = if DIRECT { 1 << (usize::BITS - 2) } else { 0 };
-
-/// The call of libc's that an operator of the C++ runtime makes for its caller.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Nested {
-    /// `malloc` of so many bytes gave this block.
-    Malloc(usize, usize),
-    /// `free` took this block.
-    Free(usize),
-}
-
-impl Nested {
-    const MALLOC: u8 = 1;
-    const FREE: u8 = 2;
-
-    fn function(self) -> Function {
-        match self {
-            Self::Malloc(..) => Function::Malloc,
-            Self::Free(_) => Function::Free,
-        }
-    }
-
-    /// All of it in a word, not 0.
-    #[inline]
-    fn word(self) -> usize {
-        match self {
-            Self::Malloc(block, size) => block ^ size.rotate_left(47) ^ 1,
-            Self::Free(block) => !block,
-        }
-    }
-
-    fn number(self) -> u8 {
-        match self {
-            Self::Malloc(..) => Self::MALLOC,
-            Self::Free(_) => Self::FREE,
-        }
-    }
-
-    /// Keeps a call that is part of another one, for the operator that it may be part of.
-    #[inline]
-    pub(crate) fn note(self) {
-        if DIRECT {
-            tls::get().nested.set(self.word());
-        }
-    }
-}
 
 /// Marks the stack pointer in [`tls::Tls::inside`] as that of an operator's stub.
 pub(crate) const OPERATOR: usize = 1;
@@ -315,7 +194,7 @@ fn is_of_slot(inside: usize, caller: usize, handle: u32) -> bool {
 pub(crate) unsafe extern "C" fn before(saved: &SavedRegisters, frame: &Frame) -> Going {
     let slot = &TABLE[frame.number % SLOTS];
     // Each apart, so that none saves more registers than it needs.
-    match slot.direct.load(Ordering::Acquire) {
+    match slot.direct.seen() {
         Nested::MALLOC if DIRECT => before_simple_new(saved, frame, slot),
         Nested::FREE if DIRECT => before_simple_delete(saved, frame, slot),
         _ => before_other(saved, frame, slot),
@@ -325,19 +204,19 @@ pub(crate) unsafe extern "C" fn before(saved: &SavedRegisters, frame: &Frame) ->
 #[inline(never)]
 fn before_simple_new(saved: &SavedRegisters, frame: &Frame, slot: &Slot) -> Going {
     // Of nothing, it asks for a byte.
-    if saved.argument(0) == 0 || !slot.is_passed_over() || hooks::is_inside(saved) {
+    if saved.argument(0) == 0 || !slot.direct.still_holds() || hooks::is_inside(saved) {
         return before_other(saved, frame, slot);
     }
     record::expect(saved);
-    Going { target: slot.libc_original.load(Ordering::Relaxed), cookie: tls::get().inside.get() | AGAIN }
+    Going { target: slot.direct.libc_original(), cookie: tls::get().inside.get() | AGAIN }
 }
 
 #[inline(never)]
 fn before_simple_delete(saved: &SavedRegisters, frame: &Frame, slot: &Slot) -> Going {
-    if !slot.is_passed_over() || hooks::is_inside(saved) {
+    if !slot.direct.still_holds() || hooks::is_inside(saved) {
         return before_other(saved, frame, slot);
     }
-    let target = slot.libc_original.load(Ordering::Relaxed);
+    let target = slot.direct.libc_original();
     operators::before_simple_delete(saved, slot.operator(), target);
     Going { target, cookie: INSTEAD }
 }
@@ -381,33 +260,6 @@ pub(crate) unsafe extern "C" fn again(frame: &Frame) -> usize {
     TABLE[frame.number % SLOTS].original.load(Ordering::Relaxed)
 }
 
-/// Looks whether all that an operator of the C++ runtime did was a call of `malloc` or `free`.
-#[inline(always)]
-fn learn(slot: &Slot, saved: &SavedRegisters, result: usize) {
-    if DIRECT && slot.direct.load(Ordering::Relaxed) == 0 {
-        learn_of(slot, saved.argument(0) as usize, result);
-    }
-}
-
-#[cold]
-#[inline(never)]
-fn learn_of(slot: &Slot, first: usize, result: usize) {
-    let operator = slot.operator();
-    let nested = match operator.gives_back() {
-        true => Nested::Free(first),
-        false => Nested::Malloc(result, first),
-    };
-    let calls_libc = first != 0 && tls::get().nested.get() == nested.word();
-    // Another's may fail at will, and to call the operator after that would ask it again.
-    let is_simple = operator.calls_only_libc() && hooks::is_libcs(nested.function());
-    if calls_libc && slot.words[0][0].load(Ordering::Relaxed) != 0 && is_simple {
-        slot.note_libcs(nested.function());
-        if slot.note_others() && slot.is_passed_over() {
-            slot.direct.store(nested.number(), Ordering::Release);
-        }
-    }
-}
-
 pub(crate) unsafe extern "C" fn after(
     result: usize,
     saved: &SavedRegisters,
@@ -417,7 +269,7 @@ pub(crate) unsafe extern "C" fn after(
     tls::get().inside.set(cookie & !(PART | AGAIN));
     if cookie & PART == 0 {
         let slot = &TABLE[number % SLOTS];
-        if slot.direct.load(Ordering::Relaxed) == Nested::MALLOC {
+        if slot.direct.seen() == Nested::MALLOC {
             operators::after_simple_new(saved, slot.operator(), result);
         } else {
             after_other(saved, slot, result);
@@ -431,7 +283,7 @@ fn after_other(saved: &SavedRegisters, slot: &Slot, result: usize) {
     match slot.family() {
         Some((role, handle)) => families::after(saved, role, handle, result),
         None => {
-            learn(slot, saved, result);
+            slot.direct.learn(slot.operator(), saved.argument(0) as usize, result, beginning_at);
             operators::after(saved, slot.operator(), result);
         }
     }
@@ -440,6 +292,12 @@ fn after_other(saved: &SavedRegisters, slot: &Slot, result: usize) {
 /// Whether the function at an address is hooked.
 pub(crate) fn is_hooked(target: usize) -> bool {
     taken().iter().any(|slot| slot.target.load(Ordering::Relaxed) == target)
+}
+
+/// What the hooked function at an address begins with; 0 where that isn't known.
+fn beginning_at(target: usize) -> u64 {
+    let slot = taken().iter().find(|slot| slot.target.load(Ordering::Relaxed) == target);
+    slot.map_or(0, |slot| slot.beginning.load(Ordering::Relaxed))
 }
 
 /// The handle of the heap of the allocator's function at an address, if it is hooked as one.
@@ -459,22 +317,11 @@ fn take(target: usize, what: What, code: &Range<usize>) -> Option<(usize, *const
         What::Family(role, handle) => (role as u8, handle + 1),
     };
     slot.operator.store(operator, Ordering::Relaxed);
-    slot.direct.store(0, Ordering::Relaxed);
-    slot.beginning.store(0, Ordering::Relaxed);
-    slot.others.iter().for_each(|other| other.store(0, Ordering::Relaxed));
-    let calls = match what {
+    slot.direct.begin(match what {
         What::Operator(_, calls) => calls,
         What::Family(..) => None,
-    };
-    let [first, others @ ..] = &slot.words;
-    first[0].store(calls.map_or(0, |calls| calls.libc), Ordering::Relaxed);
-    for (number, word) in others.iter().enumerate() {
-        let [at, function] = calls.map_or([0, 0], |calls| calls.others[number]);
-        word[0].store(at, Ordering::Relaxed);
-        word[1].store(function, Ordering::Relaxed);
-    }
-    let calls_others = others.iter().flatten().any(|part| part.load(Ordering::Relaxed) != 0);
-    slot.calls_others.store(calls_others, Ordering::Relaxed);
+    });
+    slot.beginning.store(0, Ordering::Relaxed);
     slot.heap.store(heap, Ordering::Relaxed);
     slot.code[0].store(code.start, Ordering::Relaxed);
     slot.code[1].store(code.len(), Ordering::Relaxed);

@@ -5,7 +5,8 @@
 //! the process, and who wants one waits for the fork ([`crate::forking`]): so a child finds its tables whole. It has none
 //! itself: the fork waits for locks of libc's, whose holders may allocate. So neither waits without an end, and where they did so in vain,
 //! and in a fork that is made without libc, which is noticed at its first call by a page that the kernel empties in each child, another thread
-//! may have been in the middle of a change. That is left as it is: entries are written one by one.
+//! may have been in the middle of a change. That is left as it is: entries are written one by one, so it is one that is half there, but
+//! where a list was just then growing.
 
 use super::{blocks, dump, freed, log, record, unreachable, walk};
 use crate::lock::Lock;

@@ -17,16 +17,17 @@ use crate::memory::read_word;
 use crate::native::{FrameRegister, RuleKind};
 use crate::resolve::Resolver;
 use crate::start::Start;
-use crate::tree::{Frame, FrameKey, Interner, NodeId, Sink, WORD_FLAGS_AT, WORD_MODULE_AT};
+use crate::tree::{Frame, FrameKey, Interner, MOST_TOLD, NodeId, Sink, WORD_FLAGS_AT, WORD_MODULE_AT};
 use crate::walker::End;
 use core::mem::MaybeUninit;
 
 /// The most new frames.
 const MOST: usize = 20;
 
-const _: () = assert!(WORD_FLAGS_AT == PC_BITS);
+const _: () = assert!(WORD_FLAGS_AT == PC_BITS && MOST <= MOST_TOLD);
 
-/// Where words can be read, if a walk may go on from the last one in this way.
+/// Where words can be read, if a walk may go on from the last one in this way: what [`StackMemory`](crate::stack::StackMemory) and the
+/// memo say, asked once behind each other walk, and beside what this one needs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Going {
     /// Those that begin in `[lo, lo + len)`; 0 where none may.
