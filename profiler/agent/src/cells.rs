@@ -16,6 +16,7 @@
 
 use crate::native::prefetch;
 use crate::{heap, sys};
+use core::hint::cold_path;
 use core::ptr::{self, NonNull};
 use core::slice;
 use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicUsize, Ordering};
@@ -181,6 +182,7 @@ impl First {
     #[inline]
     fn of(pointer: *mut u8) -> Option<Self> {
         if pointer.addr() & MARKS != 0 {
+            cold_path();
             return Table::of(pointer).map(Self::Table);
         }
         // SAFETY: null, or a leaf as the module's header has it.
@@ -213,8 +215,11 @@ impl Cell {
     pub(crate) fn expect(&self, place: u16) {
         match First::of(self.0.load(Ordering::Acquire)) {
             Some(First::Leaf(leaf)) => prefetch(&leaf.entries[usize::from(place)]),
-            Some(First::Table(table)) => table.expect(place),
-            None => {}
+            Some(First::Table(table)) => {
+                cold_path();
+                table.expect(place);
+            }
+            None => cold_path(),
         }
     }
 
@@ -223,7 +228,10 @@ impl Cell {
     pub(crate) fn note(&self, place: u16, asked: u16, is_alone: bool) {
         match First::of(self.0.load(Ordering::Acquire)) {
             Some(First::Leaf(leaf)) => leaf.entries[usize::from(place)].store(asked, Ordering::Relaxed),
-            _ => self.note_with(place, asked, is_alone, &LEAVES),
+            _ => {
+                cold_path();
+                self.note_with(place, asked, is_alone, &LEAVES);
+            }
         }
     }
 
@@ -243,6 +251,18 @@ impl Cell {
                         return;
                     }
                 }
+            }
+        }
+    }
+
+    /// The entry of a place in a leaf, if there is one, and the tables that were there before.
+    #[inline(always)]
+    pub(crate) fn in_leaf(&self, place: u16) -> Option<(&'static AtomicU16, &'static AtomicPtr<u8>)> {
+        match First::of(self.0.load(Ordering::Acquire))? {
+            First::Leaf(leaf) => Some((&leaf.entries[usize::from(place)], &leaf.older)),
+            First::Table(_) => {
+                cold_path();
+                None
             }
         }
     }
@@ -424,6 +444,25 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn an_entry_is_seen_at_once_in_a_leaf_alone() {
+        let seen = |cell: &Cell, place| {
+            cell.in_leaf(place).map(|(entry, older)| {
+                (entry.load(Ordering::Relaxed), older.load(Ordering::Relaxed).is_null())
+            })
+        };
+        let cell = Cell(AtomicPtr::new(ptr::null_mut()));
+        assert_eq!(seen(&cell, 7), None);
+        cell.note_with(7, asked(7), false, &AtomicUsize::new(1));
+        assert_eq!([7, 8].map(|place| seen(&cell, place)), [Some((asked(7), true)), Some((0, true))]);
+        assert_eq!((cell.take(7), seen(&cell, 7)), (asked(7), Some((0, true))));
+        // A leaf that comes behind a table: what the table has is not seen.
+        let (cell, leaves) = (Cell(AtomicPtr::new(ptr::null_mut())), AtomicUsize::new(1));
+        (0..100).for_each(|place| cell.note_with(place, asked(place.into()), true, &leaves));
+        assert_eq!([0, 99].map(|place| seen(&cell, place)), [Some((0, false)), Some((asked(99), false))]);
+        assert_eq!((cell.take(0), cell.take(99)), (asked(0), asked(99)));
     }
 
     /// What a cell takes.

@@ -20,6 +20,7 @@ use crate::entry::{SavedRegisters, rescued, stub};
 use crate::record::{self, enter};
 use crate::{ledger, native, shadow, slots, tls};
 use core::ffi::{c_int, c_void};
+use core::hint::cold_path;
 use core::ops::Range;
 use core::ptr;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -177,8 +178,17 @@ const HANDED_ON: usize = 128;
 #[inline(always)]
 pub(crate) fn is_inside(saved: Saved<'_>) -> bool {
     let from = tls::get().inside.get();
-    from.wrapping_sub(ptr::from_ref(saved).addr()) < INSIDE + HANDED_ON
-        && (from & slots::MARKS == 0 || slots::is_own(from, saved.return_address()))
+    if !may_be_inside(saved) {
+        return false;
+    }
+    cold_path();
+    from & slots::MARKS == 0 || slots::is_own(from, saved.return_address())
+}
+
+/// Whether that may be, and has to be looked at.
+#[inline(always)]
+pub(crate) fn may_be_inside(saved: Saved<'_>) -> bool {
+    tls::get().inside.get().wrapping_sub(ptr::from_ref(saved).addr()) < INSIDE + HANDED_ON
 }
 
 /// libc's code.
@@ -239,15 +249,20 @@ fn is_of_libc(address: usize) -> bool {
 /// Whether `free` was called by the allocator itself.
 #[inline(always)]
 pub(crate) fn is_own_business(saved: Saved<'_>) -> bool {
-    let caller = saved.return_address();
-    let offset = caller.wrapping_sub(OWN_BUSINESS[0].load(Ordering::Relaxed));
-    offset < OWN_BUSINESS[1].load(Ordering::Relaxed) && is_direct_call(caller, offset)
+    may_be_own_business(saved) && is_direct_call(saved.return_address())
 }
 
-/// Whether the call that returns to `caller`, `offset` bytes into that part of libc's code, names `free` itself.
+/// Whether that may be, and has to be looked at.
+#[inline(always)]
+fn may_be_own_business(saved: Saved<'_>) -> bool {
+    let [start, len, _] = &OWN_BUSINESS;
+    saved.return_address().wrapping_sub(start.load(Ordering::Relaxed)) < len.load(Ordering::Relaxed)
+}
+
+/// Whether the call that returns to `caller`, in that part of libc's code, names `free` itself.
 #[cold]
-fn is_direct_call(caller: usize, offset: usize) -> bool {
-    if offset < native::CALL {
+fn is_direct_call(caller: usize) -> bool {
+    if caller.wrapping_sub(OWN_BUSINESS[0].load(Ordering::Relaxed)) < native::CALL {
         return false;
     }
     // SAFETY: the bytes before lie in libc's code, which is mapped and can be read: it was, to be hooked.
@@ -337,6 +352,39 @@ pub(crate) fn taken_back(context: &mut Context, saved: Saved<'_>, block: Block, 
 
 stub!(grapnel_agent_free, free, 1, nothing, beside grapnel_agent_beside_free);
 unsafe extern "C" fn free(block: Block, saved: Saved<'_>) {
+    // SAFETY: the caller's call, passed on.
+    unsafe {
+        if record::are_numbered() { free_as::<true>(block, saved) } else { free_as::<false>(block, saved) }
+    }
+}
+
+/// `free`, where events are numbered or aren't.
+///
+/// # Safety
+/// It is called so.
+#[inline(never)]
+unsafe fn free_as<const NUMBERED: bool>(block: Block, saved: Saved<'_>) {
+    let (address, original) = (block.addr(), original(Function::Free));
+    let is_plain = !block.is_null()
+        && !may_be_inside(saved)
+        && !may_be_own_business(saved)
+        && shadow::surely_lacks(address)
+        && record::plain_quickly::<NUMBERED>(saved, original, record::FREE, address as u64, None);
+    if !is_plain {
+        cold_path();
+        // SAFETY: the caller's call, passed on.
+        return unsafe { free_of_any_kind(block, saved) };
+    }
+    // SAFETY: as above.
+    unsafe { original_as::<unsafe extern "C" fn(Block)>(Function::Free)(block) }
+}
+
+/// As [`free_as`], which does by itself what most calls need.
+///
+/// # Safety
+/// As there.
+#[inline(never)]
+unsafe fn free_of_any_kind(block: Block, saved: Saved<'_>) {
     if block.is_null() {
         // Nothing.
     } else if is_inside(saved) {

@@ -179,22 +179,21 @@ fn give_back(saved: &SavedRegisters, operator: Operator, original: usize, block:
     });
 }
 
-/// As [`before`], of a `delete` that [calls only `free`](Operator::calls_only_libc).
+/// As [`before`], of a `delete` that [calls only `free`](Operator::calls_only_libc) and a block that is given back as it was got, where
+/// that is seen at once. Whether it was; otherwise nothing was done.
 #[inline(always)]
-pub(crate) fn before_simple_delete(saved: &SavedRegisters, operator: Operator, original: usize) {
+pub(crate) fn is_simply_deleted<const NUMBERED: bool>(
+    saved: &SavedRegisters,
+    operator: Operator,
+    original: usize,
+) -> bool {
     let block = saved.argument(0);
-    if block == 0 {
-        return;
-    }
-    let entry = shadow::take(block as usize);
+    let Some(entry) = shadow::entry(block as usize) else { return false };
     let size = if operator.sized { saved.argument(1) as usize } else { 0 };
     let asked = Asked { array: operator.array, align_log2: None, size };
-    if !asked.is_like(entry, operator.sized) {
-        return give_back(saved, operator, original, block, entry);
-    }
-    rescued(saved, ptr::null_mut(), original, || {
-        enter(saved, |context| context.plain(record::FREE, block));
-    });
+    // Nothing is noted of the block at 0.
+    asked.is_like(entry.load(Ordering::Relaxed), operator.sized)
+        && record::plain_quickly::<NUMBERED>(saved, original, record::FREE, block, Some(entry))
 }
 
 /// What is recorded afterwards: what `new` gave.

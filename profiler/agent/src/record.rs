@@ -12,8 +12,9 @@ use crate::modules::{self, TableInUse};
 use crate::sandbox::clock;
 use crate::tls::{self, LEVELS};
 use crate::{life, native, sampling, session, sys};
+use core::hint::cold_path;
 use core::ptr;
-use core::sync::atomic::{Ordering, compiler_fence};
+use core::sync::atomic::{AtomicU16, Ordering, compiler_fence};
 use grapnel_trace::ring::{Full, Producer};
 use grapnel_trace::shared::{SessionHeader, session_flags};
 use grapnel_trace::wire::{self, Order, kind};
@@ -38,6 +39,12 @@ const MOST_NODES: u32 = 1 << 20;
 /// thread together with the block, and that thread's store to this word with it.
 pub(crate) fn number_events() {
     HOT.is_numbered.store(true, Ordering::SeqCst);
+}
+
+/// Whether they are, as far as the caller needs to know to be quick.
+#[inline(always)]
+pub(crate) fn are_numbered() -> bool {
+    HOT.is_numbered.load(Ordering::Relaxed)
 }
 
 /// In the child of a fork, which has begun its rings anew: whether it has others than ring 0.
@@ -69,6 +76,7 @@ pub(crate) fn enter(saved: &SavedRegisters, work: impl FnOnce(&mut Context)) {
         context = cell.get();
     }
     if context.is_null() {
+        cold_path();
         (context, level) = match find(life, level, saved) {
             Some(found) => found,
             None => return,
@@ -84,11 +92,65 @@ pub(crate) fn enter(saved: &SavedRegisters, work: impl FnOnce(&mut Context)) {
     context.busy = true;
     work(context);
     if context.meter.is_timing() {
+        cold_path();
         meter::finish(&mut context.meter, &context.ring);
     }
     context.busy = false;
     compiler_fence(Ordering::SeqCst);
     tls.level.set(level);
+}
+
+/// Writes the record of an event of no more than a kind and an address and empties `entry`, with a way out to `original`, where the
+/// thread has a context in which nothing else is due. Whether it did; otherwise nothing was done.
+///
+/// Most events need no more. It calls nobody, so that the compiler need not save registers for it; to that end, events that are
+/// numbered have a form of their own.
+#[inline(always)]
+pub(crate) fn plain_quickly<const NUMBERED: bool>(
+    saved: &SavedRegisters,
+    original: usize,
+    kind: u8,
+    address: u64,
+    entry: Option<&AtomicU16>,
+) -> bool {
+    let tls = tls::get();
+    let level = tls.level.get();
+    let (Some(cell), Some(at)) = (tls.contexts.get(level), tls.entries.get(level)) else { return false };
+    if tls.life.get() != life::current() {
+        return false;
+    }
+    let context = cell.get();
+    if context.is_null() {
+        return false;
+    }
+    saved.set_rescue(0, original);
+    let outer = tls.rescue.replace(saved);
+    at.set(ptr::from_ref(saved).addr());
+    tls.level.set(level + 1);
+    compiler_fence(Ordering::SeqCst);
+    // SAFETY: as in `enter`.
+    let context = unsafe { &mut *context };
+    context.busy = true;
+    let can = context.ring.position() < context.next_stop
+        && !context.meter.is_timing()
+        && NUMBERED == HOT.is_numbered.load(Ordering::Acquire)
+        && !(NUMBERED && clock::is_lacking());
+    if can {
+        if let Some(entry) = entry {
+            entry.store(0, Ordering::Relaxed);
+        }
+        let record = wire::plain(kind, address);
+        if NUMBERED {
+            context.put_numbered::<1, 2>(address, record, ticks_of_processor);
+        } else {
+            context.ring.put(record);
+        }
+    }
+    context.busy = false;
+    compiler_fence(Ordering::SeqCst);
+    tls.level.set(level);
+    tls.rescue.set(outer);
+    can
 }
 
 /// Says that the caller's stack will be asked for when the call that is about to begin returns.
@@ -221,6 +283,7 @@ impl Context {
         let resolver = &mut TableInUse(Some(reading));
         let node = walker.walk(saved, resolver, &mut sink);
         if self.check {
+            cold_path();
             let full = walker.walk_unmemoised(saved, resolver, &mut sink);
             if full != node {
                 count_bad_stack();
@@ -373,17 +436,30 @@ impl Context {
             return;
         }
         if heap != 0 {
+            cold_path();
             self.ring.put([wire::head(u64::from(heap), kind::IN_HEAP)]);
         }
         // There is room: `stop` has seen to it, now or before.
         if HOT.is_numbered.load(Ordering::Acquire) {
-            self.ring.open();
-            let order = self.order(address);
-            self.ring.put(wire::numbered::<N, M>(record, order));
-            self.ring.close();
+            cold_path();
+            self.put_numbered::<N, M>(address, record, ticks);
         } else {
             self.ring.put(record);
         }
+    }
+
+    /// Writes an event's record with its place in the order. There is room.
+    #[inline(always)]
+    fn put_numbered<const N: usize, const M: usize>(
+        &mut self,
+        address: u64,
+        record: [u64; N],
+        ticks: impl FnOnce() -> u64,
+    ) {
+        self.ring.open();
+        let order = self.order(address, ticks);
+        self.ring.put(wire::numbered::<N, M>(record, order));
+        self.ring.close();
     }
 
     /// What is due before an event where the ring has come to `next_stop`, or where the event has a large size: room,
@@ -422,7 +498,7 @@ impl Context {
 
     /// The place in the order of an event at `address`.
     #[inline(always)]
-    fn order(&mut self, address: u64) -> Order {
+    fn order(&mut self, address: u64, ticks: impl FnOnce() -> u64) -> Order {
         let seq = match session::segment() {
             Some(segment) => {
                 segment.shards[wire::shard(address & !(native::TAGS as u64))].fetch_add(1, Ordering::AcqRel)
@@ -437,7 +513,7 @@ impl Context {
     }
 
     /// Tells the ring's reader the time. There is room.
-    #[cold]
+    #[inline(always)]
     fn write_clock(&mut self, ticks: u64) {
         self.clock = ticks;
         self.ring.put(wire::clock(ticks));

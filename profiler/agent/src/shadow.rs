@@ -18,8 +18,9 @@
 use crate::cells::Cell;
 use crate::hot::HOT;
 use crate::{native, sys};
+use core::hint::cold_path;
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, Ordering};
 
 /// How a block was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,8 +63,17 @@ impl Asked {
 }
 
 /// A size in `bits` bits.
-#[inline]
+#[inline(always)]
 fn folded(size: usize, bits: u32) -> u16 {
+    if size >> bits != 0 {
+        cold_path();
+        return folded_large(size, bits);
+    }
+    size as u16
+}
+
+#[cold]
+fn folded_large(size: usize, bits: u32) -> u16 {
     let upper = (size as u64 >> bits).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - bits);
     ((size as u64 ^ upper) & ((1 << bits) - 1)) as u16
 }
@@ -156,7 +166,10 @@ fn root(address: usize, apart: u32) -> &'static AtomicPtr<Middle> {
 #[inline]
 fn cell(address: usize, apart: u32) -> Option<&'static Cell> {
     // SAFETY: null, or a table as the module's header has it.
-    let middle = unsafe { root(address, apart).load(Ordering::Acquire).as_ref() }?;
+    let Some(middle) = (unsafe { root(address, apart).load(Ordering::Acquire).as_ref() }) else {
+        cold_path();
+        return None;
+    };
     Some(&middle[index(address, apart, CELL, MIDDLE)])
 }
 
@@ -173,6 +186,7 @@ pub(crate) struct Place {
 #[inline]
 fn place_of(address: usize) -> Option<Place> {
     if !is_noted(address) || HOT.shadow_is_shared.load(Ordering::Relaxed) {
+        cold_path();
         return None;
     }
     let apart = place_now();
@@ -218,6 +232,32 @@ pub(crate) fn take(address: usize) -> u16 {
         NO_LONGER_APART => take_of_both(address),
         state => take_of(address, u32::from(state)),
     }
+}
+
+/// The entry of the block at an address, where that is found at once: if it is 0, others may hold what is noted of the block.
+#[inline(always)]
+pub(crate) fn entry(address: usize) -> Option<&'static AtomicU16> {
+    newest(address).map(|(entry, _)| entry)
+}
+
+/// Whether nothing is noted of the block at an address, as far as that is seen at once.
+#[inline(always)]
+pub(crate) fn surely_lacks(address: usize) -> bool {
+    !HOT.shadow_is_used.load(Ordering::Relaxed)
+        || newest(address).is_some_and(|(entry, older)| {
+            entry.load(Ordering::Relaxed) == 0 && older.load(Ordering::Acquire).is_null()
+        })
+}
+
+#[inline(always)]
+fn newest(address: usize) -> Option<(&'static AtomicU16, &'static AtomicPtr<u8>)> {
+    let state = HOT.shadow.load(Ordering::Relaxed);
+    if state == NO_LONGER_APART || !is_noted(address) {
+        cold_path();
+        return None;
+    }
+    let apart = u32::from(state);
+    cell(address, apart)?.in_leaf(place(address, apart))
 }
 
 #[inline(always)]
@@ -273,6 +313,23 @@ mod tests {
         for address in [0x10_0000 | 1 << (GRANULE - 1)].into_iter().chain(beyond) {
             note(address, asked(false, None, 1));
             assert_eq!(take(address), 0);
+        }
+    }
+
+    /// Whether it has a leaf or not: the other tests may have taken them.
+    #[test]
+    fn what_is_seen_at_once_is_what_is_found() {
+        let (block, beside) = (0x1235_0010_0040, 0x1235_0010_0080);
+        let seen = |address| entry(address).map(|entry| entry.load(Ordering::Relaxed));
+        note(block, asked(true, None, 24));
+        let is_leaf = seen(block).is_some();
+        assert_eq!(seen(block), is_leaf.then_some(asked(true, None, 24).entry()));
+        assert_eq!([block, beside].map(surely_lacks), [false, is_leaf]);
+        assert_ne!(take(block), 0);
+        assert_eq!((seen(block), surely_lacks(block)), (is_leaf.then_some(0), is_leaf));
+        // Nothing is known of what no table has, or can't have.
+        for address in [0x4321_0000_0000, block + 8] {
+            assert_eq!((seen(address), surely_lacks(address)), (None, false), "{address:x}");
         }
     }
 

@@ -21,6 +21,7 @@ use crate::native::slots::{
 use crate::operators::{self, Operator};
 use crate::{hooks, ledger, native, record, tls};
 use alloc::vec::Vec;
+use core::hint::cold_path;
 use core::mem::offset_of;
 use core::ops::Range;
 use core::ptr;
@@ -111,10 +112,10 @@ pub(crate) struct Going {
 }
 
 const PART: usize = 2;
-/// In the cookie: a call that comes to 0 is made once more, of the operator's own code. Above all addresses of programs.
-pub(crate) const AGAIN: usize = if DIRECT { 1 << (usize::BITS - 1) } else { 0 };
-/// In the cookie: the code to call takes the place of the stub, and [`after`] is not told.
-pub(crate) const INSTEAD: usize = if DIRECT { 1 << (usize::BITS - 2) } else { 0 };
+/// As cookie: the code to call takes the place of the stub, and [`after`] is not told. Above all addresses of programs.
+pub(crate) const INSTEAD: usize = if DIRECT { 1 << (usize::BITS - 1) } else { 0 };
+/// As cookie: there is nothing to call any more, and the target is the result.
+pub(crate) const DONE: usize = if DIRECT { 3 << (usize::BITS - 2) } else { 0 };
 
 /// Marks the stack pointer in [`tls::Tls::inside`] as that of an operator's stub.
 pub(crate) const OPERATOR: usize = 1;
@@ -195,29 +196,54 @@ pub(crate) unsafe extern "C" fn before(saved: &SavedRegisters, frame: &Frame) ->
     let slot = &TABLE[frame.number % SLOTS];
     // Each apart, so that none saves more registers than it needs.
     match slot.direct.seen() {
-        Nested::MALLOC if DIRECT => before_simple_new(saved, frame, slot),
-        Nested::FREE if DIRECT => before_simple_delete(saved, frame, slot),
+        Nested::MALLOC if DIRECT => simple_new(saved, frame, slot),
+        Nested::FREE if DIRECT && record::are_numbered() => simple_delete::<true>(saved, frame, slot),
+        Nested::FREE if DIRECT => simple_delete::<false>(saved, frame, slot),
         _ => before_other(saved, frame, slot),
     }
 }
 
+/// All of the call: `malloc` is called from here. Nothing passes through it.
 #[inline(never)]
-fn before_simple_new(saved: &SavedRegisters, frame: &Frame, slot: &Slot) -> Going {
+fn simple_new(saved: &SavedRegisters, frame: &Frame, slot: &Slot) -> Going {
+    let size = saved.argument(0) as usize;
     // Of nothing, it asks for a byte.
-    if saved.argument(0) == 0 || !slot.direct.still_holds() || hooks::is_inside(saved) {
+    if size == 0 || !slot.direct.still_holds() || hooks::is_inside(saved) {
+        cold_path();
         return before_other(saved, frame, slot);
     }
     record::expect(saved);
-    Going { target: slot.direct.libc_original(), cookie: tls::get().inside.get() | AGAIN }
+    let block = slot.direct.malloc(size);
+    if block == 0 {
+        cold_path();
+        // It asks its handler, and may throw.
+        return before_other(saved, frame, slot);
+    }
+    operators::after_simple_new(saved, slot.operator(), block);
+    Going { target: block, cookie: DONE }
 }
 
 #[inline(never)]
-fn before_simple_delete(saved: &SavedRegisters, frame: &Frame, slot: &Slot) -> Going {
-    if !slot.direct.still_holds() || hooks::is_inside(saved) {
+fn simple_delete<const NUMBERED: bool>(saved: &SavedRegisters, frame: &Frame, slot: &Slot) -> Going {
+    let target = slot.direct.libc_original();
+    if hooks::may_be_inside(saved)
+        || !slot.direct.still_holds()
+        || !operators::is_simply_deleted::<NUMBERED>(saved, slot.operator(), target)
+    {
+        cold_path();
+        return any_simple_delete(saved, frame, slot);
+    }
+    Going { target, cookie: INSTEAD }
+}
+
+/// As [`simple_delete`], which does by itself what most calls need.
+#[inline(never)]
+fn any_simple_delete(saved: &SavedRegisters, frame: &Frame, slot: &Slot) -> Going {
+    if hooks::is_inside(saved) || !slot.direct.still_holds() {
         return before_other(saved, frame, slot);
     }
     let target = slot.direct.libc_original();
-    operators::before_simple_delete(saved, slot.operator(), target);
+    operators::before(saved, slot.operator(), target);
     Going { target, cookie: INSTEAD }
 }
 
@@ -252,41 +278,24 @@ pub(crate) unsafe extern "C" fn readable(at: usize) -> usize {
     if in_page >= MOST || page_is_readable((at + in_page) as u64) { MOST } else { in_page }
 }
 
-/// Where the own code of a slot's function goes on, for a stub that heeds [`AGAIN`]: what is called where `malloc` in its place gave
-/// nothing. What that calls is part of it.
-#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "its stub knows no such calls"))]
-pub(crate) unsafe extern "C" fn again(frame: &Frame) -> usize {
-    tls::get().inside.set(ptr::from_ref(frame).expose_provenance() | OPERATOR);
-    TABLE[frame.number % SLOTS].original.load(Ordering::Relaxed)
-}
-
 pub(crate) unsafe extern "C" fn after(
     result: usize,
     saved: &SavedRegisters,
     number: usize,
     cookie: usize,
 ) -> usize {
-    tls::get().inside.set(cookie & !(PART | AGAIN));
+    tls::get().inside.set(cookie & !PART);
     if cookie & PART == 0 {
         let slot = &TABLE[number % SLOTS];
-        if slot.direct.seen() == Nested::MALLOC {
-            operators::after_simple_new(saved, slot.operator(), result);
-        } else {
-            after_other(saved, slot, result);
+        match slot.family() {
+            Some((role, handle)) => families::after(saved, role, handle, result),
+            None => {
+                slot.direct.learn(slot.operator(), saved.argument(0) as usize, result, beginning_at);
+                operators::after(saved, slot.operator(), result);
+            }
         }
     }
     result
-}
-
-#[inline(never)]
-fn after_other(saved: &SavedRegisters, slot: &Slot, result: usize) {
-    match slot.family() {
-        Some((role, handle)) => families::after(saved, role, handle, result),
-        None => {
-            slot.direct.learn(slot.operator(), saved.argument(0) as usize, result, beginning_at);
-            operators::after(saved, slot.operator(), result);
-        }
-    }
 }
 
 /// Whether the function at an address is hooked.

@@ -7,6 +7,7 @@
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering};
 use alloc::vec::Vec;
+use core::hint::cold_path;
 
 /// The shared counters of a ring. All zeroes is a valid empty ring.
 #[repr(C, align(64))]
@@ -100,6 +101,7 @@ impl<'a> Producer<'a> {
                 to.store(word, Ordering::Relaxed);
             }
         } else {
+            cold_path();
             for (word, at) in record.iter().zip(self.tail..) {
                 self.words[(at & self.mask) as usize].store(*word, Ordering::Relaxed);
             }
@@ -123,6 +125,7 @@ impl<'a> Producer<'a> {
         if let Some(words) = self.words.get(start..start + count) {
             words.iter().zip(new).for_each(|(word, new)| word.store(new, Ordering::Relaxed));
         } else {
+            cold_path();
             for (new, at) in new.zip(self.tail + behind..) {
                 self.words[(at & self.mask) as usize].store(new, Ordering::Relaxed);
             }
@@ -140,6 +143,7 @@ impl<'a> Producer<'a> {
             }
             to_first.store(first, Ordering::Relaxed);
         } else {
+            cold_path();
             self.stage_all(1, others);
             self.stage(0, first);
         }

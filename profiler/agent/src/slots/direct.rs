@@ -8,6 +8,7 @@ use crate::hooks::{self, Function};
 use crate::native::slots::DIRECT;
 use crate::operators::Operator;
 use crate::tls;
+use core::ffi::c_void;
 use core::mem::offset_of;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -125,6 +126,16 @@ impl Direct {
     #[inline(always)]
     pub(super) fn libc_original(&self) -> usize {
         self.libc_original.load(Ordering::Relaxed)
+    }
+
+    /// Calls `malloc`'s own code. The block's address, 0 for none.
+    #[inline(always)]
+    pub(super) fn malloc(&self, size: usize) -> usize {
+        let original: *const () = ptr::with_exposed_provenance(self.libc_original());
+        // SAFETY: where [`Direct::seen`] is [`Nested::MALLOC`], that is `malloc` as libc has it.
+        let malloc: unsafe extern "C" fn(usize) -> *mut c_void = unsafe { core::mem::transmute(original) };
+        // SAFETY: any size will do.
+        unsafe { malloc(size) }.expose_provenance()
     }
 
     /// Whether the words by which an operator calls others lead to those, and these begin as our hooks left them.

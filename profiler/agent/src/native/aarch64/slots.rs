@@ -19,7 +19,7 @@ unsafe extern "C" {
     pub(crate) static grapnel_agent_beside_slot_returns: u8;
 }
 
-/// Whether the stub heeds [`AGAIN`](crate::slots::AGAIN) and [`INSTEAD`](crate::slots::INSTEAD).
+/// Whether the stub heeds [`INSTEAD`](crate::slots::INSTEAD) and [`DONE`](crate::slots::DONE).
 pub(crate) const DIRECT: bool = false;
 
 /// Whether exceptions can pass the stub, with these objects and those that came before them.

@@ -76,7 +76,7 @@ core::arch::global_asm!(
     unwind = sym UNWIND,
 );
 
-/// Whether the stub heeds [`AGAIN`](crate::slots::AGAIN) and [`INSTEAD`](crate::slots::INSTEAD).
+/// Whether the stub heeds [`INSTEAD`](crate::slots::INSTEAD) and [`DONE`](crate::slots::DONE).
 pub(crate) const DIRECT: bool = false;
 
 /// Bytes from one thunk to the next.

@@ -8,7 +8,7 @@
 use super::entry::{push_saved, stub_returned};
 use super::kept::{bring_back, call_aligned, keep};
 use crate::entry::stub_section;
-use crate::slots::{AGAIN, INSTEAD, SLOTS, after, again, before, personality, readable};
+use crate::slots::{DONE, INSTEAD, SLOTS, after, before, personality, readable};
 use core::ops::Range;
 use grapnel_hook::module::Module;
 
@@ -19,10 +19,10 @@ unsafe extern "C" {
     pub(crate) static grapnel_agent_beside_slot_returns: u8;
 }
 
-/// Whether the stub heeds [`AGAIN`] and [`INSTEAD`]. Not that beside a function's callers.
+/// Whether the stub heeds [`INSTEAD`] and [`DONE`]. Not that beside a function's callers.
 pub(crate) const DIRECT: bool = true;
 
-const _: () = assert!(AGAIN == 1 << 63 && INSTEAD == 1 << 62);
+const _: () = assert!(INSTEAD == 1 << 63 && DONE == 3 << 62);
 
 /// Whether exceptions can pass the stub, with these objects and those that came before them.
 pub(crate) fn is_passable(_modules: &[&Module]) -> bool {
@@ -63,30 +63,19 @@ core::arch::global_asm!(
     "lea rdi, [rsp + 32]",
     "mov rsi, rsp",
     "call {before}",
-    "mov rdi, [rsp + 112]",
-    "bt rdx, 62",
-    "jc 4f",
+    "test rdx, rdx",
+    "js 2f",
     "mov rbx, rdx",
-    "2:",
     "mov r9, [rsp + 8]",
     "mov r8, [rsp + 16]",
     "mov rcx, [rsp + 24]",
     "mov rdx, [rsp + 96]",
     "mov rsi, [rsp + 104]",
+    "mov rdi, [rsp + 112]",
     "call rax",
     ".globl grapnel_agent_slot_returns",
     ".hidden grapnel_agent_slot_returns",
     "grapnel_agent_slot_returns:",
-    "test rax, rax",
-    "jnz 3f",
-    // AGAIN, which is taken out.
-    "btr rbx, 63",
-    "jnc 3f",
-    "mov rdi, rsp",
-    "call {again}",
-    "mov rdi, [rsp + 112]",
-    "jmp 2b",
-    "3:",
     "mov rdi, rax",
     "lea rsi, [rsp + 32]",
     "mov rdx, [rsp]",
@@ -100,13 +89,18 @@ core::arch::global_asm!(
     ".cfi_adjust_cfa_offset -120",
     "ret",
     ".cfi_restore_state",
-    // INSTEAD.
-    "4:",
+    // INSTEAD, or DONE.
+    "2:",
     stub_returned!(),
+    "mov rdi, [rsp + 112]",
     "add rsp, 120",
     // Absolute: an assembler goes on from where it was, not from the state that was restored.
     ".cfi_def_cfa_offset 8",
+    "bt rdx, 62",
+    "jc 3f",
     "jmp rax",
+    "3:",
+    "ret",
     ".cfi_endproc",
     ".size grapnel_agent_slot, . - grapnel_agent_slot",
     ".balign 16",
@@ -219,7 +213,6 @@ core::arch::global_asm!(
     ".text",
     slots = const SLOTS,
     before = sym before,
-    again = sym again,
     after = sym after,
     readable = sym readable,
     personality = sym personality,
