@@ -3,7 +3,8 @@
 //! A counter or a clock in each call would be a cost of its own. So at about every 512th word of a ring that isn't of a node,
 //! where the ring stops anyway (`Context::stop`), the thread's next call is chosen. Its life is made to look like another, which
 //! leads it out of the way of all others and through [`due`], where the clock is read; at its end a flag is looked at, and
-//! [`finish`] reads the clock again. All between is what every other call does.
+//! [`finish`] reads the clock again. All between is what every other call does; but what gives a block back then takes the way that it
+//! takes where something else is due, which is longer ([`plain_quickly`](crate::record::plain_quickly)).
 //!
 //! Which call comes after a stop depends on how long records are. So calls that took a stack and calls that did not are
 //! added up apart, and the command knows how many there were of each.

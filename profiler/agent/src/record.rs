@@ -101,7 +101,7 @@ pub(crate) fn enter(saved: &SavedRegisters, work: impl FnOnce(&mut Context)) {
 }
 
 /// Writes the record of an event of no more than a kind and an address and empties `entry`, with a way out to `original`, where the
-/// thread has a context in which nothing else is due. Whether it did; otherwise nothing was done.
+/// thread has a context in which nothing else is due. Whether it did; if not, the event is still to be recorded.
 ///
 /// Most events need no more. It calls nobody, so that the compiler need not save registers for it; to that end, events that are
 /// numbered have a form of their own.

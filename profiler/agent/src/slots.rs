@@ -3,7 +3,8 @@
 //!
 //! Each such function has a slot, which says what it is and where its own code goes on, and a thunk, which its hook
 //! leads to. All thunks lead to one stub, which asks [`before`], makes the call with the caller's registers, and tells
-//! [`after`]. The call is made by the stub, not by Rust: an exception may pass through it.
+//! [`after`]. The call is made by the stub, not by Rust: an exception may pass through it. But where an operator was seen to call
+//! `malloc` and nothing else, `malloc` is called in its place from here.
 //!
 //! # Safety
 //! A slot is filled in under [`life::PROCESS`](crate::life::PROCESS), before its hook is live, and emptied when the
@@ -203,7 +204,7 @@ pub(crate) unsafe extern "C" fn before(saved: &SavedRegisters, frame: &Frame) ->
     }
 }
 
-/// All of the call: `malloc` is called from here. Nothing passes through it.
+/// All of the call, if there is memory: `malloc` is called from here, which throws nothing.
 #[inline(never)]
 fn simple_new(saved: &SavedRegisters, frame: &Frame, slot: &Slot) -> Going {
     let size = saved.argument(0) as usize;
@@ -219,6 +220,12 @@ fn simple_new(saved: &SavedRegisters, frame: &Frame, slot: &Slot) -> Going {
         // It asks its handler, and may throw.
         return before_other(saved, frame, slot);
     }
+    simply_given(saved, slot, block)
+}
+
+/// Records what `malloc` gave in the place of a `new`. Apart, so that the caller has a small frame while `malloc` runs, and goes on here.
+#[inline(never)]
+fn simply_given(saved: &SavedRegisters, slot: &Slot, block: usize) -> Going {
     operators::after_simple_new(saved, slot.operator(), block);
     Going { target: block, cookie: DONE }
 }
