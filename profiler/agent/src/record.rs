@@ -1,22 +1,24 @@
 //! The hot path: from a hooked call to a record in the thread's ring.
 //!
-//! # Safety
-//! A context is used between [`enter`]'s rise of the thread's level and its fall; a signal handler that records
-//! in between is at the next level and has a context of its own.
+//! The way into a thread's context is `record/entering.rs`.
 
-use crate::context::{self, Context};
+mod entering;
+mod room;
+
+pub(crate) use entering::{enter, expect, plain_quickly};
+pub(crate) use room::push;
+use room::{make_room, wait_for_room};
+
+use crate::context::Context;
 use crate::entry::SavedRegisters;
 use crate::hot::HOT;
-use crate::meter;
 use crate::modules::{self, TableInUse};
 use crate::sandbox::clock;
-use crate::tls::{self, LEVELS};
-use crate::{life, native, sampling, session, sys};
+use crate::tls;
+use crate::{native, sampling, session};
 use core::hint::cold_path;
-use core::ptr;
-use core::sync::atomic::{AtomicU16, Ordering, compiler_fence};
-use grapnel_trace::ring::{Full, Producer};
-use grapnel_trace::shared::{SessionHeader, session_flags};
+use core::sync::atomic::{AtomicU16, Ordering};
+use grapnel_trace::ring::Producer;
 use grapnel_trace::wire::{self, Order, kind};
 use grapnel_trace::{Alignment, FreedAs, Source};
 use grapnel_unwind::{Frame, MOST_TOLD, NodeId, Sink, WORD_FLAGS_AT, WORD_MODULE_AT};
@@ -62,141 +64,6 @@ pub(crate) fn room_for_walk(max_frames: usize, ring: usize) -> u64 {
 /// Nothing was written: recording is over, or the session says to drop.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NotWritten;
-
-/// Lends `work` this thread's context, if this process records.
-#[inline(always)]
-pub(crate) fn enter(saved: &SavedRegisters, work: impl FnOnce(&mut Context)) {
-    let tls = tls::get();
-    let mut level = tls.level.get();
-    let life = life::current();
-    let mut context = ptr::null_mut();
-    if let Some(cell) = tls.contexts.get(level)
-        && tls.life.get() == life
-    {
-        context = cell.get();
-    }
-    if context.is_null() {
-        cold_path();
-        (context, level) = match find(life, level, saved) {
-            Some(found) => found,
-            None => return,
-        };
-    }
-    if let Some(entry) = tls.entries.get(level) {
-        entry.set(ptr::from_ref(saved).addr());
-    }
-    tls.level.set(level + 1);
-    compiler_fence(Ordering::SeqCst);
-    // SAFETY: the thread's own, at this level only until the level falls again; see the module's header.
-    let context = unsafe { &mut *context };
-    context.busy = true;
-    work(context);
-    if context.meter.is_timing() {
-        cold_path();
-        meter::finish(&mut context.meter, &context.ring);
-    }
-    context.busy = false;
-    compiler_fence(Ordering::SeqCst);
-    tls.level.set(level);
-}
-
-/// Writes the record of an event of no more than a kind and an address and empties `entry`, with a way out to `original`, where the
-/// thread has a context in which nothing else is due. Whether it did; if not, the event is still to be recorded.
-///
-/// Most events need no more. It calls nobody, so that the compiler need not save registers for it; to that end, events that are
-/// numbered have a form of their own.
-#[inline(always)]
-pub(crate) fn plain_quickly<const NUMBERED: bool>(
-    saved: &SavedRegisters,
-    original: usize,
-    kind: u8,
-    address: u64,
-    entry: Option<&AtomicU16>,
-) -> bool {
-    let tls = tls::get();
-    let level = tls.level.get();
-    let (Some(cell), Some(at)) = (tls.contexts.get(level), tls.entries.get(level)) else { return false };
-    if tls.life.get() != life::current() {
-        return false;
-    }
-    let context = cell.get();
-    if context.is_null() {
-        return false;
-    }
-    saved.set_rescue(0, original);
-    let outer = tls.rescue.replace(saved);
-    at.set(ptr::from_ref(saved).addr());
-    tls.level.set(level + 1);
-    compiler_fence(Ordering::SeqCst);
-    // SAFETY: as in `enter`.
-    let context = unsafe { &mut *context };
-    context.busy = true;
-    let can = context.ring.position() < context.next_stop
-        && !context.meter.is_timing()
-        && NUMBERED == HOT.is_numbered.load(Ordering::Acquire)
-        && !(NUMBERED && clock::is_lacking());
-    if can {
-        if let Some(entry) = entry {
-            entry.store(0, Ordering::Relaxed);
-        }
-        let record = wire::plain(kind, address);
-        if NUMBERED {
-            context.put_numbered::<1, 2>(address, record, ticks_of_processor);
-        } else {
-            context.ring.put(record);
-        }
-    }
-    context.busy = false;
-    compiler_fence(Ordering::SeqCst);
-    tls.level.set(level);
-    tls.rescue.set(outer);
-    can
-}
-
-/// Says that the caller's stack will be asked for when the call that is about to begin returns.
-#[inline(always)]
-pub(crate) fn expect(saved: &SavedRegisters) {
-    let tls = tls::get();
-    if let Some(cell) = tls.contexts.get(tls.level.get())
-        // SAFETY: null, or this thread's context at its level, in which nobody else is; contexts are never freed.
-        && let Some(context) = unsafe { cell.get().as_ref() }
-    {
-        context.walker.expect(saved);
-    }
-}
-
-#[cold]
-#[inline(never)]
-fn find(life: u64, mut level: usize, saved: &SavedRegisters) -> Option<(*mut Context, usize)> {
-    let tls = tls::get();
-    if let Some(context) = meter::due(tls, life, level) {
-        return Some((context, level));
-    }
-    if level >= LEVELS {
-        if !all_abandoned(saved) {
-            count_lost();
-            return None;
-        }
-        // Those recordings will not go on; should one after all, it has its context to itself.
-        context::leave(tls);
-        level = 0;
-    }
-    // A signal handler in here is one level up, as it is in a recording.
-    tls.level.set(level + 1);
-    let context = meter::setting_up(|| context::attach(tls, level));
-    tls.level.set(level);
-    if context.is_none() && (life != 0 || life::current() != 0) {
-        count_lost();
-    }
-    context.map(|context| (context, level))
-}
-
-/// Whether all recordings that this thread is in the middle of were left by a longjmp out of a signal handler: their
-/// frames lie where the stack has been given up, or where this call's own is.
-fn all_abandoned(saved: &SavedRegisters) -> bool {
-    let here = ptr::from_ref(saved).addr();
-    !sys::on_signal_stack() && tls::get().entries.iter().all(|entry| entry.get() <= here)
-}
 
 #[cold]
 fn count_bad_stack() {
@@ -439,13 +306,40 @@ impl Context {
             cold_path();
             self.ring.put([wire::head(u64::from(heap), kind::IN_HEAP)]);
         }
-        // There is room: `stop` has seen to it, now or before.
+        // There is room: `stop` has seen to it, now or before. Where there is one ring, an instruction more or less is seen.
         if HOT.is_numbered.load(Ordering::Acquire) {
             cold_path();
             self.put_numbered::<N, M>(address, record, ticks);
         } else {
             self.ring.put(record);
         }
+    }
+
+    /// As [`Context::plain`] where nothing else is due, and empties `entry`. Whether that is so, and [whether events are
+    /// numbered](are_numbered) as is said here; otherwise nothing is done.
+    #[inline(always)]
+    fn plain_quickly<const NUMBERED: bool>(
+        &mut self,
+        kind: u8,
+        address: u64,
+        entry: Option<&AtomicU16>,
+    ) -> bool {
+        let can = self.ring.position() < self.next_stop
+            && !self.meter.is_timing()
+            && NUMBERED == HOT.is_numbered.load(Ordering::Acquire)
+            && !(NUMBERED && clock::is_lacking());
+        if can {
+            if let Some(entry) = entry {
+                entry.store(0, Ordering::Relaxed);
+            }
+            let record = wire::plain(kind, address);
+            if NUMBERED {
+                self.put_numbered::<1, 2>(address, record, ticks_of_processor);
+            } else {
+                self.ring.put(record);
+            }
+        }
+        can
     }
 
     /// Writes an event's record with its place in the order. There is room.
@@ -518,69 +412,6 @@ impl Context {
         self.clock = ticks;
         self.ring.put(wire::clock(ticks));
     }
-}
-
-/// Writes a record that has no sequence number, waiting for room as the session says.
-#[inline(always)]
-pub(crate) fn push(ring: &mut Producer<'static>, record: &[u64]) -> Result<(), NotWritten> {
-    match ring.push_slice(record) {
-        Ok(()) => Ok(()),
-        Err(Full) => {
-            make_room(ring, record.len() as u64)?;
-            ring.push_slice(record).map_err(|Full| NotWritten)
-        }
-    }
-}
-
-/// Waits until so many words have room. Nodes and modules are never dropped: events that come later need them. Where the
-/// session says to drop, a walk isn't begun without room for its nodes, and only modules come to wait.
-#[inline(always)]
-fn make_room(ring: &mut Producer<'static>, words: u64) -> Result<(), NotWritten> {
-    if ring.has_room(words) { Ok(()) } else { wait(ring, words) }
-}
-
-#[cold]
-#[inline(never)]
-fn wait_for_room(ring: &mut Producer<'static>, words: u64) -> Result<(), NotWritten> {
-    let header = session::header().ok_or(NotWritten)?;
-    if header.flags.load(Ordering::Relaxed) & session_flags::DROP != 0 {
-        session::wake_drain(false);
-        count_lost();
-        return Err(NotWritten);
-    }
-    wait(ring, words)
-}
-
-/// Waits until the drain made room, or is seen to be gone: then recording ends, and the target goes on alone.
-#[cold]
-#[inline(never)]
-fn wait(ring: &mut Producer<'static>, words: u64) -> Result<(), NotWritten> {
-    let header = session::header().ok_or(NotWritten)?;
-    meter::waiting(|| wait_in(header, ring, words))
-}
-
-fn wait_in(header: &SessionHeader, ring: &mut Producer<'static>, words: u64) -> Result<(), NotWritten> {
-    const NANOSECONDS: libc::c_long = 5_000_000;
-    let mut turns = 0u32;
-    while !ring.has_room(words) {
-        if session::is_over(header) {
-            life::end();
-            return Err(NotWritten);
-        }
-        session::wake_drain(false);
-        turns += 1;
-        if turns < 100 {
-            core::hint::spin_loop();
-            continue;
-        }
-        let room = header.room.load(Ordering::Acquire);
-        header.waiting.fetch_add(1, Ordering::AcqRel);
-        if !ring.has_room(words) {
-            sys::futex_wait(&header.room, room, NANOSECONDS);
-        }
-        header.waiting.fetch_sub(1, Ordering::AcqRel);
-    }
-    Ok(())
 }
 
 /// [`kind`]s of [`Context::plain`].
