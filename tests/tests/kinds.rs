@@ -240,6 +240,23 @@ fn operators_that_are_left_by_a_jump_hide_nothing() {
     assert_eq!((blocks_in("below_what_was_left"), blocks_in("further_down")), (10, 190));
 }
 
+/// One that calls operators and leaves these leaves the call around them as it was: what it gets is its own.
+#[test]
+fn operators_around_those_that_are_left_go_on() {
+    let case = Case::ours("around_new");
+    let recorded = case.recorded();
+    recorded.outcome.same_as(&case.bare());
+    let report = recorded.report();
+    assert_eq!(given_by(&report, "new"), 20);
+    let blocks = |is_wanted: &dyn Fn(&[Frame]) -> bool| {
+        let sites = report.sites.iter().filter(|site| is_wanted(&site.frames));
+        sites.map(|site| site.allocations).sum::<u64>()
+    };
+    let is_in =
+        |frames: &[Frame], function: &str| frames.iter().any(|frame| frame.name().starts_with(function));
+    assert_eq!(blocks(&|frames| is_in(frames, "outer") && !is_in(frames, "again")), 20);
+}
+
 #[test]
 fn operators_of_libraries_that_come_later_are_followed() {
     let case = Case::ours("late_cxx").arg(programs::cxx_library("cxx_plug"));

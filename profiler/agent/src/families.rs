@@ -16,7 +16,7 @@ use crate::context::Context;
 use crate::entry::{SavedRegisters, rescued};
 use crate::hooks::{self, Function};
 use crate::record::{self, enter};
-use crate::slots::{self, FAMILY, Frame, What};
+use crate::slots::{self, FAMILY, Frame, What, around};
 use crate::symbols::{self, FileSymbols};
 use crate::{heaps, native, session, shadow, tls};
 use alloc::format;
@@ -313,12 +313,9 @@ fn told(
 /// it was before.
 #[inline]
 pub(crate) fn mark(saved: &SavedRegisters, frame: &Frame) -> usize {
-    let inside = &tls::get().inside;
-    if hooks::is_inside(saved) {
-        inside.get()
-    } else {
-        inside.replace(ptr::from_ref(frame).expose_provenance() | FAMILY)
-    }
+    let tls = tls::get();
+    let here = ptr::from_ref(frame).expose_provenance() | FAMILY;
+    around::enter(tls, if hooks::is_inside(saved) { tls.inside.get() } else { here })
 }
 
 /// The object's first segment, as it lies in memory.

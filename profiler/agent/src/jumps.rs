@@ -2,8 +2,8 @@
 //!
 //! The operator's call is over then, and what the program calls from now on is no part of it, wherever on the stack it is
 //! called. So libc's `longjmp`, which is `siglongjmp` too, and its checked form are hooked: where the frame that
-//! [`inside`](crate::tls::Tls::inside) names lies between here and where the jump goes, it is given up. A jump to another
-//! stack leaves nothing. Jumps that aren't libc's are not seen.
+//! [`inside`](crate::tls::Tls::inside) names lies between here and where the jump goes, it is given up, and so are those
+//! [around](crate::slots::around) it that lie there too. A jump to another stack leaves nothing. Jumps that aren't libc's are not seen.
 //!
 //! # Safety
 //! The stubs, which are in [`native`](crate::native::jumps), read what libc is about to read, change registers that a call may

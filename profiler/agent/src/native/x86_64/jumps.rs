@@ -4,8 +4,10 @@
 //! As said there. The buffer's seventh word is the stack pointer, mixed with the word at 48 behind the thread pointer.
 
 use crate::hooks::{Function, ORIGINALS};
-use crate::tls::Tls;
+use crate::tls::{AROUND, Tls};
 use core::mem::offset_of;
+
+const _: () = assert!(AROUND == 2);
 
 /// Learns how buffers are written, which is known here.
 pub(crate) fn prepare() -> bool {
@@ -33,14 +35,26 @@ macro_rules! jump {
             "mov rax, [rdi + 48]",
             "ror rax, 17",
             "xor rax, qword ptr fs:[48]",
+            "3:",
             "cmp rcx, rax",
             "jae 2f",
-            "mov qword ptr fs:[r11 + {inside}], 0",
+            // As `around::left`.
+            "mov r8, qword ptr fs:[r11 + {around}]",
+            "mov rdx, qword ptr fs:[r11 + {around} + 8]",
+            "cmp r8, rcx",
+            "mov ecx, 0",
+            "cmovae rcx, r8",
+            "mov qword ptr fs:[r11 + {inside}], rcx",
+            "mov qword ptr fs:[r11 + {around}], rdx",
+            "mov qword ptr fs:[r11 + {around} + 8], 0",
+            "cmp rcx, rsp",
+            "jae 3b",
             "2:",
             "jmp qword ptr [rip + {originals} + {function}]",
             ".cfi_endproc",
             concat!(".size ", stringify!($stub), ", . - ", stringify!($stub)),
             inside = const offset_of!(Tls, inside),
+            around = const offset_of!(Tls, around),
             originals = sym ORIGINALS,
             function = const size_of::<usize>() * Function::$function as usize,
         );

@@ -3,16 +3,19 @@
 //! # Safety
 //! Nothing but the place of the variable is read, and the word in which libc keeps a thread's id.
 
+use crate::tls::Tls;
+
 core::arch::global_asm!(
     ".section .tbss.grapnel_agent_tls,\"awT\",@nobits",
     ".balign 64",
     ".globl grapnel_agent_tls",
     ".hidden grapnel_agent_tls",
     ".type grapnel_agent_tls,@object",
-    ".size grapnel_agent_tls,192",
+    ".size grapnel_agent_tls,{size}",
     "grapnel_agent_tls:",
-    ".zero 192",
+    ".zero {size}",
     ".text",
+    size = const size_of::<Tls>(),
 );
 
 /// Where this thread's block is.
