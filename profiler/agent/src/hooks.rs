@@ -387,7 +387,7 @@ unsafe fn free_as<const NUMBERED: bool>(block: Block, saved: Saved<'_>) {
 unsafe fn free_of_any_kind(block: Block, saved: Saved<'_>) {
     if block.is_null() {
         // Nothing.
-    } else if is_inside(saved) {
+    } else if is_inside(saved) && !slots::is_in_new_of_runtime() {
         slots::Nested::Free(block.addr()).note();
     } else if !is_own_business(saved) {
         rescued(saved, ptr::null_mut(), original(Function::Free), || {

@@ -179,11 +179,27 @@ pub(crate) fn is_part_of_family(saved: &SavedRegisters, handle: u32) -> bool {
         && is_of_slot(inside, saved.return_address(), handle)
 }
 
-fn is_of_slot(inside: usize, caller: usize, handle: u32) -> bool {
+/// Whether the operator that this thread is in, a little up its stack, is a `new` of the C++ runtime: that gives nothing back. What
+/// seems to be its call is that of functions which end in jumps, as where one that returns null catches an exception and ends it.
+pub(crate) fn is_in_new_of_runtime() -> bool {
+    let inside = tls::get().inside.get();
+    inside & OPERATOR != 0
+        && slot_of(inside).is_some_and(|slot| {
+            let operator = slot.operator();
+            !operator.gives_back() && !operator.is_own()
+        })
+}
+
+/// The slot of the stub that `inside` names, whose frame lies a little up this thread's stack.
+fn slot_of(inside: usize) -> Option<&'static Slot> {
     let frame: *const Frame = ptr::with_exposed_provenance(inside & !MARKS);
-    // SAFETY: the stub's frame lies a little up this thread's stack.
+    // SAFETY: the frame lies there, as the callers say.
     let number = unsafe { (*frame).number };
-    TABLE.get(number).is_some_and(|slot| {
+    TABLE.get(number)
+}
+
+fn is_of_slot(inside: usize, caller: usize, handle: u32) -> bool {
+    slot_of(inside).is_some_and(|slot| {
         let [start, len] = &slot.code;
         let is_same = slot.family().is_none_or(|(_, of)| of == handle);
         // A tail call: the function's own return is awaited.
