@@ -257,6 +257,16 @@ fn operators_around_those_that_are_left_go_on() {
     assert_eq!(blocks(&|frames| is_in(frames, "outer") && !is_in(frames, "again")), 20);
 }
 
+/// What a new_handler gives back by a jump, and the block of an exception that an operator catches, come from the operator's own
+/// code, as it seems.
+#[test]
+fn what_is_given_back_amid_a_new_is_counted() {
+    for (program, said) in [("reserve_new", "100 thrown"), ("quiet_new", "20 refused")] {
+        let recorded = agrees(&Case::ours(program));
+        assert!(recorded.outcome.out().contains(said), "{}", recorded.outcome.out());
+    }
+}
+
 #[test]
 fn operators_of_libraries_that_come_later_are_followed() {
     let case = Case::ours("late_cxx").arg(programs::cxx_library("cxx_plug"));

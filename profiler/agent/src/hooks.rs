@@ -387,7 +387,7 @@ unsafe fn free_as<const NUMBERED: bool>(block: Block, saved: Saved<'_>) {
 unsafe fn free_of_any_kind(block: Block, saved: Saved<'_>) {
     if block.is_null() {
         // Nothing.
-    } else if is_inside(saved) && !slots::is_in_new_of_runtime() {
+    } else if is_inside(saved) && !slots::is_in_new() {
         slots::Nested::Free(block.addr()).note();
     } else if !is_own_business(saved) {
         rescued(saved, ptr::null_mut(), original(Function::Free), || {
@@ -402,7 +402,8 @@ stub!(grapnel_agent_realloc, realloc, 2, beside grapnel_agent_beside_realloc);
 unsafe extern "C" fn realloc(old: Block, size: usize, saved: Saved<'_>) -> Block {
     // SAFETY: the function's own type.
     let call = unsafe { original_as::<unsafe extern "C" fn(Block, usize) -> Block>(Function::Realloc) };
-    if is_inside(saved) {
+    let gives_back = size == 0 && !old.is_null();
+    if is_inside(saved) && !(gives_back && slots::is_in_new()) {
         // SAFETY: the caller's call, passed on: part of `reallocarray`, where that is another allocator's.
         return unsafe { call(old, size) };
     }

@@ -179,15 +179,13 @@ pub(crate) fn is_part_of_family(saved: &SavedRegisters, handle: u32) -> bool {
         && is_of_slot(inside, saved.return_address(), handle)
 }
 
-/// Whether the operator that this thread is in, a little up its stack, is a `new` of the C++ runtime: that gives nothing back. What
-/// seems to be its call is that of functions which end in jumps, as where one that returns null catches an exception and ends it.
-pub(crate) fn is_in_new_of_runtime() -> bool {
+/// Whether the operator that this thread is in, a little up its stack, is a `new`: what is given back amid it is recorded. The runtime's
+/// gives nothing back, and what seems to be its call is that of functions which end in jumps: a `new_handler`, or the end of an exception
+/// that it catches. One of the program's may catch an exception whose block was got further down, and is known. It can't be
+/// told from what is its own business, of which only the end is then seen, and passed over.
+pub(crate) fn is_in_new() -> bool {
     let inside = tls::get().inside.get();
-    inside & OPERATOR != 0
-        && slot_of(inside).is_some_and(|slot| {
-            let operator = slot.operator();
-            !operator.gives_back() && !operator.is_own()
-        })
+    inside & OPERATOR != 0 && slot_of(inside).is_some_and(|slot| !slot.operator().gives_back())
 }
 
 /// The slot of the stub that `inside` names, whose frame lies a little up this thread's stack.
@@ -280,10 +278,11 @@ fn before_other(saved: &SavedRegisters, frame: &Frame, slot: &Slot) -> Going {
         return Going { target, cookie: families::mark(saved, frame) | part };
     }
     let tls = tls::get();
-    let part = if hooks::is_inside(saved) {
+    let operator = slot.operator();
+    let part = if hooks::is_inside(saved) && !(operator.gives_back() && is_in_new()) {
         PART
     } else {
-        operators::before(saved, slot.operator(), target);
+        operators::before(saved, operator, target);
         tls.nested.set(0);
         0
     };

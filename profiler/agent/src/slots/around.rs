@@ -12,12 +12,11 @@ use crate::tls::Tls;
 #[inline]
 pub(crate) fn enter(tls: &Tls, inside: usize) -> usize {
     let outer = tls.inside.replace(inside);
+    let [newest, older] = &tls.around;
+    older.set(newest.replace(outer));
     if outer == 0 {
         // What is left here of calls that ended unseen is nobody's.
-        tls.around[0].set(0);
-    } else {
-        let [newest, older] = &tls.around;
-        older.set(newest.replace(outer));
+        older.set(0);
     }
     outer
 }
@@ -34,7 +33,7 @@ pub(crate) fn leave(tls: &Tls, outer: usize) {
 /// The call ends that the thread is in, and doesn't return. That around it lies further up the stack: none that ended unseen.
 pub(crate) fn left(tls: &Tls) {
     let (inside, outer) = (tls.inside.get(), newest(tls));
-    tls.inside.set(if outer >= inside { outer } else { 0 });
+    tls.inside.set(if inside != 0 && outer >= inside { outer } else { 0 });
 }
 
 /// Takes the newest of those around.
