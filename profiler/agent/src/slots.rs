@@ -179,8 +179,10 @@ pub(crate) fn is_part_of_family(saved: &SavedRegisters, handle: u32) -> bool {
         && is_of_slot(inside, saved.return_address(), handle)
 }
 
-/// Whether the operator that this thread is in, a little up its stack, is a `new`: what is given back amid it is recorded. The runtime's
-/// gives nothing back, and what seems to be its call is that of functions which end in jumps: a `new_handler`, or the end of an exception
+/// Whether the operator that this thread is in is a `new`: what is given back amid it is recorded. To be asked only where
+/// [`hooks::is_inside`] says that its frame lies a little up this thread's stack.
+///
+/// The runtime's gives nothing back, and what seems to be its call is that of functions which end in jumps: a `new_handler`, or the end of an exception
 /// that it catches. One of the program's may catch an exception whose block was got further down, and is known. It can't be
 /// told from what is its own business, of which only the end is then seen, and passed over.
 pub(crate) fn is_in_new() -> bool {
