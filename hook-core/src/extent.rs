@@ -6,7 +6,7 @@
 
 use alloc::vec::Vec;
 use core::{
-    cell::{OnceCell, RefCell},
+    cell::{Cell, OnceCell, RefCell},
     ops::Range,
 };
 
@@ -21,16 +21,24 @@ pub(crate) struct Objects(RefCell<Vec<Object>>);
 #[derive(Debug)]
 struct Object {
     module: Module,
-    /// What it exports, by where that begins.
+    /// What it exports.
     exported: OnceCell<Functions>,
     /// What its files have besides.
     #[cfg(feature = "files")]
     in_files: OnceCell<Functions>,
 }
 
-/// The addresses of functions, by where they begin.
+/// The addresses of functions.
 #[derive(Debug)]
-struct Functions(Vec<Range<usize>>);
+struct Functions {
+    all: RefCell<Vec<Range<usize>>>,
+    /// How many were looked for.
+    looks: Cell<u32>,
+}
+
+/// So many are looked for before the functions are put in order, by where they begin: that costs more than to look at all of them a
+/// few times, and most objects are asked no more.
+const FEW_LOOKS: u32 = 16;
 
 /// How many functions that begin later are passed by on the way to the one around an address.
 const WITHIN: usize = 16;
@@ -96,12 +104,8 @@ impl Object {
 
     fn exported(&self, address: usize) -> Option<Range<usize>> {
         let find = || {
-            let mut all = Vec::new();
-            symbol::for_each_function(&self.module, &mut |range| {
-                if self.module.holds_code(range.start) {
-                    all.push(range);
-                }
-            });
+            let mut all = symbol::functions(&self.module);
+            all.retain(|range| self.module.holds_code(range.start));
             Functions::new(all)
         };
         self.exported.get_or_init(find).around(address)
@@ -132,15 +136,28 @@ impl Object {
 }
 
 impl Functions {
-    fn new(mut all: Vec<Range<usize>>) -> Self {
-        all.sort_unstable_by_key(|range| range.start);
-        Self(all)
+    fn new(all: Vec<Range<usize>>) -> Self {
+        Self { all: RefCell::new(all), looks: Cell::new(0) }
     }
 
     /// The function around an address that begins last.
     fn around(&self, address: usize) -> Option<Range<usize>> {
-        let behind = self.0.partition_point(|range| range.start <= address);
-        let mut before = self.0.get(..behind)?.iter().rev().take(WITHIN);
+        let looks = self.looks.get();
+        self.looks.set(looks.saturating_add(1));
+        if looks < FEW_LOOKS {
+            let all = self.all.borrow();
+            return all
+                .iter()
+                .filter(|range| range.contains(&address))
+                .max_by_key(|range| range.start)
+                .cloned();
+        }
+        if looks == FEW_LOOKS {
+            self.all.borrow_mut().sort_unstable_by_key(|range| range.start);
+        }
+        let all = self.all.borrow();
+        let behind = all.partition_point(|range| range.start <= address);
+        let mut before = all.get(..behind)?.iter().rev().take(WITHIN);
         before.find(|range| range.contains(&address)).cloned()
     }
 }
@@ -170,6 +187,20 @@ mod tests {
     #[inline(never)]
     fn somewhere(x: u64) -> u64 {
         core::hint::black_box(x).wrapping_mul(3)
+    }
+
+    /// What is found doesn't depend on how often was looked.
+    #[test]
+    fn the_same_is_found_before_and_after_they_are_in_order() {
+        let functions = Functions::new(alloc::vec![40..50, 10..30, 12..14, 30..32]);
+        for _ in 0..2 * FEW_LOOKS {
+            assert_eq!(functions.around(9), None);
+            assert_eq!(functions.around(11), Some(10..30));
+            assert_eq!(functions.around(13), Some(12..14));
+            assert_eq!(functions.around(14), Some(10..30));
+            assert_eq!(functions.around(30), Some(30..32));
+            assert_eq!(functions.around(50), None);
+        }
     }
 
     #[test]

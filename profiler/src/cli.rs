@@ -172,6 +172,28 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
+impl Cli {
+    /// The command line. `run` is tried alone first: what it starts waits for this, and to describe all the other commands
+    /// takes longer than all that `run` does besides. Whatever isn't plainly one is for the whole description, which then
+    /// also has the words for help and errors.
+    pub(crate) fn of_process() -> Self {
+        let words = || std::env::args_os().skip(1);
+        let is_run = words().next().is_some_and(|first| first == "run");
+        let alone = is_run.then(|| RunAlone::try_parse_from(words()));
+        match alone {
+            Some(Ok(RunAlone { args })) => Self { command: Command::Run(args) },
+            _ => Self::parse(),
+        }
+    }
+}
+
+/// [`Command::Run`] and nothing else.
+#[derive(Debug, Parser)]
+struct RunAlone {
+    #[command(flatten)]
+    args: RunArgs,
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run a program and record every allocation it makes

@@ -41,7 +41,6 @@ mod view;
 mod watcher;
 mod whole_file;
 
-use clap::Parser;
 use cli::{Cli, Command};
 use std::fmt::Display;
 use std::io::Write;
@@ -56,12 +55,12 @@ fn fail(error: impl Display, code: u8) -> ExitCode {
 fn parsed() -> Cli {
     const STACK: usize = 1 << 20;
     if run::limits::stack_limit() > STACK as libc::rlim_t {
-        return Cli::parse();
+        return Cli::of_process();
     }
-    match std::thread::Builder::new().stack_size(STACK).spawn(Cli::parse) {
+    match std::thread::Builder::new().stack_size(STACK).spawn(Cli::of_process) {
         Ok(parsing) => parsing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
         // Not even room for that.
-        Err(_) => Cli::parse(),
+        Err(_) => Cli::of_process(),
     }
 }
 

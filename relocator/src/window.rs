@@ -43,14 +43,11 @@ impl Default for WindowOptions {
 
 /// Instructions in the order of an instruction set's decoder.
 #[derive(Clone, PartialEq, Eq, Debug)]
-#[cfg_attr(
-    not(feature = "arm"),
-    expect(
-        clippy::large_enum_variant,
-        reason = "the longest form is laid out in place, for nothing here allocates"
-    ),
-    expect(dead_code, reason = "only what is built in is made")
+#[expect(
+    clippy::large_enum_variant,
+    reason = "the longest form is laid out in place, for nothing here allocates"
 )]
+#[cfg_attr(not(feature = "arm"), expect(dead_code, reason = "only what is built in is made"))]
 pub(crate) enum Insts {
     X86_64(x86_64::Insts),
     Aarch64(aarch64::Insts),

@@ -2,7 +2,7 @@
 
 use iced_x86::{Decoder, DecoderError, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
 
-use super::{Bases, Flow, MAX_INST_LEN, Pointer, flow::flow, pointer::pointer};
+use super::{Bases, Flow, MAX_INST_LEN, Pointer, flow::flow, pointer::pointer, quick};
 use crate::{CodeAddr, DecodeError};
 
 /// Which legacy prefixes stand before the opcode (SDM 2.1.1).
@@ -21,7 +21,7 @@ pub struct Prefixes {
 }
 
 impl Prefixes {
-    fn scan(bytes: &[u8]) -> Self {
+    pub(super) fn scan(bytes: &[u8]) -> Self {
         let mut found = Self::default();
         for &byte in bytes {
             match byte {
@@ -55,8 +55,6 @@ pub struct RipOperand {
     pub wraps: bool,
     /// How many bytes may be accessed; 0 if the instruction only computes the address or ignores it.
     pub access: u16,
-    /// The registers through which the same operand could be reached.
-    pub bases: Bases,
 }
 
 /// An instruction with its address and its bytes.
@@ -110,6 +108,32 @@ impl Inst {
         self.rip
     }
 
+    /// The registers through which its RIP-relative operand could be reached.
+    #[must_use]
+    pub fn bases(&self) -> Option<Bases> {
+        self.rip.map(|_| quick::bases(self).unwrap_or_else(|| Bases::of(&self.raw())))
+    }
+
+    /// As iced-x86 has it.
+    pub(super) fn raw(&self) -> Instruction {
+        Decoder::with_ip(64, self.bytes(), self.addr.0, DecoderOptions::NONE).decode()
+    }
+
+    /// One that has nothing to do with FIP. `whole` is its bytes, as many as there may be at most.
+    pub(super) fn plain(
+        addr: CodeAddr,
+        whole: &[u8],
+        prefixes: Prefixes,
+        flow: Flow,
+        rip: Option<RipOperand>,
+        padding: bool,
+    ) -> Self {
+        let mut bytes = [0; MAX_INST_LEN];
+        bytes[..whole.len()].copy_from_slice(whole);
+        let len = whole.len() as u8;
+        Self { addr, bytes, len, prefixes, flow, rip, padding, sets_fip: false, stores_fip: false }
+    }
+
     /// What it does with its RIP-relative operand, if it is a `lea`.
     #[must_use]
     pub fn pointer(&self) -> Option<Pointer> {
@@ -123,12 +147,13 @@ impl Inst {
         if self.flow != Flow::CallIndirect {
             return None;
         }
-        let raw = Decoder::with_ip(64, self.bytes(), self.addr.0, DecoderOptions::NONE).decode();
+        let through_register = || {
+            let raw = self.raw();
+            raw.op0_kind() == OpKind::Register && raw.op0_register() != Register::RSP
+        };
         let modrm = match self.rip {
             Some(operand) => usize::from(operand.field) - 1,
-            None if raw.op0_kind() == OpKind::Register && raw.op0_register() != Register::RSP => {
-                usize::from(self.len) - 1
-            }
+            None if through_register() => usize::from(self.len) - 1,
             None => return None,
         };
         let mut bytes = self.bytes;
@@ -159,13 +184,26 @@ impl Inst {
 
 /// Decodes the first instruction of `bytes`, which runs at `addr`.
 ///
-/// The first call in a process builds the decoder's tables, which allocates; later calls do not.
+/// The first call in a process that needs it builds the decoder's tables, which allocates; later calls do not. The
+/// instructions that compilers write most don't need it.
 ///
 /// # Errors
 ///
 /// [`DecodeError`] if there is no whole, defined instruction.
 pub fn decode(addr: CodeAddr, bytes: &[u8]) -> Result<Inst, DecodeError> {
     let bytes = &bytes[..bytes.len().min(MAX_INST_LEN)];
+    let prefixes = Prefixes::scan(bytes);
+    quick::decode(addr, bytes, prefixes).map_or_else(|| thorough(addr, bytes, prefixes), Ok)
+}
+
+/// Makes the decoder's tables, if there are none yet.
+pub fn prepare() {
+    // `cmpeqps xmm0, xmm1`.
+    let _ = thorough(CodeAddr(0), &[0x0f, 0xc2, 0xc1, 0], Prefixes::default());
+}
+
+/// As iced-x86 has it.
+pub(super) fn thorough(addr: CodeAddr, bytes: &[u8], prefixes: Prefixes) -> Result<Inst, DecodeError> {
     let mut decoder = Decoder::with_ip(64, bytes, addr.0, DecoderOptions::NONE);
     let raw = decoder.decode();
     if raw.is_invalid() {
@@ -174,30 +212,21 @@ pub fn decode(addr: CodeAddr, bytes: &[u8]) -> Result<Inst, DecodeError> {
             _ => DecodeError::Undefined,
         });
     }
-    let prefixes = Prefixes::scan(bytes);
-    let mut inst = Inst {
-        addr,
-        bytes: [0; MAX_INST_LEN],
-        len: raw.len() as u8,
-        prefixes,
-        flow: flow(&raw, prefixes, bytes),
-        rip: None,
-        padding: matches!(raw.mnemonic(), Mnemonic::Nop | Mnemonic::Int3),
+    let rip = raw.is_ip_rel_memory_operand().then(|| RipOperand {
+        target: CodeAddr(raw.ip_rel_memory_address()),
+        field: decoder.get_constant_offsets(&raw).displacement_offset() as u8,
+        wraps: raw.memory_base() == Register::EIP,
+        access: access(&raw),
+    });
+    let padding = matches!(raw.mnemonic(), Mnemonic::Nop | Mnemonic::Int3);
+    let flow = flow(&raw, prefixes, bytes);
+    let plain = Inst::plain(addr, &bytes[..raw.len()], prefixes, flow, rip, padding);
+    Ok(Inst {
         sets_fip: matches!(bytes.get(usize::from(prefixes.len)), Some(0xd8..=0xdf))
             && !keeps_fip(raw.mnemonic()),
         stores_fip: stores_fip(raw.mnemonic()),
-    };
-    inst.bytes[..raw.len()].copy_from_slice(&bytes[..raw.len()]);
-    if raw.is_ip_rel_memory_operand() {
-        inst.rip = Some(RipOperand {
-            target: CodeAddr(raw.ip_rel_memory_address()),
-            field: decoder.get_constant_offsets(&raw).displacement_offset() as u8,
-            wraps: raw.memory_base() == Register::EIP,
-            access: access(&raw),
-            bases: Bases::of(&raw),
-        });
-    }
-    Ok(inst)
+        ..plain
+    })
 }
 
 /// x87 control instructions leave FIP as it is, clear it, or load it from memory.

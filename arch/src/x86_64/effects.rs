@@ -3,7 +3,7 @@
 //! The answer is on the safe side: what is not known to be untouched counts as used. iced-x86's own answer allocates, so
 //! it serves as the judge in the tests below.
 
-use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
+use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
 use super::Inst;
 
@@ -27,7 +27,7 @@ pub struct Effects {
 /// What `inst` does with the general registers, apart from where it branches to.
 #[must_use]
 pub fn effects(inst: &Inst) -> Effects {
-    of(&Decoder::with_ip(64, inst.bytes(), inst.addr().0, DecoderOptions::NONE).decode())
+    of(&inst.raw())
 }
 
 /// All that any instruction uses without naming it, but for RSP: RAX, RCX, RDX, RBX, RBP, RSI, RDI, and R11 of `syscall`.
@@ -267,7 +267,7 @@ fn uses_more(mnemonic: Mnemonic) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use iced_x86::{InstructionInfoFactory, OpAccess};
+    use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory, OpAccess};
 
     use super::*;
     use crate::{

@@ -1,6 +1,6 @@
 //! Instructions that leave alone what isn't a general register.
 
-use iced_x86::{CpuidFeature, Decoder, DecoderOptions, Mnemonic, OpKind, Register};
+use iced_x86::{CpuidFeature, Mnemonic, OpKind, Register};
 
 use super::Inst;
 
@@ -11,7 +11,7 @@ use super::Inst;
 /// Only what is known to be one is told as one.
 #[must_use]
 pub fn is_general(inst: &Inst) -> bool {
-    let raw = Decoder::with_ip(64, inst.bytes(), inst.addr().0, DecoderOptions::NONE).decode();
+    let raw = inst.raw();
     let fences = matches!(
         raw.mnemonic(),
         Mnemonic::Lfence
@@ -33,7 +33,7 @@ pub fn is_general(inst: &Inst) -> bool {
 /// Whether `inst` stores to an address that it computes from the stack pointer, or pushes something.
 #[must_use]
 pub fn stores_by_stack_pointer(inst: &Inst) -> bool {
-    let raw = Decoder::with_ip(64, inst.bytes(), inst.addr().0, DecoderOptions::NONE).decode();
+    let raw = inst.raw();
     let stores = raw.op_count() > 0 && raw.op0_kind() == OpKind::Memory && raw.memory_base() == Register::RSP;
     stores || raw.mnemonic() == Mnemonic::Push
 }
@@ -97,7 +97,7 @@ mod tests {
                 return;
             }
             general += 1;
-            let raw = Decoder::with_ip(64, inst.bytes(), 0x1000, DecoderOptions::NONE).decode();
+            let raw = inst.raw();
             for used in factory.info(&raw).used_registers() {
                 let register = used.register();
                 let harmless = register.is_gpr()

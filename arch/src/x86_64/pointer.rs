@@ -236,7 +236,8 @@ mod tests {
             let before = text(inst.addr(), inst.bytes());
             let rip = format!("[{:#x}]", operand.target.0);
             assert!(before.contains(&rip), "{before}");
-            let bases = (0u8..16).filter(|&base| operand.bases.free >> base & 1 == 1);
+            let free = inst.bases().unwrap().free;
+            let bases = (0u8..16).filter(|&base| free >> base & 1 == 1);
             assert!(bases.clone().count() >= 6, "{before}");
             for base in bases {
                 let (bytes, len) = through(&inst, base).unwrap();
@@ -252,7 +253,7 @@ mod tests {
     fn a_base_is_no_register_that_matters() {
         let bases = |bytes: &[u8]| {
             let bytes: Vec<u8> = bytes.iter().copied().chain([0; 8]).collect();
-            decode(CodeAddr(0), &bytes).unwrap().rip_operand().unwrap().bases
+            decode(CodeAddr(0), &bytes).unwrap().bases().unwrap()
         };
         // mov rbx, []: RBX is its own
         assert_eq!(bases(&[0x48, 0x8b, 0x1d]), Bases { free: 0xffef, own: 8, stack: StackUse::None });

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
+use iced_x86::{FlowControl, Instruction, Mnemonic, OpKind, Register};
 
 use super::Inst;
 use crate::{CodeAddr, TableForm, TableJump};
@@ -22,7 +22,7 @@ const LOOK_BACK: usize = 24;
 /// with other instructions between them that write none of these registers. Anything else is no known table.
 #[must_use]
 pub fn table_jump(run: &[Inst]) -> Option<TableJump> {
-    let run: Vec<Instruction> = run[run.len().saturating_sub(LOOK_BACK)..].iter().map(raw).collect();
+    let run: Vec<Instruction> = run[run.len().saturating_sub(LOOK_BACK)..].iter().map(Inst::raw).collect();
     let (jump, before) = run.split_last()?;
     if jump.op0_kind() == OpKind::Memory {
         let absolute = jump.memory_base() == Register::None && jump.memory_index_scale() == 8;
@@ -54,10 +54,6 @@ pub fn table_jump(run: &[Inst]) -> Option<TableJump> {
             points.then_some(TableJump { table, entries, form })
         },
     )
-}
-
-fn raw(inst: &Inst) -> Instruction {
-    Decoder::with_ip(64, inst.bytes(), inst.addr().0, DecoderOptions::NONE).decode()
 }
 
 /// Instructions that write their first operand and nothing else but flags.

@@ -17,6 +17,7 @@ mod lookup;
 mod table;
 mod version;
 
+use alloc::vec::Vec;
 use core::{
     ops::Range,
     sync::atomic::{AtomicBool, AtomicUsize, Ordering::*},
@@ -217,10 +218,14 @@ pub fn function_at(module: &Module, address: usize) -> Option<(&[u8], Symbol)> {
     Some((table.name(index)?, symbol))
 }
 
-/// Calls `each` with the addresses of every function that the object exports and whose length its symbol has.
-pub(crate) fn for_each_function(module: &Module, each: &mut dyn FnMut(Range<usize>)) {
+/// The addresses of every function that the object exports and whose length its symbol has.
+pub(crate) fn functions(module: &Module) -> Vec<Range<usize>> {
+    /// More than that have room made for them as they come: who knows what a broken table says.
+    const MOST: usize = 1 << 16;
     let table = Table { module };
-    table.indices().filter_map(|index| table.symbol(index)?.function_range()).for_each(each);
+    let mut all = Vec::with_capacity(table.count().unwrap_or(0).min(MOST));
+    all.extend(table.functions());
+    all
 }
 
 /// Calls `each` with what stands in this object for a function of that name of another one: the symbol's index, and the address

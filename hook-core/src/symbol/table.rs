@@ -3,6 +3,8 @@
 //! A table is what its object says; one that leads outside the object's segments ends there, and no chain is followed
 //! for ever.
 
+use core::ops::Range;
+
 use super::{Symbol, SymbolKind};
 use crate::{
     elf::{self, Sym},
@@ -29,14 +31,23 @@ impl<'a> Table<'a> {
 
     /// The symbol, if the object defines it and it has an address.
     pub(super) fn symbol(&self, index: usize) -> Option<Symbol> {
-        let raw = self.raw(index)?;
+        let hidden = || self.version_index(index).is_some_and(|v| v & elf::VERSION_HIDDEN != 0);
+        self.defined(self.raw(index)?, hidden)
+    }
+
+    fn defined(&self, raw: Sym, hidden: impl FnOnce() -> bool) -> Option<Symbol> {
         let kind = SymbolKind::of(raw.st_info)?;
         if matches!(raw.st_shndx, elf::SHN_UNDEF | elf::SHN_ABS) {
             return None;
         }
-        let hidden = self.version_index(index).is_some_and(|v| v & elf::VERSION_HIDDEN != 0);
         let addr = self.module.bias().wrapping_add(raw.st_value);
-        Some(Symbol { addr, size: raw.st_size, kind, hidden })
+        Some(Symbol { addr, size: raw.st_size, kind, hidden: hidden() })
+    }
+
+    /// The addresses of every function that the object defines and whose length its symbol has.
+    pub(super) fn functions(&self) -> impl Iterator<Item = Range<usize>> {
+        let symbols = (0..self.count().unwrap_or(0)).map_while(|index| self.raw(index));
+        symbols.filter_map(|raw| self.defined(raw, || false)?.function_range())
     }
 
     /// Where the pointers of all objects to a function of another object lead, if this object was linked for an address of its own

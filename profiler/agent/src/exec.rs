@@ -16,7 +16,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_char, c_int};
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicPtr, Ordering, fence};
 use grapnel_trace::shared::{SESSION_VARIABLE, TEXT_BYTES, session_flags};
 
 /// `LD_PRELOAD=`, as it stands in front of a value.
@@ -132,6 +132,7 @@ unsafe fn with_environment(
         let plan = unsafe { Plan::of(environment, variables) }?;
         // From here on the drain stays for the new program's sake: its loader must find the agent.
         header.execs.fetch_add(1, Ordering::AcqRel);
+        fence(Ordering::SeqCst);
         if session::is_over(header) || !variables.agent_path().is_some_and(sys::readable) {
             header.execs.fetch_sub(1, Ordering::AcqRel);
             header.unfollowed.fetch_add(1, Ordering::Relaxed);

@@ -45,22 +45,24 @@ pub(crate) fn bytes() -> &'static [u8] {
     AGENT
 }
 
-/// Puts the agent into a memory file that nobody can change.
+/// The memory file that the agent is to come into, still empty.
+pub(crate) fn empty() -> io::Result<MemoryFile> {
+    const MFD_EXEC: u32 = 0x10;
+    let sealable = libc::MFD_ALLOW_SEALING;
+    // Kernels before 6.3 do not know the flag, and allow execution without it.
+    memory_file(c"libgrapnel_agent.so", sealable | MFD_EXEC)
+        .or_else(|_| memory_file(c"libgrapnel_agent.so", sealable))
+}
+
+/// Puts the agent into it. Nobody can change it from then on.
 ///
 /// Nobody maps it to write before it is sealed, so forbidding writes from now on (`F_SEAL_FUTURE_WRITE`) forbids them all.
 /// `F_SEAL_WRITE` looks at each page for somebody who may still write to it, and where the kernel just moves one of them it
 /// fails with EBUSY: seen once in some 1,000 starts. It is for kernels before 5.1 alone.
-pub(crate) fn agent() -> io::Result<MemoryFile> {
-    const MFD_EXEC: u32 = 0x10;
-    let sealable = libc::MFD_ALLOW_SEALING;
-    // Kernels before 6.3 do not know the flag, and allow execution without it.
-    let mut made = memory_file(c"libgrapnel_agent.so", sealable | MFD_EXEC)
-        .or_else(|_| memory_file(c"libgrapnel_agent.so", sealable))?;
-    made.file.write_all(AGENT)?;
+pub(crate) fn fill(mut file: &File) -> io::Result<()> {
+    file.write_all(AGENT)?;
     let size = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
-    seal(&made.file, libc::F_SEAL_FUTURE_WRITE | size)
-        .or_else(|_| seal(&made.file, libc::F_SEAL_WRITE | size))?;
-    Ok(made)
+    seal(file, libc::F_SEAL_FUTURE_WRITE | size).or_else(|_| seal(file, libc::F_SEAL_WRITE | size))
 }
 
 #[cfg(test)]
@@ -69,7 +71,8 @@ mod tests {
 
     #[test]
     fn nobody_can_change_the_agent() {
-        let mut made = agent().unwrap();
+        let mut made = empty().unwrap();
+        fill(&made.file).unwrap();
         assert_eq!(made.file.metadata().unwrap().len(), AGENT.len() as u64);
         let mut other = File::options().write(true).open(&made.path).unwrap();
         for refused in

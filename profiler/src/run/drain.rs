@@ -19,7 +19,8 @@ use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -84,6 +85,8 @@ pub(crate) struct Drain<'a> {
     finished: Vec<Finished>,
     /// How many traces there are of a process id, in whichever namespace: their names must differ.
     images: HashMap<u32, u32>,
+    /// Is told when the agent is loaded by nobody any more, before what is left is written.
+    unloaded: Option<Sender<()>>,
 }
 
 /// What a session leaves.
@@ -122,7 +125,13 @@ impl<'a> Drain<'a> {
             active: Vec::new(),
             finished: Vec::new(),
             images: HashMap::new(),
+            unloaded: None,
         }
+    }
+
+    /// With somebody to tell when the agent is loaded by nobody any more. Who isn't told keeps it until the end.
+    pub(crate) fn telling(self, unloaded: Sender<()>) -> Self {
+        Self { unloaded: Some(unloaded), ..self }
     }
 
     /// Drains until PROGRAM is over.
@@ -146,6 +155,7 @@ impl<'a> Drain<'a> {
             self.answer(&mut scans);
             self.dump_wishes();
             if over {
+                self.stop_loading();
                 self.end_dead();
                 break;
             }
@@ -163,12 +173,26 @@ impl<'a> Drain<'a> {
         self.stop(refused)
     }
 
+    /// From now on no process gets the agent but those whose exec is under way.
+    fn stop_loading(&mut self) {
+        let header = self.session.header();
+        header.stopped.store(1, Ordering::SeqCst);
+        // Who counts itself looks for that afterwards: one of the two sees the other.
+        fence(Ordering::SeqCst);
+        if header.execs.load(Ordering::Acquire) == 0
+            && let Some(unloaded) = self.unloaded.take()
+        {
+            let _ = unloaded.send(());
+        }
+        // Who waits for it goes on without.
+        self.unloaded = None;
+    }
+
     /// Ends what still runs.
     fn stop(mut self, refused: Option<String>) -> Outcome {
         let header = self.session.header();
         let detached = self.orders.detached.load(Ordering::Acquire);
         let running = if detached { 0 } else { self.active.len() };
-        header.stopped.store(1, Ordering::SeqCst);
         if running != 0 {
             // Whoever was in the middle of an event finishes it.
             std::thread::sleep(Duration::from_millis(5));

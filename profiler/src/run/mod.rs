@@ -42,10 +42,13 @@ use spawn::Waiting;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc;
 use summary::End;
+
+const NO_AGENT: &str = "the agent can't be put into memory";
 
 /// Exit status when grapnel itself fails before PROGRAM starts, as `env` and `timeout` have it.
 const OWN_FAILURE: u8 = 125;
@@ -193,7 +196,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, RunError> {
     let listening = args.serve.listen()?;
     let pushing = args.push.prepare(&name)?;
     let limits = Limits::raise();
-    let agent = agent_file::agent().map_err(explain).map_err(system("the agent can't be put into memory"))?;
+    let agent = agent_file::empty().map_err(system(NO_AGENT))?;
     std::fs::metadata(&agent.path).map_err(system("the program can't reach the agent; is /proc mounted?"))?;
     let mut flags = 0;
     for (set, flag) in [
@@ -239,15 +242,20 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, RunError> {
     orders.desk.open();
     args.snapshots.start(&orders.desk, &dumps, pid as u32);
     let progress = Progress::default();
-    // Who can't be asked records all the same.
-    let server = Server::start(&orders.desk)
-        .map_err(|error| say(&format!("note: no control of this recording: {error}")));
-    if let Some(listening) = listening {
-        say(&format!("serving at http://{}/", listening.address()));
-        listening.start(&orders.desk);
-    }
-    let pushing = pushing.map(|ready| ready.start(&orders.desk));
-    let recorded = record(args, &session, child, output, &path, &orders, &progress);
+    let mut pushed = None;
+    let serve = || {
+        // Who can't be asked records all the same.
+        let server = Server::start(&orders.desk)
+            .map_err(|error| say(&format!("note: no control of this recording: {error}")));
+        if let Some(listening) = listening {
+            say(&format!("serving at http://{}/", listening.address()));
+            listening.start(&orders.desk);
+        }
+        pushed = pushing.map(|ready| ready.start(&orders.desk));
+        server
+    };
+    let parts = Parts { session: &session, agent: agent.file, child, output, path: &path };
+    let (server, recorded) = record(args, parts, &orders, &progress, serve);
     drop(server);
     orders.desk.close();
     writing.finish();
@@ -258,7 +266,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, RunError> {
     let (status, outcome) = recorded?;
     let exit = process::exit_of(status);
     summary::print(args.quiet, &path, &name, pid as u32, End::Exit(exit), &outcome);
-    if let Some(pushing) = pushing {
+    if let Some(pushing) = pushed {
         pushing.finish(args.quiet, &path, signals::stop_was_asked_for);
     }
     match exit {
@@ -267,26 +275,41 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, RunError> {
     }
 }
 
-/// Drains while PROGRAM runs; returns its status and what was recorded.
-fn record(
-    args: &RunArgs,
-    session: &Session,
+/// What a recording needs: what is shared, the file that the agent is to come into, who becomes PROGRAM, and the trace.
+struct Parts<'a> {
+    session: &'a Session,
+    agent: File,
     child: Waiting,
     output: File,
-    path: &std::path::Path,
+    path: &'a Path,
+}
+
+/// Drains while PROGRAM runs; returns its status and what was recorded, and what `meanwhile` returns: that is done while the
+/// agent is put into memory, for which PROGRAM waits.
+fn record<T>(
+    args: &RunArgs,
+    Parts { session, agent, child, output, path }: Parts<'_>,
     orders: &Orders,
     progress: &Progress,
-) -> Result<(i32, Outcome), RunError> {
+    meanwhile: impl FnOnce() -> T,
+) -> (Option<T>, Result<(i32, Outcome), RunError>) {
     let pid = child.pid;
     let program = args.command.first().cloned().unwrap_or_default().to_string_lossy().into_owned();
-    std::thread::scope(|scope| {
-        let (owned_send, owned) = std::sync::mpsc::channel();
+    let mut done = None;
+    let recorded = std::thread::scope(|scope| {
+        let (ready_send, ready) = mpsc::channel();
+        let (unloaded_send, unloaded) = mpsc::channel();
+        let filled = agent.try_clone().map_err(system(NO_AGENT));
         let leaks = args.leaks.then(|| args.policy.wanted());
         let totals = !args.quiet || args.serve.is_wanted() || args.snapshots.need_totals();
         let id = ProcessId::ours(pid as u32);
         let drain = Drain::new(session, progress, orders, id, output, path.to_owned(), totals);
+        let drain = drain.telling(unloaded_send);
         let drain = std::thread::Builder::new().name("drain".into()).spawn_scoped(scope, move || {
-            let _ = owned_send.send(session.own());
+            let fill = |file: File| agent_file::fill(&file).map_err(explain).map_err(system(NO_AGENT));
+            let filled = filled.and_then(fill);
+            let owned = || session.own().map_err(system("the drain can't be started"));
+            let _ = ready_send.send(filled.and_then(|()| owned()));
             drain.run(leaks)
         });
         let drain = match drain {
@@ -296,6 +319,7 @@ fn record(
                 return Err(system("a thread for the drain can't be started")(error));
             }
         };
+        done = Some(meanwhile());
         let ended = |exit, cpu_ns| {
             if let Ok(mut program_exit) = orders.program_exit.lock() {
                 *program_exit = Some((exit, cpu_ns));
@@ -306,12 +330,12 @@ fn record(
             session.header().wake.fetch_add(1, Ordering::AcqRel);
             shared::futex_wake(&session.header().wake);
         };
-        let owned = owned.recv().unwrap_or_else(|_| Err(io::Error::other("the drain did not start")));
-        let started = match owned {
+        let early = |_| Err(system("the drain can't be started")(io::Error::other("it did not start")));
+        let started = match ready.recv().unwrap_or_else(early) {
             Ok(()) => child.go().map_err(|error| RunError::Exec { path: program, error }),
             Err(error) => {
                 child.give_up();
-                Err(system("the drain can't be started")(error))
+                Err(error)
             }
         };
         if let Err(error) = started {
@@ -334,8 +358,13 @@ fn record(
         if let Some(shown) = shown {
             shown.thread().unpark();
         }
+        // To give its memory back takes a while, in which the drain writes what is left.
+        if unloaded.recv().is_ok() {
+            drop(agent);
+        }
         let fault = |_| system("the drain ended early")(io::Error::other("a fault in grapnel itself"));
         let outcome = drain.join().map_err(fault)?;
         Ok((status, outcome))
-    })
+    });
+    (done, recorded)
 }

@@ -65,8 +65,9 @@ const SHORT_BASES: Mask = 0b1100_1111_1100_1111;
 const RED_ZONE: i8 = -128;
 
 impl Far {
-    pub(super) fn of(from: CodeAddr, insts: &Insts, inst: &Inst, operand: RipOperand) -> Self {
-        let bases = operand.bases;
+    /// `inst` has an operand relative to RIP.
+    pub(super) fn of(from: CodeAddr, insts: &Insts, inst: &Inst) -> Self {
+        let Some(bases) = inst.bases() else { return Self::None };
         if let Some(own) = lowest(bases.own) {
             return Self::Own(own);
         }
@@ -125,17 +126,18 @@ fn touches_r11(inst: &Inst) -> bool {
 impl Emitter<'_> {
     pub(super) fn far(&mut self, inst: &Inst, operand: RipOperand, far: Far) -> Result<(), Error> {
         let no_scratch = || Error::NoScratch { culprit: culprit(inst) };
+        let free = inst.bases().map_or(0, |bases| bases.free);
         let dead = match far {
             Far::Own(register) => return self.through(inst, operand, register),
             Far::Dead(register) => Some(register),
             Far::None => None,
-            _ => lowest(dead_at(self.plan.from, &self.plan.code, inst.next()) & operand.bases.free),
+            _ => lowest(dead_at(self.plan.from, &self.plan.code, inst.next()) & free),
         };
         if let Some(register) = dead {
             self.clobbers = self.clobbers.union(Registers::one(Isa::X86_64, register));
             return self.through(inst, operand, register);
         }
-        let register = lowest(operand.bases.free).ok_or_else(no_scratch)?;
+        let register = lowest(free).ok_or_else(no_scratch)?;
         self.bytes(&lea_rsp_disp8(RED_ZONE));
         self.bytes(short(&push(register), register));
         match far {

@@ -170,7 +170,7 @@ fn last_call(window: &Window, insts: &Insts, (inst, lowering): &(Inst, Lowering)
     }
     let callee = match inst.jump_to_callee()?.rip_operand() {
         None => Callee::Register,
-        Some(operand) => Callee::Rip(operand, Far::of(window.from, insts, inst, operand)),
+        Some(operand) => Callee::Rip(operand, Far::of(window.from, insts, inst)),
     };
     Some(Lowering::LastCall(callee))
 }
@@ -193,7 +193,7 @@ fn lower(window: &Window, insts: &Insts, inst: &Inst) -> Result<Lowering, Error>
                 }
                 Some(operand) => Ok(match inst.pointer() {
                     Some(pointer) => Lowering::Pointer(pointer, operand.target),
-                    None => Lowering::Rip(operand, Far::of(window.from, insts, inst, operand)),
+                    None => Lowering::Rip(operand, Far::of(window.from, insts, inst)),
                 }),
             }
         }
