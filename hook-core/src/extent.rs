@@ -140,26 +140,30 @@ impl Functions {
         Self { all: RefCell::new(all), looks: Cell::new(0) }
     }
 
-    /// The function around an address that begins last.
+    /// The function around an address that begins last, and of those that begin there the longest.
     fn around(&self, address: usize) -> Option<Range<usize>> {
         let looks = self.looks.get();
         self.looks.set(looks.saturating_add(1));
         if looks < FEW_LOOKS {
             let all = self.all.borrow();
-            return all
-                .iter()
-                .filter(|range| range.contains(&address))
-                .max_by_key(|range| range.start)
-                .cloned();
+            let around =
+                all.iter().filter(|range| range.contains(&address)).max_by_key(|range| place(range))?;
+            let later = all.iter().filter(|range| range.start <= address && place(range) > place(around));
+            return (later.take(WITHIN).count() < WITHIN).then(|| around.clone());
         }
         if looks == FEW_LOOKS {
-            self.all.borrow_mut().sort_unstable_by_key(|range| range.start);
+            self.all.borrow_mut().sort_unstable_by_key(place);
         }
         let all = self.all.borrow();
         let behind = all.partition_point(|range| range.start <= address);
         let mut before = all.get(..behind)?.iter().rev().take(WITHIN);
         before.find(|range| range.contains(&address)).cloned()
     }
+}
+
+/// The order of functions.
+fn place(range: &Range<usize>) -> (usize, usize) {
+    (range.start, range.end)
 }
 
 /// The same with nothing kept.
@@ -192,8 +196,16 @@ mod tests {
     /// What is found doesn't depend on how often was looked.
     #[test]
     fn the_same_is_found_before_and_after_they_are_in_order() {
-        let functions = Functions::new(alloc::vec![40..50, 10..30, 12..14, 30..32]);
+        // One with too many in it, and two that begin at one place.
+        let crowded = (0..WITHIN + 1).map(|number| 1000 + number..1001 + number);
+        let some =
+            [40..50, 10..30, 12..14, 30..32, 60..70, 60..62, 990..2000, 1000..2000, 2000..3000, 2000..2010];
+        let few = (0..WITHIN - 1).map(|number| 2100 + number..2101 + number);
+        let functions = Functions::new(some.into_iter().chain(crowded).chain(few).collect());
         for _ in 0..2 * FEW_LOOKS {
+            assert_eq!(functions.around(61), Some(60..70));
+            assert_eq!(functions.around(1900), None);
+            assert_eq!(functions.around(2900), Some(2000..3000));
             assert_eq!(functions.around(9), None);
             assert_eq!(functions.around(11), Some(10..30));
             assert_eq!(functions.around(13), Some(12..14));

@@ -187,11 +187,12 @@ mod transaction;
 pub mod waiting;
 mod workshop;
 
-/// Makes the decoder's tables, which is otherwise done when the first function is looked at. The C library does it as it is
-/// loaded.
+/// Makes the decoder's tables, which is otherwise done when the first instruction is looked at that needs them: the commonest
+/// ones of x86-64 don't, so that need not be at the first hook. The C library does it as it is loaded.
 ///
-/// A process that forks while a thread makes them leaves a child in which they are never ready: its first hook would wait for
-/// ever. So call this before there are threads that may fork. It takes less than a millisecond, and later calls nothing.
+/// A process that forks while a thread makes them leaves a child in which they are never ready: its first hook that needs them
+/// would wait for ever. So call this before there are threads that may fork. It takes less than a millisecond, and later calls
+/// nothing.
 pub fn prepare() {
     native::prepare();
 }

@@ -258,6 +258,8 @@ pub(crate) fn describe_all(life: u64, ring: &mut Producer<'static>) {
 /// In the child of a fork that left the state torn: begins anew, and leaves the old to its torn heap.
 #[cfg(not(grapnel_attached))]
 pub(crate) fn renew() {
+    // Recording has ended here, and the decoder's tables may be torn, too.
+    FOLLOWED.store(false, Ordering::Relaxed);
     // SAFETY: this is the process's only thread.
     unsafe { core::ptr::write(STATE.0.get(), None) };
     // It lies in the torn heap, too.

@@ -254,15 +254,11 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, RunError> {
         pushed = pushing.map(|ready| ready.start(&orders.desk));
         server
     };
-    let parts = Parts { session: &session, agent: agent.file, child, output, path: &path };
+    let parts = Parts { session: &session, agent: agent.file, child, output, path: &path, is_new: !existed };
     let (server, recorded) = record(args, parts, &orders, &progress, serve);
     drop(server);
     orders.desk.close();
     writing.finish();
-    if matches!(recorded, Err(RunError::Exec { .. })) && !existed {
-        // It was made for a program that never ran.
-        let _ = std::fs::remove_file(&path);
-    }
     let (status, outcome) = recorded?;
     let exit = process::exit_of(status);
     summary::print(args.quiet, &path, &name, pid as u32, End::Exit(exit), &outcome);
@@ -282,20 +278,31 @@ struct Parts<'a> {
     child: Waiting,
     output: File,
     path: &'a Path,
+    /// Whether the trace wasn't there before.
+    is_new: bool,
+}
+
+/// Does something in any case, at the end of its life.
+struct Finally<F: Fn()>(F);
+
+impl<F: Fn()> Drop for Finally<F> {
+    fn drop(&mut self) {
+        self.0();
+    }
 }
 
 /// Drains while PROGRAM runs; returns its status and what was recorded, and what `meanwhile` returns: that is done while the
 /// agent is put into memory, for which PROGRAM waits.
 fn record<T>(
     args: &RunArgs,
-    Parts { session, agent, child, output, path }: Parts<'_>,
+    Parts { session, agent, child, output, path, is_new }: Parts<'_>,
     orders: &Orders,
     progress: &Progress,
     meanwhile: impl FnOnce() -> T,
 ) -> (Option<T>, Result<(i32, Outcome), RunError>) {
     let pid = child.pid;
     let program = args.command.first().cloned().unwrap_or_default().to_string_lossy().into_owned();
-    let mut done = None;
+    let (mut done, mut ran) = (None, false);
     let recorded = std::thread::scope(|scope| {
         let (ready_send, ready) = mpsc::channel();
         let (unloaded_send, unloaded) = mpsc::channel();
@@ -319,16 +326,18 @@ fn record<T>(
                 return Err(system("a thread for the drain can't be started")(error));
             }
         };
+        let over = || {
+            orders.over.store(true, Ordering::Release);
+            session.header().wake.fetch_add(1, Ordering::AcqRel);
+            shared::futex_wake(&session.header().wake);
+        };
+        // The drain's end is waited for, whatever happens here.
+        let _over = Finally(over);
         done = Some(meanwhile());
         let ended = |exit, cpu_ns| {
             if let Ok(mut program_exit) = orders.program_exit.lock() {
                 *program_exit = Some((exit, cpu_ns));
             }
-        };
-        let over = || {
-            orders.over.store(true, Ordering::Release);
-            session.header().wake.fetch_add(1, Ordering::AcqRel);
-            shared::futex_wake(&session.header().wake);
         };
         let early = |_| Err(system("the drain can't be started")(io::Error::other("it did not start")));
         let started = match ready.recv().unwrap_or_else(early) {
@@ -338,10 +347,8 @@ fn record<T>(
                 Err(error)
             }
         };
-        if let Err(error) = started {
-            over();
-            return Err(error);
-        }
+        started?;
+        ran = true;
         // Not of the scope: it ends with the process, wherever it waits.
         let builder = || std::thread::Builder::new();
         let on = args.snapshots.signal(&orders.desk, orders.dumps.as_ref());
@@ -359,12 +366,18 @@ fn record<T>(
             shown.thread().unpark();
         }
         // To give its memory back takes a while, in which the drain writes what is left.
-        if unloaded.recv().is_ok() {
-            drop(agent);
+        match unloaded.recv() {
+            Ok(()) => drop(agent),
+            // An exec is under way, as far as is known. It goes when this process does.
+            Err(_) => std::mem::forget(agent),
         }
         let fault = |_| system("the drain ended early")(io::Error::other("a fault in grapnel itself"));
         let outcome = drain.join().map_err(fault)?;
         Ok((status, outcome))
     });
+    if !ran && is_new {
+        // It was made for a program that never ran.
+        let _ = std::fs::remove_file(path);
+    }
     (done, recorded)
 }
