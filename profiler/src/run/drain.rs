@@ -173,7 +173,7 @@ impl<'a> Drain<'a> {
         self.stop(refused)
     }
 
-    /// From now on no process gets the agent but those whose exec is under way.
+    /// From now on no process gets the agent but those whose exec is under way, and none that goes on is recorded.
     fn stop_loading(&mut self) {
         let header = self.session.header();
         header.stopped.store(1, Ordering::SeqCst);
