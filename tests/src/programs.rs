@@ -265,6 +265,11 @@ pub fn plug(which: &str) -> PathBuf {
     compile("gcc", &flags, &sources().join("plug.c"), &format!("libplug_{which}.so"))
 }
 
+/// One of the libraries of `programs/opened.c`, which differ by their names.
+pub fn opened(which: &str) -> PathBuf {
+    compile("gcc", LIBRARY, &sources().join("opened.c"), &format!("libopened_{which}.so"))
+}
+
 /// The counting library.
 pub fn truth_library() -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("truth/truth.c");

@@ -4,6 +4,10 @@
 //! a lock, the child can't use what was changed. So a thread that is about to fork says so and waits until nobody
 //! holds such a lock; whoever wants one meanwhile waits until the fork is over. Neither waits without an end: a fork takes locks
 //! of libc's, which may be those of a thread that waits here. What has gone on without waiting is noticed in the child.
+//!
+//! The dynamic linker has a lock for its list that glibc doesn't make new in a child: who asks for the list holds it, and in a child of
+//! that moment nobody could load a library any more. So that is done like under a lock here too ([`Listing`]), but by any number
+//! of threads at a time: whoever has the linker's lock may be among them again, and must not wait for one that waits for it.
 
 use crate::lock::{self, Lock, Quiet};
 use crate::{debug, heap, life, sys, tls};
@@ -13,6 +17,42 @@ use core::sync::atomic::{AtomicU16, AtomicU32, Ordering, fence};
 static FORKS: AtomicU32 = AtomicU32::new(0);
 /// The number of the newest. A thread keeps that of the last one it waited for in vain ([`tls::Tls::vain`]): the others go on waiting.
 static NEWEST: AtomicU16 = AtomicU16::new(0);
+
+/// How many threads hold, or wait for, the lock of the dynamic linker's list for the agent's sake.
+static LISTING: AtomicU32 = AtomicU32::new(0);
+
+/// This thread does: forks wait until it doesn't, and it waits for none meanwhile.
+#[derive(Debug)]
+pub(crate) struct Listing(#[expect(dead_code, reason = "dropped at the end")] Quiet);
+
+impl Listing {
+    /// To be had before the linker's lock.
+    pub(crate) fn begin() -> Self {
+        let quiet = Quiet::new();
+        let mut patience = Patience::new();
+        loop {
+            wait(&mut patience);
+            LISTING.fetch_add(1, Ordering::AcqRel);
+            // One that began meanwhile.
+            if !is_to_come_first(&patience) {
+                break;
+            }
+            LISTING.fetch_sub(1, Ordering::Release);
+        }
+        let guards = &tls::get().guards;
+        guards.set(guards.get() + 1);
+        Self(quiet)
+    }
+}
+
+impl Drop for Listing {
+    fn drop(&mut self) {
+        let guards = &tls::get().guards;
+        guards.set(guards.get().saturating_sub(1));
+        let less = |threads: u32| threads.checked_sub(1);
+        let _ = LISTING.fetch_update(Ordering::Release, Ordering::Relaxed, less);
+    }
+}
 
 /// How long either side waits.
 #[derive(Debug)]
@@ -75,7 +115,8 @@ pub(crate) fn begin() {
     let mut patience = Patience::new();
     let is_free = |lock: &Lock| !lock.is_locked() || lock.is_own();
     // What a thread held that has left the agent stays so.
-    while !lock::has_left() && !locks().all(is_free) && patience.turn() {}
+    let is_all_free = || LISTING.load(Ordering::Relaxed) == 0 && locks().all(is_free);
+    while !lock::has_left() && !is_all_free() && patience.turn() {}
     // What was changed under them lies before the fork.
     fence(Ordering::Acquire);
 }
@@ -95,6 +136,7 @@ pub(crate) fn end() {
 pub(crate) fn renew() {
     tls::get().forks.set(0);
     FORKS.store(0, Ordering::Relaxed);
+    LISTING.store(0, Ordering::Relaxed);
 }
 
 /// Whether another thread's fork is to come first, for which this one has so much patience left. Not where it has taken a lock

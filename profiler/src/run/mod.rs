@@ -45,7 +45,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use summary::End;
 
 const NO_AGENT: &str = "the agent can't be put into memory";
@@ -306,15 +306,16 @@ fn record<T>(
     let recorded = std::thread::scope(|scope| {
         let (ready_send, ready) = mpsc::channel();
         let (unloaded_send, unloaded) = mpsc::channel();
-        let filled = agent.try_clone().map_err(system(NO_AGENT));
+        let agent = Arc::new(agent);
+        let to_fill = Arc::clone(&agent);
         let leaks = args.leaks.then(|| args.policy.wanted());
         let totals = !args.quiet || args.serve.is_wanted() || args.snapshots.need_totals();
         let id = ProcessId::ours(pid as u32);
         let drain = Drain::new(session, progress, orders, id, output, path.to_owned(), totals);
         let drain = drain.telling(unloaded_send);
         let drain = std::thread::Builder::new().name("drain".into()).spawn_scoped(scope, move || {
-            let fill = |file: File| agent_file::fill(&file).map_err(explain).map_err(system(NO_AGENT));
-            let filled = filled.and_then(fill);
+            let filled = agent_file::fill(&to_fill).map_err(explain).map_err(system(NO_AGENT));
+            drop(to_fill);
             let owned = || session.own().map_err(system("the drain can't be started"));
             let _ = ready_send.send(filled.and_then(|()| owned()));
             drain.run(leaks)

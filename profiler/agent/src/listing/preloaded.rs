@@ -4,6 +4,7 @@
 //! It is called where its lock is free or this thread's.
 
 use super::Listed;
+use crate::forking::Listing;
 use crate::sys;
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_void};
@@ -27,6 +28,8 @@ unsafe fn iterate(each: Each, argument: *mut c_void) {
             core::mem::transmute::<*const (), Iterate>(core::ptr::with_exposed_provenance(address))
         },
     };
+    // A fork of this moment would leave a child in which the lock is taken for ever.
+    let _listing = Listing::begin();
     // SAFETY: the caller's promise.
     unsafe { iterate(Some(each), argument) };
 }
