@@ -11,46 +11,58 @@
 
 use crate::lock::{self, Lock, Quiet};
 use crate::{debug, heap, life, sys, tls};
-use core::sync::atomic::{AtomicU16, AtomicU32, Ordering, fence};
+use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering, fence};
 
 /// How many forks are about to be made.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 /// The number of the newest. A thread keeps that of the last one it waited for in vain ([`tls::Tls::vain`]): the others go on waiting.
 static NEWEST: AtomicU16 = AtomicU16::new(0);
 
-/// How many threads hold, or wait for, the lock of the dynamic linker's list for the agent's sake.
+/// How many hold the lock of the dynamic linker's list for the agent's sake, or wait for it.
 static LISTING: AtomicU32 = AtomicU32::new(0);
+/// A fork has waited for them in vain: no other does until there are none. Perhaps it has that lock itself, or they wait for who waits for
+/// a fork; or a handler has left one of them for good.
+static IN_VAIN: AtomicBool = AtomicBool::new(false);
 
-/// This thread does: forks wait until it doesn't, and it waits for none meanwhile.
+/// This thread does: forks wait until it doesn't, and it waits for none meanwhile. Its signals go on: whoever has the linker's lock may
+/// wait for its handlers.
 #[derive(Debug)]
-pub(crate) struct Listing(#[expect(dead_code, reason = "dropped at the end")] Quiet);
+pub(crate) struct Listing(());
 
 impl Listing {
     /// To be had before the linker's lock.
     pub(crate) fn begin() -> Self {
-        let quiet = Quiet::new();
+        let listing = &tls::get().listing;
+        let is_first = listing.get() == 0;
         let mut patience = Patience::new();
         loop {
-            wait(&mut patience);
-            LISTING.fetch_add(1, Ordering::AcqRel);
-            // One that began meanwhile.
-            if !is_to_come_first(&patience) {
-                break;
+            if is_first {
+                wait(&mut patience);
             }
-            LISTING.fetch_sub(1, Ordering::Release);
+            let listed = {
+                // A handler that forks finds both counts as they are, or neither.
+                let _quiet = Quiet::new();
+                listing.set(listing.get() + 1);
+                LISTING.fetch_add(1, Ordering::AcqRel);
+                Self(())
+            };
+            // One that began meanwhile comes first.
+            if !is_first || !is_coming(&patience) {
+                return listed;
+            }
         }
-        let guards = &tls::get().guards;
-        guards.set(guards.get() + 1);
-        Self(quiet)
     }
 }
 
 impl Drop for Listing {
     fn drop(&mut self) {
-        let guards = &tls::get().guards;
-        guards.set(guards.get().saturating_sub(1));
-        let less = |threads: u32| threads.checked_sub(1);
-        let _ = LISTING.fetch_update(Ordering::Release, Ordering::Relaxed, less);
+        let _quiet = Quiet::new();
+        let listing = &tls::get().listing;
+        listing.set(listing.get().saturating_sub(1));
+        let less = |listing: u32| listing.checked_sub(1);
+        if LISTING.fetch_update(Ordering::AcqRel, Ordering::Relaxed, less) == Ok(1) {
+            IN_VAIN.store(false, Ordering::Relaxed);
+        }
     }
 }
 
@@ -115,8 +127,18 @@ pub(crate) fn begin() {
     let mut patience = Patience::new();
     let is_free = |lock: &Lock| !lock.is_locked() || lock.is_own();
     // What a thread held that has left the agent stays so.
-    let is_all_free = || LISTING.load(Ordering::Relaxed) == 0 && locks().all(is_free);
+    // A handler may fork amid its own thread's.
+    let own = u32::from(tls.listing.get());
+    let are_others_listing = || LISTING.load(Ordering::Relaxed) > own && !IN_VAIN.load(Ordering::Relaxed);
+    let is_all_free = || !are_others_listing() && locks().all(is_free);
     while !lock::has_left() && !is_all_free() && patience.turn() {}
+    if are_others_listing() {
+        IN_VAIN.store(true, Ordering::SeqCst);
+        // The last of them may have ended just before.
+        if LISTING.load(Ordering::SeqCst) == 0 {
+            IN_VAIN.store(false, Ordering::Relaxed);
+        }
+    }
     // What was changed under them lies before the fork.
     fence(Ordering::Acquire);
 }
@@ -136,12 +158,19 @@ pub(crate) fn end() {
 pub(crate) fn renew() {
     tls::get().forks.set(0);
     FORKS.store(0, Ordering::Relaxed);
+    tls::get().listing.set(0);
     LISTING.store(0, Ordering::Relaxed);
+    IN_VAIN.store(false, Ordering::Relaxed);
 }
 
 /// Whether another thread's fork is to come first, for which this one has so much patience left. Not where it has taken a lock
-/// already, which the fork waits for.
+/// already, or asks for the linker's list, which the fork waits for.
 pub(crate) fn is_to_come_first(patience: &Patience) -> bool {
+    is_coming(patience) && tls::get().listing.get() == 0
+}
+
+/// The same, whether this thread asks for the list or not.
+fn is_coming(patience: &Patience) -> bool {
     fence(Ordering::SeqCst);
     if FORKS.load(Ordering::Relaxed) == 0 {
         return false;

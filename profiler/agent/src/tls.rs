@@ -84,6 +84,9 @@ pub(crate) struct Tls {
     pub(crate) vain: Cell<u16>,
     /// How many locks this thread has taken.
     pub(crate) guards: Cell<u16>,
+    /// How often it asks for the dynamic linker's list; see [`crate::forking`].
+    #[cfg(not(grapnel_attached))]
+    pub(crate) listing: Cell<u16>,
     /// What the thread walks with in [`crate::debug`].
     #[cfg(not(grapnel_attached))]
     pub(crate) walking: Cell<*mut crate::debug::Walking>,
