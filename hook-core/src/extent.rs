@@ -6,7 +6,7 @@
 
 use alloc::vec::Vec;
 use core::{
-    cell::{Cell, OnceCell, RefCell},
+    cell::{OnceCell, RefCell},
     ops::Range,
 };
 
@@ -21,24 +21,16 @@ pub(crate) struct Objects(RefCell<Vec<Object>>);
 #[derive(Debug)]
 struct Object {
     module: Module,
-    /// What it exports.
+    /// What it exports, by where that begins.
     exported: OnceCell<Functions>,
     /// What its files have besides.
     #[cfg(feature = "files")]
     in_files: OnceCell<Functions>,
 }
 
-/// The addresses of functions.
+/// The addresses of functions, by where they begin, and of those that begin together the longest last.
 #[derive(Debug)]
-struct Functions {
-    all: RefCell<Vec<Range<usize>>>,
-    /// How many were looked for.
-    looks: Cell<u32>,
-}
-
-/// So many are looked for before the functions are put in order, by where they begin: that costs more than to look at all of them a
-/// few times, and most objects are asked no more.
-const FEW_LOOKS: u32 = 16;
+struct Functions(Vec<Range<usize>>);
 
 /// How many functions that begin later are passed by on the way to the one around an address.
 const WITHIN: usize = 16;
@@ -136,34 +128,17 @@ impl Object {
 }
 
 impl Functions {
-    fn new(all: Vec<Range<usize>>) -> Self {
-        Self { all: RefCell::new(all), looks: Cell::new(0) }
+    fn new(mut all: Vec<Range<usize>>) -> Self {
+        all.sort_unstable_by_key(|range| (range.start, range.end));
+        Self(all)
     }
 
-    /// The function around an address that begins last, and of those that begin there the longest.
+    /// The function around an address that begins last.
     fn around(&self, address: usize) -> Option<Range<usize>> {
-        let looks = self.looks.get();
-        self.looks.set(looks.saturating_add(1));
-        if looks < FEW_LOOKS {
-            let all = self.all.borrow();
-            let around =
-                all.iter().filter(|range| range.contains(&address)).max_by_key(|range| place(range))?;
-            let later = all.iter().filter(|range| range.start <= address && place(range) > place(around));
-            return (later.take(WITHIN).count() < WITHIN).then(|| around.clone());
-        }
-        if looks == FEW_LOOKS {
-            self.all.borrow_mut().sort_unstable_by_key(place);
-        }
-        let all = self.all.borrow();
-        let behind = all.partition_point(|range| range.start <= address);
-        let mut before = all.get(..behind)?.iter().rev().take(WITHIN);
+        let behind = self.0.partition_point(|range| range.start <= address);
+        let mut before = self.0.get(..behind)?.iter().rev().take(WITHIN);
         before.find(|range| range.contains(&address)).cloned()
     }
-}
-
-/// The order of functions.
-fn place(range: &Range<usize>) -> (usize, usize) {
-    (range.start, range.end)
 }
 
 /// The same with nothing kept.
@@ -193,26 +168,23 @@ mod tests {
         core::hint::black_box(x).wrapping_mul(3)
     }
 
-    /// What is found doesn't depend on how often was looked.
     #[test]
-    fn the_same_is_found_before_and_after_they_are_in_order() {
+    fn the_innermost_function_is_found_but_not_behind_too_many() {
         // One with too many in it, and two that begin at one place.
         let crowded = (0..WITHIN + 1).map(|number| 1000 + number..1001 + number);
         let some =
             [40..50, 10..30, 12..14, 30..32, 60..70, 60..62, 990..2000, 1000..2000, 2000..3000, 2000..2010];
         let few = (0..WITHIN - 1).map(|number| 2100 + number..2101 + number);
         let functions = Functions::new(some.into_iter().chain(crowded).chain(few).collect());
-        for _ in 0..2 * FEW_LOOKS {
-            assert_eq!(functions.around(61), Some(60..70));
-            assert_eq!(functions.around(1900), None);
-            assert_eq!(functions.around(2900), Some(2000..3000));
-            assert_eq!(functions.around(9), None);
-            assert_eq!(functions.around(11), Some(10..30));
-            assert_eq!(functions.around(13), Some(12..14));
-            assert_eq!(functions.around(14), Some(10..30));
-            assert_eq!(functions.around(30), Some(30..32));
-            assert_eq!(functions.around(50), None);
-        }
+        assert_eq!(functions.around(61), Some(60..70));
+        assert_eq!(functions.around(1900), None);
+        assert_eq!(functions.around(2900), Some(2000..3000));
+        assert_eq!(functions.around(9), None);
+        assert_eq!(functions.around(11), Some(10..30));
+        assert_eq!(functions.around(13), Some(12..14));
+        assert_eq!(functions.around(14), Some(10..30));
+        assert_eq!(functions.around(30), Some(30..32));
+        assert_eq!(functions.around(50), None);
     }
 
     #[test]

@@ -196,12 +196,6 @@ pub fn decode(addr: CodeAddr, bytes: &[u8]) -> Result<Inst, DecodeError> {
     quick::decode(addr, bytes, prefixes).map_or_else(|| thorough(addr, bytes, prefixes), Ok)
 }
 
-/// Makes the decoder's tables, if there are none yet.
-pub fn prepare() {
-    // `cmpeqps xmm0, xmm1`.
-    let _ = thorough(CodeAddr(0), &[0x0f, 0xc2, 0xc1, 0], Prefixes::default());
-}
-
 /// As iced-x86 has it.
 pub(super) fn thorough(addr: CodeAddr, bytes: &[u8], prefixes: Prefixes) -> Result<Inst, DecodeError> {
     let mut decoder = Decoder::with_ip(64, bytes, addr.0, DecoderOptions::NONE);

@@ -15,7 +15,7 @@ mod quick;
 mod table;
 mod text;
 
-pub use decode::{Inst, Prefixes, RipOperand, decode, prepare};
+pub use decode::{Inst, Prefixes, RipOperand, decode};
 pub use effects::{Effects, Mask, RSP, effects};
 pub use encode::{
     Cond, Rel8, Rel32, call_mem, call_rel32, jcc_rel8, jcc_rel32, jmp_mem, jmp_rel8, jmp_rel32,

@@ -126,11 +126,11 @@ pub(crate) fn begin() {
     fence(Ordering::SeqCst);
     let mut patience = Patience::new();
     let is_free = |lock: &Lock| !lock.is_locked() || lock.is_own();
-    // What a thread held that has left the agent stays so.
-    // A handler may fork amid its own thread's.
+    // A handler may fork while its own thread asks for the list.
     let own = u32::from(tls.listing.get());
     let are_others_listing = || LISTING.load(Ordering::Relaxed) > own && !IN_VAIN.load(Ordering::Relaxed);
     let is_all_free = || !are_others_listing() && locks().all(is_free);
+    // What a thread held that has left the agent stays so.
     while !lock::has_left() && !is_all_free() && patience.turn() {}
     if are_others_listing() {
         IN_VAIN.store(true, Ordering::SeqCst);

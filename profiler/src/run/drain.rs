@@ -179,13 +179,13 @@ impl<'a> Drain<'a> {
         header.stopped.store(1, Ordering::SeqCst);
         // Who counts itself looks for that afterwards: one of the two sees the other.
         fence(Ordering::SeqCst);
+        // Where it is dropped unsaid, who waits for it goes on without.
+        let unloaded = self.unloaded.take();
         if header.execs.load(Ordering::Acquire) == 0
-            && let Some(unloaded) = self.unloaded.take()
+            && let Some(unloaded) = unloaded
         {
             let _ = unloaded.send(());
         }
-        // Who waits for it goes on without.
-        self.unloaded = None;
     }
 
     /// Ends what still runs.

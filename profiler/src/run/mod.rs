@@ -282,15 +282,6 @@ struct Parts<'a> {
     is_new: bool,
 }
 
-/// Does something in any case, at the end of its life.
-struct Finally<F: Fn()>(F);
-
-impl<F: Fn()> Drop for Finally<F> {
-    fn drop(&mut self) {
-        self.0();
-    }
-}
-
 /// Drains while PROGRAM runs; returns its status and what was recorded, and what `meanwhile` returns: that is done while the
 /// agent is put into memory, for which PROGRAM waits.
 fn record<T>(
@@ -327,13 +318,12 @@ fn record<T>(
                 return Err(system("a thread for the drain can't be started")(error));
             }
         };
-        let over = || {
+        // The drain's end is waited for, whatever happens here.
+        let over = scopeguard::guard((), |()| {
             orders.over.store(true, Ordering::Release);
             session.header().wake.fetch_add(1, Ordering::AcqRel);
             shared::futex_wake(&session.header().wake);
-        };
-        // The drain's end is waited for, whatever happens here.
-        let _over = Finally(over);
+        });
         done = Some(meanwhile());
         let ended = |exit, cpu_ns| {
             if let Ok(mut program_exit) = orders.program_exit.lock() {
@@ -362,7 +352,7 @@ fn record<T>(
         if args.wait {
             wait::reap_all();
         }
-        over();
+        drop(over);
         if let Some(shown) = shown {
             shown.thread().unpark();
         }

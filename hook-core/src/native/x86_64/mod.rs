@@ -45,8 +45,8 @@ pub(crate) use vectors::vectors_can_be_saved;
 
 /// See [`crate::prepare`].
 pub(crate) fn prepare() {
-    grapnel_arch::x86_64::prepare();
-    // `mov eax, [rax]` and `cmpeqps xmm0, xmm1`: what texts are made of has tables as well, one of them for comparisons.
+    // `mov eax, [rax]` and `cmpeqps xmm0, xmm1`. A text has each instruction decoded by tables, and is made of others, one of
+    // them for comparisons.
     for bytes in [&[0x8b, 0][..], &[0x0f, 0xc2, 0xc1, 0]] {
         let _ = text(CodeAddr(0), bytes);
     }
