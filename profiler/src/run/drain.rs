@@ -5,13 +5,13 @@ mod asked;
 use super::identity::{ProcessId, describe};
 use super::recording::{Before, Finished, Recording};
 use super::scans::Scans;
-use super::shared::{LIMIT, Segment, Session, futex_wait, futex_wake};
+use super::shared::{LIMIT, Segment, Session, futex_wait};
 use super::spawn::short_name;
 use super::trace_file::create_new;
 use crate::control::{Desk, Dumps};
 use crate::leaks::Wanted;
 use grapnel_trace::event::VIA_GOT;
-use grapnel_trace::shared::{SessionHeader, segment_state, session_flags};
+use grapnel_trace::shared::{segment_state, session_flags};
 use grapnel_trace::{Exit, Mark};
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -145,13 +145,11 @@ impl<'a> Drain<'a> {
             let over = self.orders.over.load(Ordering::Acquire);
             let wake = header.wake.load(Ordering::Acquire);
             self.discover(&mut refused);
-            // Whoever waits for room goes on while what was taken is merged and written.
-            let made_room = || make_room(header);
-            let words: usize = self.active.iter_mut().map(|recording| recording.drain(&made_room)).sum();
+            let words: usize = self.active.iter_mut().map(Recording::drain).sum();
             if words != 0 {
                 self.tell();
             }
-            scans.see_to(&mut self.active, &made_room);
+            scans.see_to(&mut self.active);
             self.answer(&mut scans);
             self.dump_wishes();
             if over {
@@ -197,8 +195,7 @@ impl<'a> Drain<'a> {
             // Whoever was in the middle of an event finishes it.
             std::thread::sleep(Duration::from_millis(5));
         }
-        header.room.fetch_add(1, Ordering::AcqRel);
-        futex_wake(&header.room);
+        self.active.iter().for_each(Recording::wake);
         let since = Instant::now();
         while header.execs.load(Ordering::Acquire) != 0 && since.elapsed() < EXEC_PATIENCE {
             std::thread::sleep(Duration::from_millis(1));
@@ -211,7 +208,7 @@ impl<'a> Drain<'a> {
         for mut recording in std::mem::take(&mut self.active) {
             self.dump_last_wish(&mut recording);
             if left {
-                recording.mark(Mark::Detached, &|| ());
+                recording.mark(Mark::Detached);
             }
             self.finished.push(recording.finish(None));
         }
@@ -268,11 +265,10 @@ impl<'a> Drain<'a> {
         if id == self.program && *image == 1 && self.session.header().ledger.load(Ordering::Relaxed) != 0 {
             let before = self.orders.before.lock().ok().and_then(|mut before| before.take());
             before.inspect(|blocks| recording.begins_with(blocks));
-            recording.mark(Mark::Attached, &|| ());
+            recording.mark(Mark::Attached);
         }
         if was_paused {
-            let header = self.session.header();
-            recording.pause(true, &|| make_room(header));
+            recording.pause(true);
         }
         if id == self.program && refused.is_none() {
             *refused = recording.failure();
@@ -325,14 +321,6 @@ impl<'a> Drain<'a> {
         let live = self.active.iter().map(|recording| recording.totals().live_bytes).sum();
         self.progress.events.store(events, Ordering::Relaxed);
         self.progress.live_bytes.store(live, Ordering::Relaxed);
-    }
-}
-
-/// Wakes those who wait for room.
-fn make_room(header: &SessionHeader) {
-    if header.waiting.load(Ordering::Acquire) != 0 {
-        header.room.fetch_add(1, Ordering::AcqRel);
-        futex_wake(&header.room);
     }
 }
 

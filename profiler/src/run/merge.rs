@@ -33,6 +33,12 @@ pub(crate) trait Output {
     fn other(&mut self, ticks: u64, event: Event);
 }
 
+/// Where more words of a ring come from.
+pub(crate) trait Source {
+    /// Puts the next of a ring behind those that are there. False when there are none for now.
+    fn more(&mut self, ring: usize, to: &mut Vec<u64>) -> bool;
+}
+
 /// A queue's first event with a place in the order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Front {
@@ -48,6 +54,16 @@ fn put_back(fronts: &mut Vec<Front>, front: Front) {
     fronts.insert(at, front);
 }
 
+/// What all queues of a process share.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    pub(super) nodes: Nodes,
+    /// How many threads there were.
+    pub(super) threads: u32,
+    /// How many records were used up in this run.
+    pub(super) done: usize,
+}
+
 /// The merge of a process.
 #[derive(Debug)]
 pub(crate) struct Merge {
@@ -56,8 +72,7 @@ pub(crate) struct Merge {
     /// While it runs: all fronts that may be due, the earliest last, and those that are not until something else has gone out.
     fronts: Vec<Front>,
     held: Vec<Front>,
-    nodes: Nodes,
-    threads: u32,
+    shared: Shared,
     /// Numbers that were taken and whose events never came.
     pub(crate) missing: u64,
 }
@@ -69,8 +84,7 @@ impl Default for Merge {
             fronts: Vec::new(),
             held: Vec::new(),
             next: Box::new([0; SHARDS]),
-            nodes: Nodes::default(),
-            threads: 0,
+            shared: Shared::default(),
             missing: 0,
         }
     }
@@ -79,12 +93,12 @@ impl Default for Merge {
 impl Merge {
     /// The number of a node that no ring tells of.
     pub(crate) fn number_of_mark(&mut self, flags: u8) -> u32 {
-        self.nodes.number(0, 0, 0, flags).0
+        self.shared.nodes.number(0, 0, 0, flags).0
     }
 
     /// How many frames were left out of stacks, since there are no numbers for more.
     pub(crate) fn lost_frames(&self) -> u64 {
-        self.nodes.lost_frames()
+        self.shared.nodes.lost_frames()
     }
 
     /// The queue of ring `index`.
@@ -92,7 +106,7 @@ impl Merge {
         if self.queues.len() <= index {
             self.queues.resize_with(index + 1, Queue::default);
             if self.queues.len() > 1 {
-                self.nodes.of_several_rings();
+                self.shared.nodes.of_several_rings();
             }
         }
         &mut self.queues[index]
@@ -103,22 +117,24 @@ impl Merge {
         self.queues.iter().all(Queue::is_empty)
     }
 
-    /// Hands the events that are due and lie before `horizon` to `out`, with their clock, in order. Events that have no
+    /// Hands the events that are due and lie before `horizon` to `out`, with their clock, in order. Of each ring that has a
+    /// [queue](Self::queue), more words come from `source` when those that are there are used up. Events that have no
     /// clock of their own were written after `since`. Returns how many records were used up.
     pub(crate) fn run(
         &mut self,
         since: u64,
         horizon: u64,
+        source: &mut impl Source,
         out: &mut impl Output,
     ) -> Result<usize, BadRecord> {
-        let mut done = 0;
         let mut result = Ok(());
-        let Self { queues, next, nodes, threads, fronts, held, .. } = self;
+        let Self { queues, next, shared, fronts, held, .. } = self;
+        shared.done = 0;
         fronts.clear();
         held.clear();
         for (index, queue) in queues.iter_mut().enumerate() {
             queue.is_later_than(since);
-            match queue.head(nodes, threads, out, &mut done) {
+            match queue.head(shared, &mut |to| source.more(index, to), out) {
                 Ok(Some(ticks)) => fronts.push(Front { ticks, index }),
                 Ok(None) => {}
                 Err(error) => result = Err(error),
@@ -130,18 +146,19 @@ impl Merge {
                 break;
             }
             let until = fronts.last().map_or(horizon, |next| next.ticks.min(horizon));
-            let before = done;
-            match queues[front.index].run(until, next, nodes, threads, out, &mut done) {
-                Ok(Some(ticks)) if done != before => put_back(fronts, Front { ticks, ..front }),
+            let before = shared.done;
+            let more = &mut |to: &mut Vec<u64>| source.more(front.index, to);
+            match queues[front.index].run(until, next, shared, more, out) {
+                Ok(Some(ticks)) if shared.done != before => put_back(fronts, Front { ticks, ..front }),
                 Ok(Some(_)) => held.push(front),
                 Ok(None) => {}
                 Err(error) => result = Err(error),
             }
-            if done != before {
+            if shared.done != before {
                 held.drain(..).for_each(|front| put_back(fronts, front));
             }
         }
-        result.map(|()| done)
+        result.map(|()| shared.done)
     }
 
     /// Passes over one gap in front of each shard that something waits for. Call when no more can come, or after
@@ -164,7 +181,7 @@ impl Merge {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use grapnel_trace::Source;
+    use grapnel_trace::Source as From;
     use grapnel_trace::wire::{self, Order};
 
     fn at(seq: u32, ticks: u32) -> Order {
@@ -172,7 +189,7 @@ mod tests {
     }
 
     fn alloc(address: u64, order: Order, size: u64) -> [u64; 3] {
-        wire::numbered(wire::alloc(address, 0, size, Source::Malloc), order)
+        wire::numbered(wire::alloc(address, 0, size, From::Malloc), order)
     }
 
     fn free(address: u64, order: Order) -> [u64; 2] {
@@ -203,8 +220,16 @@ mod tests {
 
     fn run(merge: &mut Merge, horizon: u64) -> Vec<Event> {
         let mut events = Vec::new();
-        merge.run(0, horizon, &mut events).expect("good records");
+        merge.run(0, horizon, &mut Nothing, &mut events).expect("good records");
         events
+    }
+
+    struct Nothing;
+
+    impl Source for Nothing {
+        fn more(&mut self, _: usize, _: &mut Vec<u64>) -> bool {
+            false
+        }
     }
 
     fn sizes(events: &[Event]) -> Vec<u64> {
@@ -260,9 +285,9 @@ mod tests {
         merge.queue(1).inlet().extend(free(0x1000, at(0, 1)));
         let first = merge.queue(0).inlet();
         first.extend(wire::clock(9));
-        first.extend(wire::alloc(0x1000, 0, 1, Source::Malloc));
+        first.extend(wire::alloc(0x1000, 0, 1, From::Malloc));
         first.extend(wire::large(5 << 32).expect("it is large"));
-        first.extend(wire::alloc(0x2000, 0, (5 << 32) + 2, Source::Malloc));
+        first.extend(wire::alloc(0x2000, 0, (5 << 32) + 2, From::Malloc));
         first.extend(alloc(0x3000, at(0, 3), 3));
         let events = run(&mut merge, 2);
         assert_eq!(sizes(&events), [1, (5 << 32) + 2]);
@@ -342,7 +367,7 @@ mod tests {
             let leaf = 1 + index as u32;
             words.extend(wire::node(leaf, 0x20, 1, 0));
             let address = 0x4000 + index as u64 * 0x100;
-            let alloc = wire::alloc(address, leaf + 1, 8, Source::Malloc);
+            let alloc = wire::alloc(address, leaf + 1, 8, From::Malloc);
             words.extend(wire::numbered::<2, 3>(alloc, at(0, 1)));
         }
         let events = run(&mut merge, 10);
@@ -357,9 +382,8 @@ mod tests {
     #[test]
     fn nodes_told_at_once_are_those_told_one_by_one() {
         let frame = |pc| wire::frame(pc, 1, 0).expect("small numbers");
-        let alloc = |seq, node| {
-            wire::numbered::<2, 3>(wire::alloc(0x4000, node, 8, Source::Malloc), at(seq, 1 + seq))
-        };
+        let alloc =
+            |seq, node| wire::numbered::<2, 3>(wire::alloc(0x4000, node, 8, From::Malloc), at(seq, 1 + seq));
         let mut merge = Merge::default();
         // While there is one ring, nodes that differ have the numbers that the ring gave them.
         merge.queue(0).inlet().extend([wire::nodes(0, 2), frame(0x70), frame(0x80)]);
@@ -390,7 +414,7 @@ mod tests {
         merge.queue(0).inlet().push(0xff);
         merge.queue(1).inlet().extend(alloc(0x4000, at(0, 1), 8));
         let mut events = Vec::new();
-        assert!(merge.run(0, 10, &mut events).is_err());
+        assert!(merge.run(0, 10, &mut Nothing, &mut events).is_err());
         assert_eq!(events.len(), 1);
         assert!(merge.is_empty());
     }

@@ -4,6 +4,7 @@ pub(crate) mod agent_file;
 mod clock;
 pub(crate) mod drain;
 pub(crate) mod identity;
+mod intake;
 pub(crate) mod limits;
 mod merge;
 mod meter;

@@ -1,6 +1,6 @@
 //! One ring's side of the merge.
 
-use super::merge::Output;
+use super::merge::{Output, Shared};
 use super::nodes::Nodes;
 use grapnel_trace::heap::HeapEvent;
 use grapnel_trace::wire::{self, BadRecord, HeapRecord, Record, SHARDS, kind};
@@ -107,38 +107,42 @@ impl Queue {
         Some((record.shard(), order.seq, order.ticks_near(self.context.clock)))
     }
 
-    /// Uses up what has no place in the order at the front; the clock of the first event behind it.
+    /// Uses up what has no place in the order at the front; the clock of the first event behind it. Where there is none,
+    /// `more` puts in what else there is.
     #[inline(never)]
-    pub(crate) fn head(
+    pub(super) fn head(
         &mut self,
-        nodes: &mut Nodes,
-        threads: &mut u32,
+        shared: &mut Shared,
+        more: &mut impl FnMut(&mut Vec<u64>) -> bool,
         out: &mut impl Output,
-        done: &mut usize,
     ) -> Result<Option<u64>, BadRecord> {
         loop {
+            if self.broken {
+                self.used = self.words.len();
+            }
             let Self { words, used, context, .. } = self;
             while let Some(record) = wire::whole_heap_record(words.get(*used..).unwrap_or(&[])) {
                 if let Some(order) = record.order {
                     return Ok(Some(order.ticks_near(context.clock)));
                 }
                 *used += record.len;
-                *done += 1;
+                shared.done += 1;
                 context.hand_out(&record, out);
             }
             let front = words.get(*used..).unwrap_or(&[]);
             if let Some((parent, frames)) = wire::whole_nodes(front) {
                 *used += 1 + frames.len();
-                *done += 1;
-                context.take_nodes(nodes, parent, frames, out);
+                shared.done += 1;
+                context.take_nodes(&mut shared.nodes, parent, frames, out);
                 continue;
             }
             match wire::parse(front) {
                 Ok(Some((record, len))) => {
                     self.used += len;
-                    *done += 1;
-                    self.context.take(record, nodes, threads, out);
+                    shared.done += 1;
+                    self.context.take(record, shared, out);
                 }
+                Ok(None) if more(self.inlet()) => {}
                 Ok(None) => return Ok(None),
                 Err(error) => {
                     // Where the next record begins can't be known.
@@ -152,14 +156,13 @@ impl Queue {
 
     /// Hands out the first event if it is due, and those behind it up to the clock `until`. Returns the clock of the
     /// first that stays. The first must be one with a place in the order and lie before `until`.
-    pub(crate) fn run(
+    pub(super) fn run(
         &mut self,
         until: u64,
         next: &mut [u32; SHARDS],
-        nodes: &mut Nodes,
-        threads: &mut u32,
+        shared: &mut Shared,
+        more: &mut impl FnMut(&mut Vec<u64>) -> bool,
         out: &mut impl Output,
-        done: &mut usize,
     ) -> Result<Option<u64>, BadRecord> {
         loop {
             let Self { words, used, context, .. } = self;
@@ -175,11 +178,11 @@ impl Queue {
                 }
                 *expected = expected.wrapping_add(u32::from(early == 0));
                 *used += record.len;
-                *done += 1;
+                shared.done += 1;
                 context.ticks = ticks;
                 context.hand_out(&record, out);
             }
-            match self.head(nodes, threads, out, done)? {
+            match self.head(shared, more, out)? {
                 Some(ticks) if ticks <= until => {}
                 first => return Ok(first),
             }
@@ -259,18 +262,20 @@ impl Context {
     }
 
     /// Takes a record that has no place in the order.
-    fn take(&mut self, record: Record, nodes: &mut Nodes, threads: &mut u32, out: &mut impl Output) {
+    fn take(&mut self, record: Record, shared: &mut Shared, out: &mut impl Output) {
         let event = match record {
             Record::Node { parent, pc, module, flags } => {
                 let parent = self.numbers.of(parent);
-                let (id, is_new) = nodes.number(parent, pc, module, flags);
+                let (id, is_new) = shared.nodes.number(parent, pc, module, flags);
                 self.numbers.push(id);
                 if !is_new {
                     return;
                 }
                 Event::Node { id, parent, pc, module, flags }
             }
-            Record::Nodes { parent, frames } => return self.take_nodes(nodes, parent, &frames, out),
+            Record::Nodes { parent, frames } => {
+                return self.take_nodes(&mut shared.nodes, parent, &frames, out);
+            }
             Record::Reset => {
                 self.heap = 0;
                 self.numbers = Numbers::default();
@@ -280,8 +285,8 @@ impl Context {
             Record::InHeap(id) => return self.heap = id,
             Record::Name(name) => return self.name = name,
             Record::Thread { tid, name } => {
-                self.thread = *threads;
-                *threads += 1;
+                self.thread = shared.threads;
+                shared.threads += 1;
                 let len = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
                 Event::Thread { index: self.thread, tid, name: name[..len].to_vec() }
             }

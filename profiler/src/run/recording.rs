@@ -9,6 +9,7 @@ pub(super) use within::Within;
 
 use super::clock::Clock;
 use super::identity::{ProcessId, pieces, text};
+use super::intake::{Intake, Looks, tell_of_room};
 use super::merge::Merge;
 use super::meter::{Events, Times};
 use super::output::{BATCH, Out};
@@ -19,8 +20,7 @@ use crate::native::ticks;
 use grapnel_analysis::leaks::found::{self, Count};
 use grapnel_analysis::report::words::harmless;
 use grapnel_analysis::{RunningTotals, Totals};
-use grapnel_trace::ring::Consumer;
-use grapnel_trace::shared::{LARGEST_RING, failure, scan};
+use grapnel_trace::shared::{failure, scan};
 use grapnel_trace::writer::Writer;
 use grapnel_trace::{Error, Exit, LeakScan, Meter, ProcessInfo};
 use std::cell::Cell;
@@ -38,9 +38,6 @@ const GAP_PATIENCE_NS: u64 = 1_000_000_000;
 const EXIT_PATIENCE: Duration = Duration::from_millis(100);
 /// How long a store of one processor may take to be seen by another, with plenty to spare (about 20 microseconds).
 const VISIBLE_AFTER_TICKS: u64 = 50_000;
-/// How many words of a process's only ring are taken at a time: few enough to stay near the processor from the ring to the
-/// trace.
-const CHUNK: usize = 8192;
 /// How long events may stay in memory before a reader of the file sees them.
 const FLUSH_NS: u64 = 300_000_000;
 /// The same of what the recording costs.
@@ -64,6 +61,7 @@ pub(crate) struct Recording {
     process: Option<Option<Process>>,
     segment: Segment,
     merge: Merge,
+    looks: Looks,
     writer: Option<Writer<File>>,
     written: u64,
     error: Option<Error>,
@@ -139,6 +137,7 @@ impl Recording {
             process: id.is_ours().then(|| Process::open(info.pid)),
             segment,
             merge: Merge::default(),
+            looks: Looks::default(),
             writer,
             written: 0,
             error,
@@ -183,48 +182,28 @@ impl Recording {
         harmless(&String::from_utf8_lossy(message.strip_suffix(b"\0").unwrap_or(&message))).into_owned()
     }
 
-    /// Takes what is in the rings, says so to `taken` whenever there was something, and writes what is due. Returns how
-    /// many words there were.
-    pub(crate) fn drain(&mut self, taken: &impl Fn()) -> usize {
+    /// Takes what is in the rings and writes what is due. Whoever waits for room goes on meanwhile. Returns how many words
+    /// there were.
+    pub(crate) fn drain(&mut self) -> usize {
         let mut times = std::mem::take(&mut self.times);
-        let words = times.draining(|| self.take_all(taken));
+        let words = times.draining(|| self.pass());
         self.times = times;
         self.write_meter();
         words
     }
 
-    fn take_all(&mut self, taken: &impl Fn()) -> usize {
-        let mut words = 0;
-        // No longer than the largest ring is full of: other processes have a drain too.
-        for _ in 0..LARGEST_RING / CHUNK {
-            let more = self.pass(taken);
-            words += more;
-            if more != CHUNK {
-                break;
-            }
-        }
-        words
-    }
-
-    fn pass(&mut self, taken: &impl Fn()) -> usize {
+    /// Takes no more than the rings are full of: other processes have a drain too.
+    fn pass(&mut self) -> usize {
         // Before the rings are looked at: what they do not show yet comes later than this.
         let now = ticks();
-        let horizon = now.saturating_sub(VISIBLE_AFTER_TICKS);
-        let open = self.any_open();
-        let words = self.take_words(CHUNK);
-        if words != 0 {
-            taken();
-        }
+        self.look();
+        let before = now.saturating_sub(VISIBLE_AFTER_TICKS);
         self.now_ns = monotonic_ns().saturating_sub(self.started_ns);
-        // Somebody has a place before the horizon, perhaps, and is not done: look again soon.
         let stuck = self.now_ns.saturating_sub(self.last_progress_ns) > GAP_PATIENCE_NS;
         // A clock that was set back (by a long sleep of the machine) must not hold things up for ever.
-        let horizon = if stuck { u64::MAX } else { horizon };
-        let mut done = 0;
-        if !open || stuck {
-            done = self.merge_ready(horizon);
-            self.since = now.saturating_sub(VISIBLE_AFTER_TICKS);
-        }
+        let horizon = if stuck { u64::MAX } else { before };
+        let (words, done) = self.merge_ready(horizon);
+        self.since = before;
         if done != 0 || self.merge.is_empty() {
             self.last_progress_ns = self.now_ns;
         } else if stuck {
@@ -235,6 +214,11 @@ impl Recording {
             self.flush();
         }
         words
+    }
+
+    /// Wakes the threads that wait for room, whether there is or not.
+    pub(super) fn wake(&self) {
+        (0..self.segment.count_of_rings()).filter_map(|ring| self.segment.ring(ring)).for_each(tell_of_room);
     }
 
     fn flush(&mut self) {
@@ -264,49 +248,47 @@ impl Recording {
         self.totals.as_ref().map(RunningTotals::totals).unwrap_or_default()
     }
 
-    fn any_open(&self) -> bool {
-        self.segment.rings().any(|(control, words)| Consumer::new(control, words).is_open())
-    }
-
-    /// Takes all words of all rings. If there is but one, whose order needs no look at others, at most `most`.
-    fn take_words(&mut self, most: usize) -> usize {
-        let mut words = 0;
-        let mut error = self.segment.map_rings().err();
-        let most = if self.segment.rings().len() == 1 { most } else { usize::MAX };
-        // Ring 0 last: see the merge.
-        for (index, (control, ring)) in self.segment.rings().enumerate().rev() {
-            let consumer = Consumer::new(control, ring);
-            if !consumer.is_ready() {
-                continue;
-            }
-            match consumer.drain_some_into(self.merge.queue(index).inlet(), most) {
-                Ok(len) => words += len,
-                Err(corrupt) => error = Some(io::Error::other(corrupt)),
-            }
-        }
-        if let Some(error) = error {
+    /// Looks at the rings that are there.
+    fn look(&mut self) {
+        let mapped = self.segment.map_rings();
+        let seen = self.looks.look(&self.segment).map_err(io::Error::other);
+        if let Err(error) = mapped.and(seen) {
             self.fail(Error::Io(error));
         }
-        words
     }
 
-    fn merge_ready(&mut self, horizon: u64) -> usize {
-        let Self { merge, writer, events, totals, clock, within, since, .. } = self;
+    /// Writes what lies before the horizon, of what the last look found. Returns how many words were taken out of rings, and
+    /// how many records were used up.
+    fn merge_ready(&mut self, horizon: u64) -> (usize, usize) {
+        let Self { merge, segment, looks, writer, events, totals, clock, within, since, .. } = self;
         clock.measure();
+        if let Some(last) = segment.count_of_rings().checked_sub(1) {
+            merge.queue(last);
+        }
+        let mut intake = Intake { segment, looks, words: 0 };
         let batch = Vec::with_capacity(BATCH);
         let (writer, totals) = (writer.as_mut(), totals.as_mut());
         let within = Some(within).filter(|within| !within.is_empty());
         let mut out = Out { writer, error: None, events, totals, clock, within, snapshot: false, batch };
-        let merged = merge.run(*since, horizon, &mut out);
+        let merged = merge.run(*since, horizon, &mut intake, &mut out);
         out.count();
+        intake.take_what_is_in_the_way(merge);
+        let words = intake.words;
         self.wants_snapshot |= out.snapshot;
         if let Some(error) = out.error {
             self.fail(error);
         }
-        merged.unwrap_or_else(|bad| {
+        let done = merged.unwrap_or_else(|bad| {
             self.fail(Error::Io(io::Error::other(bad)));
             0
-        })
+        });
+        (words, done)
+    }
+
+    /// Writes all that is in the rings, in the best order there is. False if there is nothing.
+    fn merge_all(&mut self) -> bool {
+        self.look();
+        self.merge_ready(u64::MAX) != (0, 0)
     }
 
     /// Whether the process is about to end, and waits to be looked through.
@@ -321,8 +303,8 @@ impl Recording {
 
     /// Takes all that is in the rings of a process that stands still. False when a thread is in the middle of an event.
     pub(crate) fn take_still(&mut self) -> bool {
-        while self.take_words(usize::MAX) + self.merge_ready(u64::MAX) != 0 {}
-        !self.any_open() && self.merge.is_empty()
+        while self.merge_all() {}
+        self.looks.count_of_open() == 0 && self.merge.is_empty()
     }
 
     /// Writes down what the look for leaks found, and lets the process end.
@@ -350,13 +332,7 @@ impl Recording {
     pub(crate) fn finish(mut self, ended: Option<(Exit, u64)>) -> Finished {
         let mut times = std::mem::take(&mut self.times);
         times.draining(|| {
-            loop {
-                let words = self.take_words(usize::MAX);
-                let done = self.merge_ready(u64::MAX);
-                if words == 0 && done == 0 && !self.merge.pass_gaps() {
-                    break;
-                }
-            }
+            while self.merge_all() || self.merge.pass_gaps() {}
             self.flush();
         });
         if let Some(Some(process)) = &self.process {
@@ -366,8 +342,7 @@ impl Recording {
         let meter = times.meter(&self.segment, &self.clock, self.events);
         self.now_ns = monotonic_ns().saturating_sub(self.started_ns);
         // A thread that was killed between taking a number and writing its event lost nothing: the call never came back.
-        let cut_off = self.segment.rings().filter(|(control, words)| Consumer::new(control, words).is_open());
-        let missing = self.merge.missing.saturating_sub(cut_off.count() as u64);
+        let missing = self.merge.missing.saturating_sub(self.looks.count_of_open() as u64);
         let lost = self.segment.header().lost.load(Ordering::Relaxed).saturating_add(missing);
         let exit = ended.map(|(exit, _)| exit);
         let exit = exit.or_else(|| self.process.as_ref().and_then(|process| process.as_ref()?.exit()));

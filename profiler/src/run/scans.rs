@@ -111,8 +111,8 @@ impl<'a> Scans<'a> {
         self.under_way.iter().any(|one| one.asked.is_some() && one.job.stage() < Stage::Read)
     }
 
-    /// Begins and ends what is due. `made_room`: see [`Recording::drain`].
-    pub(crate) fn see_to(&mut self, active: &mut [Recording], made_room: &impl Fn()) {
+    /// Begins and ends what is due.
+    pub(crate) fn see_to(&mut self, active: &mut [Recording]) {
         for at in (0..self.under_way.len()).rev() {
             let index = self.under_way[at].index;
             let recording = active.iter_mut().find(|recording| recording.index == index);
@@ -124,7 +124,7 @@ impl<'a> Scans<'a> {
             }
             match recording {
                 Some(recording) if one.job.is_done() => {
-                    self.under_way.swap_remove(at).finish(recording, made_room);
+                    self.under_way.swap_remove(at).finish(recording);
                 }
                 Some(recording) => {
                     if let Err(error) = one.hold(recording, self.session, self.turn) {
@@ -178,7 +178,7 @@ impl<'a> UnderWay<'a> {
         Ok(())
     }
 
-    fn finish(self, recording: &mut Recording, made_room: &impl Fn()) {
+    fn finish(self, recording: &mut Recording) {
         let mut result = self.job.result().map_err(ScanError::Job);
         if let Ok(scan) = &mut result {
             scan.stopped_ns = self.still.as_ref().map_or(self.stopped_ns, |still| nanoseconds(still.since));
@@ -189,7 +189,7 @@ impl<'a> UnderWay<'a> {
                 drop(self.still);
             }
             Some(asked) => asked.order.answer(match result {
-                Ok(scan) => recording.looked_at(&scan, made_room).map(Reply::Snapshot),
+                Ok(scan) => recording.looked_at(&scan).map(Reply::Snapshot),
                 Err(error) => Err(Refusal::NoLook(error.to_string())),
             }),
         }

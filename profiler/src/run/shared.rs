@@ -6,7 +6,7 @@
 //! whatever a target writes there is data, never undefined behaviour.
 
 use super::agent_file::{MemoryFile, memory_file, seal};
-use grapnel_trace::ring::RingControl;
+use grapnel_trace::ring::Consumer;
 use grapnel_trace::shared::{
     HEADER_BYTES, LAYOUT, MAGIC, RINGS_AT, RingPlace, SegmentHeader, SessionHeader, segment_state,
 };
@@ -14,7 +14,7 @@ use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 use std::fs::File;
 use std::io;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Address space between segments: the largest that a target maps. Where words have 32 bits less than two thousand threads have
 /// rings in it.
@@ -199,17 +199,20 @@ impl Segment {
         sum
     }
 
-    /// The rings that are mapped, in the order of their numbers.
-    pub(crate) fn rings(
-        &self,
-    ) -> impl DoubleEndedIterator<Item = (&RingControl, &[AtomicU64])> + ExactSizeIterator {
-        self.rings.iter().map(|(place, map)| {
-            let words = (place.words - place.control) as usize;
-            // SAFETY: the map holds the ring from its control to the end of its words.
-            unsafe {
-                let base = map.as_ptr();
-                (&*base.cast(), std::slice::from_raw_parts(base.add(words).cast(), place.len))
-            }
+    /// How many rings are mapped.
+    pub(crate) fn count_of_rings(&self) -> usize {
+        self.rings.len()
+    }
+
+    /// The reading end of the ring of this number, if it is mapped.
+    #[inline]
+    pub(crate) fn ring(&self, index: usize) -> Option<Consumer<'_>> {
+        let (place, map) = self.rings.get(index)?;
+        let words = (place.words - place.control) as usize;
+        // SAFETY: the map holds the ring from its control to the end of its words.
+        Some(unsafe {
+            let base = map.as_ptr();
+            Consumer::new(&*base.cast(), std::slice::from_raw_parts(base.add(words).cast(), place.len))
         })
     }
 }

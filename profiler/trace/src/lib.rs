@@ -15,7 +15,7 @@ extern crate alloc;
 
 /// What [`ring`] is made of: its model in `tests/loom` has others.
 mod atomic {
-    pub(crate) use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+    pub(crate) use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 }
 pub mod attached;
 pub mod block;

@@ -4,8 +4,11 @@
 //! `[head, tail)` belong to the reader, all others to the writer. The writer publishes with a release store
 //! of `tail`, the reader gives back with a release store of `head`; each reads the other's with acquire. A
 //! record is published whole or not at all, so a writer that dies at any instant leaves only whole records.
+//!
+//! A writer that finds no room says that it waits before it looks again, and the reader looks for that after it gave room
+//! back: one of the two sees the other.
 
-use crate::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use alloc::vec::Vec;
 use core::hint::cold_path;
 
@@ -21,11 +24,15 @@ pub struct RingControl {
     _pad1: [AtomicU64; 7],
     /// Log2 of the capacity in words; 0 until the ring is ready, and nothing in it is to be read.
     pub capacity_log2: AtomicU32,
-    _pad2: AtomicU32,
+    /// Futex on which the writer waits for room; the reader adds one when it made some.
+    pub room: AtomicU32,
     /// Not 0 while the writer has taken an event's place in the order and not published it yet. See
     /// [`Producer::open`].
     pub open: AtomicU64,
-    _pad3: [AtomicU64; 6],
+    /// Not 0 while the writer waits on `room`.
+    pub waiting: AtomicU32,
+    _pad2: AtomicU32,
+    _pad3: [AtomicU64; 5],
 }
 
 impl RingControl {
@@ -180,6 +187,17 @@ impl<'a> Producer<'a> {
         end <= self.limit
     }
 
+    /// Until `wait` returns, the reader says on the futex [`RingControl::room`] when it made room: `wait` is given that,
+    /// looks for room, and sleeps where there is none.
+    pub fn waiting<R>(&mut self, wait: impl FnOnce(&mut Self, &'a AtomicU32) -> R) -> R {
+        self.control.waiting.store(1, Ordering::Relaxed);
+        // Before its head is looked at: see `Consumer::is_waited_for`.
+        fence(Ordering::SeqCst);
+        let result = wait(self, &self.control.room);
+        self.control.waiting.store(0, Ordering::Relaxed);
+        result
+    }
+
     /// The last position from which a record of so many words would go in, as far as is known.
     pub fn last_start(&self, words: u64) -> u64 {
         self.limit.saturating_sub(words)
@@ -241,6 +259,32 @@ impl<'a> Consumer<'a> {
         self.control.capacity_log2.load(Ordering::Acquire) != 0
     }
 
+    /// How many words the ring holds.
+    pub fn capacity(&self) -> usize {
+        self.words.len()
+    }
+
+    /// Whether the writer may wait for room that was given back. Then the futex that is returned has another value than
+    /// the one it sleeps on, and is to be woken.
+    pub fn is_waited_for(&self) -> Option<&'a AtomicU32> {
+        // Behind the store of `head`: either the writer sees that, or this sees that the writer waits.
+        fence(Ordering::SeqCst);
+        if self.control.waiting.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        self.control.room.fetch_add(1, Ordering::AcqRel);
+        Some(&self.control.room)
+    }
+
+    /// How many words are published and not taken.
+    pub fn published(&self) -> Result<usize, Corrupt> {
+        let tail = self.control.tail.load(Ordering::Acquire);
+        let head = self.control.head.load(Ordering::Relaxed);
+        let capacity = self.words.len() as u64;
+        let waiting = tail.wrapping_sub(head);
+        if waiting > capacity { Err(Corrupt { capacity, tail, head }) } else { Ok(waiting as usize) }
+    }
+
     /// Moves all that is published to the end of `out` and gives the room back. Returns how many words.
     pub fn drain_into(&self, out: &mut Vec<u64>) -> Result<usize, Corrupt> {
         self.drain_some_into(out, usize::MAX)
@@ -248,15 +292,9 @@ impl<'a> Consumer<'a> {
 
     /// As [`Consumer::drain_into`], but at most so many words, the last record perhaps not whole.
     pub fn drain_some_into(&self, out: &mut Vec<u64>, most: usize) -> Result<usize, Corrupt> {
-        let tail = self.control.tail.load(Ordering::Acquire);
+        let len = self.published()?.min(most);
         let head = self.control.head.load(Ordering::Relaxed);
-        let capacity = self.words.len() as u64;
-        let len = tail.wrapping_sub(head);
-        if len > capacity {
-            return Err(Corrupt { capacity, tail, head });
-        }
-        let len = (len as usize).min(most);
-        let start = (head & (capacity - 1)) as usize;
+        let start = (head & (self.words.len() as u64 - 1)) as usize;
         let first = len.min(self.words.len() - start);
         let words = self.words[start..start + first].iter().chain(&self.words[..len - first]);
         out.extend(words.map(|word| word.load(Ordering::Relaxed)));

@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 /// First word of a session.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"GRAPNEL\x01");
 /// Changes with every change of the layout: command and agent must be of one build.
-pub const LAYOUT: u32 = 8;
+pub const LAYOUT: u32 = 9;
 
 /// Room for a path or a command line in shared memory.
 pub const TEXT_BYTES: usize = 4096;
@@ -105,10 +105,6 @@ pub struct SessionHeader {
     pub wake: AtomicU32,
     /// Not zero while the drain sleeps on `wake`.
     pub asleep: AtomicU32,
-    /// Futex on which writers wait for room; the drain adds one when it made some.
-    pub room: AtomicU32,
-    /// How many writers wait on `room`.
-    pub waiting: AtomicU32,
     /// The mean of the bytes between two allocations that are recorded; 0 when all are.
     pub sample_bytes: AtomicU64,
     /// What threads' choices are drawn from.

@@ -59,12 +59,12 @@ fn wait_in(header: &SessionHeader, ring: &mut Producer<'static>, words: u64) -> 
             core::hint::spin_loop();
             continue;
         }
-        let room = header.room.load(Ordering::Acquire);
-        header.waiting.fetch_add(1, Ordering::AcqRel);
-        if !ring.has_room(words) {
-            sys::futex_wait(&header.room, room, NANOSECONDS);
-        }
-        header.waiting.fetch_sub(1, Ordering::AcqRel);
+        ring.waiting(|ring, room| {
+            let seen = room.load(Ordering::Acquire);
+            if !ring.has_room(words) {
+                sys::futex_wait(room, seen, NANOSECONDS);
+            }
+        });
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! What clients ask for, answered between two passes of the drain.
 
-use super::{Drain, Orders, make_room};
+use super::{Drain, Orders};
 use crate::control::{Refusal, Reply, Request, Status};
 use crate::run::recording::Recording;
 use crate::run::scans::Scans;
@@ -32,28 +32,26 @@ impl Drain<'_> {
 
     /// A process has ended, and may have asked for a snapshot at its end.
     pub(super) fn dump_last_wish(&self, recording: &mut Recording) {
-        recording.drain(&|| ());
+        recording.drain();
         dump_wish(self.orders, recording);
     }
 
     fn reply(&mut self, request: &Request) -> Result<Reply, Refusal> {
-        let header = self.session.header();
-        let made_room = || make_room(header);
         match request {
             Request::Status {} => Ok(Reply::Status(self.status())),
             Request::Mark { pid, name } => {
                 let mark = Mark::Named(name.clone().into_bytes());
-                let time_ns = self.recording_of(*pid)?.mark(mark, &made_room);
+                let time_ns = self.recording_of(*pid)?.mark(mark);
                 Ok(Reply::Marked(time_ns))
             }
             Request::Pause { pid } | Request::Resume { pid } => {
                 let paused = matches!(request, Request::Pause { .. });
-                self.recording_of(*pid)?.pause(paused, &made_room);
+                self.recording_of(*pid)?.pause(paused);
                 Ok(Reply::Done)
             }
             // They have to wait: see above.
             Request::Leaks { .. } => Err(Refusal::Busy),
-            Request::Snapshot { pid } => self.recording_of(*pid)?.snapshot(&made_room).map(Reply::Snapshot),
+            Request::Snapshot { pid } => self.recording_of(*pid)?.snapshot().map(Reply::Snapshot),
         }
     }
 
@@ -81,7 +79,7 @@ impl Drain<'_> {
 fn dump_wish(orders: &Orders, recording: &mut Recording) {
     if recording.take_wish()
         && let Some(dumps) = &orders.dumps
-        && let Ok(source) = recording.snapshot(&|| ())
+        && let Ok(source) = recording.snapshot()
     {
         dumps.write(source);
     }

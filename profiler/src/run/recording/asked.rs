@@ -44,10 +44,10 @@ impl Recording {
     }
 
     /// Writes down all that happened before now, as far as that can be done soon.
-    fn catch_up(&mut self, taken: &impl Fn()) {
+    fn catch_up(&mut self) {
         let (now, start) = (ticks(), Instant::now());
         loop {
-            self.drain(taken);
+            self.drain();
             if self.since >= now || start.elapsed() > CATCH_UP {
                 return;
             }
@@ -57,8 +57,8 @@ impl Recording {
     }
 
     /// Marks this moment. Returns its time.
-    pub(crate) fn mark(&mut self, mark: Mark, taken: &impl Fn()) -> u64 {
-        self.catch_up(taken);
+    pub(crate) fn mark(&mut self, mark: Mark) -> u64 {
+        self.catch_up();
         let time = self.clock.moment(ticks());
         for event in [Event::Time(time), Event::Mark(mark)] {
             if let Some(totals) = &mut self.totals {
@@ -77,28 +77,24 @@ impl Recording {
     }
 
     /// Begins or ends a pause. The process's threads notice when they next come to look.
-    pub(crate) fn pause(&mut self, paused: bool, taken: &impl Fn()) {
+    pub(crate) fn pause(&mut self, paused: bool) {
         let word = &self.segment.header().paused;
         if word.swap(u32::from(paused), Ordering::AcqRel) != u32::from(paused) {
-            self.mark(if paused { Mark::Paused } else { Mark::Resumed }, taken);
+            self.mark(if paused { Mark::Paused } else { Mark::Resumed });
         }
     }
 
     /// Writes down what a look for leaks found, and gives the trace with that in it.
-    pub(crate) fn looked_at(
-        &mut self,
-        found: &LeakScan,
-        taken: &impl Fn(),
-    ) -> Result<SnapshotSource, Refusal> {
+    pub(crate) fn looked_at(&mut self, found: &LeakScan) -> Result<SnapshotSource, Refusal> {
         if let Some(Err(error)) = self.writer.as_mut().map(|writer| writer.leaks(found)) {
             self.fail(error);
         }
-        self.snapshot(taken)
+        self.snapshot()
     }
 
     /// The trace up to now.
-    pub(crate) fn snapshot(&mut self, taken: &impl Fn()) -> Result<SnapshotSource, Refusal> {
-        self.catch_up(taken);
+    pub(crate) fn snapshot(&mut self) -> Result<SnapshotSource, Refusal> {
+        self.catch_up();
         self.flush();
         let duration = self.now_ns;
         let lost = self.segment.header().lost.load(Ordering::Relaxed).saturating_add(self.merge.missing);

@@ -12,7 +12,7 @@ use loom::thread;
 use ring::{Consumer, Full, Producer, RingControl};
 
 mod atomic {
-    pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+    pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 }
 #[path = "../../src/ring.rs"]
 #[expect(dead_code, unreachable_pub, reason = "it is written as a part of the crate")]

@@ -1,0 +1,115 @@
+//! What a pass takes out of the rings of a process, piece by piece as the merge asks for it.
+//!
+//! A pass begins with a look at all rings: how many words are in each. What is written later is the next pass's. So what
+//! the merge works on stays near the processor, and whoever waits for room goes on while the rest is merged.
+
+use super::merge::{Merge, Source};
+use super::shared::{Segment, futex_wake};
+use grapnel_trace::ring::{Consumer, Corrupt};
+
+/// How many words are taken at a time: few enough to stay near the processor from the ring to the trace.
+const PIECE: usize = 8192;
+/// How many words of a ring are room that is worth waking somebody for.
+const WORTH_WAKING: usize = 32768;
+
+/// What was seen of a process's rings.
+#[derive(Debug, Default)]
+pub(super) struct Looks {
+    rings: Vec<Look>,
+}
+
+/// What was seen of one.
+#[derive(Clone, Copy, Debug, Default)]
+struct Look {
+    /// Its thread was in the middle of an event.
+    open: bool,
+    /// Words that were there, and haven't been taken yet.
+    left: usize,
+    /// Words that were taken, and whose room nobody was told of.
+    untold: usize,
+}
+
+impl Looks {
+    /// Looks at all rings that are mapped.
+    pub(super) fn look(&mut self, segment: &Segment) -> Result<(), Corrupt> {
+        self.rings.resize(segment.count_of_rings(), Look::default());
+        let mut result = Ok(());
+        // Ring 0 last: see the merge.
+        for (index, look) in self.rings.iter_mut().enumerate().rev() {
+            let Some(ring) = segment.ring(index) else { continue };
+            // In this order: the words of an event that is over are then among those that are there.
+            look.open = ring.is_open();
+            look.left = match ring.published() {
+                Ok(words) if ring.is_ready() => words,
+                Ok(_) => 0,
+                Err(corrupt) => {
+                    result = Err(corrupt);
+                    0
+                }
+            };
+        }
+        result
+    }
+
+    /// How many threads were in the middle of an event.
+    pub(super) fn count_of_open(&self) -> usize {
+        self.rings.iter().filter(|look| look.open).count()
+    }
+}
+
+/// The words that the last look found.
+pub(super) struct Intake<'a> {
+    pub(super) segment: &'a Segment,
+    pub(super) looks: &'a mut Looks,
+    /// How many words were taken.
+    pub(super) words: usize,
+}
+
+impl Intake<'_> {
+    /// Takes at most so many words of a ring. Returns how many.
+    fn take(&mut self, index: usize, most: usize, to: &mut Vec<u64>) -> usize {
+        let Some((look, ring)) = self.looks.rings.get_mut(index).zip(self.segment.ring(index)) else {
+            return 0;
+        };
+        if look.left == 0 {
+            return 0;
+        }
+        // Counters that contradict each other by now are seen to at the next look.
+        let words = ring.drain_some_into(to, look.left.min(most)).unwrap_or(0);
+        look.left = if words == 0 { 0 } else { look.left - words };
+        look.untold += words;
+        self.words += words;
+        if look.untold >= WORTH_WAKING {
+            look.untold = 0;
+            tell_of_room(ring);
+        }
+        words
+    }
+
+    /// Takes what the merge has no use for yet out of the rings that are half full: whoever waits for room may be the one
+    /// that the merge waits for.
+    pub(super) fn take_what_is_in_the_way(&mut self, merge: &mut Merge) {
+        for index in 0..self.looks.rings.len() {
+            let Some(ring) = self.segment.ring(index) else { continue };
+            if self.looks.rings[index].left >= ring.capacity() / 2 {
+                self.take(index, usize::MAX, merge.queue(index).inlet());
+            }
+            if std::mem::take(&mut self.looks.rings[index].untold) != 0 {
+                tell_of_room(ring);
+            }
+        }
+    }
+}
+
+/// Wakes the thread that waits for room in a ring, if it does.
+pub(super) fn tell_of_room(ring: Consumer<'_>) {
+    if let Some(room) = ring.is_waited_for() {
+        futex_wake(room);
+    }
+}
+
+impl Source for Intake<'_> {
+    fn more(&mut self, index: usize, to: &mut Vec<u64>) -> bool {
+        self.take(index, PIECE, to) != 0
+    }
+}
