@@ -9,8 +9,9 @@ use grapnel_trace::ring::{Consumer, Corrupt};
 
 /// How many words are taken at a time: few enough to stay near the processor from the ring to the trace.
 const PIECE: usize = 8192;
-/// How many words of a ring are room that is worth waking somebody for.
-const WORTH_WAKING: usize = 32768;
+/// So many times fewer words than a ring has are room that is worth waking its thread for: the fewer, the more often threads
+/// take turns, which have what they work on fetched anew each time.
+const WORTH_WAKING: usize = 4;
 
 /// What was seen of a process's rings.
 #[derive(Debug, Default)]
@@ -79,7 +80,7 @@ impl Intake<'_> {
         look.left = if words == 0 { 0 } else { look.left - words };
         look.untold += words;
         self.words += words;
-        if look.untold >= WORTH_WAKING {
+        if look.untold >= ring.capacity() / WORTH_WAKING {
             look.untold = 0;
             tell_of_room(ring);
         }

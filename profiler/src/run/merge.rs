@@ -161,6 +161,12 @@ impl Merge {
         result.map(|()| shared.done)
     }
 
+    /// The clock of the earliest event before the horizon that had to stay in the last run: it waits for one that has not
+    /// come.
+    pub(crate) fn held_since(&self) -> Option<u64> {
+        self.held.iter().map(|front| front.ticks).min()
+    }
+
     /// Passes over one gap in front of each shard that something waits for. Call when no more can come, or after
     /// a long wait. False if nothing waits for one.
     pub(crate) fn pass_gaps(&mut self) -> bool {
@@ -270,12 +276,114 @@ mod tests {
         let mut merge = Merge::default();
         merge.queue(0).inlet().extend(alloc(address, at(5, 1), 8));
         assert!(run(&mut merge, 10).is_empty());
+        assert_eq!(merge.held_since(), Some(1));
         merge.pass_gaps();
         assert_eq!(run(&mut merge, 10).len(), 1);
+        assert_eq!(merge.held_since(), None);
         assert_eq!(merge.missing, 5);
         // The one that was given up comes after all.
         merge.queue(1).inlet().extend(free(address, at(4, 2)));
         assert_eq!(run(&mut merge, 10).len(), 1);
+    }
+
+    #[test]
+    fn an_event_that_was_under_way_comes_late_and_in_its_place() {
+        let address = 0x1000;
+        let mut merge = Merge::default();
+        // Ring 1's thread took the place at 3, and has no processor.
+        merge.queue(1);
+        merge.queue(0).inlet().extend([alloc(0x2000, at(0, 2), 2), alloc(0x3000, at(0, 5), 5)].concat());
+        merge.queue(2).inlet().extend([alloc(address, at(1, 6), 6), alloc(0x4000, at(0, 7), 7)].concat());
+        assert_eq!(sizes(&run(&mut merge, 10)), [2, 5]);
+        merge.queue(1).inlet().extend(free(address, at(0, 3)));
+        let events = run(&mut merge, 20);
+        assert!(matches!(events[0], Event::Free { .. }));
+        assert_eq!(sizes(&events), [6, 7]);
+        assert_eq!(merge.missing, 0);
+    }
+
+    /// Rings whose words come in pieces.
+    struct Pieces {
+        rings: Vec<Vec<u64>>,
+        piece: usize,
+    }
+
+    impl Source for Pieces {
+        fn more(&mut self, ring: usize, to: &mut Vec<u64>) -> bool {
+            let piece = self.piece.min(self.rings[ring].len());
+            to.extend(self.rings[ring].drain(..piece));
+            piece != 0
+        }
+    }
+
+    /// Events of three threads, which give each other's blocks back, as their rings have them: without numbers at first, and
+    /// with nodes, clocks, large sizes and marks of heaps in between.
+    fn rings_of_three() -> Vec<Vec<u64>> {
+        let mut rings = vec![Vec::new(); 3];
+        let mut random = 1_u64;
+        let mut next = |below: u64| {
+            random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+            (random >> 33) % below
+        };
+        let mut seqs = std::collections::HashMap::new();
+        let mut live = Vec::new();
+        for address in (0..50).map(|number| 0x10_0000 + 16 * number) {
+            rings[0].extend(wire::alloc(address, 0, address, From::Malloc));
+            live.push(address);
+        }
+        for ticks in 1..3000 {
+            let ring = next(3) as usize;
+            let mut order = |address| {
+                let seq = seqs.entry(wire::shard(address)).or_insert(0);
+                *seq += 1;
+                at(*seq - 1, ticks)
+            };
+            match next(8) {
+                0 => rings[ring].extend(wire::node(0, u64::from(ticks), 1, 0)),
+                1 => rings[ring].extend(wire::clock(u64::from(ticks))),
+                2 => {
+                    rings[ring].extend(wire::large(5 << 32).expect("it is large"));
+                    let address = 0x20_0000 + 16 * u64::from(ticks);
+                    rings[ring].extend(alloc(address, order(address), 7));
+                    live.push(address);
+                }
+                3 => rings[ring].push(wire::head(3, wire::kind::IN_HEAP)),
+                4 | 5 if !live.is_empty() => {
+                    let address = live.swap_remove(next(live.len() as u64) as usize);
+                    rings[ring].extend(free(address, order(address)));
+                }
+                _ => {
+                    let address = 0x30_0000 + 16 * u64::from(ticks);
+                    rings[ring].extend(alloc(address, order(address), u64::from(ticks)));
+                    live.push(address);
+                }
+            }
+        }
+        rings
+    }
+
+    #[test]
+    fn what_comes_in_pieces_comes_out_the_same() {
+        let rings = rings_of_three();
+        let mut whole = Merge::default();
+        for (ring, words) in rings.iter().enumerate() {
+            whole.queue(ring).inlet().extend(words);
+        }
+        let expected = run(&mut whole, u64::MAX);
+        assert!(whole.is_empty());
+        assert!(expected.len() > 2500, "{}", expected.len());
+        for piece in [1, 2, 3, 5, 8, 64, 1000] {
+            let mut merge = Merge::default();
+            merge.queue(2);
+            let mut source = Pieces { rings: rings.clone(), piece };
+            let mut events = Vec::new();
+            // Up to some horizons, what lies behind stays where it is.
+            for horizon in [1, 700, 700, 2999, u64::MAX] {
+                merge.run(0, horizon, &mut source, &mut events).expect("good records");
+            }
+            assert_eq!(events, expected, "{piece} words at a time");
+            assert!(merge.is_empty());
+        }
     }
 
     #[test]

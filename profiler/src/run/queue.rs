@@ -3,8 +3,8 @@
 use super::merge::{Output, Shared};
 use super::nodes::Nodes;
 use grapnel_trace::heap::HeapEvent;
-use grapnel_trace::wire::{self, BadRecord, HeapRecord, Record, SHARDS, kind};
-use grapnel_trace::{Event, FreedAs, MappingEvent, Mark};
+use grapnel_trace::wire::{self, BadRecord, HeapRecord, Order, Record, SHARDS, kind};
+use grapnel_trace::{Event, FreedAs, MappingEvent, Mark, Source};
 
 /// The records of one ring, from where they were drained to where they go out.
 #[derive(Debug, Default)]
@@ -121,13 +121,16 @@ impl Queue {
                 self.used = self.words.len();
             }
             let Self { words, used, context, .. } = self;
-            while let Some(record) = wire::whole_heap_record(words.get(*used..).unwrap_or(&[])) {
+            *used =
+                hand_out_most::<0>(context, words, *used, &mut shared.done, out, |_, _, ticks| Ok(ticks)).0;
+            if let Some(record) = wire::whole_heap_record(words.get(*used..).unwrap_or(&[])) {
                 if let Some(order) = record.order {
                     return Ok(Some(order.ticks_near(context.clock)));
                 }
                 *used += record.len;
                 shared.done += 1;
                 context.hand_out(&record, out);
+                continue;
             }
             let front = words.get(*used..).unwrap_or(&[]);
             if let Some((parent, frames)) = wire::whole_nodes(front) {
@@ -166,21 +169,24 @@ impl Queue {
     ) -> Result<Option<u64>, BadRecord> {
         loop {
             let Self { words, used, context, .. } = self;
-            while let Some(record) = wire::whole_heap_record(words.get(*used..).unwrap_or(&[]))
+            let mut turn = Turn { until, clock: context.clock, next };
+            let is_due = |address, order, _| turn.take(wire::shard(address), order);
+            let (at, stays) = hand_out_most::<1>(context, words, *used, &mut shared.done, out, is_due);
+            *used = at;
+            if let Some(ticks) = stays {
+                return Ok(Some(ticks));
+            }
+            if let Some(record) = wire::whole_heap_record(words.get(*used..).unwrap_or(&[]))
                 && let Some(order) = record.order
             {
-                let ticks = order.ticks_near(context.clock);
-                let expected = &mut next[record.shard()];
-                let early = order.seq.wrapping_sub(*expected) as i32;
-                // A number from the past: its gap was passed over. Its event comes late, but it comes.
-                if ticks > until || early > 0 {
-                    return Ok(Some(ticks));
+                match turn.take(record.shard(), order) {
+                    Ok(ticks) => context.ticks = ticks,
+                    Err(ticks) => return Ok(Some(ticks)),
                 }
-                *expected = expected.wrapping_add(u32::from(early == 0));
                 *used += record.len;
                 shared.done += 1;
-                context.ticks = ticks;
                 context.hand_out(&record, out);
+                continue;
             }
             match self.head(shared, more, out)? {
                 Some(ticks) if ticks <= until => {}
@@ -188,6 +194,80 @@ impl Queue {
             }
         }
     }
+}
+
+/// The places in the order that may be taken.
+struct Turn<'t> {
+    until: u64,
+    /// What the clocks of the ring's records are near to.
+    clock: u64,
+    next: &'t mut [u32; SHARDS],
+}
+
+impl Turn<'_> {
+    /// Takes the place of an event that is due, and gives its clock; that of one which isn't as an error.
+    #[inline(always)]
+    fn take(&mut self, shard: usize, order: Order) -> Result<u64, u64> {
+        let ticks = order.ticks_near(self.clock);
+        let expected = &mut self.next[shard];
+        let early = order.seq.wrapping_sub(*expected) as i32;
+        if ticks > self.until || early > 0 {
+            return Err(ticks);
+        }
+        // A number from the past: its gap was passed over. Its event comes late, but it comes.
+        *expected = expected.wrapping_add(u32::from(early == 0));
+        Ok(ticks)
+    }
+}
+
+/// Hands out the allocations and frees from `words[at]` on, which most events are, until something else stands there: those
+/// that have a place in the order, if `ORDER` is the one word of it, or those that have none, if it is 0. `is_due` is given
+/// the address, the place and the clock of the event before, and says the clock of the event, or as an error the one of what stays.
+/// Returns where in the words it came to, and what stays.
+///
+/// Two kinds apart from all others: what becomes of each is then known when compiling, and takes half of the instructions.
+#[inline(always)]
+fn hand_out_most<const ORDER: usize>(
+    context: &mut Context,
+    words: &[u64],
+    at: usize,
+    done: &mut usize,
+    out: &mut impl Output,
+    mut is_due: impl FnMut(u64, Order, u64) -> Result<u64, u64>,
+) -> (usize, Option<u64>) {
+    let numbered = if ORDER == 0 { 0 } else { wire::NUMBERED };
+    if context.heap != 0 || context.large != 0 {
+        return (at, None);
+    }
+    let (thread, numbers) = (context.thread, &context.numbers);
+    let mut ticks = context.ticks;
+    let mut rest = words.get(at..).unwrap_or(&[]);
+    let mut handed = 0;
+    let stays = loop {
+        let Some(first) = rest.first_chunk::<{ wire::HEAP_WORDS }>() else { break None };
+        let (kind, address) = (first[0] as u8 ^ numbered, first[0] >> 8);
+        let source = Source::from_u8(kind.wrapping_sub(kind::ALLOC));
+        if kind != kind::FREE && source.is_none() {
+            break None;
+        }
+        match is_due(address, Order::of(first[ORDER]), ticks) {
+            Ok(due) => ticks = due,
+            Err(stays) => break Some(stays),
+        }
+        handed += 1;
+        if let Some(source) = source {
+            let block = first[1 + ORDER];
+            let (stack, size) = (numbers.of(block as u32), block >> 32);
+            rest = &rest[2 + ORDER..];
+            out.heap(ticks, HeapEvent::Alloc { thread, stack, address, size, source });
+        } else {
+            rest = &rest[1 + ORDER..];
+            out.heap(ticks, HeapEvent::Free { thread, address });
+        }
+    };
+    context.ticks = ticks;
+    *done += handed;
+    (words.len() - rest.len(), stays)
 }
 
 impl Context {

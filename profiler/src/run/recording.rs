@@ -206,7 +206,12 @@ impl Recording {
         self.since = before;
         if done != 0 || self.merge.is_empty() {
             self.last_progress_ns = self.now_ns;
-        } else if stuck {
+        }
+        // Others may go on without end while one waits.
+        let waits = self.merge.held_since().is_some_and(|ticks| {
+            now.saturating_sub(ticks) as f64 * self.clock.ns_per_tick() > GAP_PATIENCE_NS as f64
+        });
+        if waits || (done == 0 && stuck) {
             self.merge.pass_gaps();
         }
         if self.now_ns - self.flushed_ns > FLUSH_NS {

@@ -296,8 +296,9 @@ impl<'a> Consumer<'a> {
         let head = self.control.head.load(Ordering::Relaxed);
         let start = (head & (self.words.len() as u64 - 1)) as usize;
         let first = len.min(self.words.len() - start);
-        let words = self.words[start..start + first].iter().chain(&self.words[..len - first]);
-        out.extend(words.map(|word| word.load(Ordering::Relaxed)));
+        for words in [&self.words[start..start + first], &self.words[..len - first]] {
+            out.extend(words.iter().map(|word| word.load(Ordering::Relaxed)));
+        }
         self.control.head.store(head.wrapping_add(len as u64), Ordering::Release);
         Ok(len)
     }

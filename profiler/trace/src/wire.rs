@@ -131,7 +131,9 @@ impl Order {
         u64::from(self.seq) | (u64::from(self.ticks) << 32)
     }
 
-    fn of(word: u64) -> Self {
+    /// The place that this word of a record says.
+    #[inline]
+    pub fn of(word: u64) -> Self {
         Self { seq: word as u32, ticks: (word >> 32) as u32 }
     }
 

@@ -20,7 +20,7 @@ mod ring;
 
 mod order;
 
-use atomic::AtomicU64;
+use atomic::{AtomicU64, Ordering};
 
 /// A ring's shared memory.
 struct Memory {
@@ -119,6 +119,32 @@ fn whatever_instant_the_reader_looks_it_sees_whole_records() {
         are_whole(&seen, 0);
         writer.join().unwrap();
         are_whole(&memory.drained(), seen.len() as u64 / 2);
+    });
+}
+
+#[test]
+fn whoever_sleeps_for_want_of_room_is_woken() {
+    model(|| {
+        let memory = Memory::new(2);
+        memory.producer().push(record(0)).expect("there is room");
+        let writer = thread::spawn({
+            let memory = memory.clone();
+            move || {
+                let mut producer = memory.producer();
+                producer.waiting(|producer, room| {
+                    let seen = room.load(Ordering::Acquire);
+                    // As the kernel has it: a sleep ends when the word is another.
+                    if !producer.has_room(2) {
+                        while room.load(Ordering::Acquire) == seen {
+                            thread::yield_now();
+                        }
+                    }
+                });
+            }
+        });
+        are_whole(&memory.drained(), 0);
+        memory.consumer().is_waited_for();
+        writer.join().unwrap();
     });
 }
 
