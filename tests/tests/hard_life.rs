@@ -173,3 +173,19 @@ fn off() {
     children.outcome.same_as(&Case::ours("forks").bare());
     assert!(children.reports().iter().all(|report| report.totals.allocations == 0));
 }
+
+/// One large block, handed on under a lock, is there once at any moment, whatever small ones are allocated at the same time by threads
+/// that lose their processor anywhere.
+#[test]
+fn what_is_handed_on_is_there_once() {
+    for (handing, others, held_up_us) in [(2, 1, 0), (4, 1, 0), (4, 2, 3000), (8, 1, 10_000)] {
+        let case = Case::ours("handed_on");
+        let case =
+            case.arg(handing.to_string()).arg(others.to_string()).arg("800").arg(held_up_us.to_string());
+        let recorded = case.recorded();
+        assert!(recorded.outcome.status.success());
+        let totals = recorded.reports()[0].totals();
+        let largest = (64 + 4 * (handing - 1)) << 20;
+        assert!(totals.peak_bytes < largest + (1 << 20), "{handing} threads: {totals:?}");
+    }
+}

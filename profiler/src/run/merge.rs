@@ -11,7 +11,13 @@
 //! always due. It must have been read when one of those is: ring 0, which alone has such events, is read last.
 //!
 //! An event may only go out when no earlier one can still come from another ring: up to the horizon, the clock at
-//! the time when the rings were emptied, less what a store takes to be seen.
+//! the time when the rings were looked at, less what a store takes to be seen. A thread that was in the middle of an event then may
+//! write an earlier one yet: its call isn't over, so any moment up to then is a true one for it. But one that is over may wait
+//! for it, as the next of its shard, and then all that is later waits too.
+//!
+//! A thread takes an event's number before it reads the clock. So what an event waits for was earlier, whatever its clock says,
+//! and all that its ring has before it was earlier still: it is the first of its ring, or it hasn't been written. It goes out first, as
+//! of the time of who waits for it.
 
 use super::nodes::Nodes;
 use super::queue::Queue;
@@ -39,11 +45,36 @@ pub(crate) trait Source {
     fn more(&mut self, ring: usize, to: &mut Vec<u64>) -> bool;
 }
 
+/// What may go out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// Events that have no clock of their own were written after this.
+    pub(crate) since: u64,
+    /// Where it isn't the last clock there is, nothing from this one on.
+    pub(crate) horizon: u64,
+    /// What comes before this clock and waits for an event that isn't there goes on without it.
+    pub(crate) overdue: u64,
+    /// A thread was in the middle of an event when the rings were looked at.
+    pub(crate) under_way: bool,
+}
+
+/// By so many ticks two clocks may be read the other way round: a processor reads its clock while the number before it is on its
+/// way.
+const TURNED_ROUND: u64 = 4096;
+
 /// A queue's first event with a place in the order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Front {
     ticks: u64,
     index: usize,
+    /// It waits for one that was no queue's first.
+    waits: bool,
+}
+
+impl Front {
+    fn of(index: usize, ticks: u64) -> Self {
+        Self { ticks, index, waits: false }
+    }
 }
 
 /// Puts a front where it belongs among others, the earliest of which is the last. The way is short: a queue whose turn it was
@@ -52,6 +83,26 @@ struct Front {
 fn put_back(fronts: &mut Vec<Front>, front: Front) {
     let at = fronts.iter().rposition(|other| *other > front).map_or(0, |before| before + 1);
     fronts.insert(at, front);
+}
+
+/// Takes the queue out of `fronts` whose first event is the one that `front` waits for, if there is one and it wasn't looked for
+/// yet. Returns its number.
+#[cold]
+fn predecessor(
+    queues: &[Queue],
+    next: &[u32; SHARDS],
+    fronts: &mut Vec<Front>,
+    front: Front,
+) -> Option<usize> {
+    if front.waits {
+        return None;
+    }
+    let (shard, ..) = queues[front.index].place()?;
+    let is_it = |other: &Front| {
+        queues[other.index].place().is_some_and(|(other, seq, _)| (other, seq) == (shard, next[shard]))
+    };
+    let at = fronts.iter().position(is_it)?;
+    Some(fronts.remove(at).index)
 }
 
 /// What all queues of a process share.
@@ -117,46 +168,72 @@ impl Merge {
         self.queues.iter().all(Queue::is_empty)
     }
 
-    /// Hands the events that are due and lie before `horizon` to `out`, with their clock, in order. Of each ring that has a
-    /// [queue](Self::queue), more words come from `source` when those that are there are used up. Events that have no
-    /// clock of their own were written after `since`. Returns how many records were used up.
+    /// Hands the events that are due and lie before the horizon to `out`, with their clock, in order. Of each ring that has a
+    /// [queue](Self::queue), more words come from `source` when those that are there are used up. Returns how many records were used up.
     pub(crate) fn run(
         &mut self,
-        since: u64,
-        horizon: u64,
+        bounds: Bounds,
         source: &mut impl Source,
         out: &mut impl Output,
     ) -> Result<usize, BadRecord> {
+        let Bounds { since, horizon, overdue, under_way } = bounds;
         let mut result = Ok(());
-        let Self { queues, next, shared, fronts, held, .. } = self;
+        let Self { queues, next, shared, fronts, held, missing } = self;
         shared.done = 0;
         fronts.clear();
         held.clear();
         for (index, queue) in queues.iter_mut().enumerate() {
             queue.is_later_than(since);
             match queue.head(shared, &mut |to| source.more(index, to), out) {
-                Ok(Some(ticks)) => fronts.push(Front { ticks, index }),
+                Ok(Some(ticks)) => fronts.push(Front::of(index, ticks)),
                 Ok(None) => {}
                 Err(error) => result = Err(error),
             }
         }
         fronts.sort_unstable_by_key(|front| Reverse(*front));
-        while let Some(front) = fronts.pop() {
-            if front.ticks >= horizon && horizon != u64::MAX {
-                break;
+        loop {
+            while let Some(front) = fronts.pop() {
+                let until = fronts.last().map_or(horizon, |next| next.ticks.min(horizon));
+                let earliest = held.iter().map(|front| front.ticks).min();
+                let is_near = earliest.is_none_or(|held| front.ticks <= held.saturating_add(TURNED_ROUND));
+                if (front.ticks >= horizon && horizon != u64::MAX) || (under_way && !is_near) {
+                    fronts.push(front);
+                    break;
+                }
+                // What waits for this event comes right behind it.
+                let until = if earliest.is_some() && is_near { front.ticks } else { until };
+                let before = shared.done;
+                let more = &mut |to: &mut Vec<u64>| source.more(front.index, to);
+                match queues[front.index].run(until, next, shared, more, out) {
+                    Ok(Some(ticks)) if shared.done != before => {
+                        put_back(fronts, Front::of(front.index, ticks));
+                    }
+                    Ok(Some(_)) => match predecessor(queues, next, fronts, front) {
+                        Some(first) => {
+                            let more = &mut |to: &mut Vec<u64>| source.more(first, to);
+                            match queues[first].first(front.ticks, next, shared, more, out) {
+                                Ok(Some(ticks)) => put_back(fronts, Front::of(first, ticks)),
+                                Ok(None) => {}
+                                Err(error) => result = Err(error),
+                            }
+                            put_back(fronts, front);
+                        }
+                        None => held.push(Front { waits: true, ..front }),
+                    },
+                    Ok(None) => {}
+                    Err(error) => result = Err(error),
+                }
+                if shared.done != before {
+                    held.drain(..).for_each(|front| put_back(fronts, front));
+                }
             }
-            let until = fronts.last().map_or(horizon, |next| next.ticks.min(horizon));
-            let before = shared.done;
-            let more = &mut |to: &mut Vec<u64>| source.more(front.index, to);
-            match queues[front.index].run(until, next, shared, more, out) {
-                Ok(Some(ticks)) if shared.done != before => put_back(fronts, Front { ticks, ..front }),
-                Ok(Some(_)) => held.push(front),
-                Ok(None) => {}
-                Err(error) => result = Err(error),
-            }
-            if shared.done != before {
-                held.drain(..).for_each(|front| put_back(fronts, front));
-            }
+            // All that can go out has. Of those that wait only the earliest waits for what won't come: what it waits for was earlier
+            // still. Others may wait for an event that stands behind this one.
+            let Some(front) = held.iter().min().filter(|front| front.ticks < overdue) else { break };
+            let Some((shard, seq, _)) = queues[front.index].place() else { break };
+            *missing += u64::from(seq.wrapping_sub(next[shard]));
+            next[shard] = seq;
+            held.drain(..).for_each(|front| put_back(fronts, front));
         }
         result.map(|()| shared.done)
     }
@@ -165,22 +242,6 @@ impl Merge {
     /// come.
     pub(crate) fn held_since(&self) -> Option<u64> {
         self.held.iter().map(|front| front.ticks).min()
-    }
-
-    /// Passes over one gap in front of each shard that something waits for. Call when no more can come, or after
-    /// a long wait. False if nothing waits for one.
-    pub(crate) fn pass_gaps(&mut self) -> bool {
-        // Of the fronts that wait, only the earliest waits for what can't come any more: its predecessor was earlier still,
-        // and all fronts are later. Others may wait for an event that stands behind this one.
-        let waiting = self.queues.iter().filter_map(Queue::place).filter_map(|(shard, seq, ticks)| {
-            let gap = seq.wrapping_sub(self.next[shard]);
-            // A number from the past waits for nothing.
-            ((gap as i32) > 0).then_some((ticks, shard, seq, gap))
-        });
-        let Some((_, shard, seq, gap)) = waiting.min_by_key(|&(ticks, ..)| ticks) else { return false };
-        self.missing += u64::from(gap);
-        self.next[shard] = seq;
-        true
     }
 }
 
@@ -226,8 +287,12 @@ mod tests {
 
     fn run(merge: &mut Merge, horizon: u64) -> Vec<Event> {
         let mut events = Vec::new();
-        merge.run(0, horizon, &mut Nothing, &mut events).expect("good records");
+        merge.run(up_to(horizon), &mut Nothing, &mut events).expect("good records");
         events
+    }
+
+    fn up_to(horizon: u64) -> Bounds {
+        Bounds { since: 0, horizon, overdue: 0, under_way: false }
     }
 
     struct Nothing;
@@ -277,8 +342,11 @@ mod tests {
         merge.queue(0).inlet().extend(alloc(address, at(5, 1), 8));
         assert!(run(&mut merge, 10).is_empty());
         assert_eq!(merge.held_since(), Some(1));
-        merge.pass_gaps();
-        assert_eq!(run(&mut merge, 10).len(), 1);
+        let mut events = Vec::new();
+        for (overdue, passed) in [(1, 0), (2, 1)] {
+            merge.run(Bounds { overdue, ..up_to(10) }, &mut Nothing, &mut events).expect("good records");
+            assert_eq!(events.len(), passed);
+        }
         assert_eq!(merge.held_since(), None);
         assert_eq!(merge.missing, 5);
         // The one that was given up comes after all.
@@ -300,6 +368,53 @@ mod tests {
         assert!(matches!(events[0], Event::Free { .. }));
         assert_eq!(sizes(&events), [6, 7]);
         assert_eq!(merge.missing, 0);
+    }
+
+    #[test]
+    fn what_an_event_waited_for_goes_right_before_it() {
+        let address = 0x1000;
+        let mut merge = Merge::default();
+        // Ring 1's thread took its number, and read its clock late.
+        merge.queue(0).inlet().extend([alloc(address, at(1, 5), 5), alloc(0x5000, at(0, 60), 60)].concat());
+        merge.queue(1).inlet().extend([alloc(address, at(0, 50), 4), alloc(0x2000, at(0, 52), 52)].concat());
+        merge.queue(2).inlet().extend([alloc(0x3000, at(0, 3), 3), alloc(0x4000, at(0, 7), 7)].concat());
+        assert_eq!(sizes(&run(&mut merge, 40)), [3, 4, 5, 7]);
+        assert_eq!(sizes(&run(&mut merge, 100)), [52, 60]);
+    }
+
+    #[test]
+    fn what_becomes_due_goes_before_what_is_later() {
+        let address = 0x1000;
+        let mut merge = Merge::default();
+        // The clocks were read the other way round, and ring 1 has another event in between.
+        merge.queue(0).inlet().extend(alloc(address, at(1, 5), 5));
+        let words = [alloc(0x2000, at(0, 6), 6), alloc(address, at(0, 7), 7), alloc(0x3000, at(0, 8), 8)];
+        merge.queue(1).inlet().extend(words.concat());
+        assert_eq!(sizes(&run(&mut merge, 40)), [6, 7, 5, 8]);
+    }
+
+    #[test]
+    fn nothing_overtakes_an_event_that_waits_for_one_under_way() {
+        let address = 0x1000;
+        let later = 10 + TURNED_ROUND as u32;
+        let mut merge = Merge::default();
+        merge.queue(1);
+        merge.queue(0).inlet().extend(alloc(address, at(1, 5), 5));
+        let words = [alloc(0x2000, at(0, 2), 2), alloc(0x2000, at(1, later), 20)].concat();
+        merge.queue(2).inlet().extend(words);
+        let mut events = Vec::new();
+        let bounds = Bounds { under_way: true, ..up_to(u64::MAX) };
+        merge.run(bounds, &mut Nothing, &mut events).expect("good records");
+        assert_eq!(sizes(&events), [2]);
+        assert_eq!(merge.held_since(), Some(5));
+        // Now it is there, and was read late.
+        merge.queue(1).inlet().extend(alloc(address, at(0, 2 * later), 4));
+        merge.run(bounds, &mut Nothing, &mut events).expect("good records");
+        assert_eq!(sizes(&events), [2, 4, 5, 20]);
+        // Where nobody is in the middle of one, it waits for what comes in its own time, or never.
+        merge.queue(0).inlet().extend(alloc(address, at(3, 3 * later), 6));
+        merge.queue(2).inlet().extend(alloc(0x2000, at(2, 5 * later), 30));
+        assert_eq!(sizes(&run(&mut merge, u64::MAX)), [30]);
     }
 
     /// Rings whose words come in pieces.
@@ -379,7 +494,7 @@ mod tests {
             let mut events = Vec::new();
             // Up to some horizons, what lies behind stays where it is.
             for horizon in [1, 700, 700, 2999, u64::MAX] {
-                merge.run(0, horizon, &mut source, &mut events).expect("good records");
+                merge.run(up_to(horizon), &mut source, &mut events).expect("good records");
             }
             assert_eq!(events, expected, "{piece} words at a time");
             assert!(merge.is_empty());
@@ -522,7 +637,7 @@ mod tests {
         merge.queue(0).inlet().push(0xff);
         merge.queue(1).inlet().extend(alloc(0x4000, at(0, 1), 8));
         let mut events = Vec::new();
-        assert!(merge.run(0, 10, &mut Nothing, &mut events).is_err());
+        assert!(merge.run(up_to(10), &mut Nothing, &mut events).is_err());
         assert_eq!(events.len(), 1);
         assert!(merge.is_empty());
     }

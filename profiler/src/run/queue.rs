@@ -78,10 +78,13 @@ impl Numbers {
 impl Queue {
     /// Where words that were drained from the ring go.
     pub(crate) fn inlet(&mut self) -> &mut Vec<u64> {
-        self.words.drain(..self.used);
-        self.used = 0;
         if self.broken {
-            self.words.clear();
+            self.used = self.words.len();
+        }
+        // Seldom where much waits.
+        if 2 * self.used >= self.words.len() {
+            self.words.drain(..self.used);
+            self.used = 0;
         }
         &mut self.words
     }
@@ -193,6 +196,32 @@ impl Queue {
                 first => return Ok(first),
             }
         }
+    }
+}
+
+impl Queue {
+    /// Hands out the first event, whose number is the next of its shard, as of the clock `ticks` if its own is later. Returns the
+    /// clock of the next one.
+    pub(super) fn first(
+        &mut self,
+        ticks: u64,
+        next: &mut [u32; SHARDS],
+        shared: &mut Shared,
+        more: &mut impl FnMut(&mut Vec<u64>) -> bool,
+        out: &mut impl Output,
+    ) -> Result<Option<u64>, BadRecord> {
+        let Self { words, used, context, .. } = self;
+        if let Some(record) = wire::whole_heap_record(words.get(*used..).unwrap_or(&[]))
+            && let Some(order) = record.order
+            && let Ok(own) =
+                (Turn { until: u64::MAX, clock: context.clock, next }).take(record.shard(), order)
+        {
+            context.ticks = own.min(ticks);
+            *used += record.len;
+            shared.done += 1;
+            context.hand_out(&record, out);
+        }
+        self.head(shared, more, out)
     }
 }
 

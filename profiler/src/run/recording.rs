@@ -10,7 +10,7 @@ pub(super) use within::Within;
 use super::clock::Clock;
 use super::identity::{ProcessId, pieces, text};
 use super::intake::{Intake, Looks, tell_of_room};
-use super::merge::Merge;
+use super::merge::{Bounds, Merge};
 use super::meter::{Events, Times};
 use super::output::{BATCH, Out};
 use super::process::{Process, monotonic_ns};
@@ -70,7 +70,7 @@ pub(crate) struct Recording {
     clock: Clock,
     /// What was there before, and may be given back by another address.
     within: Within,
-    /// The clock before which all that was written has gone out.
+    /// The clock before which all that was written has gone out, but for what waits for others.
     since: u64,
     now_ns: u64,
     flushed_ns: u64,
@@ -202,17 +202,13 @@ impl Recording {
         let stuck = self.now_ns.saturating_sub(self.last_progress_ns) > GAP_PATIENCE_NS;
         // A clock that was set back (by a long sleep of the machine) must not hold things up for ever.
         let horizon = if stuck { u64::MAX } else { before };
-        let (words, done) = self.merge_ready(horizon);
+        let patience = (GAP_PATIENCE_NS as f64 / self.clock.ns_per_tick()) as u64;
+        let overdue = if stuck { u64::MAX } else { now.saturating_sub(patience) };
+        let under_way = !stuck && self.looks.count_of_open() != 0;
+        let (words, done) = self.merge_ready(Bounds { since: self.since, horizon, overdue, under_way });
         self.since = before;
         if done != 0 || self.merge.is_empty() {
             self.last_progress_ns = self.now_ns;
-        }
-        // Others may go on without end while one waits.
-        let waits = self.merge.held_since().is_some_and(|ticks| {
-            now.saturating_sub(ticks) as f64 * self.clock.ns_per_tick() > GAP_PATIENCE_NS as f64
-        });
-        if waits || (done == 0 && stuck) {
-            self.merge.pass_gaps();
         }
         if self.now_ns - self.flushed_ns > FLUSH_NS {
             self.flushed_ns = self.now_ns;
@@ -264,8 +260,8 @@ impl Recording {
 
     /// Writes what lies before the horizon, of what the last look found. Returns how many words were taken out of rings, and
     /// how many records were used up.
-    fn merge_ready(&mut self, horizon: u64) -> (usize, usize) {
-        let Self { merge, segment, looks, writer, events, totals, clock, within, since, .. } = self;
+    fn merge_ready(&mut self, bounds: Bounds) -> (usize, usize) {
+        let Self { merge, segment, looks, writer, events, totals, clock, within, .. } = self;
         clock.measure();
         if let Some(last) = segment.count_of_rings().checked_sub(1) {
             merge.queue(last);
@@ -275,7 +271,7 @@ impl Recording {
         let (writer, totals) = (writer.as_mut(), totals.as_mut());
         let within = Some(within).filter(|within| !within.is_empty());
         let mut out = Out { writer, error: None, events, totals, clock, within, snapshot: false, batch };
-        let merged = merge.run(*since, horizon, &mut intake, &mut out);
+        let merged = merge.run(bounds, &mut intake, &mut out);
         out.count();
         intake.take_what_is_in_the_way(merge);
         let words = intake.words;
@@ -290,10 +286,12 @@ impl Recording {
         (words, done)
     }
 
-    /// Writes all that is in the rings, in the best order there is. False if there is nothing.
-    fn merge_all(&mut self) -> bool {
+    /// Writes all that is in the rings, in the best order there is; what comes before the clock `overdue` also without what it
+    /// waits for. False if there is nothing.
+    fn merge_all(&mut self, overdue: u64) -> bool {
         self.look();
-        self.merge_ready(u64::MAX) != (0, 0)
+        let bounds = Bounds { since: self.since, horizon: u64::MAX, overdue, under_way: false };
+        self.merge_ready(bounds) != (0, 0)
     }
 
     /// Whether the process is about to end, and waits to be looked through.
@@ -308,7 +306,7 @@ impl Recording {
 
     /// Takes all that is in the rings of a process that stands still. False when a thread is in the middle of an event.
     pub(crate) fn take_still(&mut self) -> bool {
-        while self.merge_all() {}
+        while self.merge_all(0) {}
         self.looks.count_of_open() == 0 && self.merge.is_empty()
     }
 
@@ -337,7 +335,7 @@ impl Recording {
     pub(crate) fn finish(mut self, ended: Option<(Exit, u64)>) -> Finished {
         let mut times = std::mem::take(&mut self.times);
         times.draining(|| {
-            while self.merge_all() || self.merge.pass_gaps() {}
+            while self.merge_all(u64::MAX) {}
             self.flush();
         });
         if let Some(Some(process)) = &self.process {

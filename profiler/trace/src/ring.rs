@@ -164,8 +164,8 @@ impl<'a> Producer<'a> {
         self.control.tail.store(self.tail, Ordering::Release);
     }
 
-    /// Says that an event's place in the order is being taken: until [`Producer::close`], events of other rings that
-    /// come after it must wait.
+    /// Says that an event's place in the order is being taken: until [`Producer::close`], events of other rings may wait for
+    /// it.
     #[inline]
     pub fn open(&self) {
         self.control.open.store(1, Ordering::Relaxed);

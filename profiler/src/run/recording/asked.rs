@@ -14,8 +14,8 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How long the drain may take to write down what came before a request. It is held up by threads in the middle of an
-/// event, which have no processor just then.
+/// How long the drain may take to write down what came before a request. It is held up by events that wait for one that a thread is
+/// in the middle of, which has no processor just then.
 const CATCH_UP: Duration = Duration::from_millis(100);
 
 impl Recording {
@@ -48,7 +48,8 @@ impl Recording {
         let (now, start) = (ticks(), Instant::now());
         loop {
             self.drain();
-            if self.since >= now || start.elapsed() > CATCH_UP {
+            let is_waiting = self.merge.held_since().is_some_and(|ticks| ticks < now);
+            if (self.since >= now && !is_waiting) || start.elapsed() > CATCH_UP {
                 return;
             }
             // The processor's own buffers, and others' events, take a moment.
