@@ -67,13 +67,13 @@ const TURNED_ROUND: u64 = 4096;
 struct Front {
     ticks: u64,
     index: usize,
-    /// It waits for one that was no queue's first.
-    waits: bool,
+    /// It waits for the event of this number, which was no queue's first.
+    waits_for: Option<u32>,
 }
 
 impl Front {
     fn of(index: usize, ticks: u64) -> Self {
-        Self { ticks, index, waits: false }
+        Self { ticks, index, waits_for: None }
     }
 }
 
@@ -94,10 +94,10 @@ fn predecessor(
     fronts: &mut Vec<Front>,
     front: Front,
 ) -> Option<usize> {
-    if front.waits {
+    let (shard, ..) = queues[front.index].place()?;
+    if front.waits_for == Some(next[shard]) {
         return None;
     }
-    let (shard, ..) = queues[front.index].place()?;
     let is_it = |other: &Front| {
         queues[other.index].place().is_some_and(|(other, seq, _)| (other, seq) == (shard, next[shard]))
     };
@@ -113,6 +113,8 @@ pub(super) struct Shared {
     pub(super) threads: u32,
     /// How many records were used up in this run.
     pub(super) done: usize,
+    /// How many events came whose numbers had been passed over.
+    pub(super) late: u64,
 }
 
 /// The merge of a process.
@@ -124,8 +126,8 @@ pub(crate) struct Merge {
     fronts: Vec<Front>,
     held: Vec<Front>,
     shared: Shared,
-    /// Numbers that were taken and whose events never came.
-    pub(crate) missing: u64,
+    /// Numbers that were passed over.
+    passed: u64,
 }
 
 impl Default for Merge {
@@ -136,7 +138,7 @@ impl Default for Merge {
             held: Vec::new(),
             next: Box::new([0; SHARDS]),
             shared: Shared::default(),
-            missing: 0,
+            passed: 0,
         }
     }
 }
@@ -178,7 +180,7 @@ impl Merge {
     ) -> Result<usize, BadRecord> {
         let Bounds { since, horizon, overdue, under_way } = bounds;
         let mut result = Ok(());
-        let Self { queues, next, shared, fronts, held, missing } = self;
+        let Self { queues, next, shared, fronts, held, passed } = self;
         shared.done = 0;
         fronts.clear();
         held.clear();
@@ -218,24 +220,32 @@ impl Merge {
                             }
                             put_back(fronts, front);
                         }
-                        None => held.push(Front { waits: true, ..front }),
+                        None => {
+                            let waits_for = queues[front.index].place().map(|(shard, ..)| next[shard]);
+                            held.push(Front { waits_for, ..front });
+                        }
                     },
                     Ok(None) => {}
                     Err(error) => result = Err(error),
                 }
                 if shared.done != before {
-                    held.drain(..).for_each(|front| put_back(fronts, front));
+                    held.drain(..).rev().for_each(|front| put_back(fronts, front));
                 }
             }
             // All that can go out has. Of those that wait only the earliest waits for what won't come: what it waits for was earlier
             // still. Others may wait for an event that stands behind this one.
             let Some(front) = held.iter().min().filter(|front| front.ticks < overdue) else { break };
             let Some((shard, seq, _)) = queues[front.index].place() else { break };
-            *missing += u64::from(seq.wrapping_sub(next[shard]));
+            *passed += u64::from(seq.wrapping_sub(next[shard]));
             next[shard] = seq;
-            held.drain(..).for_each(|front| put_back(fronts, front));
+            held.drain(..).rev().for_each(|front| put_back(fronts, front));
         }
         result.map(|()| shared.done)
+    }
+
+    /// How many numbers were taken whose events never came.
+    pub(crate) fn missing(&self) -> u64 {
+        self.passed.saturating_sub(self.shared.late)
     }
 
     /// The clock of the earliest event before the horizon that had to stay in the last run: it waits for one that has not
@@ -348,10 +358,11 @@ mod tests {
             assert_eq!(events.len(), passed);
         }
         assert_eq!(merge.held_since(), None);
-        assert_eq!(merge.missing, 5);
+        assert_eq!(merge.missing(), 5);
         // The one that was given up comes after all.
         merge.queue(1).inlet().extend(free(address, at(4, 2)));
         assert_eq!(run(&mut merge, 10).len(), 1);
+        assert_eq!(merge.missing(), 4);
     }
 
     #[test]
@@ -367,7 +378,7 @@ mod tests {
         let events = run(&mut merge, 20);
         assert!(matches!(events[0], Event::Free { .. }));
         assert_eq!(sizes(&events), [6, 7]);
-        assert_eq!(merge.missing, 0);
+        assert_eq!(merge.missing(), 0);
     }
 
     #[test]
@@ -380,6 +391,52 @@ mod tests {
         merge.queue(2).inlet().extend([alloc(0x3000, at(0, 3), 3), alloc(0x4000, at(0, 7), 7)].concat());
         assert_eq!(sizes(&run(&mut merge, 40)), [3, 4, 5, 7]);
         assert_eq!(sizes(&run(&mut merge, 100)), [52, 60]);
+    }
+
+    /// The clocks that events go out with.
+    #[derive(Default)]
+    struct Clocks(Vec<u64>);
+
+    impl Output for Clocks {
+        fn heap(&mut self, ticks: u64, _: HeapEvent) {
+            self.0.push(ticks);
+        }
+
+        fn in_heap(&mut self, ticks: u64, _: u32, _: HeapEvent) {
+            self.0.push(ticks);
+        }
+
+        fn nodes(&mut self, ticks: u64, _: u32, _: u32, _: &[u64]) {
+            self.0.push(ticks);
+        }
+
+        fn other(&mut self, ticks: u64, _: Event) {
+            self.0.push(ticks);
+        }
+    }
+
+    #[test]
+    fn what_an_event_waited_for_was_no_later_than_it() {
+        let address = 0x1000;
+        let mut merge = Merge::default();
+        merge.queue(0).inlet().extend(alloc(address, at(2, 5), 5));
+        merge.queue(1).inlet().extend(alloc(address, at(0, 50), 4));
+        merge.queue(2).inlet().extend(alloc(address, at(1, 70), 4));
+        let mut clocks = Clocks::default();
+        merge.run(up_to(40), &mut Nothing, &mut clocks).expect("good records");
+        assert_eq!(clocks.0, [5, 5, 5]);
+    }
+
+    #[test]
+    fn what_waits_looks_again_when_it_waits_for_another() {
+        let address = 0x1000;
+        let mut merge = Merge::default();
+        // The first of what ring 0 waits for comes in its own turn, the second has a late clock.
+        merge.queue(0).inlet().extend(alloc(address, at(2, 10), 10));
+        merge.queue(1).inlet().extend([alloc(0x2000, at(0, 12), 12), alloc(address, at(0, 14), 14)].concat());
+        merge.queue(2).inlet().extend([alloc(address, at(1, 9000), 9)].concat());
+        merge.queue(3).inlet().extend(alloc(0x3000, at(0, 8000), 8));
+        assert_eq!(sizes(&run(&mut merge, u64::MAX)), [12, 14, 9, 10, 8]);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use super::nodes::Nodes;
 use grapnel_trace::heap::HeapEvent;
 use grapnel_trace::wire::{self, BadRecord, HeapRecord, Order, Record, SHARDS, kind};
 use grapnel_trace::{Event, FreedAs, MappingEvent, Mark, Source};
+use std::hint::cold_path;
 
 /// The records of one ring, from where they were drained to where they go out.
 #[derive(Debug, Default)]
@@ -172,7 +173,7 @@ impl Queue {
     ) -> Result<Option<u64>, BadRecord> {
         loop {
             let Self { words, used, context, .. } = self;
-            let mut turn = Turn { until, clock: context.clock, next };
+            let mut turn = Turn { until, clock: context.clock, next, late: &mut shared.late };
             let is_due = |address, order, _| turn.take(wire::shard(address), order);
             let (at, stays) = hand_out_most::<1>(context, words, *used, &mut shared.done, out, is_due);
             *used = at;
@@ -213,8 +214,8 @@ impl Queue {
         let Self { words, used, context, .. } = self;
         if let Some(record) = wire::whole_heap_record(words.get(*used..).unwrap_or(&[]))
             && let Some(order) = record.order
-            && let Ok(own) =
-                (Turn { until: u64::MAX, clock: context.clock, next }).take(record.shard(), order)
+            && let Ok(own) = (Turn { until: u64::MAX, clock: context.clock, next, late: &mut shared.late })
+                .take(record.shard(), order)
         {
             context.ticks = own.min(ticks);
             *used += record.len;
@@ -231,6 +232,7 @@ struct Turn<'t> {
     /// What the clocks of the ring's records are near to.
     clock: u64,
     next: &'t mut [u32; SHARDS],
+    late: &'t mut u64,
 }
 
 impl Turn<'_> {
@@ -243,8 +245,13 @@ impl Turn<'_> {
         if ticks > self.until || early > 0 {
             return Err(ticks);
         }
-        // A number from the past: its gap was passed over. Its event comes late, but it comes.
-        *expected = expected.wrapping_add(u32::from(early == 0));
+        if early == 0 {
+            *expected = expected.wrapping_add(1);
+        } else {
+            // A number from the past: its gap was passed over. Its event comes late, but it comes.
+            cold_path();
+            *self.late += 1;
+        }
         Ok(ticks)
     }
 }

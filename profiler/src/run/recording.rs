@@ -34,6 +34,8 @@ use std::time::{Duration, Instant};
 const COMPRESSION: i32 = 1;
 /// How long an event may wait for one with a lower number before that is given up.
 const GAP_PATIENCE_NS: u64 = 1_000_000_000;
+/// Passes that lie further apart had something in between that kept them.
+const STANDSTILL_NS: u64 = 500_000_000;
 /// How long to wait for a process's parent to ask how it ended; only then does the kernel tell others.
 const EXIT_PATIENCE: Duration = Duration::from_millis(100);
 /// How long a store of one processor may take to be seen by another, with plenty to spare (about 20 microseconds).
@@ -76,6 +78,9 @@ pub(crate) struct Recording {
     flushed_ns: u64,
     metered_ns: u64,
     last_progress_ns: u64,
+    last_pass_ns: u64,
+    /// The clock of the first pass after a standstill.
+    went_on: u64,
     ended: Cell<Option<Instant>>,
     /// The program asked for a snapshot.
     wants_snapshot: bool,
@@ -149,6 +154,8 @@ impl Recording {
             flushed_ns: 0,
             metered_ns: 0,
             last_progress_ns: 0,
+            last_pass_ns: 0,
+            went_on: 0,
             ended: Cell::new(None),
             wants_snapshot: false,
             leaks: None,
@@ -199,14 +206,27 @@ impl Recording {
         self.look();
         let before = now.saturating_sub(VISIBLE_AFTER_TICKS);
         self.now_ns = monotonic_ns().saturating_sub(self.started_ns);
+        // While this thread, or all of the machine, stood still, nothing was waited for.
+        if self.now_ns.saturating_sub(self.last_pass_ns) > STANDSTILL_NS {
+            self.last_progress_ns = self.now_ns;
+            self.went_on = now;
+        }
+        self.last_pass_ns = self.now_ns;
         let stuck = self.now_ns.saturating_sub(self.last_progress_ns) > GAP_PATIENCE_NS;
         // A clock that was set back (by a long sleep of the machine) must not hold things up for ever.
         let horizon = if stuck { u64::MAX } else { before };
         let patience = (GAP_PATIENCE_NS as f64 / self.clock.ns_per_tick()) as u64;
-        let overdue = if stuck { u64::MAX } else { now.saturating_sub(patience) };
+        let overdue = now.saturating_sub(patience);
+        let overdue = if overdue < self.went_on { 0 } else { overdue };
         let under_way = !stuck && self.looks.count_of_open() != 0;
-        let (words, done) = self.merge_ready(Bounds { since: self.since, horizon, overdue, under_way });
-        self.since = before;
+        let bounds = Bounds { since: self.since, horizon, overdue, under_way };
+        let (mut words, mut done) = self.merge_ready(bounds);
+        if stuck && done == 0 {
+            let (more, others) = self.merge_ready(Bounds { overdue: u64::MAX, ..bounds });
+            words += more;
+            done += others;
+        }
+        self.since = self.merge.held_since().unwrap_or(u64::MAX).min(before);
         if done != 0 || self.merge.is_empty() {
             self.last_progress_ns = self.now_ns;
         }
@@ -345,7 +365,7 @@ impl Recording {
         let meter = times.meter(&self.segment, &self.clock, self.events);
         self.now_ns = monotonic_ns().saturating_sub(self.started_ns);
         // A thread that was killed between taking a number and writing its event lost nothing: the call never came back.
-        let missing = self.merge.missing.saturating_sub(self.looks.count_of_open() as u64);
+        let missing = self.merge.missing().saturating_sub(self.looks.count_of_open() as u64);
         let lost = self.segment.header().lost.load(Ordering::Relaxed).saturating_add(missing);
         let exit = ended.map(|(exit, _)| exit);
         let exit = exit.or_else(|| self.process.as_ref().and_then(|process| process.as_ref()?.exit()));

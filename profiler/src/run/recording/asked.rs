@@ -48,8 +48,7 @@ impl Recording {
         let (now, start) = (ticks(), Instant::now());
         loop {
             self.drain();
-            let is_waiting = self.merge.held_since().is_some_and(|ticks| ticks < now);
-            if (self.since >= now && !is_waiting) || start.elapsed() > CATCH_UP {
+            if self.since >= now || start.elapsed() > CATCH_UP {
                 return;
             }
             // The processor's own buffers, and others' events, take a moment.
@@ -98,7 +97,7 @@ impl Recording {
         self.catch_up();
         self.flush();
         let duration = self.now_ns;
-        let lost = self.segment.header().lost.load(Ordering::Relaxed).saturating_add(self.merge.missing);
+        let lost = self.segment.header().lost.load(Ordering::Relaxed).saturating_add(self.merge.missing());
         let meter = self.times.meter(&self.segment, &self.clock, self.events);
         let Some(writer) = &self.writer else {
             return Err(Refusal::NoTrace(self.error.as_ref().map(ToString::to_string).unwrap_or_default()));
