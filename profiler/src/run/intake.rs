@@ -72,12 +72,13 @@ impl Intake<'_> {
         let Some((look, ring)) = self.looks.rings.get_mut(index).zip(self.segment.ring(index)) else {
             return 0;
         };
-        if look.left == 0 {
+        let wanted = look.left.min(most);
+        if wanted == 0 {
             return 0;
         }
-        // Counters that contradict each other by now are seen to at the next look.
-        let words = ring.drain_some_into(to, look.left.min(most)).unwrap_or(0);
-        look.left = if words == 0 { 0 } else { look.left - words };
+        let words = ring.drain_some_into(to, wanted).unwrap_or(0);
+        // Counters that say something else by now are seen to at the next look.
+        look.left = if words == wanted { look.left - words } else { 0 };
         look.untold += words;
         self.words += words;
         if look.untold >= ring.capacity() / WORTH_WAKING {

@@ -3,7 +3,7 @@
 use super::merge::{Output, Shared};
 use super::nodes::Nodes;
 use grapnel_trace::heap::HeapEvent;
-use grapnel_trace::wire::{self, BadRecord, HeapRecord, Order, Record, SHARDS, kind};
+use grapnel_trace::wire::{self, HeapRecord, Order, Record, SHARDS, kind};
 use grapnel_trace::{Event, FreedAs, MappingEvent, Mark, Source};
 use std::hint::cold_path;
 
@@ -112,14 +112,14 @@ impl Queue {
     }
 
     /// Uses up what has no place in the order at the front; the clock of the first event behind it. Where there is none,
-    /// `more` puts in what else there is.
+    /// `more` puts in what else there is. What is no record ends the queue, and is noted in `shared`.
     #[inline(never)]
     pub(super) fn head(
         &mut self,
         shared: &mut Shared,
         more: &mut impl FnMut(&mut Vec<u64>) -> bool,
         out: &mut impl Output,
-    ) -> Result<Option<u64>, BadRecord> {
+    ) -> Option<u64> {
         loop {
             if self.broken {
                 self.used = self.words.len();
@@ -129,7 +129,7 @@ impl Queue {
                 hand_out_most::<0>(context, words, *used, &mut shared.done, out, |_, _, ticks| Ok(ticks)).0;
             if let Some(record) = wire::whole_heap_record(words.get(*used..).unwrap_or(&[])) {
                 if let Some(order) = record.order {
-                    return Ok(Some(order.ticks_near(context.clock)));
+                    return Some(order.ticks_near(context.clock));
                 }
                 *used += record.len;
                 shared.done += 1;
@@ -150,12 +150,13 @@ impl Queue {
                     self.context.take(record, shared, out);
                 }
                 Ok(None) if more(self.inlet()) => {}
-                Ok(None) => return Ok(None),
+                Ok(None) => return None,
                 Err(error) => {
                     // Where the next record begins can't be known.
                     self.broken = true;
                     self.used = self.words.len();
-                    return Err(error);
+                    shared.bad = Some(error);
+                    return None;
                 }
             }
         }
@@ -170,37 +171,28 @@ impl Queue {
         shared: &mut Shared,
         more: &mut impl FnMut(&mut Vec<u64>) -> bool,
         out: &mut impl Output,
-    ) -> Result<Option<u64>, BadRecord> {
+    ) -> Option<u64> {
         loop {
             let Self { words, used, context, .. } = self;
             let mut turn = Turn { until, clock: context.clock, next, late: &mut shared.late };
             let is_due = |address, order, _| turn.take(wire::shard(address), order);
             let (at, stays) = hand_out_most::<1>(context, words, *used, &mut shared.done, out, is_due);
             *used = at;
-            if let Some(ticks) = stays {
-                return Ok(Some(ticks));
+            if stays.is_some() {
+                return stays;
             }
-            if let Some(record) = wire::whole_heap_record(words.get(*used..).unwrap_or(&[]))
-                && let Some(order) = record.order
-            {
-                match turn.take(record.shard(), order) {
-                    Ok(ticks) => context.ticks = ticks,
-                    Err(ticks) => return Ok(Some(ticks)),
-                }
-                *used += record.len;
-                shared.done += 1;
-                context.hand_out(&record, out);
-                continue;
+            match self.one(until, u64::MAX, next, shared, out) {
+                Some(Ok(())) => continue,
+                Some(Err(stays)) => return Some(stays),
+                None => {}
             }
-            match self.head(shared, more, out)? {
+            match self.head(shared, more, out) {
                 Some(ticks) if ticks <= until => {}
-                first => return Ok(first),
+                first => return first,
             }
         }
     }
-}
 
-impl Queue {
     /// Hands out the first event, whose number is the next of its shard, as of the clock `ticks` if its own is later. Returns the
     /// clock of the next one.
     pub(super) fn first(
@@ -210,19 +202,33 @@ impl Queue {
         shared: &mut Shared,
         more: &mut impl FnMut(&mut Vec<u64>) -> bool,
         out: &mut impl Output,
-    ) -> Result<Option<u64>, BadRecord> {
-        let Self { words, used, context, .. } = self;
-        if let Some(record) = wire::whole_heap_record(words.get(*used..).unwrap_or(&[]))
-            && let Some(order) = record.order
-            && let Ok(own) = (Turn { until: u64::MAX, clock: context.clock, next, late: &mut shared.late })
-                .take(record.shard(), order)
-        {
-            context.ticks = own.min(ticks);
-            *used += record.len;
-            shared.done += 1;
-            context.hand_out(&record, out);
-        }
+    ) -> Option<u64> {
+        self.one(u64::MAX, ticks, next, shared, out);
         self.head(shared, more, out)
+    }
+
+    /// Hands out the first event if it is due and not later than `until`, as of the clock `latest` if its own is later; else its
+    /// clock is the error. `None` if there is none with a place in the order.
+    #[inline(never)]
+    fn one(
+        &mut self,
+        until: u64,
+        latest: u64,
+        next: &mut [u32; SHARDS],
+        shared: &mut Shared,
+        out: &mut impl Output,
+    ) -> Option<Result<(), u64>> {
+        let Self { words, used, context, .. } = self;
+        let record = wire::whole_heap_record(words.get(*used..).unwrap_or(&[]))?;
+        let mut turn = Turn { until, clock: context.clock, next, late: &mut shared.late };
+        match turn.take(record.shard(), record.order?) {
+            Ok(ticks) => context.ticks = ticks.min(latest),
+            Err(stays) => return Some(Err(stays)),
+        }
+        *used += record.len;
+        shared.done += 1;
+        context.hand_out(&record, out);
+        Some(Ok(()))
     }
 }
 
@@ -232,6 +238,7 @@ struct Turn<'t> {
     /// What the clocks of the ring's records are near to.
     clock: u64,
     next: &'t mut [u32; SHARDS],
+    /// How many events came whose numbers had been passed over.
     late: &'t mut u64,
 }
 

@@ -2,11 +2,13 @@
 
 mod asked;
 mod older;
+mod patience;
 mod within;
 
 pub(crate) use older::{Before, Block, Blocks};
 pub(super) use within::Within;
 
+use self::patience::{GivenUp, Patience};
 use super::clock::Clock;
 use super::identity::{ProcessId, pieces, text};
 use super::intake::{Intake, Looks, tell_of_room};
@@ -32,10 +34,6 @@ use std::time::{Duration, Instant};
 
 /// zstd's level: the drain must keep up with the target.
 const COMPRESSION: i32 = 1;
-/// How long an event may wait for one with a lower number before that is given up.
-const GAP_PATIENCE_NS: u64 = 1_000_000_000;
-/// Passes that lie further apart had something in between that kept them.
-const STANDSTILL_NS: u64 = 500_000_000;
 /// How long to wait for a process's parent to ask how it ended; only then does the kernel tell others.
 const EXIT_PATIENCE: Duration = Duration::from_millis(100);
 /// How long a store of one processor may take to be seen by another, with plenty to spare (about 20 microseconds).
@@ -77,10 +75,7 @@ pub(crate) struct Recording {
     now_ns: u64,
     flushed_ns: u64,
     metered_ns: u64,
-    last_progress_ns: u64,
-    last_pass_ns: u64,
-    /// The clock of the first pass after a standstill.
-    went_on: u64,
+    patience: Patience,
     ended: Cell<Option<Instant>>,
     /// The program asked for a snapshot.
     wants_snapshot: bool,
@@ -153,9 +148,7 @@ impl Recording {
             now_ns: 0,
             flushed_ns: 0,
             metered_ns: 0,
-            last_progress_ns: 0,
-            last_pass_ns: 0,
-            went_on: 0,
+            patience: Patience::default(),
             ended: Cell::new(None),
             wants_snapshot: false,
             leaks: None,
@@ -205,30 +198,23 @@ impl Recording {
         let now = ticks();
         self.look();
         let before = now.saturating_sub(VISIBLE_AFTER_TICKS);
+        let last_ns = self.now_ns;
         self.now_ns = monotonic_ns().saturating_sub(self.started_ns);
-        // While this thread, or all of the machine, stood still, nothing was waited for.
-        if self.now_ns.saturating_sub(self.last_pass_ns) > STANDSTILL_NS {
-            self.last_progress_ns = self.now_ns;
-            self.went_on = now;
-        }
-        self.last_pass_ns = self.now_ns;
-        let stuck = self.now_ns.saturating_sub(self.last_progress_ns) > GAP_PATIENCE_NS;
+        let GivenUp { clocks, overdue } =
+            self.patience.pass(now, self.now_ns, last_ns, self.clock.ns_per_tick());
         // A clock that was set back (by a long sleep of the machine) must not hold things up for ever.
-        let horizon = if stuck { u64::MAX } else { before };
-        let patience = (GAP_PATIENCE_NS as f64 / self.clock.ns_per_tick()) as u64;
-        let overdue = now.saturating_sub(patience);
-        let overdue = if overdue < self.went_on { 0 } else { overdue };
-        let under_way = !stuck && self.looks.count_of_open() != 0;
+        let horizon = if clocks { u64::MAX } else { before };
+        let under_way = !clocks && self.looks.count_of_open() != 0;
         let bounds = Bounds { since: self.since, horizon, overdue, under_way };
         let (mut words, mut done) = self.merge_ready(bounds);
-        if stuck && done == 0 {
+        if clocks && done == 0 {
             let (more, others) = self.merge_ready(Bounds { overdue: u64::MAX, ..bounds });
             words += more;
             done += others;
         }
         self.since = self.merge.held_since().unwrap_or(u64::MAX).min(before);
         if done != 0 || self.merge.is_empty() {
-            self.last_progress_ns = self.now_ns;
+            self.patience.got_on(self.now_ns);
         }
         if self.now_ns - self.flushed_ns > FLUSH_NS {
             self.flushed_ns = self.now_ns;
@@ -283,6 +269,7 @@ impl Recording {
     fn merge_ready(&mut self, bounds: Bounds) -> (usize, usize) {
         let Self { merge, segment, looks, writer, events, totals, clock, within, .. } = self;
         clock.measure();
+        // The merge asks for words of rings that it knows.
         if let Some(last) = segment.count_of_rings().checked_sub(1) {
             merge.queue(last);
         }
