@@ -10,6 +10,7 @@ pub mod measure;
 pub mod peers;
 pub mod relocate;
 pub mod rounds;
+pub mod sampled;
 pub mod statistics;
 pub mod table;
 pub mod windows;

@@ -9,7 +9,7 @@ use grapnel_benches::{
         self,
         subject::{self, Engine},
     },
-    instructions, machine, relocate, rounds, table, workloads,
+    instructions, machine, relocate, rounds, sampled, table, workloads,
 };
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -34,6 +34,18 @@ enum Command {
         #[arg(long)]
         only: Option<String>,
         /// Where the table goes; benches/results/heaptrack-<date>.md if not given.
+        #[arg(long)]
+        output: Option<PathBuf>,
+    },
+    /// Measures what `--off` and `--sample 524288` add to programs that take seconds, and writes a table.
+    Sample {
+        /// How many times each.
+        #[arg(long, default_value_t = 15)]
+        rounds: usize,
+        /// Only the workloads whose name contains this.
+        #[arg(long)]
+        only: Option<String>,
+        /// Where the table goes; benches/results/sample-<date>.md if not given.
         #[arg(long)]
         output: Option<PathBuf>,
     },
@@ -112,6 +124,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let page = run(&chosen, Duration::from_secs(seconds))?;
             write("heaptrack", output, &page)?;
         }
+        Command::Sample { rounds, only, output } => {
+            let chosen = chosen(workloads::large(dir.path())?, only.as_deref());
+            write("sample", output, &sample(&chosen, rounds)?)?;
+        }
         Command::Analyse { rounds, only, large, output } => {
             let page = analyse(&chosen(all()?, only.as_deref()), rounds, large)?;
             write("analyse", output, &page)?;
@@ -171,6 +187,29 @@ fn hooks(engines: &[Engine], rounds: usize) -> std::io::Result<String> {
 /// Those whose name contains a text.
 fn chosen(all: Vec<workloads::Workload>, only: Option<&str>) -> Vec<workloads::Workload> {
     all.into_iter().filter(|one| only.is_none_or(|name| one.name.contains(name))).collect()
+}
+
+fn sample(chosen: &[workloads::Workload], rounds: usize) -> Result<String, Failed> {
+    let grapnel = grapnel_tests::programs::grapnel().display().to_string();
+    let mut head = format!("# Only some allocations recorded, {}\n\n", machine::date());
+    for line in machine::describe(&grapnel) {
+        // The other tool has no part in this.
+        if !line.starts_with("heaptrack") {
+            head += &format!("- {line}\n");
+        }
+    }
+    head += &format!(
+        "- Load of the last minute before the runs: {}\n\n{rounds} rounds; in each, every program ran under `grapnel run -q \
+        --off` and under `grapnel run -q --sample 524288`, bare before or after each of them in turn. Times are those of \
+        the whole command, its start and its end included; of bare runs the least and the median. Multiples of them are \
+        the least run as one of the least bare run beside such runs, and the median of the quotients of each run and the \
+        bare one beside it, with what the middle half of these lies between. sqlite3, python3 and xmllint have {} times \
+        the input that they have beside heaptrack. Measured with `cargo run --release -p grapnel-benches -- sample`.\n",
+        machine::load(),
+        workloads::LARGE,
+    );
+    let pairs = rounds::of(chosen, &sampled::TOOLS, rounds)?;
+    Ok(head + &sampled::tables(chosen, &pairs))
 }
 
 fn analyse(chosen: &[workloads::Workload], rounds: usize, large: u64) -> Result<String, Failed> {

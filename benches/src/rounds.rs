@@ -27,9 +27,13 @@ pub struct Pair {
 }
 
 /// One run of each tool, in the order of this round.
-fn round(number: usize, mut run: impl FnMut(Tool) -> Result<Sample, Failed>) -> Result<Vec<Pair>, Failed> {
-    let mut order = TOOLS;
-    order.rotate_left(number % TOOLS.len());
+fn round(
+    tools: &[Tool],
+    number: usize,
+    mut run: impl FnMut(Tool) -> Result<Sample, Failed>,
+) -> Result<Vec<Pair>, Failed> {
+    let mut order = tools.to_vec();
+    order.rotate_left(number % tools.len());
     let pair = |(place, tool): (usize, Tool)| {
         let (bare, with) = if (number + place).is_multiple_of(2) {
             let bare = run(Tool::Bare)?;
@@ -55,7 +59,7 @@ pub fn all(workloads: &[Workload], each: Duration) -> Result<Vec<Vec<Pair>>, Fai
             loop {
                 let number = pairs.len() / TOOLS.len();
                 let begun = Instant::now();
-                pairs.extend(round(number, |tool| measure::run_once(workload, tool))?);
+                pairs.extend(round(&TOOLS, number, |tool| measure::run_once(workload, tool))?);
                 eprintln!("pass {pass} of {PASSES}, {}: round {}", workload.name, number + 1);
                 // A round that is begun is ended: the next must have room.
                 if start.elapsed() + begun.elapsed() > each / PASSES {
@@ -63,6 +67,21 @@ pub fn all(workloads: &[Workload], each: Duration) -> Result<Vec<Vec<Pair>>, Fai
                 }
             }
         }
+    }
+    Ok(pairs)
+}
+
+/// Runs every workload in so many rounds with these tools; all come by in each.
+///
+/// # Errors
+/// When one can't be measured.
+pub fn of(workloads: &[Workload], tools: &[Tool], rounds: usize) -> Result<Vec<Vec<Pair>>, Failed> {
+    let mut pairs = vec![Vec::new(); workloads.len()];
+    for number in 0..rounds {
+        for (workload, pairs) in workloads.iter().zip(&mut pairs) {
+            pairs.extend(round(tools, number, |tool| measure::run_once(workload, tool))?);
+        }
+        eprintln!("round {} of {rounds}", number + 1);
     }
     Ok(pairs)
 }
@@ -76,7 +95,7 @@ mod tests {
         let (mut firsts, mut before) = (Vec::new(), Vec::new());
         for number in 0..2 * TOOLS.len() {
             let mut seen = Vec::new();
-            let pairs = round(number, |tool| {
+            let pairs = round(&TOOLS, number, |tool| {
                 seen.push(tool);
                 Ok(Sample { wall: seen.len() as f64, cpu: 0.0, trace_bytes: 0 })
             });

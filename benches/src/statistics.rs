@@ -6,7 +6,7 @@
 //! stood beside it, the median of the differences is a second figure: what disturbs both is in neither.
 
 /// The value that so much of all (0 to 1) lies below, in between two values by how far it is from each.
-fn quantile(values: &[f64], part: f64) -> f64 {
+pub fn quantile(values: &[f64], part: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let Some(last) = sorted.len().checked_sub(1) else { return f64::NAN };

@@ -78,26 +78,21 @@ fn compiler(dir: &Path) -> std::io::Result<Workload> {
     Ok(workload("cc1plus", "g++ -O1 of 60 lines of templates", argv).real(1.25))
 }
 
-/// All workloads; their inputs are written into `dir`.
-///
-/// # Errors
-/// When `dir` can't be written, or gcc can't be started.
-pub fn all(dir: &Path) -> std::io::Result<Vec<Workload>> {
-    let script = write(dir, "work.py", include_str!("inputs/work.py"))?;
-    let sql = write(dir, "work.sql", include_str!("inputs/work.sql"))?;
+/// Programs that people use, each with `size` times the input that [`all`] gives it. The compiler and jq take seconds as it is, and have theirs.
+fn real(dir: &Path, size: usize) -> std::io::Result<Vec<Workload>> {
+    let times = |text: &str, count: usize| text.replace(&count.to_string(), &(count * size).to_string());
+    let script = write(dir, "work.py", &times(include_str!("inputs/work.py"), 25_000))?;
+    let sql = write(dir, "work.sql", &times(include_str!("inputs/work.sql"), 150_000))?;
     let json = write(dir, "work.json", &json())?;
-    let xml = write(dir, "work.xml", &xml())?;
+    let xml = write(dir, "work.xml", &xml(150_000 * size))?;
 
     let argv = vec!["/usr/bin/python3".into(), script.into()];
     let mut python = workload("python3", "json, re, dictionaries, PYTHONMALLOC=malloc", argv).real(1.5);
     python.env = vec![("PYTHONMALLOC", "malloc"), ("PYTHONHASHSEED", "0"), ("PYTHONDONTWRITEBYTECODE", "1")];
 
+    let elements =
+        if size == 1 { "parse and format 450,000 elements, 11 MB" } else { "parse and format elements" };
     let filter = "group_by(.tags[0]) | map({tag: .[0].tags[0], sum: (map(.v) | add), ids: map(.id)})";
-    let many = workload(
-        "many stacks",
-        "synthetic: one thread, a million live blocks, 700,000 stacks of 12 frames",
-        synthetic("many_stacks.c", &["1500"]),
-    );
     Ok(vec![
         compiler(dir)?,
         workload("jq", "group 200,000 objects, 14 MB", words(&["/usr/bin/jq", "-c", filter]))
@@ -111,13 +106,32 @@ pub fn all(dir: &Path) -> std::io::Result<Vec<Workload>> {
         .real(1.25)
         .reads(sql),
         python,
-        workload(
-            "xmllint",
-            "parse and format 450,000 elements, 11 MB",
-            words(&["/usr/bin/xmllint", "--format", "-"]),
-        )
-        .real(1.5)
-        .reads(xml),
+        workload("xmllint", elements, words(&["/usr/bin/xmllint", "--format", "-"])).real(1.5).reads(xml),
+    ])
+}
+
+/// So many times the input of [`all`] do the programs of [`large`] have.
+pub const LARGE: usize = 6;
+
+/// Programs that people use, with so much to do that each takes seconds; their inputs are written into `dir`.
+///
+/// # Errors
+/// When `dir` can't be written, or gcc can't be started.
+pub fn large(dir: &Path) -> std::io::Result<Vec<Workload>> {
+    real(dir, LARGE)
+}
+
+/// All workloads; their inputs are written into `dir`.
+///
+/// # Errors
+/// When `dir` can't be written, or gcc can't be started.
+pub fn all(dir: &Path) -> std::io::Result<Vec<Workload>> {
+    let many = workload(
+        "many stacks",
+        "synthetic: one thread, a million live blocks, 700,000 stacks of 12 frames",
+        synthetic("many_stacks.c", &["1500"]),
+    );
+    let synthetic = vec![
         workload(
             "shallow",
             "synthetic: one thread, one stack of 6 frames",
@@ -140,7 +154,8 @@ pub fn all(dir: &Path) -> std::io::Result<Vec<Workload>> {
             synthetic("threads.c", &["4000", "8"]),
         ),
         Workload { live: 1_000_000, ..many },
-    ])
+    ];
+    Ok(real(dir, 1)?.into_iter().chain(synthetic).collect())
 }
 
 /// The name of [`nothing`].
@@ -192,8 +207,8 @@ fn json() -> String {
     format!("[{}]", items.join(",\n"))
 }
 
-fn xml() -> String {
-    let items: String = (0..150_000)
+fn xml(items: usize) -> String {
+    let items: String = (0..items)
         .map(|n| {
             format!("<item id=\"{n}\"><name kind=\"k{}\">name {n}</name><v>{}</v></item>\n", n % 31, n * 3)
         })

@@ -17,6 +17,7 @@ const WORTH_WAKING: usize = 4;
 #[derive(Debug, Default)]
 pub(super) struct Looks {
     rings: Vec<Look>,
+    presses: bool,
 }
 
 /// What was seen of one.
@@ -28,6 +29,15 @@ struct Look {
     left: usize,
     /// Words that were taken, and whose room nobody was told of.
     untold: usize,
+    /// Its thread waits for room.
+    waits: bool,
+    /// A quarter of it or more is full.
+    behind: bool,
+}
+
+/// Whether threads wait for the drain, or `did` until now and it hasn't caught up.
+fn presses(did: bool, rings: &[Look]) -> bool {
+    rings.iter().any(|look| look.waits || (did && look.behind))
 }
 
 impl Looks {
@@ -48,8 +58,16 @@ impl Looks {
                     0
                 }
             };
+            look.waits = ring.seems_waited_for();
+            look.behind = look.left >= ring.capacity() / 4;
         }
+        self.presses = presses(self.presses, &self.rings);
         result
+    }
+
+    /// Whether threads wait for what was found to be taken, or did lately.
+    pub(super) fn press(&self) -> bool {
+        self.presses
     }
 
     /// How many threads were in the middle of an event.
@@ -113,5 +131,22 @@ pub(super) fn tell_of_room(ring: Consumer<'_>) {
 impl Source for Intake<'_> {
     fn more(&mut self, index: usize, to: &mut Vec<u64>) -> bool {
         self.take(index, PIECE, to) != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_press_from_when_one_waits_until_none_is_behind() {
+        let free = Look::default();
+        let (behind, waits) = (Look { behind: true, ..free }, Look { waits: true, ..free });
+        let (mut did, mut seen) = (false, Vec::new());
+        for look in [behind, waits, behind, free, behind] {
+            did = presses(did, &[free, look]);
+            seen.push(did);
+        }
+        assert_eq!(seen, [false, true, true, false, false]);
     }
 }

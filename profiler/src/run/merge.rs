@@ -67,41 +67,46 @@ const TURNED_ROUND: u64 = 4096;
 struct Front {
     ticks: u64,
     index: usize,
-    /// It waits for the event of this number, which was no queue's first.
-    waits_for: Option<u32>,
 }
 
-impl Front {
-    fn of(index: usize, ticks: u64) -> Self {
-        Self { ticks, index, waits_for: None }
-    }
-}
-
-/// Puts fronts where they belong among others, the earliest of which is the last. The way is short: a queue whose turn it was
-/// stays near the end, and few of a process's threads run at a time.
-#[inline]
-fn put_back(fronts: &mut Vec<Front>, back: impl IntoIterator<Item = Front>) {
-    for front in back {
-        let at = fronts.iter().rposition(|other| *other > front).map_or(0, |before| before + 1);
-        fronts.insert(at, front);
-    }
-}
-
-/// Takes the queue out of `fronts` whose first event is the one that `front` waits for, if there is one and it wasn't looked for
-/// yet. Returns its number.
-#[cold]
-fn predecessor(
-    queues: &[Queue],
-    next: &[u32; SHARDS],
-    fronts: &mut Vec<Front>,
+/// A front that isn't due: the next number of its shard is that of an event which was no queue's first.
+#[derive(Clone, Copy, Debug)]
+struct Held {
     front: Front,
-) -> Option<usize> {
-    let (shard, ..) = queues[front.index].place()?;
-    if front.waits_for == Some(next[shard]) {
-        return None;
+    shard: usize,
+    waits_for: u32,
+}
+
+/// Puts a front where it belongs among others, the earliest of which is the last. The way is short: a queue whose turn it was
+/// stays near the end, and few of a process's threads run at a time.
+#[inline(always)]
+fn put_back(fronts: &mut Vec<Front>, front: Front) {
+    let mut at = fronts.len();
+    fronts.push(front);
+    while at > 0 && fronts[at - 1] < front {
+        fronts[at] = fronts[at - 1];
+        at -= 1;
     }
+    fronts[at] = front;
+}
+
+/// As [`put_back`], of those that were held and wait no longer.
+#[inline(never)]
+fn put_back_held(fronts: &mut Vec<Front>, held: &mut Vec<Held>, next: &[u32; SHARDS]) {
+    held.retain(|held| {
+        let waits = next[held.shard] == held.waits_for;
+        if !waits {
+            put_back(fronts, held.front);
+        }
+        waits
+    });
+}
+
+/// Takes the queue out of `fronts` whose first event has this number of a shard, if there is one. Returns which it is.
+#[cold]
+fn predecessor(queues: &[Queue], fronts: &mut Vec<Front>, shard: usize, number: u32) -> Option<usize> {
     let is_it = |other: &Front| {
-        queues[other.index].place().is_some_and(|(other, seq, _)| (other, seq) == (shard, next[shard]))
+        queues[other.index].place().is_some_and(|(other, seq, _)| (other, seq) == (shard, number))
     };
     let at = fronts.iter().position(is_it)?;
     Some(fronts.remove(at).index)
@@ -128,7 +133,7 @@ pub(crate) struct Merge {
     next: Box<[u32; SHARDS]>,
     /// While it runs: all fronts that may be due, the earliest last, and those that are not until something else has gone out.
     fronts: Vec<Front>,
-    held: Vec<Front>,
+    held: Vec<Held>,
     shared: Shared,
     /// Numbers that were passed over.
     passed: u64,
@@ -189,7 +194,7 @@ impl Merge {
         for (index, queue) in queues.iter_mut().enumerate() {
             queue.is_later_than(bounds.since);
             let first = queue.head(shared, &mut |to| source.more(index, to), out);
-            fronts.extend(first.map(|ticks| Front::of(index, ticks)));
+            fronts.extend(first.map(|ticks| Front { ticks, index }));
         }
         fronts.sort_unstable_by_key(|front| Reverse(*front));
         self.go_out(bounds, source, out);
@@ -204,30 +209,39 @@ impl Merge {
         let Bounds { horizon, under_way, .. } = bounds;
         let Self { queues, next, shared, fronts, held, .. } = self;
         while let Some(front) = fronts.pop() {
-            let until = fronts.last().map_or(horizon, |next| next.ticks.min(horizon));
-            let earliest = held.iter().map(|front| front.ticks).min();
-            let is_near = earliest.is_none_or(|held| front.ticks <= held.saturating_add(TURNED_ROUND));
-            if (front.ticks >= horizon && horizon != u64::MAX) || (under_way && !is_near) {
+            let mut until = fronts.last().map_or(horizon, |next| next.ticks.min(horizon));
+            let mut must_stay = front.ticks >= horizon && horizon != u64::MAX;
+            if let Some(earliest) = held.iter().map(|held| held.front.ticks).min() {
+                let is_near = front.ticks <= earliest.saturating_add(TURNED_ROUND);
+                must_stay |= under_way && !is_near;
+                // What waits for this event comes right behind it.
+                until = if is_near { front.ticks } else { until };
+            }
+            if must_stay {
                 fronts.push(front);
                 break;
             }
-            // What waits for this event comes right behind it.
-            let until = if earliest.is_some() && is_near { front.ticks } else { until };
             let before = shared.done;
             let more = &mut |to: &mut Vec<u64>| source.more(front.index, to);
             let behind = queues[front.index].run(until, next, shared, more, out);
             if shared.done != before {
-                put_back(fronts, behind.map(|ticks| Front::of(front.index, ticks)));
-            } else if let Some(first) = predecessor(queues, next, fronts, front) {
-                let more = &mut |to: &mut Vec<u64>| source.more(first, to);
-                let behind = queues[first].first(front.ticks, next, shared, more, out);
-                put_back(fronts, behind.map(|ticks| Front::of(first, ticks)));
-                put_back(fronts, [front]);
+                if let Some(ticks) = behind {
+                    put_back(fronts, Front { ticks, ..front });
+                }
             } else if let Some((shard, ..)) = queues[front.index].place() {
-                held.push(Front { waits_for: Some(next[shard]), ..front });
+                let waits_for = next[shard];
+                let Some(first) = predecessor(queues, fronts, shard, waits_for) else {
+                    held.push(Held { front, shard, waits_for });
+                    continue;
+                };
+                let more = &mut |to: &mut Vec<u64>| source.more(first, to);
+                if let Some(ticks) = queues[first].first(front.ticks, next, shared, more, out) {
+                    put_back(fronts, Front { ticks, index: first });
+                }
+                put_back(fronts, front);
             }
-            if shared.done != before {
-                put_back(fronts, held.drain(..).rev());
+            if !held.is_empty() {
+                put_back_held(fronts, held, next);
             }
         }
     }
@@ -236,13 +250,13 @@ impl Merge {
     /// others may wait for an event that stands behind it. False if there is none.
     fn pass_gap(&mut self, overdue: u64) -> bool {
         let Self { queues, next, fronts, held, passed, .. } = self;
-        let earliest = held.iter().min().filter(|front| front.ticks < overdue);
+        let earliest = held.iter().map(|held| held.front).min().filter(|front| front.ticks < overdue);
         let Some((shard, seq, _)) = earliest.and_then(|front| queues[front.index].place()) else {
             return false;
         };
         *passed += u64::from(seq.wrapping_sub(next[shard]));
         next[shard] = seq;
-        put_back(fronts, held.drain(..).rev());
+        put_back_held(fronts, held, next);
         true
     }
 
@@ -254,7 +268,7 @@ impl Merge {
     /// The clock of the earliest event before the horizon that had to stay in the last run: it waits for one that has not
     /// come.
     pub(crate) fn held_since(&self) -> Option<u64> {
-        self.held.iter().map(|front| front.ticks).min()
+        self.held.iter().map(|held| held.front.ticks).min()
     }
 }
 

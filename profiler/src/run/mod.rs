@@ -10,6 +10,7 @@ mod merge;
 mod meter;
 mod nodes;
 mod output;
+mod priority;
 pub(crate) mod process;
 mod program;
 pub(crate) mod progress;

@@ -15,6 +15,7 @@ use super::intake::{Intake, Looks, tell_of_room};
 use super::merge::{Bounds, Merge};
 use super::meter::{Events, Times};
 use super::output::{BATCH, Out};
+use super::priority::Raised;
 use super::process::{Process, monotonic_ns};
 use super::scans::ScanError;
 use super::shared::{Segment, futex_wake};
@@ -197,6 +198,7 @@ impl Recording {
         // Before the rings are looked at: what they do not show yet comes later than this.
         let now = ticks();
         self.look();
+        let _raised = self.looks.press().then(Raised::now);
         let before = now.saturating_sub(VISIBLE_AFTER_TICKS);
         let last_ns = self.now_ns;
         self.now_ns = monotonic_ns().saturating_sub(self.started_ns);

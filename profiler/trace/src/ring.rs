@@ -276,6 +276,11 @@ impl<'a> Consumer<'a> {
         Some(&self.control.room)
     }
 
+    /// Whether the writer waits for room, as far as is seen without a fence.
+    pub fn seems_waited_for(&self) -> bool {
+        self.control.waiting.load(Ordering::Relaxed) != 0
+    }
+
     /// How many words are published and not taken.
     pub fn published(&self) -> Result<usize, Corrupt> {
         let tail = self.control.tail.load(Ordering::Acquire);

@@ -440,3 +440,47 @@ fn rubbish_in_a_ring_stops_that_ring_only() {
     assert_eq!(events.len(), 1);
     assert!(merge.is_empty());
 }
+
+/// Threads that take numbers and read clocks late, and write what they have in pieces: however they do, each event comes out
+/// once, in the order of its ring and of its shard.
+#[test]
+fn every_event_comes_out_once_in_the_order_of_its_ring_and_of_its_shard() {
+    for seed in 1..3000 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let (rings, addresses) = (random.usize(1..7), random.u64(1..5));
+        let late = random.u32(1..20_000);
+        // As it was: which ring's event each is, and of which address. The size is its place.
+        let mut numbers = std::collections::HashMap::<usize, u32>::new();
+        let mut written: Vec<std::collections::VecDeque<[u64; 3]>> = vec![Default::default(); rings];
+        let mut expected = Vec::new();
+        let mut last = vec![0; rings];
+        for place in 0..random.u32(1..60) {
+            let (ring, address) = (random.usize(..rings), 0x10_0000 * random.u64(1..=addresses));
+            let number = numbers.entry(wire::shard(address)).or_default();
+            let ticks = (place * 1000 + random.u32(..late)).max(last[ring]);
+            last[ring] = ticks;
+            written[ring].push_back(alloc(address, at(*number, ticks), u64::from(place)));
+            expected.push((ring, wire::shard(address)));
+            *number += 1;
+        }
+        let (mut merge, mut events) = (Merge::default(), Vec::new());
+        while written.iter().any(|ring| !ring.is_empty()) {
+            for (index, ring) in written.iter_mut().enumerate() {
+                let now = random.usize(..=ring.len());
+                merge.queue(index).inlet().extend(ring.drain(..now).flatten());
+            }
+            let horizon = random.u64(..80_000);
+            let bounds = Bounds { since: 0, horizon, overdue: 0, under_way: random.bool() };
+            merge.run(bounds, &mut Nothing, &mut events).expect("good records");
+        }
+        merge.run(up_to(u64::MAX), &mut Nothing, &mut events).expect("good records");
+        let out: Vec<usize> = sizes(&events).into_iter().map(|place| place as usize).collect();
+        assert_eq!((out.len(), merge.missing()), (expected.len(), 0), "{seed}");
+        let in_order = |of: &dyn Fn(usize) -> usize| {
+            let mut seen = std::collections::HashMap::new();
+            out.iter().all(|&place| seen.insert(of(place), place).is_none_or(|before| before < place))
+        };
+        assert!(in_order(&|place| expected[place].0), "{seed}: {out:?}");
+        assert!(in_order(&|place| expected[place].1), "{seed}: {out:?}");
+    }
+}
