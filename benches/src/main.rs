@@ -204,7 +204,7 @@ fn sample(chosen: &[workloads::Workload], rounds: usize) -> Result<String, Faile
         the whole command, its start and its end included; of bare runs the least and the median. Multiples of them are \
         the least run as one of the least bare run beside such runs, and the median of the quotients of each run and the \
         bare one beside it, with what the middle half of these lies between. sqlite3, python3 and xmllint have {} times \
-        the input that they have beside heaptrack. Measured with `cargo run --release -p grapnel-benches -- sample`.\n",
+        the input that they have beside heaptrack. Measured with `cargo run --release -p grapnel-benches -- sample --rounds {rounds}`.\n",
         machine::load(),
         workloads::LARGE,
     );

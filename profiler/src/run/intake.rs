@@ -37,7 +37,8 @@ struct Look {
 
 /// Whether threads wait for the drain, or `did` until now and it hasn't caught up.
 fn presses(did: bool, rings: &[Look]) -> bool {
-    rings.iter().any(|look| look.waits || (did && look.behind))
+    // Whoever waits for room that is there has only not had its turn yet, or has left the wait for good.
+    rings.iter().any(|look| look.behind && (look.waits || did))
 }
 
 impl Looks {
@@ -141,12 +142,13 @@ mod tests {
     #[test]
     fn threads_press_from_when_one_waits_until_none_is_behind() {
         let free = Look::default();
-        let (behind, waits) = (Look { behind: true, ..free }, Look { waits: true, ..free });
+        let behind = Look { behind: true, ..free };
+        let (waits, stale) = (Look { waits: true, ..behind }, Look { waits: true, ..free });
         let (mut did, mut seen) = (false, Vec::new());
-        for look in [behind, waits, behind, free, behind] {
+        for look in [behind, waits, behind, free, behind, stale] {
             did = presses(did, &[free, look]);
             seen.push(did);
         }
-        assert_eq!(seen, [false, true, true, false, false]);
+        assert_eq!(seen, [false, true, true, false, false, false]);
     }
 }

@@ -3,7 +3,8 @@
 //! The system gives each thread that has something to do as much of them as any other. Where threads of a program write more
 //! than the drain takes in its share, their rings fill, all of them wait for it at a time, and processors stand idle meanwhile.
 //! So while some wait, the drain goes before them: where the system allows it to whoever runs grapnel (root, `CAP_SYS_NICE`,
-//! `RLIMIT_NICE`). Nobody else's priority is touched.
+//! `RLIMIT_NICE` for all of the steps; not a container's root without that capability). Nobody else's priority is touched, though
+//! others may get less; and it counts only among threads of one session or control group.
 
 use rustix::process::{getpriority_process, setpriority_process};
 
