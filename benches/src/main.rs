@@ -1,5 +1,4 @@
-//! `cargo run --release -p grapnel-benches -- run`: grapnel and heaptrack on the same work; `-- relocate`: the relocator
-//! and iced-x86 on the same windows.
+//! `cargo run --release -p grapnel-benches -- run`: grapnel and heaptrack on the same work. What else there is, `--help` says.
 
 use clap::{Parser, Subcommand};
 use grapnel_benches::measure::{self, Failed, Tool};
@@ -40,7 +39,7 @@ enum Command {
     /// Measures what `--off` and `--sample 524288` add to programs that take seconds, and writes a table.
     Sample {
         /// How many times each.
-        #[arg(long, default_value_t = 15)]
+        #[arg(long, default_value_t = 12)]
         rounds: usize,
         /// Only the workloads whose name contains this.
         #[arg(long)]
@@ -165,23 +164,30 @@ fn count_instructions(rounds: u32, output: Option<&Path>) -> Result<(), Box<dyn 
 }
 
 fn hooks(engines: &[Engine], rounds: usize) -> std::io::Result<String> {
-    let mut head = format!("# The hook engine, {}\n\n", machine::date());
-    for line in machine::describe("grapnel") {
-        // The commands have no part in this.
-        if !line.starts_with("heaptrack") && !line.starts_with("grapnel") {
-            head += &format!("- {line}\n");
-        }
-    }
+    let mut head = head("The hook engine", &["heaptrack", "grapnel"]);
     head += &format!(
-        "- Load of the last minute before the runs: {}\n\n{rounds} rounds; in each, every engine's every way ran in turn, each \
+        "{rounds} rounds; in each, every engine's every way ran in turn, each \
         engine in a process of its own with functions of its own. Figures are medians (least-most). Listeners do \
         nothing. Frida's are C functions of a CModule, and its hooks are put in from JavaScript, the only way that its \
         package has. retour is a Rust package, and Dobby the binary that another brings along. A time of a call is the \
         median of 21 passes of 5000 calls. Measured with `cargo run --release -p grapnel-benches -- \
-        hooks`.\n",
-        machine::load()
+        hooks`.\n"
     );
     hooks::page(engines, rounds, &head)
+}
+
+/// How a page begins: what it is of, and the machine, but for commands that have no part in it.
+fn head(title: &str, without: &[&str]) -> String {
+    // It is built when it is asked for.
+    let grapnel =
+        if without.contains(&"grapnel") { Path::new("grapnel") } else { grapnel_tests::programs::grapnel() };
+    let mut head = format!("# {title}, {}\n\n", machine::date());
+    for line in machine::describe(&grapnel.display().to_string()) {
+        if !without.iter().any(|name| line.starts_with(name)) {
+            head += &format!("- {line}\n");
+        }
+    }
+    head + &format!("- Load of the last minute before the runs: {}\n\n", machine::load())
 }
 
 /// Those whose name contains a text.
@@ -190,40 +196,28 @@ fn chosen(all: Vec<workloads::Workload>, only: Option<&str>) -> Vec<workloads::W
 }
 
 fn sample(chosen: &[workloads::Workload], rounds: usize) -> Result<String, Failed> {
-    let grapnel = grapnel_tests::programs::grapnel().display().to_string();
-    let mut head = format!("# Only some allocations recorded, {}\n\n", machine::date());
-    for line in machine::describe(&grapnel) {
-        // The other tool has no part in this.
-        if !line.starts_with("heaptrack") {
-            head += &format!("- {line}\n");
-        }
-    }
+    let mut head = head("Only some allocations recorded", &["heaptrack"]);
     head += &format!(
-        "- Load of the last minute before the runs: {}\n\n{rounds} rounds; in each, every program ran under `grapnel run -q \
+        "{rounds} rounds; in each, every program ran under `grapnel run -q \
         --off` and under `grapnel run -q --sample 524288`, bare before or after each of them in turn. Times are those of \
         the whole command, its start and its end included; of bare runs the least and the median. Multiples of them are \
         the least run as one of the least bare run beside such runs, and the median of the quotients of each run and the \
         bare one beside it, with what the middle half of these lies between. sqlite3, python3 and xmllint have {} times \
         the input that they have beside heaptrack. Measured with `cargo run --release -p grapnel-benches -- sample --rounds {rounds}`.\n",
-        machine::load(),
         workloads::LARGE,
     );
     let pairs = rounds::of(chosen, &sampled::TOOLS, rounds)?;
-    Ok(head + &sampled::tables(chosen, &pairs))
+    let measured = chosen.iter().zip(&pairs).map(|(workload, pairs)| (workload.name, &pairs[..]));
+    Ok(head + &sampled::tables(measured))
 }
 
 fn analyse(chosen: &[workloads::Workload], rounds: usize, large: u64) -> Result<String, Failed> {
-    let grapnel = grapnel_tests::programs::grapnel().display().to_string();
-    let mut head = format!("# Reports, {}\n\n", machine::date());
-    for line in machine::describe(&grapnel) {
-        head += &format!("- {line}\n");
-    }
+    let mut head = head("Reports", &[]);
     head += &format!(
-        "- Load of the last minute before the runs: {}\n\n{rounds} rounds; in each, heaptrack_interpret (fed by zstd) and \
+        "{rounds} rounds; in each, heaptrack_interpret (fed by zstd) and \
         heaptrack_print ran, and then `grapnel report`, on recordings of the same work. Figures are medians (least-most). \
         Memory is the most that the kernel had in memory for a process; of heaptrack's two, the larger. Measured with \
-        `cargo run --release -p grapnel-benches -- analyse`.\n",
-        machine::load()
+        `cargo run --release -p grapnel-benches -- analyse`.\n"
     );
     analyse::page(chosen, rounds, large, &head)
 }
@@ -239,21 +233,14 @@ fn write(subject: &str, output: Option<PathBuf>, page: &str) -> std::io::Result<
 
 fn relocate(rounds: usize, lines: usize) -> std::io::Result<String> {
     let grapnel = grapnel_tests::programs::grapnel();
-    let mut head = format!("# The relocator, {}\n\n", machine::date());
-    for line in machine::describe(&grapnel.display().to_string()) {
-        // The other tool has no part in this.
-        if !line.starts_with("heaptrack") {
-            head += &format!("- {line}\n");
-        }
-    }
+    let mut head = head("The relocator", &["heaptrack"]);
     head += &format!(
-        "- Load of the last minute before the runs: {}\n\n{rounds} rounds; in each, every step ran in turn, for every \
+        "{rounds} rounds; in each, every step ran in turn, for every \
         instruction set. Figures are medians (least-most). Windows are the shortest that the near redirect needs (5 \
         bytes on x86_64, 4 elsewhere), at the starts of 200 functions of Debian's libraries \
         (benches/src/inputs/windows.txt); those that are refused are left out, but not in the requests. Near is 1 MiB \
         away; far is 32 TiB away for 64-bit code and 1.5 GiB for 32-bit code. Measured with `cargo run --release -p \
-        grapnel-benches -- relocate`.\n",
-        machine::load()
+        grapnel-benches -- relocate`.\n"
     );
     relocate::page(grapnel, rounds, lines, &head)
 }

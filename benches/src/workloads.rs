@@ -80,7 +80,11 @@ fn compiler(dir: &Path) -> std::io::Result<Workload> {
 
 /// Programs that people use, each with `size` times the input that [`all`] gives it. The compiler and jq take seconds as it is, and have theirs.
 fn real(dir: &Path, size: usize) -> std::io::Result<Vec<Workload>> {
-    let times = |text: &str, count: usize| text.replace(&count.to_string(), &(count * size).to_string());
+    let times = |text: &str, count: usize| {
+        let count_said = count.to_string();
+        assert_eq!(text.matches(&count_said).count(), 1, "how much there is to do stands there once");
+        text.replace(&count_said, &(count * size).to_string())
+    };
     let script = write(dir, "work.py", &times(include_str!("inputs/work.py"), 25_000))?;
     let sql = write(dir, "work.sql", &times(include_str!("inputs/work.sql"), 150_000))?;
     let json = write(dir, "work.json", &json())?;

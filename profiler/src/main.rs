@@ -24,6 +24,7 @@ mod moment;
 mod native;
 mod opened;
 mod places;
+mod priority;
 mod push;
 mod query;
 mod reading;

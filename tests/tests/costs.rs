@@ -2,8 +2,12 @@
 //! does not.
 
 use grapnel_tests::report::{Recorder, Report};
-use grapnel_tests::run::{Case, grapnel};
+use grapnel_tests::run::{self, Case, grapnel};
+use rustix::process::{Signal, getpriority_process, setpriority_process};
 use std::ffi::OsStr;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 fn recorder(report: &Report) -> Recorder {
     report.recorder.expect("a recording that ended in order says what it cost")
@@ -71,4 +75,55 @@ fn it_is_told() {
     // A handful of events says nothing.
     let few = grapnel([OsStr::new("report"), Case::ours("plain").recorded().trace().as_ref()]).out();
     assert!(few.contains("too few were timed"), "{few}");
+}
+
+/// While a thread waits for room in its ring, grapnel's thread that makes it goes first, where that is allowed; no other does, and it
+/// doesn't go on so.
+#[test]
+fn who_is_waited_for_goes_first() {
+    let usual = getpriority_process(None).expect("a niceness");
+    let may = setpriority_process(None, usual - 1).is_ok();
+    setpriority_process(None, usual).expect("as it was");
+
+    let dir = run::temporary_dir();
+    let case = Case::ours("flood").args(["100000", "100"]);
+    let mut child =
+        case.grapnel_command(dir.path()).stdout(Stdio::null()).spawn().expect("grapnel can be started");
+    let (tasks, mut least) = (format!("/proc/{}/task", child.id()), usual);
+    for _ in 0..100 {
+        // The ring is full when it goes on.
+        run::kill(Signal::STOP, child.id());
+        std::thread::sleep(Duration::from_millis(30));
+        run::kill(Signal::CONT, child.id());
+        let until = Instant::now() + Duration::from_millis(30);
+        while Instant::now() < until && least == usual {
+            for (name, niceness) in nicenesses(Path::new(&tasks)) {
+                assert!(name == "drain" || niceness == usual, "{name} {niceness}");
+                least = least.min(niceness);
+            }
+        }
+        if least != usual {
+            break;
+        }
+    }
+    assert_eq!(least < usual, may, "{usual} {least}");
+    // Then it has nothing more to do.
+    run::descendants(child.id()).into_iter().for_each(|pid| run::kill(Signal::STOP, pid));
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while nicenesses(Path::new(&tasks)).any(|(_, niceness)| niceness != usual) {
+        assert!(Instant::now() < deadline, "it goes first for ever");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    run::descendants(child.id()).into_iter().for_each(|pid| run::kill(Signal::KILL, pid));
+    child.wait().expect("it ends");
+}
+
+/// Name and niceness of the threads of a process.
+fn nicenesses(tasks: &Path) -> impl Iterator<Item = (String, i32)> {
+    std::fs::read_dir(tasks).into_iter().flatten().flatten().filter_map(|task| {
+        let stat = std::fs::read_to_string(task.path().join("stat")).ok()?;
+        let (name, rest) = stat.split_once('(')?.1.rsplit_once(')')?;
+        // The nineteenth field is the seventeenth behind the name.
+        Some((name.to_owned(), rest.split_whitespace().nth(16)?.parse().ok()?))
+    })
 }

@@ -16,9 +16,9 @@ use super::rights::why_denied;
 use super::stacks;
 use super::tracee::Stop;
 use super::working::Worker;
+use crate::priority::{self, Raised};
 use crate::run::recording::{Before, Blocks};
 use grapnel_trace::attached::{Ledger, order, state};
-use rustix::process::{getpriority_process, setpriority_process};
 use std::io;
 use std::mem::offset_of;
 use std::time::{Duration, Instant};
@@ -74,27 +74,6 @@ pub(crate) struct Stood {
     pub(crate) before: Result<Older, Unknown>,
     /// Whether threads were in the middle of `malloc` then.
     pub(crate) busy: bool,
-}
-
-/// This thread goes before all others, as far as it may, for as long as a process stands for it.
-#[derive(Debug)]
-struct Hurry(Option<i32>);
-
-impl Hurry {
-    const FIRST: i32 = -20;
-
-    fn new() -> Self {
-        let usual = getpriority_process(None).ok();
-        Self(usual.filter(|_| setpriority_process(None, Self::FIRST).is_ok()))
-    }
-}
-
-impl Drop for Hurry {
-    fn drop(&mut self) {
-        if let Some(usual) = self.0 {
-            let _ = setpriority_process(None, usual);
-        }
-    }
 }
 
 impl Entered {
@@ -180,7 +159,8 @@ impl Entered {
         let mut looks = 1;
         let agent = |why| EnterError::Agent { pid, why: message().unwrap_or(why) };
         let deadline = Instant::now() + FREEZE_PATIENCE;
-        let hurry = Hurry::new();
+        // As far as it may: from -20 to 19 there are so many steps.
+        let hurry = Raised::by(19 - priority::FIRST);
         let (mut frozen, since, blocks, look) = loop {
             let since = Instant::now();
             let frozen = freezer.freeze(Some(self.worker.tracee.tid)).and_then(|mut frozen| {

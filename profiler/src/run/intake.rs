@@ -17,7 +17,8 @@ const WORTH_WAKING: usize = 4;
 #[derive(Debug, Default)]
 pub(super) struct Looks {
     rings: Vec<Look>,
-    presses: bool,
+    /// Threads wait for what was found, or did lately.
+    press: bool,
 }
 
 /// What was seen of one.
@@ -29,23 +30,20 @@ struct Look {
     left: usize,
     /// Words that were taken, and whose room nobody was told of.
     untold: usize,
-    /// Its thread waits for room.
-    waits: bool,
-    /// A quarter of it or more is full.
-    behind: bool,
 }
 
-/// Whether threads wait for the drain, or `did` until now and it hasn't caught up.
-fn presses(did: bool, rings: &[Look]) -> bool {
+/// Whether a ring of so many words presses, of which so many wait to be taken: its thread waits for room, or rings `did` press until now
+/// and this one hasn't been caught up with.
+fn presses(did: bool, waits: bool, words: usize, capacity: usize) -> bool {
     // Whoever waits for room that is there has only not had its turn yet, or has left the wait for good.
-    rings.iter().any(|look| look.behind && (look.waits || did))
+    words >= capacity / 4 && (waits || did)
 }
 
 impl Looks {
     /// Looks at all rings that are mapped.
     pub(super) fn look(&mut self, segment: &Segment) -> Result<(), Corrupt> {
         self.rings.resize(segment.count_of_rings(), Look::default());
-        let mut result = Ok(());
+        let (mut result, mut press) = (Ok(()), false);
         // Ring 0 last: see the merge.
         for (index, look) in self.rings.iter_mut().enumerate().rev() {
             let Some(ring) = segment.ring(index) else { continue };
@@ -59,16 +57,15 @@ impl Looks {
                     0
                 }
             };
-            look.waits = ring.seems_waited_for();
-            look.behind = look.left >= ring.capacity() / 4;
+            press |= presses(self.press, ring.seems_waited_for(), look.left, ring.capacity());
         }
-        self.presses = presses(self.presses, &self.rings);
+        self.press = press;
         result
     }
 
     /// Whether threads wait for what was found to be taken, or did lately.
     pub(super) fn press(&self) -> bool {
-        self.presses
+        self.press
     }
 
     /// How many threads were in the middle of an event.
@@ -140,15 +137,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn threads_press_from_when_one_waits_until_none_is_behind() {
-        let free = Look::default();
-        let behind = Look { behind: true, ..free };
-        let (waits, stale) = (Look { waits: true, ..behind }, Look { waits: true, ..free });
-        let (mut did, mut seen) = (false, Vec::new());
-        for look in [behind, waits, behind, free, behind, stale] {
-            did = presses(did, &[free, look]);
-            seen.push(did);
-        }
+    fn a_ring_presses_from_when_its_thread_waits_until_it_is_caught_up_with() {
+        let steps = [(false, 3000), (true, 4096), (false, 1024), (false, 1023), (false, 4096), (true, 0)];
+        let mut did = false;
+        let seen = steps.map(|(waits, words)| {
+            did = presses(did, waits, words, 4096);
+            did
+        });
         assert_eq!(seen, [false, true, true, false, false, false]);
     }
 }

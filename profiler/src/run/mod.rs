@@ -10,7 +10,6 @@ mod merge;
 mod meter;
 mod nodes;
 mod output;
-mod priority;
 pub(crate) mod process;
 mod program;
 pub(crate) mod progress;

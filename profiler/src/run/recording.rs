@@ -15,11 +15,11 @@ use super::intake::{Intake, Looks, tell_of_room};
 use super::merge::{Bounds, Merge};
 use super::meter::{Events, Times};
 use super::output::{BATCH, Out};
-use super::priority::Raised;
 use super::process::{Process, monotonic_ns};
 use super::scans::ScanError;
 use super::shared::{Segment, futex_wake};
 use crate::native::ticks;
+use crate::priority::Raised;
 use grapnel_analysis::leaks::found::{self, Count};
 use grapnel_analysis::report::words::harmless;
 use grapnel_analysis::{RunningTotals, Totals};
@@ -39,6 +39,9 @@ const COMPRESSION: i32 = 1;
 const EXIT_PATIENCE: Duration = Duration::from_millis(100);
 /// How long a store of one processor may take to be seen by another, with plenty to spare (about 20 microseconds).
 const VISIBLE_AFTER_TICKS: u64 = 50_000;
+/// How much less nice the drain is while threads wait for it. By equal shares of the processors they may leave it too little: then their rings
+/// fill, all wait at a time, and processors stand idle meanwhile.
+const LESS_NICE: i32 = 10;
 /// How long events may stay in memory before a reader of the file sees them.
 const FLUSH_NS: u64 = 300_000_000;
 /// The same of what the recording costs.
@@ -198,7 +201,7 @@ impl Recording {
         // Before the rings are looked at: what they do not show yet comes later than this.
         let now = ticks();
         self.look();
-        let _raised = self.looks.press().then(Raised::now);
+        let _raised = self.looks.press().then(|| Raised::by(LESS_NICE));
         let before = now.saturating_sub(VISIBLE_AFTER_TICKS);
         let last_ns = self.now_ns;
         self.now_ns = monotonic_ns().saturating_sub(self.started_ns);
