@@ -12,7 +12,7 @@
 use crate::lent::Reading;
 use crate::lock::Guard;
 use crate::meter::Meter;
-use crate::sampling::Looks;
+use crate::sampling::{self, Looks};
 use crate::stack::on_own_stack;
 use crate::tls::{self, Tls};
 use crate::{abandoned, heaps, life, modules, session, sys};
@@ -179,21 +179,25 @@ pub(crate) fn reads(table: *mut ModuleTable, _held: &Guard<'_>) -> bool {
 
 /// How much the walker of this ring remembers: that of the first thread, which most often does most, as much as it can, the next
 /// ones fewer chains, and those of a process with many threads less of all, so that all together stay within some megabytes.
+///
+/// Where few allocations are recorded, hardly a walk is one of the last ones, and what would be looked up and kept for that
+/// comes from memory, and goes there: only rules are kept.
 pub(crate) fn memory_of(index: u32) -> Config {
     let most = Config::default();
-    if index == 0 {
-        return most;
-    }
-    if index < LARGE_RINGS as u32 {
-        return Config { chain_bits: most.chain_bits - 1, ..most };
-    }
-    Config {
-        cache_bits: most.cache_bits - 2,
-        chain_bits: most.chain_bits - 4,
-        tree_bits: most.tree_bits - 3,
-        recent_bits: most.recent_bits - 4,
-        ..most
-    }
+    let memory = if index == 0 {
+        most
+    } else if index < LARGE_RINGS as u32 {
+        Config { chain_bits: most.chain_bits - 1, ..most }
+    } else {
+        Config {
+            cache_bits: most.cache_bits - 2,
+            chain_bits: most.chain_bits - 4,
+            tree_bits: most.tree_bits - 3,
+            recent_bits: most.recent_bits - 4,
+            ..most
+        }
+    };
+    if sampling::is_sparse() { Config { chain_bits: 0, recent_bits: 0, ..memory } } else { memory }
 }
 
 /// Memory for a value that stays for good.

@@ -23,7 +23,7 @@ use crate::native::quick::{
 };
 use crate::record::{self, enter};
 use crate::sampling::{self, Costs};
-use crate::shadow::{self, Asked};
+use crate::shadow;
 use crate::tls::{self, Sampling, Tls};
 use core::ffi::{c_int, c_void};
 use core::mem::offset_of;
@@ -52,7 +52,7 @@ fn counters(block: Block) -> [&'static AtomicU8; 2] {
 }
 
 fn note(block: Block) {
-    shadow::note(block.addr(), Asked { array: false, align_log2: None, size: 0 });
+    shadow::note_one_of_few(block.addr());
     for counter in counters(block) {
         let _ =
             counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| Some(count.saturating_add(1)));

@@ -41,6 +41,11 @@ pub(crate) fn prepare(header: &SessionHeader) -> bool {
     mean != 0
 }
 
+/// Whether few allocations are recorded: so few that the processor's caches have forgotten one's record by the next.
+pub(crate) fn is_sparse() -> bool {
+    MEAN.load(Ordering::Relaxed) >= 1 << 16
+}
+
 /// Whether records may take only a part of the time.
 pub(crate) fn has_budget() -> bool {
     BUDGET.load(Ordering::Relaxed) != 0

@@ -203,11 +203,12 @@ pub(crate) fn expect(address: usize) -> Option<Place> {
     Some(found)
 }
 
-/// Notes how the block at an address was asked for.
-#[inline]
-pub(crate) fn note(address: usize, asked: Asked) {
-    if let Some(place) = place_of(address) {
-        place.note(asked);
+/// Notes a block that is one of few: how it was asked for is not told, and its neighbours will not be noted.
+pub(crate) fn note_one_of_few(address: usize) {
+    if let Some(found) = place_of(address)
+        && let Some(cell) = found.cell.or_else(|| make_cell(address, found.apart))
+    {
+        cell.note(place(address, found.apart), PRESENT, true);
     }
 }
 
@@ -297,6 +298,12 @@ mod tests {
         Asked { array, align_log2, size }
     }
 
+    fn note(address: usize, asked: Asked) {
+        if let Some(place) = expect(address) {
+            place.note(asked);
+        }
+    }
+
     #[test]
     fn what_is_noted_is_found_once() {
         for (number, address) in
@@ -348,6 +355,17 @@ mod tests {
         for number in 0..BLOCKS {
             assert_eq!(take(address(number)), asked(false, None, 32).entry());
             assert_eq!(take(address(number) + 48), asked(true, None, 39_000).entry());
+        }
+    }
+
+    #[test]
+    fn blocks_that_are_few_take_no_leaf() {
+        let address = |number: usize| (0x3000 << (ALL - 16)) + number * 0x8_0010 / 16 * 16;
+        (0..500).for_each(|number| note_one_of_few(address(number)));
+        for number in 0..500 {
+            assert!(entry(address(number)).is_none());
+            assert_ne!(take(address(number)), 0);
+            assert_eq!(take(address(number)), 0);
         }
     }
 

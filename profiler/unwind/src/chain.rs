@@ -46,9 +46,9 @@ impl Chain {
 pub(crate) struct Chains(Vec<Chain>);
 
 impl Chains {
-    /// `1 << bits` chains, but no more than there are numbers for.
+    /// `1 << bits` chains, but no more than there are numbers for; none for 0.
     pub(crate) fn new(bits: u32) -> Result<Self, Error> {
-        Ok(Chains(zeroed(1 << bits.min(MOST_BITS))?))
+        Ok(Chains(if bits == 0 { Vec::new() } else { zeroed(1 << bits.min(MOST_BITS))? }))
     }
 
     /// To be called when a pc may have another rule, or when entries stand for something else.

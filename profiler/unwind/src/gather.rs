@@ -60,7 +60,7 @@ impl Gatherer {
             stack: StackMemory::new(),
             path: Path::new(max_frames)?,
             memo: Memo::new(max_frames)?,
-            recent: Recent::new(config.recent_bits.clamp(8, 20))?,
+            recent: Recent::new(if config.recent_bits == 0 { 0 } else { config.recent_bits.clamp(8, 20) })?,
             deep: Deep::new(max_frames, config.kept_frames.min(MOST_FRAMES)),
             max_frames,
             limit: max_frames,

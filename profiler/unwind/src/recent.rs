@@ -109,8 +109,12 @@ pub(crate) struct Leaf {
 }
 
 impl Recent {
-    /// Keeps walks of `1 << word_bits` words, 16 bytes each.
+    /// Keeps walks of `1 << word_bits` words, 16 bytes each; none for 0.
     pub(crate) fn new(word_bits: u32) -> Result<Self, Error> {
+        if word_bits == 0 {
+            let (heads, sets, words) = Default::default();
+            return Ok(Recent { left: 0, found: 0, on: false, heads, sets, words, kept: 0 });
+        }
         let (heads, sets) = (zeroed(1 << SET_BITS)?, zeroed(1 << SET_BITS)?);
         let words = zeroed(1 << word_bits)?;
         Ok(Recent { left: TRIED, found: 0, on: true, heads, sets, words, kept: 0 })
@@ -200,7 +204,7 @@ impl Recent {
     #[cold]
     #[inline(never)]
     fn decide(&mut self) {
-        self.on = !self.on || self.found >= TRIED / 2;
+        self.on = !self.words.is_empty() && (!self.on || self.found >= TRIED / 2);
         self.left = if self.on { TRIED } else { LEFT_OUT };
         self.found = 0;
     }

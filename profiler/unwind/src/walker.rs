@@ -21,14 +21,14 @@ pub struct Config {
     pub kept_frames: usize,
     /// The binary logarithm of the number of call sites whose rules are cached, 20 bytes each. Clamped to 6..=20.
     pub cache_bits: u32,
-    /// The binary logarithm of the number of leaves whose nearest frames are kept, 128 bytes each. At most 11.
+    /// The binary logarithm of the number of leaves whose nearest frames are kept, 128 bytes each. At most 11; 0 for none.
     pub chain_bits: u32,
     /// The binary logarithm of the most slots of the [`StackTree`], 16 bytes each. Clamped to 10..=28.
     pub tree_bits: u32,
     /// Whether a walk that goes on from the last one tells the sink all nodes that the last one had not, without looking them up:
     /// the sink finds out which of them it knows.
     pub tells: bool,
-    /// The binary logarithm of the words of recent walks that are kept, 16 bytes each. Clamped to 8..=20.
+    /// The binary logarithm of the words of recent walks that are kept, 16 bytes each. Clamped to 8..=20; 0 for none.
     pub recent_bits: u32,
 }
 

@@ -53,6 +53,8 @@ fn memo_equals_full_walk() {
         // Where walks tell what they need.
         let tells = Config { tells: true, ..Config::default() };
         run(c"random_calls", 100_000, tells, &[flags], tag);
+        // Where nothing is kept but rules and the last walk.
+        run(c"random_calls", 100_000, Config { chain_bits: 0, recent_bits: 0, ..tells }, &[flags], tag);
     }
 }
 
