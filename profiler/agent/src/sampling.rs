@@ -41,9 +41,10 @@ pub(crate) fn prepare(header: &SessionHeader) -> bool {
     mean != 0
 }
 
-/// Whether few allocations are recorded: so few that the processor's caches have forgotten one's record by the next.
+/// Whether few allocations are recorded, now and later: so few that the processor's caches have forgotten one's record by the
+/// next. A budget may make them many.
 pub(crate) fn is_sparse() -> bool {
-    MEAN.load(Ordering::Relaxed) >= 1 << 16
+    MEAN.load(Ordering::Relaxed) >= 1 << 16 && !has_budget()
 }
 
 /// Whether records may take only a part of the time.
