@@ -52,7 +52,7 @@ fn counters(block: Block) -> [&'static AtomicU8; 2] {
 }
 
 fn note(block: Block) {
-    shadow::note_one_of_few(block.addr());
+    shadow::note_plainly(block.addr(), sampling::is_sparse());
     for counter in counters(block) {
         let _ =
             counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| Some(count.saturating_add(1)));

@@ -203,12 +203,12 @@ pub(crate) fn expect(address: usize) -> Option<Place> {
     Some(found)
 }
 
-/// Notes a block that is one of few: how it was asked for is not told, and its neighbours will not be noted.
-pub(crate) fn note_one_of_few(address: usize) {
+/// Notes a block, and not how it was asked for. `is_alone`: few others will be noted near it.
+pub(crate) fn note_plainly(address: usize, is_alone: bool) {
     if let Some(found) = place_of(address)
         && let Some(cell) = found.cell.or_else(|| make_cell(address, found.apart))
     {
-        cell.note(place(address, found.apart), PRESENT, true);
+        cell.note(place(address, found.apart), PRESENT, is_alone);
     }
 }
 
@@ -361,7 +361,7 @@ mod tests {
     #[test]
     fn blocks_that_are_few_take_no_leaf() {
         let address = |number: usize| (0x3000 << (ALL - 16)) + number * 0x8_0010 / 16 * 16;
-        (0..500).for_each(|number| note_one_of_few(address(number)));
+        (0..500).for_each(|number| note_plainly(address(number), true));
         for number in 0..500 {
             assert!(entry(address(number)).is_none());
             assert_ne!(take(address(number)), 0);
