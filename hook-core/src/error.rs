@@ -133,6 +133,14 @@ pub enum Error {
         /// What could not be shown.
         proof: Proof,
     },
+    /// A [gate](crate::Transaction::replace_gated) can't have so many bytes.
+    #[error("{len} bytes can't be the gate of {target}: they are too many, or no whole instructions")]
+    BadGate {
+        /// The target.
+        target: CodeAddr,
+        /// How many.
+        len: usize,
+    },
     /// There is no memory for code near enough to the target.
     #[error("no memory for code can be had near {target}: {errno}")]
     NoCodeMemory {
@@ -232,6 +240,7 @@ impl Error {
             | Self::AlreadyReplaced { target, .. }
             | Self::Unproved { target, .. }
             | Self::Clobbers { target, .. }
+            | Self::BadGate { target, .. }
             | Self::NoCodeMemory { target, .. }
             | Self::NotSealed { target, .. } => *target,
             Self::Relocation { target, source, .. } => match source.culprit() {
@@ -297,6 +306,7 @@ impl Error {
             Self::ReplacementInPatch { .. } => "choose a replacement outside the function",
             Self::Relocation { source, .. } => source.remedy(),
             Self::InboundBranch { .. } => "hook the function's callers instead, or a function that it calls",
+            Self::BadGate { .. } => "make it of whole instructions, 4096 bytes at most",
             Self::Unproved { .. } => "give the function's size, or accept the assumption",
             Self::NoCodeMemory { .. } | Self::Clobbers { .. } => {
                 "choose a target with free address space within 2 GiB, allow executable memory in the security policy, or rebind the GOT entries instead"

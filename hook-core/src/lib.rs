@@ -166,6 +166,7 @@ mod atomic {
 mod elf;
 mod error;
 mod extent;
+mod gate;
 mod hook;
 pub mod listen;
 mod live;
@@ -199,6 +200,7 @@ pub fn prepare() {
 
 pub use arena::{Arena, CodeWay};
 pub use error::Error;
+pub use gate::way_out;
 pub use grapnel_relocator::CodeAddr;
 pub use hook::{Hook, RemoveOutcome};
 pub use listen::{Listener, Probe};

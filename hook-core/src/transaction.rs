@@ -46,6 +46,8 @@ pub(crate) struct Request {
     pub(crate) replacement: CodeAddr,
     pub(crate) options: Options,
     pub(crate) place: Place,
+    /// What each call runs first; empty for nothing.
+    pub(crate) gate: Vec<u8>,
 }
 
 /// Where a patch goes.
@@ -118,9 +120,34 @@ impl<'a> Transaction<'a> {
 
     /// The same with everything that can be chosen.
     pub fn replace_with(&mut self, target: *const (), replacement: *const (), options: Options) -> HookId {
+        self.replace_gated(target, replacement, options, Vec::new())
+    }
+
+    /// The same, with a *gate*: a few instructions of the caller's own that each call runs first, and that decide where it goes. They
+    /// stand right in front of the function's displaced instructions, so that a call which they let pass costs no jump to a replacement
+    /// and back.
+    ///
+    /// The call goes on to the function where the gate ends, and to the replacement where the gate jumps to its own first byte less
+    /// [`way_out`](crate::way_out) bytes. An empty one is no gate.
+    ///
+    /// The gate is code of the target's instruction set, at most 4096 bytes, that runs at any address that is a multiple of 64: so it
+    /// and the displaced instructions may share a cache line. It is come to by a jump, perhaps an indirect one, for which it needs
+    /// a landing pad where these are enforced. It may change only what a call may change and no argument is in, leaves the stack as
+    /// it is, and doesn't fault: to unwinders and debuggers a thread in it is in front of the function's first instruction.
+    ///
+    /// The [original](Prepared::original) is behind the gate, and [`Hook::code`] begins before it.
+    ///
+    /// Where there can't be such a gate the hook fails with [`Error::BadGate`].
+    pub fn replace_gated(
+        &mut self,
+        target: *const (),
+        replacement: *const (),
+        options: Options,
+        gate: Vec<u8>,
+    ) -> HookId {
         let id = HookId(self.requests.len());
         let (target, replacement) = (address(target), address(replacement));
-        self.requests.push(Request { target, replacement, options, place: Place::Entry });
+        self.requests.push(Request { target, replacement, options, place: Place::Entry, gate });
         id
     }
 

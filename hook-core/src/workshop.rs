@@ -8,6 +8,7 @@ use grapnel_relocator::{CodeAddr, PcMap, Reach, Registers, Relocated, redirect};
 use crate::{
     Arena, Bytes, Error, Hook, HookId, HookPlan, PatchWay, Refusal,
     arena::CodeSlot,
+    gate::Gate,
     hook::Parts,
     live::{POSITIONS, Ways},
     memory::{maps::Maps, pages::Pages},
@@ -64,8 +65,11 @@ struct Way {
     /// Instructions that don't exist are traps as well.
     undefined: bool,
     island_len: usize,
+    /// Or the gate in front of it.
     replacement: CodeAddr,
     inside: bool,
+    /// What comes before the trampoline.
+    ahead: Vec<u8>,
 }
 
 /// What was written for a hook.
@@ -149,7 +153,7 @@ impl<'a> Workshop<'a> {
         let claimed: Vec<_> = plan.overwritten().collect();
         let inside = matches!(request.place, Place::Inside(_));
         let undefined = shape == Shape::Undefined;
-        let ready = self.write(plan, &moving, request.replacement, inside, undefined)?;
+        let ready = self.write(plan, &moving, request, inside, undefined)?;
         self.claims.extend(claimed.into_iter().map(|range| (range.start, (range.end, id))));
         Ok(ready)
     }
@@ -170,14 +174,16 @@ impl<'a> Workshop<'a> {
         &mut self,
         plan: HookPlan,
         moving: &Moving,
-        replacement: CodeAddr,
+        request: &Request,
         inside: bool,
         undefined: bool,
     ) -> Result<Ready, Error> {
         let isa = plan.isa;
+        let gate = Gate::of(&request.gate, &plan, request.replacement)?;
         // The near redirect stands at the function's start, behind what leads it, or in padding close to it.
         let near_at = plan.stop.as_ref().map_or(plan.site.add(plan.lead as u64), |(at, _)| *at);
-        let direct = native::near(isa, near_at, replacement).filter(|_| plan.undo.is_empty());
+        let redirect = |to| native::near(isa, near_at, to).filter(|_| plan.undo.is_empty());
+        let direct = redirect(request.replacement).filter(|_| gate.is_none());
         let watched = plan.returns_inside(moving);
         let traps = (self.live || watched) && inner_positions(&plan, moving).next().is_some();
         // What is ahead of the displacement is no trap, and neither is a short redirect.
@@ -187,10 +193,23 @@ impl<'a> Workshop<'a> {
         // An island of its own serves a live patch; otherwise one that is needed goes behind the trampoline.
         let behind = direct.is_none() && !traps;
         let island_len = plan.undo.len() + redirect::lengths(isa).absolute;
-        let len = plan.trampoline_max(moving) + if behind { island_len } else { 0 };
+        let ahead = gate.as_ref().map_or(0, Gate::max_len);
+        let len = ahead + plan.trampoline_max(moving) + if behind { island_len } else { 0 };
 
-        let slot = self.allocate(&plan, moving, near_at, behind, len)?;
-        let way = Way { near_at, direct, traps, undefined, island_len, replacement, inside };
+        let slot = self.allocate(&plan, moving, near_at, behind, ahead, len)?;
+        let (replacement, direct, ahead) = match &gate {
+            None => (request.replacement, direct, Some(Vec::new())),
+            Some(gate) => {
+                let at = native::pointer_to(isa, CodeAddr(gate.at(slot) as u64));
+                (at, redirect(at), gate.bytes(slot))
+            }
+        };
+        let Some(ahead) = ahead else {
+            // SAFETY: nothing leads to it.
+            unsafe { self.arena.discard(&slot, self.view.memory()) };
+            return Err(Error::NoCodeMemory { target: plan.target, errno: sys::EINVAL });
+        };
+        let way = Way { near_at, direct, traps, undefined, island_len, replacement, inside, ahead };
         let mut island = None;
         match self.fill(&plan, moving, &way, slot, &mut island) {
             Ok(Filled { displaced, map, aside, start, ways }) => {
@@ -200,7 +219,8 @@ impl<'a> Workshop<'a> {
                 let window_len = moving.window.len();
                 let home = self.maps.and_then(|maps| maps.home(plan.site.0 as usize));
                 let start_of_slot = CodeAddr(slot.at as u64);
-                let original = if inside { displaced } else { start_of_slot };
+                let trampoline = start_of_slot.add(way.ahead.len() as u64);
+                let original = if inside { displaced } else { trampoline };
                 let hook = Hook(Box::new(Parts {
                     isa,
                     target: plan.target,
@@ -210,7 +230,7 @@ impl<'a> Workshop<'a> {
                     home,
                     island,
                     watched,
-                    trampoline: native::pointer_to(isa, start_of_slot),
+                    trampoline: native::pointer_to(isa, trampoline),
                     original: native::pointer_to(isa, original),
                     displaced,
                     code: start_of_slot.0..start_of_slot.0 + slot.len as u64,
@@ -251,12 +271,13 @@ impl<'a> Workshop<'a> {
         let Way { near_at, replacement, .. } = *way;
         let refused = |source| Error::Relocation { target, bytes: plan.original, source };
         let at = CodeAddr(slot.at as u64);
-        let displaced = at.add(plan.preamble.len() as u64);
+        let displaced = at.add((way.ahead.len() + plan.preamble.len()) as u64);
         let moved = Faithful::of(moving.relocation.emit(displaced).map_err(refused)?)
             .map_err(|clobbers| Error::Clobbers { target, bytes: plan.original, clobbers })?
             .0;
         let ways = ways(plan, moving, displaced, &moved);
         let mut code = Vec::with_capacity(slot.len);
+        code.extend_from_slice(&way.ahead);
         code.extend_from_slice(plan.preamble);
         code.extend_from_slice(moved.bytes());
 
@@ -292,7 +313,7 @@ impl<'a> Workshop<'a> {
             return Err(unreached);
         }
         let stands_at = if way.inside { StubKind::Inside } else { StubKind::Entry };
-        self.arena.note(|| Piece::trampoline(slot, plan, stands_at, &moved));
+        self.arena.note(|| Piece::trampoline(slot, plan, stands_at, way.ahead.len(), &moved));
         let start = Edit { at: plan.site, old: plan.original, new };
         Ok(Filled { displaced, map: moved.map().clone(), aside, start, ways })
     }
@@ -343,12 +364,15 @@ impl<'a> Workshop<'a> {
         moving: &Moving,
         near_at: CodeAddr,
         island: bool,
+        ahead: usize,
         len: usize,
     ) -> Result<CodeSlot, Error> {
         let pad = plan.preamble.len() as u64;
-        // Reaches are for the start of the relocated code, which lies behind the landing pad.
-        let moved =
-            |reach: Reach| reach.lo.0.saturating_sub(pad)..reach.hi.0.saturating_sub(pad).saturating_add(1);
+        // Reaches are for the start of the relocated code, which lies behind the landing pad, and a little less behind the slot's
+        // start than `ahead` says.
+        let moved = |reach: Reach| {
+            reach.lo.0.saturating_sub(pad)..reach.hi.0.saturating_sub(pad + ahead as u64).saturating_add(1)
+        };
         let jump = if island {
             let end = near_at.0.saturating_add(redirect::lengths(plan.isa).near as u64);
             end.saturating_sub(NEAR_REACH)..end.saturating_add(NEAR_REACH - len as u64)

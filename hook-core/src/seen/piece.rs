@@ -70,12 +70,22 @@ pub(crate) struct Piece {
 }
 
 impl Piece {
-    /// Relocated code behind a landing pad, or behind what ends a probe, and what follows it.
-    pub(crate) fn trampoline(slot: CodeSlot, plan: &HookPlan, at: StubKind, moved: &Relocated) -> Self {
-        let (target, pad) = (plan.target, plan.preamble.len());
+    /// Relocated code behind a landing pad, or behind what ends a probe, and what follows it. The first `ahead` bytes are run in
+    /// front of the function's first instruction, and leave the stack as it is.
+    pub(crate) fn trampoline(
+        slot: CodeSlot,
+        plan: &HookPlan,
+        at: StubKind,
+        ahead: usize,
+        moved: &Relocated,
+    ) -> Self {
+        let (target, pad) = (plan.target, ahead + plan.preamble.len());
         let mut frames = Vec::new();
-        if pad > 0 {
-            frames.push(Frame { offset: 0, of: target, stack: native::stack_of_preamble(at) });
+        if ahead > 0 {
+            frames.push(Frame { offset: 0, of: target, stack: Stack::default() });
+        }
+        if pad > ahead {
+            frames.push(Frame { offset: ahead, of: target, stack: native::stack_of_preamble(at) });
         }
         let map = moved.map();
         let mut next = map.iter().map(|(_, to)| to).skip(1);

@@ -180,7 +180,8 @@ impl<'a> Bench<'a> {
                 self.jump_stub(kind, target)?
             }
         };
-        let request = Request { target, replacement: CodeAddr(head.code.at as u64), options, place };
+        let replacement = CodeAddr(head.code.at as u64);
+        let request = Request { target, replacement, options, place, gate: Vec::new() };
         let maps = self.maps.get_or_init(|| Maps::read().ok()).as_ref();
         let mut workshop =
             Workshop::new(&mut self.set.arena, &self.view, maps, self.live, &self.set.standing);

@@ -2,6 +2,9 @@
 
 #[path = "../common/code.rs"]
 mod code;
+#[path = "../common/gate.rs"]
+mod gate;
+mod gates;
 #[cfg(target_arch = "x86_64")]
 mod gone;
 mod no_proc;
@@ -186,6 +189,7 @@ fn main() {
     every_prologue(Arena::new(), CodeWay::TwoViews);
     println!("one transaction");
     one_transaction();
+    gates::run();
     in_way(CodeWay::TwoViews);
     in_way(CodeWay::ProcMem);
     refusals::run();
@@ -197,6 +201,7 @@ fn main() {
     gone::run();
     #[cfg(target_arch = "x86_64")]
     sharing::all_removed_at_once_live();
+    gates::run_live();
     no_proc::run();
     owned::run();
     // Takes new memory for each hook, and leaves none that is close enough.

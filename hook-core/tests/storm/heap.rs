@@ -8,9 +8,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use grapnel_hook::{Arena, Error, Liveness, Refusal, Transaction, symbol};
+use grapnel_hook::{Arena, Error, Liveness, Options, Refusal, Transaction, symbol};
 
-use crate::find;
+use crate::{find, gate};
 
 static ORIGINALS: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
 static HOOKED: AtomicU64 = AtomicU64::new(0);
@@ -99,7 +99,12 @@ pub(crate) fn run(seconds: u64) {
             let ids: Vec<_> = symbols
                 .iter()
                 .zip(replacements)
-                .map(|(s, to)| transaction.replace_sized(s.pointer(), s.size, to))
+                .map(|(s, to)| {
+                    let options = Options { size: Some(s.size), ..Options::default() };
+                    // Every other time half of the calls pass by a gate.
+                    let gate = if rounds % 2 == 0 { Vec::new() } else { gate::for_bit(s.pointer(), 4) };
+                    transaction.replace_gated(s.pointer(), to, options, gate)
+                })
                 .collect();
             let prepared = transaction.prepare();
             for (slot, id) in ORIGINALS.iter().zip(ids) {

@@ -9,6 +9,8 @@
 mod code;
 #[path = "../common/find.rs"]
 mod find;
+#[path = "../common/gate.rs"]
+mod gate;
 mod heap;
 #[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]
 #[cfg_attr(target_arch = "arm", path = "arm.rs")]

@@ -19,6 +19,9 @@ use core::ffi::c_void;
 
 pub(crate) use crate::native::entry::{SavedRegisters, stub};
 
+/// What a hook leads to.
+pub(crate) type Stub = unsafe extern "C" fn();
+
 /// The section of the stubs. An agent that was put into a running process has them in one of their own: an address in it
 /// that a stack holds is that of a call under way.
 #[cfg(not(grapnel_attached))]

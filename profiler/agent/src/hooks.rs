@@ -16,7 +16,7 @@
 //! call libc's own code with them, once. [`ORIGINALS`] is filled in before a hook is live.
 
 use crate::context::Context;
-use crate::entry::{SavedRegisters, rescued, stub};
+use crate::entry::{SavedRegisters, Stub, rescued, stub};
 use crate::record::{self, enter};
 use crate::{ledger, native, shadow, slots, tls};
 use core::ffi::{c_int, c_void};
@@ -488,7 +488,7 @@ unsafe extern "C" fn loader_state(saved: Saved<'_>) {
 }
 
 /// A function to hook: its name, the stub, its number.
-pub(crate) type Hooked = (&'static [u8], unsafe extern "C" fn(), Function);
+pub(crate) type Hooked = (&'static [u8], Stub, Function);
 
 /// The functions to hook, where they are libc's.
 pub(crate) fn allocation_functions() -> [Hooked; 9] {

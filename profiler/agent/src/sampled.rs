@@ -2,10 +2,10 @@
 //!
 //! They begin with a few instructions that let all others pass: without a stack, without registers saved. An allocation
 //! lowers what is left of the thread's gap ([`crate::sampling`]); a block that is given back is looked up in two small
-//! tables of counters. Only where these say so, the way through a stub and the record is taken.
+//! tables ([`crate::filter`]). Only where these say so, the way through a stub and the record is taken.
 //!
-//! A recorded block is noted in the shadow ([`crate::shadow`]), which is exact, and counted in [`COARSE`] and [`FILTER`] by
-//! where it lies. Both happen before the program is told the address, so whoever frees it finds it, in whatever thread.
+//! A recorded block is noted in the shadow ([`crate::shadow`]), which is exact, and by where it lies in those
+//! tables. Both happen before the program is told the address, so whoever frees it finds it, in whatever thread.
 //!
 //! Operators of C++ aren't hooked then: what they call is what is recorded.
 //!
@@ -23,50 +23,26 @@ use crate::native::quick::{
 };
 use crate::record::{self, enter};
 use crate::sampling::{self, Costs};
-use crate::shadow;
 use crate::tls::{self, Sampling, Tls};
+use crate::{filter, shadow};
 use core::ffi::{c_int, c_void};
 use core::mem::offset_of;
 use core::ptr;
-use core::sync::atomic::{AtomicU8, Ordering};
 use grapnel_trace::{Alignment, Source};
 
 type Block = *mut c_void;
 type Saved<'a> = &'a SavedRegisters;
 
-/// How many recorded blocks lie in 256 bytes of the address space, or in others that share the counter. One that is full
-/// stays so.
-///
-/// Neighbours have neighbouring counters, not a hash's: what the program gives back lies close together for a while, and so
-/// do the few cache lines that are taken from it.
-pub(crate) static FILTER: [AtomicU8; 1 << 16] = [const { AtomicU8::new(0) }; 1 << 16];
-
-/// The same for 16 KiB each. It is asked first: one of its cache lines stands for a mebibyte, so that all of it stays near the
-/// processor in a program that gives back blocks all over a large heap. Of a heap of some hundred megabytes most counters are 0.
-pub(crate) static COARSE: [AtomicU8; 1 << 12] = [const { AtomicU8::new(0) }; 1 << 12];
-
-/// As the quick beginnings have it.
-fn counters(block: Block) -> [&'static AtomicU8; 2] {
-    let address = block.addr();
-    [&FILTER[address >> 8 & (FILTER.len() - 1)], &COARSE[address >> 14 & (COARSE.len() - 1)]]
-}
-
 fn note(block: Block) {
     shadow::note_plainly(block.addr(), sampling::is_sparse());
-    for counter in counters(block) {
-        let _ =
-            counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| Some(count.saturating_add(1)));
-    }
+    filter::note(block.addr());
 }
 
 /// Whether the block was recorded; it is no more.
 fn forget(block: Block) -> bool {
     let is_noted = shadow::take(block.addr()) != 0;
     if is_noted {
-        let less = |count: u8| (count != u8::MAX).then(|| count.saturating_sub(1));
-        for counter in counters(block) {
-            let _ = counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
-        }
+        filter::forget(block.addr());
     }
     is_noted
 }
@@ -96,6 +72,9 @@ fn given(
     let _costs = Costs::begin();
     rescued(saved, result, 0, || {
         enter(saved, |context| {
+            // What that takes comes from memory while the stack is walked.
+            filter::expect(block.addr());
+            let _ = shadow::expect(block.addr());
             context.tell_mean(mean);
             let (address, alignment) = (block.addr() as u64, Alignment::of(alignment as u64));
             context.alloc_aligned(saved, address, size as u64, source, alignment);

@@ -26,7 +26,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use grapnel_hook::module::Module;
 use grapnel_hook::symbol::{self, Symbol, SymbolKind};
-use grapnel_hook::{HookId, Prepared, Transaction};
+use grapnel_hook::{HookId, Options, Prepared, Transaction};
 use grapnel_trace::shared::failure;
 use grapnel_unwind::ProgramHeader;
 
@@ -188,7 +188,10 @@ pub(crate) fn prepare() -> Result<Ready, String> {
         if asked.iter().any(|&(_, _, address, _)| address == symbol.addr) {
             continue;
         }
-        let id = transaction.replace_sized(symbol.pointer(), symbol.size, stub as *const ());
+        let at = symbol.pointer();
+        let (gate, stub) = native::gates::of(at, stub).unwrap_or((Vec::new(), stub));
+        let options = Options { size: Some(symbol.size), ..Options::default() };
+        let id = transaction.replace_gated(at, stub as *const (), options, gate);
         hooks::remember_target(function, symbol.addr);
         asked.push((name, function, symbol.addr, id));
     }

@@ -5,6 +5,7 @@
 //! - `slots`: the stub of functions with slots, and their thunks
 //! - `sandbox`: the ways past the hooks on what installs filters for system calls
 //! - `quick`: what comes before a stub where only some allocations are recorded
+//! - `gates`: the first of these where the hooks' own code is; only on x86-64
 //! - `jumps`, `loading`: the stubs of `longjmp` and of `dlopen`
 //! - `tls`: where a thread's block is
 //! - `restorer`: what a handler of a signal returns to
@@ -25,6 +26,18 @@ pub(crate) use aarch64::*;
 pub(crate) use arm::*;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86_64::*;
+
+/// Elsewhere the quick beginnings are all that there is.
+#[cfg(any(not(target_arch = "x86_64"), grapnel_attached))]
+pub(crate) mod gates {
+    use crate::entry::Stub;
+    use alloc::vec::Vec;
+
+    /// No function has one.
+    pub(crate) fn of(_target: *const (), _stub: Stub) -> Option<(Vec<u8>, Stub)> {
+        None
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -4,11 +4,12 @@
 //! They change X16 and X17, which any call may change on its way, and X9 and X10: those that may lie beside their callers bring
 //! these back.
 
+use crate::filter::{BIT, COARSE, COUNTER, COUNTERS, FILTER, WORD, WORDS};
 use crate::hooks::{Function, ORIGINALS};
 #[cfg(not(grapnel_attached))]
 use crate::native::tls::put_block;
 use crate::sampled::{
-    COARSE, FILTER, LEFT, grapnel_agent_sampled_beside_calloc, grapnel_agent_sampled_beside_free,
+    LEFT, grapnel_agent_sampled_beside_calloc, grapnel_agent_sampled_beside_free,
     grapnel_agent_sampled_beside_malloc, grapnel_agent_sampled_beside_realloc, grapnel_agent_sampled_calloc,
     grapnel_agent_sampled_free, grapnel_agent_sampled_malloc, grapnel_agent_sampled_realloc,
 };
@@ -50,15 +51,19 @@ macro_rules! leave_below_0 {
     };
 }
 
-/// Looks up the counters of the block in X0, and leaves for the stub unless one of them is 0.
+/// Looks up the bit and the counter of the block in X0, and leaves for the stub unless one of them is 0.
 macro_rules! leave_if_noted {
     () => {
-        "ubfx x17, x0, #14, #12
+        "lsr x17, x0, #{word}
+        and x17, x17, #{words}
         adrp x16, {coarse}
         add x16, x16, :lo12:{coarse}
-        ldrb w17, [x16, x17]
-        cbz w17, 7f
-        ubfx x17, x0, #8, #16
+        ldr w16, [x16, x17, lsl #3]
+        lsr x17, x0, #{bit}
+        lsr w16, w16, w17
+        tbz w16, #0, 7f
+        lsr x17, x0, #{counter}
+        and x17, x17, #{counters}
         adrp x16, {filter}
         add x16, x16, :lo12:{filter}
         ldrb w17, [x16, x17]
@@ -93,11 +98,16 @@ macro_rules! quick {
             ".cfi_endproc",
             concat!(".size ", stringify!($quick), ", . - ", stringify!($quick)),
             ".text",
-            "/* {coarse} {filter} {left} {stub} */",
+            "/* {coarse} {word} {words} {bit} {filter} {counter} {counters} {left} {stub} */",
             originals = sym ORIGINALS,
             function = const size_of::<usize>() * Function::$function as usize,
             coarse = sym COARSE,
+            word = const WORD,
+            words = const WORDS,
+            bit = const BIT,
             filter = sym FILTER,
+            counter = const COUNTER,
+            counters = const COUNTERS,
             left = const LEFT,
             stub = sym $stub,
         );

@@ -6,9 +6,10 @@
 
 use super::entry::{address, begin, end};
 use super::tls::put_block;
+use crate::filter::{COUNTER, COUNTERS, FILTER};
 use crate::hooks::{Function, ORIGINALS};
 use crate::sampled::{
-    FILTER, LEFT, grapnel_agent_sampled_beside_calloc, grapnel_agent_sampled_beside_free,
+    LEFT, grapnel_agent_sampled_beside_calloc, grapnel_agent_sampled_beside_free,
     grapnel_agent_sampled_beside_malloc, grapnel_agent_sampled_beside_realloc, grapnel_agent_sampled_calloc,
     grapnel_agent_sampled_free, grapnel_agent_sampled_malloc, grapnel_agent_sampled_realloc,
 };
@@ -60,7 +61,7 @@ macro_rules! leave_if_noted {
         concat!(
             put_aside!(),
             address!("r4", "{filter}"),
-            "ubfx r5, r0, #8, #16\n",
+            "ubfx r5, r0, #{counter}, #{counters}\n",
             "ldrb ip, [r4, r5]\n",
             fetch!(),
             "cmp ip, #0\n",
@@ -87,10 +88,12 @@ macro_rules! quick {
             "bx ip",
             end!(stringify!($quick)),
             ".text",
-            "/* {filter} {left} {stub} */",
+            "/* {filter} {counter} {counters} {left} {stub} */",
             originals = sym ORIGINALS,
             function = const size_of::<usize>() * Function::$function as usize,
             filter = sym FILTER,
+            counter = const COUNTER,
+            counters = const COUNTERS.count_ones(),
             left = const LEFT,
             stub = sym $stub,
         );

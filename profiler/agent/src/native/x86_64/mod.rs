@@ -1,6 +1,8 @@
 //! x86-64, System V ABI.
 
 pub(crate) mod entry;
+#[cfg(not(grapnel_attached))]
+pub(crate) mod gates;
 #[cfg(grapnel_attached)]
 pub(crate) mod instead;
 #[cfg(not(grapnel_attached))]

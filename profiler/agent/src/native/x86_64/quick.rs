@@ -4,9 +4,10 @@
 //! They change registers only that a function may change and that hold no argument of theirs, and those that may lie beside
 //! their callers none but RAX, where the function has a result.
 
+use crate::filter::{BIT, COARSE, COUNTER, COUNTERS, FILTER, WORD, WORDS};
 use crate::hooks::{Function, ORIGINALS};
 use crate::sampled::{
-    COARSE, FILTER, LEFT, grapnel_agent_sampled_beside_calloc, grapnel_agent_sampled_beside_free,
+    LEFT, grapnel_agent_sampled_beside_calloc, grapnel_agent_sampled_beside_free,
     grapnel_agent_sampled_beside_malloc, grapnel_agent_sampled_beside_realloc, grapnel_agent_sampled_calloc,
     grapnel_agent_sampled_free, grapnel_agent_sampled_malloc, grapnel_agent_sampled_realloc,
 };
@@ -61,32 +62,34 @@ macro_rules! lower_beside {
     };
 }
 
-/// Looks up the first counter of the block in RDI, and leaves the flags of its comparison with 0. Changes RAX and R11.
+/// Looks up the bit of the block in RDI, and leaves it in the carry flag. Changes RAX and R11.
 macro_rules! look_up_coarse {
     () => {
-        "mov r11, rdi\n\
-         shr r11, 14\n\
-         and r11d, 0xfff\n\
-         lea rax, [rip + {coarse}]\n\
-         cmp byte ptr [rax + r11], 0"
+        "mov r11, rdi
+        shr r11, {word}
+        and r11d, {words}
+        lea rax, [rip + {coarse}]
+        mov eax, dword ptr [rax + 8*r11]
+        mov r11, rdi
+        shr r11, {bit}
+        bt eax, r11d"
     };
 }
-/// The second one.
+/// Looks up its counter, and leaves the flags of a comparison with 0. Changes the same.
 macro_rules! look_up_fine {
     () => {
-        "mov r11, rdi\n\
-         shr r11, 8\n\
-         movzx r11d, r11w\n\
-         lea rax, [rip + {filter}]\n\
-         cmp byte ptr [rax + r11], 0"
+        "mov r11, rdi
+        shr r11, {counter}
+        and r11d, {counters}
+        lea rax, [rip + {filter}]
+        cmp byte ptr [rax + r11], 0"
     };
 }
 
-/// Looks up the counters of the block in RDI: goes on at `$clear` where one of them is 0, and otherwise behind itself. Changes RAX
-/// and R11.
+/// Looks up both: goes on at `$clear` where one of them is 0, and otherwise behind itself. Changes RAX and R11.
 macro_rules! look_up {
     ($clear:literal) => {
-        concat!(look_up_coarse!(), "\nje ", $clear, "\n", look_up_fine!(), "\nje ", $clear)
+        concat!(look_up_coarse!(), "\njnc ", $clear, "\n", look_up_fine!(), "\nje ", $clear)
     };
 }
 
@@ -111,11 +114,16 @@ macro_rules! quick {
             ".cfi_endproc",
             concat!(".size ", stringify!($quick), ", . - ", stringify!($quick)),
             ".text",
-            "/* {coarse} {filter} {left} {stub} */",
+            "/* {coarse} {word} {words} {bit} {filter} {counter} {counters} {left} {stub} */",
             originals = sym ORIGINALS,
             function = const size_of::<usize>() * Function::$function as usize,
             coarse = sym COARSE,
+            word = const WORD,
+            words = const WORDS,
+            bit = const BIT,
             filter = sym FILTER,
+            counter = const COUNTER,
+            counters = const COUNTERS,
             left = const LEFT,
             stub = sym $stub,
         );
@@ -129,7 +137,7 @@ quick!(
     grapnel_agent_sampled_free,
     Free,
     look_up_coarse!(),
-    "jne 7f",
+    "jc 7f",
     "jmp qword ptr [rip + {originals} + {function}]",
     "7:",
     look_up_fine!(),

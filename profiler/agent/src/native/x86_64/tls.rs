@@ -35,6 +35,20 @@ pub(crate) fn block() -> usize {
     address
 }
 
+/// How far behind the thread pointer each thread's block is.
+pub(crate) fn offset() -> isize {
+    let offset: isize;
+    // SAFETY: reads what the loader filled in.
+    unsafe {
+        core::arch::asm!(
+            "mov {offset}, qword ptr [rip + grapnel_agent_tls@GOTTPOFF]",
+            offset = out(reg) offset,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    offset
+}
+
 /// Where glibc keeps a thread's id, in bytes behind the thread pointer: the same in all versions from 2.11 on.
 const THREAD_AT: usize = 720;
 
