@@ -59,6 +59,12 @@ impl Growing {
         self.len += 1;
     }
 
+    #[inline]
+    fn push_if(&mut self, wanted: bool, byte: u8) {
+        self.bytes[self.len] = byte;
+        self.len += usize::from(wanted);
+    }
+
     /// Appends a number of at most 57 bits.
     #[inline]
     fn put(&mut self, value: u64) {
@@ -127,15 +133,19 @@ impl Columns {
 
     #[inline(always)]
     pub(crate) fn put(&mut self, column: Column, value: u64) {
+        self.put_if(true, column, value);
+    }
+
+    /// Puts the next number of a column, if it is wanted. Whether it is, and whether it has more bytes than one, is seldom known
+    /// before: so neither is a jump.
+    #[inline(always)]
+    pub(crate) fn put_if(&mut self, wanted: bool, column: Column, value: u64) {
         let at = column as usize;
-        if value < 0x80 {
-            return self.columns[at].push(value as u8);
-        }
-        self.columns[at].push(value as u8 | 0x80);
-        let upper = value >> 7;
+        let (upper, more) = (value >> 7, value >= 0x80);
+        self.columns[at].push_if(wanted, value as u8 | (u8::from(more) << 7));
         if upper < 0x80 {
-            self.columns[at + 1].push(upper as u8);
-        } else {
+            self.columns[at + 1].push_if(wanted & more, upper as u8);
+        } else if wanted {
             self.columns[at + 1].put(upper);
         }
     }

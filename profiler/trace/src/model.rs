@@ -35,10 +35,12 @@ pub(crate) struct ThreadDeltas {
 
 /// What an allocator of glibc's kind would give out next, for each class of sizes: what came back last.
 #[derive(Debug)]
-pub(crate) struct FreedBlocks {
-    items: [[u64; DEPTH]; CLASSES],
-    counts: [u8; CLASSES],
-}
+pub(crate) struct FreedBlocks([OfClass; CLASSES]);
+
+/// How many addresses, and these, the last of them last: a processor's line.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
+struct OfClass([u64; 1 + DEPTH]);
 
 impl Default for Model {
     fn default() -> Self {
@@ -117,25 +119,33 @@ pub(crate) fn class(size: u64) -> u8 {
 }
 
 impl FreedBlocks {
-    const NONE: Self = Self { items: [[0; DEPTH]; CLASSES], counts: [0; CLASSES] };
+    const NONE: Self = Self([OfClass([0; 1 + DEPTH]); CLASSES]);
+
+    #[inline]
+    fn of(&mut self, class: u8) -> &mut [u64; 1 + DEPTH] {
+        &mut self.0[usize::from(class) % CLASSES].0
+    }
 
     /// Notes that a block came back. Where there are as many as glibc keeps, it goes elsewhere.
+    ///
+    /// Neither here nor in [`FreedBlocks::pop`] is there a jump: which way it went would be a guess.
     #[inline]
     pub(crate) fn push(&mut self, class: u8, address: u64) {
-        let class = usize::from(class) % CLASSES;
-        let count = self.counts[class];
-        if let Some(item) = self.items[class].get_mut(usize::from(count)) {
-            *item = address;
-            self.counts[class] = count + 1;
-        }
+        let of_class = self.of(class);
+        let count = of_class[0] as usize % (1 + DEPTH);
+        let last = (count + 1).min(DEPTH);
+        of_class[last] = if count == DEPTH { of_class[last] } else { address };
+        of_class[0] = last as u64;
     }
 
     /// The address that is expected to be given out for a block of this class; 0 for none.
     #[inline]
     pub(crate) fn pop(&mut self, class: u8) -> u64 {
-        let class = usize::from(class) % CLASSES;
-        let Some(below) = self.counts[class].checked_sub(1) else { return 0 };
-        self.counts[class] = below;
-        self.items[class].get(usize::from(below)).copied().unwrap_or(0)
+        let of_class = self.of(class);
+        let count = of_class[0] as usize % (1 + DEPTH);
+        // That of none is their count.
+        let last = of_class[count];
+        of_class[0] = count.saturating_sub(1) as u64;
+        last
     }
 }
