@@ -89,6 +89,39 @@ fn blocks_that_never_meet_go_by_the_clock() {
 }
 
 #[test]
+fn rings_that_take_turns_go_by_the_clock() {
+    // How many of the second ring's events come behind each of the first's, and a third that comes now and then.
+    let of_turns = [1, 1, 2, 1, 0, 3, 1, 1, 70, 0, 0, 1, 200, 1, 1, 1, 5];
+    let (mut merge, mut seqs) = (Merge::default(), std::collections::HashMap::new());
+    let mut ticks = 0;
+    let mut put = |merge: &mut Merge, ring| {
+        ticks += 1;
+        let (address, words) = (0x1_0000_0000 + 16 * u64::from(ticks), merge.queue(ring).inlet());
+        let seq = seqs.entry(wire::shard(address)).or_insert(0);
+        words.extend(alloc(address, at(*seq, ticks), u64::from(ticks)));
+        *seq += 1;
+        if ticks % 3 == 0 {
+            words.extend(free(address, at(*seq, ticks)));
+            *seq += 1;
+        }
+    };
+    for (turn, &count) in of_turns.iter().cycle().take(400).enumerate() {
+        put(&mut merge, 0);
+        (0..count).for_each(|_| put(&mut merge, 1));
+        if turn % 9 == 0 {
+            put(&mut merge, 2);
+        }
+    }
+    let last = u64::from(ticks);
+    let mut found = Vec::new();
+    for horizon in [3, 4, 50, last / 2, u64::MAX] {
+        found.extend(sizes(&run(&mut merge, horizon)));
+    }
+    assert!(found.iter().copied().eq(1..=last), "{found:?}");
+    assert!(merge.is_empty());
+}
+
+#[test]
 fn a_gap_holds_up_only_until_it_is_passed() {
     let address = 0x1000;
     let mut merge = Merge::default();
