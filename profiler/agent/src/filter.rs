@@ -10,7 +10,7 @@
 //!
 //! A bit is taken away when the last of its counters has come to 0, by compare and swap of a word whose other half counts how often a bit
 //! of it was set. So whoever notes a block meanwhile either raises a counter before it is looked at, or has the swap fail, or sets the bit
-//! behind it: no block that is noted is ever without its bit.
+//! behind it: no block that is noted is ever without its bit, unless 2^32 others are noted there in that moment.
 
 use core::array;
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn a_bit_stands_for_all_blocks_of_its_memory() {
-        let blocks = [0x7000_0123_0000_usize, 0x7000_0123_0010, 0x7000_0123_0200, 0x7000_0123_0ff0];
+        let blocks = [0x7123_0000_usize, 0x7123_0010, 0x7123_0200, 0x7123_3ff0];
         blocks.iter().for_each(|&block| note(block));
         for (at, &block) in blocks.iter().enumerate() {
             assert!(blocks[at..].iter().all(|&block| says_so(block)));
@@ -97,7 +97,7 @@ mod tests {
             for thread in 0..3_usize {
                 scope.spawn(move || {
                     for number in 0..times {
-                        let block = 0x5000_0456_0000 + thread * 0x40 + number % 2 * 0x800;
+                        let block = 0x5456_0000 + thread * 0x40 + number % 2 * 0x800;
                         note(block);
                         assert!(says_so(block), "{block:x}");
                         forget(block);
@@ -105,6 +105,6 @@ mod tests {
                 });
             }
         });
-        assert!(!says_so(0x5000_0456_0000));
+        assert!(!says_so(0x5456_0000));
     }
 }

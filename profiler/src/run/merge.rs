@@ -62,9 +62,6 @@ pub(crate) struct Bounds {
 /// way.
 const TURNED_ROUND: u64 = 4096;
 
-/// A queue that hands out fewer events than this at a time may be one of two that take turns.
-const SHORT: usize = 16;
-
 /// A queue's first event with a place in the order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Front {
@@ -211,31 +208,11 @@ impl Merge {
     fn go_out(&mut self, bounds: Bounds, source: &mut impl Source, out: &mut impl Output) {
         let Bounds { horizon, under_way, .. } = bounds;
         let Self { queues, next, shared, fronts, held, .. } = self;
-        let mut take_turns = false;
+        // The last clock that may go out.
+        let last = if horizon == u64::MAX { horizon } else { horizon.saturating_sub(1) };
         while let Some(front) = fronts.pop() {
-            let is_before = |front: Front| front.ticks < horizon || horizon == u64::MAX;
-            if take_turns
-                && held.is_empty()
-                && is_before(front)
-                && let Some(second) = fronts.pop_if(|second| is_before(*second))
-            {
-                let until = fronts.last().map_or(horizon, |third| third.ticks.min(horizon));
-                let before = shared.done;
-                let both = [front.index, second.index];
-                if let Ok(queues) = queues.get_disjoint_mut(both) {
-                    Queue::take_turns(queues, until, next, shared, out);
-                }
-                take_turns = shared.done != before;
-                for index in both {
-                    let more = &mut |to: &mut Vec<u64>| source.more(index, to);
-                    if let Some(ticks) = queues[index].head(shared, more, out) {
-                        put_back(fronts, Front { ticks, index });
-                    }
-                }
-                continue;
-            }
-            let mut until = fronts.last().map_or(horizon, |next| next.ticks.min(horizon));
-            let mut must_stay = front.ticks >= horizon && horizon != u64::MAX;
+            let mut until = fronts.last().map_or(last, |next| next.ticks.min(last));
+            let mut must_stay = front.ticks > last;
             if let Some(earliest) = held.iter().map(|held| held.front.ticks).min() {
                 let is_near = front.ticks <= earliest.saturating_add(TURNED_ROUND);
                 must_stay |= under_way && !is_near;
@@ -249,7 +226,6 @@ impl Merge {
             let before = shared.done;
             let more = &mut |to: &mut Vec<u64>| source.more(front.index, to);
             let behind = queues[front.index].run(until, next, shared, more, out);
-            take_turns = shared.done - before < SHORT;
             if shared.done != before {
                 if let Some(ticks) = behind {
                     put_back(fronts, Front { ticks, ..front });

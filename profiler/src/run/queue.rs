@@ -1,7 +1,5 @@
 //! One ring's side of the merge.
 
-mod turns;
-
 use super::merge::{Output, Shared};
 use super::nodes::Nodes;
 use grapnel_trace::heap::HeapEvent;
@@ -263,12 +261,6 @@ impl Turn<'_> {
         }
         Ok(ticks)
     }
-}
-
-/// Whether a record of this kind is an allocation or a free.
-#[inline(always)]
-fn is_plain(kind: u8) -> bool {
-    kind == kind::FREE || Source::from_u8(kind.wrapping_sub(kind::ALLOC)).is_some()
 }
 
 /// Hands out the allocations and frees from `words[at]` on, which most events are, until something else stands there: those

@@ -58,7 +58,7 @@ macro_rules! leave_if_noted {
         and x17, x17, #{words}
         adrp x16, {coarse}
         add x16, x16, :lo12:{coarse}
-        ldr w16, [x16, x17, lsl #3]
+        ldr x16, [x16, x17, lsl #3]
         lsr x17, x0, #{bit}
         lsr w16, w16, w17
         tbz w16, #0, 7f
