@@ -131,21 +131,15 @@ impl Columns {
         self.columns[Column::Tags as usize].len
     }
 
+    /// Appends a number to a column. Whether it has more bytes than one is seldom known before, so that is no jump.
     #[inline(always)]
     pub(crate) fn put(&mut self, column: Column, value: u64) {
-        self.put_if(true, column, value);
-    }
-
-    /// Puts the next number of a column, if it is wanted. Whether it is, and whether it has more bytes than one, is seldom known
-    /// before: so neither is a jump.
-    #[inline(always)]
-    pub(crate) fn put_if(&mut self, wanted: bool, column: Column, value: u64) {
         let at = column as usize;
         let (upper, more) = (value >> 7, value >= 0x80);
-        self.columns[at].push_if(wanted, value as u8 | (u8::from(more) << 7));
+        self.columns[at].push(value as u8 | (u8::from(more) << 7));
         if upper < 0x80 {
-            self.columns[at + 1].push_if(wanted & more, upper as u8);
-        } else if wanted {
+            self.columns[at + 1].push_if(more, upper as u8);
+        } else {
             self.columns[at + 1].put(upper);
         }
     }
