@@ -3,6 +3,7 @@
 //! engine beside others.
 
 pub mod analyse;
+pub mod emulated;
 pub mod hooks;
 pub mod instructions;
 pub mod machine;

@@ -66,7 +66,7 @@ fn children_cpu() -> f64 {
     seconds(usage.ru_utime) + seconds(usage.ru_stime)
 }
 
-fn prefix(tool: Tool, dir: &Path) -> Vec<OsString> {
+pub(crate) fn prefix(tool: Tool, dir: &Path) -> Vec<OsString> {
     let grapnel = |options: &[&str]| {
         let mut words: Vec<OsString> = vec![programs::grapnel().into(), "run".into()];
         words.extend(options.iter().map(OsString::from));

@@ -16,6 +16,7 @@ use crate::{
         pages::Pages,
         view::{Bytes, MemoryView},
     },
+    module::Module,
     native::{self, Pad},
     surroundings::{Inbound, Standing, Surroundings},
 };
@@ -28,6 +29,12 @@ const FOLLOWED: Range<usize> = 1024..4096;
 
 /// The most padding behind a function that a patch may take.
 const MAX_PADDING: usize = 16;
+
+/// Whether a function can lie at an address that is to be hooked, or to be called.
+pub(crate) fn is_code(maps: &Maps, at: usize) -> bool {
+    // SAFETY: the object stays for as long as that takes: the caller is about to patch its code, or to have it called.
+    unsafe { Module::is_code(maps, at) }
+}
 
 /// What the caller knows and wants of one hook.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -220,7 +227,7 @@ impl HookPlan {
     ) -> Planned {
         let (isa, target) = native::code_at(target);
         let maps = around.maps;
-        if maps.is_some_and(|maps| !maps.find(target.0 as usize).is_some_and(|m| m.execute)) {
+        if maps.is_some_and(|maps| !is_code(maps, target.0 as usize)) {
             return Err(Error::NotExecutable { target });
         }
         let described = || {
@@ -293,9 +300,7 @@ impl HookPlan {
         let (isa, target) = native::code_at(target);
         let maps = around.maps;
         let at = target.0 as usize;
-        if let Some(maps) = maps
-            && !maps.find(at).is_some_and(|m| m.execute)
-        {
+        if maps.is_some_and(|maps| !is_code(maps, at)) {
             return Err(Error::NotExecutable { target });
         }
         let described = || maps.and_then(|maps| around.view.extent(maps, at));

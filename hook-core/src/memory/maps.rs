@@ -355,6 +355,26 @@ mod tests {
         assert_eq!([0x2800, 0x6800, 0x7800].map(|at| maps.file_start_below(at)), [None; 3]);
     }
 
+    /// As QEMU says it.
+    #[test]
+    #[cfg_attr(miri, ignore = "reads its own headers")]
+    fn code_that_was_taken_together_with_its_headers_is_found() {
+        let here = Maps::read as *const () as usize;
+        // SAFETY: this program stays.
+        let is_code = |maps: &Maps, at| unsafe { crate::module::Module::is_code(maps, at) };
+        let maps = Maps::read().unwrap();
+        let (start, code) = (maps.file_start(here).unwrap(), maps.find(here).unwrap().range.clone());
+        assert!(is_code(&maps, here) && !is_code(&maps, start));
+        let mut apart = maps.clone();
+        apart.list.iter_mut().for_each(|mapping| mapping.execute = false);
+        assert!(!is_code(&apart, here));
+        let mut together = apart;
+        together.list.retain(|mapping| !(start + 1..code.end).contains(&mapping.range.start));
+        let first = together.list.iter_mut().find(|mapping| mapping.range.start == start).unwrap();
+        first.range.end = code.end;
+        assert!(is_code(&together, here) && !is_code(&together, start));
+    }
+
     #[test]
     fn what_was_given_counts_only_where_nothing_can_be_read() {
         give(b"1000-2000 r-xp 00000000 fe:00 7 /lib\n");

@@ -151,6 +151,21 @@ impl Module {
         Some(module.with_dynamic(dynamic))
     }
 
+    /// Whether code can lie at an address. QEMU's user mode (7.2) takes mappings of a file together and says of all of them what the
+    /// first page is, which has the headers: then the headers are asked.
+    ///
+    /// # Safety
+    /// As for [`Self::around`].
+    pub(crate) unsafe fn is_code(maps: &Maps, address: usize) -> bool {
+        let Some(mapping) = maps.find(address) else { return false };
+        let are_together = || {
+            // SAFETY: the caller's promise.
+            let module = unsafe { Self::around(maps, address) };
+            module.is_some_and(|module| !module.holds_code(mapping.range.start))
+        };
+        mapping.execute || (mapping.read && !mapping.write && mapping.offset == 0 && are_together())
+    }
+
     /// The same with the path of the file that is mapped at this address of it for its name. The main program has none.
     pub(crate) fn with_path_at(self, address: usize) -> Self {
         let program = crate::sys::auxiliary(libc::AT_PHDR as usize);

@@ -21,6 +21,7 @@ use crate::{
     },
     native::{self, JUMP_STUB_LEN, LINK_STUB_LEN, NEAR_REACH, StubKind},
     patch::Edit,
+    plan::is_code,
     seen::piece::Piece,
     surroundings::standing_in,
     sys,
@@ -122,7 +123,7 @@ impl<'a> Bench<'a> {
     /// Whether code may lie at an address, as far as that is known.
     fn is_code(&self, at: CodeAddr) -> bool {
         let maps = self.maps.get_or_init(|| Maps::read().ok()).as_ref();
-        maps.is_none_or(|maps| maps.find(at.0 as usize).is_some_and(|mapping| mapping.execute))
+        maps.is_none_or(|maps| is_code(maps, at.0 as usize))
     }
 
     /// Whether a function that is told of calls needs no vectors saved. It is looked at once.

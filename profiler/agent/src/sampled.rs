@@ -113,6 +113,7 @@ stub!(grapnel_agent_sampled_free, free, 1, nothing, beside grapnel_agent_sampled
 unsafe extern "C" fn free(block: Block, saved: Saved<'_>) {
     let costs = Costs::begin();
     if forget(block) {
+        sampling::mend();
         told(saved, original(Function::Free), ptr::null_mut(), |context| {
             context.plain(record::FREE, block.addr() as u64);
         });

@@ -64,10 +64,34 @@ pub(crate) fn passes(size: usize) -> Option<u64> {
     chosen(sampling, size, BUDGET.load(Ordering::Relaxed))
 }
 
-/// As [`passes`], of an allocation by which the gap was lowered already.
+/// As [`passes`], of an allocation by which the gap was lowered already. One of a size that no block has may have raised it: the next
+/// begins then, which is as good as what was left, since neither has a memory.
 #[inline]
 pub(crate) fn passed(size: usize) -> Option<u64> {
-    chosen(&tls::get().sampling, size, BUDGET.load(Ordering::Relaxed))
+    let sampling = &tls::get().sampling;
+    if size > isize::MAX as usize {
+        begin_anew(sampling);
+        return None;
+    }
+    chosen(sampling, size, BUDGET.load(Ordering::Relaxed))
+}
+
+/// What is left of the gap isn't below 0, unless an allocation is being looked at. A signal's handler that left one for good may have
+/// left it so: then the next gap begins.
+pub(crate) fn mend() {
+    let sampling = &tls::get().sampling;
+    if sampling.left.get() < 0 {
+        begin_anew(sampling);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn begin_anew(sampling: &Sampling) {
+    if sampling.random.get() == 0 {
+        begin(sampling);
+    }
+    begin_gap(sampling);
 }
 
 fn chosen(sampling: &Sampling, size: usize, budget: u64) -> Option<u64> {
@@ -291,6 +315,25 @@ mod tests {
             let p = 1.0 - (-(f64::from(size) / mean as f64)).exp();
             assert!((stands_for(size as usize, mean) * p - 1.0).abs() < 0.06, "{size} of {mean}");
         }
+    }
+
+    #[test]
+    fn a_gap_that_can_be_none_is_drawn_anew() {
+        let sampling = &tls::get().sampling;
+        MEAN.store(1000, Ordering::Relaxed);
+        let is_a_gap = || (0..100_000).contains(&sampling.left.get());
+        for (left, size) in [(i64::MAX, usize::MAX), (5, 1 << 63), (-7, usize::MAX)] {
+            sampling.left.set(left);
+            assert_eq!((passed(size), is_a_gap()), (None, true), "{left} {size}");
+        }
+        sampling.left.set(-3);
+        mend();
+        assert!(is_a_gap());
+        sampling.left.set(3);
+        mend();
+        assert_eq!(sampling.left.get(), 3);
+        MEAN.store(0, Ordering::Relaxed);
+        sampling.left.set(0);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! They change X16 and X17, which any call may change on its way, and X9 and X10: those that may lie beside their callers bring
 //! these back.
 
-use crate::filter::{BIT, COARSE, COUNTER, COUNTERS, FILTER, WORD, WORDS};
+use crate::filter::{COARSE, COARSE_SHIFT, COUNTERS, FILTER, FINE_SHIFT};
 use crate::hooks::{Function, ORIGINALS};
 #[cfg(not(grapnel_attached))]
 use crate::native::tls::put_block;
@@ -51,18 +51,15 @@ macro_rules! leave_below_0 {
     };
 }
 
-/// Looks up the bit and the counter of the block in X0, and leaves for the stub unless one of them is 0.
+/// Looks up both counters of the block in X0, and leaves for the stub unless one of them is 0.
 macro_rules! leave_if_noted {
     () => {
-        "lsr x17, x0, #{word}
-        and x17, x17, #{words}
+        "lsr w17, w0, #{coarse_shift}
         adrp x16, {coarse}
         add x16, x16, :lo12:{coarse}
-        ldr x16, [x16, x17, lsl #3]
-        lsr x17, x0, #{bit}
-        lsr w16, w16, w17
-        tbz w16, #0, 7f
-        lsr x17, x0, #{counter}
+        ldrb w17, [x16, x17]
+        cbz w17, 7f
+        lsr x17, x0, #{fine_shift}
         and x17, x17, #{counters}
         adrp x16, {filter}
         add x16, x16, :lo12:{filter}
@@ -98,15 +95,13 @@ macro_rules! quick {
             ".cfi_endproc",
             concat!(".size ", stringify!($quick), ", . - ", stringify!($quick)),
             ".text",
-            "/* {coarse} {word} {words} {bit} {filter} {counter} {counters} {left} {stub} */",
+            "/* {coarse} {coarse_shift} {filter} {fine_shift} {counters} {left} {stub} */",
             originals = sym ORIGINALS,
             function = const size_of::<usize>() * Function::$function as usize,
             coarse = sym COARSE,
-            word = const WORD,
-            words = const WORDS,
-            bit = const BIT,
+            coarse_shift = const COARSE_SHIFT,
             filter = sym FILTER,
-            counter = const COUNTER,
+            fine_shift = const FINE_SHIFT,
             counters = const COUNTERS,
             left = const LEFT,
             stub = sym $stub,

@@ -6,7 +6,7 @@
 
 use super::entry::{address, begin, end};
 use super::tls::put_block;
-use crate::filter::{COUNTER, COUNTERS, FILTER};
+use crate::filter::{COUNTERS, FILTER, FINE_SHIFT};
 use crate::hooks::{Function, ORIGINALS};
 use crate::sampled::{
     LEFT, grapnel_agent_sampled_beside_calloc, grapnel_agent_sampled_beside_free,
@@ -61,7 +61,7 @@ macro_rules! leave_if_noted {
         concat!(
             put_aside!(),
             address!("r4", "{filter}"),
-            "ubfx r5, r0, #{counter}, #{counters}\n",
+            "ubfx r5, r0, #{fine_shift}, #{counters}\n",
             "ldrb ip, [r4, r5]\n",
             fetch!(),
             "cmp ip, #0\n",
@@ -88,11 +88,11 @@ macro_rules! quick {
             "bx ip",
             end!(stringify!($quick)),
             ".text",
-            "/* {filter} {counter} {counters} {left} {stub} */",
+            "/* {filter} {fine_shift} {counters} {left} {stub} */",
             originals = sym ORIGINALS,
             function = const size_of::<usize>() * Function::$function as usize,
             filter = sym FILTER,
-            counter = const COUNTER,
+            fine_shift = const FINE_SHIFT,
             counters = const COUNTERS.count_ones(),
             left = const LEFT,
             stub = sym $stub,

@@ -7,14 +7,11 @@
 //! block, and a table that stays.
 
 use crate::entry::Stub;
-use crate::filter::{BIT, COARSE, WORD, WORDS};
-use crate::native::quick::{grapnel_agent_quick_free, grapnel_agent_quick_malloc};
+use crate::filter::{COARSE, COARSE_SHIFT};
+use crate::native::quick::{grapnel_agent_fine_free, grapnel_agent_quick_free, grapnel_agent_quick_malloc};
 use crate::sampled::{LEFT, grapnel_agent_sampled_malloc};
 use alloc::vec::Vec;
 use grapnel_hook::way_out;
-
-/// Both work with the lower half of an address, which has all that the tables go by.
-const _: () = assert!(WORDS < 1 << (32 - WORD));
 
 /// The gate of libc's function at `target` that would be replaced by `stub`, and what is behind its way out.
 pub(crate) fn of(target: *const (), stub: Stub) -> Option<(Vec<u8>, Stub)> {
@@ -22,33 +19,29 @@ pub(crate) fn of(target: *const (), stub: Stub) -> Option<(Vec<u8>, Stub)> {
     let stub = stub as *const ();
     if core::ptr::eq(stub, grapnel_agent_quick_malloc as *const ()) {
         let left = i32::try_from(super::tls::offset() + LEFT as isize).ok()?;
-        // test rdi, rdi; js: what no block is as large as would raise what is left.
-        gate.put(&[0x48, 0x85, 0xff]);
-        gate.leave_if(SIGN)?;
-        // sub fs:[left], rdi; js
+        // sub fs:[left], rdi; jb
         gate.put(&[0x64, 0x48, 0x29, 0x3c, 0x25]);
         gate.put(&left.to_le_bytes());
-        gate.leave_if(SIGN)?;
+        gate.leave_if(CARRY)?;
         Some((gate.code, grapnel_agent_sampled_malloc))
     } else if core::ptr::eq(stub, grapnel_agent_quick_free as *const ()) {
-        // mov eax, edi; shr eax, WORD; and eax, WORDS
-        gate.put(&[0x89, 0xf8, 0xc1, 0xe8, WORD as u8, 0x25]);
-        gate.put(&(WORDS as u32).to_le_bytes());
+        // mov eax, edi; shr eax, COARSE_SHIFT
+        gate.put(&[0x89, 0xf8, 0xc1, 0xe8, COARSE_SHIFT as u8]);
         // mov rcx, COARSE
         gate.put(&[0x48, 0xb9]);
         gate.put(&COARSE.as_ptr().addr().to_le_bytes());
-        // mov eax, [rcx + 8*rax]; mov ecx, edi; shr ecx, BIT; bt eax, ecx; jc
-        gate.put(&[0x8b, 0x04, 0xc1, 0x89, 0xf9, 0xc1, 0xe9, BIT as u8, 0x0f, 0xa3, 0xc8]);
-        gate.leave_if(CARRY)?;
-        Some((gate.code, grapnel_agent_quick_free))
+        // cmp byte ptr [rcx + rax], 0; jne
+        gate.put(&[0x80, 0x3c, 0x01, 0x00]);
+        gate.leave_if(NOT_ZERO)?;
+        Some((gate.code, grapnel_agent_fine_free))
     } else {
         None
     }
 }
 
 /// Short jumps, by a flag.
-const SIGN: u8 = 0x78;
 const CARRY: u8 = 0x72;
+const NOT_ZERO: u8 = 0x75;
 
 /// A gate that is being put together.
 struct Gate {
@@ -109,8 +102,11 @@ mod tests {
         assert_eq!([40, 0, 60].map(|word| function(word)), [80, 0, 120]);
         assert_eq!(left.get(), 0);
         assert_eq!((function(1), left.get()), (REPLACED, -1));
+        for huge in [usize::MAX, (1 << 63) + 1, 1 << 63] {
+            left.set(5);
+            assert_eq!(function(huge), REPLACED);
+        }
         left.set(5);
-        assert_eq!([usize::MAX, 1 << 63].map(|word| function(word)), [REPLACED; 2]);
         assert_eq!((function(6), left.get()), (REPLACED, -1));
         left.set(0);
     }

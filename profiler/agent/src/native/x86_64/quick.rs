@@ -4,7 +4,7 @@
 //! They change registers only that a function may change and that hold no argument of theirs, and those that may lie beside
 //! their callers none but RAX, where the function has a result.
 
-use crate::filter::{BIT, COARSE, COUNTER, COUNTERS, FILTER, WORD, WORDS};
+use crate::filter::{COARSE, COARSE_SHIFT, COUNTERS, FILTER, FINE_SHIFT};
 use crate::hooks::{Function, ORIGINALS};
 use crate::sampled::{
     LEFT, grapnel_agent_sampled_beside_calloc, grapnel_agent_sampled_beside_free,
@@ -12,8 +12,17 @@ use crate::sampled::{
     grapnel_agent_sampled_free, grapnel_agent_sampled_malloc, grapnel_agent_sampled_realloc,
 };
 
-/// Lowers what is left of the thread's gap by a register, and leaves if that falls below 0. What no block is as large as leaves
-/// too: it would raise what is left.
+/// Lowers what is left of the thread's gap by a register, and leaves if that was less. For malloc: what no block is as large as
+/// leaves too, with what is left raised, and its function sees to that ([`crate::sampling::passed`]).
+#[cfg(not(grapnel_attached))]
+macro_rules! lower_for_malloc {
+    () => {
+        "mov r11, qword ptr [rip + grapnel_agent_tls@GOTTPOFF]
+        sub qword ptr fs:[r11 + {left}], rdi
+        jb {stub}"
+    };
+}
+/// The same where what is left may be below 0 before, and what no block is as large as leaves before it would raise that.
 #[cfg(not(grapnel_attached))]
 macro_rules! lower {
     ($register:literal) => {
@@ -31,6 +40,12 @@ macro_rules! lower {
     };
 }
 /// Where a thread's block has to be looked up, the stub's function lowers the gap.
+#[cfg(grapnel_attached)]
+macro_rules! lower_for_malloc {
+    () => {
+        "jmp {stub}"
+    };
+}
 #[cfg(grapnel_attached)]
 macro_rules! lower {
     ($register:literal) => {
@@ -62,24 +77,20 @@ macro_rules! lower_beside {
     };
 }
 
-/// Looks up the bit of the block in RDI, and leaves it in the carry flag. Changes RAX and R11.
+/// Looks up the counter of the 16 KiB that the block in RDI is in, and leaves the flags of a comparison with 0. Changes RAX and R11.
 macro_rules! look_up_coarse {
     () => {
-        "mov r11, rdi
-        shr r11, {word}
-        and r11d, {words}
+        "mov r11d, edi
+        shr r11d, {coarse_shift}
         lea rax, [rip + {coarse}]
-        mov eax, dword ptr [rax + 8*r11]
-        mov r11, rdi
-        shr r11, {bit}
-        bt eax, r11d"
+        cmp byte ptr [rax + r11], 0"
     };
 }
-/// Looks up its counter, and leaves the flags of a comparison with 0. Changes the same.
+/// The same of its 512 bytes.
 macro_rules! look_up_fine {
     () => {
         "mov r11, rdi
-        shr r11, {counter}
+        shr r11, {fine_shift}
         and r11d, {counters}
         lea rax, [rip + {filter}]
         cmp byte ptr [rax + r11], 0"
@@ -89,7 +100,7 @@ macro_rules! look_up_fine {
 /// Looks up both: goes on at `$clear` where one of them is 0, and otherwise behind itself. Changes RAX and R11.
 macro_rules! look_up {
     ($clear:literal) => {
-        concat!(look_up_coarse!(), "\njnc ", $clear, "\n", look_up_fine!(), "\nje ", $clear)
+        concat!(look_up_coarse!(), "\nje ", $clear, "\n", look_up_fine!(), "\nje ", $clear)
     };
 }
 
@@ -114,15 +125,13 @@ macro_rules! quick {
             ".cfi_endproc",
             concat!(".size ", stringify!($quick), ", . - ", stringify!($quick)),
             ".text",
-            "/* {coarse} {word} {words} {bit} {filter} {counter} {counters} {left} {stub} */",
+            "/* {coarse} {coarse_shift} {filter} {fine_shift} {counters} {left} {stub} */",
             originals = sym ORIGINALS,
             function = const size_of::<usize>() * Function::$function as usize,
             coarse = sym COARSE,
-            word = const WORD,
-            words = const WORDS,
-            bit = const BIT,
+            coarse_shift = const COARSE_SHIFT,
             filter = sym FILTER,
-            counter = const COUNTER,
+            fine_shift = const FINE_SHIFT,
             counters = const COUNTERS,
             left = const LEFT,
             stub = sym $stub,
@@ -131,18 +140,20 @@ macro_rules! quick {
 }
 
 // The two that are called most lie side by side, and what most calls take is a cache line of each, without a jump but the last.
-quick!(grapnel_agent_quick_malloc, grapnel_agent_sampled_malloc, Malloc, lower!("rdi"));
+quick!(grapnel_agent_quick_malloc, grapnel_agent_sampled_malloc, Malloc, lower_for_malloc!());
 quick!(
     grapnel_agent_quick_free,
     grapnel_agent_sampled_free,
     Free,
     look_up_coarse!(),
-    "jc 7f",
+    "jne 7f",
     "jmp qword ptr [rip + {originals} + {function}]",
     "7:",
     look_up_fine!(),
     "jne {stub}"
 );
+// Behind a gate, which has looked up the rest.
+quick!(grapnel_agent_fine_free, grapnel_agent_sampled_free, Free, look_up_fine!(), "jne {stub}");
 quick!(
     grapnel_agent_quick_calloc,
     grapnel_agent_sampled_calloc,

@@ -1,0 +1,112 @@
+//! How many instructions a recording adds to whole programs, counted by QEMU's user mode: the same on a busy machine as on an
+//! idle one. A clock on the wall doesn't tell a hundredth.
+//!
+//! Only what the program itself runs is counted, the agent's among it: neither the kernel's nor what `grapnel` runs outside.
+
+use crate::measure::{self, Failed, Tool};
+use crate::sampled::TOOLS;
+use crate::workloads::{self, Workload};
+use grapnel_tests::{programs, run};
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+const EMULATOR: &str = "/usr/bin/qemu-x86_64";
+
+/// What `grapnel run` starts, with the agent, the emulator, its plugin and the program's words: the emulator by itself, and the agent
+/// in the program, in the session of the `grapnel` above.
+const IN_SESSION: &str = r#"
+agent=$1 emulator=$2 plugin=$3
+shift 3
+for descriptor in /proc/$PPID/fd/*; do
+    case $(readlink "$descriptor") in
+    *grapnel-session*)
+        exec "$emulator" -plugin "$plugin" -E "LD_PRELOAD=$agent" -E "GRAPNEL_SESSION=$descriptor" "$@" ;;
+    esac
+done
+echo "grapnel: no session in $PPID" >&2
+exit 1"#;
+
+fn failed(what: &str, error: impl std::fmt::Display) -> Failed {
+    Failed(format!("{what}: {error}"))
+}
+
+/// Instructions of a workload: bare, and by each of [`TOOLS`].
+#[derive(Clone, Copy, Debug)]
+pub struct Counted {
+    bare: u64,
+    with: [u64; TOOLS.len()],
+}
+
+/// Counts them, once each.
+///
+/// # Errors
+/// When QEMU or the program can't be started, or fails, or the agent has something to say.
+pub fn count(workload: &Workload) -> Result<Counted, Failed> {
+    let [off, sampled] = TOOLS;
+    Ok(Counted {
+        bare: count_with(workload, Tool::Bare)?,
+        with: [count_with(workload, off)?, count_with(workload, sampled)?],
+    })
+}
+
+fn count_with(workload: &Workload, tool: Tool) -> Result<u64, Failed> {
+    let dir = run::temporary_dir();
+    let count = dir.path().join("count");
+    let mut plugin: OsString = programs::library_of(&workloads::source("counter.c")).into();
+    plugin.push(",out=");
+    plugin.push(&count);
+    let before = match tool {
+        Tool::Bare => vec![EMULATOR.into(), "-plugin".into(), plugin],
+        _ => {
+            let mut words = measure::prefix(tool, dir.path());
+            let at = words.len() - 1;
+            words.insert(at, "--no-follow".into());
+            words.extend(["/bin/sh", "-c", IN_SESSION, "sh"].map(OsString::from));
+            words.extend([agent()?, EMULATOR.into(), plugin]);
+            words
+        }
+    };
+    let what = format!("{tool:?} of {} in QEMU (package qemu-user)", workload.name);
+    let mut command = measure::command(workload, &before)?;
+    let output = command.stderr(Stdio::piped()).output().map_err(|error| failed(&what, error))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() || said.contains("grapnel: ") {
+        return Err(failed(&what, format!("{}: {said}", output.status)));
+    }
+    number_in(&count).ok_or_else(|| Failed(format!("{what} counted nothing")))
+}
+
+fn number_in(file: &Path) -> Option<u64> {
+    std::fs::read_to_string(file).ok()?.trim().parse().ok()
+}
+
+fn agent() -> Result<OsString, Failed> {
+    let output = Command::new(programs::grapnel()).arg("agent-path").output();
+    let output = output.map_err(|error| failed("grapnel agent-path", error))?;
+    Ok(String::from_utf8_lossy(&output.stdout).trim().into())
+}
+
+/// The table.
+pub fn table<'a>(counted: impl Iterator<Item = (&'a str, Counted)>) -> String {
+    let mut out = "\n| program | bare, millions | --off | --sample 524288 |\n|---|---|---|---|\n".to_owned();
+    for (name, Counted { bare, with }) in counted {
+        let [off, sampled] = with.map(|with| with as f64 / bare as f64);
+        let millions = bare as f64 / 1e6;
+        let _ = writeln!(out, "| {name} | {millions:.0} | {off:.4} | {sampled:.4} |");
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quotients_are_those_of_the_bare_run() {
+        let counted = Counted { bare: 2_000_000, with: [2_001_000, 2_010_000] };
+        let page = table([("x", counted)].into_iter());
+        assert!(page.ends_with("| x | 2 | 1.0005 | 1.0050 |\n"), "{page}");
+    }
+}
