@@ -1,5 +1,5 @@
 /* A plugin for QEMU (qemu-plugin.h, version 1 of its interface): counts the instructions that the program runs, and writes their
- * number to the file that is its argument (`out=PATH`) when the program ends. */
+ * number to the file that is its argument (`out=PATH`) when the program ends. Threads that run at a time may count too few. */
 #include <inttypes.h>
 #include <stdint.h>
 #include <stdio.h>

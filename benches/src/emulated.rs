@@ -5,6 +5,7 @@
 
 use crate::measure::{self, Failed, Tool};
 use crate::sampled::TOOLS;
+use crate::statistics::spread;
 use crate::workloads::{self, Workload};
 use grapnel_tests::{programs, run};
 use std::ffi::OsString;
@@ -32,23 +33,21 @@ fn failed(what: &str, error: impl std::fmt::Display) -> Failed {
     Failed(format!("{what}: {error}"))
 }
 
-/// Instructions of a workload: bare, and by each of [`TOOLS`].
-#[derive(Clone, Copy, Debug)]
+/// Instructions of a workload: bare, and in each round by each of [`TOOLS`].
+#[derive(Clone, Debug)]
 pub struct Counted {
     bare: u64,
-    with: [u64; TOOLS.len()],
+    with: [Vec<u64>; TOOLS.len()],
 }
 
-/// Counts them, once each.
+/// Counts them, bare once: which allocations are recorded is drawn, all else is the same each time.
 ///
 /// # Errors
 /// When QEMU or the program can't be started, or fails, or the agent has something to say.
-pub fn count(workload: &Workload) -> Result<Counted, Failed> {
+pub fn count(workload: &Workload, rounds: usize) -> Result<Counted, Failed> {
     let [off, sampled] = TOOLS;
-    Ok(Counted {
-        bare: count_with(workload, Tool::Bare)?,
-        with: [count_with(workload, off)?, count_with(workload, sampled)?],
-    })
+    let all = |tool| (0..rounds).map(|_| count_with(workload, tool)).collect::<Result<_, _>>();
+    Ok(Counted { bare: count_with(workload, Tool::Bare)?, with: [all(off)?, all(sampled)?] })
 }
 
 fn count_with(workload: &Workload, tool: Tool) -> Result<u64, Failed> {
@@ -92,9 +91,12 @@ fn agent() -> Result<OsString, Failed> {
 pub fn table<'a>(counted: impl Iterator<Item = (&'a str, Counted)>) -> String {
     let mut out = "\n| program | bare, millions | --off | --sample 524288 |\n|---|---|---|---|\n".to_owned();
     for (name, Counted { bare, with }) in counted {
-        let [off, sampled] = with.map(|with| with as f64 / bare as f64);
+        let [off, sampled] = with.map(|with| {
+            let quotients: Vec<f64> = with.iter().map(|&with| with as f64 / bare as f64).collect();
+            spread(&quotients, 4)
+        });
         let millions = bare as f64 / 1e6;
-        let _ = writeln!(out, "| {name} | {millions:.0} | {off:.4} | {sampled:.4} |");
+        let _ = writeln!(out, "| {name} | {millions:.0} | {off} | {sampled} |");
     }
     out
 }
@@ -105,8 +107,9 @@ mod tests {
 
     #[test]
     fn quotients_are_those_of_the_bare_run() {
-        let counted = Counted { bare: 2_000_000, with: [2_001_000, 2_010_000] };
-        let page = table([("x", counted)].into_iter());
-        assert!(page.ends_with("| x | 2 | 1.0005 | 1.0050 |\n"), "{page}");
+        let with = [vec![2_001_000; 3], vec![2_030_000, 2_010_000, 2_012_000]];
+        let page = table([("x", Counted { bare: 2_000_000, with })].into_iter());
+        let line = "| x | 2 | 1.0005 (1.0005-1.0005) | 1.0060 (1.0050-1.0150) |\n";
+        assert!(page.ends_with(line), "{page}");
     }
 }

@@ -38,11 +38,11 @@ enum Command {
     },
     /// Measures what `--off` and `--sample 524288` add to programs that take seconds, and writes a table.
     Sample {
-        /// How many times each.
-        #[arg(long, default_value_t = 12)]
-        rounds: usize,
-        /// Count instructions, once each, in QEMU's user mode (package qemu-user). x86-64.
-        #[arg(long, conflicts_with = "rounds")]
+        /// How many times each; 12 if not given, and 3 with instructions.
+        #[arg(long)]
+        rounds: Option<usize>,
+        /// Count instructions, in QEMU's user mode (package qemu-user). x86-64.
+        #[arg(long)]
         instructions: bool,
         /// Only the workloads whose name contains this.
         #[arg(long)]
@@ -126,13 +126,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let page = run(&chosen, Duration::from_secs(seconds))?;
             write("heaptrack", output, &page)?;
         }
-        Command::Sample { instructions: true, only, output, .. } => {
+        Command::Sample { instructions: true, rounds, only, output } => {
             let chosen = chosen(workloads::large(dir.path())?, only.as_deref());
-            write("sample-instructions", output, &sample_instructions(&chosen)?)?;
+            write("sample-instructions", output, &sample_instructions(&chosen, rounds.unwrap_or(3))?)?;
         }
-        Command::Sample { rounds, only, output, .. } => {
+        Command::Sample { instructions: false, rounds, only, output } => {
             let chosen = chosen(workloads::large(dir.path())?, only.as_deref());
-            write("sample", output, &sample(&chosen, rounds)?)?;
+            write("sample", output, &sample(&chosen, rounds.unwrap_or(12))?)?;
         }
         Command::Analyse { rounds, only, large, output } => {
             let page = analyse(&chosen(all()?, only.as_deref()), rounds, large)?;
@@ -218,19 +218,19 @@ fn sample(chosen: &[workloads::Workload], rounds: usize) -> Result<String, Faile
     Ok(head + &sampled::tables(measured))
 }
 
-fn sample_instructions(chosen: &[workloads::Workload]) -> Result<String, Failed> {
+fn sample_instructions(chosen: &[workloads::Workload], rounds: usize) -> Result<String, Failed> {
     let mut head = head("Instructions of only some allocations recorded", &["heaptrack"]);
     head += &format!(
         "What each program runs, its dynamic linker and the agent included, from its first instruction to its last, in QEMU's user mode: \
-        once bare, once under `grapnel run -q --off` and once under `grapnel run -q --sample 524288`. The kernel's instructions are \
-        not counted, nor those of `grapnel` outside, which has the other processor. Programs whose tables go by addresses take \
-        somewhat more or fewer where these are others: clang++'s own code differs by a thousandth. sqlite3, python3 and xmllint have {} \
-        times the input that they have beside heaptrack. Counted with `cargo run --release -p grapnel-benches -- sample \
-        --instructions`.\n",
+        once bare, {rounds} times under `grapnel run -q --off` and as often under `grapnel run -q --sample 524288`, as multiples of bare: \
+        the median (least-most). The kernel's instructions are not counted, nor those of `grapnel` outside, which has the other processor. \
+        Programs whose tables go by addresses take somewhat more or fewer where these are others: clang++'s own code differs by a \
+        thousandth. sqlite3, python3 and xmllint have {} times the input that they have beside heaptrack. Counted with `cargo run \
+        --release -p grapnel-benches -- sample --instructions --rounds {rounds}`.\n",
         workloads::LARGE,
     );
     let counted: Result<Vec<_>, _> =
-        chosen.iter().map(|workload| Ok((workload.name, emulated::count(workload)?))).collect();
+        chosen.iter().map(|workload| Ok((workload.name, emulated::count(workload, rounds)?))).collect();
     Ok(head + &emulated::table(counted?.into_iter()))
 }
 

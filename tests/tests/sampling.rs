@@ -97,6 +97,20 @@ fn no_free_is_lost() {
     }
 }
 
+/// The same where no code is changed, and so no gates stand before what looks a block up. What libc calls itself isn't seen then.
+#[test]
+fn no_free_is_lost_by_tables_either() {
+    for program in ["threads", "many_threads"] {
+        let case = Case::ours(program).option("--via=got");
+        let (_, counted) = case.counted(false);
+        let (live, all) = (counted[0].totals.live_allocations, counted[0].totals.allocations);
+        let totals = sampled(&case, 1, 11).totals;
+        assert!(totals.allocations > all / 2, "{program}: {} for {all}", totals.allocations);
+        let found = totals.live_allocations;
+        assert!(found <= live + 8 + live / 200, "{program}: {found} live for {live}");
+    }
+}
+
 /// A size above half of the address space is no block's, and must not pass for a gap that is as much longer.
 #[test]
 fn what_no_block_is_as_large_as_hides_no_others() {
@@ -106,6 +120,18 @@ fn what_no_block_is_as_large_as_hides_no_others() {
         recorded.outcome.same_as(&case.bare());
         let allocated = recorded.report().totals.allocated_bytes;
         assert!((10_000_000..30_000_000).contains(&allocated), "{option}: {allocated}");
+    }
+}
+
+/// What is left of the thread's gap may be below 0 then, in which no malloc would be recorded any more.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_handler_that_leaves_malloc_for_good_hides_no_others() {
+    for way in [&[][..], &["context"]] {
+        let truth: u64 = 8 * (500 + 20_000) * 1000;
+        let report = sampled(&Case::ours("jump_out").args(way), 4096, 7);
+        let allocated = report.totals.allocated_bytes;
+        assert!(allocated.abs_diff(truth) < truth / 20, "{way:?}: {allocated} of {truth}");
     }
 }
 

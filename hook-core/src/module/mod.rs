@@ -20,7 +20,8 @@ pub(crate) use list::{breakpoint, is_settled};
 
 use crate::{
     elf::{self, Ehdr, Phdr},
-    memory::maps::{self, Maps},
+    memory::maps::{self, Mapping, Maps},
+    native,
 };
 
 /// More program headers than any object has.
@@ -152,18 +153,26 @@ impl Module {
     }
 
     /// Whether code can lie at an address. QEMU's user mode (7.2) takes mappings of a file together and says of all of them what the
-    /// first page is, which has the headers: then the headers are asked.
+    /// first page is, which has the headers: there the headers are asked.
     ///
     /// # Safety
     /// As for [`Self::around`].
     pub(crate) unsafe fn is_code(maps: &Maps, address: usize) -> bool {
         let Some(mapping) = maps.find(address) else { return false };
-        let are_together = || {
-            // SAFETY: the caller's promise.
-            let module = unsafe { Self::around(maps, address) };
-            module.is_some_and(|module| !module.holds_code(mapping.range.start))
-        };
-        mapping.execute || (mapping.read && !mapping.write && mapping.offset == 0 && are_together())
+        // SAFETY: the caller's promise.
+        mapping.execute
+            || (native::is_emulated() && unsafe { Self::is_code_together(maps, mapping, address) })
+    }
+
+    /// Whether an address of a mapping that begins with an object's headers lies in that object's code.
+    ///
+    /// # Safety
+    /// As for [`Self::around`].
+    pub(crate) unsafe fn is_code_together(maps: &Maps, mapping: &Mapping, address: usize) -> bool {
+        let Mapping { read, write, offset, ref range, .. } = *mapping;
+        // SAFETY: the caller's promise.
+        let object = || unsafe { Self::around(maps, address) };
+        read && !write && offset == 0 && object().is_some_and(|object| !object.holds_code(range.start))
     }
 
     /// The same with the path of the file that is mapped at this address of it for its name. The main program has none.

@@ -5,6 +5,9 @@
 //! [`inside`](crate::tls::Tls::inside) names lies between here and where the jump goes, it is given up, and so are those
 //! [around](crate::slots::around) it that lie there too. A jump to another stack leaves nothing. Jumps that aren't libc's are not seen.
 //!
+//! On x86-64 a handler that jumps out of a malloc may leave what is left of the thread's gap below 0, where no malloc would be recorded
+//! any more: that is put right there too ([`mend`](crate::sampling::mend)).
+//!
 //! # Safety
 //! The stubs, which are in [`native`](crate::native::jumps), read what libc is about to read, change registers that a call may
 //! change, and go on to libc's own code with the caller's arguments and stack. The buffer has the stack pointer in the place and

@@ -73,6 +73,11 @@ pub(crate) const NEAR_REACH: u64 = (1 << 27) - 4096;
 /// The end of the addresses that a process gets without asking for more (48 bits).
 pub(crate) const HIGHEST: usize = 0xffff_ffff_f000;
 
+/// Whether an emulator runs this whose list of mappings can't be trusted: none is known.
+pub(crate) fn is_emulated() -> bool {
+    false
+}
+
 /// The instruction set of the code that a pointer leads to, and where that code lies.
 pub(crate) fn code_at(pointer: CodeAddr) -> (Isa, CodeAddr) {
     (Isa::Aarch64, pointer)

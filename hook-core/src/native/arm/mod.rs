@@ -79,6 +79,11 @@ pub(crate) const NEAR_REACH: u64 = (1 << 24) - 4096;
 /// The end of the addresses that a process gets.
 pub(crate) const HIGHEST: usize = 0xffff_0000;
 
+/// Whether an emulator runs this whose list of mappings can't be trusted: none is known.
+pub(crate) fn is_emulated() -> bool {
+    false
+}
+
 /// The instruction set of the code that a pointer leads to, and where that code lies.
 pub(crate) fn code_at(pointer: CodeAddr) -> (Isa, CodeAddr) {
     let isa = if pointer.0 & 1 == 0 { Isa::A32 } else { Isa::T32 };

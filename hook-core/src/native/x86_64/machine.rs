@@ -14,6 +14,13 @@ pub(crate) fn synchronise_this_core() {
     core::hint::black_box(core::arch::x86_64::__cpuid(0));
 }
 
+/// Whether QEMU runs this as a program, which names itself where hypervisors do (CPUID, 0x40000000).
+pub(crate) fn is_emulated() -> bool {
+    let name = core::arch::x86_64::__cpuid(0x4000_0000);
+    let bytes = [name.ebx, name.ecx, name.edx].map(u32::to_le_bytes);
+    bytes.as_flattened() == b"TCGTCGTCGTCG"
+}
+
 /// What tells this thread from all others: the thread pointer, which the word that it points to holds as well (System V
 /// ABI, x86-64 psABI 3.4.6 with the TLS ABI's variant II).
 pub(crate) fn thread_pointer() -> usize {

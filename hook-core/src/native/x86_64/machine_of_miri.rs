@@ -10,6 +10,10 @@ use crate::sys;
 
 pub(crate) fn synchronise_this_core() {}
 
+pub(crate) fn is_emulated() -> bool {
+    false
+}
+
 pub(crate) fn thread_pointer() -> usize {
     std::thread_local!(static BLOCK: u8 = const { 0 });
     BLOCK.with(|block| core::ptr::from_ref(block) as usize)

@@ -30,7 +30,7 @@ pub(crate) use inbound::branch_into;
 pub(crate) use island::Pattern;
 pub(crate) use kernel::{EFFECTIVE_USER, RESTORER, SIGNAL_WAITS, mmap, pread, pwrite};
 pub(crate) use machine::{
-    aside, rewrite, rewrite_range, signal_return, synchronise_this_core, thread_pointer,
+    aside, is_emulated, rewrite, rewrite_range, signal_return, synchronise_this_core, thread_pointer,
 };
 pub use registers::Registers;
 pub(crate) use registers::Saved;

@@ -4,6 +4,7 @@
 //! As said there. The buffer's seventh word is the stack pointer, mixed with the word at 48 behind the thread pointer.
 
 use crate::hooks::{Function, ORIGINALS};
+use crate::sampled::LEFT;
 use crate::tls::{AROUND, Tls};
 use core::mem::offset_of;
 
@@ -29,6 +30,11 @@ macro_rules! jump {
             ".cfi_startproc",
             "endbr64",
             "mov r11, qword ptr [rip + grapnel_agent_tls@GOTTPOFF]",
+            // As `sampling::mend`, but that it is the next malloc to begin a gap.
+            "cmp qword ptr fs:[r11 + {left}], 0",
+            "jge 1f",
+            "mov qword ptr fs:[r11 + {left}], 0",
+            "1:",
             "mov rcx, qword ptr fs:[r11 + {inside}]",
             "cmp rcx, rsp",
             "jb 2f",
@@ -53,6 +59,7 @@ macro_rules! jump {
             "jmp qword ptr [rip + {originals} + {function}]",
             ".cfi_endproc",
             concat!(".size ", stringify!($stub), ", . - ", stringify!($stub)),
+            left = const LEFT,
             inside = const offset_of!(Tls, inside),
             around = const offset_of!(Tls, around),
             originals = sym ORIGINALS,

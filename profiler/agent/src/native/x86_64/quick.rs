@@ -86,7 +86,7 @@ macro_rules! look_up_coarse {
         cmp byte ptr [rax + r11], 0"
     };
 }
-/// The same of its 512 bytes.
+/// The same of its 32 bytes.
 macro_rules! look_up_fine {
     () => {
         "mov r11, rdi
@@ -153,6 +153,7 @@ quick!(
     "jne {stub}"
 );
 // Behind a gate, which has looked up the rest.
+#[cfg(not(grapnel_attached))]
 quick!(grapnel_agent_fine_free, grapnel_agent_sampled_free, Free, look_up_fine!(), "jne {stub}");
 quick!(
     grapnel_agent_quick_calloc,
