@@ -222,8 +222,8 @@ fn sample_instructions(chosen: &[workloads::Workload], rounds: usize) -> Result<
     let mut head = head("Instructions of only some allocations recorded", &["heaptrack"]);
     head += &format!(
         "What each program runs, its dynamic linker and the agent included, from its first instruction to its last, in QEMU's user mode: \
-        once bare, {rounds} times under `grapnel run -q --off` and as often under `grapnel run -q --sample 524288`, as multiples of bare: \
-        the median (least-most). The kernel's instructions are not counted, nor those of `grapnel` outside, which has the other processor. \
+        {rounds} times bare, as often under `grapnel run -q --off` and under `grapnel run -q --sample 524288`, as multiples of the bare \
+        median: the median (least-most). The kernel's instructions are not counted, nor those of `grapnel` outside, which has the other processor. \
         Programs whose tables go by addresses take somewhat more or fewer where these are others: clang++'s own code differs by a \
         thousandth. sqlite3, python3 and xmllint have {} times the input that they have beside heaptrack. Counted with `cargo run \
         --release -p grapnel-benches -- sample --instructions --rounds {rounds}`.\n",
