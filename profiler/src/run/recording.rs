@@ -201,7 +201,11 @@ impl Recording {
         // Before the rings are looked at: what they do not show yet comes later than this.
         let now = ticks();
         self.look();
-        let _raised = self.looks.press().then(|| Raised::by(LESS_NICE));
+        let press = self.looks.press();
+        let _raised = press.then(|| Raised::by(LESS_NICE));
+        if let Some(writer) = &mut self.writer {
+            writer.hurry(press);
+        }
         let before = now.saturating_sub(VISIBLE_AFTER_TICKS);
         let last_ns = self.now_ns;
         self.now_ns = monotonic_ns().saturating_sub(self.started_ns);

@@ -148,15 +148,16 @@ impl Columns {
         self.columns.iter_mut().for_each(|column| column.len = 0);
     }
 
-    /// Appends the content to `out`. Returns where each column ends there.
-    pub(crate) fn write(&self, out: &mut Vec<u8>) -> [usize; COLUMNS] {
+    /// Appends the lengths of the columns to `out`.
+    pub(crate) fn write_lengths(&self, out: &mut Vec<u8>) {
         for column in &self.columns {
             varint::put(out, column.len as u64);
         }
-        self.columns.each_ref().map(|column| {
-            out.extend_from_slice(column.content());
-            out.len()
-        })
+    }
+
+    /// What is in them.
+    pub(crate) fn contents(&self) -> [&[u8]; COLUMNS] {
+        self.columns.each_ref().map(Growing::content)
     }
 }
 
@@ -311,7 +312,8 @@ mod tests {
             columns.put(Column::Frames, !number);
         }
         let mut content = Vec::new();
-        columns.write(&mut content);
+        columns.write_lengths(&mut content);
+        columns.contents().iter().for_each(|column| content.extend_from_slice(column));
         let mut cursors = Cursors::begin(&content).unwrap();
         let mut columns = cursors.heap(&content);
         assert_eq!((columns.tags, columns.stacks.get(), columns.places.get()), (&[7, 9][..], None, None));

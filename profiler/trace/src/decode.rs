@@ -405,8 +405,7 @@ mod tests {
         let mut decoder = BlockDecoder::default();
         for _ in 0..2 {
             all_kinds().iter().for_each(|event| encoder.push(event));
-            let mut content = Vec::new();
-            encoder.write_content(&mut content);
+            let content = encoder.content();
             decoder.begin(encoder.start(), &content).unwrap();
             let mut back = Vec::new();
             while let Some(event) = decoder.next(&content).unwrap() {
@@ -438,8 +437,7 @@ mod tests {
     fn hostile_bytes_end_in_an_error_or_an_end() {
         let mut encoder = BlockEncoder::default();
         all_kinds().iter().for_each(|event| encoder.push(event));
-        let mut good = Vec::new();
-        encoder.write_content(&mut good);
+        let good = encoder.content();
         let mut decoder = BlockDecoder::default();
         for at in 0..good.len() {
             for bit in 0..8 {

@@ -139,9 +139,22 @@ impl BlockEncoder {
         self.len() == 0
     }
 
-    /// Appends the content so far to `out`. Returns where each of its columns ends there.
-    pub fn write_content(&self, out: &mut Vec<u8>) -> [usize; COLUMNS] {
-        self.columns.write(out)
+    /// Appends the start of the content so far to `out`: the lengths of its columns, which follow.
+    pub fn write_lengths(&self, out: &mut Vec<u8>) {
+        self.columns.write_lengths(out);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn content(&self) -> Vec<u8> {
+        let mut content = Vec::new();
+        self.write_lengths(&mut content);
+        self.columns().iter().for_each(|column| content.extend_from_slice(column));
+        content
+    }
+
+    /// The columns of the content so far.
+    pub fn columns(&self) -> [&[u8]; COLUMNS] {
+        self.columns.contents()
     }
 
     /// Time of the block's start, in nanoseconds since the recording began.

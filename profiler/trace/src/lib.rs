@@ -20,6 +20,8 @@ mod atomic {
 pub mod attached;
 pub mod block;
 mod columns;
+#[cfg(feature = "file")]
+mod compress;
 pub mod decode;
 pub mod encode;
 pub mod error;

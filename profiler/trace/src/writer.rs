@@ -1,6 +1,7 @@
 //! Writes a trace file.
 
 use crate::block::{BLOCK_HEADER, BlockHeader, BlockKind, FILE_MAGIC, VERSION};
+use crate::compress::Compressor;
 use crate::encode::BlockEncoder;
 use crate::error::Error;
 use crate::event::{Event, Exit, ProcessInfo};
@@ -10,21 +11,14 @@ use crate::meter::Meter;
 use crate::varint::put;
 use std::io::Write;
 use xxhash_rust::xxh64::Xxh64;
-use zstd::stream::raw::{CParameter, Encoder, InBuffer, Operation, OutBuffer};
-
-/// The binary logarithm of the entries of zstd's table of matches: 16 kB, half of a processor's nearest cache.
-const TABLE_LOG2: u32 = 12;
-
-/// Columns of fewer bytes are compressed together with what follows.
-const WORTH_A_CODE: usize = 512;
 
 /// Writes events to a trace, a block at a time.
 pub struct Writer<W: Write> {
     out: W,
     encoder: BlockEncoder,
-    compressor: Encoder<'static>,
-    /// Kept from block to block: the content, and what goes into the file.
-    content: Vec<u8>,
+    compressor: Compressor,
+    /// Kept from block to block: the lengths of the columns, and what goes into the file.
+    lengths: Vec<u8>,
     stored: Vec<u8>,
     written: u64,
 }
@@ -53,10 +47,8 @@ impl<W: Write> Writer<W> {
     /// # Errors
     /// When zstd can't be set up.
     pub fn resume(out: W, time: u64, level: i32) -> Result<Self, Error> {
-        let mut compressor = Encoder::new(level)?;
-        compressor.set_parameter(CParameter::HashLog(TABLE_LOG2))?;
-        let (content, stored) = (Vec::new(), Vec::new());
-        Ok(Self { out, encoder: BlockEncoder::starting_at(time), compressor, content, stored, written: 0 })
+        let (compressor, encoder) = (Compressor::new(level)?, BlockEncoder::starting_at(time));
+        Ok(Self { out, encoder, compressor, lengths: Vec::new(), stored: Vec::new(), written: 0 })
     }
 
     /// Writes out what was gathered, and leaves the trace without an end.
@@ -67,6 +59,11 @@ impl<W: Write> Writer<W> {
         self.flush()?;
         self.out.flush()?;
         Ok(self.out)
+    }
+
+    /// From now on, whether somebody waits for what is written: then blocks take less time and more bytes.
+    pub fn hurry(&mut self, haste: bool) {
+        self.compressor.hurry(haste);
     }
 
     /// Appends an event; a full block goes out.
@@ -104,11 +101,16 @@ impl<W: Write> Writer<W> {
         if self.encoder.is_empty() {
             return Ok(());
         }
-        let mut content = core::mem::take(&mut self.content);
-        content.clear();
-        let columns = self.encoder.write_content(&mut content);
-        let result = self.block_of_parts(BlockKind::Events, self.encoder.start(), &content, &columns);
-        self.content = content;
+        let Self { encoder, compressor, lengths, stored, .. } = self;
+        lengths.clear();
+        encoder.write_lengths(lengths);
+        let columns = encoder.columns();
+        let raw_len = lengths.len() + columns.map(<[u8]>::len).iter().sum::<usize>();
+        let end = compressor.columns(lengths, columns, stored, BLOCK_HEADER)?;
+        if end - BLOCK_HEADER >= raw_len {
+            put_raw(stored, [&**lengths].into_iter().chain(columns));
+        }
+        let result = self.block_of(BlockKind::Events, self.encoder.start(), raw_len, end - BLOCK_HEADER);
         self.encoder.clear();
         result
     }
@@ -159,64 +161,26 @@ impl<W: Write> Writer<W> {
     }
 
     fn block(&mut self, kind: BlockKind, time_ns: u64, raw: &[u8]) -> Result<(), Error> {
-        self.block_of_parts(kind, time_ns, raw, &[raw.len()])
-    }
-
-    /// Compresses `raw` into `stored`, behind the block's header. Returns how many bytes that took; `raw.len()` or more
-    /// where it didn't fit.
-    ///
-    /// Each part of it, they end at `ends`, becomes a block of its own in zstd's frame: with codes for the bytes of one
-    /// column, not for a mixture of several.
-    fn compress(&mut self, raw: &[u8], ends: &[usize]) -> Result<usize, Error> {
-        self.compressor.reinit()?;
-        self.compressor.set_pledged_src_size(Some(raw.len() as u64))?;
-        let mut output = OutBuffer::around(&mut self.stored[BLOCK_HEADER..]);
-        let mut start = 0;
-        for &end in ends {
-            if end - start < WORTH_A_CODE {
-                continue;
-            }
-            let mut input = InBuffer::around(&raw[start..end]);
-            while input.pos() < end - start {
-                let before = input.pos();
-                self.compressor.run(&mut input, &mut output)?;
-                if input.pos() == before {
-                    return Ok(raw.len());
-                }
-            }
-            if end != raw.len() && self.compressor.flush(&mut output)? != 0 {
-                return Ok(raw.len());
-            }
-            start = end;
+        let end = self.compressor.whole(raw, &mut self.stored, BLOCK_HEADER)?;
+        if end - BLOCK_HEADER >= raw.len() {
+            put_raw(&mut self.stored, [raw]);
         }
-        let mut input = InBuffer::around(&raw[start..]);
-        self.compressor.run(&mut input, &mut output)?;
-        let fits = input.pos() == raw.len() - start && self.compressor.finish(&mut output, true)? == 0;
-        Ok(if fits { output.pos() } else { raw.len() })
+        self.block_of(kind, time_ns, raw.len(), end - BLOCK_HEADER)
     }
 
-    fn block_of_parts(
+    /// Writes a block whose content is in `stored`, behind the place of its header: compressed, unless that made it no shorter.
+    fn block_of(
         &mut self,
         kind: BlockKind,
         time_ns: u64,
-        raw: &[u8],
-        ends: &[usize],
+        raw_len: usize,
+        compressed: usize,
     ) -> Result<(), Error> {
-        // Each flush may add a few bytes to what zstd promises for the whole.
-        let bound = zstd::zstd_safe::compress_bound(raw.len()) + 32 * ends.len();
-        if self.stored.len() < BLOCK_HEADER + bound {
-            self.stored.resize(BLOCK_HEADER + bound, 0);
-        }
-        let len = self.compress(raw, ends)?;
-        let codec = u8::from(len < raw.len());
-        if codec == 0 {
-            self.stored[BLOCK_HEADER..][..raw.len()].copy_from_slice(raw);
-        }
-        let stored_len = len.min(raw.len());
+        let stored_len = compressed.min(raw_len);
         let mut header = BlockHeader {
             kind: kind as u8,
-            codec,
-            raw_len: raw.len() as u32,
+            codec: u8::from(compressed < raw_len),
+            raw_len: raw_len as u32,
             stored_len: stored_len as u32,
             time_ns,
             checksum: 0,
@@ -228,6 +192,12 @@ impl<W: Write> Writer<W> {
         self.written += block.len() as u64;
         Ok(())
     }
+}
+
+/// Puts content into a block as it is.
+fn put_raw<'c>(stored: &mut Vec<u8>, parts: impl IntoIterator<Item = &'c [u8]>) {
+    stored.resize(BLOCK_HEADER, 0);
+    parts.into_iter().for_each(|part| stored.extend_from_slice(part));
 }
 
 pub(crate) fn checksum(header: &BlockHeader, stored: &[u8]) -> u64 {
