@@ -43,7 +43,7 @@ pub enum BlockKind {
 pub struct BlockHeader {
     /// What it holds. Blocks of an unknown kind are skipped.
     pub kind: u8,
-    /// 0: stored as it is, 1: zstd.
+    /// 0: stored as it is, 1: frames of zstd, whose contents follow one another.
     pub codec: u8,
     /// Bytes once decompressed.
     pub raw_len: u32,

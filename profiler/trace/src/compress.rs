@@ -15,9 +15,12 @@ const NO_MATCHES: u32 = 1 << 17;
 
 /// Columns of fewer bytes are compressed together with what follows.
 const WORTH_A_FRAME: usize = 512;
-/// The most blocks for which a column's way stays what it is.
+/// The most blocks for which a column's way stays what it is, of those where it is long.
 const TRIED_EVERY: u8 = 16;
-/// In haste a column may become so many times longer if it takes less time.
+/// A column that is so many times as long as the one that was tried is tried again: what comes back in it may not have done so
+/// in the short one.
+const AS_LONG: usize = 4;
+/// In haste a column may become so many times longer, when it was tried, if it takes less time.
 const LONGER: usize = 2;
 /// In haste codes must save this part of a column.
 const WORTH_CODES: usize = 16;
@@ -141,7 +144,9 @@ impl Compressor {
 
     fn column(&mut self, index: usize, column: &[u8], out: &mut Vec<u8>, at: usize) -> io::Result<usize> {
         let tried = &mut self.tried[index];
-        if let Some(left) = tried.left.checked_sub(1) {
+        if let Some(left) = tried.left.checked_sub(1)
+            && column.len() / AS_LONG <= tried.raw
+        {
             tried.left = left;
             let compressor = match tried.way(self.haste) {
                 Way::Matches => &mut self.matches,
@@ -152,8 +157,11 @@ impl Compressor {
         }
         let end = frame(&mut self.matches, column, out, at)?;
         let codes = frame(&mut self.codes, column, &mut self.trial, 0)?;
-        let every = (2 * tried.every).clamp(1, TRIED_EVERY);
-        *tried = Tried { raw: column.len(), matches: end - at, codes, left: every - 1, every };
+        let before = tried.way(false);
+        *tried = Tried { raw: column.len(), matches: end - at, codes, ..*tried };
+        // What has changed may change soon.
+        tried.every = if tried.way(false) == before { (2 * tried.every).clamp(1, TRIED_EVERY) } else { 1 };
+        tried.left = tried.every - 1;
         if codes >= end - at {
             return Ok(end);
         }
@@ -208,9 +216,14 @@ mod tests {
         let mut compressor = Compressor::new(1).unwrap();
         let mut decompressor = bulk::Decompressor::new().unwrap();
         let mut out = vec![9; 3];
-        for block in 0..70 {
+        for block in 0..120 {
+            if block % 50 == 49 {
+                compressor = Compressor::new([3, 9][block / 50]).unwrap();
+            }
             compressor.hurry(block % 3 == 0);
-            let len = [40_000, 0, 1, WORTH_A_FRAME - 1, WORTH_A_FRAME, 300_000][block % 6];
+            let piece = 128 << 10;
+            let lens = [40_000, 0, 1, WORTH_A_FRAME - 1, WORTH_A_FRAME, piece - 1, piece, piece + 1];
+            let len = if block == 40 { 1 << 20 } else { lens[block % lens.len()] };
             let long = columns(len);
             let columns = content(b"start", &long);
             let all = [&b"lengths"[..], &columns.concat()].concat();
@@ -231,8 +244,15 @@ mod tests {
         let ways = |compressor: &Compressor, haste| [1, 2, 5, 10].map(|at| compressor.tried[at].way(haste));
         assert_eq!(ways(&compressor, false)[1..], [Way::Codes, Way::Matches, Way::Matches]);
         assert_eq!(ways(&compressor, true), [Way::Stored, Way::Codes, Way::Codes, Way::Matches]);
-        // What was tried is what comes of it.
+        // What was tried is what comes of it, when it was tried and afterwards.
         let tried = compressor.tried;
+        for (index, column) in [1, 2, 5, 10].into_iter().zip(&long) {
+            compressor.tried[index].left = 0;
+            let len = compressor.column(index, column, &mut out, 0).unwrap();
+            assert_eq!(len, tried[index].matches.min(tried[index].codes));
+            let mut back = bulk::Decompressor::new().unwrap();
+            assert_eq!(&back.decompress(&out[..len], column.len()).unwrap(), column);
+        }
         assert!(tried[2].codes <= tried[2].matches);
         for haste in [false, true] {
             compressor.hurry(haste);
@@ -266,7 +286,28 @@ mod tests {
             let (way, is_new) = (compressor.tried[0].way(false), block >= 40);
             assert_eq!(way, if is_new && tries > 6 { Way::Matches } else { Way::Codes }, "{block}");
         }
-        // At 0, 1, 3, 7, 15, 31, 47, 63, 79 and 95.
-        assert_eq!(tries, 10);
+        // At 0, 1, 3, 7, 15, 31 and 47, then at 48, 50, 54, 62, 78 and 94.
+        assert_eq!(tries, 13);
+    }
+
+    #[test]
+    fn a_short_column_says_nothing_of_a_long_one() {
+        let mut rng = Rng::with_seed(3);
+        // What comes back in it does so behind 700 bytes.
+        let period: Vec<u8> = (0..700).map(|_| rng.u8(..) & 0x11).collect();
+        let long = period.repeat(100);
+        let (mut out, mut compressor) = (Vec::new(), Compressor::new(1).unwrap());
+        let whole = compressor.whole(&long, &mut out, 0).unwrap();
+        for haste in [false, true] {
+            compressor.hurry(haste);
+            for _ in 0..20 {
+                compressor.column(0, &period[..600], &mut out, 0).unwrap();
+            }
+            assert_eq!(compressor.tried[0].way(haste), Way::Codes);
+            for _ in 0..20 {
+                let len = compressor.column(0, &long, &mut out, 0).unwrap();
+                assert!(len <= whole, "{len} bytes, {whole} by matches");
+            }
+        }
     }
 }

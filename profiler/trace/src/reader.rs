@@ -1,6 +1,6 @@
 //! Reads a trace file, in bounded memory, also while it is still being written.
 
-use crate::block::{BLOCK_HEADER, BlockHeader, BlockKind, FILE_HEADER, FILE_MAGIC, MAX_BLOCK, VERSION};
+use crate::block::{BLOCK_HEADER, BlockHeader, BlockKind, FILE_HEADER, FILE_MAGIC, VERSION};
 use crate::decode::BlockDecoder;
 use crate::error::Error;
 use crate::event::{Event, Exit, ProcessInfo};
@@ -246,7 +246,7 @@ impl<R: Read> Reader<R> {
             0 => core::mem::take(&mut self.stored),
             1 => self
                 .decompressor
-                .decompress(&self.stored, MAX_BLOCK)
+                .decompress(&self.stored, header.raw_len as usize)
                 .map_err(|_| self.damaged("the block can't be decompressed"))?,
             _ => return Err(self.damaged("unknown compression")),
         };

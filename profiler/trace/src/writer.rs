@@ -101,6 +101,12 @@ impl<W: Write> Writer<W> {
         if self.encoder.is_empty() {
             return Ok(());
         }
+        let result = self.write_events();
+        self.encoder.clear();
+        result
+    }
+
+    fn write_events(&mut self) -> Result<(), Error> {
         let Self { encoder, compressor, lengths, stored, .. } = self;
         lengths.clear();
         encoder.write_lengths(lengths);
@@ -110,9 +116,7 @@ impl<W: Write> Writer<W> {
         if end - BLOCK_HEADER >= raw_len {
             put_raw(stored, [&**lengths].into_iter().chain(columns));
         }
-        let result = self.block_of(BlockKind::Events, self.encoder.start(), raw_len, end - BLOCK_HEADER);
-        self.encoder.clear();
-        result
+        self.block_of(BlockKind::Events, self.encoder.start(), raw_len, end - BLOCK_HEADER)
     }
 
     /// Says what the recording has cost until `time_ns`.

@@ -84,6 +84,42 @@ fn a_file_of_several_blocks_comes_back() {
 }
 
 #[test]
+fn in_haste_the_same_events_are_written_in_more_bytes() {
+    const EVENTS: u64 = 300_000;
+    const TO_A_BLOCK: u64 = 5_000;
+    let is_noise = |n: u64| n / TO_A_BLOCK % 5 == 4;
+    let mut rng = fastrand::Rng::with_seed(1);
+    let written: Vec<Event> = (0..EVENTS)
+        .map(|n| {
+            // In each fifth block there is noise. In the others two sizes take turns, mostly: codes don't see that.
+            let noise = is_noise(n);
+            let usual = if rng.u8(..) < 20 { rng.u64(..4) } else { 8 * (n % 2) };
+            let (address, size) = if noise { (rng.u64(..), rng.u64(..)) } else { (n * 0x20, usual) };
+            let stack = if noise { rng.u32(..) } else { 1 };
+            Event::Alloc { thread: 0, stack, address, size, source: Source::Malloc }
+        })
+        .collect();
+    let [calm, haste] = [false, true].map(|haste| {
+        let mut writer = Writer::new(Vec::new(), &info(), 1).unwrap();
+        writer.hurry(haste);
+        for (n, event) in (1..).zip(&written) {
+            writer.push(event).unwrap();
+            // Of noise now and then a single event: such a block is stored as it is.
+            if n % TO_A_BLOCK == 0 || is_noise(n) && n % 100 < 2 {
+                writer.flush().unwrap();
+            }
+        }
+        let file = writer.finish(None, 0, 0).unwrap();
+        let codecs = file.windows(6).filter(|bytes| bytes[..5] == *b"GBLK\x02").map(|bytes| bytes[5]);
+        let (as_it_is, compressed): (Vec<u8>, Vec<u8>) = codecs.partition(|&codec| codec == 0);
+        assert!(as_it_is.len() > 500 && compressed.len() > 500);
+        assert!(read(&file).unwrap().0 == written);
+        file.len()
+    });
+    assert!(calm + calm / 100 < haste, "{calm} and {haste} bytes");
+}
+
+#[test]
 fn a_file_cut_anywhere_is_good_up_to_there() {
     let written = events(300);
     let whole = write(&written);
