@@ -123,6 +123,7 @@ impl Table {
 
     /// Asks the processor for the groups of a place.
     #[inline(never)]
+    #[unsafe(link_section = ".text.hot.grapnel")]
     fn expect(self, place: u16) {
         self.groups(place).into_iter().flat_map(<[_]>::first).for_each(prefetch);
     }
@@ -212,6 +213,7 @@ impl Leaf {
 impl Cell {
     /// Says that something will be noted of a place.
     #[inline]
+    #[unsafe(link_section = ".text.hot.grapnel")]
     pub(crate) fn expect(&self, place: u16) {
         match First::of(self.0.load(Ordering::Acquire)) {
             Some(First::Leaf(leaf)) => prefetch(&leaf.entries[usize::from(place)]),
@@ -237,6 +239,7 @@ impl Cell {
 
     /// As [`Cell::note`], where so many leaves are left.
     #[inline(never)]
+    #[unsafe(link_section = ".text.hot.grapnel")]
     fn note_with(&self, place: u16, asked: u16, is_alone: bool, leaves: &AtomicUsize) {
         loop {
             let pointer = self.0.load(Ordering::Acquire);
@@ -313,6 +316,7 @@ impl Cell {
 }
 
 #[inline(never)]
+#[unsafe(link_section = ".text.hot.grapnel")]
 fn take_older(mut older: *mut u8, place: u16) -> u16 {
     while let Some(table) = Table::of(older) {
         let found = table.take(place);

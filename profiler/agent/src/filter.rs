@@ -1,9 +1,12 @@
 //! Where recorded blocks lie, as far as the quick beginnings of the hooks want to know: of a block that is given back, most often that it
 //! was not recorded.
 //!
-//! Two tables of counters by address. [`COARSE`] has one for 16 KiB, which is asked first: of a large program's heap it is a few
-//! pages, and what it takes to ask is five instructions of a gate. [`FILTER`] has one for 32 bytes, so nearly one for each block: programs
-//! give the same few blocks back again and again, and those beside one that was recorded and stays would be looked up exactly each time.
+//! Two tables by address. [`COARSE`] has a byte for 16 KiB, which is asked first: of a large program's heap it is a few
+//! pages, and what it takes to ask is five instructions of a gate. Where one recorded block begins there, as in nearly all of those where any does, the
+//! byte says in which 128 bytes: who asks has it at hand, and most that is given back there lies elsewhere. [`FILTER`] has a counter for 32 bytes,
+//! so nearly one for each block: programs
+//! give the same few blocks back again and again, and those beside one that was recorded and stays would be looked up exactly each time. But it is
+//! seldom asked, and its lines have to come from memory.
 //!
 //! Both are by address, not by a hash of it: what the program gives back lies close together for a while, and so do the few cache
 //! lines that are taken from it. What lies 4 GiB apart shares the former, what lies 4 MiB apart the latter.
@@ -13,8 +16,9 @@ use core::sync::atomic::{AtomicU8, Ordering};
 /// How many recorded blocks begin in 32 bytes. A counter that is full stays so.
 pub(crate) static FILTER: [AtomicU8; 1 << 17] = [const { AtomicU8::new(0) }; 1 << 17];
 
-/// The same of 16 KiB. What is left of the lower half of an address, when it was shifted, is the place in this table: a gate need not
-/// take away what is above.
+/// Of 16 KiB, whether recorded blocks begin there: 0 for none, up to [`SLOTS`] one, in the slot before this number, and above how many more
+/// than that number, in slots that nobody knows. What is full stays so. What is left of the lower half of an address, when it was shifted, is the
+/// place in this table: a gate need not take away what is above.
 pub(crate) static COARSE: [AtomicU8; 1 << 18] = [const { AtomicU8::new(0) }; 1 << 18];
 
 /// The logarithms of the bytes that a counter of each stands for.
@@ -22,32 +26,60 @@ pub(crate) const FINE_SHIFT: u32 = 5;
 pub(crate) const COARSE_SHIFT: u32 = 14;
 const _: () = assert!((COARSE.len() as u64) << COARSE_SHIFT == 1 << 32);
 
+/// Parts of what a byte of [`COARSE`] stands for that are told apart.
+pub(crate) const SLOTS: u8 = 128;
+/// The logarithm of the bytes of one.
+pub(crate) const SLOT_SHIFT: u32 = COARSE_SHIFT - SLOTS.ilog2();
+
 /// What remains of an address that was shifted by [`FINE_SHIFT`], as the place in the table.
 pub(crate) const COUNTERS: usize = FILTER.len() - 1;
 
-fn counters(address: usize) -> [&'static AtomicU8; 2] {
-    [&FILTER[address >> FINE_SHIFT & COUNTERS], &COARSE[address as u32 as usize >> COARSE_SHIFT]]
+fn fine(address: usize) -> &'static AtomicU8 {
+    &FILTER[address >> FINE_SHIFT & COUNTERS]
+}
+
+fn coarse(address: usize) -> &'static AtomicU8 {
+    &COARSE[address as u32 as usize >> COARSE_SHIFT]
+}
+
+/// What a byte of [`COARSE`] becomes with one more block, which begins at this address.
+fn coarse_with(said: u8, address: usize) -> u8 {
+    match said {
+        0 => (address >> SLOT_SHIFT) as u8 % SLOTS + 1,
+        1..=SLOTS => SLOTS + 2,
+        _ => said.saturating_add(1),
+    }
+}
+
+/// What it becomes with one less. Of several, nobody knows where the last one is.
+fn coarse_without(said: u8) -> u8 {
+    const ONE: u8 = SLOTS + 1;
+    match said {
+        0..=ONE => 0,
+        u8::MAX => u8::MAX,
+        _ => said - 1,
+    }
+}
+
+fn change(byte: &AtomicU8, to: impl Fn(u8) -> u8) {
+    let _ = byte.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |said| Some(to(said)));
 }
 
 /// A block is recorded. Before the program is told of it.
 pub(crate) fn note(address: usize) {
-    let more = |count: u8| Some(count.saturating_add(1));
-    for counter in counters(address) {
-        let _ = counter.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more);
-    }
+    change(fine(address), |count| count.saturating_add(1));
+    change(coarse(address), |said| coarse_with(said, address));
 }
 
 /// One that was [noted](note) is given back.
 pub(crate) fn forget(address: usize) {
-    let less = |count: u8| (count != u8::MAX).then(|| count.saturating_sub(1));
-    for counter in counters(address) {
-        let _ = counter.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
-    }
+    change(fine(address), |count| if count == u8::MAX { count } else { count.saturating_sub(1) });
+    change(coarse(address), coarse_without);
 }
 
 /// Has the processor fetch what [`note`] changes.
 pub(crate) fn expect(address: usize) {
-    counters(address).into_iter().for_each(crate::native::prefetch);
+    [fine(address), coarse(address)].into_iter().for_each(crate::native::prefetch);
 }
 
 #[cfg(test)]
@@ -56,21 +88,41 @@ mod tests {
     use std::thread;
 
     fn counts(address: usize) -> [u8; 2] {
-        counters(address).map(|counter| counter.load(Ordering::Relaxed))
+        [fine(address), coarse(address)].map(|counter| counter.load(Ordering::Relaxed))
     }
 
     #[test]
     fn counters_stand_for_all_blocks_of_their_memory() {
         let blocks = [0x7123_0000_usize, 0x7123_0010, 0x7123_0200, 0x7123_3ff0];
         blocks.iter().for_each(|&block| note(block));
-        assert_eq!(blocks.map(counts), [[2, 4], [2, 4], [1, 4], [1, 4]]);
+        assert_eq!(blocks.map(counts), [[2, 132], [2, 132], [1, 132], [1, 132]]);
         assert_eq!([0x7122_fff0, 0x7123_4000].map(counts), [[0; 2]; 2]);
-        assert_eq!(counts(0x7123_0020), [0, 4]);
+        assert_eq!(counts(0x7123_0020), [0, 132]);
         for (at, &block) in blocks.iter().enumerate() {
             assert!(blocks[at..].iter().all(|&block| counts(block).iter().all(|&count| count != 0)));
             forget(block);
         }
         assert_eq!(blocks.map(counts), [[0; 2]; 4]);
+    }
+
+    #[test]
+    fn of_one_block_it_is_known_where_it_begins() {
+        for (slot, block) in (0..SLOTS).zip((0x7345_4000_usize..).step_by(1 << SLOT_SHIFT)) {
+            note(block + 16);
+            assert_eq!(counts(block)[1], slot + 1);
+            forget(block + 16);
+        }
+        let [one, other] = [0x7345_8000_usize, 0x7345_8100];
+        note(one);
+        note(other);
+        forget(one);
+        assert_eq!(counts(other), [1, SLOTS + 1], "which of the two is left isn't");
+        note(one);
+        assert_eq!(counts(other), [1, SLOTS + 2]);
+        [one, other].into_iter().for_each(forget);
+        note(other);
+        assert_eq!(counts(other), [1, 3], "it is again where all were given back");
+        forget(other);
     }
 
     #[test]

@@ -52,6 +52,7 @@ mod entry;
 #[cfg(not(grapnel_attached))]
 mod exec;
 mod families;
+mod few;
 mod filter;
 #[cfg(not(grapnel_attached))]
 mod follow;

@@ -337,6 +337,7 @@ pub(crate) struct TableInUse<'a>(pub(crate) Option<&'a Reading<ModuleTable>>);
 
 impl Resolver for TableInUse<'_> {
     #[cold]
+    #[unsafe(link_section = ".text.hot.grapnel")]
     fn rule(&mut self, pc: u64, is_return_address: bool) -> RuleEntry {
         let quick = |reading| TABLE.lend(reading, |table| table.quick_rule(pc, is_return_address));
         self.0

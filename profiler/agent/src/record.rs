@@ -225,6 +225,7 @@ impl Context {
     }
 
     /// As [`Context::alloc`], of a block that may have been asked to be aligned.
+    #[unsafe(link_section = ".text.hot.grapnel")]
     pub(crate) fn alloc_aligned(
         &mut self,
         saved: &SavedRegisters,

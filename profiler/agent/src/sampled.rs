@@ -4,10 +4,13 @@
 //! lowers what is left of the thread's gap ([`crate::sampling`]); a block that is given back is looked up in two small
 //! tables ([`crate::filter`]). Only where these say so, the way through a stub and the record is taken.
 //!
-//! A recorded block is noted in the shadow ([`crate::shadow`]), which is exact, and by where it lies in those
-//! tables. Both happen before the program is told the address, so whoever frees it finds it, in whatever thread.
+//! A recorded block is noted in a table that is exact ([`crate::few`], or the shadow where many are recorded, [`crate::shadow`]), and by where it lies
+//! in those tables. Both happen before the program is told the address, so whoever frees it finds it, in whatever thread.
 //!
 //! Operators of C++ aren't hooked then: what they call is what is recorded.
+//!
+//! What a record runs lies side by side in a section that the linker puts together, `.text.hot.grapnel`: code has to come from memory as well, and
+//! where the processor finds each page of it has to be looked up.
 //!
 //! # Safety
 //! As in [`crate::hooks`]. The quick beginnings, which are in [`native`](crate::native::quick), change registers only that a function may change and that hold no
@@ -24,7 +27,7 @@ use crate::native::quick::{
 use crate::record::{self, enter};
 use crate::sampling::{self, Costs};
 use crate::tls::{self, Sampling, Tls};
-use crate::{filter, shadow};
+use crate::{few, filter, shadow};
 use core::ffi::{c_int, c_void};
 use core::mem::offset_of;
 use core::ptr;
@@ -33,14 +36,30 @@ use grapnel_trace::{Alignment, Source};
 type Block = *mut c_void;
 type Saved<'a> = &'a SavedRegisters;
 
+#[unsafe(link_section = ".text.hot.grapnel")]
 fn note(block: Block) {
-    shadow::note_plainly(block.addr(), sampling::is_sparse());
-    filter::note(block.addr());
+    let address = block.addr();
+    if !sampling::is_sparse() || !few::note(address) {
+        shadow::note_plainly(address, sampling::is_sparse());
+    }
+    filter::note(address);
+}
+
+/// Has the processor fetch what [`note`] changes.
+#[inline(always)]
+fn expect(block: Block) {
+    filter::expect(block.addr());
+    if sampling::is_sparse() {
+        few::expect(block.addr());
+    } else {
+        let _ = shadow::expect(block.addr());
+    }
 }
 
 /// Whether the block was recorded; it is no more.
+#[unsafe(link_section = ".text.hot.grapnel")]
 fn forget(block: Block) -> bool {
-    let is_noted = shadow::take(block.addr()) != 0;
+    let is_noted = few::take(block.addr()) || shadow::take(block.addr()) != 0;
     if is_noted {
         filter::forget(block.addr());
     }
@@ -73,8 +92,7 @@ fn given(
     rescued(saved, result, 0, || {
         enter(saved, |context| {
             // What that takes comes from memory while the stack is walked.
-            filter::expect(block.addr());
-            let _ = shadow::expect(block.addr());
+            expect(block);
             context.tell_mean(mean);
             let (address, alignment) = (block.addr() as u64, Alignment::of(alignment as u64));
             context.alloc_aligned(saved, address, size as u64, source, alignment);
@@ -90,6 +108,7 @@ fn told(saved: Saved<'_>, function: usize, result: Block, tell: impl FnOnce(&mut
 }
 
 stub!(grapnel_agent_sampled_malloc, malloc, 1, beside grapnel_agent_sampled_beside_malloc);
+#[unsafe(link_section = ".text.hot.grapnel")]
 unsafe extern "C" fn malloc(size: usize, saved: Saved<'_>) -> Block {
     let mean = chosen(size);
     // SAFETY: the caller's call, passed on.
@@ -110,6 +129,7 @@ unsafe extern "C" fn calloc(count: usize, size: usize, saved: Saved<'_>) -> Bloc
 }
 
 stub!(grapnel_agent_sampled_free, free, 1, nothing, beside grapnel_agent_sampled_beside_free);
+#[unsafe(link_section = ".text.hot.grapnel")]
 unsafe extern "C" fn free(block: Block, saved: Saved<'_>) {
     let costs = Costs::begin();
     if forget(block) {

@@ -95,6 +95,7 @@ fn begin_anew(sampling: &Sampling) {
     begin_gap(sampling);
 }
 
+#[unsafe(link_section = ".text.hot.grapnel")]
 fn chosen(sampling: &Sampling, size: usize, budget: u64) -> Option<u64> {
     if sampling.left.get() >= 0 {
         return None;

@@ -8,7 +8,7 @@
 //! A set of zero bytes is a set of empty entries, and so is a [`Known`] of zero bytes, and a number.
 
 use crate::Error;
-use crate::native::PackedRule;
+use crate::native::{PackedRule, prefetch};
 use crate::resolve::RuleEntry;
 use crate::zeroed::{Zeroable, zeroed};
 use alloc::vec::Vec;
@@ -77,6 +77,9 @@ pub(crate) struct RuleCache {
     known: Vec<Known>,
     /// How many there are; the first stands for none.
     len: usize,
+    /// Of all pcs that have come; both are the highest number where none has.
+    lowest: u64,
+    highest: u64,
     /// The numbers, found by a hash; 0 for none. Twice as many as there can be.
     numbers: Vec<u32>,
 }
@@ -89,6 +92,8 @@ impl RuleCache {
             sets: zeroed((1usize << bits) / WAYS)?,
             known: zeroed(most)?,
             len: 1,
+            lowest: u64::MAX,
+            highest: u64::MAX,
             numbers: zeroed(2 * most)?,
         })
     }
@@ -106,6 +111,18 @@ impl RuleCache {
         (pc ^ (pc >> 12)) as usize & self.sets.len().wrapping_sub(1)
     }
 
+    /// The lowest pc that there may be an entry for, and how far above it the highest lies.
+    #[inline(always)]
+    pub(crate) fn pcs(&self) -> (u64, u64) {
+        (self.lowest, self.highest.wrapping_sub(self.lowest))
+    }
+
+    /// Asks the processor for what [`RuleCache::get`] will read.
+    #[inline(always)]
+    pub(crate) fn expect(&self, pc: u64) {
+        self.sets.get(self.index(pc)).inspect(|set| prefetch(*set));
+    }
+
     /// The entry of the frame at `pc`.
     #[inline(always)]
     pub(crate) fn get(&self, pc: u64) -> Option<Entry> {
@@ -120,8 +137,11 @@ impl RuleCache {
     }
 
     /// Puts an entry first in its set; the oldest one falls out. `None` where it has no room.
+    #[unsafe(link_section = ".text.hot.grapnel")]
     pub(crate) fn insert(&mut self, pc: u64, known: Known) -> Option<Entry> {
         let entry = Entry::new(pc, self.number(known)?)?;
+        self.highest = if self.lowest == u64::MAX { pc } else { self.highest.max(pc) };
+        self.lowest = self.lowest.min(pc);
         let index = self.index(pc);
         if let Some(Set(entries)) = self.sets.get_mut(index) {
             entries.rotate_right(1);
@@ -161,6 +181,7 @@ impl RuleCache {
         self.sets.fill(Set::default());
         self.numbers.fill(0);
         self.len = 1;
+        (self.lowest, self.highest) = (u64::MAX, u64::MAX);
     }
 }
 
@@ -186,10 +207,12 @@ mod tests {
             assert_eq!(cache.get(pc | 1 << 48), None);
         }
         assert_eq!(cache.len, 1 + 3, "one number for what is the same");
+        assert_eq!(cache.pcs(), (sets, (2 * WAYS as u64 - 1) * sets));
         let found: Vec<bool> = pcs.clone().map(|pc| cache.get(pc).is_some()).collect();
         assert_eq!(found, [[false; WAYS], [true; WAYS]].concat());
         cache.clear();
         assert!(pcs.clone().all(|pc| cache.get(pc).is_none()));
+        assert_eq!(cache.pcs(), (u64::MAX, 0), "none");
     }
 
     #[test]

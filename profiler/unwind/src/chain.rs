@@ -79,6 +79,11 @@ impl Chains {
         (chain < self.0.len()).then(|| self.0.as_ptr().wrapping_add(chain))
     }
 
+    #[inline(always)]
+    pub(crate) fn are_none(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// A chain.
     #[inline(always)]
     pub(crate) fn at(&self, chain: usize) -> Option<&Chain> {

@@ -34,6 +34,8 @@ pub(crate) struct Gatherer {
     cache: RuleCache,
     /// The chain of a frame behind the end of another one.
     further: usize,
+    /// Where the words begin whose callers weren't asked for in this walk.
+    expected: u64,
     stack: StackMemory,
     path: Path,
     deep: Deep,
@@ -57,6 +59,7 @@ impl Gatherer {
             cache: RuleCache::new(config.cache_bits.clamp(6, 20))?,
             chains: Chains::new(config.chain_bits)?,
             further: 0,
+            expected: 0,
             stack: StackMemory::new(),
             path: Path::new(max_frames)?,
             memo: Memo::new(max_frames)?,
@@ -145,6 +148,7 @@ impl Gatherer {
     }
 
     #[inline(never)]
+    #[unsafe(link_section = ".text.hot.grapnel")]
     pub(crate) fn memoised(
         &mut self,
         start: &impl Start,
@@ -273,6 +277,7 @@ impl Gatherer {
         self.path.clear();
         self.rest_is_unknown();
         self.stack.begin(sp);
+        self.expected = 0;
         let chain = self.chains.of(pc, sp);
         let ended = |end| Gathered::Done { kept: 0, end };
         loop {
@@ -402,6 +407,7 @@ impl Gatherer {
     /// What is known of a frame that isn't as it was in the last walk from that leaf. Behind the end of a chain there is that of the
     /// frame there.
     #[inline(never)]
+    #[unsafe(link_section = ".text.hot.grapnel")]
     fn look_up(
         &mut self,
         mut chain: usize,
@@ -410,6 +416,9 @@ impl Gatherer {
         sp: u64,
         resolver: &mut impl Resolver,
     ) -> Known {
+        if self.chains.are_none() {
+            self.expect_callers(pc, sp);
+        }
         if frame >= FRAMES {
             frame %= FRAMES;
             if frame == 0 {
@@ -428,8 +437,26 @@ impl Gatherer {
         self.cache.known(entry)
     }
 
+    /// Asks the processor for what is known of a frame, and of its next callers: a word above it that lies among pcs which came before is
+    /// most often the return address of one of these. Where walks are so far apart that each rule comes from memory, they come at the
+    /// same time then, not one after the other. No further ahead: what isn't needed is in the way of what is.
+    #[inline(always)]
+    fn expect_callers(&mut self, pc: u64, sp: u64) {
+        const AHEAD: u64 = 256;
+        self.cache.expect(pc);
+        let (from, to) = (self.expected.max(sp), sp.wrapping_add(AHEAD));
+        let (lo, span) = self.cache.pcs();
+        self.stack.each(from, to, |word| {
+            if word.wrapping_sub(lo) <= span {
+                self.cache.expect(word);
+            }
+        });
+        self.expected = from.max(to);
+    }
+
     #[cold]
     #[inline(never)]
+    #[unsafe(link_section = ".text.hot.grapnel")]
     fn miss(&mut self, pc: u64, resolver: &mut impl Resolver) -> Known {
         let known = Known::new(resolver.rule(pc, true));
         keep(&mut self.cache, &mut self.chains, pc, known);

@@ -419,6 +419,7 @@ impl Memo {
     /// The words are compared from the leaf to the root. So a word is read only if all nearer to the leaf are as they
     /// were, which means that a walk would read it too, and that it lies in a frame that is alive.
     #[inline]
+    #[unsafe(link_section = ".text.hot.grapnel")]
     pub(crate) fn changed_at(&self, frames: usize, of: usize, stack: &mut StackMemory) -> Option<usize> {
         let before = self.words_of(frames.wrapping_sub(of));
         let words = self.words.0.items.get(before..self.words_of(frames)).unwrap_or(&[]);

@@ -123,6 +123,18 @@ impl StackMemory {
         (!self.distrusted && !self.switched).then_some(self.range)
     }
 
+    /// Shows the words from `from` up to `to` that are read without a question.
+    #[inline(always)]
+    pub(crate) fn each(&self, from: u64, to: u64, mut show: impl FnMut(u64)) {
+        let mut address = from.max(self.range.lo);
+        let end = to.min(self.range.lo.saturating_add(self.fast));
+        while address < end {
+            // SAFETY: as in `read`.
+            show(unsafe { read_word(address) });
+            address += WORD;
+        }
+    }
+
     /// The word at `address`, if it can be read.
     #[inline(always)]
     pub fn read(&mut self, address: u64) -> Option<u64> {

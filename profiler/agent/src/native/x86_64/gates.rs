@@ -1,4 +1,4 @@
-//! Gates in front of libc's `malloc` and `free` where only some allocations are recorded: what their [quick
+//! Gates in front of libc's `malloc`, `calloc`, `realloc` and `free` where only some allocations are recorded: what their [quick
 //! beginnings](super::quick) do first, right beside the instructions that the hooks displace. Most calls then take one page and two
 //! cache lines less.
 //!
@@ -8,32 +8,42 @@
 
 use crate::entry::Stub;
 use crate::filter::{COARSE, COARSE_SHIFT};
-use crate::native::quick::{grapnel_agent_fine_free, grapnel_agent_quick_free, grapnel_agent_quick_malloc};
-use crate::sampled::{LEFT, grapnel_agent_sampled_malloc};
+use crate::native::quick::{
+    grapnel_agent_fine_free, grapnel_agent_fine_realloc, grapnel_agent_quick_calloc,
+    grapnel_agent_quick_free, grapnel_agent_quick_malloc, grapnel_agent_quick_realloc,
+};
+use crate::sampled::{LEFT, grapnel_agent_sampled_calloc, grapnel_agent_sampled_malloc};
 use alloc::vec::Vec;
 use grapnel_hook::way_out;
 
 /// The gate of libc's function at `target` that would be replaced by `stub`, and what is behind its way out.
 pub(crate) fn of(target: *const (), stub: Stub) -> Option<(Vec<u8>, Stub)> {
     let mut gate = Gate { code: Vec::new(), way_out: way_out(target) };
-    let stub = stub as *const ();
-    if core::ptr::eq(stub, grapnel_agent_quick_malloc as *const ()) {
-        let left = i32::try_from(super::tls::offset() + LEFT as isize).ok()?;
-        // sub fs:[left], rdi; jb
-        gate.put(&[0x64, 0x48, 0x29, 0x3c, 0x25]);
-        gate.put(&left.to_le_bytes());
+    let is = |quick: Stub| core::ptr::eq(stub as *const (), quick as *const ());
+    if is(grapnel_agent_quick_malloc) {
+        gate.lower(RDI)?;
         gate.leave_if(CARRY)?;
         Some((gate.code, grapnel_agent_sampled_malloc))
-    } else if core::ptr::eq(stub, grapnel_agent_quick_free as *const ()) {
-        // mov eax, edi; shr eax, COARSE_SHIFT
-        gate.put(&[0x89, 0xf8, 0xc1, 0xe8, COARSE_SHIFT as u8]);
-        // mov rcx, COARSE
-        gate.put(&[0x48, 0xb9]);
-        gate.put(&COARSE.as_ptr().addr().to_le_bytes());
-        // cmp byte ptr [rcx + rax], 0; jne
-        gate.put(&[0x80, 0x3c, 0x01, 0x00]);
+    } else if is(grapnel_agent_quick_free) {
+        gate.look_up_coarse();
         gate.leave_if(NOT_ZERO)?;
         Some((gate.code, grapnel_agent_fine_free))
+    } else if is(grapnel_agent_quick_calloc) {
+        // mov rax, rdi; mul rsi. A product that overflows gives no block, which is seen behind the way out.
+        gate.put(&[0x48, 0x89, 0xf8, 0x48, 0xf7, 0xe6]);
+        gate.leave_if(CARRY)?;
+        gate.lower_if_positive(RAX)?;
+        Some((gate.code, grapnel_agent_sampled_calloc))
+    } else if is(grapnel_agent_quick_realloc) {
+        // test rdi, rdi; jz to the end: libc's own then calls malloc.
+        gate.put(&[0x48, 0x85, 0xff, ZERO, 0]);
+        let from = gate.code.len();
+        gate.look_up_coarse();
+        gate.leave_if(NOT_ZERO)?;
+        gate.lower_if_positive(RSI)?;
+        let distance = i8::try_from(gate.code.len() - from).ok()?;
+        *gate.code.get_mut(from - 1)? = distance.cast_unsigned();
+        Some((gate.code, grapnel_agent_fine_realloc))
     } else {
         None
     }
@@ -41,7 +51,14 @@ pub(crate) fn of(target: *const (), stub: Stub) -> Option<(Vec<u8>, Stub)> {
 
 /// Short jumps, by a flag.
 const CARRY: u8 = 0x72;
+const ZERO: u8 = 0x74;
 const NOT_ZERO: u8 = 0x75;
+const NEGATIVE: u8 = 0x78;
+
+/// Registers, by their numbers.
+const RAX: u8 = 0;
+const RSI: u8 = 6;
+const RDI: u8 = 7;
 
 /// A gate that is being put together.
 struct Gate {
@@ -52,6 +69,35 @@ struct Gate {
 impl Gate {
     fn put(&mut self, bytes: &[u8]) {
         self.code.extend_from_slice(bytes);
+    }
+
+    /// Lowers what is left of the thread's gap by a register, and leaves the flags of that. `None` where the thread's block is too far.
+    fn lower(&mut self, register: u8) -> Option<()> {
+        let left = i32::try_from(super::tls::offset() + LEFT as isize).ok()?;
+        // sub fs:[left], register
+        self.put(&[0x64, 0x48, 0x29, 0x04 | register << 3, 0x25]);
+        self.put(&left.to_le_bytes());
+        Some(())
+    }
+
+    /// The same where what is left may be below 0 before, and what no block is as large as leaves before it would raise that.
+    fn lower_if_positive(&mut self, register: u8) -> Option<()> {
+        // test register, register
+        self.put(&[0x48, 0x85, 0xc0 | register << 3 | register]);
+        self.leave_if(NEGATIVE)?;
+        self.lower(register)?;
+        self.leave_if(NEGATIVE)
+    }
+
+    /// Looks up the byte of the 16 KiB that the block in RDI is in, and leaves the flags of a comparison with 0. Changes RAX and RCX.
+    fn look_up_coarse(&mut self) {
+        // mov eax, edi; shr eax, COARSE_SHIFT
+        self.put(&[0x89, 0xf8, 0xc1, 0xe8, COARSE_SHIFT as u8]);
+        // mov rcx, COARSE
+        self.put(&[0x48, 0xb9]);
+        self.put(&COARSE.as_ptr().addr().to_le_bytes());
+        // cmp byte ptr [rcx + rax], 0
+        self.put(&[0x80, 0x3c, 0x01, 0x00]);
     }
 
     /// A short jump to the way out. `None` where that is too far.
@@ -69,17 +115,14 @@ mod tests {
     use core::hint::black_box;
     use grapnel_hook::{Liveness, Options, Transaction};
 
-    type Function = extern "C" fn(usize) -> usize;
-
     const REPLACED: usize = 12345;
 
-    extern "C" fn replacement(_: usize) -> usize {
+    extern "C" fn replacement() -> usize {
         REPLACED
     }
 
     /// The function, with the gate in front of it that one of libc's would have.
-    fn gated(function: Function, stub: Stub) -> Function {
-        let target = function as *const ();
+    fn gated<F: Copy>(function: F, target: *const (), stub: Stub) -> F {
         let (gate, _) = of(target, stub).expect("a gate");
         let mut transaction = Transaction::new();
         let options = Options::default();
@@ -96,7 +139,7 @@ mod tests {
         extern "C" fn double(size: usize) -> usize {
             black_box(size).wrapping_mul(2)
         }
-        let function = gated(double, grapnel_agent_quick_malloc);
+        let function = gated(double, double as *const (), grapnel_agent_quick_malloc);
         let left = &tls::get().sampling.left;
         left.set(100);
         assert_eq!([40, 0, 60].map(|word| function(word)), [80, 0, 120]);
@@ -117,11 +160,55 @@ mod tests {
         extern "C" fn triple(block: usize) -> usize {
             black_box(block).wrapping_mul(3)
         }
-        let function = gated(triple, grapnel_agent_quick_free);
+        let function = gated(triple, triple as *const (), grapnel_agent_quick_free);
         let (noted, beside) = (0x7fed_c8d5_4320_usize, 0x7fed_c8d5_8010_usize);
         filter::note(noted);
         assert_eq!([noted, beside, 0].map(|word| function(word)), [REPLACED, beside.wrapping_mul(3), 0]);
         filter::forget(noted);
         assert_eq!(function(noted), noted.wrapping_mul(3));
+    }
+
+    #[test]
+    fn products_pass_until_nothing_is_left() {
+        #[inline(never)]
+        extern "C" fn product(count: usize, size: usize) -> usize {
+            black_box(count).wrapping_mul(size).wrapping_add(1)
+        }
+        let function = gated(product, product as *const (), grapnel_agent_quick_calloc);
+        let left = &tls::get().sampling.left;
+        left.set(100);
+        assert_eq!([(4, 10), (0, 7), (60, 1)].map(|(count, size)| function(count, size)), [41, 1, 61]);
+        assert_eq!(left.get(), 0);
+        assert_eq!((function(1, 1), left.get()), (REPLACED, -1));
+        // One that comes where nothing is left takes the way out, whatever it asks for.
+        assert_eq!((function(0, 1), left.get()), (REPLACED, -1));
+        for (count, size) in [(1 << 62, 2), (1 << 62, 4), (usize::MAX, usize::MAX)] {
+            left.set(5);
+            assert_eq!((function(count, size), left.get()), (REPLACED, 5));
+        }
+        left.set(0);
+    }
+
+    #[test]
+    fn blocks_pass_that_grow_by_what_is_left() {
+        #[inline(never)]
+        extern "C" fn sum(block: usize, size: usize) -> usize {
+            black_box(block).wrapping_add(size)
+        }
+        let function = gated(sum, sum as *const (), grapnel_agent_quick_realloc);
+        let left = &tls::get().sampling.left;
+        let (noted, beside) = (0x7fed_c8e5_4320_usize, 0x7fed_c8e5_8010_usize);
+        filter::note(noted);
+        left.set(100);
+        // Of none, as much as anybody likes.
+        assert_eq!((function(0, 1000), left.get()), (1000, 100));
+        assert_eq!((function(beside, 90), left.get()), (beside + 90, 10));
+        assert_eq!((function(noted, 5), left.get()), (REPLACED, 10));
+        assert_eq!((function(beside, usize::MAX), left.get()), (REPLACED, 10));
+        assert_eq!((function(beside, 11), left.get()), (REPLACED, -1));
+        assert_eq!((function(beside, 0), left.get()), (REPLACED, -1));
+        filter::forget(noted);
+        left.set(5);
+        assert_eq!((function(noted, 5), left.get()), (noted + 5, 0));
     }
 }

@@ -4,7 +4,7 @@
 //! They change registers only that a function may change and that hold no argument of theirs, and those that may lie beside
 //! their callers none but RAX, where the function has a result.
 
-use crate::filter::{COARSE, COARSE_SHIFT, COUNTERS, FILTER, FINE_SHIFT};
+use crate::filter::{COARSE, COARSE_SHIFT, COUNTERS, FILTER, FINE_SHIFT, SLOT_SHIFT, SLOTS};
 use crate::hooks::{Function, ORIGINALS};
 use crate::sampled::{
     LEFT, grapnel_agent_sampled_beside_calloc, grapnel_agent_sampled_beside_free,
@@ -77,7 +77,8 @@ macro_rules! lower_beside {
     };
 }
 
-/// Looks up the counter of the 16 KiB that the block in RDI is in, and leaves the flags of a comparison with 0. Changes RAX and R11.
+/// Looks up the byte of the 16 KiB that the block in RDI is in, and leaves the flags of a comparison with 0, where it lies in RAX and
+/// R11.
 macro_rules! look_up_coarse {
     () => {
         "mov r11d, edi
@@ -86,21 +87,37 @@ macro_rules! look_up_coarse {
         cmp byte ptr [rax + r11], 0"
     };
 }
-/// The same of its 32 bytes.
+/// Behind [`look_up_coarse`], where it wasn't 0: goes on at `$clear` if it says of one block that it lies elsewhere, or if the counter of
+/// the block's 32 bytes is 0, and otherwise behind itself. Changes RAX and R11.
 macro_rules! look_up_fine {
-    () => {
-        "mov r11, rdi
-        shr r11, {fine_shift}
-        and r11d, {counters}
-        lea rax, [rip + {filter}]
-        cmp byte ptr [rax + r11], 0"
+    ($clear:literal) => {
+        concat!(
+            "movzx eax, byte ptr [rax + r11]
+            cmp eax, {slots}
+            ja 5f
+            mov r11d, edi
+            shr r11d, {slot_shift}
+            and r11d, {slots} - 1
+            inc r11d
+            cmp r11d, eax
+            jne ",
+            $clear,
+            "\n5:
+            mov r11, rdi
+            shr r11, {fine_shift}
+            and r11d, {counters}
+            lea rax, [rip + {filter}]
+            cmp byte ptr [rax + r11], 0
+            je ",
+            $clear
+        )
     };
 }
 
-/// Looks up both: goes on at `$clear` where one of them is 0, and otherwise behind itself. Changes RAX and R11.
+/// Looks up both: goes on at `$clear` where one of them says that the block wasn't recorded, and otherwise behind itself. Changes RAX and R11.
 macro_rules! look_up {
     ($clear:literal) => {
-        concat!(look_up_coarse!(), "\nje ", $clear, "\n", look_up_fine!(), "\nje ", $clear)
+        concat!(look_up_coarse!(), "\nje ", $clear, "\n", look_up_fine!($clear))
     };
 }
 
@@ -125,11 +142,13 @@ macro_rules! quick {
             ".cfi_endproc",
             concat!(".size ", stringify!($quick), ", . - ", stringify!($quick)),
             ".text",
-            "/* {coarse} {coarse_shift} {filter} {fine_shift} {counters} {left} {stub} */",
+            "/* {coarse} {coarse_shift} {slots} {slot_shift} {filter} {fine_shift} {counters} {left} {stub} */",
             originals = sym ORIGINALS,
             function = const size_of::<usize>() * Function::$function as usize,
             coarse = sym COARSE,
             coarse_shift = const COARSE_SHIFT,
+            slots = const SLOTS,
+            slot_shift = const SLOT_SHIFT,
             filter = sym FILTER,
             fine_shift = const FINE_SHIFT,
             counters = const COUNTERS,
@@ -149,12 +168,12 @@ quick!(
     "jne 7f",
     "jmp qword ptr [rip + {originals} + {function}]",
     "7:",
-    look_up_fine!(),
-    "jne {stub}"
+    look_up_fine!("9f"),
+    "jmp {stub}"
 );
-// Behind a gate, which has looked up the rest.
+// Behind a gate, which has looked up the coarse one, and found something.
 #[cfg(not(grapnel_attached))]
-quick!(grapnel_agent_fine_free, grapnel_agent_sampled_free, Free, look_up_fine!(), "jne {stub}");
+quick!(grapnel_agent_fine_free, grapnel_agent_sampled_free, Free, look_up!("9f"), "jmp {stub}");
 quick!(
     grapnel_agent_quick_calloc,
     grapnel_agent_sampled_calloc,
@@ -172,6 +191,20 @@ quick!(
     // libc's own then calls malloc.
     "test rdi, rdi",
     "jz 9f",
+    look_up!("7f"),
+    "jmp {stub}",
+    "7:",
+    lower!("rsi")
+);
+// Behind a gate: where what is left is below 0, it may have been lowered.
+#[cfg(not(grapnel_attached))]
+quick!(
+    grapnel_agent_fine_realloc,
+    grapnel_agent_sampled_realloc,
+    Realloc,
+    "mov r11, qword ptr [rip + grapnel_agent_tls@GOTTPOFF]",
+    "cmp qword ptr fs:[r11 + {left}], 0",
+    "jl {stub}",
     look_up!("7f"),
     "jmp {stub}",
     "7:",

@@ -66,6 +66,7 @@ impl<'a> Bytes<'a> {
 
     /// One copy for all: code that isn't in the processor's caches is what takes time.
     #[inline(never)]
+    #[unsafe(link_section = ".text.hot.grapnel")]
     fn leb(&mut self, is_signed: bool) -> Option<u64> {
         let (mut value, mut bits) = (0, 0);
         while bits < 63 {

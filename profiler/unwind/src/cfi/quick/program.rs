@@ -42,6 +42,7 @@ struct Machine {
 impl Machine {
     /// Follows the CIE's instructions and the FDE's to the end of the row that holds the address.
     #[inline(never)]
+    #[unsafe(link_section = ".text.hot.grapnel")]
     fn follow(&mut self, entry: &Entry<'_>, names: FrameRegisters, address: u64) -> Option<()> {
         let mut code = entry.initial;
         loop {
