@@ -135,6 +135,27 @@ fn a_handler_that_leaves_malloc_for_good_hides_no_others() {
     }
 }
 
+/// Rules are asked for ahead by words of the stack: none of them may lie in a stack that was there, and is gone.
+#[test]
+fn a_stack_that_is_gone_beside_one_that_is_walked_is_left_alone() {
+    for way in [&[][..], &["unmapped"]] {
+        for bytes in [4096, 1 << 16, 1 << 19] {
+            let report = sampled(&Case::ours("stacks_side_by_side").args(way), bytes, 3);
+            assert!(report.totals.allocations > 100, "{way:?}, {bytes}: {:?}", report.totals);
+        }
+    }
+}
+
+#[test]
+#[cfg(target_pointer_width = "64")]
+fn nothing_that_is_given_back_is_no_block() {
+    for bytes in [4096, 1 << 16, 1_000_000] {
+        let report = sampled(&Case::ours("null_beside"), bytes, 3);
+        assert!(report.totals.allocations >= 10, "{bytes}: {:?}", report.totals);
+        assert!(report.totals.live_bytes < 1 << 20, "{bytes}: {:?}", report.totals);
+    }
+}
+
 #[test]
 fn children_are_sampled_too() {
     let case = Case::ours("forks").option("--sample=64").option("--sample-seed=5");

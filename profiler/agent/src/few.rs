@@ -41,8 +41,11 @@ pub(crate) fn note(address: usize) -> bool {
     entries.iter().any(|entry| entry.load(Ordering::Relaxed) == address) || entries.iter().any(take)
 }
 
-/// Takes a block out. Whether it was noted.
+/// Takes a block out. Whether it was noted; none is at 0, which stands for a free entry.
 pub(crate) fn take(address: usize) -> bool {
+    if address == 0 {
+        return false;
+    }
     let Group(entries) = group(address);
     let found = entries.iter().find(|entry| entry.load(Ordering::Relaxed) == address);
     found.inspect(|entry| entry.store(0, Ordering::Relaxed)).is_some()
@@ -71,6 +74,13 @@ mod tests {
         assert!(others.iter().all(|&block| take(block) == (block != others[2])));
         assert_eq!([take(*last), take(*last)], [true, false]);
         assert!(others.iter().all(|&block| !take(block)));
+    }
+
+    #[test]
+    fn nothing_is_no_block() {
+        assert!(!take(0));
+        let beside = neighbours(0).nth(1).expect("one");
+        assert!(note(beside) && !take(0) && take(beside) && !take(0));
     }
 
     #[test]

@@ -39,7 +39,10 @@ type Saved<'a> = &'a SavedRegisters;
 #[unsafe(link_section = ".text.hot.grapnel")]
 fn note(block: Block) {
     let address = block.addr();
-    if !sampling::is_sparse() || !few::note(address) {
+    if sampling::is_sparse() && few::note(address) {
+        // It may be there where it was given back by a way that isn't seen.
+        let _ = shadow::take(address);
+    } else {
         shadow::note_plainly(address, sampling::is_sparse());
     }
     filter::note(address);

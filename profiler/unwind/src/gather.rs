@@ -439,12 +439,14 @@ impl Gatherer {
 
     /// Asks the processor for what is known of a frame, and of its next callers: a word above it that lies among pcs which came before is
     /// most often the return address of one of these. Where walks are so far apart that each rule comes from memory, they come at the
-    /// same time then, not one after the other. No further ahead: what isn't needed is in the way of what is.
+    /// same time then, not one after the other. No further ahead: what isn't needed is in the way of what is. And not in the next page,
+    /// which may be gone.
     #[inline(always)]
     fn expect_callers(&mut self, pc: u64, sp: u64) {
         const AHEAD: u64 = 256;
         self.cache.expect(pc);
-        let (from, to) = (self.expected.max(sp), sp.wrapping_add(AHEAD));
+        let (from, ahead) = (self.expected.max(sp), sp.saturating_add(AHEAD));
+        let to = ahead.min(StackMemory::end_of_page(sp));
         let (lo, span) = self.cache.pcs();
         self.stack.each(from, to, |word| {
             if word.wrapping_sub(lo) <= span {

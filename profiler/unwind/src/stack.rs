@@ -123,13 +123,20 @@ impl StackMemory {
         (!self.distrusted && !self.switched).then_some(self.range)
     }
 
-    /// Shows the words from `from` up to `to` that are read without a question.
+    /// Where the page ends that a frame's caller has its own words in, or those of the call: it is there as long as the frame is. What
+    /// lies behind may be another stack that was known, and is gone.
+    #[inline(always)]
+    pub(crate) fn end_of_page(sp: u64) -> u64 {
+        page_of(sp.wrapping_sub(1)).saturating_add(PAGE)
+    }
+
+    /// Shows the words from `from` up to `to` that are read without a question. Nothing of them may be gone: they need not be those of live frames.
     #[inline(always)]
     pub(crate) fn each(&self, from: u64, to: u64, mut show: impl FnMut(u64)) {
         let mut address = from.max(self.range.lo);
         let end = to.min(self.range.lo.saturating_add(self.fast));
-        while address < end {
-            // SAFETY: as in `read`.
+        while address < end && end - address >= WORD {
+            // SAFETY: as in `read`; that it isn't gone is the caller's promise.
             show(unsafe { read_word(address) });
             address += WORD;
         }

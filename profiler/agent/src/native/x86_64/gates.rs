@@ -53,7 +53,7 @@ pub(crate) fn of(target: *const (), stub: Stub) -> Option<(Vec<u8>, Stub)> {
 const CARRY: u8 = 0x72;
 const ZERO: u8 = 0x74;
 const NOT_ZERO: u8 = 0x75;
-const NEGATIVE: u8 = 0x78;
+const LESS: u8 = 0x7c;
 
 /// Registers, by their numbers.
 const RAX: u8 = 0;
@@ -84,9 +84,9 @@ impl Gate {
     fn lower_if_positive(&mut self, register: u8) -> Option<()> {
         // test register, register
         self.put(&[0x48, 0x85, 0xc0 | register << 3 | register]);
-        self.leave_if(NEGATIVE)?;
+        self.leave_if(LESS)?;
         self.lower(register)?;
-        self.leave_if(NEGATIVE)
+        self.leave_if(LESS)
     }
 
     /// Looks up the byte of the 16 KiB that the block in RDI is in, and leaves the flags of a comparison with 0. Changes RAX and RCX.
@@ -182,6 +182,8 @@ mod tests {
         assert_eq!((function(1, 1), left.get()), (REPLACED, -1));
         // One that comes where nothing is left takes the way out, whatever it asks for.
         assert_eq!((function(0, 1), left.get()), (REPLACED, -1));
+        left.set(-3);
+        assert_eq!(function(1, isize::MAX as usize), REPLACED);
         for (count, size) in [(1 << 62, 2), (1 << 62, 4), (usize::MAX, usize::MAX)] {
             left.set(5);
             assert_eq!((function(count, size), left.get()), (REPLACED, 5));

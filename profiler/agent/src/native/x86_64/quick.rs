@@ -22,7 +22,8 @@ macro_rules! lower_for_malloc {
         jb {stub}"
     };
 }
-/// The same where what is left may be below 0 before, and what no block is as large as leaves before it would raise that.
+/// The same where what is left may be below 0 before, and what no block is as large as leaves before it would raise that. By what is less, not by
+/// the sign, which is turned round where a block of nearly half of the address space is asked for then.
 #[cfg(not(grapnel_attached))]
 macro_rules! lower {
     ($register:literal) => {
@@ -35,7 +36,7 @@ macro_rules! lower {
             "mov r11, qword ptr [rip + grapnel_agent_tls@GOTTPOFF]\n",
             "sub qword ptr fs:[r11 + {left}], ",
             $register,
-            "\njs {stub}"
+            "\njl {stub}"
         )
     };
 }
@@ -66,7 +67,7 @@ macro_rules! lower_beside {
             "mov r11, qword ptr [rip + grapnel_agent_tls@GOTTPOFF]\n",
             "sub qword ptr fs:[r11 + {left}], ",
             $register,
-            "\n6:\nmov r11, [rsp - 8]\njs {stub}"
+            "\n6:\nmov r11, [rsp - 8]\njl {stub}"
         )
     };
 }
