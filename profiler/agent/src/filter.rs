@@ -16,8 +16,8 @@ use core::sync::atomic::{AtomicU8, Ordering};
 /// How many recorded blocks begin in 32 bytes. A counter that is full stays so.
 pub(crate) static FILTER: [AtomicU8; 1 << 17] = [const { AtomicU8::new(0) }; 1 << 17];
 
-/// Of 16 KiB, whether recorded blocks begin there: 0 for none, up to [`SLOTS`] one, in the slot before this number, and above how many more
-/// than that number, in slots that nobody knows. What is full stays so. What is left of the lower half of an address, when it was shifted, is the
+/// Of 16 KiB, whether recorded blocks begin there: 0 for none, [`ALONE`] with the number of a slot for one in that slot, and else how many, in
+/// slots that nobody knows. [`FULL`] stays so. What is left of the lower half of an address, when it was shifted, is the
 /// place in this table: a gate need not take away what is above.
 pub(crate) static COARSE: [AtomicU8; 1 << 18] = [const { AtomicU8::new(0) }; 1 << 18];
 
@@ -26,10 +26,12 @@ pub(crate) const FINE_SHIFT: u32 = 5;
 pub(crate) const COARSE_SHIFT: u32 = 14;
 const _: () = assert!((COARSE.len() as u64) << COARSE_SHIFT == 1 << 32);
 
-/// Parts of what a byte of [`COARSE`] stands for that are told apart.
-pub(crate) const SLOTS: u8 = 128;
-/// The logarithm of the bytes of one.
-pub(crate) const SLOT_SHIFT: u32 = COARSE_SHIFT - SLOTS.ilog2();
+/// One block begins there, in the slot that the other bits say.
+pub(crate) const ALONE: u8 = 0x80;
+/// So many blocks that no more can be counted.
+const FULL: u8 = ALONE - 1;
+/// The logarithm of the bytes of a slot.
+pub(crate) const SLOT_SHIFT: u32 = COARSE_SHIFT - ALONE.ilog2();
 
 /// What remains of an address that was shifted by [`FINE_SHIFT`], as the place in the table.
 pub(crate) const COUNTERS: usize = FILTER.len() - 1;
@@ -45,18 +47,18 @@ fn coarse(address: usize) -> &'static AtomicU8 {
 /// What a byte of [`COARSE`] becomes with one more block, which begins at this address.
 fn coarse_with(said: u8, address: usize) -> u8 {
     match said {
-        0 => (address >> SLOT_SHIFT) as u8 % SLOTS + 1,
-        1..=SLOTS => SLOTS + 2,
-        _ => said.saturating_add(1),
+        0 => ALONE | (address >> SLOT_SHIFT) as u8,
+        FULL => FULL,
+        ALONE.. => 2,
+        _ => said + 1,
     }
 }
 
 /// What it becomes with one less. Of several, nobody knows where the last one is.
 fn coarse_without(said: u8) -> u8 {
-    const ONE: u8 = SLOTS + 1;
     match said {
-        0..=ONE => 0,
-        u8::MAX => u8::MAX,
+        0 | ALONE.. => 0,
+        FULL => FULL,
         _ => said - 1,
     }
 }
@@ -95,9 +97,9 @@ mod tests {
     fn counters_stand_for_all_blocks_of_their_memory() {
         let blocks = [0x7123_0000_usize, 0x7123_0010, 0x7123_0200, 0x7123_3ff0];
         blocks.iter().for_each(|&block| note(block));
-        assert_eq!(blocks.map(counts), [[2, 132], [2, 132], [1, 132], [1, 132]]);
+        assert_eq!(blocks.map(counts), [[2, 4], [2, 4], [1, 4], [1, 4]]);
         assert_eq!([0x7122_fff0, 0x7123_4000].map(counts), [[0; 2]; 2]);
-        assert_eq!(counts(0x7123_0020), [0, 132]);
+        assert_eq!(counts(0x7123_0020), [0, 4]);
         for (at, &block) in blocks.iter().enumerate() {
             assert!(blocks[at..].iter().all(|&block| counts(block).iter().all(|&count| count != 0)));
             forget(block);
@@ -107,21 +109,21 @@ mod tests {
 
     #[test]
     fn of_one_block_it_is_known_where_it_begins() {
-        for (slot, block) in (0..SLOTS).zip((0x7345_4000_usize..).step_by(1 << SLOT_SHIFT)) {
+        for (slot, block) in (0..ALONE).zip((0x7345_4000_usize..).step_by(1 << SLOT_SHIFT)) {
             note(block + 16);
-            assert_eq!(counts(block)[1], slot + 1);
+            assert_eq!(counts(block)[1], ALONE | slot);
             forget(block + 16);
         }
         let [one, other] = [0x7345_8000_usize, 0x7345_8100];
         note(one);
         note(other);
         forget(one);
-        assert_eq!(counts(other), [1, SLOTS + 1], "which of the two is left isn't");
+        assert_eq!(counts(other), [1, 1], "which of the two is left isn't");
         note(one);
-        assert_eq!(counts(other), [1, SLOTS + 2]);
+        assert_eq!(counts(other), [1, 2]);
         [one, other].into_iter().for_each(forget);
         note(other);
-        assert_eq!(counts(other), [1, 3], "it is again where all were given back");
+        assert_eq!(counts(other), [1, ALONE | 2], "it is again where all were given back");
         forget(other);
     }
 
@@ -130,7 +132,7 @@ mod tests {
         let block = 0x7234_0000_usize;
         (0..300).for_each(|_| note(block));
         (0..300).for_each(|_| forget(block));
-        assert_eq!(counts(block), [u8::MAX; 2]);
+        assert_eq!(counts(block), [u8::MAX, FULL]);
     }
 
     #[test]

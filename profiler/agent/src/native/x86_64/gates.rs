@@ -89,7 +89,8 @@ impl Gate {
         self.leave_if(LESS)
     }
 
-    /// Looks up the byte of the 16 KiB that the block in RDI is in, and leaves the flags of a comparison with 0. Changes RAX and RCX.
+    /// Looks up the byte of the 16 KiB that the block in RDI is in, and leaves the flags of a comparison with 0. It lies at RCX + RAX, where who is
+    /// behind `free`'s way out finds it.
     fn look_up_coarse(&mut self) {
         // mov eax, edi; shr eax, COARSE_SHIFT
         self.put(&[0x89, 0xf8, 0xc1, 0xe8, COARSE_SHIFT as u8]);

@@ -4,7 +4,7 @@
 //! They change registers only that a function may change and that hold no argument of theirs, and those that may lie beside
 //! their callers none but RAX, where the function has a result.
 
-use crate::filter::{COARSE, COARSE_SHIFT, COUNTERS, FILTER, FINE_SHIFT, SLOT_SHIFT, SLOTS};
+use crate::filter::{ALONE, COARSE, COARSE_SHIFT, COUNTERS, FILTER, FINE_SHIFT, SLOT_SHIFT};
 use crate::hooks::{Function, ORIGINALS};
 use crate::sampled::{
     LEFT, grapnel_agent_sampled_beside_calloc, grapnel_agent_sampled_beside_free,
@@ -88,20 +88,22 @@ macro_rules! look_up_coarse {
         cmp byte ptr [rax + r11], 0"
     };
 }
-/// Behind [`look_up_coarse`], where it wasn't 0: goes on at `$clear` if it says of one block that it lies elsewhere, or if the counter of
+/// Where the byte at `$coarse` wasn't 0: goes on at `$clear` if it says of one block that it lies elsewhere, or if the counter of
 /// the block's 32 bytes is 0, and otherwise behind itself. Changes RAX and R11.
 macro_rules! look_up_fine {
-    ($clear:literal) => {
+    ($coarse:literal, $clear:literal) => {
         concat!(
-            "movzx eax, byte ptr [rax + r11]
-            cmp eax, {slots}
-            ja 5f
-            mov r11d, edi
+            "mov r11d, edi
             shr r11d, {slot_shift}
-            and r11d, {slots} - 1
-            inc r11d
-            cmp r11d, eax
-            jne ",
+            or r11b, {alone}
+            cmp r11b, byte ptr [",
+            $coarse,
+            "]
+            je 5f
+            cmp byte ptr [",
+            $coarse,
+            "], 0
+            js ",
             $clear,
             "\n5:
             mov r11, rdi
@@ -114,11 +116,17 @@ macro_rules! look_up_fine {
         )
     };
 }
+/// The same behind [`look_up_coarse`].
+macro_rules! look_up_rest {
+    ($clear:literal) => {
+        concat!("add rax, r11\n", look_up_fine!("rax", $clear))
+    };
+}
 
 /// Looks up both: goes on at `$clear` where one of them says that the block wasn't recorded, and otherwise behind itself. Changes RAX and R11.
 macro_rules! look_up {
     ($clear:literal) => {
-        concat!(look_up_coarse!(), "\nje ", $clear, "\n", look_up_fine!($clear))
+        concat!(look_up_coarse!(), "\nje ", $clear, "\n", look_up_rest!($clear))
     };
 }
 
@@ -143,12 +151,12 @@ macro_rules! quick {
             ".cfi_endproc",
             concat!(".size ", stringify!($quick), ", . - ", stringify!($quick)),
             ".text",
-            "/* {coarse} {coarse_shift} {slots} {slot_shift} {filter} {fine_shift} {counters} {left} {stub} */",
+            "/* {coarse} {coarse_shift} {alone} {slot_shift} {filter} {fine_shift} {counters} {left} {stub} */",
             originals = sym ORIGINALS,
             function = const size_of::<usize>() * Function::$function as usize,
             coarse = sym COARSE,
             coarse_shift = const COARSE_SHIFT,
-            slots = const SLOTS,
+            alone = const ALONE,
             slot_shift = const SLOT_SHIFT,
             filter = sym FILTER,
             fine_shift = const FINE_SHIFT,
@@ -169,12 +177,18 @@ quick!(
     "jne 7f",
     "jmp qword ptr [rip + {originals} + {function}]",
     "7:",
-    look_up_fine!("9f"),
+    look_up_rest!("9f"),
     "jmp {stub}"
 );
-// Behind a gate, which has looked up the coarse one, and found something.
+// Behind a gate, which has found something at RCX + RAX.
 #[cfg(not(grapnel_attached))]
-quick!(grapnel_agent_fine_free, grapnel_agent_sampled_free, Free, look_up!("9f"), "jmp {stub}");
+quick!(
+    grapnel_agent_fine_free,
+    grapnel_agent_sampled_free,
+    Free,
+    look_up_fine!("rcx + rax", "9f"),
+    "jmp {stub}"
+);
 quick!(
     grapnel_agent_quick_calloc,
     grapnel_agent_sampled_calloc,
