@@ -293,6 +293,15 @@ pub(crate) struct Interrupted {
     pub(crate) sp: u64,
 }
 
+/// Nothing before a mark tells it from other words.
+pub(crate) const LONGEST_CALL: usize = 0;
+
+/// Whether a word that leads into the agent's stubs may be what a call there left: it is a mark of its own, not an address that is come
+/// back to.
+pub(crate) fn is_left_by_stub(_before: &[u8; LONGEST_CALL]) -> bool {
+    true
+}
+
 /// Signals' frames among the words of a stack. A few may only look like one.
 pub(crate) fn interrupted(words: &[u64]) -> impl Iterator<Item = Interrupted> {
     let is_head = |&(index, &word): &(usize, &u64)| index >= SP_BEFORE && word == frame::VECTORS_HEAD;

@@ -4,8 +4,9 @@
 //! threads are looked at again until none is inside. Then one thread unmaps what the agent mapped.
 //!
 //! A thread is inside if it runs the agent's code or stands on a stack of the agent's; if its stack holds an address in the
-//! agent's stubs, from which every call into the agent is made and which wipe that address out when the call has come
-//! back; or if a signal interrupted it at such a place.
+//! agent's stubs behind a call, from which every call into the agent is made and which wipe that address out when the call has come
+//! back; or if a signal interrupted it at such a place. Without that call it is something else: a block that lay there before, as a large one whose
+//! mapping was given back, is still named by what its program left on its stack.
 
 use super::book::{Book, Edit, Held};
 use super::found::{is_header, reserved, sessions, thread_code};

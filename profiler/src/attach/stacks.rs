@@ -4,7 +4,7 @@
 use super::book::Book;
 use super::freeze::Frozen;
 use super::memory::Memory;
-use super::native::{FRAME_WORDS, RED_ZONE, Registers, address, interrupted};
+use super::native::{FRAME_WORDS, LONGEST_CALL, RED_ZONE, Registers, address, interrupted, is_left_by_stub};
 use super::target::MapLine;
 use super::working::is_borrowed;
 use std::collections::{BTreeMap, HashSet};
@@ -236,7 +236,12 @@ pub(crate) fn inside(frozen: &Frozen, memory: &Memory, maps: &[MapLine], book: &
     // Most words lie far from all of them.
     let (first, last) = (returns.iter().min().copied(), returns.iter().max().copied());
     let returns_to = |word: u64| first <= Some(word) && Some(word) <= last && returns.contains(&word);
-    let leads_back = |word: &u64| book.stubs.contains(word) || returns_to(address(*word));
+    // What can't be read might be.
+    let is_left = |word: u64| {
+        let mut before = [0; LONGEST_CALL];
+        memory.read(word - LONGEST_CALL as u64, &mut before).is_err() || is_left_by_stub(&before)
+    };
+    let leads_back = |word: &u64| (book.stubs.contains(word) && is_left(*word)) || returns_to(address(*word));
     let is_inside = |registers: &Registers| {
         book.holds(registers.pc())
             || book.holds(registers.sp())

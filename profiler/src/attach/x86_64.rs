@@ -254,6 +254,19 @@ pub(crate) struct Interrupted {
     pub(crate) sp: u64,
 }
 
+/// Bytes of the longest call.
+pub(crate) const LONGEST_CALL: usize = 7;
+
+/// Whether a word that leads into the agent's stubs may be what a call there left, by the bytes before where it leads: others may
+/// be of something that lay in that place before, as a block whose mapping the program has given back.
+pub(crate) fn is_left_by_stub(before: &[u8; LONGEST_CALL]) -> bool {
+    const DIRECT: u8 = 0xe8;
+    const DIRECT_LEN: usize = 5;
+    // By a register or by memory: 0xff, and 2 in the middle of the next byte.
+    let is_indirect = |bytes: &[u8]| bytes[0] == 0xff && bytes[1] >> 3 & 7 == 2;
+    before[LONGEST_CALL - DIRECT_LEN] == DIRECT || before.windows(2).any(is_indirect)
+}
+
 /// Signals' frames among the words of a stack. A few may only look like one.
 pub(crate) fn interrupted(words: &[u64]) -> impl Iterator<Item = Interrupted> {
     let frames = words.iter().enumerate().filter(|&(index, &word)| index >= SP_BEFORE && are_selectors(word));
@@ -299,6 +312,32 @@ mod tests {
         (words[20], words[21], words[23]) = (0x7ffe_0000, 0x40_1000, 0x002b_0000_0000_0033);
         let found: Vec<_> = interrupted(&words).collect();
         assert_eq!(found, [Interrupted { index: 21, pc: 0x40_1000, sp: 0x7ffe_0000 }]);
+    }
+
+    #[test]
+    fn a_stub_is_come_back_to_behind_a_call() {
+        let calls: [&[u8]; 5] = [
+            &[0xe8, 1, 2, 3, 4],
+            &[0xff, 0xd0],
+            &[0xff, 0x15, 1, 2, 3, 4],
+            &[0xff, 0x94, 0x24, 0x88, 0, 0, 0],
+            &[0xff, 0x54, 0x24, 0x20],
+        ];
+        let before = |code: &[u8]| {
+            let mut bytes = [0x90; LONGEST_CALL];
+            bytes[LONGEST_CALL - code.len()..].copy_from_slice(code);
+            is_left_by_stub(&bytes)
+        };
+        assert!(calls.iter().all(|call| before(call)));
+        // endbr64; a jump; one by memory; a call that ends before or behind.
+        let others: [&[u8]; 5] = [
+            &[0xf3, 0x0f, 0x1e, 0xfa],
+            &[0xe9, 1, 2, 3, 4],
+            &[0xff, 0x25, 1, 2, 3, 4],
+            &[0xe8, 1, 2, 3, 4, 0x90],
+            &[0xe8, 1, 2, 3],
+        ];
+        assert!(!others.iter().any(|code| before(code)));
     }
 
     #[test]
