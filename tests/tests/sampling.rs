@@ -4,7 +4,7 @@
 //! figures of programs with one thread are the same in each run.
 
 use grapnel_tests::report::Report;
-use grapnel_tests::run::{Case, finish, grapnel, report, temporary_dir};
+use grapnel_tests::run::{Case, finish, grapnel, report, report_with_losses, temporary_dir};
 use grapnel_tests::truth::Totals;
 use grapnel_tests::{programs, skipped};
 use std::ffi::OsStr;
@@ -154,6 +154,22 @@ fn nothing_that_is_given_back_is_no_block() {
         assert!(report.totals.allocations >= 10, "{bytes}: {:?}", report.totals);
         assert!(report.totals.live_bytes < 1 << 20, "{bytes}: {:?}", report.totals);
     }
+}
+
+/// Where few are recorded little of a ring is used, and a program may fill that at once all the same: then it waits.
+#[test]
+fn more_than_a_small_ring_holds_is_waited_for() {
+    const BLOCKS: u64 = 3 * 3000;
+    let totals = sampled(&Case::ours("large_blocks").arg("3000"), 1 << 16, 3).totals;
+    assert!((BLOCKS..BLOCKS + 20).contains(&totals.allocations), "{totals:?}");
+    assert!(totals.live_bytes < 1 << 20, "{totals:?}");
+    // So as not to wait: what there is no room for is counted.
+    let case = Case::ours("large_blocks").arg("3000").option("--sample=65536").option("--drop");
+    let recorded = case.recorded();
+    recorded.outcome.same_as(&case.bare());
+    let dropping = report_with_losses(&recorded.trace()).totals;
+    assert!(dropping.allocations <= BLOCKS + 20, "{dropping:?}");
+    assert!(dropping.allocations + dropping.lost_events >= BLOCKS, "{dropping:?}");
 }
 
 #[test]

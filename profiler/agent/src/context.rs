@@ -22,7 +22,7 @@ use core::mem::offset_of;
 use core::ptr;
 use core::sync::atomic::Ordering;
 use grapnel_trace::ring::Producer;
-use grapnel_trace::shared::{LARGE_RINGS, segment_state, session_flags};
+use grapnel_trace::shared::{LARGE_RINGS, LARGEST_RING, QUIET_RING, segment_state, session_flags};
 use grapnel_trace::wire;
 use grapnel_unwind::{Config, ModuleTable, Walker};
 
@@ -200,6 +200,11 @@ pub(crate) fn memory_of(index: u32) -> Config {
     if sampling::is_sparse() { Config { chain_bits: 0, recent_bits: 0, ..memory } } else { memory }
 }
 
+/// The most words of a ring that are used.
+fn words_of_ring() -> usize {
+    if sampling::is_sparse() { QUIET_RING } else { LARGEST_RING }
+}
+
 /// Memory for a value that stays for good.
 struct Room<T>(Vec<T>);
 
@@ -224,7 +229,7 @@ impl<T> Room<T> {
 fn add(contexts: &mut Vec<Owned>, owner: Owner) -> Option<*mut Context> {
     let (segment, header) = (session::segment()?, session::header()?);
     let index = segment.rings.load(Ordering::Relaxed);
-    let (control, words) = session::ring(index)?;
+    let (control, words) = session::ring(index, words_of_ring())?;
     contexts.try_reserve(1).ok()?;
     let max_frames = header.max_frames.load(Ordering::Relaxed) as usize;
     let check = header.flags.load(Ordering::Relaxed) & session_flags::CHECK_STACKS != 0;
@@ -326,7 +331,7 @@ fn revive_in_child() -> Option<()> {
         tls.contexts[level].set(ptr::null_mut());
         // SAFETY: contexts are never freed; no other thread exists.
         let Some(context) = (unsafe { context.as_mut() }) else { continue };
-        let (control, words) = session::ring(context.index)?;
+        let (control, words) = session::ring(context.index, words_of_ring())?;
         let rings = segment.rings.load(Ordering::Relaxed).max(context.index + 1);
         segment.rings.store(rings, Ordering::Release);
         if context.busy {

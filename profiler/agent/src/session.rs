@@ -137,8 +137,8 @@ fn map_next_segment() -> Option<(*mut u8, u64)> {
 }
 
 /// The memory of ring `index` of this process's segment, if the segment has room for that many and the process for
-/// one more. To be asked for once in a ring's life.
-pub(crate) fn ring(index: u32) -> Option<(&'static RingControl, &'static [AtomicU64])> {
+/// one more: `most` words of it, a power of two, or all that there are. To be asked for once in a ring's life.
+pub(crate) fn ring(index: u32, most: usize) -> Option<(&'static RingControl, &'static [AtomicU64])> {
     let place = RingPlace::of(index);
     if place.end() > header()?.segment_stride.load(Ordering::Relaxed) {
         return None;
@@ -158,7 +158,7 @@ pub(crate) fn ring(index: u32) -> Option<(&'static RingControl, &'static [Atomic
     // SAFETY: the ring is mapped from its control to the end of its words.
     unsafe {
         let words = start.add((place.words - place.control) as usize);
-        Some((&*start.cast::<RingControl>(), core::slice::from_raw_parts(words.cast(), place.len)))
+        Some((&*start.cast::<RingControl>(), core::slice::from_raw_parts(words.cast(), place.len.min(most))))
     }
 }
 

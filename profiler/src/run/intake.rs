@@ -49,14 +49,10 @@ impl Looks {
             let Some(ring) = segment.ring(index) else { continue };
             // In this order: the words of an event that is over are then among those that are there.
             look.open = ring.is_open();
-            look.left = match ring.published() {
-                Ok(words) if ring.is_ready() => words,
-                Ok(_) => 0,
-                Err(corrupt) => {
-                    result = Err(corrupt);
-                    0
-                }
-            };
+            look.left = ring.published().unwrap_or_else(|corrupt| {
+                result = Err(corrupt);
+                0
+            });
             press |= presses(self.press, ring.seems_waited_for(), look.left, ring.capacity());
         }
         self.press = press;

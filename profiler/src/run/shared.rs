@@ -204,16 +204,18 @@ impl Segment {
         self.rings.len()
     }
 
-    /// The reading end of the ring of this number, if it is mapped.
+    /// The reading end of the ring of this number, if it is mapped and ready.
     #[inline]
     pub(crate) fn ring(&self, index: usize) -> Option<Consumer<'_>> {
         let (place, map) = self.rings.get(index)?;
         let words = (place.words - place.control) as usize;
-        // SAFETY: the map holds the ring from its control to the end of its words.
-        Some(unsafe {
-            let base = map.as_ptr();
-            Consumer::new(&*base.cast(), std::slice::from_raw_parts(base.add(words).cast(), place.len))
-        })
+        let base = map.as_ptr();
+        // SAFETY: the map holds the ring from its control to the end of its words, of which no more are used.
+        unsafe {
+            let control = &*base.cast();
+            let used = place.used(control)?;
+            Some(Consumer::new(control, std::slice::from_raw_parts(base.add(words).cast(), used)))
+        }
     }
 }
 

@@ -22,7 +22,7 @@ pub struct RingControl {
     /// Words taken so far. Written by the reader only.
     pub head: AtomicU64,
     _pad1: [AtomicU64; 7],
-    /// Log2 of the capacity in words; 0 until the ring is ready, and nothing in it is to be read.
+    /// Log2 of how many words are used; 0 until the ring is ready, and nothing in it is to be read.
     pub capacity_log2: AtomicU32,
     /// Futex on which the writer waits for room; the reader adds one when it made some.
     pub room: AtomicU32,
@@ -252,11 +252,6 @@ impl<'a> Consumer<'a> {
     /// Whether the writer has taken an event's place in the order and not published it yet.
     pub fn is_open(&self) -> bool {
         self.control.open.load(Ordering::Acquire) != 0
-    }
-
-    /// Whether the writer has made the ring ready.
-    pub fn is_ready(&self) -> bool {
-        self.control.capacity_log2.load(Ordering::Acquire) != 0
     }
 
     /// How many words the ring holds.

@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 /// First word of a session.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"GRAPNEL\x01");
 /// Changes with every change of the layout: command and agent must be of one build.
-pub const LAYOUT: u32 = 9;
+pub const LAYOUT: u32 = 10;
 
 /// Room for a path or a command line in shared memory.
 pub const TEXT_BYTES: usize = 4096;
@@ -226,6 +226,9 @@ const LARGE_WORDS_LOG2: u32 = 17;
 const SMALL_WORDS_LOG2: u32 = 13;
 /// Words of the largest ring.
 pub const LARGEST_RING: usize = 1 << LARGE_WORDS_LOG2;
+/// What a writer uses of its ring that has little to write: a ring that is large goes round seldom, and each page of it that is touched first
+/// costs more than what is written there.
+pub const QUIET_RING: usize = 1 << 14;
 const CONTROL_BYTES: u64 = 4096;
 const LARGE_BYTES: u64 = CONTROL_BYTES + (8 << LARGE_WORDS_LOG2);
 const SMALL_BYTES: u64 = CONTROL_BYTES + (8 << SMALL_WORDS_LOG2);
@@ -258,11 +261,30 @@ impl RingPlace {
     pub fn end(self) -> u64 {
         self.words + 8 * self.len as u64
     }
+
+    /// How many of its words are in use, by what its control says: a power of two, and no more than there are, whatever stands
+    /// there. `None` until the writer has made the ring ready.
+    pub fn used(self, control: &RingControl) -> Option<usize> {
+        let log2 = control.capacity_log2.load(Ordering::Acquire);
+        (log2 != 0).then(|| 1usize.checked_shl(log2).map_or(self.len, |used| used.min(self.len)))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_more_of_a_ring_is_used_than_there_is() {
+        let (place, control) = (RingPlace::of(0), RingControl::default());
+        assert_eq!(place.used(&control), None);
+        for (said, used) in
+            [(14, QUIET_RING), (17, LARGEST_RING), (18, LARGEST_RING), (u32::MAX, LARGEST_RING)]
+        {
+            control.capacity_log2.store(said, Ordering::Relaxed);
+            assert_eq!(place.used(&control), Some(used), "{said}");
+        }
+    }
 
     #[test]
     fn rings_follow_each_other_without_overlap() {

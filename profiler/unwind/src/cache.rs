@@ -67,6 +67,35 @@ struct Set([Entry; WAYS]);
 // SAFETY: made of numbers.
 unsafe impl Zeroable for Set {}
 
+/// The 4 GiB in which most pcs lie. Libraries are mapped side by side; the program itself may be far from them, and beside its heap, to
+/// which words of a stack lead as well.
+#[derive(Debug)]
+struct Around {
+    /// The upper half of these pcs.
+    upper: u64,
+    /// By how many more they are than others, if they are more.
+    lead: u32,
+    /// The lowest and the highest of them; both are the highest number where there is none.
+    lowest: u64,
+    highest: u64,
+}
+
+impl Around {
+    const NONE: Self = Self { upper: 0, lead: 0, lowest: u64::MAX, highest: u64::MAX };
+
+    fn add(&mut self, pc: u64) {
+        let upper = pc >> 32;
+        if self.lead == 0 {
+            *self = Self { upper, lead: 1, lowest: pc, highest: pc };
+        } else if self.upper == upper {
+            self.lead = self.lead.saturating_add(1);
+            (self.lowest, self.highest) = (self.lowest.min(pc), self.highest.max(pc));
+        } else {
+            self.lead -= 1;
+        }
+    }
+}
+
 /// A set-associative cache. What falls out costs a call of the resolver, nothing else.
 ///
 /// Looking up and inserting neither allocate nor lock.
@@ -77,9 +106,8 @@ pub(crate) struct RuleCache {
     known: Vec<Known>,
     /// How many there are; the first stands for none.
     len: usize,
-    /// Of all pcs that have come; both are the highest number where none has.
-    lowest: u64,
-    highest: u64,
+    /// Where most pcs lie that have come.
+    around: Around,
     /// The numbers, found by a hash; 0 for none. Twice as many as there can be.
     numbers: Vec<u32>,
 }
@@ -92,8 +120,7 @@ impl RuleCache {
             sets: zeroed((1usize << bits) / WAYS)?,
             known: zeroed(most)?,
             len: 1,
-            lowest: u64::MAX,
-            highest: u64::MAX,
+            around: Around::NONE,
             numbers: zeroed(2 * most)?,
         })
     }
@@ -111,10 +138,10 @@ impl RuleCache {
         (pc ^ (pc >> 12)) as usize & self.sets.len().wrapping_sub(1)
     }
 
-    /// The lowest pc that there may be an entry for, and how far above it the highest lies.
+    /// The lowest of the pcs that lie where most of them do, and how far above it the highest of these is.
     #[inline(always)]
     pub(crate) fn pcs(&self) -> (u64, u64) {
-        (self.lowest, self.highest.wrapping_sub(self.lowest))
+        (self.around.lowest, self.around.highest.wrapping_sub(self.around.lowest))
     }
 
     /// Asks the processor for what [`RuleCache::get`] will read.
@@ -140,8 +167,7 @@ impl RuleCache {
     #[unsafe(link_section = ".text.hot.grapnel")]
     pub(crate) fn insert(&mut self, pc: u64, known: Known) -> Option<Entry> {
         let entry = Entry::new(pc, self.number(known)?)?;
-        self.highest = if self.lowest == u64::MAX { pc } else { self.highest.max(pc) };
-        self.lowest = self.lowest.min(pc);
+        self.around.add(pc);
         let index = self.index(pc);
         if let Some(Set(entries)) = self.sets.get_mut(index) {
             entries.rotate_right(1);
@@ -181,7 +207,7 @@ impl RuleCache {
         self.sets.fill(Set::default());
         self.numbers.fill(0);
         self.len = 1;
-        (self.lowest, self.highest) = (u64::MAX, u64::MAX);
+        self.around = Around::NONE;
     }
 }
 
@@ -213,6 +239,25 @@ mod tests {
         cache.clear();
         assert!(pcs.clone().all(|pc| cache.get(pc).is_none()));
         assert_eq!(cache.pcs(), (u64::MAX, 0), "none");
+    }
+
+    #[test]
+    fn pcs_are_where_most_of_them_lie() {
+        let mut cache = RuleCache::new(6).unwrap();
+        let (program, libraries) = (0x5555_1234_0000_u64, 0x7f12_0000_1000_u64);
+        let mut come = |pc: u64| {
+            cache.insert(pc, known(1)).expect("room");
+            cache.pcs()
+        };
+        assert_eq!(come(program), (program, 0));
+        assert_eq!(come(program + 16), (program, 16));
+        // They lead by two, which the next two make up for.
+        assert_eq!(come(libraries), (program, 16));
+        assert_eq!(come(libraries), (program, 16));
+        assert_eq!(come(libraries + 0x1000), (libraries + 0x1000, 0));
+        assert_eq!(come(libraries + 0xffff_0000), (libraries + 0x1000, 0xfffe_f000));
+        assert_eq!(come(program), (libraries + 0x1000, 0xfffe_f000));
+        assert_eq!(come(libraries), (libraries, 0xffff_0000));
     }
 
     #[test]

@@ -417,7 +417,7 @@ impl Gatherer {
         resolver: &mut impl Resolver,
     ) -> Known {
         if self.chains.are_none() {
-            self.expect_callers(pc, sp);
+            return self.look_up_ahead(pc, sp, resolver);
         }
         if frame >= FRAMES {
             frame %= FRAMES;
@@ -437,7 +437,18 @@ impl Gatherer {
         self.cache.known(entry)
     }
 
-    /// Asks the processor for what is known of a frame, and of its next callers: a word above it that lies among pcs which came before is
+    /// The same where there are no chains: what is known of the next callers comes meanwhile.
+    #[inline(never)]
+    #[unsafe(link_section = ".text.hot.grapnel")]
+    fn look_up_ahead(&mut self, pc: u64, sp: u64, resolver: &mut impl Resolver) -> Known {
+        self.expect_callers(pc, sp);
+        match self.cache.get(pc) {
+            Some(entry) => self.cache.known(entry),
+            None => self.miss(pc, resolver),
+        }
+    }
+
+    /// Asks the processor for what is known of a frame, and of its next callers: a word above it that lies where most pcs did which came before is
     /// most often the return address of one of these. Where walks are so far apart that each rule comes from memory, they come at the
     /// same time then, not one after the other. No further ahead: what isn't needed is in the way of what is. And not in the next page,
     /// which may be gone.

@@ -133,12 +133,11 @@ impl StackMemory {
     /// Shows the words from `from` up to `to` that are read without a question. Nothing of them may be gone: they need not be those of live frames.
     #[inline(always)]
     pub(crate) fn each(&self, from: u64, to: u64, mut show: impl FnMut(u64)) {
-        let mut address = from.max(self.range.lo);
+        let from = from.max(self.range.lo);
         let end = to.min(self.range.lo.saturating_add(self.fast));
-        while address < end && end - address >= WORD {
+        for word in 0..end.saturating_sub(from) / WORD {
             // SAFETY: as in `read`; that it isn't gone is the caller's promise.
-            show(unsafe { read_word(address) });
-            address += WORD;
+            show(unsafe { read_word(from + word * WORD) });
         }
     }
 
