@@ -1,7 +1,14 @@
-/* A handler forks while it interrupts allocations, and the child returns from the handler into the very call.
+/* A handler forks while it interrupts allocations, and the child returns from the handler into the very call. With an argument all
+   that happens in the last of five threads, by stacks that are ever new, and not while libc runs: fork takes locks of malloc's, one of which
+   that thread may hold.
    Prints how many blocks the parent allocated and freed; ends only when all children have ended. */
+#define _GNU_SOURCE
 #include "keep.h"
+#include <dlfcn.h>
+#include <link.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/time.h>
@@ -9,8 +16,36 @@
 
 static volatile sig_atomic_t forks, child;
 
-static void fork_here(int signal) {
-    (void)signal;
+static uintptr_t libc_begins, libc_ends;
+
+static int find_libc(struct dl_phdr_info *object, size_t size, void *within) {
+    (void)size;
+    for (int i = 0; i < object->dlpi_phnum; i++) {
+        const ElfW(Phdr) *segment = &object->dlpi_phdr[i];
+        uintptr_t begins = object->dlpi_addr + segment->p_vaddr, address = (uintptr_t)within;
+        if (segment->p_type == PT_LOAD && begins <= address && address < begins + segment->p_memsz) {
+            libc_begins = begins;
+            libc_ends = begins + segment->p_memsz;
+        }
+    }
+    return 0;
+}
+
+static uintptr_t interrupted(const ucontext_t *context) {
+#if defined __x86_64__
+    return (uintptr_t)context->uc_mcontext.gregs[REG_RIP];
+#elif defined __aarch64__
+    return context->uc_mcontext.pc;
+#else
+    return context->uc_mcontext.arm_pc;
+#endif
+}
+
+static void fork_here(int signal, siginfo_t *info, void *context) {
+    (void)signal, (void)info;
+    uintptr_t at = interrupted(context);
+    if (libc_begins <= at && at < libc_ends)
+        return;
     if (fork() == 0) {
         child = 1;
         setitimer(ITIMER_REAL, &(struct itimerval){0}, NULL);
@@ -19,16 +54,52 @@ static void fork_here(int signal) {
     }
 }
 
-int main(void) {
+static NOINLINE void *down(uint64_t path, int depth);
+
+static NOINLINE void *left(uint64_t path, int depth) {
+    void *block = down(path >> 1, depth - 1);
+    __asm__ volatile("" : : : "memory");
+    return block;
+}
+
+static NOINLINE void *right(uint64_t path, int depth) {
+    void *block = down(path >> 1, depth - 1);
+    __asm__ volatile("" : : : "memory");
+    return block;
+}
+
+static NOINLINE void *down(uint64_t path, int depth) {
+    void *block = depth == 0 ? keep(malloc(32)) : path & 1 ? left(path, depth) : right(path, depth);
+    __asm__ volatile("" : : : "memory");
+    return block;
+}
+
+static pthread_barrier_t all_there;
+
+static void *idle(void *argument) {
+    free(keep(malloc(32)));
+    pthread_barrier_wait(&all_there);
+    pause();
+    return argument;
+}
+
+static int status, depth;
+static long blocks;
+
+static void *work(void *argument) {
     int ends[2];
-    long blocks = 0;
+    uint64_t state = 1;
+    if (argument != NULL)
+        pthread_sigmask(SIG_UNBLOCK, argument, NULL);
     if (pipe(ends) != 0)
-        return 1;
+        exit(1);
     signal(SIGCHLD, SIG_IGN);
-    signal(SIGALRM, fork_here);
+    struct sigaction action = {.sa_sigaction = fork_here, .sa_flags = SA_SIGINFO | SA_RESTART};
+    sigaction(SIGALRM, &action, NULL);
     setitimer(ITIMER_REAL, &(struct itimerval){{0, 3000}, {0, 3000}}, NULL);
     while (forks < 100) {
-        free(keep(malloc(32)));
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        free(down(state >> 20, depth));
         blocks++;
         if (child) {
             for (int i = 0; i < 3; i++)
@@ -45,5 +116,32 @@ int main(void) {
     ssize_t got = read(ends[0], &byte, 1);
     char line[40];
     int length = snprintf(line, sizeof line, "%ld %zd\n", blocks, got);
-    return write(1, line, (size_t)length) == length ? 0 : 1;
+    status = write(1, line, (size_t)length) == length ? 0 : 1;
+    return NULL;
+}
+
+static void in_a_thread(void) {
+    sigset_t alarm_only;
+    pthread_t thread;
+    sigemptyset(&alarm_only);
+    sigaddset(&alarm_only, SIGALRM);
+    pthread_sigmask(SIG_BLOCK, &alarm_only, NULL);
+    pthread_barrier_init(&all_there, NULL, 4);
+    for (int i = 0; i < 3; i++)
+        pthread_create(&thread, NULL, idle, NULL);
+    pthread_barrier_wait(&all_there);
+    blocks = 3;
+    depth = 40;
+    dl_iterate_phdr(find_libc, dlsym(RTLD_NEXT, "malloc"));
+    pthread_create(&thread, NULL, work, &alarm_only);
+    pthread_join(thread, NULL);
+}
+
+int main(int argc, char **argv) {
+    (void)argv;
+    if (argc > 1)
+        in_a_thread();
+    else
+        work(NULL);
+    return status;
 }

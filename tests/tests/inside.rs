@@ -1,6 +1,7 @@
 //! Programs whose own ways get between the agent and the program: interruptions, small stacks, functions that
 //! the program brings along, environments that no setenv would make.
 
+use grapnel_tests::report::Report;
 use grapnel_tests::run::Case;
 use grapnel_tests::{programs, skipped};
 use std::path::Path;
@@ -13,15 +14,32 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// into its parent's ring, nor wait for its parent's locks.
 #[test]
 fn fork_in_a_handler() {
-    let recorded = Case::ours("fork_in_handler").patience(PATIENCE).recorded();
+    let (blocks, report) = of_parent_of_many(&Case::ours("fork_in_handler"));
+    let totals = report.totals();
+    assert_eq!((totals.allocations, totals.frees, totals.live_allocations), (blocks, blocks, 0));
+    assert_eq!(totals.allocated_bytes, 32 * blocks);
+}
+
+/// The same in a thread whose ring isn't in the first mapping of its segment, and by stacks that have much to tell.
+#[test]
+fn fork_in_a_handler_of_a_further_thread() {
+    for round in 0..3 {
+        let (blocks, report) = of_parent_of_many(&Case::ours("fork_in_handler").arg("thread"));
+        // Threads take blocks, too.
+        let own = report.sites.iter().filter(|site| site.allocated_bytes == 32 * site.allocations);
+        assert_eq!(own.map(|site| site.allocations).sum::<u64>(), blocks, "{round}: {:?}", report.totals);
+    }
+}
+
+/// How many blocks the parent says that it allocated, and what was recorded.
+fn of_parent_of_many(case: &Case) -> (u64, Report) {
+    let recorded = case.clone().patience(PATIENCE).recorded();
     assert!(recorded.outcome.status.success(), "{:?} {}", recorded.outcome.status, recorded.outcome.err());
     assert_eq!(recorded.outcome.err(), "");
     let out = recorded.outcome.out();
     let numbers: Vec<u64> = out.split_whitespace().filter_map(|word| word.parse().ok()).collect();
     let [blocks, 0] = numbers[..] else { panic!("a child hung: {out}") };
-    let totals = recorded.report().totals();
-    assert_eq!((totals.allocations, totals.frees, totals.live_allocations), (blocks, blocks, 0));
-    assert_eq!(totals.allocated_bytes, 32 * blocks);
+    (blocks, recorded.report())
 }
 
 /// An exec from a handler on the stack that sigaltstack(2) was once sure to have room for.

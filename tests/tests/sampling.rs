@@ -168,7 +168,7 @@ fn more_than_a_small_ring_holds_is_waited_for() {
     let recorded = case.recorded();
     recorded.outcome.same_as(&case.bare());
     let dropping = report_with_losses(&recorded.trace()).totals;
-    assert!(dropping.allocations <= BLOCKS + 20, "{dropping:?}");
+    assert!((1000..BLOCKS + 20).contains(&dropping.allocations), "{dropping:?}");
     assert!(dropping.allocations + dropping.lost_events >= BLOCKS, "{dropping:?}");
 }
 

@@ -22,7 +22,9 @@ use core::mem::offset_of;
 use core::ptr;
 use core::sync::atomic::Ordering;
 use grapnel_trace::ring::Producer;
-use grapnel_trace::shared::{LARGE_RINGS, LARGEST_RING, QUIET_RING, segment_state, session_flags};
+use grapnel_trace::shared::{
+    LARGE_RINGS, LARGEST_RING, QUIET_RING, SessionHeader, segment_state, session_flags,
+};
 use grapnel_trace::wire;
 use grapnel_unwind::{Config, ModuleTable, Walker};
 
@@ -200,9 +202,10 @@ pub(crate) fn memory_of(index: u32) -> Config {
     if sampling::is_sparse() { Config { chain_bits: 0, recent_bits: 0, ..memory } } else { memory }
 }
 
-/// The most words of a ring that are used.
-fn words_of_ring() -> usize {
-    if sampling::is_sparse() { QUIET_RING } else { LARGEST_RING }
+/// The most words of a ring that are used. Few where few allocations are recorded: but who drops what has no room has use for all of it.
+fn words_of_ring(header: &SessionHeader) -> usize {
+    let drops = header.flags.load(Ordering::Relaxed) & session_flags::DROP != 0;
+    if sampling::is_sparse() && !drops { QUIET_RING } else { LARGEST_RING }
 }
 
 /// Memory for a value that stays for good.
@@ -229,7 +232,7 @@ impl<T> Room<T> {
 fn add(contexts: &mut Vec<Owned>, owner: Owner) -> Option<*mut Context> {
     let (segment, header) = (session::segment()?, session::header()?);
     let index = segment.rings.load(Ordering::Relaxed);
-    let (control, words) = session::ring(index, words_of_ring())?;
+    let (control, words) = session::ring(index, words_of_ring(header))?;
     contexts.try_reserve(1).ok()?;
     let max_frames = header.max_frames.load(Ordering::Relaxed) as usize;
     let check = header.flags.load(Ordering::Relaxed) & session_flags::CHECK_STACKS != 0;
@@ -331,17 +334,18 @@ fn revive_in_child() -> Option<()> {
         tls.contexts[level].set(ptr::null_mut());
         // SAFETY: contexts are never freed; no other thread exists.
         let Some(context) = (unsafe { context.as_mut() }) else { continue };
-        let (control, words) = session::ring(context.index, words_of_ring())?;
         let rings = segment.rings.load(Ordering::Relaxed).max(context.index + 1);
         segment.rings.store(rings, Ordering::Release);
         if context.busy {
             // The handler of a signal forked in the middle of a recording, which goes on when the handler returns. Its
             // event is the parent's, and half of it may stand in the parent's ring: the drain must not look at
             // this one, which is never made ready.
+            let control = session::ring_in_place_of(context.ring.control(), context.index)?;
             control.start_at(context.ring.position());
             contexts.push(Owned { context, owner: Owner::Left, reading: context.reading });
             continue;
         }
+        let (control, words) = session::ring(context.index, words_of_ring(header))?;
         context.ring = Producer::new(control, words);
         (context.clock, context.next_clock, context.next_stop, context.told_mean) = (0, 0, 0, 0);
         context.looks = Looks::default();

@@ -162,6 +162,24 @@ pub(crate) fn ring(index: u32, most: usize) -> Option<(&'static RingControl, &'s
     }
 }
 
+/// In the child of a fork: the control of ring `index` of its own segment, which comes into the place of its parent's in memory.
+pub(crate) fn ring_in_place_of(parents: &RingControl, index: u32) -> Option<&'static RingControl> {
+    let (control, _) = ring(index, usize::MAX)?;
+    if index < FIRST_RINGS {
+        // The segment has come into its parent's place with them.
+        return Some(control);
+    }
+    let place = RingPlace::of(index);
+    let len = (place.end() - place.control) as usize;
+    let (new, old) = (core::ptr::from_ref(control), core::ptr::from_ref(parents));
+    if !sys::move_over(new.cast_mut().cast(), len, old.cast_mut().cast()) {
+        sys::unmap(new.cast_mut().cast(), len);
+        return None;
+    }
+    // SAFETY: the child's ring is mapped there now, for good.
+    Some(unsafe { &*old })
+}
+
 /// Tells the drain that this segment is to be looked at, in state `state`.
 pub(crate) fn announce(segment: &SegmentHeader, state: u32) {
     segment.state.store(state, Ordering::Release);

@@ -46,14 +46,21 @@ impl Looks {
         let (mut result, mut press) = (Ok(()), false);
         // Ring 0 last: see the merge.
         for (index, look) in self.rings.iter_mut().enumerate().rev() {
-            let Some(ring) = segment.ring(index) else { continue };
+            let Some(ring) = segment.ring(index) else {
+                look.left = 0;
+                continue;
+            };
             // In this order: the words of an event that is over are then among those that are there.
             look.open = ring.is_open();
-            look.left = ring.published().unwrap_or_else(|corrupt| {
-                result = Err(corrupt);
-                0
-            });
+            let published = ring.published();
+            look.left = published.unwrap_or(0);
             press |= presses(self.press, ring.seems_waited_for(), look.left, ring.capacity());
+            if let Err(corrupt) = published {
+                result = Err(corrupt);
+                // The recording is over; its thread is not to wait for that.
+                ring.give_up();
+                tell_of_room(ring);
+            }
         }
         self.press = press;
         result

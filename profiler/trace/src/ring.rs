@@ -177,6 +177,16 @@ impl<'a> Producer<'a> {
         self.control.open.store(0, Ordering::Release);
     }
 
+    /// Whether the ring was made ready: nobody reads one that wasn't.
+    pub fn is_ready(&self) -> bool {
+        self.control.capacity_log2.load(Ordering::Relaxed) != 0
+    }
+
+    /// The ring's counters.
+    pub fn control(&self) -> &'a RingControl {
+        self.control
+    }
+
     /// Whether a record of so many words would go in now.
     #[inline]
     pub fn has_room(&mut self, words: u64) -> bool {
@@ -257,6 +267,11 @@ impl<'a> Consumer<'a> {
     /// How many words the ring holds.
     pub fn capacity(&self) -> usize {
         self.words.len()
+    }
+
+    /// Gives back all the room that there seems to be, unread: for a ring whose counters contradict each other. Its writer would wait for it.
+    pub fn give_up(&self) {
+        self.control.head.store(self.control.tail.load(Ordering::Acquire), Ordering::Release);
     }
 
     /// Whether the writer may wait for room that was given back. Then the futex that is returned has another value than

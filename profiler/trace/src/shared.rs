@@ -228,7 +228,7 @@ const SMALL_WORDS_LOG2: u32 = 13;
 pub const LARGEST_RING: usize = 1 << LARGE_WORDS_LOG2;
 /// What a writer uses of its ring that has little to write: a ring that is large goes round seldom, and each page of it that is touched first
 /// costs more than what is written there.
-pub const QUIET_RING: usize = 1 << 14;
+pub const QUIET_RING: usize = 1 << 15;
 const CONTROL_BYTES: u64 = 4096;
 const LARGE_BYTES: u64 = CONTROL_BYTES + (8 << LARGE_WORDS_LOG2);
 const SMALL_BYTES: u64 = CONTROL_BYTES + (8 << SMALL_WORDS_LOG2);
@@ -262,11 +262,12 @@ impl RingPlace {
         self.words + 8 * self.len as u64
     }
 
-    /// How many of its words are in use, by what its control says: a power of two, and no more than there are, whatever stands
+    /// How many of its words are in use, by what its control says: all of them where no ring can have as few or as many as stands
     /// there. `None` until the writer has made the ring ready.
     pub fn used(self, control: &RingControl) -> Option<usize> {
         let log2 = control.capacity_log2.load(Ordering::Acquire);
-        (log2 != 0).then(|| 1usize.checked_shl(log2).map_or(self.len, |used| used.min(self.len)))
+        let can_be = (SMALL_WORDS_LOG2..=LARGE_WORDS_LOG2).contains(&log2);
+        (log2 != 0).then(|| if can_be { self.len.min(1 << log2) } else { self.len })
     }
 }
 
@@ -278,9 +279,8 @@ mod tests {
     fn no_more_of_a_ring_is_used_than_there_is() {
         let (place, control) = (RingPlace::of(0), RingControl::default());
         assert_eq!(place.used(&control), None);
-        for (said, used) in
-            [(14, QUIET_RING), (17, LARGEST_RING), (18, LARGEST_RING), (u32::MAX, LARGEST_RING)]
-        {
+        let (quiet, all) = (QUIET_RING.ilog2(), LARGEST_RING);
+        for (said, used) in [(1, all), (quiet, QUIET_RING), (17, all), (18, all), (u32::MAX, all)] {
             control.capacity_log2.store(said, Ordering::Relaxed);
             assert_eq!(place.used(&control), Some(used), "{said}");
         }

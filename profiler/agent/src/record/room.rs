@@ -37,7 +37,8 @@ pub(super) fn wait_for_room(ring: &mut Producer<'static>, words: u64) -> Result<
     wait(ring, words)
 }
 
-/// Waits until the drain made room, or is seen to be gone: then recording ends, and the target goes on alone.
+/// Waits until the drain made room, or is seen to be gone: then recording ends, and the target goes on alone. Not in a ring that nobody
+/// reads, which the child of a fork has amid a recording of its parent's.
 #[cold]
 #[inline(never)]
 fn wait(ring: &mut Producer<'static>, words: u64) -> Result<(), NotWritten> {
@@ -51,6 +52,9 @@ fn wait_in(header: &SessionHeader, ring: &mut Producer<'static>, words: u64) -> 
     while !ring.has_room(words) {
         if session::is_over(header) {
             life::end();
+            return Err(NotWritten);
+        }
+        if !ring.is_ready() {
             return Err(NotWritten);
         }
         session::wake_drain(false);
