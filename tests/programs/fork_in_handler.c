@@ -44,7 +44,8 @@ static uintptr_t interrupted(const ucontext_t *context) {
 static void fork_here(int signal, siginfo_t *info, void *context) {
     (void)signal, (void)info;
     uintptr_t at = interrupted(context);
-    if (libc_begins <= at && at < libc_ends)
+    /* A tick may be late. */
+    if (forks >= 100 || (libc_begins <= at && at < libc_ends))
         return;
     if (fork() == 0) {
         child = 1;

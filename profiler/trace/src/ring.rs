@@ -22,7 +22,7 @@ pub struct RingControl {
     /// Words taken so far. Written by the reader only.
     pub head: AtomicU64,
     _pad1: [AtomicU64; 7],
-    /// Log2 of how many words are used; 0 until the ring is ready, and nothing in it is to be read.
+    /// Log2 of how many words are used; 0 until the ring is ready, and again where it was given up: nothing in it is to be read.
     pub capacity_log2: AtomicU32,
     /// Futex on which the writer waits for room; the reader adds one when it made some.
     pub room: AtomicU32,
@@ -177,7 +177,7 @@ impl<'a> Producer<'a> {
         self.control.open.store(0, Ordering::Release);
     }
 
-    /// Whether the ring was made ready: nobody reads one that wasn't.
+    /// Whether the ring was made ready, and not given up: nobody reads it else.
     pub fn is_ready(&self) -> bool {
         self.control.capacity_log2.load(Ordering::Relaxed) != 0
     }
@@ -269,9 +269,10 @@ impl<'a> Consumer<'a> {
         self.words.len()
     }
 
-    /// Gives back all the room that there seems to be, unread: for a ring whose counters contradict each other. Its writer would wait for it.
+    /// Makes the ring one that nobody reads, for good: where its counters contradict each other, nobody knows what there is to give back, and
+    /// its writer would wait for it.
     pub fn give_up(&self) {
-        self.control.head.store(self.control.tail.load(Ordering::Acquire), Ordering::Release);
+        self.control.capacity_log2.store(0, Ordering::Release);
     }
 
     /// Whether the writer may wait for room that was given back. Then the futex that is returned has another value than

@@ -18,7 +18,7 @@ pub(crate) fn push(ring: &mut Producer<'static>, record: &[u64]) -> Result<(), N
     }
 }
 
-/// Waits until so many words have room. Nodes and modules are never dropped: events that come later need them. Where the
+/// Waits until so many words have room. Nodes and modules are never dropped, but in a ring that nobody reads: events that come later need them. Where the
 /// session says to drop, a walk isn't begun without room for its nodes, and only modules come to wait.
 #[inline(always)]
 pub(super) fn make_room(ring: &mut Producer<'static>, words: u64) -> Result<(), NotWritten> {
@@ -38,7 +38,7 @@ pub(super) fn wait_for_room(ring: &mut Producer<'static>, words: u64) -> Result<
 }
 
 /// Waits until the drain made room, or is seen to be gone: then recording ends, and the target goes on alone. Not in a ring that nobody
-/// reads, which the child of a fork has amid a recording of its parent's.
+/// reads: one that was given up, or that the child of a fork has amid a recording of its parent's.
 #[cold]
 #[inline(never)]
 fn wait(ring: &mut Producer<'static>, words: u64) -> Result<(), NotWritten> {
