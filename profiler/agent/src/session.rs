@@ -3,8 +3,8 @@
 //! # Safety
 //! Both are mapped once, at the start, never unmapped while the process lives, and consist of atomics only:
 //! references to them are `'static` and valid whatever another process writes. In the child of a fork its own
-//! segment takes the place of its parent's, at the same address: whoever still holds a reference then writes into
-//! the child's.
+//! segment takes the place of its parent's, at the same address, and so does the ring of a recording that the fork came amid: whoever still
+//! holds a reference then writes into the child's.
 
 use crate::{ledger, sys};
 use core::ffi::CStr;
