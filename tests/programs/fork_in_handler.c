@@ -1,20 +1,26 @@
-/* A handler forks while it interrupts allocations, and the child returns from the handler into the very call. With an argument all
-   that happens in the last of five threads, by stacks that are ever new, and not while libc runs: fork takes locks of malloc's, one of which
-   that thread may hold.
+/* A handler forks while it interrupts allocations, and the child returns from the handler into the very call. Of the arguments,
+   `thread` has all that happen in the last of five threads, by stacks that are ever new, and not while libc runs: fork takes locks of
+   malloc's, one of which that thread may hold;
+   `early` has it fork by _Fork, which runs no handlers of fork's;
+   `deep` has it take large blocks below so many frames that no ring has room for them;
+   `wait` has it say that it is there, and begin with SIGUSR1.
    Prints how many blocks the parent allocated and freed; ends only when all children have ended. */
 #define _GNU_SOURCE
-#include "keep.h"
+#include "deep.h"
 #include <dlfcn.h>
 #include <link.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/time.h>
 #include <unistd.h>
 
 static volatile sig_atomic_t forks, child;
+static pid_t (*forking)(void) = fork;
 
 static uintptr_t libc_begins, libc_ends;
 
@@ -47,32 +53,12 @@ static void fork_here(int signal, siginfo_t *info, void *context) {
     /* A tick may be late. */
     if (forks >= 100 || (libc_begins <= at && at < libc_ends))
         return;
-    if (fork() == 0) {
+    if (forking() == 0) {
         child = 1;
         setitimer(ITIMER_REAL, &(struct itimerval){0}, NULL);
     } else {
         forks++;
     }
-}
-
-static NOINLINE void *down(uint64_t path, int depth);
-
-static NOINLINE void *left(uint64_t path, int depth) {
-    void *block = down(path >> 1, depth - 1);
-    __asm__ volatile("" : : : "memory");
-    return block;
-}
-
-static NOINLINE void *right(uint64_t path, int depth) {
-    void *block = down(path >> 1, depth - 1);
-    __asm__ volatile("" : : : "memory");
-    return block;
-}
-
-static NOINLINE void *down(uint64_t path, int depth) {
-    void *block = depth == 0 ? keep(malloc(32)) : path & 1 ? left(path, depth) : right(path, depth);
-    __asm__ volatile("" : : : "memory");
-    return block;
 }
 
 static pthread_barrier_t all_there;
@@ -85,6 +71,7 @@ static void *idle(void *argument) {
 }
 
 static int status, depth;
+static size_t size = 32;
 static long blocks;
 
 static void *work(void *argument) {
@@ -100,7 +87,7 @@ static void *work(void *argument) {
     setitimer(ITIMER_REAL, &(struct itimerval){{0, 3000}, {0, 3000}}, NULL);
     while (forks < 100) {
         state = state * 6364136223846793005u + 1442695040888963407u;
-        free(down(state >> 20, depth));
+        free(down(state >> 20, depth, size));
         blocks++;
         if (child) {
             for (int i = 0; i < 3; i++)
@@ -138,9 +125,32 @@ static void in_a_thread(void) {
     pthread_join(thread, NULL);
 }
 
+static void wait_for_signal(void) {
+    sigset_t signals;
+    int got;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGUSR1);
+    sigprocmask(SIG_BLOCK, &signals, NULL);
+    puts("there");
+    fflush(stdout);
+    sigwait(&signals, &got);
+}
+
 int main(int argc, char **argv) {
-    (void)argv;
-    if (argc > 1)
+    bool is_in_thread = false;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "thread") == 0) {
+            is_in_thread = true;
+        } else if (strcmp(argv[i], "early") == 0) {
+            forking = _Fork;
+        } else if (strcmp(argv[i], "deep") == 0) {
+            depth = 45000;
+            size = 4 << 20;
+        } else {
+            wait_for_signal();
+        }
+    }
+    if (is_in_thread)
         in_a_thread();
     else
         work(NULL);

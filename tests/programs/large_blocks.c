@@ -1,6 +1,6 @@
 /* argv[1] blocks of 2 MiB in each of 3 threads, from stacks of which hardly two are alike: where one in 64 KiB is recorded, each of them is,
  * at once and with many words. */
-#include "keep.h"
+#include "deep.h"
 #include <malloc.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -11,31 +11,11 @@ enum { SIZE = 2 << 20, DEPTH = 40, THREADS = 3 };
 
 static unsigned blocks;
 
-static NOINLINE void *down(uint64_t path, int depth);
-
-static NOINLINE void *left(uint64_t path, int depth) {
-    void *block = down(path >> 1, depth - 1);
-    __asm__ volatile("" : : : "memory");
-    return block;
-}
-
-static NOINLINE void *right(uint64_t path, int depth) {
-    void *block = down(path >> 1, depth - 1);
-    __asm__ volatile("" : : : "memory");
-    return block;
-}
-
-static NOINLINE void *down(uint64_t path, int depth) {
-    void *block = depth == 0 ? keep(malloc(SIZE)) : path & 1 ? left(path, depth) : right(path, depth);
-    __asm__ volatile("" : : : "memory");
-    return block;
-}
-
 static void *work(void *argument) {
     uint64_t state = (uintptr_t)argument + 1;
     for (unsigned i = 0; i < blocks; i++) {
         state = state * 6364136223846793005u + 1442695040888963407u;
-        free(down(state >> 20, DEPTH));
+        free(down(state >> 20, DEPTH, SIZE));
     }
     return NULL;
 }

@@ -1,8 +1,10 @@
-/* Destroys what it shares with grapnel: the memory whose mapping is called grapnel-session. What, says argv[1]. */
+/* Destroys what it shares with grapnel: the memory whose mapping is called grapnel-session. What, says argv[1]; where, argv[2]. */
 #define _GNU_SOURCE
 #include "keep.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +15,31 @@ static uint32_t state = 7;
 
 static uint32_t next_number(void) {
     return state = state * 1103515245 + 12345;
+}
+
+static long allocated;
+
+static void *allocate(void *argument) {
+    for (int i = 0; i < 1000000; i++) {
+        free(keep(malloc(16)));
+        __atomic_add_fetch(&allocated, 1, __ATOMIC_RELAXED);
+    }
+    return argument;
+}
+
+/* Stops grapnel until a thread waits for room in the second ring, whose control is here, and turns its count of words back. */
+static void turn_back(uint64_t *control) {
+    enum { TAIL = 0, HEAD = 8 };
+    pthread_t thread;
+    long before = -1;
+    kill(getppid(), SIGSTOP);
+    pthread_create(&thread, NULL, allocate, NULL);
+    for (long now; (now = __atomic_load_n(&allocated, __ATOMIC_RELAXED)) != before || now == 0; before = now)
+        usleep(300000);
+    __atomic_store_n(&control[TAIL], control[HEAD] - 1, __ATOMIC_RELEASE);
+    kill(getppid(), SIGCONT);
+    pthread_join(thread, NULL);
+    printf("stood at %s, came to %ld\n", before < 1000000 ? "less" : "all", allocated);
 }
 
 /* Cuts grapnel's own descriptor of the session to nothing; prints why it can't. */
@@ -88,9 +115,12 @@ int main(int argc, char **argv) {
         size_t most = segment_size < (8 << 20) ? segment_size : 8 << 20;
         for (size_t i = 64 << 10; i + 8 <= most; i += 8)
             memset(segment + i, 0xff, 8);
+    } else if (strcmp(what, "tail") == 0 && argc > 2) {
+        turn_back((uint64_t *)(segment + atol(argv[2])));
     } else {
         return 4;
     }
+    fflush(stdout);
     usleep(200000);
     _exit(0);
 }

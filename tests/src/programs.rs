@@ -59,6 +59,7 @@ fn compile(compiler: &str, flags: &[&str], source: &Path, output_name: &str) -> 
     let output = output_dir().join(output_name);
     let headers = [
         sources().join("keep.h"),
+        sources().join("deep.h"),
         header_dir().join("grapnel_heap.h"),
         header_dir().join("grapnel_malloc_debug.h"),
     ];

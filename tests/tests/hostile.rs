@@ -3,6 +3,7 @@
 
 use grapnel_tests::programs;
 use grapnel_tests::run::{Case, grapnel, kill, temporary_dir, wait};
+use grapnel_trace::shared::RingPlace;
 use rustix::process::Signal;
 use std::path::Path;
 use std::process::Stdio;
@@ -21,6 +22,17 @@ fn scribbled_session() {
         assert!(!report.err().contains("panicked"), "{what}: {}", report.err());
         assert!(report.status.code().is_some(), "{what}: {:?}", report.status);
     }
+}
+
+/// A thread doesn't wait for room in a ring that nobody reads any more, since its counters contradict each other.
+#[test]
+fn a_ring_that_was_given_up_is_not_waited_for() {
+    let recorded = Case::ours("vandal").arg("tail").arg(RingPlace::of(1).control.to_string()).recorded();
+    let (outcome, err) = (&recorded.outcome, recorded.outcome.err());
+    assert_eq!(outcome.out(), "vandal\nstood at less, came to 1000000\n", "{err}");
+    assert_eq!(outcome.status.code(), Some(0), "{:?} {err}", outcome.status);
+    assert!(err.contains("a ring of "), "{err}");
+    assert!(grapnel([Path::new("report"), &recorded.trace()]).status.success());
 }
 
 /// A program that reaches grapnel's descriptor of the session can't cut it off: that would kill all that map it.

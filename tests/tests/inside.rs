@@ -1,10 +1,15 @@
 //! Programs whose own ways get between the agent and the program: interruptions, small stacks, functions that
 //! the program brings along, environments that no setenv would make.
 
+use grapnel_tests::attaching::{Running, State, may_trace, recorder};
+use grapnel_tests::going::until;
 use grapnel_tests::report::Report;
-use grapnel_tests::run::Case;
+use grapnel_tests::run::{Case, kill, report, temporary_dir};
 use grapnel_tests::{programs, skipped};
+use rustix::process::Signal;
+use std::io::{BufRead, Read};
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// Twice what it takes on a busy machine. A hang would end it.
@@ -23,12 +28,79 @@ fn fork_in_a_handler() {
 /// The same in a thread whose ring isn't in the first mapping of its segment, and by stacks that have much to tell.
 #[test]
 fn fork_in_a_handler_of_a_further_thread() {
+    let case = Case::ours("fork_in_handler").arg("thread");
     for round in 0..3 {
-        let (blocks, report) = of_parent_of_many(&Case::ours("fork_in_handler").arg("thread"));
-        // Threads take blocks, too.
-        let own = report.sites.iter().filter(|site| site.allocated_bytes == 32 * site.allocations);
-        assert_eq!(own.map(|site| site.allocations).sum::<u64>(), blocks, "{round}: {:?}", report.totals);
+        let (blocks, report) = of_parent_of_many(&case);
+        assert_eq!(blocks_of_its_own(&report), blocks, "{round}: {:?}", report.totals);
     }
+}
+
+/// The same where the children aren't recorded: they are not to write on in their parent's ring either, whichever it is.
+#[test]
+fn fork_in_a_handler_of_children_that_are_not_followed() {
+    for (round, arguments) in [&["thread"][..], &["thread"], &[], &[]].into_iter().enumerate() {
+        let case = Case::ours("fork_in_handler").args(arguments).option("--no-follow");
+        let (blocks, report) = of_parent_of_many(&case);
+        assert_eq!(blocks_of_its_own(&report), blocks, "{round}: {:?}", report.totals);
+    }
+}
+
+/// The same by `_Fork`, of which nobody hears who asks to be told of forks.
+#[test]
+fn fork_in_a_handler_without_handlers_of_forks() {
+    for (round, option) in
+        ["--no-follow", "--no-follow", "--no-mappings", "--no-mappings"].into_iter().enumerate()
+    {
+        let case = Case::ours("fork_in_handler").args(["thread", "early"]).option(option);
+        let (blocks, report) = of_parent_of_many(&case);
+        assert_eq!(blocks_of_its_own(&report), blocks, "{round}: {:?}", report.totals);
+    }
+}
+
+/// A child that is in the middle of a record which its ring has no room for doesn't wait for that: nobody reads there.
+#[test]
+fn fork_in_a_handler_amid_a_record_that_is_larger_than_the_ring() {
+    let case =
+        Case::ours("fork_in_handler").arg("deep").option("--sample=65536").option("--max-frames=65536");
+    let (blocks, report) = of_parent_of_many(&case);
+    let allocations = report.totals().allocations;
+    assert!((blocks..blocks + 20).contains(&allocations), "{allocations} of {blocks}");
+}
+
+/// The same in a process that was attached to.
+#[test]
+fn fork_in_a_handler_of_a_process_that_is_attached_to() {
+    if !may_trace() {
+        return;
+    }
+    for arguments in [&["wait", "thread"][..], &["wait", "thread", "early"], &["wait"]] {
+        let dir = temporary_dir();
+        let mut command = Command::new(programs::program("fork_in_handler"));
+        let mut program = Running::start(command.args(arguments).stdout(Stdio::piped()));
+        let mut out = program.out();
+        out.read_line(&mut String::new()).expect("a line");
+        let before = State::of(program.pid()).code;
+        let mut recorder = recorder(dir.path(), program.pid());
+        until("it is attached to", || (State::of(program.pid()).code != before).then_some(()));
+        kill(Signal::USR1, program.pid());
+        let mut numbers = String::new();
+        out.read_to_string(&mut numbers).expect("numbers");
+        assert!(program.0.wait().expect("its end").success(), "{arguments:?}: {numbers}");
+        assert!(recorder.0.wait().expect("its end").success(), "{arguments:?}");
+        let report = report(&dir.path().join("t.grapnel"));
+        assert_eq!(
+            format!("{} 0\n", blocks_of_its_own(&report)),
+            numbers,
+            "{arguments:?}: {:?}",
+            report.totals
+        );
+    }
+}
+
+/// How many of the program's own blocks were recorded: threads take some, too.
+fn blocks_of_its_own(report: &Report) -> u64 {
+    let own = report.sites.iter().filter(|site| site.allocated_bytes == 32 * site.allocations);
+    own.map(|site| site.allocations).sum()
 }
 
 /// How many blocks the parent says that it allocated, and what was recorded.
@@ -60,10 +132,10 @@ fn exec_on_a_small_alternate_stack() {
 /// What can't be executed fails with the same error, and at once: a FIFO would wait for its other end.
 #[test]
 fn exec_of_what_is_no_program() {
-    let dir = grapnel_tests::run::temporary_dir();
+    let dir = temporary_dir();
     let fifo = dir.path().join("fifo");
     for mode in ["600", "700"] {
-        let made = std::process::Command::new("mkfifo").args(["-m", mode]).arg(&fifo).status();
+        let made = Command::new("mkfifo").args(["-m", mode]).arg(&fifo).status();
         assert!(made.is_ok_and(|status| status.success()), "a FIFO can be made");
         let case = Case::ours("exec_odd").arg(&fifo);
         let bare = case.bare();

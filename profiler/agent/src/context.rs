@@ -140,6 +140,11 @@ pub(crate) fn attach(tls: &Tls, level: usize) -> Option<*mut Context> {
             None => add(contexts, owner),
         }
     })?;
+    // What a child of a vfork finds is found again by the parent's thread, which then says who it is. With signals held back: a handler that
+    // forks finds in whose ring this thread is about to write.
+    if !is_guest {
+        tls.contexts.get(level)?.set(context);
+    }
     drop(guard);
     // SAFETY: the context had no owner that exists; from here on it is this thread's.
     let ours = unsafe { &mut *context };
@@ -154,10 +159,6 @@ pub(crate) fn attach(tls: &Tls, level: usize) -> Option<*mut Context> {
     crate::record::push(&mut ours.ring, &wire::thread(thread, sys::thread_name())).ok()?;
     modules::describe_all(number, &mut ours.ring);
     heaps::describe_all(number, &mut ours.ring);
-    // What a child of a vfork finds is found again by the parent's thread, which then says who it is.
-    if !is_guest {
-        tls.contexts.get(level)?.set(context);
-    }
     Some(context)
 }
 
@@ -296,7 +297,40 @@ pub(crate) fn revive() -> Option<()> {
         }
         life::end();
     }
+    if life::is_over() {
+        part_with_parents();
+    }
     done
+}
+
+/// In the child of a fork: begins its own life at once, if the fork may have come amid a recording of its thread's. What is left of that
+/// then goes nowhere, not into the parent's ring.
+pub(crate) fn revive_amid() {
+    let tls = tls::get();
+    if life::current() == 0 && (tls.level.get() != 0 || own(tls).next().is_some()) {
+        let _ = revive();
+    }
+}
+
+/// The contexts of this thread, in the child of a fork, and whether it is in the middle of a recording with each.
+fn own(tls: &Tls) -> impl Iterator<Item = (&'static Context, bool)> {
+    let level = tls.level.get();
+    let contexts = tls.contexts.iter().enumerate();
+    contexts.filter_map(move |(at, context)| {
+        // SAFETY: contexts are never freed; no other thread exists.
+        let context = unsafe { context.get().as_ref() }?;
+        Some((context, at < level || context.busy))
+    })
+}
+
+/// In the child of a fork that isn't recorded: what it is in the middle of recording is its parent's, and goes nowhere. So does what it is
+/// about to begin to record, a few instructions behind its look whether it is to.
+fn part_with_parents() {
+    let tls = tls::get();
+    if tls.level.get() != 0 || own(tls).next().is_some() {
+        session::part_with_segment();
+        own(tls).for_each(|(context, _)| _ = session::part_with_ring(context.ring.control(), context.index));
+    }
 }
 
 fn revive_in_child() -> Option<()> {
@@ -317,6 +351,7 @@ fn revive_in_child() -> Option<()> {
     }
     let tls = tls::get();
     let mine = [tls.contexts[0].get(), tls.contexts[1].get()];
+    let are_amid = mine.map(|context| own(tls).any(|(one, is_amid)| is_amid && ptr::eq(one, context)));
     // Held while tables are looked at, with none of the others.
     #[cfg(not(grapnel_attached))]
     crate::bound::renew();
@@ -330,18 +365,18 @@ fn revive_in_child() -> Option<()> {
     // SAFETY: this is the process's only thread, and the contexts of the others are gone with them.
     let contexts = unsafe { &mut *CONTEXTS.0.get() };
     contexts.clear();
-    for (level, context) in mine.into_iter().enumerate() {
+    for (level, (context, is_amid)) in mine.into_iter().zip(are_amid).enumerate() {
         tls.contexts[level].set(ptr::null_mut());
         // SAFETY: contexts are never freed; no other thread exists.
         let Some(context) = (unsafe { context.as_mut() }) else { continue };
         let rings = segment.rings.load(Ordering::Relaxed).max(context.index + 1);
         segment.rings.store(rings, Ordering::Release);
-        if context.busy {
+        if is_amid {
             // The handler of a signal forked in the middle of a recording, which goes on when the handler returns. Its
-            // event is the parent's, and half of it may stand in the parent's ring: the drain must not look at
-            // this one, which is never made ready.
-            let control = session::ring_in_place_of(context.ring.control(), context.index)?;
-            control.start_at(context.ring.position());
+            // event is the parent's, and half of it may stand in the parent's ring: nobody reads what follows.
+            if !session::part_with_ring(context.ring.control(), context.index) {
+                return None;
+            }
             contexts.push(Owned { context, owner: Owner::Left, reading: context.reading });
             continue;
         }

@@ -19,12 +19,24 @@ pub(crate) static FILTER: [AtomicU8; 1 << 17] = [const { AtomicU8::new(0) }; 1 <
 /// Of 16 KiB, whether recorded blocks begin there: 0 for none, [`ALONE`] with the number of a slot for one in that slot, and else how many, in
 /// slots that nobody knows. [`FULL`] stays so. What is left of the lower half of an address, when it was shifted, is the
 /// place in this table: a gate need not take away what is above.
-pub(crate) static COARSE: [AtomicU8; 1 << 18] = [const { AtomicU8::new(0) }; 1 << 18];
+pub(crate) static COARSE: Coarse = Coarse([const { AtomicU8::new(0) }; 1 << 18]);
+
+/// The bytes of [`COARSE`], at an address whose low bits are known when compiling.
+#[repr(C, align(64))]
+pub(crate) struct Coarse([AtomicU8; 1 << 18]);
+
+impl Coarse {
+    /// Where it begins.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn addr(&self) -> usize {
+        self.0.as_ptr().addr()
+    }
+}
 
 /// The logarithms of the bytes that a counter of each stands for.
 pub(crate) const FINE_SHIFT: u32 = 5;
 pub(crate) const COARSE_SHIFT: u32 = 14;
-const _: () = assert!((COARSE.len() as u64) << COARSE_SHIFT == 1 << 32);
+const _: () = assert!((size_of::<Coarse>() as u64) << COARSE_SHIFT == 1 << 32);
 
 /// One block begins there, in the slot that the other bits say.
 pub(crate) const ALONE: u8 = 0x80;
@@ -41,7 +53,7 @@ fn fine(address: usize) -> &'static AtomicU8 {
 }
 
 fn coarse(address: usize) -> &'static AtomicU8 {
-    &COARSE[address as u32 as usize >> COARSE_SHIFT]
+    &COARSE.0[address as u32 as usize >> COARSE_SHIFT]
 }
 
 /// What a byte of [`COARSE`] becomes with one more block, which begins at this address.

@@ -78,6 +78,7 @@ pub(crate) enum Function {
     Delete,
     Prctl,
     Syscall,
+    Fork,
     PthreadCreate,
 }
 

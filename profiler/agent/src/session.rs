@@ -3,8 +3,8 @@
 //! # Safety
 //! Both are mapped once, at the start, never unmapped while the process lives, and consist of atomics only:
 //! references to them are `'static` and valid whatever another process writes. In the child of a fork its own
-//! segment takes the place of its parent's, at the same address, and so does the ring of a recording that the fork came amid: whoever still
-//! holds a reference then writes into the child's.
+//! segment takes the place of its parent's, at the same address, and memory that nobody reads that of a ring of its parent's whose
+//! recording the fork came amid: whoever still holds a reference then writes into that.
 
 use crate::{ledger, sys};
 use core::ffi::CStr;
@@ -162,22 +162,26 @@ pub(crate) fn ring(index: u32, most: usize) -> Option<(&'static RingControl, &'s
     }
 }
 
-/// In the child of a fork: the control of ring `index` of its own segment, which comes into the place of its parent's in memory.
-pub(crate) fn ring_in_place_of(parents: &RingControl, index: u32) -> Option<&'static RingControl> {
-    let (control, _) = ring(index, usize::MAX)?;
-    if index < FIRST_RINGS {
-        // The segment has come into its parent's place with them.
-        return Some(control);
-    }
+/// In the child of a fork: puts memory that nobody reads in the place of its parent's segment. False where that can't be.
+pub(crate) fn part_with_segment() -> bool {
+    let segment = SEGMENT.load(Ordering::Acquire);
+    segment.is_null() || part_with(segment.cast(), first_bytes())
+}
+
+/// The same for ring `index` of its parent's. Some come and go with the segment.
+pub(crate) fn part_with_ring(control: &RingControl, index: u32) -> bool {
     let place = RingPlace::of(index);
     let len = (place.end() - place.control) as usize;
-    let (new, old) = (core::ptr::from_ref(control), core::ptr::from_ref(parents));
-    if !sys::move_over(new.cast_mut().cast(), len, old.cast_mut().cast()) {
-        sys::unmap(new.cast_mut().cast(), len);
-        return None;
+    index < FIRST_RINGS || part_with(core::ptr::from_ref(control).cast_mut().cast(), len)
+}
+
+/// Zeroes, in which a ring is not ready: nobody waits for room there.
+fn part_with(parents: *mut u8, len: usize) -> bool {
+    let parted = sys::map_zeroes_over(parents, len);
+    if parted {
+        let _ = sys::advise(parents, len, libc::MADV_DONTDUMP);
     }
-    // SAFETY: the child's ring is mapped there now, for good.
-    Some(unsafe { &*old })
+    parted
 }
 
 /// Tells the drain that this segment is to be looked at, in state `state`.

@@ -136,6 +136,15 @@ pub(crate) fn move_over(from: *mut u8, len: usize, to: *mut u8) -> bool {
     moved
 }
 
+/// Puts zeroes in the place of a shared mapping of ours, shared as well: some limits count what is private. False if that can't be, and it
+/// is as it was.
+pub(crate) fn map_zeroes_over(at: *mut u8, len: usize) -> bool {
+    let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
+    let rights = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: callers pass a mapping of ours, which holds atomics alone.
+    unsafe { syscall!(kernel::MMAP, at, len, rights, flags, -1isize, 0) }.is_ok()
+}
+
 /// The inode of this process's namespace of process ids, or 0 where that can't be seen.
 pub(crate) fn process_namespace() -> u64 {
     let mut buffer = [0; 64];

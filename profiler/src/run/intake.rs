@@ -47,7 +47,7 @@ impl Looks {
         // Ring 0 last: see the merge.
         for (index, look) in self.rings.iter_mut().enumerate().rev() {
             let Some(ring) = segment.ring(index) else {
-                look.left = 0;
+                *look = Look::default();
                 continue;
             };
             // In this order: the words of an event that is over are then among those that are there.

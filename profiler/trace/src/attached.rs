@@ -22,7 +22,7 @@ pub const CHANGE_BYTES: usize = 24;
 /// Bytes of the longest path.
 pub const PATH_BYTES: usize = 4096;
 /// What an agent hooks, by name: looked for in its file for a program that has no tables in memory.
-pub const FUNCTIONS: [&str; 16] = [
+pub const FUNCTIONS: [&str; 18] = [
     "malloc",
     "calloc",
     "realloc",
@@ -39,6 +39,8 @@ pub const FUNCTIONS: [&str; 16] = [
     "sbrk",
     "shmat",
     "shmdt",
+    "_Fork",
+    "fork",
 ];
 
 /// How many functions of libc's besides the allocator's map something, at most.

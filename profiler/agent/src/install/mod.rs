@@ -19,7 +19,7 @@ use attached as way;
 use preloaded as way;
 
 use crate::hooks::{self, Function, Hooked, ORIGINALS};
-use crate::{ledger, listing, mappings, modules, native, sampling, session};
+use crate::{forked, ledger, listing, mappings, modules, native, sampling, session};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -181,7 +181,9 @@ pub(crate) fn prepare() -> Result<Ready, String> {
     let is_recorded = session::header().is_some();
     let mapping = mappings::mapping_functions().into_iter().filter(|_| is_recorded);
     let libcs = way::libcs_functions(is_recorded).into_iter().chain(mapping);
-    let libcs = libcs.filter_map(|hooked| objects.find(hooked.0).map(|symbol| (hooked, symbol)));
+    let found = |hooked: Hooked| objects.find(hooked.0).map(|symbol| (hooked, symbol));
+    let forks = forked::functions().into_iter().filter(|_| is_recorded).filter_map(found).take(1);
+    let libcs = libcs.filter_map(found).chain(forks);
     let functions = way::allocation_functions(&objects, is_sampled).into_iter().chain(libcs);
     for ((name, stub, function), symbol) in functions {
         // Names that share their code (aligned_alloc and memalign of older glibc) share a hook.
@@ -248,6 +250,7 @@ fn without(name: &[u8], function: Function) -> Option<String> {
         _ if crate::instead::is_one(function) => {
             Some(format!("what {} does is not recorded", name.escape_ascii()))
         }
+        Function::Fork => Some("a handler of a signal that forks amid a recording may spoil it".into()),
         Function::PthreadCreate => Some("filters for system calls (seccomp) count for all threads".into()),
         _ if mappings::is_one(function) => Some(format!("what {} does is not recorded", name.escape_ascii())),
         _ => None,

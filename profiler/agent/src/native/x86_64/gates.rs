@@ -14,11 +14,17 @@ use crate::native::quick::{
 };
 use crate::sampled::{LEFT, grapnel_agent_sampled_calloc, grapnel_agent_sampled_malloc};
 use alloc::vec::Vec;
+use core::arch::x86_64::{__cpuid, __cpuid_count};
 use grapnel_hook::way_out;
 
 /// The gate of libc's function at `target` that would be replaced by `stub`, and what is behind its way out.
 pub(crate) fn of(target: *const (), stub: Stub) -> Option<(Vec<u8>, Stub)> {
-    let mut gate = Gate { code: Vec::new(), way_out: way_out(target) };
+    on(has_bmi2, target, stub)
+}
+
+/// The same on a processor that has certain shifts.
+fn on(has_bmi2: fn() -> bool, target: *const (), stub: Stub) -> Option<(Vec<u8>, Stub)> {
+    let mut gate = Gate { code: Vec::new(), way_out: way_out(target), has_bmi2 };
     let is = |quick: Stub| core::ptr::eq(stub as *const (), quick as *const ());
     if is(grapnel_agent_quick_malloc) {
         gate.lower(RDI)?;
@@ -60,10 +66,22 @@ const RAX: u8 = 0;
 const RSI: u8 = 6;
 const RDI: u8 = 7;
 
+/// So many bytes before [`COARSE`] is what a gate has in RCX: a shift by that, of which the low five bits count, is one by
+/// [`COARSE_SHIFT`].
+pub(crate) const BEFORE_COARSE: u8 = 32 - COARSE_SHIFT as u8;
+
+/// Whether the processor has the shifts that take any register for their count.
+fn has_bmi2() -> bool {
+    const LEAF: u32 = 7;
+    const BMI2: u32 = 1 << 8;
+    __cpuid(0).eax >= LEAF && __cpuid_count(LEAF, 0).ebx & BMI2 != 0
+}
+
 /// A gate that is being put together.
 struct Gate {
     code: Vec<u8>,
     way_out: usize,
+    has_bmi2: fn() -> bool,
 }
 
 impl Gate {
@@ -89,16 +107,21 @@ impl Gate {
         self.leave_if(LESS)
     }
 
-    /// Looks up the byte of the 16 KiB that the block in RDI is in, and leaves the flags of a comparison with 0. It lies at RCX + RAX, where who is
-    /// behind `free`'s way out finds it.
+    /// Looks up the byte of the 16 KiB that the block in RDI is in, and leaves the flags of a comparison with 0. It lies at
+    /// RCX + RAX + BEFORE_COARSE, where who is behind `free`'s way out finds it.
     fn look_up_coarse(&mut self) {
-        // mov eax, edi; shr eax, COARSE_SHIFT
-        self.put(&[0x89, 0xf8, 0xc1, 0xe8, COARSE_SHIFT as u8]);
-        // mov rcx, COARSE
+        // mov rcx, COARSE - BEFORE_COARSE
         self.put(&[0x48, 0xb9]);
-        self.put(&COARSE.as_ptr().addr().to_le_bytes());
-        // cmp byte ptr [rcx + rax], 0
-        self.put(&[0x80, 0x3c, 0x01, 0x00]);
+        self.put(&(COARSE.addr() - usize::from(BEFORE_COARSE)).to_le_bytes());
+        if (self.has_bmi2)() {
+            // shrx eax, edi, ecx
+            self.put(&[0xc4, 0xe2, 0x73, 0xf7, 0xc7]);
+        } else {
+            // mov eax, edi; shr eax, COARSE_SHIFT
+            self.put(&[0x89, 0xf8, 0xc1, 0xe8, COARSE_SHIFT as u8]);
+        }
+        // cmp byte ptr [rcx + rax + BEFORE_COARSE], 0
+        self.put(&[0x80, 0x7c, 0x01, BEFORE_COARSE, 0x00]);
     }
 
     /// A short jump to the way out. `None` where that is too far.
@@ -124,7 +147,11 @@ mod tests {
 
     /// The function, with the gate in front of it that one of libc's would have.
     fn gated<F: Copy>(function: F, target: *const (), stub: Stub) -> F {
-        let (gate, _) = of(target, stub).expect("a gate");
+        gated_on(has_bmi2, function, target, stub)
+    }
+
+    fn gated_on<F: Copy>(has_bmi2: fn() -> bool, function: F, target: *const (), stub: Stub) -> F {
+        let (gate, _) = on(has_bmi2, target, stub).expect("a gate");
         let mut transaction = Transaction::new();
         let options = Options::default();
         transaction.replace_gated(target, replacement as *const (), options, gate);
@@ -161,12 +188,23 @@ mod tests {
         extern "C" fn triple(block: usize) -> usize {
             black_box(block).wrapping_mul(3)
         }
-        let function = gated(triple, triple as *const (), grapnel_agent_quick_free);
+        #[inline(never)]
+        extern "C" fn fivefold(block: usize) -> usize {
+            black_box(block).wrapping_mul(5)
+        }
         let (noted, beside) = (0x7fed_c8d5_4320_usize, 0x7fed_c8d5_8010_usize);
-        filter::note(noted);
-        assert_eq!([noted, beside, 0].map(|word| function(word)), [REPLACED, beside.wrapping_mul(3), 0]);
-        filter::forget(noted);
-        assert_eq!(function(noted), noted.wrapping_mul(3));
+        let functions: [(extern "C" fn(usize) -> usize, fn() -> bool, usize); 2] =
+            [(triple, has_bmi2, 3), (fivefold, || false, 5)];
+        for (function, has_bmi2, times) in functions {
+            let function = gated_on(has_bmi2, function, function as *const (), grapnel_agent_quick_free);
+            filter::note(noted);
+            assert_eq!(
+                [noted, beside, 0].map(|word| function(word)),
+                [REPLACED, beside.wrapping_mul(times), 0]
+            );
+            filter::forget(noted);
+            assert_eq!(function(noted), noted.wrapping_mul(times));
+        }
     }
 
     #[test]

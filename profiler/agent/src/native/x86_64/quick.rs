@@ -180,13 +180,15 @@ quick!(
     look_up_rest!("9f"),
     "jmp {stub}"
 );
-// Behind a gate, which has found something at RCX + RAX.
+// Behind a gate, which has found something at RCX + RAX + 18.
+#[cfg(not(grapnel_attached))]
+const _: () = assert!(super::gates::BEFORE_COARSE == 18);
 #[cfg(not(grapnel_attached))]
 quick!(
     grapnel_agent_fine_free,
     grapnel_agent_sampled_free,
     Free,
-    look_up_fine!("rcx + rax", "9f"),
+    look_up_fine!("rcx + rax + 18", "9f"),
     "jmp {stub}"
 );
 quick!(
