@@ -25,9 +25,9 @@ pub(crate) static COARSE: Coarse = Coarse([const { AtomicU8::new(0) }; 1 << 18])
 #[repr(C, align(64))]
 pub(crate) struct Coarse([AtomicU8; 1 << 18]);
 
+#[cfg(all(target_arch = "x86_64", not(grapnel_attached)))]
 impl Coarse {
-    /// Where it begins.
-    #[cfg(target_arch = "x86_64")]
+    /// Where it begins: gates are told.
     pub(crate) fn addr(&self) -> usize {
         self.0.as_ptr().addr()
     }

@@ -193,9 +193,11 @@ mod tests {
             black_box(block).wrapping_mul(5)
         }
         let (noted, beside) = (0x7fed_c8d5_4320_usize, 0x7fed_c8d5_8010_usize);
-        let functions: [(extern "C" fn(usize) -> usize, fn() -> bool, usize); 2] =
-            [(triple, has_bmi2, 3), (fivefold, || false, 5)];
-        for (function, has_bmi2, times) in functions {
+        type Function = extern "C" fn(usize) -> usize;
+        type HasBmi2 = fn() -> bool;
+        for (function, has_bmi2, times) in
+            [(triple as Function, has_bmi2 as HasBmi2, 3), (fivefold, || false, 5)]
+        {
             let function = gated_on(has_bmi2, function, function as *const (), grapnel_agent_quick_free);
             filter::note(noted);
             assert_eq!(
