@@ -1,6 +1,7 @@
 /* A handler forks while it interrupts allocations, and the child returns from the handler into the very call. Of the arguments,
    `thread` has all that happen in the last of five threads, by stacks that are ever new, and not while libc runs: fork takes locks of
    malloc's, one of which that thread may hold;
+   `twice` has the child fork again at once, and end, so that its child returns from the handler;
    `early` has it fork by _Fork, which runs no handlers of fork's;
    `deep` has it take large blocks below so many frames that no ring has room for them;
    `wait` has it say that it is there, and begin with SIGUSR1.
@@ -20,6 +21,7 @@
 #include <unistd.h>
 
 static volatile sig_atomic_t forks, child;
+static bool is_twice;
 static pid_t (*forking)(void) = fork;
 
 static uintptr_t libc_begins, libc_ends;
@@ -55,6 +57,8 @@ static void fork_here(int signal, siginfo_t *info, void *context) {
         return;
     if (forking() == 0) {
         child = 1;
+        if (is_twice && forking() != 0)
+            _exit(0);
         setitimer(ITIMER_REAL, &(struct itimerval){0}, NULL);
     } else {
         forks++;
@@ -141,6 +145,8 @@ int main(int argc, char **argv) {
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "thread") == 0) {
             is_in_thread = true;
+        } else if (strcmp(argv[i], "twice") == 0) {
+            is_twice = true;
         } else if (strcmp(argv[i], "early") == 0) {
             forking = _Fork;
         } else if (strcmp(argv[i], "deep") == 0) {

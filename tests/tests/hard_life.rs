@@ -2,7 +2,7 @@
 //! processes, are cancelled, have no room left, block what they can.
 
 use grapnel_tests::report::Report;
-use grapnel_tests::run::{Case, descendants, kill, report_with_losses, temporary_dir, wait};
+use grapnel_tests::run::{Case, Outcome, descendants, kill, report_with_losses, temporary_dir, wait};
 use grapnel_tests::{is_root, programs, skipped};
 use rustix::process::Signal;
 use std::path::Path;
@@ -89,6 +89,20 @@ fn processes_made_by_clone() {
     assert_eq!(allocations_in(&reports[0], "meanwhile"), 2000);
     assert_eq!(allocations_in(&reports[0], "copied"), 0);
     assert_eq!(reports[1..].iter().map(|report| allocations_in(report, "copied")).sum::<u64>(), 33);
+}
+
+/// Children that nobody hears of before they allocate use what their parents recorded with, and need no more.
+#[test]
+fn a_chain_of_forks_by_the_system_call() {
+    const FORKS: usize = 60;
+    let case = Case::ours("fork_chain").arg(FORKS.to_string()).patience(PATIENCE);
+    let recorded = case.recorded();
+    let size = |outcome: &Outcome| outcome.out().trim().parse::<u64>().expect("a size");
+    let (bare, with) = (size(&case.bare()), size(&recorded.outcome));
+    assert!(with < bare + (20 << 10), "{bare} kB, and recorded {with}");
+    let reports = recorded.reports();
+    assert_eq!(reports.len(), FORKS + 1);
+    assert!(reports.iter().all(|report| report.totals().allocations >= 100));
 }
 
 #[test]

@@ -48,13 +48,35 @@ fn fork_in_a_handler_of_children_that_are_not_followed() {
 /// The same by `_Fork`, of which nobody hears who asks to be told of forks.
 #[test]
 fn fork_in_a_handler_without_handlers_of_forks() {
-    for (round, option) in
-        ["--no-follow", "--no-follow", "--no-mappings", "--no-mappings"].into_iter().enumerate()
-    {
-        let case = Case::ours("fork_in_handler").args(["thread", "early"]).option(option);
-        let (blocks, report) = of_parent_of_many(&case);
-        assert_eq!(blocks_of_its_own(&report), blocks, "{round}: {:?}", report.totals);
+    for arguments in [&["thread", "early"][..], &["early"]] {
+        let case = Case::ours("fork_in_handler").args(arguments);
+        let (blocks, report) = of_parent_of_many(&case.clone().option("--no-follow"));
+        assert_eq!(blocks_of_its_own(&report), blocks, "{arguments:?}: {:?}", report.totals);
+        each_child_is_recorded(&case);
     }
+}
+
+/// What such a child forks in its turn isn't amid a record of its parent's that goes into its own ring: so daemons begin.
+#[test]
+fn fork_in_a_handler_twice() {
+    for arguments in [&["twice"][..], &["thread", "twice"], &["thread", "twice", "early"]] {
+        each_child_is_recorded(&Case::ours("fork_in_handler").args(arguments));
+    }
+}
+
+/// Each trace is whole, that of the parent, and those of the children that return from its handler and take three blocks of 8 bytes.
+fn each_child_is_recorded(case: &Case) {
+    let recorded = case.clone().patience(PATIENCE).recorded();
+    assert_eq!((recorded.outcome.status.code(), recorded.outcome.err()), (Some(0), String::new()));
+    let mut reports = recorded.reports();
+    let out = recorded.outcome.out();
+    assert_eq!(out, format!("{} 0\n", blocks_of_its_own(&reports.remove(0))), "{case:?}");
+    let of_8_bytes = |report: &Report| -> u64 {
+        let own = report.sites.iter().filter(|site| site.allocated_bytes == 8 * site.allocations);
+        own.map(|site| site.allocations).sum()
+    };
+    let of_children: Vec<u64> = reports.iter().map(of_8_bytes).filter(|&blocks| blocks != 0).collect();
+    assert_eq!(of_children, [3; 100], "{case:?}");
 }
 
 /// A child that is in the middle of a record which its ring has no room for doesn't wait for that: nobody reads there.

@@ -32,6 +32,20 @@ fn figures_are_those_of_a_recording_by_hooks_in_code() {
     assert_eq!(tables[2], inline[2]);
 }
 
+/// A handler's child by `_Fork` amid a recording doesn't write on in its parent's ring.
+#[test]
+fn fork_in_a_handler() {
+    for option in ["--no-follow", "--no-mappings"] {
+        let case = Case::ours("fork_in_handler").args(["thread", "early"]).option(option);
+        let recorded = case.option("--via").option("got").recorded();
+        let (outcome, report) = (&recorded.outcome, recorded.report());
+        assert_eq!((outcome.status.code(), outcome.err()), (Some(0), String::new()));
+        let own = report.sites.iter().filter(|site| site.allocated_bytes == 32 * site.allocations);
+        let blocks: u64 = own.map(|site| site.allocations).sum();
+        assert_eq!(outcome.out(), format!("{blocks} 0\n"), "{option}: {:?}", report.totals);
+    }
+}
+
 #[test]
 fn libraries_that_are_opened_later_are_seen_from_the_next_lookup_on() {
     let case = Case::ours("dlopen_loop").args([programs::plug("a"), programs::plug("b")]);

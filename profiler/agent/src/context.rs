@@ -10,7 +10,7 @@
 //! pointers to them stay good.
 
 use crate::lent::Reading;
-use crate::lock::Guard;
+use crate::lock::{Guard, Quiet};
 use crate::meter::Meter;
 use crate::sampling::{self, Looks};
 use crate::stack::on_own_stack;
@@ -21,7 +21,7 @@ use core::cell::UnsafeCell;
 use core::mem::offset_of;
 use core::ptr;
 use core::sync::atomic::Ordering;
-use grapnel_trace::ring::Producer;
+use grapnel_trace::ring::{Producer, RingControl};
 use grapnel_trace::shared::{
     LARGE_RINGS, LARGEST_RING, QUIET_RING, SessionHeader, segment_state, session_flags,
 };
@@ -100,7 +100,7 @@ static CONTEXTS: Contexts = Contexts(UnsafeCell::new(Vec::new()));
 #[inline(never)]
 pub(crate) fn attach(tls: &Tls, level: usize) -> Option<*mut Context> {
     if life::current() == 0 {
-        revive()?;
+        revive(level)?;
     }
     let number = life::current();
     if number == 0 {
@@ -285,12 +285,17 @@ impl Context {
 }
 
 /// In the child of a fork: begins its own life, with its own segment. In its parent, or when another thread
-/// of the child is at it, `None`.
-pub(crate) fn revive() -> Option<()> {
+/// of the child is at it, `None`. `level`: how many recordings the thread was in the middle of.
+fn revive(level: usize) -> Option<()> {
+    if life::is_over() {
+        return None;
+    }
+    // A handler that forks in here would have its child go on with this.
+    let _quiet = Quiet::new();
     let _revival = life::revival()?;
     #[cfg(not(grapnel_attached))]
     crate::forking::renew();
-    let done = revive_in_child();
+    let done = revive_in_child(level);
     if done.is_none() {
         if let Some(header) = session::header() {
             header.unfollowed.fetch_add(1, Ordering::Relaxed);
@@ -298,42 +303,44 @@ pub(crate) fn revive() -> Option<()> {
         life::end();
     }
     if life::is_over() {
-        part_with_parents();
+        part_with_parents(level);
     }
     done
 }
 
-/// In the child of a fork: begins its own life at once, if the fork may have come amid a recording of its thread's. What is left of that
-/// then goes nowhere, not into the parent's ring.
-pub(crate) fn revive_amid() {
-    let tls = tls::get();
-    if life::current() == 0 && (tls.level.get() != 0 || own(tls).next().is_some()) {
-        let _ = revive();
+/// In the child of a fork, in its only thread, before the program goes on there: begins its own life at once. What is left of a recording that
+/// the fork came amid then goes nowhere, not into the parent's ring.
+pub(crate) fn forked() {
+    // QEMU's user mode agrees to empty the page, and doesn't.
+    #[cfg(not(grapnel_attached))]
+    if session::segment().is_some_and(|segment| segment.pid.load(Ordering::Relaxed) != sys::process_id()) {
+        life::empty();
+    }
+    let level = tls::get().level.get();
+    if life::is_over() {
+        part_with_parents(level);
+    } else if life::current() == 0 {
+        let _ = revive(level);
     }
 }
 
-/// The contexts of this thread, in the child of a fork, and whether it is in the middle of a recording with each.
-fn own(tls: &Tls) -> impl Iterator<Item = (&'static Context, bool)> {
-    let level = tls.level.get();
-    let contexts = tls.contexts.iter().enumerate();
-    contexts.filter_map(move |(at, context)| {
-        // SAFETY: contexts are never freed; no other thread exists.
-        let context = unsafe { context.get().as_ref() }?;
-        Some((context, at < level || context.busy))
+/// The rings of the recordings that this thread was in the middle of, `level` of them, in the child of a fork.
+fn amid(tls: &Tls, level: usize) -> impl Iterator<Item = (&'static RingControl, u32)> {
+    tls.contexts.iter().take(level).filter_map(|context| {
+        // SAFETY: null, or a context, which is never freed. It is lent to a frame of this thread's, which stands still meanwhile.
+        unsafe { context.get().as_ref() }.map(|context| (context.ring.control(), context.index))
     })
 }
 
-/// In the child of a fork that isn't recorded: what it is in the middle of recording is its parent's, and goes nowhere. So does what it is
-/// about to begin to record, a few instructions behind its look whether it is to.
-fn part_with_parents() {
-    let tls = tls::get();
-    if tls.level.get() != 0 || own(tls).next().is_some() {
+/// In the child of a fork that isn't recorded: what it is in the middle of recording is its parent's, and goes nowhere.
+fn part_with_parents(level: usize) {
+    if level != 0 {
         session::part_with_segment();
-        own(tls).for_each(|(context, _)| _ = session::part_with_ring(context.ring.control(), context.index));
+        amid(tls::get(), level).for_each(|(ring, index)| _ = session::part_with_ring(ring, index));
     }
 }
 
-fn revive_in_child() -> Option<()> {
+fn revive_in_child(level: usize) -> Option<()> {
     let header = session::header()?;
     let follow = header.flags.load(Ordering::Relaxed) & session_flags::FOLLOW != 0;
     if !follow || session::is_over(header) {
@@ -349,47 +356,42 @@ fn revive_in_child() -> Option<()> {
         crate::bound::renew();
         return None;
     }
-    let tls = tls::get();
-    let mine = [tls.contexts[0].get(), tls.contexts[1].get()];
-    let are_amid = mine.map(|context| own(tls).any(|(one, is_amid)| is_amid && ptr::eq(one, context)));
     // Held while tables are looked at, with none of the others.
     #[cfg(not(grapnel_attached))]
     crate::bound::renew();
-    let segment = session::replace_segment(|parent, child| {
+    let segment = session::replace_segment(level != 0, |parent, child| {
         child.arguments.store(parent.arguments.load(Ordering::Relaxed), Ordering::Relaxed);
         child.paused.store(parent.paused.load(Ordering::Relaxed), Ordering::Relaxed);
         child.command.copy(&parent.command);
         child.executable.copy(&parent.executable);
         child.forked.store(1, Ordering::Relaxed);
     })?;
+    let tls = tls::get();
+    // Of a recording that the handler of a signal forked in the middle of, and that goes on when the handler returns, the event is the
+    // parent's, and half of it may stand in the parent's ring. Its context stays its own until the process ends.
+    if !amid(tls, level).all(|(ring, index)| session::part_with_ring(ring, index)) {
+        return None;
+    }
     // SAFETY: this is the process's only thread, and the contexts of the others are gone with them.
     let contexts = unsafe { &mut *CONTEXTS.0.get() };
     contexts.clear();
-    for (level, (context, is_amid)) in mine.into_iter().zip(are_amid).enumerate() {
-        tls.contexts[level].set(ptr::null_mut());
-        // SAFETY: contexts are never freed; no other thread exists.
-        let Some(context) = (unsafe { context.as_mut() }) else { continue };
-        let rings = segment.rings.load(Ordering::Relaxed).max(context.index + 1);
-        segment.rings.store(rings, Ordering::Release);
-        if is_amid {
-            // The handler of a signal forked in the middle of a recording, which goes on when the handler returns. Its
-            // event is the parent's, and half of it may stand in the parent's ring: nobody reads what follows.
-            if !session::part_with_ring(context.ring.control(), context.index) {
-                return None;
-            }
-            contexts.push(Owned { context, owner: Owner::Left, reading: context.reading });
-            continue;
-        }
-        let (control, words) = session::ring(context.index, words_of_ring(header))?;
-        context.ring = Producer::new(control, words);
-        (context.clock, context.next_clock, context.next_stop, context.told_mean) = (0, 0, 0, 0);
-        context.looks = Looks::default();
-        context.meter.reset();
-        context.walker.reset();
+    for (level, context) in tls.contexts.iter().enumerate().skip(level) {
+        let context = context.get();
+        // SAFETY: null, or a context, which is never freed, and which nobody uses: the thread is at none of these levels, and there is no other.
+        let Some(idle) = (unsafe { context.as_mut() }) else { continue };
+        let (control, words) = session::ring(idle.index, words_of_ring(header))?;
+        idle.ring = Producer::new(control, words);
+        (idle.clock, idle.next_clock, idle.next_stop, idle.told_mean) = (0, 0, 0, 0);
+        idle.looks = Looks::default();
+        idle.meter.reset();
+        idle.walker.reset();
         let owner = Owner::Thread(sys::thread_id(), level);
-        contexts.push(Owned { context, owner, reading: context.reading });
+        contexts.push(Owned { context, owner, reading: idle.reading });
         control.capacity_log2.store(words.len().trailing_zeros(), Ordering::Release);
+        let rings = segment.rings.load(Ordering::Relaxed).max(idle.index + 1);
+        segment.rings.store(rings, Ordering::Release);
     }
+    tls.contexts.iter().for_each(|context| context.set(ptr::null_mut()));
     crate::record::number_events_if(segment.rings.load(Ordering::Relaxed) > 1);
     session::announce(segment, segment_state::READY);
     life::begin();

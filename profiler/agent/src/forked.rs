@@ -7,9 +7,9 @@
 //! # Safety
 //! The hook is entered as the function is, and returns what it does.
 
-use crate::context;
 use crate::entry::{SavedRegisters, rescued, stub};
 use crate::hooks::{Function, Hooked, original_as};
+use crate::{context, tls};
 use core::ptr;
 use libc::pid_t;
 
@@ -18,7 +18,11 @@ unsafe extern "C" fn fork(saved: &SavedRegisters) -> pid_t {
     // SAFETY: the caller's call, passed on.
     let child = unsafe { original_as::<unsafe extern "C" fn() -> pid_t>(Function::Fork)() };
     if child == 0 {
-        rescued(saved, ptr::null_mut(), 0, context::revive_amid);
+        rescued(saved, ptr::null_mut(), 0, || {
+            if tls::get().level.get() != 0 {
+                context::forked();
+            }
+        });
     }
     child
 }

@@ -109,15 +109,12 @@ pub(crate) fn due(tls: &Tls, life: u64, level: usize) -> Option<*mut Context> {
     }
     tls.life.set(life);
     let context = tls.contexts.get(level)?.get();
-    // A signal handler in here is one level up, as it is in a recording.
-    tls.level.set(level + 1);
-    // SAFETY: null, or the thread's own, at this level only until the level falls again.
+    // SAFETY: null, or the thread's own, which has risen from this level: a signal handler in here is one level up.
     if let Some(Context { meter, ring, .. }) = unsafe { context.as_mut() } {
         meter.from = ring.position();
         meter.waited = cells().map_or(0, |cells| cells.waited_ticks.load(Ordering::Relaxed));
         meter.begun = ticks().max(1);
     }
-    tls.level.set(level);
     (!context.is_null()).then_some(context)
 }
 

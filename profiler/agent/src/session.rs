@@ -3,8 +3,8 @@
 //! # Safety
 //! Both are mapped once, at the start, never unmapped while the process lives, and consist of atomics only:
 //! references to them are `'static` and valid whatever another process writes. In the child of a fork its own
-//! segment takes the place of its parent's, at the same address, and memory that nobody reads that of a ring of its parent's whose
-//! recording the fork came amid: whoever still holds a reference then writes into that.
+//! segment takes the place of its parent's, at the same address. If the fork came amid a recording, memory that nobody reads does, also in the
+//! place of the ring: whoever still holds a reference then writes into that.
 
 use crate::{ledger, sys};
 use core::ffi::CStr;
@@ -69,8 +69,9 @@ pub(crate) fn take_segment() -> Option<&'static SegmentHeader> {
 }
 
 /// In the child of a fork: puts a segment of its own in the place of its parent's, after `fill` has taken over what
-/// the two have in common.
+/// the two have in common. Not at its address where the fork came amid a recording, which holds references to its parent's.
 pub(crate) fn replace_segment(
+    is_amid: bool,
     fill: impl FnOnce(&SegmentHeader, &SegmentHeader),
 ) -> Option<&'static SegmentHeader> {
     let (old, len) = (segment()?, first_bytes());
@@ -81,9 +82,14 @@ pub(crate) fn replace_segment(
         new.ppid.store(old.pid.load(Ordering::Relaxed), Ordering::Relaxed);
     }
     fill(old, new);
-    if !sys::move_over(address, len, SEGMENT.load(Ordering::Relaxed).cast()) {
+    let parents = SEGMENT.load(Ordering::Relaxed).cast();
+    let is_gone = if is_amid { part_with(parents, len) } else { sys::move_over(address, len, parents) };
+    if !is_gone {
         sys::unmap(address, len);
         return None;
+    }
+    if is_amid {
+        SEGMENT.store(address.cast(), Ordering::Release);
     }
     SEGMENT_OFFSET.store(offset, Ordering::Relaxed);
     segment()
@@ -162,7 +168,8 @@ pub(crate) fn ring(index: u32, most: usize) -> Option<(&'static RingControl, &'s
     }
 }
 
-/// In the child of a fork: puts memory that nobody reads in the place of its parent's segment. False where that can't be.
+/// In the child of a fork that isn't recorded: puts memory that nobody reads in the place of its parent's segment. False where that can't
+/// be.
 pub(crate) fn part_with_segment() -> bool {
     let segment = SEGMENT.load(Ordering::Acquire);
     segment.is_null() || part_with(segment.cast(), first_bytes())

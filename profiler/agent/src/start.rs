@@ -14,7 +14,7 @@ use alloc::string::String;
 use core::ffi::{CStr, c_char, c_int};
 use core::ptr;
 use core::sync::atomic::Ordering;
-use grapnel_trace::shared::{SESSION_VARIABLE, SegmentHeader, failure, segment_state, session_flags};
+use grapnel_trace::shared::{SESSION_VARIABLE, failure, segment_state, session_flags};
 
 #[cfg(grapnel_cdylib)]
 stub!(grapnel_agent_start, start, 3);
@@ -159,12 +159,7 @@ stub!(grapnel_agent_has_forked, has_forked, 0);
 unsafe extern "C" fn forked(saved: &SavedRegisters) {
     rescued(saved, ptr::null_mut(), 0, || {
         forking::renew();
-        // QEMU's user mode agrees to empty the page, and doesn't.
-        let is_parents = |segment: &SegmentHeader| segment.pid.load(Ordering::Relaxed) != sys::process_id();
-        if session::segment().is_some_and(is_parents) {
-            life::empty();
-        }
-        let _ = context::revive();
+        context::forked();
     });
 }
 stub!(grapnel_agent_forked, forked, 0);

@@ -80,7 +80,7 @@ fn renew() {
     forking::renew();
     let torn = life::PROCESS.is_locked() || heap::is_busy();
     if session::header().is_some() {
-        let _ = context::revive();
+        context::forked();
     }
     if torn {
         heap::abandon();

@@ -17,7 +17,9 @@ use core::sync::atomic::{AtomicU16, Ordering, compiler_fence};
 #[inline(always)]
 pub(crate) fn enter(saved: &SavedRegisters, work: impl FnOnce(&mut Context)) {
     let tls = tls::get();
-    let (mut level, life) = (tls.level.get(), life::current());
+    let mut level = tls.level.get();
+    rise(tls, level, saved);
+    let life = life::current();
     let mut context = present(tls, level, life);
     if context.is_null() {
         cold_path();
@@ -25,10 +27,11 @@ pub(crate) fn enter(saved: &SavedRegisters, work: impl FnOnce(&mut Context)) {
             Some(found) => found,
             None => return,
         };
+        rise(tls, level, saved);
     }
-    // SAFETY: the thread's, found for this level.
+    // SAFETY: the thread's, found for this level, to which it has risen.
     unsafe {
-        lend(tls, level, context, saved, |context| {
+        lend(tls, level, context, |context| {
             work(context);
             if context.meter.is_timing() {
                 cold_path();
@@ -53,15 +56,28 @@ pub(crate) fn plain_quickly<const NUMBERED: bool>(
 ) -> bool {
     let tls = tls::get();
     let level = tls.level.get();
+    rise(tls, level, saved);
     let context = present(tls, level, life::current());
     if context.is_null() {
+        tls.level.set(level);
         return false;
     }
     rescued(saved, ptr::null_mut(), original, || {
         let work = |context: &mut Context| context.plain_quickly::<NUMBERED>(kind, address, entry);
-        // SAFETY: the thread's, at this level.
-        unsafe { lend(tls, level, context, saved, work) }
+        // SAFETY: the thread's, at this level, to which it has risen.
+        unsafe { lend(tls, level, context, work) }
     })
+}
+
+/// Says that the thread is in the middle of a recording at a level. Before it is looked whether there is a life: in the child of a fork that
+/// comes behind that look, the recording is known for one of the parent's.
+#[inline(always)]
+fn rise(tls: &Tls, level: usize, saved: &SavedRegisters) {
+    if let Some(entry) = tls.entries.get(level) {
+        entry.set(ptr::from_ref(saved).addr());
+    }
+    tls.level.set(level + 1);
+    compiler_fence(Ordering::SeqCst);
 }
 
 /// The thread's context at a level; null where it has none of this life there.
@@ -73,23 +89,12 @@ fn present(tls: &Tls, level: usize, life: u64) -> *mut Context {
     }
 }
 
-/// Lends `work` a context, one level up.
+/// Lends `work` a context, and falls back to its level.
 ///
 /// # Safety
-/// It is the thread's own at this level, which is the thread's level: nobody else uses it until the level falls again.
+/// It is the thread's own at this level, from which the thread has [risen](rise): nobody else uses it until the level falls again.
 #[inline(always)]
-unsafe fn lend<T>(
-    tls: &Tls,
-    level: usize,
-    context: *mut Context,
-    saved: &SavedRegisters,
-    work: impl FnOnce(&mut Context) -> T,
-) -> T {
-    if let Some(entry) = tls.entries.get(level) {
-        entry.set(ptr::from_ref(saved).addr());
-    }
-    tls.level.set(level + 1);
-    compiler_fence(Ordering::SeqCst);
+unsafe fn lend<T>(tls: &Tls, level: usize, context: *mut Context, work: impl FnOnce(&mut Context) -> T) -> T {
     // SAFETY: the caller's promise.
     let context = unsafe { &mut *context };
     context.busy = true;
@@ -112,6 +117,7 @@ pub(crate) fn expect(saved: &SavedRegisters) {
     }
 }
 
+/// A context for a thread that has risen from this level, and the level at which it is. Where there is none, the thread falls back.
 #[cold]
 #[inline(never)]
 fn find(life: u64, mut level: usize, saved: &SavedRegisters) -> Option<(*mut Context, usize)> {
@@ -122,16 +128,18 @@ fn find(life: u64, mut level: usize, saved: &SavedRegisters) -> Option<(*mut Con
     if level >= LEVELS {
         if !all_abandoned(saved) {
             count_lost();
+            tls.level.set(level);
             return None;
         }
         // Those recordings will not go on; should one after all, it has its context to itself.
         context::leave(tls);
         level = 0;
+        tls.level.set(level + 1);
     }
-    // A signal handler in here is one level up, as it is in a recording.
-    tls.level.set(level + 1);
     let context = meter::setting_up(|| context::attach(tls, level));
-    tls.level.set(level);
+    if context.is_none() {
+        tls.level.set(level);
+    }
     if context.is_none() && (life != 0 || life::current() != 0) {
         count_lost();
     }
