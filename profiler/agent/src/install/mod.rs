@@ -250,7 +250,9 @@ fn without(name: &[u8], function: Function) -> Option<String> {
         _ if crate::instead::is_one(function) => {
             Some(format!("what {} does is not recorded", name.escape_ascii()))
         }
-        Function::Fork => Some("a handler of a signal that forks while its thread records may spoil the recording".into()),
+        Function::Fork => {
+            Some("a handler of a signal that forks while its thread records may spoil the recording".into())
+        }
         Function::PthreadCreate => Some("filters for system calls (seccomp) count for all threads".into()),
         _ if mappings::is_one(function) => Some(format!("what {} does is not recorded", name.escape_ascii())),
         _ => None,
