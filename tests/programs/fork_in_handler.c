@@ -8,8 +8,7 @@
    Prints how many blocks the parent allocated and freed; ends only when all children have ended. */
 #define _GNU_SOURCE
 #include "deep.h"
-#include <dlfcn.h>
-#include <link.h>
+#include "where.h"
 #include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -24,36 +23,11 @@ static volatile sig_atomic_t forks, child;
 static bool is_twice;
 static pid_t (*forking)(void) = fork;
 
-static uintptr_t libc_begins, libc_ends;
-
-static int find_libc(struct dl_phdr_info *object, size_t size, void *within) {
-    (void)size;
-    for (int i = 0; i < object->dlpi_phnum; i++) {
-        const ElfW(Phdr) *segment = &object->dlpi_phdr[i];
-        uintptr_t begins = object->dlpi_addr + segment->p_vaddr, address = (uintptr_t)within;
-        if (segment->p_type == PT_LOAD && begins <= address && address < begins + segment->p_memsz) {
-            libc_begins = begins;
-            libc_ends = begins + segment->p_memsz;
-        }
-    }
-    return 0;
-}
-
-static uintptr_t interrupted(const ucontext_t *context) {
-#if defined __x86_64__
-    return (uintptr_t)context->uc_mcontext.gregs[REG_RIP];
-#elif defined __aarch64__
-    return context->uc_mcontext.pc;
-#else
-    return context->uc_mcontext.arm_pc;
-#endif
-}
-
 static void fork_here(int signal, siginfo_t *info, void *context) {
     (void)signal, (void)info;
     uintptr_t at = interrupted(context);
     /* A tick may be late. */
-    if (forks >= 100 || (libc_begins <= at && at < libc_ends))
+    if (forks >= 100 || is_in_libc(at))
         return;
     if (forking() == 0) {
         child = 1;
@@ -124,7 +98,7 @@ static void in_a_thread(void) {
     pthread_barrier_wait(&all_there);
     blocks = 3;
     depth = 40;
-    dl_iterate_phdr(find_libc, dlsym(RTLD_NEXT, "malloc"));
+    find_libc();
     pthread_create(&thread, NULL, work, &alarm_only);
     pthread_join(thread, NULL);
 }

@@ -1,10 +1,20 @@
-/* For argv[1] tenths of a second: allocates, and forks children that do nothing. Prints a line when it begins, and how many there were. */
-#include "keep.h"
+/* For argv[1] tenths of a second: allocates, and forks children that do nothing. Prints a line when it begins, and how many there were. With
+   `jump` behind that, a handler leaves an allocation by siglongjmp before, in code that is neither libc's nor the program's. */
+#define _GNU_SOURCE
+#include "deep.h"
+#include "where.h"
+#include <setjmp.h>
 #include <stdio.h>
-#include <stdlib.h>
+#include <string.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+
+extern char __executable_start, etext;
+
+static sigjmp_buf before;
+static volatile sig_atomic_t has_jumped;
 
 static double now(void) {
     struct timespec time;
@@ -12,12 +22,36 @@ static double now(void) {
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
+static void jump(int signal, siginfo_t *info, void *context) {
+    (void)signal, (void)info;
+    uintptr_t at = interrupted(context);
+    if (has_jumped || is_in_libc(at) || ((uintptr_t)&__executable_start <= at && at < (uintptr_t)&etext))
+        return;
+    has_jumped = 1;
+    siglongjmp(before, 1);
+}
+
+static NOINLINE void leave_an_allocation(void) {
+    struct sigaction action = {.sa_sigaction = jump, .sa_flags = SA_SIGINFO | SA_RESTART};
+    static uint64_t state = 1;
+    find_libc();
+    sigaction(SIGALRM, &action, NULL);
+    setitimer(ITIMER_REAL, &(struct itimerval){{0, 2000}, {0, 2000}}, NULL);
+    if (sigsetjmp(before, 1) == 0) {
+        for (;; state = state * 6364136223846793005u + 1442695040888963407u)
+            free(down(state >> 20, 40, 32));
+    }
+    setitimer(ITIMER_REAL, &(struct itimerval){0}, NULL);
+}
+
 int main(int argc, char **argv) {
-    double end = now() + 0.1 * (argc > 1 ? atof(argv[1]) : 10);
+    double tenths = argc > 1 ? atof(argv[1]) : 10;
     long forks = 0;
     puts("there");
     fflush(stdout);
-    while (now() < end) {
+    if (argc > 2 && strcmp(argv[2], "jump") == 0)
+        leave_an_allocation();
+    for (double end = now() + 0.1 * tenths; now() < end; forks++) {
         for (int i = 0; i < 20; i++)
             free(keep(malloc(50)));
         int status;
@@ -26,7 +60,6 @@ int main(int argc, char **argv) {
             _exit(42);
         if (child < 0 || waitpid(child, &status, 0) != child || WEXITSTATUS(status) != 42)
             return 1;
-        forks++;
     }
     printf("%ld\n", forks);
     return 0;

@@ -60,6 +60,7 @@ fn compile(compiler: &str, flags: &[&str], source: &Path, output_name: &str) -> 
     let headers = [
         sources().join("keep.h"),
         sources().join("deep.h"),
+        sources().join("where.h"),
         header_dir().join("grapnel_heap.h"),
         header_dir().join("grapnel_malloc_debug.h"),
     ];

@@ -71,25 +71,27 @@ fn a_process_can_be_attached_to_again_and_again() {
     assert_eq!(State::of(program.pid()), before);
 }
 
-/// Children that do nothing of their own don't have traces.
+/// Children that do nothing of their own don't have traces, also where their parent has left an allocation in its middle.
 #[test]
 fn idle_children_have_no_traces() {
     if !may_trace() {
         return;
     }
-    let dir = temporary_dir();
-    let mut command = Command::new(programs::program("fork_loop"));
-    let mut program = Running::start(command.arg("10").stdout(Stdio::piped()));
-    let mut out = program.out();
-    out.read_line(&mut String::new()).expect("a line");
-    let outcome = attach(dir.path(), program.pid(), &["-q", "--for", "0.5"]);
-    assert_eq!((outcome.status.code(), outcome.err()), (Some(0), String::new()));
-    let mut forks = String::new();
-    out.read_to_string(&mut forks).expect("a number");
-    assert!(program.0.wait().expect("its end").success());
-    assert!(forks.trim().parse::<u64>().expect("a number") > 10, "{forks}");
-    assert_eq!(traces_in(dir.path()).len(), 1);
-    assert!(report(&dir.path().join("t.grapnel")).totals.allocations >= 20);
+    for arguments in [&["10"][..], &["10", "jump"]] {
+        let dir = temporary_dir();
+        let mut command = Command::new(programs::program("fork_loop"));
+        let mut program = Running::start(command.args(arguments).stdout(Stdio::piped()));
+        let mut out = program.out();
+        out.read_line(&mut String::new()).expect("a line");
+        let outcome = attach(dir.path(), program.pid(), &["-q", "--for", "0.7"]);
+        assert_eq!((outcome.status.code(), outcome.err()), (Some(0), String::new()));
+        let mut forks = String::new();
+        out.read_to_string(&mut forks).expect("a number");
+        assert!(program.0.wait().expect("its end").success());
+        assert!(forks.trim().parse::<u64>().expect("a number") > 10, "{forks}");
+        assert_eq!(traces_in(dir.path()).len(), 1, "{arguments:?}");
+        assert!(report(&dir.path().join("t.grapnel")).totals.allocations >= 20);
+    }
 }
 
 #[test]

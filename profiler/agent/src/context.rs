@@ -9,6 +9,7 @@
 //! which its thread works in meanwhile, and changes only when the old owner no longer exists. Contexts are never freed, so
 //! pointers to them stay good.
 
+use crate::entry::SavedRegisters;
 use crate::lent::Reading;
 use crate::lock::{Guard, Quiet};
 use crate::meter::Meter;
@@ -98,19 +99,25 @@ static CONTEXTS: Contexts = Contexts(UnsafeCell::new(Vec::new()));
 /// The context of the calling thread at its level, claimed on first use. `None`: nothing is recorded.
 #[cold]
 #[inline(never)]
-pub(crate) fn attach(tls: &Tls, level: usize) -> Option<*mut Context> {
-    if life::current() == 0 {
-        revive(level)?;
-    }
-    let number = life::current();
-    if number == 0 {
-        return None;
-    }
+pub(crate) fn attach(tls: &Tls, level: usize, saved: &SavedRegisters) -> Option<*mut Context> {
+    let (number, guard) = loop {
+        if life::current() == 0 {
+            revive(level, Some(saved))?;
+        }
+        let number = life::current();
+        if number == 0 {
+            return None;
+        }
+        let guard = life::PROCESS.lock();
+        // A handler may have forked in between.
+        if life::current() == number {
+            break (number, guard);
+        }
+    };
     if tls.life.get() != number {
         tls.contexts.iter().for_each(|context| context.set(ptr::null_mut()));
         tls.life.set(number);
     }
-    let guard = life::PROCESS.lock();
     let process = session::segment()?.pid.load(Ordering::Relaxed);
     let is_guest = sys::process_id() != process;
     // A child of a vfork is the process's first thread, as far as one can tell from there; and a filter for system calls may be
@@ -285,11 +292,12 @@ impl Context {
 }
 
 /// In the child of a fork: begins its own life, with its own segment. In its parent, or when another thread
-/// of the child is at it, `None`. `level`: how many recordings the thread was in the middle of.
-fn revive(level: usize) -> Option<()> {
+/// of the child is at it, `None`. `level`: how many recordings the thread was in the middle of, if none was left for good.
+fn revive(level: usize, saved: Option<&SavedRegisters>) -> Option<()> {
     if life::is_over() {
         return None;
     }
+    let level = crate::record::under_way(level, saved);
     // A handler that forks in here would have its child go on with this.
     let _quiet = Quiet::new();
     let _revival = life::revival()?;
@@ -308,9 +316,9 @@ fn revive(level: usize) -> Option<()> {
     done
 }
 
-/// In the child of a fork, in its only thread, before the program goes on there: begins its own life at once. What is left of a recording that
+/// In the child of a fork, in its only thread, before the program goes on there: begins its own life at once. `saved`: of the call that is under way in the agent, where that is known. What is left of a recording that
 /// the fork came amid then goes nowhere, not into the parent's ring.
-pub(crate) fn forked() {
+pub(crate) fn forked(saved: Option<&SavedRegisters>) {
     // QEMU's user mode agrees to empty the page, and doesn't.
     #[cfg(not(grapnel_attached))]
     if session::segment().is_some_and(|segment| segment.pid.load(Ordering::Relaxed) != sys::process_id()) {
@@ -318,9 +326,9 @@ pub(crate) fn forked() {
     }
     let level = tls::get().level.get();
     if life::is_over() {
-        part_with_parents(level);
+        part_with_parents(crate::record::under_way(level, saved));
     } else if life::current() == 0 {
-        let _ = revive(level);
+        let _ = revive(level, saved);
     }
 }
 
@@ -353,7 +361,10 @@ fn revive_in_child(level: usize) -> Option<()> {
         crate::heap::abandon();
         life::PROCESS.renew();
         #[cfg(not(grapnel_attached))]
-        crate::bound::renew();
+        {
+            crate::bound::renew();
+            crate::forking::TORN.store(true, Ordering::Relaxed);
+        }
         return None;
     }
     // Held while tables are looked at, with none of the others.

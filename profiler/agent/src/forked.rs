@@ -9,6 +9,7 @@
 
 use crate::entry::{SavedRegisters, rescued, stub};
 use crate::hooks::{Function, Hooked, original_as};
+use crate::record::under_way;
 use crate::{context, tls};
 use core::ptr;
 use libc::pid_t;
@@ -19,8 +20,8 @@ unsafe extern "C" fn fork(saved: &SavedRegisters) -> pid_t {
     let child = unsafe { original_as::<unsafe extern "C" fn() -> pid_t>(Function::Fork)() };
     if child == 0 {
         rescued(saved, ptr::null_mut(), 0, || {
-            if tls::get().level.get() != 0 {
-                context::forked();
+            if under_way(tls::get().level.get(), Some(saved)) != 0 {
+                context::forked(Some(saved));
             }
         });
     }

@@ -24,6 +24,9 @@ static LISTING: AtomicU32 = AtomicU32::new(0);
 /// a fork; or a handler has left one of them for good.
 static IN_VAIN: AtomicBool = AtomicBool::new(false);
 
+/// This is the child of a fork that did not wait for what a child needs whole, and that is not.
+pub(crate) static TORN: AtomicBool = AtomicBool::new(false);
+
 /// This thread does: forks wait until it doesn't, and it waits for none meanwhile. Its signals go on: whoever has the linker's lock may
 /// wait for its handlers.
 #[derive(Debug)]

@@ -5,7 +5,7 @@
 mod entering;
 mod room;
 
-pub(crate) use entering::{enter, expect, plain_quickly};
+pub(crate) use entering::{enter, expect, plain_quickly, under_way};
 pub(crate) use room::push;
 use room::{make_room, wait_for_room};
 

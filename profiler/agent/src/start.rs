@@ -159,7 +159,7 @@ stub!(grapnel_agent_has_forked, has_forked, 0);
 unsafe extern "C" fn forked(saved: &SavedRegisters) {
     rescued(saved, ptr::null_mut(), 0, || {
         forking::renew();
-        context::forked();
+        context::forked(Some(saved));
     });
 }
 stub!(grapnel_agent_forked, forked, 0);

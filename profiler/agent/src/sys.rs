@@ -136,13 +136,23 @@ pub(crate) fn move_over(from: *mut u8, len: usize, to: *mut u8) -> bool {
     moved
 }
 
-/// Puts zeroes in the place of a shared mapping of ours, shared as well: some limits count what is private. False if that can't be, and it
-/// is as it was.
+/// Puts zeroes in the place of a shared mapping of ours, shared as well: some limits count what is private. False if that can't be.
 pub(crate) fn map_zeroes_over(at: *mut u8, len: usize) -> bool {
-    let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
-    let rights = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: callers pass a mapping of ours, which holds atomics alone.
-    unsafe { syscall!(kernel::MMAP, at, len, rights, flags, -1isize, 0) }.is_ok()
+    let zeroes = |at: *mut u8, fixed: i32| {
+        let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | fixed;
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping, or one in the place of a mapping of ours, which holds atomics alone.
+        unsafe { syscall!(kernel::MMAP, at, len, rights, flags, -1isize, 0) }.ok()
+    };
+    // Made apart and then moved: kernels before 6.12 have taken away what was there when they come to what may fail. Where there is no
+    // room for both it must do without.
+    if let Some(new) = zeroes(ptr::null_mut(), 0).and_then(|new| kept(new, len)) {
+        if move_over(new, len, at) {
+            return true;
+        }
+        unmap(new, len);
+    }
+    zeroes(at, libc::MAP_FIXED).is_some()
 }
 
 /// The inode of this process's namespace of process ids, or 0 where that can't be seen.

@@ -80,9 +80,10 @@ fn renew() {
     forking::renew();
     let torn = life::PROCESS.is_locked() || heap::is_busy();
     if session::header().is_some() {
-        context::forked();
+        context::forked(None);
     }
-    if torn {
+    // Where a handler forked amid a recording, it was seen to then.
+    if forking::TORN.swap(false, Ordering::Relaxed) || torn {
         heap::abandon();
         life::PROCESS.renew();
         modules::renew();

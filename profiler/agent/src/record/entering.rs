@@ -136,7 +136,7 @@ fn find(life: u64, mut level: usize, saved: &SavedRegisters) -> Option<(*mut Con
         level = 0;
         tls.level.set(level + 1);
     }
-    let context = meter::setting_up(|| context::attach(tls, level));
+    let context = meter::setting_up(|| context::attach(tls, level, saved));
     if context.is_none() {
         tls.level.set(level);
     }
@@ -151,4 +151,16 @@ fn find(life: u64, mut level: usize, saved: &SavedRegisters) -> Option<(*mut Con
 fn all_abandoned(saved: &SavedRegisters) -> bool {
     let here = ptr::from_ref(saved).addr();
     !sys::on_signal_stack() && tls::get().entries.iter().all(|entry| entry.get() <= here)
+}
+
+/// How many of the first so many recordings that this thread is in the middle of may go on. The others were left in that way, or lie
+/// within one that was. Where a program has come deeper again since then, that isn't seen.
+pub(crate) fn under_way(level: usize, saved: Option<&SavedRegisters>) -> usize {
+    let Some(here) = saved.filter(|_| level != 0).map(|saved| ptr::from_ref(saved).addr()) else {
+        return level;
+    };
+    if sys::on_signal_stack() {
+        return level;
+    }
+    tls::get().entries.iter().take(level).take_while(|entry| entry.get() > here).count()
 }

@@ -29,7 +29,7 @@ pub(super) fn make_room(ring: &mut Producer<'static>, words: u64) -> Result<(), 
 #[inline(never)]
 pub(super) fn wait_for_room(ring: &mut Producer<'static>, words: u64) -> Result<(), NotWritten> {
     let header = session::header().ok_or(NotWritten)?;
-    if header.flags.load(Ordering::Relaxed) & session_flags::DROP != 0 {
+    if header.flags.load(Ordering::Relaxed) & session_flags::DROP != 0 && ring.is_ready() {
         session::wake_drain(false);
         count_lost();
         return Err(NotWritten);
