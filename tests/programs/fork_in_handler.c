@@ -19,6 +19,8 @@
 #include <sys/time.h>
 #include <unistd.h>
 
+enum { FORKS = 50 };
+
 static volatile sig_atomic_t forks, child;
 static bool is_twice;
 static pid_t (*forking)(void) = fork;
@@ -27,7 +29,7 @@ static void fork_here(int signal, siginfo_t *info, void *context) {
     (void)signal, (void)info;
     uintptr_t at = interrupted(context);
     /* A tick may be late. */
-    if (forks >= 100 || is_in_libc(at))
+    if (forks >= FORKS || is_in_libc(at))
         return;
     if (forking() == 0) {
         child = 1;
@@ -63,7 +65,7 @@ static void *work(void *argument) {
     struct sigaction action = {.sa_sigaction = fork_here, .sa_flags = SA_SIGINFO | SA_RESTART};
     sigaction(SIGALRM, &action, NULL);
     setitimer(ITIMER_REAL, &(struct itimerval){{0, 3000}, {0, 3000}}, NULL);
-    while (forks < 100) {
+    while (forks < FORKS) {
         state = state * 6364136223846793005u + 1442695040888963407u;
         free(down(state >> 20, depth, size));
         blocks++;
