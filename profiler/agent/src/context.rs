@@ -11,12 +11,12 @@
 
 use crate::entry::SavedRegisters;
 use crate::lent::Reading;
-use crate::lock::{Guard, Quiet};
+use crate::lock::Guard;
 use crate::meter::Meter;
 use crate::sampling::{self, Looks};
 use crate::stack::on_own_stack;
 use crate::tls::{self, Tls};
-use crate::{abandoned, heaps, life, modules, session, sys};
+use crate::{abandoned, forked, heaps, life, modules, session, sys};
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
 use core::mem::offset_of;
@@ -24,7 +24,7 @@ use core::ptr;
 use core::sync::atomic::Ordering;
 use grapnel_trace::ring::{Producer, RingControl};
 use grapnel_trace::shared::{
-    LARGE_RINGS, LARGEST_RING, QUIET_RING, SessionHeader, segment_state, session_flags,
+    LARGE_RINGS, LARGEST_RING, QUIET_RING, SegmentHeader, SessionHeader, session_flags,
 };
 use grapnel_trace::wire;
 use grapnel_unwind::{Config, ModuleTable, Walker};
@@ -102,7 +102,7 @@ static CONTEXTS: Contexts = Contexts(UnsafeCell::new(Vec::new()));
 pub(crate) fn attach(tls: &Tls, level: usize, saved: &SavedRegisters) -> Option<*mut Context> {
     let (number, guard) = loop {
         if life::current() == 0 {
-            revive(level, Some(saved))?;
+            forked::revive(level, Some(saved))?;
         }
         let number = life::current();
         if number == 0 {
@@ -291,98 +291,18 @@ impl Context {
     }
 }
 
-/// In the child of a fork: begins its own life, with its own segment. In its parent, or when another thread
-/// of the child is at it, `None`. `level`: how many recordings the thread was in the middle of, if none was left for good.
-fn revive(level: usize, saved: Option<&SavedRegisters>) -> Option<()> {
-    if life::is_over() {
-        return None;
-    }
-    let level = crate::record::under_way(level, saved);
-    // A handler that forks in here would have its child go on with this.
-    let _quiet = Quiet::new();
-    let _revival = life::revival()?;
-    #[cfg(not(grapnel_attached))]
-    crate::forking::renew();
-    let done = revive_in_child(level);
-    if done.is_none() {
-        if let Some(header) = session::header() {
-            header.unfollowed.fetch_add(1, Ordering::Relaxed);
-        }
-        life::end();
-    }
-    if life::is_over() {
-        part_with_parents(level);
-    }
-    done
-}
-
-/// In the child of a fork, in its only thread, before the program goes on there: begins its own life at once. `saved`: of the call that is under way in the agent, where that is known. What is left of a recording that
-/// the fork came amid then goes nowhere, not into the parent's ring.
-pub(crate) fn forked(saved: Option<&SavedRegisters>) {
-    // QEMU's user mode agrees to empty the page, and doesn't.
-    #[cfg(not(grapnel_attached))]
-    if session::segment().is_some_and(|segment| segment.pid.load(Ordering::Relaxed) != sys::process_id()) {
-        life::empty();
-    }
-    let level = tls::get().level.get();
-    if life::is_over() {
-        part_with_parents(crate::record::under_way(level, saved));
-    } else if life::current() == 0 {
-        let _ = revive(level, saved);
-    }
-}
-
-/// The rings of the recordings that this thread was in the middle of, `level` of them, in the child of a fork.
-fn amid(tls: &Tls, level: usize) -> impl Iterator<Item = (&'static RingControl, u32)> {
+/// In the child of a fork, in its only thread: the rings of the recordings that it was in the middle of, `level` of them, with their numbers.
+pub(crate) fn rings_amid(tls: &Tls, level: usize) -> impl Iterator<Item = (&'static RingControl, u32)> {
     tls.contexts.iter().take(level).filter_map(|context| {
         // SAFETY: null, or a context, which is never freed. It is lent to a frame of this thread's, which stands still meanwhile.
         unsafe { context.get().as_ref() }.map(|context| (context.ring.control(), context.index))
     })
 }
 
-/// In the child of a fork that isn't recorded: what it is in the middle of recording is its parent's, and goes nowhere.
-fn part_with_parents(level: usize) {
-    if level != 0 {
-        session::part_with_segment();
-        amid(tls::get(), level).for_each(|(ring, index)| _ = session::part_with_ring(ring, index));
-    }
-}
-
-fn revive_in_child(level: usize) -> Option<()> {
-    let header = session::header()?;
-    let follow = header.flags.load(Ordering::Relaxed) & session_flags::FOLLOW != 0;
-    if !follow || session::is_over(header) {
-        life::end();
-        return Some(());
-    }
-    // Another thread of the parent was in the middle of a change: what it was changing can't be used. To begin anew, the linker's
-    // list would have to be read, whose lock may be that thread's, which isn't there any more: the child goes on alone.
-    if life::PROCESS.is_locked() || crate::heap::is_busy() {
-        crate::heap::abandon();
-        life::PROCESS.renew();
-        #[cfg(not(grapnel_attached))]
-        {
-            crate::bound::renew();
-            crate::forking::TORN.store(true, Ordering::Relaxed);
-        }
-        return None;
-    }
-    // Held while tables are looked at, with none of the others.
-    #[cfg(not(grapnel_attached))]
-    crate::bound::renew();
-    let segment = session::replace_segment(level != 0, |parent, child| {
-        child.arguments.store(parent.arguments.load(Ordering::Relaxed), Ordering::Relaxed);
-        child.paused.store(parent.paused.load(Ordering::Relaxed), Ordering::Relaxed);
-        child.command.copy(&parent.command);
-        child.executable.copy(&parent.executable);
-        child.forked.store(1, Ordering::Relaxed);
-    })?;
+/// In the child of a fork, in its only thread, which is in the middle of `level` recordings: takes the contexts that the thread has at other
+/// levels over into the child's segment. The first ones stay their recordings' until the process ends. `None` without room for a ring.
+pub(crate) fn take_over(level: usize, header: &SessionHeader, segment: &SegmentHeader) -> Option<()> {
     let tls = tls::get();
-    // Of a recording that the handler of a signal forked in the middle of, and that goes on when the handler returns, the event is the
-    // parent's, and half of it may stand in the parent's ring. Its context stays its own until the process ends.
-    if !amid(tls, level).all(|(ring, index)| session::part_with_ring(ring, index)) {
-        return None;
-    }
     // SAFETY: this is the process's only thread, and the contexts of the others are gone with them.
     let contexts = unsafe { &mut *CONTEXTS.0.get() };
     contexts.clear();
@@ -403,8 +323,5 @@ fn revive_in_child(level: usize) -> Option<()> {
         segment.rings.store(rings, Ordering::Release);
     }
     tls.contexts.iter().for_each(|context| context.set(ptr::null_mut()));
-    crate::record::number_events_if(segment.rings.load(Ordering::Relaxed) > 1);
-    session::announce(segment, segment_state::READY);
-    life::begin();
     Some(())
 }

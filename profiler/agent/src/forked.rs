@@ -1,17 +1,22 @@
-//! Forks amid a recording.
+//! The child of a fork begins its own life, or its recording ends there.
 //!
-//! The handler of a signal may fork while its thread writes a record, and the child returns from the handler into the middle of that. The
-//! record is the parent's: what the child would write of it must not reach the parent's ring. So the function by which libc forks
-//! is hooked, and in a child that comes of such a fork its own life begins, or recording ends, before the handler goes on.
+//! Most children are noticed at their first event. But the handler of a signal may fork while its thread writes a record, and the child
+//! returns from the handler into the middle of that. The record is the parent's: what the child would write of it must not reach the
+//! parent's ring. So the function by which libc forks is hooked, and the child of such a fork is seen to before the handler goes on.
+//!
+//! How forks wait for what a child needs whole is [`crate::forking`]'s.
 //!
 //! # Safety
 //! The hook is entered as the function is, and returns what it does.
 
 use crate::entry::{SavedRegisters, rescued, stub};
 use crate::hooks::{Function, Hooked, original_as};
-use crate::record::under_way;
-use crate::{context, tls};
+use crate::lock::Quiet;
+use crate::record::{self, under_way};
+use crate::{context, life, session, tls};
 use core::ptr;
+use core::sync::atomic::Ordering;
+use grapnel_trace::shared::{segment_state, session_flags};
 use libc::pid_t;
 
 stub!(grapnel_agent_fork, fork, 0);
@@ -21,7 +26,7 @@ unsafe extern "C" fn fork(saved: &SavedRegisters) -> pid_t {
     if child == 0 {
         rescued(saved, ptr::null_mut(), 0, || {
             if under_way(tls::get().level.get(), Some(saved)) != 0 {
-                context::forked(Some(saved));
+                begin(Some(saved));
             }
         });
     }
@@ -31,4 +36,97 @@ unsafe extern "C" fn fork(saved: &SavedRegisters) -> pid_t {
 /// The function to hook: that in which all forks of libc's end, by its names from the newest to the oldest. The first that there is.
 pub(crate) fn functions() -> [Hooked; 2] {
     [&b"_Fork"[..], b"fork"].map(|name| (name, grapnel_agent_fork as _, Function::Fork))
+}
+
+/// In the child of a fork, in its only thread, before the program goes on there: begins its own life at once. What is left of a recording
+/// that the fork came amid then goes nowhere. `saved`: of the call that is under way in the agent, where that is known.
+pub(crate) fn begin(saved: Option<&SavedRegisters>) {
+    // QEMU's user mode agrees to empty the page, and doesn't.
+    #[cfg(not(grapnel_attached))]
+    if session::segment()
+        .is_some_and(|segment| segment.pid.load(Ordering::Relaxed) != crate::sys::process_id())
+    {
+        life::empty();
+    }
+    let level = tls::get().level.get();
+    if life::is_over() {
+        part_with_parents(under_way(level, saved));
+    } else if life::current() == 0 {
+        let _ = revive(level, saved);
+    }
+}
+
+/// In the child of a fork: begins its own life, with its own segment. In its parent, or when another thread
+/// of the child is at it, `None`. `level`: how many recordings the thread was in the middle of, if none was left for good.
+pub(crate) fn revive(level: usize, saved: Option<&SavedRegisters>) -> Option<()> {
+    if life::is_over() {
+        return None;
+    }
+    let level = under_way(level, saved);
+    // A handler that forks in here would have its child go on with this.
+    let _quiet = Quiet::new();
+    let _revival = life::revival()?;
+    #[cfg(not(grapnel_attached))]
+    crate::forking::renew();
+    let done = revive_in_child(level);
+    if done.is_none() {
+        if let Some(header) = session::header() {
+            header.unfollowed.fetch_add(1, Ordering::Relaxed);
+        }
+        life::end();
+    }
+    if life::is_over() {
+        part_with_parents(level);
+    }
+    done
+}
+
+/// In a child that isn't recorded: what it is in the middle of recording is its parent's, and goes nowhere.
+fn part_with_parents(level: usize) {
+    if level != 0 {
+        session::part_with_segment();
+        context::rings_amid(tls::get(), level)
+            .for_each(|(ring, index)| _ = session::part_with_ring(ring, index));
+    }
+}
+
+fn revive_in_child(level: usize) -> Option<()> {
+    let header = session::header()?;
+    let follow = header.flags.load(Ordering::Relaxed) & session_flags::FOLLOW != 0;
+    if !follow || session::is_over(header) {
+        life::end();
+        return Some(());
+    }
+    // Another thread of the parent was in the middle of a change: what it was changing can't be used. To begin anew, the linker's
+    // list would have to be read, whose lock may be that thread's, which isn't there any more: the child goes on alone.
+    if life::PROCESS.is_locked() || crate::heap::is_busy() {
+        crate::heap::abandon();
+        life::PROCESS.renew();
+        #[cfg(not(grapnel_attached))]
+        {
+            crate::bound::renew();
+            crate::forking::TORN.store(true, Ordering::Relaxed);
+        }
+        return None;
+    }
+    // Held while tables are looked at, with none of the others.
+    #[cfg(not(grapnel_attached))]
+    crate::bound::renew();
+    let segment = session::replace_segment(level != 0, |parent, child| {
+        child.arguments.store(parent.arguments.load(Ordering::Relaxed), Ordering::Relaxed);
+        child.paused.store(parent.paused.load(Ordering::Relaxed), Ordering::Relaxed);
+        child.command.copy(&parent.command);
+        child.executable.copy(&parent.executable);
+        child.forked.store(1, Ordering::Relaxed);
+    })?;
+    // Of a recording that the handler of a signal forked in the middle of, and that goes on when the handler returns, the event is the
+    // parent's, and half of it may stand in the parent's ring.
+    if !context::rings_amid(tls::get(), level).all(|(ring, index)| session::part_with_ring(ring, index)) {
+        return None;
+    }
+    context::take_over(level, header, segment)?;
+    record::number_events_if(segment.rings.load(Ordering::Relaxed) > 1);
+    session::announce(segment, segment_state::READY);
+    life::begin();
+    Some(())
 }

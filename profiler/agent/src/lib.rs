@@ -28,7 +28,7 @@
 //! - `record`: the hot path: context, stack, sequence number, ring
 //! - `context`: what a thread owns while it records; claiming, reuse; `abandoned`: what threads leave behind
 //! - `meter`: what recording costs, measured on some calls
-//! - `life`: whether we record at all; fork; `forking`: forks wait for what a child needs whole; `forked`: forks amid a recording
+//! - `life`: whether we record at all; fork; `forking`: forks wait for what a child needs whole; `forked`: what comes of a child
 //! - `modules`: which objects are loaded; rules for their code; `listing`: who says so
 //! - `debug`: Android's malloc_debug, instead of a recording or beside it
 //! - `ending`: the end of the process waits for a look for leaks

@@ -435,7 +435,8 @@ mod tests {
         let control: &'static RingControl = Box::leak(Box::default());
         let words: &'static [AtomicU64] = Vec::leak((0..1024).map(|_| AtomicU64::new(0)).collect());
         // So that what is told goes around the ring's end.
-        control.start_at(1020);
+        control.head.store(1020, Ordering::Relaxed);
+        control.tail.store(1020, Ordering::Relaxed);
         let mut ring = Producer::new(control, words);
         Nodes(&mut ring).nodes(NodeId(first), NodeId(parent), frames.iter().copied());
         let mut out = Vec::new();

@@ -8,7 +8,7 @@ use crate::entry::{SavedRegisters, rescued, stub};
 use crate::lock::Quiet;
 use crate::sandbox::{self, clock};
 use crate::{
-    bound, context, debug, exec, forking, install, life, listing, meter, modules, session, stack, sys, tls,
+    bound, debug, exec, forked, forking, install, life, listing, meter, modules, session, stack, sys, tls,
 };
 use alloc::string::String;
 use core::ffi::{CStr, c_char, c_int};
@@ -159,7 +159,7 @@ stub!(grapnel_agent_has_forked, has_forked, 0);
 unsafe extern "C" fn forked(saved: &SavedRegisters) {
     rescued(saved, ptr::null_mut(), 0, || {
         forking::renew();
-        context::forked(Some(saved));
+        forked::begin(Some(saved));
     });
 }
 stub!(grapnel_agent_forked, forked, 0);

@@ -35,14 +35,6 @@ pub struct RingControl {
     _pad3: [AtomicU64; 5],
 }
 
-impl RingControl {
-    /// Makes an empty ring begin at a word count other than 0.
-    pub fn start_at(&self, position: u64) {
-        self.head.store(position, Ordering::Relaxed);
-        self.tail.store(position, Ordering::Release);
-    }
-}
-
 /// A ring has no room for a record: the reader is behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;

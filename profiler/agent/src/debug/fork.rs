@@ -10,7 +10,7 @@
 
 use super::{blocks, dump, freed, log, record, unreachable, walk};
 use crate::lock::Lock;
-use crate::{context, forking, heap, life, modules, session, sys};
+use crate::{forked, forking, heap, life, modules, session, sys};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 /// Whether this process is marked: what its children allocate will be told apart.
@@ -80,7 +80,7 @@ fn renew() {
     forking::renew();
     let torn = life::PROCESS.is_locked() || heap::is_busy();
     if session::header().is_some() {
-        context::forked(None);
+        forked::begin(None);
     }
     // Where a handler forked amid a recording, it was seen to then.
     if forking::TORN.swap(false, Ordering::Relaxed) || torn {
