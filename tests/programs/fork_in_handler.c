@@ -19,7 +19,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-enum { FORKS = 50 };
+enum { FORKS = 100 };
 
 static volatile sig_atomic_t forks, child;
 static bool is_twice;
