@@ -3,6 +3,7 @@
    malloc's, one of which that thread may hold;
    `twice` has the child fork again at once, and end, so that its child returns from the handler;
    `early` has it fork by _Fork, which runs no handlers of fork's;
+   `alloc` has it take a block of its own before, which goes with `thread`;
    `deep` has it take large blocks below so many frames that no ring has room for them;
    `wait` has it say that it is there, and begin with SIGUSR1.
    Prints how many blocks the parent allocated and freed; ends only when all children have ended. */
@@ -22,7 +23,7 @@
 enum { FORKS = 100 };
 
 static volatile sig_atomic_t forks, child;
-static bool is_twice;
+static bool is_twice, allocates;
 static pid_t (*forking)(void) = fork;
 
 static void fork_here(int signal, siginfo_t *info, void *context) {
@@ -31,6 +32,8 @@ static void fork_here(int signal, siginfo_t *info, void *context) {
     /* A tick may be late. */
     if (forks >= FORKS || is_in_libc(at))
         return;
+    if (allocates)
+        free(keep(malloc(16)));
     if (forking() == 0) {
         child = 1;
         if (is_twice && forking() != 0)
@@ -125,6 +128,8 @@ int main(int argc, char **argv) {
             is_twice = true;
         } else if (strcmp(argv[i], "early") == 0) {
             forking = _Fork;
+        } else if (strcmp(argv[i], "alloc") == 0) {
+            allocates = true;
         } else if (strcmp(argv[i], "deep") == 0) {
             depth = 45000;
             size = 4 << 20;

@@ -335,3 +335,29 @@ fn equal_pids_in_two_namespaces() {
     let script = "unshare -pf \"$FLOOD\" 300 100 & unshare -pf \"$FLOOD\" 200 100 & wait; echo end";
     in_pid_namespaces(script, &[200, 300]);
 }
+
+/// What is paused or goes on in a child is the child's recording: not its parent's, whether the child is recorded or not, and noticed by then or not.
+#[test]
+fn a_child_that_pauses() {
+    for (arguments, option) in [
+        (&[][..], None),
+        (&["early"][..], None),
+        (&[], Some("--no-follow")),
+        (&["early"], Some("--no-follow")),
+    ] {
+        let case = Case::ours("paused_child").args(arguments);
+        let bare = case.bare();
+        let case = option.into_iter().fold(case, |case, option| case.option(option));
+        let recorded = case.recorded();
+        recorded.outcome.same_as(&bare);
+        let of = |report: &Report, size: u64| -> u64 {
+            let sites = report.sites.iter().filter(|site| site.allocated_bytes == size * site.allocations);
+            sites.map(|site| site.allocations).sum()
+        };
+        let reports = recorded.reports();
+        assert_eq!(of(&reports[0], 54321), 33, "{case:?}");
+        let of_children = reports[1..].iter().map(|child| of(child, 12345)).filter(|&blocks| blocks != 0);
+        let of_children: Vec<u64> = of_children.collect();
+        assert_eq!(of_children, if option.is_none() { vec![5] } else { vec![] }, "{case:?}");
+    }
+}

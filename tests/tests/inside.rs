@@ -64,12 +64,22 @@ fn fork_in_a_handler_twice() {
     }
 }
 
+/// What takes a block in the handler of a recording that it interrupted has a ring of its own, and events have numbers from then on: in a child
+/// none is taken for what goes on there when the handler returns.
+#[test]
+fn fork_in_a_handler_that_allocates() {
+    each_child_is_recorded(&Case::ours("fork_in_handler").args(["thread", "early", "alloc"]));
+}
+
 /// Each trace is whole, that of the parent, and those of the children that return from its handler and take three blocks of 8 bytes.
 fn each_child_is_recorded(case: &Case) {
     let recorded = case.clone().patience(PATIENCE).recorded();
     assert_eq!((recorded.outcome.status.code(), recorded.outcome.err()), (Some(0), String::new()));
     let mut reports = recorded.reports();
     let out = recorded.outcome.out();
+    let lost: Vec<u64> =
+        reports.iter().map(|report| report.totals.lost_events).filter(|&lost| lost != 0).collect();
+    assert_eq!(lost, [0; 0], "{case:?}");
     assert_eq!(out, format!("{} 0\n", blocks_of_its_own(&reports.remove(0))), "{case:?}");
     let of_8_bytes = |report: &Report| -> u64 {
         let own = report.sites.iter().filter(|site| site.allocated_bytes == 8 * site.allocations);

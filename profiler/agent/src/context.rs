@@ -47,6 +47,9 @@ pub(crate) struct Context {
     pub(crate) walker: Walker,
     /// Of the walker's looks at what is loaded.
     pub(crate) reading: &'static Reading<ModuleTable>,
+    /// The segment that the ring is in, where events take their numbers. In the child of a fork that came amid a recording this is
+    /// its parent's, in whose place there are zeroes.
+    pub(crate) segment: &'static SegmentHeader,
     /// The last clock that was written into the ring; 0 before the first.
     pub(crate) clock: u64,
     /// The position in the ring from which another is due.
@@ -95,6 +98,14 @@ struct Contexts(UnsafeCell<Vec<Owned>>);
 unsafe impl Sync for Contexts {}
 
 static CONTEXTS: Contexts = Contexts(UnsafeCell::new(Vec::new()));
+
+/// Of recordings that may go on, but whose contexts are nobody's in this process: it is the child of a fork that came amid them.
+struct Amid(UnsafeCell<Vec<&'static Reading<ModuleTable>>>);
+
+// SAFETY: used under PROCESS only, or in the only thread of a fork's child.
+unsafe impl Sync for Amid {}
+
+static AMID: Amid = Amid(UnsafeCell::new(Vec::new()));
 
 /// The context of the calling thread at its level, claimed on first use. `None`: nothing is recorded.
 #[cold]
@@ -184,7 +195,9 @@ pub(crate) fn leave(tls: &Tls) {
 pub(crate) fn reads(table: *mut ModuleTable, _held: &Guard<'_>) -> bool {
     // SAFETY: PROCESS is held.
     let contexts = unsafe { &*CONTEXTS.0.get() };
-    contexts.iter().any(|one| one.reading.is_of(table))
+    // SAFETY: as above.
+    let amid = unsafe { &*AMID.0.get() };
+    contexts.iter().map(|one| one.reading).chain(amid.iter().copied()).any(|reading| reading.is_of(table))
 }
 
 /// How much the walker of this ring remembers: that of the first thread, which most often does most, as much as it can, the next
@@ -257,6 +270,7 @@ fn add(contexts: &mut Vec<Owned>, owner: Owner) -> Option<*mut Context> {
     let reading = &*reading.keep(Reading::new())?;
     let context = room.keep(Context {
         ring: Producer::new(control, words),
+        segment,
         clock: 0,
         next_clock: 0,
         next_stop: 0,
@@ -301,10 +315,16 @@ pub(crate) fn rings_amid(tls: &Tls, level: usize) -> impl Iterator<Item = (&'sta
 
 /// In the child of a fork, in its only thread, which is in the middle of `level` recordings: takes the contexts that the thread has at other
 /// levels over into the child's segment. The first ones stay their recordings' until the process ends. `None` without room for a ring.
-pub(crate) fn take_over(level: usize, header: &SessionHeader, segment: &SegmentHeader) -> Option<()> {
+pub(crate) fn take_over(level: usize, header: &SessionHeader, segment: &'static SegmentHeader) -> Option<()> {
     let tls = tls::get();
     // SAFETY: this is the process's only thread, and the contexts of the others are gone with them.
     let contexts = unsafe { &mut *CONTEXTS.0.get() };
+    // SAFETY: as above.
+    let amid = unsafe { &mut *AMID.0.get() };
+    let is_amid = |one: &Owned| tls.contexts.iter().take(level).any(|context| context.get() == one.context);
+    let left = contexts.iter().filter(|one| one.owner == Owner::Left || is_amid(one));
+    amid.try_reserve(left.clone().count()).ok()?;
+    amid.extend(left.map(|one| one.reading));
     contexts.clear();
     for (level, context) in tls.contexts.iter().enumerate().skip(level) {
         let context = context.get();
@@ -312,6 +332,7 @@ pub(crate) fn take_over(level: usize, header: &SessionHeader, segment: &SegmentH
         let Some(idle) = (unsafe { context.as_mut() }) else { continue };
         let (control, words) = session::ring(idle.index, words_of_ring(header))?;
         idle.ring = Producer::new(control, words);
+        idle.segment = segment;
         (idle.clock, idle.next_clock, idle.next_stop, idle.told_mean) = (0, 0, 0, 0);
         idle.looks = Looks::default();
         idle.meter.reset();

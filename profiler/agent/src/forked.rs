@@ -13,10 +13,10 @@ use crate::entry::{SavedRegisters, rescued, stub};
 use crate::hooks::{Function, Hooked, original_as};
 use crate::lock::Quiet;
 use crate::record::{self, under_way};
-use crate::{context, life, session, tls};
+use crate::{context, life, modules, session, tls};
 use core::ptr;
 use core::sync::atomic::Ordering;
-use grapnel_trace::shared::{segment_state, session_flags};
+use grapnel_trace::shared::{SegmentHeader, segment_state, session_flags};
 use libc::pid_t;
 
 stub!(grapnel_agent_fork, fork, 0);
@@ -50,7 +50,11 @@ pub(crate) fn begin(saved: Option<&SavedRegisters>) {
     }
     let level = tls::get().level.get();
     if life::is_over() {
-        part_with_parents(under_way(level, saved));
+        let level = under_way(level, saved);
+        if level != 0 {
+            make_whole();
+        }
+        part_with_parents(level);
     } else if life::current() == 0 {
         let _ = revive(level, saved);
     }
@@ -81,37 +85,55 @@ pub(crate) fn revive(level: usize, saved: Option<&SavedRegisters>) -> Option<()>
     done
 }
 
-/// In a child that isn't recorded: what it is in the middle of recording is its parent's, and goes nowhere.
-fn part_with_parents(level: usize) {
-    if level != 0 {
-        session::part_with_segment();
-        context::rings_amid(tls::get(), level)
-            .for_each(|(ring, index)| _ = session::part_with_ring(ring, index));
+/// Before what is the process's own is changed by something that is no event: begins the life of a fork's child that has had no event yet.
+pub(crate) fn settle(saved: &SavedRegisters) {
+    let is_own = |segment: &SegmentHeader| segment.pid.load(Ordering::Relaxed) == crate::sys::process_id();
+    if life::current() == 0 && !session::segment().is_none_or(is_own) {
+        let _ = revive(tls::get().level.get(), Some(saved));
     }
+}
+
+/// In a child that isn't recorded: what it is in the middle of recording is its parent's, and goes nowhere. Nor does what it may have to say
+/// later, of itself.
+fn part_with_parents(level: usize) {
+    if level == 0 {
+        // No call is under way that has a reference to it.
+        return session::leave_segment();
+    }
+    session::part_with_segment();
+    context::rings_amid(tls::get(), level).for_each(|(ring, index)| _ = session::part_with_ring(ring, index));
+}
+
+/// Whether all that a child needs whole is. Where another thread of the parent's was in the middle of a change, what it was changing can't be
+/// used, and nobody waits for that thread. To begin anew, the linker's list would have to be read, whose lock may be that thread's, which isn't
+/// there any more.
+fn make_whole() -> bool {
+    let is_whole = !life::PROCESS.is_locked() && !crate::heap::is_busy();
+    if !is_whole {
+        crate::heap::abandon();
+        life::PROCESS.renew();
+        modules::leave();
+        #[cfg(not(grapnel_attached))]
+        crate::forking::TORN.store(true, Ordering::Relaxed);
+    }
+    // Held while tables are looked at, with none of the others.
+    #[cfg(not(grapnel_attached))]
+    crate::bound::renew();
+    is_whole
 }
 
 fn revive_in_child(level: usize) -> Option<()> {
     let header = session::header()?;
+    let is_whole = make_whole();
     let follow = header.flags.load(Ordering::Relaxed) & session_flags::FOLLOW != 0;
     if !follow || session::is_over(header) {
         life::end();
         return Some(());
     }
-    // Another thread of the parent was in the middle of a change: what it was changing can't be used. To begin anew, the linker's
-    // list would have to be read, whose lock may be that thread's, which isn't there any more: the child goes on alone.
-    if life::PROCESS.is_locked() || crate::heap::is_busy() {
-        crate::heap::abandon();
-        life::PROCESS.renew();
-        #[cfg(not(grapnel_attached))]
-        {
-            crate::bound::renew();
-            crate::forking::TORN.store(true, Ordering::Relaxed);
-        }
+    if !is_whole {
+        // The child goes on alone.
         return None;
     }
-    // Held while tables are looked at, with none of the others.
-    #[cfg(not(grapnel_attached))]
-    crate::bound::renew();
     let segment = session::replace_segment(level != 0, |parent, child| {
         child.arguments.store(parent.arguments.load(Ordering::Relaxed), Ordering::Relaxed);
         child.paused.store(parent.paused.load(Ordering::Relaxed), Ordering::Relaxed);

@@ -93,7 +93,6 @@ impl<T> Lent<T> {
     }
 
     /// There is none again, and what there was is left where it lies.
-    #[cfg(not(grapnel_attached))]
     pub(crate) fn leave(&self) {
         self.0.store(ptr::null_mut(), Ordering::SeqCst);
     }

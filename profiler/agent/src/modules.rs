@@ -158,6 +158,10 @@ pub(crate) fn loaded() -> Vec<(u64, Vec<u8>, Vec<ProgramHeader>)> {
 pub(crate) fn update(mut ring: Option<&mut Producer<'static>>) {
     let list = listing::listed();
     let guard = life::PROCESS.lock();
+    // What goes on in the child of a fork in which nothing is recorded, and where what is known may be gone.
+    if life::is_over() && ring.as_ref().is_some_and(|ring| !ring.is_ready()) {
+        return;
+    }
     // SAFETY: PROCESS is held by `guard`.
     let state = unsafe { state(&guard) };
     let is_same = |loaded: &Loaded, listed: &Listed| {
@@ -236,8 +240,19 @@ pub(crate) fn update(mut ring: Option<&mut Producer<'static>>) {
     }
 }
 
+/// In the child of a fork that left the state torn: there is none, and nothing is known.
+pub(crate) fn leave() {
+    // SAFETY: this is the process's only thread. What was there is left where it lies.
+    unsafe { core::ptr::write(STATE.0.get(), None) };
+    TABLE.leave();
+}
+
 impl State {
     fn tell(&mut self, ring: &mut Producer<'static>) {
+        // Nobody reads it: the trace is to hear of them by the next one.
+        if !ring.is_ready() {
+            return;
+        }
         for record in self.untold.drain(..) {
             let _ = crate::record::push(ring, &record);
         }
@@ -246,6 +261,9 @@ impl State {
 
 /// Tells the trace of life `life` of all loaded objects that it doesn't know.
 pub(crate) fn describe_all(life: u64, ring: &mut Producer<'static>) {
+    if !ring.is_ready() {
+        return;
+    }
     let guard = life::PROCESS.lock();
     // SAFETY: PROCESS is held by `guard`.
     let state = unsafe { state(&guard) };
@@ -260,10 +278,7 @@ pub(crate) fn describe_all(life: u64, ring: &mut Producer<'static>) {
 pub(crate) fn renew() {
     // Recording has ended here, and the decoder's tables may be torn, too.
     FOLLOWED.store(false, Ordering::Relaxed);
-    // SAFETY: this is the process's only thread.
-    unsafe { core::ptr::write(STATE.0.get(), None) };
-    // It lies in the torn heap, too.
-    TABLE.leave();
+    leave();
     update(None);
     REMOVALS.fetch_add(1, Ordering::AcqRel);
 }
@@ -383,7 +398,8 @@ pub(crate) fn changed(saved: &SavedRegisters) {
             update(Some(&mut context.ring));
             updated = true;
         });
-        if !updated {
+        // In a child that is not recorded another thread's change may never end.
+        if !updated && !life::is_over() {
             update(None);
         }
     });

@@ -394,12 +394,8 @@ impl Context {
     /// The place in the order of an event at `address`.
     #[inline(always)]
     fn order(&mut self, address: u64, ticks: impl FnOnce() -> u64) -> Order {
-        let seq = match session::segment() {
-            Some(segment) => {
-                segment.shards[wire::shard(address & !(native::TAGS as u64))].fetch_add(1, Ordering::AcqRel)
-            }
-            None => 0,
-        };
+        let shard = wire::shard(address & !(native::TAGS as u64));
+        let seq = self.segment.shards[shard].fetch_add(1, Ordering::AcqRel);
         let ticks = ticks();
         if !wire::is_near(ticks, self.clock) {
             self.write_clock(ticks);

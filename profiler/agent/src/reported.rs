@@ -14,7 +14,7 @@ use crate::entry::{SavedRegisters, rescued, stub};
 use crate::heaps;
 use crate::ledger;
 use crate::record::{self, enter};
-use crate::{session, sys};
+use crate::{forked, session, sys};
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_char};
 use core::ptr;
@@ -147,16 +147,24 @@ unsafe extern "C" fn snapshot(saved: Saved<'_>) {
     marked(saved, &Mark::Snapshot);
 }
 
+/// Begins or ends a pause of this process, not of one that it is the child of. Whether that is a change.
+fn set_paused(saved: Saved<'_>, paused: bool) -> bool {
+    rescued(saved, ptr::null_mut(), 0, || {
+        forked::settle(saved);
+        session::set_paused(paused)
+    })
+}
+
 stub!(grapnel_agent_pause, pause, 0);
 unsafe extern "C" fn pause(saved: Saved<'_>) {
-    if session::set_paused(true) {
+    if set_paused(saved, true) {
         marked(saved, &Mark::Paused);
     }
 }
 
 stub!(grapnel_agent_resume, resume, 0);
 unsafe extern "C" fn resume(saved: Saved<'_>) {
-    if session::set_paused(false) {
+    if set_paused(saved, false) {
         marked(saved, &Mark::Resumed);
     }
 }

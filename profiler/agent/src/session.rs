@@ -168,6 +168,11 @@ pub(crate) fn ring(index: u32, most: usize) -> Option<(&'static RingControl, &'s
     }
 }
 
+/// In the child of a fork that isn't recorded, and in which no call is under way: it has none.
+pub(crate) fn leave_segment() {
+    SEGMENT.store(core::ptr::null_mut(), Ordering::Release);
+}
+
 /// In the child of a fork that isn't recorded: puts memory that nobody reads in the place of its parent's segment. False where that can't
 /// be.
 pub(crate) fn part_with_segment() -> bool {
