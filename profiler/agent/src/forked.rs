@@ -13,10 +13,10 @@ use crate::entry::{SavedRegisters, rescued, stub};
 use crate::hooks::{Function, Hooked, original_as};
 use crate::lock::Quiet;
 use crate::record::{self, under_way};
-use crate::{context, life, modules, session, tls};
+use crate::{context, heap, life, modules, session, tls};
 use core::ptr;
 use core::sync::atomic::Ordering;
-use grapnel_trace::shared::{SegmentHeader, segment_state, session_flags};
+use grapnel_trace::shared::{segment_state, session_flags};
 use libc::pid_t;
 
 stub!(grapnel_agent_fork, fork, 0);
@@ -70,8 +70,6 @@ pub(crate) fn revive(level: usize, saved: Option<&SavedRegisters>) -> Option<()>
     // A handler that forks in here would have its child go on with this.
     let _quiet = Quiet::new();
     let _revival = life::revival()?;
-    #[cfg(not(grapnel_attached))]
-    crate::forking::renew();
     let done = revive_in_child(level);
     if done.is_none() {
         if let Some(header) = session::header() {
@@ -87,8 +85,8 @@ pub(crate) fn revive(level: usize, saved: Option<&SavedRegisters>) -> Option<()>
 
 /// Before what is the process's own is changed by something that is no event: begins the life of a fork's child that has had no event yet.
 pub(crate) fn settle(saved: &SavedRegisters) {
-    let is_own = |segment: &SegmentHeader| segment.pid.load(Ordering::Relaxed) == crate::sys::process_id();
-    if life::current() == 0 && !session::segment().is_none_or(is_own) {
+    // By its number a process isn't known: in a namespace of its own a child may have its parent's.
+    if life::current() == 0 && life::has_been() {
         let _ = revive(tls::get().level.get(), Some(saved));
     }
 }
@@ -106,11 +104,13 @@ fn part_with_parents(level: usize) {
 
 /// Whether all that a child needs whole is. Where another thread of the parent's was in the middle of a change, what it was changing can't be
 /// used, and nobody waits for that thread. To begin anew, the linker's list would have to be read, whose lock may be that thread's, which isn't
-/// there any more.
+/// there any more. Where signals can't be blocked, it may be this very thread, which goes on with it: it is left as it is.
 fn make_whole() -> bool {
-    let is_whole = !life::PROCESS.is_locked() && !crate::heap::is_busy();
-    if !is_whole {
-        crate::heap::abandon();
+    #[cfg(not(grapnel_attached))]
+    crate::forking::renew();
+    let is_whole = !life::PROCESS.is_locked() && !heap::is_busy();
+    if !is_whole && !life::PROCESS.is_own() && !heap::LOCK.is_own() {
+        heap::abandon();
         life::PROCESS.renew();
         modules::leave();
         #[cfg(not(grapnel_attached))]

@@ -74,6 +74,11 @@ pub(crate) fn empty() {
     }
 }
 
+/// Whether there has been a life, in this process or in one that it is the child of by forks.
+pub(crate) fn has_been() -> bool {
+    LAST.load(Ordering::Relaxed) != 0
+}
+
 /// Ends all recording in this process, for good.
 pub(crate) fn end() {
     OFF.store(true, Ordering::Relaxed);

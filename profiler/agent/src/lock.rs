@@ -187,7 +187,6 @@ impl Lock {
     }
 
     /// Whether the calling thread holds it.
-    #[cfg(not(grapnel_attached))]
     pub(crate) fn is_own(&self) -> bool {
         self.holder.load(Ordering::Relaxed) == own()
     }

@@ -110,9 +110,9 @@ pub(crate) fn due(tls: &Tls, life: u64, level: usize) -> Option<*mut Context> {
     tls.life.set(life);
     let context = tls.contexts.get(level)?.get();
     // SAFETY: null, or the thread's own, which has risen from this level: a signal handler in here is one level up.
-    if let Some(Context { meter, ring, .. }) = unsafe { context.as_mut() } {
+    if let Some(Context { meter, ring, segment, .. }) = unsafe { context.as_mut() } {
         meter.from = ring.position();
-        meter.waited = cells().map_or(0, |cells| cells.waited_ticks.load(Ordering::Relaxed));
+        meter.waited = segment.meter.waited_ticks.load(Ordering::Relaxed);
         meter.begun = ticks().max(1);
     }
     (!context.is_null()).then_some(context)
@@ -121,10 +121,11 @@ pub(crate) fn due(tls: &Tls, life: u64, level: usize) -> Option<*mut Context> {
 /// The call that is timed is recorded.
 #[cold]
 #[inline(never)]
-pub(crate) fn finish(meter: &mut Meter, ring: &Producer<'static>) {
+pub(crate) fn finish(context: &mut Context) {
+    // Where a handler has forked meanwhile, its parent's, in whose place there are zeroes.
+    let Context { meter, ring, segment, .. } = context;
     let now = ticks();
     let begun = core::mem::replace(&mut meter.begun, 0);
-    let Some(segment) = session::segment() else { return };
     segment.agent_bytes.store(heap::mapped(), Ordering::Relaxed);
     let cells = &segment.meter;
     let waited = cells.waited_ticks.load(Ordering::Relaxed).wrapping_sub(meter.waited);
@@ -180,9 +181,11 @@ pub(crate) fn setting_up<T>(work: impl FnOnce() -> T) -> T {
 }
 
 fn counted<T>(cell: fn(&MeterCells) -> &AtomicU64, work: impl FnOnce() -> T) -> T {
+    // Before the work: a handler that interrupts it may fork, and the child's are others.
+    let cells = cells();
     let before = ticks();
     let value = work();
-    if let Some(cells) = cells() {
+    if let Some(cells) = cells {
         cell(cells).fetch_add(ticks().saturating_sub(before), Ordering::Relaxed);
     }
     value

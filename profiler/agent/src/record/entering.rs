@@ -35,7 +35,7 @@ pub(crate) fn enter(saved: &SavedRegisters, work: impl FnOnce(&mut Context)) {
             work(context);
             if context.meter.is_timing() {
                 cold_path();
-                meter::finish(&mut context.meter, &context.ring);
+                meter::finish(context);
             }
         });
     }

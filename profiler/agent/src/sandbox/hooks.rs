@@ -10,7 +10,7 @@ use super::{ANY, CLOSED_FOR_ALL, NOTHING_PASSES, Node, borrower, clock, threads_
 use crate::entry::{SavedRegisters, rescued, stub};
 use crate::hooks::{Function, Hooked, original, original_as};
 use crate::native::sandbox as native;
-use crate::{session, tls};
+use crate::{forked, session, tls};
 use core::ffi::{c_int, c_long};
 use core::ptr;
 use core::sync::atomic::Ordering;
@@ -170,7 +170,14 @@ fn changing(
     change: Change,
     call: impl FnOnce() -> c_long,
 ) -> c_long {
-    let begun = rescued(saved, ptr::null_mut(), original(function), || begin(change));
+    let begun = rescued(saved, ptr::null_mut(), original(function), || {
+        // What is said of the change is said of this process, and what a child needs for its life may be more than the kernel lets it do
+        // afterwards.
+        if !matches!(change, Change::Nothing) {
+            forked::settle(saved);
+        }
+        begin(change)
+    });
     let result = call();
     rescued(saved, ptr::without_provenance_mut(result as usize), 0, || end(&begun, result));
     result
