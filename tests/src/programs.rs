@@ -118,6 +118,13 @@ pub fn program_with_own_unwinder(name: &str, exported: &str) -> PathBuf {
     compile("g++", &flags, &source, &format!("{name}-own-unwinder"))
 }
 
+/// The executable of `programs/<name>.cc` with the C++ runtime in it, which it exports nothing of.
+pub fn program_with_runtime(name: &str) -> PathBuf {
+    let source = sources().join(format!("{name}.cc"));
+    let flags = ["-std=c++17", "-static-libgcc", "-static-libstdc++", "-Wl,--exclude-libs,ALL", "-ldl"];
+    compile("g++", &flags, &source, &format!("{name}-runtime"))
+}
+
 /// The executable of `programs/<name>.c` with a library that is linked into it, and what that needs.
 pub fn c_program_with(name: &str, library: &str) -> PathBuf {
     let flag = format!("-Wl,--whole-archive,-l:{library},--no-whole-archive");

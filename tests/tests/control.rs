@@ -426,6 +426,21 @@ fn a_program_marks_pauses_and_asks_by_itself() {
     recorded.outcome.same_as(&bare);
 }
 
+/// Of which each of its blocks is a part.
+#[test]
+fn a_program_marks_pauses_and_asks_in_a_sample_too() {
+    let case = Case::ours("moments").option("--sample=256");
+    let recorded = case.recorded();
+    recorded.outcome.same_as(&case.bare());
+    let report = recorded.report();
+    // And what `puts` writes into.
+    assert!((70..=71).contains(&report.totals.allocations), "{}", report.totals.allocations);
+    let kinds: Vec<&str> = report.marks.iter().map(|mark| mark.kind.as_str()).collect();
+    assert_eq!(kinds, ["mark", "snapshot", "mark", "paused", "resumed"]);
+    let snapshot = &snapshots(recorded.dir.path(), 1)[0];
+    assert!(grapnel_tests::run::report(snapshot).totals.allocations >= 30);
+}
+
 const LIMIT: u64 = 200 << 20;
 
 #[test]

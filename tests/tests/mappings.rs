@@ -76,6 +76,15 @@ fn every_way_is_counted_and_libcs_own_is_not() {
     assert_eq!(at(&report, "over")[0].kinds, ["file"]);
 }
 
+/// Such a call returns into libc, as those do that libc makes itself.
+#[test]
+fn what_libc_calls_may_end_in_a_call_of_the_programs() {
+    const MIB: u64 = 1 << 20;
+    let report = agrees(&Case::ours("handed_mappings")).report();
+    let right = figures(5, 31 * MIB, 1, 16 * MIB, 30 * MIB);
+    assert_eq!(report.mappings.totals, right, "{:#?}", report.mappings.sites);
+}
+
 #[test]
 fn a_sample_of_the_heap_has_all_mappings() {
     let all = agrees(&Case::ours("mappings")).report();

@@ -111,6 +111,34 @@ fn no_free_is_lost_by_tables_either() {
     }
 }
 
+/// Of an allocator whose blocks lie as close together as 8 bytes, and whose functions call each other: each block is recorded as
+/// often as promised, and none stays.
+#[test]
+fn an_allocator_of_another_kind_is_sampled_rightly() {
+    for (way, allocations, bytes) in [("8", 1_000_000, 8_000_000_u64), ("c", 400_000, 40_000_000)] {
+        for options in [&["--sample=4096"][..], &["--sample=100000"], &["--sample=4096", "--budget=100"]] {
+            let case = Case::ours("close_blocks").arg(way).option("--sample-seed=9");
+            let case = options.iter().fold(case, |case, option| case.option(option));
+            let recorded = case.recorded();
+            recorded.outcome.same_as(&case.bare());
+            let report = recorded.report();
+            let (totals, errors) = (&report.totals, report.sampling.expect("a sample").errors);
+            assert_eq!((totals.live_allocations, totals.live_bytes), (0, 0), "{way} {options:?}");
+            let both = totals.allocations + totals.reallocations;
+            for distance in [
+                distance(totals.allocated_bytes, bytes, errors.allocated_bytes),
+                distance(both, allocations, errors.allocations),
+            ] {
+                assert!(distance.abs() < 4.0, "{way} {options:?}: {distance}: {totals:?}");
+            }
+            // Not that far off by chance.
+            if options == ["--sample=4096"] {
+                assert!(totals.allocated_bytes.abs_diff(bytes) < bytes / 10, "{way}: {totals:?}");
+            }
+        }
+    }
+}
+
 /// A size above half of the address space is no block's, and must not pass for a gap that is as much longer.
 #[test]
 fn what_no_block_is_as_large_as_hides_no_others() {

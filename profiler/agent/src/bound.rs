@@ -98,7 +98,7 @@ pub(crate) fn install() -> Result<(), String> {
     let mut all = Vec::new();
     for ((name, stub, function), symbol) in hooks {
         ORIGINALS[function as usize].store(symbol.addr, Ordering::Release);
-        hooks::remember_target(function, symbol.addr);
+        hooks::remember_target(function, &symbol.range());
         let names: &[&[u8]] = match name {
             b"free" => &[b"free", b"cfree"],
             _ => &[name],

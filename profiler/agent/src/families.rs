@@ -18,7 +18,7 @@ use crate::hooks::{self, Function};
 use crate::record::{self, enter};
 use crate::slots::{self, FAMILY, Frame, What, around};
 use crate::symbols::{self, FileSymbols};
-use crate::{heaps, native, session, shadow, tls};
+use crate::{heaps, native, operators, session, shadow, tls};
 use alloc::format;
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -401,7 +401,11 @@ pub(crate) fn prepare<'m>(modules: impl Iterator<Item = (&'m Module, &'m [u8])>)
                 }
             });
         };
-        let in_file = in_file(module, path).filter(|file| may_have_families(file.names(), || true));
+        let in_file = in_file(module, path);
+        if let Some(file) = &in_file {
+            operators::heed_hidden(module, file);
+        }
+        let in_file = in_file.filter(|file| may_have_families(file.names(), || true));
         let listed = |each: &mut Visit<'_>| {
             exported(each);
             if let Some(file) = &in_file {

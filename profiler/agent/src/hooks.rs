@@ -87,12 +87,14 @@ const FUNCTIONS: usize = Function::PthreadCreate as usize + 1;
 /// Where libc's own code of each function goes on, behind its hook.
 pub(crate) static ORIGINALS: [AtomicUsize; FUNCTIONS] = [const { AtomicUsize::new(0) }; FUNCTIONS];
 
-/// The functions that are hooked.
+/// The functions that are hooked, and how long their code is.
 static TARGETS: [AtomicUsize; FUNCTIONS] = [const { AtomicUsize::new(0) }; FUNCTIONS];
+static LENS: [AtomicUsize; FUNCTIONS] = [const { AtomicUsize::new(0) }; FUNCTIONS];
 
 /// Notes where a function that is hooked lies.
-pub(crate) fn remember_target(function: Function, address: usize) {
-    TARGETS[function as usize].store(address, Ordering::Relaxed);
+pub(crate) fn remember_target(function: Function, code: &Range<usize>) {
+    TARGETS[function as usize].store(code.start, Ordering::Relaxed);
+    LENS[function as usize].store(code.len(), Ordering::Relaxed);
 }
 
 /// The address of a function that is hooked; 0 for none.
@@ -174,22 +176,48 @@ const INSIDE: usize = 800;
 /// The most that the stub of a slot puts there besides, of its caller's.
 const HANDED_ON: usize = 128;
 
+/// The most stack that functions of others' take there. So far up may be what a signal has interrupted, too: it takes more than that to
+/// say that a call is theirs.
+pub(crate) const FAR: usize = 32 << 10;
+
 /// Whether the call with these registers was made by libc's code, or by an operator of C++, for a function that we are
 /// recording.
 #[inline(always)]
 pub(crate) fn is_inside(saved: Saved<'_>) -> bool {
-    let from = tls::get().inside.get();
-    if !may_be_inside(saved) {
-        return false;
-    }
-    cold_path();
-    from & slots::MARKS == 0 || slots::is_own(from, saved.return_address())
+    may_be_inside(saved) && is_inside_after_all(saved)
 }
 
 /// Whether that may be, and has to be looked at.
 #[inline(always)]
 pub(crate) fn may_be_inside(saved: Saved<'_>) -> bool {
-    tls::get().inside.get().wrapping_sub(ptr::from_ref(saved).addr()) < INSIDE + HANDED_ON
+    far_inside(saved) < FAR
+}
+
+/// How far up the stack the call was made that the thread is in.
+#[inline(always)]
+fn far_inside(saved: Saved<'_>) -> usize {
+    tls::get().inside.get().wrapping_sub(ptr::from_ref(saved).addr())
+}
+
+#[cold]
+#[inline(never)]
+fn is_inside_after_all(saved: Saved<'_>) -> bool {
+    let (from, caller) = (tls::get().inside.get(), saved.return_address());
+    match (from & slots::MARKS, far_inside(saved) < INSIDE + HANDED_ON) {
+        (0, true) => true,
+        (0, false) => is_in_function_of_others(caller),
+        (_, true) => slots::is_own(from, caller),
+        (_, false) => slots::is_in_own_operator(from, caller),
+    }
+}
+
+/// Whether code at an address is that of a function of the heap itself, which isn't libc's.
+fn is_in_function_of_others(address: usize) -> bool {
+    let heaps = Function::Malloc as usize..=Function::Pvalloc as usize;
+    TARGETS[heaps.clone()].iter().zip(&LENS[heaps]).any(|(target, len)| {
+        let target = target.load(Ordering::Relaxed);
+        address.wrapping_sub(target) < len.load(Ordering::Relaxed) && !is_in(&LIBC, target)
+    })
 }
 
 /// libc's code.
@@ -228,23 +256,36 @@ pub(crate) fn remember_threads(code: Range<usize>) {
     }
 }
 
-/// Whether code at an address is that of whoever gets memory for the program's heap: what it maps is in the heap.
-pub(crate) fn is_of_allocator(address: usize) -> bool {
-    is_of_libc(address)
-        || address.wrapping_sub(ALLOCATOR[0].load(Ordering::Relaxed)) < ALLOCATOR[1].load(Ordering::Relaxed)
+/// Whether an address lies in code that was kept.
+#[inline(always)]
+fn is_in([start, len]: &[AtomicUsize; 2], address: usize) -> bool {
+    address.wrapping_sub(start.load(Ordering::Relaxed)) < len.load(Ordering::Relaxed)
+}
+
+/// Whether a call that returns to an address is one of whoever gets memory for the program's heap: what it maps is in the heap. In a static
+/// program that is the code of the allocator, and of what makes stacks for threads.
+pub(crate) fn is_of_allocator(caller: usize) -> bool {
+    is_libcs_own(&LIBC, caller)
+        || is_libcs_own(&THREADS, caller)
+        || ledger::is_of_others(caller)
+        || is_in(&ALLOCATOR, caller)
+}
+
+/// Whether it is one that this code of libc's makes for itself. What libc calls by an address that it was given may end in a jump: a
+/// thread's function, the handler of a signal, `main`.
+fn is_libcs_own(code: &[AtomicUsize; 2], caller: usize) -> bool {
+    if !is_in(code, caller) {
+        return false;
+    }
+    let start = code[0].load(Ordering::Relaxed);
+    let code = start..start + code[1].load(Ordering::Relaxed);
+    // SAFETY: the bytes before lie in libc's code, which is mapped and can be read: it was, to be hooked.
+    caller - start < native::NAMED_CALL || unsafe { native::is_named_call(caller, &code) }
 }
 
 /// Whether a function that is hooked is libc's own.
 pub(crate) fn is_libcs(function: Function) -> bool {
-    target(function).wrapping_sub(LIBC[0].load(Ordering::Relaxed)) < LIBC[1].load(Ordering::Relaxed)
-}
-
-/// Whether code at an address is libc's; of a static program, that of the allocator, and of what makes stacks for threads.
-fn is_of_libc(address: usize) -> bool {
-    let is_in = |[start, len]: &[AtomicUsize; 2]| {
-        address.wrapping_sub(start.load(Ordering::Relaxed)) < len.load(Ordering::Relaxed)
-    };
-    is_in(&LIBC) || is_in(&THREADS) || ledger::is_of_others(address)
+    is_in(&LIBC, target(function))
 }
 
 /// Whether `free` was called by the allocator itself.

@@ -60,6 +60,17 @@ fn whole_pages(start: Address, len: usize) -> Option<usize> {
     (end as u64 >> 56 == 0).then_some(len)
 }
 
+/// The bytes that a mapping with these flags comes in multiples of.
+fn unit(flags: c_int) -> usize {
+    /// The kernel's own choice, on nearly all machines.
+    const HUGE: u32 = 21;
+    match flags as u32 >> libc::MAP_HUGE_SHIFT & libc::MAP_HUGE_MASK as u32 {
+        _ if flags & libc::MAP_HUGETLB == 0 => sys::PAGE,
+        0 => 1 << HUGE,
+        log2 => 1usize.checked_shl(log2).unwrap_or(sys::PAGE),
+    }
+}
+
 /// Records what is about to go. Whether anything was.
 fn goes(saved: Saved<'_>, start: Address, len: Option<usize>, rescue: (Address, usize)) -> bool {
     if let Some(len) = len {
@@ -106,7 +117,7 @@ mmap!(grapnel_agent_mmap64, mmap64, Mmap64, libc::off64_t, 6, wide last);
 fn mapped(saved: Saved<'_>, start: Address, len: usize, flags: c_int) -> Address {
     if start != FAILED
         && is_programs(saved)
-        && let Some(len) = whole_pages(start, len)
+        && let Some(len) = whole_pages(start, len).and_then(|len| len.checked_next_multiple_of(unit(flags)))
     {
         let mapped = if flags & libc::MAP_ANONYMOUS != 0 { Mapped::Anonymous } else { Mapped::File };
         comes(saved, start.addr(), len, mapped, start);

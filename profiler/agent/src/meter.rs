@@ -185,7 +185,8 @@ fn counted<T>(cell: fn(&MeterCells) -> &AtomicU64, work: impl FnOnce() -> T) -> 
     let cells = cells();
     let before = ticks();
     let value = work();
-    if let Some(cells) = cells {
+    // Nor is it the parent's where the work found that a child is not to be followed.
+    if let Some(cells) = cells.filter(|_| session::segment().is_some()) {
         cell(cells).fetch_add(ticks().saturating_sub(before), Ordering::Relaxed);
     }
     value

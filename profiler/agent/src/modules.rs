@@ -94,12 +94,18 @@ unsafe fn state<'a>(_held: &'a crate::lock::Guard<'_>) -> &'a mut State {
     })
 }
 
-/// Whether what is loaded from now on is looked through for operators of C++, and for pools that are reported.
+/// Whether what is loaded from now on is looked through for operators of C++, and whether what it reports is heard.
 static FOLLOWED: AtomicBool = AtomicBool::new(false);
+static HEARD: AtomicBool = AtomicBool::new(false);
 
-/// From now on, operators of objects that are loaded are hooked, and their pools are heard of.
+/// From now on, operators of objects that are loaded are hooked.
 pub(crate) fn follow_operators() {
     FOLLOWED.store(true, Ordering::Relaxed);
+}
+
+/// From now on, what objects that are loaded report is heard.
+pub(crate) fn hear() {
+    HEARD.store(true, Ordering::Relaxed);
 }
 
 /// An object as [`update`] last saw it.
@@ -180,7 +186,8 @@ pub(crate) fn update(mut ring: Option<&mut Producer<'static>>) {
     });
     let removed = before - state.loaded.len();
     // Functions aren't patched where that may be the end of the program.
-    let followed = FOLLOWED.load(Ordering::Relaxed) && sandbox::leaves_all();
+    let [followed, heard] =
+        [&FOLLOWED, &HEARD].map(|wanted| wanted.load(Ordering::Relaxed) && sandbox::leaves_all());
     let mut added = Vec::new();
     let first_ever = state.next_id == 1;
     for (index, listed) in list.into_iter().enumerate() {
@@ -190,8 +197,10 @@ pub(crate) fn update(mut ring: Option<&mut Producer<'static>>) {
         let module = describe(state.next_id, &listed, first_ever && index == 0);
         state.next_id += 1;
         told.push(wire::module(&module));
-        if followed {
+        if heard {
             reported::connect(listed.bias, &listed.headers);
+        }
+        if followed {
             added.push(described(&listed));
         }
         state.loaded.push(Loaded { module, headers: listed.headers });
@@ -277,7 +286,7 @@ pub(crate) fn describe_all(life: u64, ring: &mut Producer<'static>) {
 #[cfg(not(grapnel_attached))]
 pub(crate) fn renew() {
     // Recording has ended here, and the decoder's tables may be torn, too.
-    FOLLOWED.store(false, Ordering::Relaxed);
+    [&FOLLOWED, &HEARD].iter().for_each(|wanted| wanted.store(false, Ordering::Relaxed));
     leave();
     update(None);
     REMOVALS.fetch_add(1, Ordering::AcqRel);

@@ -12,19 +12,21 @@ use crate::native::slots::{DIRECT, is_passable};
 use crate::record::{self, enter};
 use crate::shadow::{self, Asked};
 use crate::slots::{self, Calls, What};
+use crate::symbols::FileSymbols;
 use crate::{hooks, session};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 use core::ptr;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use grapnel_hook::module::Module;
 use grapnel_hook::rebind;
 use grapnel_hook::symbol::{self, SymbolKind};
 use grapnel_hook::{CodeAddr, HookPlan, Options};
 use grapnel_trace::shared::failure;
 use grapnel_trace::{Alignment, FreedAs, Release, Source};
+use memchr::memmem;
 
 /// Which form of an operator a function is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -240,6 +242,27 @@ fn is_of_libcxx(module: &Module) -> bool {
     [&b"libc++.so"[..], b"libc++abi.so"].iter().any(|name| module.file_name().starts_with(name))
 }
 
+/// The code of C++ itself, where it is a library's: of libstdc++, or of libc++ and what that builds on.
+static RUNTIMES: [[AtomicUsize; 2]; 3] = [const { [const { AtomicUsize::new(0) }; 2] }; 3];
+
+/// Keeps where that of an object lies. Only under PROCESS, or in the only thread.
+fn remember_runtime(module: &Module) {
+    let Some(code) = module.segments().iter().find(|segment| segment.execute) else { return };
+    let is_free =
+        |[start, _]: &&[AtomicUsize; 2]| [0, code.range.start].contains(&start.load(Ordering::Relaxed));
+    if let Some([start, len]) = RUNTIMES.iter().find(is_free) {
+        start.store(code.range.start, Ordering::Relaxed);
+        len.store(code.range.len(), Ordering::Relaxed);
+    }
+}
+
+/// Whether code at an address is C++'s own.
+pub(crate) fn is_of_runtime(address: usize) -> bool {
+    RUNTIMES
+        .iter()
+        .any(|[start, len]| address.wrapping_sub(start.load(Ordering::Relaxed)) < len.load(Ordering::Relaxed))
+}
+
 /// The code whose calls are part of an operator with this range.
 fn own_code(module: &Module, range: &Range<usize>) -> Range<usize> {
     if is_of_libcxx(module) {
@@ -250,6 +273,22 @@ fn own_code(module: &Module, range: &Range<usize>) -> Range<usize> {
     // In libstdc++ each calls malloc itself, and what else lies around them allocates for exceptions. A program's own may call
     // anything.
     if is_runtime(module) { range.clone() } else { 0..usize::MAX }
+}
+
+/// Looks whether an object has operators that it doesn't export, as where libstdc++ is linked into it: what they give is `malloc`'s, and
+/// what they are given back may be of operators that are hooked.
+pub(crate) fn heed_hidden(module: &Module, file: &FileSymbols) {
+    const DELETE: &[u8] = b"_ZdlPv";
+    // What is imported has its version behind its name, or is not defined.
+    let is_named = memmem::find(file.names(), b"\0_ZdlPv\0").is_some();
+    if !is_named || is_runtime(module) || symbol::find(module, DELETE).is_some() {
+        return;
+    }
+    let mut is_defined = false;
+    file.for_each(module.bias(), &mut |name, _| is_defined |= name == DELETE);
+    if is_defined {
+        shadow::is_now_incomplete();
+    }
 }
 
 /// Hooks the operators that these objects export. None of their code runs meanwhile. Only under PROCESS, or in the only
@@ -288,6 +327,9 @@ pub(crate) fn prepare<'m>(modules: impl Iterator<Item = &'m Module>) -> Vec<Read
         return all;
     }
     for module in modules {
+        if is_runtime(module) {
+            remember_runtime(module);
+        }
         let found = exported(module);
         if found.is_empty() {
             continue;

@@ -14,11 +14,12 @@ use crate::entry::{SavedRegisters, rescued, stub};
 use crate::heaps;
 use crate::ledger;
 use crate::record::{self, enter};
-use crate::{forked, session, sys};
+use crate::{forked, sampling, session, sys};
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_char};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
+use grapnel_trace::shared::failure;
 use grapnel_trace::{HeapKind, Mark, Source, wire};
 use grapnel_unwind::ProgramHeader;
 
@@ -69,6 +70,11 @@ fn told(saved: Saved<'_>, id: u32, tell: impl FnOnce(&mut Context)) {
 stub!(grapnel_agent_heap_create, create, 1);
 unsafe extern "C" fn create(name: *const c_char, saved: Saved<'_>) -> u64 {
     let mut handle = 0;
+    // Of none nothing is recorded.
+    if sampling::is_on() {
+        say_left_out();
+        return handle;
+    }
     rescued(saved, ptr::null_mut(), 0, || {
         // SAFETY: null, or the program's zero-terminated string.
         let name = if name.is_null() { c"" } else { unsafe { CStr::from_ptr(name) } };
@@ -76,6 +82,15 @@ unsafe extern "C" fn create(name: *const c_char, saved: Saved<'_>) -> u64 {
         enter(saved, |context| heaps::describe(handle, &mut context.ring));
     });
     handle
+}
+
+/// Says that pools aren't recorded where only some allocations are.
+#[cold]
+fn say_left_out() {
+    session::report_failure(
+        failure::NOTE,
+        b"pools that the program reports are not recorded in a sample of its allocations",
+    );
 }
 
 stub!(grapnel_agent_heap_destroy, destroy, 1, wide first);

@@ -20,9 +20,8 @@ use crate::context::Context;
 use crate::entry::{SavedRegisters, rescued, stub};
 use crate::hooks::{Function, Hooked, inside, is_inside, original, original_as};
 use crate::native::quick::{
-    grapnel_agent_quick_beside_calloc, grapnel_agent_quick_beside_free, grapnel_agent_quick_beside_malloc,
-    grapnel_agent_quick_beside_realloc, grapnel_agent_quick_calloc, grapnel_agent_quick_free,
-    grapnel_agent_quick_malloc, grapnel_agent_quick_realloc,
+    grapnel_agent_quick_beside_free, grapnel_agent_quick_beside_malloc, grapnel_agent_quick_calloc,
+    grapnel_agent_quick_free, grapnel_agent_quick_malloc, grapnel_agent_quick_realloc,
 };
 use crate::record::{self, enter};
 use crate::sampling::{self, Costs};
@@ -75,6 +74,12 @@ fn chosen(size: usize) -> Option<u64> {
     if cfg!(grapnel_attached) { sampling::passes(size) } else { sampling::passed(size) }
 }
 
+/// The same of one that came by a beginning which lowers the gap, or by one which leaves that alone.
+fn chosen_either_way(size: usize) -> Option<u64> {
+    let is_lowered = tls::get().sampling.left.get() < 0;
+    if is_lowered { sampling::passed(size) } else { sampling::passes(size) }
+}
+
 /// Where in a thread's block that is.
 pub(crate) const LEFT: usize = offset_of!(Tls, sampling) + offset_of!(Sampling, left);
 
@@ -122,11 +127,11 @@ unsafe extern "C" fn malloc(size: usize, saved: Saved<'_>) -> Block {
 
 stub!(grapnel_agent_sampled_calloc, calloc, 2, beside grapnel_agent_sampled_beside_calloc);
 unsafe extern "C" fn calloc(count: usize, size: usize, saved: Saved<'_>) -> Block {
-    let mean = chosen(count.wrapping_mul(size));
+    let mean = chosen_either_way(count.wrapping_mul(size));
     // SAFETY: the function's own type.
     let call = unsafe { original_as::<unsafe extern "C" fn(usize, usize) -> Block>(Function::Calloc) };
     // SAFETY: the caller's call, passed on.
-    let block = unsafe { call(count, size) };
+    let block = inside(|| unsafe { call(count, size) });
     given(saved, block, count.wrapping_mul(size), Source::Calloc, 0, mean, block);
     block
 }
@@ -157,8 +162,7 @@ unsafe extern "C" fn realloc(old: Block, size: usize, saved: Saved<'_>) -> Block
         given(saved, block, size, Source::Realloc, 0, mean, block);
         return block;
     }
-    let is_lowered = tls::get().sampling.left.get() < 0;
-    let mean = if is_lowered { sampling::passed(size) } else { sampling::passes(size) };
+    let mean = chosen_either_way(size);
     let address = old.addr() as u64;
     let costs = Costs::begin();
     let was_recorded = forget(old);
@@ -269,8 +273,9 @@ pub(crate) fn allocation_functions() -> [Hooked; 9] {
 pub(crate) fn allocation_functions_beside() -> [Hooked; 9] {
     [
         (b"malloc", grapnel_agent_quick_beside_malloc, Function::Malloc),
-        (b"calloc", grapnel_agent_quick_beside_calloc, Function::Calloc),
-        (b"realloc", grapnel_agent_quick_beside_realloc, Function::Realloc),
+        // These may call `malloc` by its name, which is part of their call and is to know it.
+        (b"calloc", grapnel_agent_sampled_beside_calloc, Function::Calloc),
+        (b"realloc", grapnel_agent_sampled_beside_realloc, Function::Realloc),
         (b"free", grapnel_agent_quick_beside_free, Function::Free),
         (b"posix_memalign", grapnel_agent_sampled_beside_posix_memalign, Function::PosixMemalign),
         (b"memalign", grapnel_agent_sampled_beside_memalign, Function::Memalign),

@@ -41,6 +41,11 @@ pub(crate) fn prepare(header: &SessionHeader) -> bool {
     mean != 0
 }
 
+/// Whether only some allocations are recorded.
+pub(crate) fn is_on() -> bool {
+    MEAN.load(Ordering::Relaxed) != 0
+}
+
 /// Whether few allocations are recorded, now and later: so few that the processor's caches have forgotten one's record by the
 /// next. A budget may make them many.
 pub(crate) fn is_sparse() -> bool {

@@ -4,6 +4,7 @@
 //! A table like a sanitizer's shadow: 16 bytes of address space, 8 where blocks may begin at each 8, have an entry of 16 bits, kept for each mebibyte, or half of one, in the form
 //! that its number of entries asks for ([`crate::cells`]). Where no two blocks begin so close together ([`blocks_are_chunks`]) it is twice as many bytes; and
 //! where they do later, there are two such tables ([`blocks_may_be_close`]).
+//! Allocators of other kinds give blocks of half a granule amid one: those have a table of their own.
 //! 0 says that nothing is known. An entry is written by whoever was just
 //! given the block and read by whoever is about to give it back: no two threads meet in one. So there is nothing to
 //! lock, and a signal handler or a fork at any moment finds each entry whole.
@@ -90,8 +91,9 @@ const ALL: u32 = native::ADDRESS_BITS;
 type Middle = [Cell; 1 << (MIDDLE - CELL)];
 type Root = [AtomicPtr<Middle>; 1 << (ALL - MIDDLE)];
 
-/// Of blocks that may begin a granule apart, and of those that begin two apart at least.
-static ROOTS: [Root; 2] = [const { [const { AtomicPtr::new(ptr::null_mut()) }; 1 << (ALL - MIDDLE)] }; 2];
+/// Of blocks that may begin a granule apart, of those that begin two apart at least, and of those that begin amid a granule: of at most half of
+/// one, as allocators of other kinds than glibc's give them. There is no fourth.
+static ROOTS: [Root; 4] = [const { [const { AtomicPtr::new(ptr::null_mut()) }; 1 << (ALL - MIDDLE)] }; 4];
 
 /// A function is both `free` and `delete`: nothing is noted, since all would seem to be given back in the wrong way.
 pub(crate) fn do_without(is_shared: bool) {
@@ -120,9 +122,18 @@ const APART: u8 = 1;
 /// Noted as those that are close, and looked for in both: once they were apart.
 const NO_LONGER_APART: u8 = 2;
 
+/// The place among [`ROOTS`] of the table for blocks that begin amid a granule. Its entries are one granule apart.
+const AMID: u32 = 2;
+
 #[inline]
 fn place_now() -> u32 {
     u32::from(HOT.shadow.load(Ordering::Relaxed) & 1)
+}
+
+/// The logarithm of how many granules an entry of a table stands for.
+#[inline(always)]
+const fn apart_in(table: u32) -> u32 {
+    table & 1
 }
 
 /// All blocks are chunks of glibc's heap, each of which takes two granules or more: so each entry stands for two, and half as many
@@ -141,8 +152,8 @@ pub(crate) fn blocks_may_be_close() {
 
 /// The place of an address in a table whose entries have 2^`low` bytes and that has 2^`high`, where blocks lie a granule apart.
 #[inline]
-fn index(address: usize, apart: u32, low: u32, high: u32) -> usize {
-    let address = (address & !native::TAGS) as u64 >> apart;
+fn index(address: usize, table: u32, low: u32, high: u32) -> usize {
+    let address = (address & !native::TAGS) as u64 >> apart_in(table);
     (address >> low) as usize & ((1 << (high - low)) - 1)
 }
 
@@ -151,33 +162,40 @@ fn is_noted(address: usize) -> bool {
     (address & !native::TAGS) as u64 >> ALL == 0 && address & ((1 << GRANULE) - 1) == 0
 }
 
+/// Whether the block at an address is noted among those that begin amid a granule.
+#[cold]
+fn is_noted_amid(address: usize) -> bool {
+    (address & !native::TAGS) as u64 >> ALL == 0 && address & ((1 << GRANULE) - 1) == 1 << (GRANULE - 1)
+}
+
 /// The place of an address in its cell.
 #[inline]
-fn place(address: usize, apart: u32) -> u16 {
-    index(address, apart, GRANULE, CELL) as u16
+fn place(address: usize, table: u32) -> u16 {
+    index(address, table, GRANULE, CELL) as u16
 }
 
 #[inline]
-fn root(address: usize, apart: u32) -> &'static AtomicPtr<Middle> {
-    &ROOTS[apart as usize & 1][index(address, apart, MIDDLE, ALL)]
+fn root(address: usize, table: u32) -> &'static AtomicPtr<Middle> {
+    &ROOTS[table as usize % ROOTS.len()][index(address, table, MIDDLE, ALL)]
 }
 
 /// The cell of an address, if there is one.
 #[inline]
-fn cell(address: usize, apart: u32) -> Option<&'static Cell> {
+fn cell(address: usize, table: u32) -> Option<&'static Cell> {
     // SAFETY: null, or a table as the module's header has it.
-    let Some(middle) = (unsafe { root(address, apart).load(Ordering::Acquire).as_ref() }) else {
+    let Some(middle) = (unsafe { root(address, table).load(Ordering::Acquire).as_ref() }) else {
         cold_path();
         return None;
     };
-    Some(&middle[index(address, apart, CELL, MIDDLE)])
+    Some(&middle[index(address, table, CELL, MIDDLE)])
 }
 
 /// Where a block is noted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     address: usize,
-    apart: u32,
+    /// Which of [`ROOTS`].
+    table: u32,
     /// `None` where no cell was there yet.
     cell: Option<&'static Cell>,
 }
@@ -185,12 +203,18 @@ pub(crate) struct Place {
 /// Where the block at an address is to be noted; `None` where it is not.
 #[inline]
 fn place_of(address: usize) -> Option<Place> {
-    if !is_noted(address) || HOT.shadow_is_shared.load(Ordering::Relaxed) {
+    if HOT.shadow_is_shared.load(Ordering::Relaxed) {
         cold_path();
         return None;
     }
-    let apart = place_now();
-    Some(Place { address, apart, cell: cell(address, apart) })
+    let table = if is_noted(address) {
+        place_now()
+    } else if is_noted_amid(address) {
+        AMID
+    } else {
+        return None;
+    };
+    Some(Place { address, table, cell: cell(address, table) })
 }
 
 /// Where the block at an address will be [noted](Place::note): what that needs comes while something else goes on.
@@ -198,7 +222,7 @@ fn place_of(address: usize) -> Option<Place> {
 pub(crate) fn expect(address: usize) -> Option<Place> {
     let found = place_of(address)?;
     if let Some(cell) = found.cell {
-        cell.expect(place(address, found.apart));
+        cell.expect(place(address, found.table));
     }
     Some(found)
 }
@@ -206,9 +230,9 @@ pub(crate) fn expect(address: usize) -> Option<Place> {
 /// Notes a block, and not how it was asked for. `is_alone`: few others will be noted near it.
 pub(crate) fn note_plainly(address: usize, is_alone: bool) {
     if let Some(found) = place_of(address)
-        && let Some(cell) = found.cell.or_else(|| make_cell(address, found.apart))
+        && let Some(cell) = found.cell.or_else(|| make_cell(address, found.table))
     {
-        cell.note(place(address, found.apart), PRESENT, is_alone);
+        cell.note(place(address, found.table), PRESENT, is_alone);
     }
 }
 
@@ -216,9 +240,9 @@ impl Place {
     /// Notes how the block was asked for. What there is no memory for is not noted.
     #[inline]
     pub(crate) fn note(self, asked: Asked) {
-        let Self { address, apart, cell } = self;
-        if let Some(cell) = cell.or_else(|| make_cell(address, apart)) {
-            cell.note(place(address, apart), asked.entry(), asked.size >= LARGE);
+        let Self { address, table, cell } = self;
+        if let Some(cell) = cell.or_else(|| make_cell(address, table)) {
+            cell.note(place(address, table), asked.entry(), asked.size >= LARGE);
         }
     }
 }
@@ -226,8 +250,11 @@ impl Place {
 /// Takes out what is noted of the block at an address; 0 for nothing.
 #[inline]
 pub(crate) fn take(address: usize) -> u16 {
-    if !HOT.shadow_is_used.load(Ordering::Relaxed) || !is_noted(address) {
+    if !HOT.shadow_is_used.load(Ordering::Relaxed) {
         return 0;
+    }
+    if !is_noted(address) {
+        return if is_noted_amid(address) { take_of(address, AMID) } else { 0 };
     }
     match HOT.shadow.load(Ordering::Relaxed) {
         NO_LONGER_APART => take_of_both(address),
@@ -257,27 +284,27 @@ fn newest(address: usize) -> Option<(&'static AtomicU16, &'static AtomicPtr<u8>)
         cold_path();
         return None;
     }
-    let apart = u32::from(state);
-    cell(address, apart)?.in_leaf(place(address, apart))
+    let table = u32::from(state);
+    cell(address, table)?.in_leaf(place(address, table))
 }
 
 #[inline(always)]
-fn take_of(address: usize, apart: u32) -> u16 {
-    cell(address, apart).map_or(0, |cell| cell.take(place(address, apart)))
+fn take_of(address: usize, table: u32) -> u16 {
+    cell(address, table).map_or(0, |cell| cell.take(place(address, table)))
 }
 
 /// Takes out of both tables, so that nothing is left there that was of another block.
 #[inline(never)]
 fn take_of_both(address: usize) -> u16 {
-    let [close, before] = [CLOSE, APART].map(|apart| take_of(address, u32::from(apart)));
+    let [close, before] = [CLOSE, APART].map(|table| take_of(address, u32::from(table)));
     if close == 0 { before } else { close }
 }
 
 #[cold]
 #[inline(never)]
-fn make_cell(address: usize, apart: u32) -> Option<&'static Cell> {
+fn make_cell(address: usize, table: u32) -> Option<&'static Cell> {
     HOT.shadow_is_used.store(true, Ordering::Relaxed);
-    let root = root(address, apart);
+    let root = root(address, table);
     let fresh = sys::map_anonymous(size_of::<Middle>())?;
     let _ = sys::advise(fresh, size_of::<Middle>(), libc::MADV_DONTDUMP);
     let placed =
@@ -287,7 +314,7 @@ fn make_cell(address: usize, apart: u32) -> Option<&'static Cell> {
     } else {
         sys::unmap(fresh, size_of::<Middle>());
     }
-    cell(address, apart)
+    cell(address, table)
 }
 
 #[cfg(test)]
@@ -315,11 +342,24 @@ mod tests {
             assert_eq!(take(address), asked.entry());
             assert_eq!(take(address), 0);
         }
-        // Between granules, and beyond what is kept.
+        // At odd addresses, and beyond what is kept.
         let beyond = 1usize.checked_shl(ALL);
-        for address in [0x10_0000 | 1 << (GRANULE - 1)].into_iter().chain(beyond) {
+        for address in [0x10_0000 | 1 << (GRANULE - 2)].into_iter().chain(beyond) {
             note(address, asked(false, None, 1));
             assert_eq!(take(address), 0);
+        }
+    }
+
+    #[test]
+    fn small_blocks_side_by_side_are_told_apart() {
+        const HALF: usize = 1 << (GRANULE - 1);
+        let blocks = (0..64).map(|number| (0x3210 << (ALL - 16)) + number * HALF);
+        blocks.clone().for_each(|block| note(block, asked(false, None, block / HALF % 64 + 1)));
+        for block in blocks.clone().step_by(3) {
+            assert_eq!(take(block), asked(false, None, block / HALF % 64 + 1).entry(), "{block:x}");
+        }
+        for (number, block) in blocks.enumerate() {
+            assert_eq!(take(block) == 0, number % 3 == 0, "{block:x}");
         }
     }
 

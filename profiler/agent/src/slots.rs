@@ -51,8 +51,9 @@ pub(crate) struct Slot {
     direct: Direct,
     /// What the function itself begins with once its hook is in; 0 where that isn't known.
     beginning: AtomicU64,
-    /// Its address; 0 for a slot that is free.
+    /// Its address; 0 for a slot that is free. And how long it is.
     target: AtomicUsize,
+    len: AtomicUsize,
     /// The code whose calls of allocation functions are its own.
     code: [AtomicUsize; 2],
 }
@@ -68,6 +69,7 @@ impl Slot {
             direct: Direct::none(),
             beginning: AtomicU64::new(0),
             target: AtomicUsize::new(0),
+            len: AtomicUsize::new(0),
             code: [AtomicUsize::new(0), AtomicUsize::new(0)],
         }
     }
@@ -167,16 +169,21 @@ pub(crate) fn is_own(inside: usize, caller: usize) -> bool {
     is_of_slot(inside, caller, 0)
 }
 
-/// How far up the stack an allocator's function may have been called whose own code makes this call. Its code calls
-/// nobody else's.
-const FAR: usize = 32 << 10;
+/// Whether a call that returns to `caller` is made by the code itself of an operator that isn't the runtime's, and that this thread is in.
+/// Of one that takes much of the stack nothing else is said: what it calls may have been interrupted by a signal.
+pub(crate) fn is_in_own_operator(inside: usize, caller: usize) -> bool {
+    inside & OPERATOR != 0
+        && slot_of(inside).is_some_and(|slot| {
+            let start = slot.target.load(Ordering::Relaxed);
+            slot.operator().is_own() && caller.wrapping_sub(start) < slot.len.load(Ordering::Relaxed)
+        })
+}
 
-/// Whether the call with these registers is made by the code of a function of the same allocator, that the thread is in.
+/// Whether the call with these registers is made by the code of a function of the same allocator, that the thread is in. Its code calls
+/// nobody else's.
 pub(crate) fn is_part_of_family(saved: &SavedRegisters, handle: u32) -> bool {
     let inside = tls::get().inside.get();
-    inside & FAMILY != 0
-        && inside.wrapping_sub(ptr::from_ref(saved).addr()) < FAR
-        && is_of_slot(inside, saved.return_address(), handle)
+    inside & FAMILY != 0 && hooks::may_be_inside(saved) && is_of_slot(inside, saved.return_address(), handle)
 }
 
 /// Whether the operator that this thread is in is a `new`: what is given back amid it is recorded. To be asked only where
@@ -205,7 +212,11 @@ fn is_of_slot(inside: usize, caller: usize, handle: u32) -> bool {
         // A tail call: the function's own return is awaited.
         let returns = [&raw const grapnel_agent_slot_returns, &raw const grapnel_agent_beside_slot_returns];
         let returns = returns.iter().any(|label| caller == label.addr());
+        // It throws, for which the runtime gets memory.
+        let is_runtimes =
+            slot.family().is_none() && slot.operator().is_own() && operators::is_of_runtime(caller);
         is_same
+            && !is_runtimes
             && (returns || caller.wrapping_sub(start.load(Ordering::Relaxed)) < len.load(Ordering::Relaxed))
     })
 }
@@ -341,11 +352,12 @@ pub(crate) fn handle_at(target: usize) -> Option<u32> {
 }
 
 /// Takes a free slot for a function and gives its thunk.
-fn take(target: usize, what: What, code: &Range<usize>) -> Option<(usize, *const ())> {
+fn take(function: &Range<usize>, what: What, code: &Range<usize>) -> Option<(usize, *const ())> {
     let number = TABLE.iter().position(|slot| slot.target.load(Ordering::Relaxed) == 0)?;
     let slot = &TABLE[number];
     TAKEN.fetch_max(number + 1, Ordering::Relaxed);
-    slot.target.store(target, Ordering::Relaxed);
+    slot.target.store(function.start, Ordering::Relaxed);
+    slot.len.store(function.len(), Ordering::Relaxed);
     let (operator, heap) = match what {
         What::Operator(operator, _) => (operator.to_u8(), 0),
         What::Family(role, handle) => (role as u8, handle + 1),
@@ -398,8 +410,7 @@ pub(crate) fn prepare_all(
     let mut taken: Vec<(usize, HookId)> = Vec::new();
     let give_back_all = |taken: &[(usize, HookId)]| taken.iter().for_each(|&(number, _)| give_back(number));
     for (what, range, code) in found {
-        let Some((number, thunk)) = take(range.start, *what, code).filter(|_| ledger::has_room(found.len()))
-        else {
+        let Some((number, thunk)) = take(range, *what, code).filter(|_| ledger::has_room(found.len())) else {
             give_back_all(&taken);
             return Ok(None);
         };

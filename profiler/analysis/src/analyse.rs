@@ -9,7 +9,7 @@ use crate::leaks::Found;
 use crate::live::{LiveBlocks, LiveSample, Totals, Watcher};
 use crate::mappings::{MappingAnalysis, Mappings};
 use crate::marks::{self, Moment};
-use crate::merge::{canonical_nodes, merge_sites};
+use crate::merge::canonical_nodes;
 use crate::mismatches::{Mismatch, Mismatches};
 use crate::modules::Modules;
 use crate::sites::{Site, Sites};
@@ -236,9 +236,8 @@ fn add_up<R: Read + Send, T: Tally>(ahead: Ahead<R>, tally: T) -> (Analysis, Vec
     totals.temporary_allocations = sites.temporary_allocations();
     let functions = sites.functions();
     let canonical = canonical_nodes(&stacks, &pass.modules);
-    let mut sites = merge_sites(sites.finish(), &canonical);
+    let sites = sites.merged(&canonical);
     let leaks = reader.leaks().and_then(|scan| Found::new(scan.clone(), &stacks, &canonical));
-    Site::sort(&mut sites);
     let analysis = Analysis {
         process: reader.info().clone(),
         exit: end.and_then(|end| end.exit),

@@ -133,8 +133,7 @@ impl<R: Read + Send> Following<R> {
     pub fn analysis(&mut self) -> Analysis {
         let (totals, sampling) = self.totals();
         let canonical = merge::canonical_nodes(self.stacks(), &self.pass.modules);
-        let mut sites = merge::merge_sites(self.sites(), &canonical);
-        Site::sort(&mut sites);
+        let sites = self.pass.tally.merged(&canonical);
         let mut modules = self.pass.modules.clone();
         let started = self.process().started_unix_ns;
         modules.recorded = recorded(started, totals.duration_ns);

@@ -18,7 +18,7 @@
 
 use crate::blocks::Blocks;
 use crate::hash::FoldHash;
-use crate::weight::{Errors, Sampling, Variance, whole};
+use crate::weight::{Doubt, Sampling, whole};
 use grapnel_trace::heap::HeapEvent;
 use grapnel_trace::{Alignment, Event, Source};
 use std::collections::HashMap;
@@ -140,12 +140,11 @@ struct Sample {
     /// By which mean each thread's allocations are recorded.
     means: HashMap<u32, u64, FoldHash>,
     last_mean: u64,
+    largest_mean: u64,
     recorded: u64,
     /// Live blocks, in units.
     live: u64,
-    allocated_variance: Variance,
-    live_variance: Variance,
-    peak_variance: f64,
+    doubt: Doubt,
 }
 
 impl<const W: usize> Live<W> {
@@ -212,9 +211,8 @@ impl<const W: usize> Live<W> {
 
     /// What is to be said of the sample, if it is one.
     pub fn sampling(&self) -> Option<Sampling> {
-        let Sample { last_mean, recorded, allocated_variance, live_variance, peak_variance, .. } =
-            self.sample;
-        let errors = Errors::of(allocated_variance, live_variance, peak_variance);
+        let Sample { last_mean, largest_mean, recorded, doubt, .. } = self.sample;
+        let errors = doubt.of_totals(largest_mean);
         Self::SAMPLED.then_some(Sampling { mean: last_mean, recorded, errors })
     }
 
@@ -273,6 +271,7 @@ impl<const W: usize> Live<W> {
             Event::Aligned { thread, alignment } => self.is_aligned(thread, alignment),
             Event::Sampled { thread, mean } if Self::SAMPLED => {
                 self.sample.last_mean = mean;
+                self.sample.largest_mean = self.sample.largest_mean.max(mean);
                 if self.sample.means.len() < MAX_HELD || self.sample.means.contains_key(&thread) {
                     self.sample.means.insert(thread, mean);
                 }
@@ -380,7 +379,8 @@ impl<const W: usize> Live<W> {
         self.totals.allocated_bytes = self.totals.allocated_bytes.saturating_add(block.weight().bytes);
         if Self::SAMPLED {
             self.sample.recorded += 1;
-            self.sample.allocated_variance.add(block.variance());
+            self.sample.doubt.allocated.add(block.variance());
+            self.sample.doubt.small.see(&block);
         }
         let peak = self.insert(address, block, watcher);
         watcher.added(address, block, peak);
@@ -405,14 +405,14 @@ impl<const W: usize> Live<W> {
         self.totals.live_bytes = self.totals.live_bytes.wrapping_add(block.weight().bytes);
         if Self::SAMPLED {
             self.sample.live = self.sample.live.wrapping_add(block.weight().count);
-            self.sample.live_variance.add(block.variance());
+            self.sample.doubt.live.add(block.variance());
         }
         let peak = self.totals.live_bytes > self.totals.peak_bytes;
         if peak {
             self.totals.peak_bytes = self.totals.live_bytes;
             self.totals.peak_time_ns = self.time_ns;
             if Self::SAMPLED {
-                self.sample.peak_variance = self.sample.live_variance.bytes;
+                self.sample.doubt.peak_bytes = self.sample.doubt.live.bytes;
             }
         }
         peak
@@ -423,7 +423,7 @@ impl<const W: usize> Live<W> {
         self.totals.live_bytes = self.totals.live_bytes.wrapping_sub(block.weight().bytes);
         if Self::SAMPLED {
             self.sample.live = self.sample.live.wrapping_sub(block.weight().count);
-            self.sample.live_variance.take(block.variance());
+            self.sample.doubt.live.take(block.variance());
         }
     }
 

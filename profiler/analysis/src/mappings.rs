@@ -92,6 +92,8 @@ struct Piece {
     mapped: Mapped,
     /// Where the mapping began.
     origin: u64,
+    /// Which mapping it is, by their order: another one may begin at the same place.
+    number: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -147,7 +149,7 @@ impl Mappings {
                     let is_free =
                         self.pieces.range(..piece.end).next_back().is_none_or(|(_, p)| p.end <= start);
                     if is_free {
-                        self.put(start, piece);
+                        self.put_back(start, piece);
                     }
                 }
             }
@@ -188,7 +190,8 @@ impl Mappings {
             figures.mappings += 1;
             figures.mapped_bytes = figures.mapped_bytes.saturating_add(size);
         }
-        self.put(address, Piece { end, stack, mapped, origin: address });
+        let number = self.totals.mappings;
+        self.put(address, Piece { end, stack, mapped, origin: address, number });
     }
 
     /// Makes a piece live, where nothing is.
@@ -201,6 +204,23 @@ impl Mappings {
             self.totals.peak_bytes = self.totals.live_bytes;
             self.peak_time_ns = self.time_ns;
             self.clock.new_peak();
+        }
+    }
+
+    /// Makes a piece live again, where nothing is: one range with what is left of its mapping on either side.
+    fn put_back(&mut self, start: u64, piece: Piece) {
+        self.put(start, piece);
+        self.join_at(start);
+        self.join_at(piece.end);
+    }
+
+    /// Joins the pieces that meet at an address, if both are of one mapping.
+    fn join_at(&mut self, address: u64) {
+        let Some(&behind) = self.pieces.get(&address) else { return };
+        let Some((_, before)) = self.pieces.range_mut(..address).next_back() else { return };
+        if before.end == address && before.number == behind.number {
+            before.end = behind.end;
+            self.pieces.remove(&address);
         }
     }
 
@@ -335,8 +355,14 @@ mod tests {
     #[test]
     fn a_call_that_fails_leaves_all_as_it_was() {
         let failed = MappingEvent::Failed { thread: 1 };
-        let found = run(&[map(1, 10, 4, Mapped::Anonymous), unmap(1, 11, 2), failed]);
-        assert_eq!(pages(&found.totals), [4, 4, 4, 1, 3]);
+        // In the middle, at the start, at the end, and all of it.
+        for (page, count) in [(11, 2), (10, 2), (12, 2), (10, 4), (8, 9)] {
+            let found = run(&[map(1, 10, 4, Mapped::Anonymous), unmap(1, page, count), failed]);
+            for figures in [&found.totals, &found.kinds[Mapped::Anonymous as usize], &found.sites[0].figures]
+            {
+                assert_eq!(pages(figures), [4, 4, 4, 1, 1], "{count} from {page}");
+            }
+        }
         // Another thread's going is its own, and what was mapped there since stays.
         let found = run(&[
             map(1, 10, 4, Mapped::Anonymous),
@@ -346,6 +372,33 @@ mod tests {
             failed,
         ]);
         assert_eq!(pages(&found.totals), [5, 1, 4, 2, 1]);
+    }
+
+    #[test]
+    fn what_a_failed_call_puts_back_is_joined_within_its_mapping_alone() {
+        let failed = MappingEvent::Failed { thread: 1 };
+        // Three mappings side by side of one stack and kind: from within the first to within the last.
+        let mapped = [10, 14, 18].map(|page| map(1, page, 4, Mapped::Anonymous));
+        let found = run(&[&mapped[..], &[unmap(1, 12, 8), failed]].concat());
+        assert_eq!(pages(&found.totals), [12, 12, 12, 3, 3]);
+        // Two that began at the same place, of which the second took the start of the first.
+        let replaced = [map(1, 10, 4, Mapped::Anonymous), map(1, 10, 2, Mapped::Anonymous)];
+        let found = run(&[&replaced[..], &[unmap(1, 11, 2), failed]].concat());
+        assert_eq!(pages(&found.totals), [6, 4, 4, 2, 2]);
+        // What truly went in between stays away.
+        let parts = [map(1, 10, 9, Mapped::Anonymous), unmap(0, 14, 1)];
+        let found = run(&[&parts[..], &[unmap(1, 12, 4), failed]].concat());
+        assert_eq!(pages(&found.totals), [9, 8, 9, 1, 2]);
+        // Two threads in neighbouring parts of one mapping.
+        let both = [map(1, 10, 9, Mapped::Anonymous), unmap(0, 12, 2), unmap(1, 14, 2)];
+        let found = run(&[&both[..], &[failed, MappingEvent::Failed { thread: 0 }]].concat());
+        assert_eq!(pages(&found.totals), [9, 9, 9, 1, 1]);
+        let found = run(&[&both[..], &[failed]].concat());
+        assert_eq!(pages(&found.totals), [9, 7, 9, 1, 2]);
+        // A `mremap` that fails is no other; what follows takes the whole range.
+        let moved = [map(1, 10, 4, Mapped::File), unmap(0, 11, 2), MappingEvent::Failed { thread: 0 }];
+        let found = run(&[&moved[..], &[unmap(0, 10, 4), remap(2, 50, 9, 10)]].concat());
+        assert_eq!(pages(&found.kinds[Mapped::File as usize]), [13, 9, 9, 2, 1]);
     }
 
     #[test]

@@ -22,7 +22,8 @@ struct FrameKey {
     flags: u8,
 }
 
-/// Adds up sites with the same stack, under the first node that has it.
+/// Adds up sites with the same stack, under the first node that has it. Their errors are not added up, see
+/// [`Sites::merged`](crate::sites::Sites::merged).
 pub(crate) fn merge_sites(sites: Vec<Site>, canonical: &[u32]) -> Vec<Site> {
     if is_each_its_own(canonical) {
         return sites;

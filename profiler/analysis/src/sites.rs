@@ -1,10 +1,13 @@
 //! The figures of each site. A site is a distinct stack that allocated: stacks are the same if their frames lie
 //! at the same offsets of the same files.
 
+use crate::hash::FoldHash;
 use crate::live::{Block, Watcher};
+use crate::merge::{is_each_its_own, merge_sites};
 use crate::peak::{PeakClock, PeakShare};
-use crate::weight::{Errors, Variance, whole};
+use crate::weight::{Doubt, Errors, Small, Variance, whole};
 use grapnel_trace::Source;
+use std::collections::HashMap;
 
 /// What one stack allocated, and what became of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -58,7 +61,7 @@ impl Site {
         });
     }
 
-    /// Adds the figures of another part of the same site.
+    /// Adds the figures of another part of the same site, but for its errors: see [`Sites::merged`].
     pub(crate) fn add(&mut self, part: &Self) {
         self.allocations += part.allocations;
         self.allocated_bytes = self.allocated_bytes.saturating_add(part.allocated_bytes);
@@ -67,7 +70,6 @@ impl Site {
         self.peak_bytes = self.peak_bytes.wrapping_add(part.peak_bytes);
         self.temporary_allocations += part.temporary_allocations;
         self.sources.0 |= part.sources.0;
-        self.errors.add(&part.errors);
     }
 }
 
@@ -94,6 +96,15 @@ struct Spread {
     live: Variance,
     /// The variance of the bytes at the peak, by its bits.
     peak: PeakShare,
+    small: Small,
+}
+
+impl Spread {
+    fn doubt(&self, clock: PeakClock) -> Doubt {
+        let Self { allocated, live, ref peak, small } = *self;
+        let peak_bytes = f64::from_bits(clock.share(peak, live.bytes.to_bits()));
+        Doubt { allocated, live, peak_bytes, small }
+    }
 }
 
 const NO_SITE: u32 = u32::MAX;
@@ -155,12 +166,27 @@ impl Sites {
             peak_bytes: figure(clock.share(&state.peak, state.live_bytes)),
             temporary_allocations: state.temporary_allocations,
             sources: state.sources,
-            errors: spreads.get(index).map_or(Errors::default(), |spread| {
-                let peak = clock.share(&spread.peak, spread.live.bytes.to_bits());
-                Errors::of(spread.allocated, spread.live, f64::from_bits(peak))
-            }),
+            errors: spreads.get(index).map_or(Errors::default(), |spread| spread.doubt(clock).of_site()),
         };
         self.states.iter().enumerate().map(finish).collect()
+    }
+
+    /// The finished sites, those with equal stacks as one under the first, by [`Site::sort`]. Errors of such
+    /// a one are made from all of its parts: its least error is that of one site, however many parts it has.
+    pub(crate) fn merged(&self, canonical: &[u32]) -> Vec<Site> {
+        let mut sites = merge_sites(self.finish(), canonical);
+        if !self.spreads.is_empty() && !is_each_its_own(canonical) {
+            let mut doubts: HashMap<u32, Doubt, FoldHash> = HashMap::default();
+            for (state, spread) in self.states.iter().zip(&self.spreads) {
+                let doubt = doubts.entry(canonical[state.stack as usize]).or_default();
+                doubt.add(&spread.doubt(self.clock));
+            }
+            for site in &mut sites {
+                site.errors = doubts.get(&site.stack).map_or(Errors::default(), Doubt::of_site);
+            }
+        }
+        Site::sort(&mut sites);
+        sites
     }
 
     #[inline]
@@ -207,6 +233,7 @@ impl Sites {
             spread.live.add(variance);
             if allocated {
                 spread.allocated.add(variance);
+                spread.small.see(&block);
             }
         }
         if peak {

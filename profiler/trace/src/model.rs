@@ -1,6 +1,7 @@
 //! What the records of a block refer to, as writer and reader both keep it. It begins anew in each block.
 
 use alloc::vec::Vec;
+use core::hint::select_unpredictable;
 
 /// Threads that share what is known of their allocator's caches: the bound of what a hostile trace can make us keep.
 const CACHES: usize = 16;
@@ -134,7 +135,7 @@ impl FreedBlocks {
         let of_class = self.of(class);
         let count = of_class[0] as usize % (1 + DEPTH);
         let last = (count + 1).min(DEPTH);
-        of_class[last] = if count == DEPTH { of_class[last] } else { address };
+        of_class[last] = select_unpredictable(count == DEPTH, of_class[last], address);
         of_class[0] = last as u64;
     }
 

@@ -8,6 +8,8 @@ const SLOTS: usize = 1 << SLOT_BITS;
 /// Bits of a slot for the class of a block's size, and for its number.
 const CLASS_BITS: u32 = 6;
 const NUMBER_BITS: u32 = 18;
+const COUNT_LIMIT: u32 = 1 << NUMBER_BITS;
+const REST_LIMIT: u64 = 1 << (64 - CLASS_BITS - NUMBER_BITS);
 
 /// The blocks that were given out last, by address: one word each, so that all of them stay near the processor: with half as
 /// many slots the drain takes up to 4 of 100 longer, and traces up to 3 more; twice as many bring nothing.
@@ -17,7 +19,7 @@ const NUMBER_BITS: u32 = 18;
 /// whole of it.
 ///
 /// ```text
-/// word = rest of the address << 24 | number << 6 | class      number: counted from 1, so 0 is no block
+/// word = (rest of the address + 1) << 24 | number << 6 | class      so 0 is no block
 /// slot = (address >> 4 ^ rest) mod 2^15                       rest = address >> 19
 /// ```
 #[derive(Debug)]
@@ -39,32 +41,34 @@ impl Recent {
         self.count = 0;
     }
 
-    #[inline]
+    /// The slot of an address, and what a word there has of it. What an address has that has no slot fits no word.
+    #[inline(always)]
     fn place(address: u64) -> (usize, u64) {
-        let rest = address >> (4 + SLOT_BITS);
-        (((address >> 4) ^ rest) as usize % SLOTS, rest)
+        // What has to be 0 lies above all else.
+        let address = address.rotate_right(4);
+        let rest = address >> SLOT_BITS;
+        ((address ^ rest) as usize % SLOTS, rest + 1)
     }
 
     /// Notes the next block. `class` is below 64.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push(&mut self, address: u64, class: u8) {
         self.count += 1;
         let (slot, rest) = Self::place(address);
-        // Of 64 bits, some addresses that no process has don't leave enough.
-        let fits = self.count < 1 << NUMBER_BITS && rest < 1 << (64 - CLASS_BITS - NUMBER_BITS);
-        if address.is_multiple_of(16) && fits {
+        // Of 64 bits, some addresses that no process has don't leave enough either.
+        if rest < REST_LIMIT && self.count < COUNT_LIMIT {
             let number = u64::from(self.count);
             self.slots[slot] = (((rest << NUMBER_BITS) | number) << CLASS_BITS) | u64::from(class);
         }
     }
 
     /// How many blocks were given out after the last one at this address, and the class of its size.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn find(&self, address: u64) -> Option<(u32, u8)> {
         let (slot, rest) = Self::place(address);
         let word = self.slots[slot];
-        let number = (word >> CLASS_BITS) as u32 % (1 << NUMBER_BITS);
-        let found = word >> (CLASS_BITS + NUMBER_BITS) == rest && number != 0 && address.is_multiple_of(16);
+        let number = (word >> CLASS_BITS) as u32 % COUNT_LIMIT;
+        let found = word >> (CLASS_BITS + NUMBER_BITS) == rest;
         found.then(|| (self.count - number, word as u8 % (1 << CLASS_BITS)))
     }
 }

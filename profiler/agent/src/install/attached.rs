@@ -151,8 +151,9 @@ impl Ready {
     /// Goes on with what takes hooks that are in.
     pub(crate) fn go_on(self) {
         if self.several.is_some() {
-            self.objects.loaded.iter().for_each(|(bias, _, headers)| reported::connect(*bias, headers));
             modules::follow_operators();
         }
+        self.objects.loaded.iter().for_each(|(bias, _, headers)| reported::connect(*bias, headers));
+        modules::hear();
     }
 }

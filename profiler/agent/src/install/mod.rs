@@ -143,8 +143,7 @@ pub(crate) struct Ready {
     /// Name and number of each, in the order in which they were prepared.
     hooks: Vec<(&'static [u8], Function)>,
     prepared: Prepared<'static>,
-    /// Those on functions of which there may be several, and on what the program reports; not when only some allocations
-    /// are recorded.
+    /// Those on functions of which there may be several; not when only some allocations are recorded.
     several: Option<way::Several>,
     objects: Objects,
 }
@@ -194,7 +193,7 @@ pub(crate) fn prepare() -> Result<Ready, String> {
         let (gate, stub) = native::gates::of(at, stub).unwrap_or((Vec::new(), stub));
         let options = Options { size: Some(symbol.size), ..Options::default() };
         let id = transaction.replace_gated(at, stub as *const (), options, gate);
-        hooks::remember_target(function, symbol.addr);
+        hooks::remember_target(function, &symbol.range());
         asked.push((name, function, symbol.addr, id));
     }
     if let Some(symbol) = objects.loader_state() {

@@ -2,7 +2,7 @@
 
 use super::{Objects, Ready, heap_functions, not_hooked, without};
 use crate::hooks::Hooked;
-use crate::{debug, ending, exec, families, jumps, modules, operators, reported, sandbox};
+use crate::{debug, ending, exec, families, jumps, modules, operators, reported, sandbox, session};
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -117,8 +117,11 @@ impl Ready {
         if let Some(several) = self.several {
             // SAFETY: the caller's promise.
             unsafe { several.commit(&self.objects) };
-            self.objects.loaded.iter().for_each(|(bias, _, headers)| reported::connect(*bias, headers));
             modules::follow_operators();
+        }
+        if session::header().is_some() {
+            self.objects.loaded.iter().for_each(|(bias, _, headers)| reported::connect(*bias, headers));
+            modules::hear();
         }
         Ok(())
     }

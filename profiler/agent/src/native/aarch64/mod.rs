@@ -21,6 +21,7 @@ pub(crate) mod slots;
 pub(crate) mod tls;
 
 use core::ffi::c_void;
+use core::ops::Range;
 use core::ptr;
 use syscalls::Sysno;
 
@@ -93,6 +94,18 @@ pub(crate) unsafe fn called_before(return_address: usize) -> Option<usize> {
     // The lower 26 bits are the distance in words.
     let distance = (word << 6).cast_signed() >> 4;
     (word >> 26 == BL).then(|| at.wrapping_add_signed(distance as isize))
+}
+
+/// The most bytes of a call that [`is_named_call`] looks at.
+pub(crate) const NAMED_CALL: usize = CALL;
+
+/// Whether the call that returns to an address names the function that it calls: then who wrote the one knew the other.
+///
+/// # Safety
+/// The [`NAMED_CALL`] bytes before it can be read.
+pub(crate) unsafe fn is_named_call(return_address: usize, _code: &Range<usize>) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { called_before(return_address) }.is_some()
 }
 
 /// Calls a function on another stack, whose end is `top`.

@@ -9,9 +9,9 @@ use crate::hooks::{Function, ORIGINALS};
 #[cfg(not(grapnel_attached))]
 use crate::native::tls::put_block;
 use crate::sampled::{
-    LEFT, grapnel_agent_sampled_beside_calloc, grapnel_agent_sampled_beside_free,
-    grapnel_agent_sampled_beside_malloc, grapnel_agent_sampled_beside_realloc, grapnel_agent_sampled_calloc,
-    grapnel_agent_sampled_free, grapnel_agent_sampled_malloc, grapnel_agent_sampled_realloc,
+    LEFT, grapnel_agent_sampled_beside_free, grapnel_agent_sampled_beside_malloc,
+    grapnel_agent_sampled_calloc, grapnel_agent_sampled_free, grapnel_agent_sampled_malloc,
+    grapnel_agent_sampled_realloc,
 };
 
 /// Where a thread's block has to be looked up, the stub's function lowers the gap.
@@ -162,7 +162,6 @@ macro_rules! fetch {
 }
 
 // The same of functions that may lie beside their callers: no register is changed that the function may leave as it is.
-// A realloc that isn't libc's need not call malloc.
 quick!(
     grapnel_agent_quick_beside_malloc,
     grapnel_agent_sampled_beside_malloc,
@@ -172,29 +171,4 @@ quick!(
     fetch!(),
     leave_below_0!()
 );
-quick!(
-    grapnel_agent_quick_beside_calloc,
-    grapnel_agent_sampled_beside_calloc,
-    Calloc,
-    "umulh x17, x0, x1",
-    "cbnz x17, 9f",
-    put_aside!(),
-    "mul x10, x0, x1",
-    lower!("x10"),
-    fetch!(),
-    leave_below_0!()
-);
 quick!(grapnel_agent_quick_beside_free, grapnel_agent_sampled_beside_free, Free, leave_if_noted!());
-quick!(
-    grapnel_agent_quick_beside_realloc,
-    grapnel_agent_sampled_beside_realloc,
-    Realloc,
-    "cbnz x0, 6f",
-    "b {stub}",
-    "6:",
-    leave_if_noted!(),
-    put_aside!(),
-    lower!("x1"),
-    fetch!(),
-    leave_below_0!()
-);

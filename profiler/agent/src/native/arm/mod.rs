@@ -20,6 +20,7 @@ pub(crate) use kernel::{CALLS, FSTATAT};
 
 use crate::sys;
 use core::ffi::c_void;
+use core::ops::Range;
 use core::ptr;
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
@@ -161,6 +162,18 @@ fn called_in_t32(at: usize, first: u32, second: u32) -> Option<usize> {
         _ if second & 1 == 0 => Some((here & !3).wrapping_add_signed(distance)),
         _ => None,
     }
+}
+
+/// The most bytes of a call that [`is_named_call`] looks at.
+pub(crate) const NAMED_CALL: usize = CALL;
+
+/// Whether the call that returns to an address names the function that it calls: then who wrote the one knew the other.
+///
+/// # Safety
+/// The [`NAMED_CALL`] bytes before it can be read.
+pub(crate) unsafe fn is_named_call(return_address: usize, _code: &Range<usize>) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { called_before(return_address) }.is_some()
 }
 
 /// Calls a function on another stack, whose end is `top`.

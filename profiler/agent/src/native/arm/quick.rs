@@ -9,9 +9,9 @@ use super::tls::put_block;
 use crate::filter::{COUNTERS, FILTER, FINE_SHIFT};
 use crate::hooks::{Function, ORIGINALS};
 use crate::sampled::{
-    LEFT, grapnel_agent_sampled_beside_calloc, grapnel_agent_sampled_beside_free,
-    grapnel_agent_sampled_beside_malloc, grapnel_agent_sampled_beside_realloc, grapnel_agent_sampled_calloc,
-    grapnel_agent_sampled_free, grapnel_agent_sampled_malloc, grapnel_agent_sampled_realloc,
+    LEFT, grapnel_agent_sampled_beside_free, grapnel_agent_sampled_beside_malloc,
+    grapnel_agent_sampled_calloc, grapnel_agent_sampled_free, grapnel_agent_sampled_malloc,
+    grapnel_agent_sampled_realloc,
 };
 
 /// Puts on the stack what the beginning works with.
@@ -100,63 +100,52 @@ macro_rules! quick {
     };
 }
 
-/// Those of `malloc`, `calloc`, `free` and `realloc`.
-macro_rules! all {
-    ($($malloc:ident, $to_malloc:ident, $calloc:ident, $to_calloc:ident, $free:ident, $to_free:ident, $realloc:ident, $to_realloc:ident, $of_nothing:literal);+) => {$(
+/// Those of `malloc` and `free`.
+macro_rules! malloc_and_free {
+    ($malloc:ident, $to_malloc:ident, $free:ident, $to_free:ident) => {
         quick!($malloc, $to_malloc, Malloc, put_aside!(), lower!("r0"), fetch!(), leave_below_0!());
-        quick!(
-            $calloc,
-            $to_calloc,
-            Calloc,
-            put_aside!(),
-            "umull r8, r9, r0, r1",
-            "cmp r9, #0",
-            // A product that overflows gives no block.
-            "beq 6f",
-            fetch!(),
-            "b 9f",
-            "6:",
-            lower!("r8"),
-            fetch!(),
-            leave_below_0!()
-        );
         quick!($free, $to_free, Free, leave_if_noted!());
-        quick!(
-            $realloc,
-            $to_realloc,
-            Realloc,
-            "cmp r0, #0",
-            "bne 6f",
-            $of_nothing,
-            "6:",
-            leave_if_noted!(),
-            put_aside!(),
-            lower!("r1"),
-            fetch!(),
-            leave_below_0!()
-        );
-    )+};
+    };
 }
 
-all!(
+malloc_and_free!(
     grapnel_agent_quick_malloc,
     grapnel_agent_sampled_malloc,
-    grapnel_agent_quick_calloc,
-    grapnel_agent_sampled_calloc,
     grapnel_agent_quick_free,
-    grapnel_agent_sampled_free,
-    grapnel_agent_quick_realloc,
-    grapnel_agent_sampled_realloc,
-    // libc's own then calls malloc.
-    "b 9f";
+    grapnel_agent_sampled_free
+);
+malloc_and_free!(
     grapnel_agent_quick_beside_malloc,
     grapnel_agent_sampled_beside_malloc,
-    grapnel_agent_quick_beside_calloc,
-    grapnel_agent_sampled_beside_calloc,
     grapnel_agent_quick_beside_free,
-    grapnel_agent_sampled_beside_free,
-    grapnel_agent_quick_beside_realloc,
-    grapnel_agent_sampled_beside_realloc,
-    // A realloc that isn't libc's need not call malloc.
-    "b {stub}"
+    grapnel_agent_sampled_beside_free
+);
+quick!(
+    grapnel_agent_quick_calloc,
+    grapnel_agent_sampled_calloc,
+    Calloc,
+    put_aside!(),
+    "umull r8, r9, r0, r1",
+    "cmp r9, #0",
+    // A product that overflows gives no block.
+    "beq 6f",
+    fetch!(),
+    "b 9f",
+    "6:",
+    lower!("r8"),
+    fetch!(),
+    leave_below_0!()
+);
+quick!(
+    grapnel_agent_quick_realloc,
+    grapnel_agent_sampled_realloc,
+    Realloc,
+    "cmp r0, #0",
+    // libc's own then calls malloc.
+    "beq 9f",
+    leave_if_noted!(),
+    put_aside!(),
+    lower!("r1"),
+    fetch!(),
+    leave_below_0!()
 );

@@ -23,6 +23,7 @@ pub(crate) mod slots;
 pub(crate) mod tls;
 
 use core::ffi::c_void;
+use core::ops::Range;
 use core::ptr;
 use syscalls::Sysno;
 
@@ -84,6 +85,23 @@ pub(crate) unsafe fn called_before(return_address: usize) -> Option<usize> {
     let [opcode, displacement @ ..] = unsafe { *instruction };
     let target = return_address.wrapping_add_signed(i32::from_le_bytes(displacement) as isize);
     (opcode == CALL_REL32).then_some(target)
+}
+
+/// The most bytes of a call that [`is_named_call`] looks at.
+pub(crate) const NAMED_CALL: usize = 6;
+
+/// Whether the call that returns to an address names the function that it calls, in this code, or by a word of its own: then who wrote
+/// the one knew the other.
+///
+/// # Safety
+/// The [`NAMED_CALL`] bytes before it can be read.
+pub(crate) unsafe fn is_named_call(return_address: usize, code: &Range<usize>) -> bool {
+    const CALL_BY_WORD: [u8; 2] = [0xff, 0x15];
+    let instruction: *const [u8; NAMED_CALL] = ptr::with_exposed_provenance(return_address - NAMED_CALL);
+    // SAFETY: the caller's promise.
+    let is_by_word = unsafe { *instruction }.starts_with(&CALL_BY_WORD);
+    // SAFETY: as above.
+    is_by_word || unsafe { called_before(return_address) }.is_some_and(|target| code.contains(&target))
 }
 
 /// Calls a function on another stack, whose end is `top`.

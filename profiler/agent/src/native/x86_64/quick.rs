@@ -7,9 +7,9 @@
 use crate::filter::{ALONE, COARSE, COARSE_SHIFT, COUNTERS, FILTER, FINE_SHIFT, SLOT_SHIFT};
 use crate::hooks::{Function, ORIGINALS};
 use crate::sampled::{
-    LEFT, grapnel_agent_sampled_beside_calloc, grapnel_agent_sampled_beside_free,
-    grapnel_agent_sampled_beside_malloc, grapnel_agent_sampled_beside_realloc, grapnel_agent_sampled_calloc,
-    grapnel_agent_sampled_free, grapnel_agent_sampled_malloc, grapnel_agent_sampled_realloc,
+    LEFT, grapnel_agent_sampled_beside_free, grapnel_agent_sampled_beside_malloc,
+    grapnel_agent_sampled_calloc, grapnel_agent_sampled_free, grapnel_agent_sampled_malloc,
+    grapnel_agent_sampled_realloc,
 };
 
 /// Lowers what is left of the thread's gap by a register, and leaves if that was less. For malloc: what no block is as large as
@@ -229,23 +229,12 @@ quick!(
 );
 
 // The same of functions that may lie beside their callers: no register is changed that the function may leave as it is.
-// A realloc that isn't libc's need not call malloc.
 quick!(
     grapnel_agent_quick_beside_malloc,
     grapnel_agent_sampled_beside_malloc,
     Malloc,
     "mov [rsp - 8], r11",
     lower_beside!("rdi")
-);
-quick!(
-    grapnel_agent_quick_beside_calloc,
-    grapnel_agent_sampled_beside_calloc,
-    Calloc,
-    "mov rax, rdi",
-    "imul rax, rsi",
-    "jo 9f",
-    "mov [rsp - 8], r11",
-    lower_beside!("rax")
 );
 quick!(
     grapnel_agent_quick_beside_free,
@@ -260,18 +249,4 @@ quick!(
     "7:",
     "mov rax, [rsp - 16]",
     "mov r11, [rsp - 8]"
-);
-quick!(
-    grapnel_agent_quick_beside_realloc,
-    grapnel_agent_sampled_beside_realloc,
-    Realloc,
-    "test rdi, rdi",
-    "jz {stub}",
-    "mov [rsp - 8], r11",
-    look_up!("7f"),
-    "mov r11, [rsp - 8]",
-    "jmp {stub}",
-    "7:",
-    // `lower_beside` brings back what lies there.
-    lower_beside!("rsi")
 );
