@@ -252,6 +252,15 @@ fn what_is_said_at_the_end_is_what_the_report_says() {
     assert_eq!(figure.as_deref(), Some(totals.allocations.to_string().as_str()), "{said}");
 }
 
+/// Where nothing at all was recorded, as much as a mean may have been missed.
+#[test]
+fn a_sample_of_nothing_says_that_it_is_one() {
+    let report = sampled(&Case::ours("plain"), 1 << 30, 1);
+    let sampling = report.sampling.expect("a sample");
+    assert_eq!((report.totals.allocations, sampling.recorded), (0, 0));
+    assert_eq!((sampling.errors.live_bytes, sampling.mean_bytes), (1 << 30, 1 << 30));
+}
+
 #[test]
 fn what_makes_no_sample_is_refused() {
     for option in ["--sample=0", "--sample=x", "--budget=0", "--budget=101", "--budget=x"] {

@@ -267,6 +267,7 @@ impl<'a> Drain<'a> {
             before.inspect(|blocks| recording.begins_with(blocks));
             recording.mark(Mark::Attached);
         }
+        recording.is_of_some(self.session.header().sample_bytes.load(Ordering::Relaxed));
         if was_paused {
             recording.pause(true);
         }

@@ -48,6 +48,14 @@ impl Recording {
         }
     }
 
+    /// Writes down that only some allocations are recorded, with this mean of the bytes between two; 0 for all of them. Threads say so too, but
+    /// there may be none that records anything.
+    pub(crate) fn is_of_some(&mut self, mean: u64) {
+        if mean != 0 {
+            self.push(&Event::Sampled { thread: 0, mean });
+        }
+    }
+
     fn push(&mut self, event: &Event) {
         if let Some(totals) = &mut self.totals {
             totals.apply(event);
