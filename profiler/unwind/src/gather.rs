@@ -9,7 +9,9 @@ use crate::cache::{Known, RuleCache};
 use crate::chain::{Chains, FRAMES};
 use crate::deep::Deep;
 use crate::memo::{Memo, MemoEnd, Path};
-use crate::native::{FramePointer, FullState, PackedRule, Registers, RuleKind, plain, step, step_by_guess};
+use crate::native::{
+    FramePointer, FullState, PackedRule, Registers, RuleKind, is_data, plain, step, step_by_guess,
+};
 use crate::recent::Recent;
 use crate::resolve::{Outcome, Resolver};
 use crate::stack::StackMemory;
@@ -200,6 +202,9 @@ impl Gatherer {
                     self.memo.forget();
                 }
                 self.memo.end = end;
+                if end == MemoEnd::Open {
+                    self.stack.doubt();
+                }
                 #[cfg(target_arch = "x86_64")]
                 self.may_go_on();
                 self.remember();
@@ -235,6 +240,9 @@ impl Gatherer {
         if !deep.walked(new) || range.is_none() {
             self.memo.forget();
         }
+        if end == MemoEnd::Open {
+            self.stack.doubt();
+        }
         self.limit = self.deep.limit();
         node
     }
@@ -249,6 +257,9 @@ impl Gatherer {
             Gathered::Full => self.by_cfi(start.registers(), resolver, tree),
             Gathered::Done { end, .. } => {
                 self.last_end = end.into();
+                if end == MemoEnd::Open {
+                    self.stack.doubt();
+                }
                 let parent = root(end, tree);
                 #[cfg(target_arch = "x86_64")]
                 self.may_go_on();
@@ -281,7 +292,8 @@ impl Gatherer {
         let chain = self.chains.of(pc, sp);
         let ended = |end| Gathered::Done { kept: 0, end };
         loop {
-            // A caller's sp lies above its callee's in both walks, so one index moving to the root is enough.
+            // A caller's sp lies above its callee's in both walks, so one index moving to the root is enough. Where this walk comes to a
+            // stack that lies lower, frames of the last one are passed over.
             while let Some(old) = self.memo.last_of(left) {
                 if old.sp < sp {
                     left -= 1;
@@ -329,10 +341,13 @@ impl Gatherer {
                     return ended(MemoEnd::Open);
                 }
             }
+            let at = Cursor { pc, sp, fp: fp.value() };
+            if rule.is_guess() && module == 0 && is_data(at, &self.stack) {
+                return ended(MemoEnd::Open);
+            }
             if self.path.len() == limit {
                 return ended(MemoEnd::Depth);
             }
-            let at = Cursor { pc, sp, fp: fp.value() };
             if rule.is_guess() {
                 self.path.push(at, module, FrameFlags::GUESS, false);
                 match step_by_guess(rule, at, &mut self.stack, &mut self.path.words) {
@@ -353,10 +368,11 @@ impl Gatherer {
                     other => other,
                 };
             };
-            (pc, sp) = caller;
-            if pc == 0 {
+            if caller.0 == 0 {
+                self.stack.ends(sp);
                 return ended(MemoEnd::Root);
             }
+            (pc, sp) = caller;
         }
     }
 
@@ -535,10 +551,16 @@ impl Gatherer {
             }
             match stepped.outcome {
                 Outcome::Next => {}
-                Outcome::Root => break MemoEnd::Root,
+                Outcome::Root => {
+                    self.stack.ends(at.sp);
+                    break MemoEnd::Root;
+                }
                 Outcome::Stuck | Outcome::NotCode => break MemoEnd::Open,
             }
         };
+        if end == MemoEnd::Open {
+            self.stack.doubt();
+        }
         self.last_end = end.into();
         let parent = root(end, tree);
         self.intern(parent, tree)
@@ -546,7 +568,13 @@ impl Gatherer {
 }
 
 /// Keeps what is known of a frame. Where no number is left for it, all others go.
+///
+/// That no code is at a pc isn't kept: there may be some soon, which nobody tells of. That there is some may be out of date as well,
+/// and is the guess then that it was before.
 fn keep(cache: &mut RuleCache, chains: &mut Chains, pc: u64, known: Known) {
+    if known.rule.is(RuleKind::NotCode) {
+        return;
+    }
     if cache.insert(pc, known).is_none() && RuleCache::has_room_for(pc) {
         cache.clear();
         chains.forget();

@@ -23,7 +23,8 @@
 //!
 //! # What a walk does not do
 //! No lock, no allocation and no system call on the hot path, except that the tree grows by steps as new stacks
-//! are seen, and what is kept of a walk as stacks deeper than the limit are, and that a stack is probed page by page the first time that a walk reads there. Nothing here calls
+//! are seen, and what is kept of a walk as stacks deeper than the limit are, and that a stack is probed page by page the first time that a walk reads there.
+//! A walk that comes from one stack to another probes each page of the others: they may be gone. Nothing here calls
 //! libc, sets `errno` or panics. No return address is rewritten.
 //!
 //! # Exactness
@@ -76,6 +77,7 @@ pub mod aarch64;
 pub mod arm;
 mod backtrace;
 mod cache;
+mod call;
 mod cfi;
 mod chain;
 mod deep;

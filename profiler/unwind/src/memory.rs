@@ -28,6 +28,16 @@ pub(crate) unsafe fn read_word(address: u64) -> u64 {
     unsafe { pointer.read_volatile() }.0 as u64
 }
 
+/// The byte at `address`.
+///
+/// # Safety
+/// It can be read.
+pub(crate) unsafe fn read_byte(address: u64) -> u8 {
+    let pointer = core::ptr::with_exposed_provenance::<u8>(address as usize);
+    // SAFETY: the caller's promise. Volatile as in `read_word`.
+    unsafe { pointer.read_volatile() }
+}
+
 /// The bytes from `start` to `end`.
 ///
 /// # Safety

@@ -1,23 +1,41 @@
 //! Which part of the stack can be read, and reading it.
 //!
 //! # Safety
-//! Memory is read only inside ranges that the kernel has said are readable. A range can become stale when a stack is
-//! unmapped. That is harmless while the walk follows CFI from a true state, since it then reads only slots of live
-//! frames. Once a frame was found by guessing, this no longer holds and each page is probed again
-//! ([`StackMemory::distrust`]).
+//! Memory is read only inside ranges that the kernel has said are readable, and ranges become stale when a stack is unmapped. So what
+//! is read without a question is the stack alone that the walk began on, which is there as long as the thread runs on it:
+//! - A walk reads any other memory with a question for each page of it, in each walk anew: other stacks that were known may be gone, since a
+//!   frame that was left by mistake leads to one. A new stack is one that can't be read on from the first, or
+//!   that lies further above than ordinary frames reach.
+//! - What the range grew by in a walk which was led astray at last may be another's, that of the next stack above. It is given back
+//!   ([`StackMemory::doubt`]).
+//! - Once a frame was found by guessing each page is probed, too ([`StackMemory::distrust`]).
+//!
+//! What is left is a stack that was unmapped, with a smaller one in its place. It is harmless while the walk follows CFI from a true
+//! state, since it then reads only slots of live frames.
 
+use crate::frame_pointer::LARGEST_GUESSED_FRAME;
 use crate::memory::{WORD, read_word};
 use crate::probe::{PAGE, page_is_readable, page_of};
+use crate::start::Cursor;
 
 /// How many stacks of a context are remembered besides the one in use.
 const OTHERS: usize = 3;
 /// How far below a known range a new stack pointer may lie to be taken as the same stack.
 const REACH_DOWN: u64 = 64 * PAGE;
-/// How far above a known range a read may lie to be taken as the same stack.
-///
-/// Larger than any frame that is not a mistake: a frame across the reach would have each walk turn to another range,
-/// and the memo lost.
+/// The bytes of an ordinary frame. What lies further above may be another stack, unless it is sp alone that says so.
+pub(crate) const ORDINARY: u64 = 8 * PAGE;
+/// How far above a known range a frame found by sp may end to be on the same stack. Larger than any frame that is not a mistake.
 const REACH_UP: u64 = 4096 * PAGE;
+/// How many times a walk may go from one stack to another.
+const TURNS: usize = 32;
+/// No page begins here.
+const NO_PAGE: u64 = 1;
+
+/// Whether a frame that begins at `sp` and ends at `cfa` is none of the ordinary: its caller lies below it, or far above.
+#[inline(always)]
+pub(crate) fn is_far(sp: u64, cfa: u64) -> bool {
+    cfa.wrapping_sub(sp).wrapping_sub(1) >= ORDINARY
+}
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Range {
@@ -33,6 +51,15 @@ impl Range {
 
     fn holds_word(self, address: u64) -> bool {
         address >= self.lo && address < self.hi && self.hi - address >= WORD
+    }
+
+    /// Whether a thread with this stack pointer runs on the stack whose range it is.
+    ///
+    /// The trap: what lies at it may be the page behind the stack, as where a coroutine's first function has no frame. The byte
+    /// below it is on the stack, where whoever asks for the walk has its own frame.
+    #[inline(always)]
+    fn is_under(self, sp: u64) -> bool {
+        sp > self.lo && sp < self.hi && self.hi - sp >= WORD
     }
 
     pub(crate) fn covers(self, other: Range) -> bool {
@@ -52,10 +79,22 @@ pub struct StackMemory {
     others: [Range; OTHERS],
     next_victim: usize,
     distrusted: bool,
-    /// Whether this walk has turned to another range.
+    /// Whether this walk went to another stack, or read there.
     switched: bool,
+    /// Whether the range grew in this walk.
+    grown: bool,
+    /// Whether what it grew by may be another's.
+    doubted: bool,
+    /// How many times the walk went from one stack to another.
+    turns: u8,
+    /// Where the range ended before it grew in this walk.
+    sure: u64,
+    /// The stack pointer that the walk has begun with, or that it came to another stack with.
+    from: u64,
     /// The page that was last found readable in this walk.
     probed: u64,
+    /// What the walk has passed of stacks that it has left.
+    passed: [Range; TURNS],
 }
 
 impl StackMemory {
@@ -69,22 +108,25 @@ impl StackMemory {
             next_victim: 0,
             distrusted: false,
             switched: false,
-            probed: 0,
+            grown: false,
+            doubted: false,
+            turns: 0,
+            sure: 0,
+            from: 0,
+            probed: NO_PAGE,
+            passed: [NONE; TURNS],
         }
     }
 
     /// Begins a walk at a stack pointer: chooses the range of its stack.
-    ///
-    /// The trap: what lies at it may be the page behind the stack, as where a coroutine's first function has no frame. The byte
-    /// below it is on the stack, where whoever asks for the walk has its own frame.
     #[inline]
     pub fn begin(&mut self, sp: u64) {
-        self.probed = page_of(sp.wrapping_sub(1));
-        if self.distrusted || !self.range.holds_word(sp) {
-            self.distrusted = false;
+        if self.distrusted || !self.range.is_under(sp) {
             self.select(sp);
+        } else {
+            self.grown = false;
         }
-        self.switched = false;
+        (self.switched, self.turns, self.from) = (false, 0, sp);
     }
 
     /// Forgets all ranges. To be called when a stack of this context may have been unmapped.
@@ -94,8 +136,66 @@ impl StackMemory {
 
     /// From here to the end of the walk, each page is probed before it is read.
     pub fn distrust(&mut self) {
-        self.distrusted = true;
-        self.fast = 0;
+        if !self.distrusted {
+            let below = self.from.wrapping_sub(1);
+            let is_known = below >= self.range.lo && below < self.range.hi;
+            self.probed = if is_known { page_of(below) } else { NO_PAGE };
+            self.distrusted = true;
+            self.fast = 0;
+        }
+    }
+
+    /// The walk was led astray somewhere: what the range grew by in it may be another's, and is given back when the next one begins.
+    ///
+    /// As where a coroutine's first function returns to a made-up address: what is taken for that one's frame ends on whichever
+    /// stack lies above.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn doubt(&mut self) {
+        self.distrust();
+        self.doubted = true;
+    }
+
+    /// The frame at `sp` was taken for the last one by a word of memory. If that is the first word in a page that lies behind, it may
+    /// be another's: zeros are everywhere.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn ends(&mut self, sp: u64) {
+        if self.grown && self.range.hi > self.sure.max(Self::end_of_page(sp)) {
+            self.doubt();
+        }
+    }
+
+    /// Goes on with a frame that [is far](is_far) from its callee at `sp`. False where that can't be.
+    ///
+    /// By sp alone it is a large frame. By anything else it is on another stack, for all that is known: functions that call others on a new stack keep the
+    /// old one in a register. That one may lie anywhere, but not where this walk has been: it would come by again, and again.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn goes_far(&mut self, sp: u64, cfa: u64, by_sp: bool) -> bool {
+        if by_sp {
+            self.reach(cfa);
+            return cfa > sp;
+        }
+        let Some(slot) = self.passed.get_mut(usize::from(self.turns)) else { return false };
+        *slot = Range { lo: self.from.min(sp), hi: sp };
+        self.turns += 1;
+        let passed = self.passed.get(..usize::from(self.turns)).unwrap_or(&[]);
+        if passed.iter().any(|part| part.lo <= cfa && cfa <= part.hi) {
+            return false;
+        }
+        self.distrust();
+        (self.switched, self.from) = (true, cfa);
+        true
+    }
+
+    /// Whether the pc of a frame points at the stack, as far as the walk has come, or into the frame itself. That of the first frame
+    /// is beyond doubt.
+    pub(crate) fn has_passed(&self, at: Cursor) -> bool {
+        let Cursor { pc, sp, fp } = at;
+        let is_large = fp.checked_sub(sp).is_none_or(|bytes| bytes > LARGEST_GUESSED_FRAME);
+        let top = if is_large { sp } else { fp };
+        sp != self.from && pc >= page_of(self.from.wrapping_sub(1)) && pc < Self::end_of_page(top)
     }
 
     /// The range that all reads of this walk were made in, if it was one.
@@ -113,7 +213,7 @@ impl StackMemory {
     /// would begin with.
     #[inline(always)]
     pub(crate) fn range_at(&self, sp: u64) -> Option<Range> {
-        (!self.distrusted && self.range.holds_word(sp)).then_some(self.range)
+        (!self.distrusted && self.range.is_under(sp)).then_some(self.range)
     }
 
     /// The range that words are read from without a question, if this walk made all its reads there.
@@ -155,48 +255,57 @@ impl StackMemory {
     #[inline(never)]
     fn read_slow(&mut self, address: u64) -> Option<u64> {
         let last = address.checked_add(WORD - 1)?;
-        if self.distrusted {
-            for page in [page_of(address), page_of(last)] {
-                if page != self.probed {
-                    if !page_is_readable(page) {
-                        return None;
-                    }
-                    self.probed = page;
-                }
-            }
-        } else if !self.extend_to(address, last) {
-            return None;
+        if !self.distrusted && self.extend_to(address, last) {
+            // SAFETY: the word lies in the extended range.
+            return Some(unsafe { read_word(address) });
         }
-        // SAFETY: both ends of the word lie in pages that were just found readable, or in the extended range.
+        if !self.distrusted {
+            self.distrust();
+            self.switched = true;
+        }
+        for page in [page_of(address), page_of(last)] {
+            if page != self.probed {
+                if !page_is_readable(page) {
+                    return None;
+                }
+                self.probed = page;
+            }
+        }
+        // SAFETY: both ends of the word lie in pages that were found readable: in this walk, or in the range, where the walk's caller has
+        // its frame below the stack pointer.
         Some(unsafe { read_word(address) })
     }
 
-    /// Makes the current range hold the word, by growing it, by turning to another one, or by starting a new one.
+    /// Makes the range hold the word by growing it, if it lies so near above that it is on the same stack.
     fn extend_to(&mut self, address: u64, last: u64) -> bool {
-        if self.range.holds_word(address) {
-            return true;
+        let Range { lo, hi } = self.range;
+        if hi != 0 && address >= lo && address < hi.saturating_add(ORDINARY) {
+            self.grow_to(last);
         }
-        let near = address >= self.range.lo && address < self.range.hi.saturating_add(REACH_UP);
-        if self.range.hi != 0 && near {
-            let mut hi = self.range.hi;
-            while hi <= last && page_is_readable(hi) {
-                hi = hi.wrapping_add(PAGE);
+        self.range.holds_word(address)
+    }
+
+    /// Grows the range, as far as it can be read, to hold a frame that ends at `cfa`, if that is no mistake.
+    fn reach(&mut self, cfa: u64) {
+        let hi = self.range.hi;
+        if !self.distrusted && hi != 0 && cfa > hi && cfa - hi <= REACH_UP {
+            self.grow_to(cfa - 1);
+        }
+    }
+
+    /// Grows the range up to the page that holds `last`, or to one that can't be read.
+    fn grow_to(&mut self, last: u64) {
+        let Range { lo, hi: old } = self.range;
+        let mut hi = old;
+        while hi <= last && page_is_readable(hi) {
+            hi = hi.saturating_add(PAGE);
+        }
+        if hi != old {
+            if !self.grown {
+                (self.grown, self.sure) = (true, old);
             }
-            self.set(Range { lo: self.range.lo, hi });
-            if hi > last {
-                return true;
-            }
+            self.set(Range { lo, hi });
         }
-        self.select(address);
-        if self.range.holds_word(address) {
-            return true;
-        }
-        // A word across a page's end.
-        if self.range.lo <= address && page_of(last) == self.range.hi && page_is_readable(last) {
-            self.set(Range { lo: self.range.lo, hi: self.range.hi.wrapping_add(PAGE) });
-            return true;
-        }
-        false
     }
 
     fn set(&mut self, range: Range) {
@@ -204,30 +313,36 @@ impl StackMemory {
         self.fast = range.starts();
     }
 
-    /// Turns to the range that holds `address`; probes for one where none does.
+    /// Turns to the range of the stack that `sp` points into; probes for one where none does.
     #[cold]
     #[inline(never)]
-    fn select(&mut self, address: u64) {
-        if self.range.holds_word(address) {
-            self.set(self.range);
+    fn select(&mut self, sp: u64) {
+        if self.doubted && self.grown {
+            self.range.hi = self.sure;
+        }
+        (self.distrusted, self.doubted, self.grown) = (false, false, false);
+        let old = self.range;
+        if old.is_under(sp) {
+            self.set(old);
             return;
         }
-        self.switched = true;
-        let old = self.range;
-        if let Some(slot) = self.others.iter_mut().find(|r| r.holds_word(address)) {
+        if let Some(slot) = self.others.iter_mut().find(|range| range.is_under(sp)) {
             let found = core::mem::replace(slot, old);
             self.set(found);
             return;
         }
-        let page = page_of(address);
+        let page = page_of(sp.wrapping_sub(1));
+        let own = page.saturating_add(PAGE);
+        let below = page < old.lo && old.lo - page <= REACH_DOWN;
+        let limit = if below { old.lo } else { own };
         let mut hi = page;
-        let below = address < old.lo && old.lo - page <= REACH_DOWN;
-        let limit = if below { old.lo } else { page.saturating_add(PAGE) };
         while hi < limit && page_is_readable(hi) {
-            hi = hi.wrapping_add(PAGE);
+            hi = hi.saturating_add(PAGE);
         }
         if below && hi == old.lo {
+            // The stack that it was, or the one next to it.
             self.set(Range { lo: page, hi: old.hi });
+            (self.grown, self.sure) = (true, own);
             return;
         }
         if let Some(victim) = self.others.get_mut(self.next_victim)
@@ -236,7 +351,7 @@ impl StackMemory {
             *victim = old;
             self.next_victim = (self.next_victim + 1) % OTHERS;
         }
-        self.set(Range { lo: page, hi });
+        self.set(Range { lo: page, hi: hi.min(own) });
     }
 }
 
@@ -284,19 +399,152 @@ mod tests {
     }
 
     #[test]
-    fn a_heap_page_becomes_a_range_of_its_own() {
+    fn other_memory_is_read_and_is_no_part_of_the_stack() {
         let local = 7u64;
         let at = &raw const local as u64;
         let heap = vec![9u64; 8192];
         let (first, last) = (heap.as_ptr() as u64, &raw const heap[8191] as u64);
         let mut stack = StackMemory::new();
         stack.begin(at);
-        assert_eq!(stack.read(first), Some(9));
-        assert_eq!(stack.read(last), Some(9));
-        assert!(stack.range().lo <= first && stack.range().hi > last);
-        stack.begin(at);
+        let range = stack.range();
+        assert_eq!((stack.read(first), stack.read(last)), (Some(9), Some(9)));
+        assert_eq!((stack.range(), stack.range_of_walk(), stack.range_at(at)), (range, None, None));
         assert_eq!(stack.read(at), Some(7));
-        stack.begin(first);
-        assert!(stack.range().hi > last, "the range was kept");
+        stack.begin(at);
+        assert_eq!(stack.range_at(at), Some(range));
+        stack.begin(first + 64);
+        assert_eq!(stack.read(first + 64), Some(9));
+        stack.begin(at);
+        assert_eq!(stack.range_at(at), Some(range), "it was kept");
+    }
+
+    /// Pages in a row: two stacks of half of them each, the upper of which can be given back.
+    struct Stacks(u64);
+
+    const PAGES: u64 = 32;
+
+    impl Stacks {
+        fn new() -> Self {
+            let (protection, flags) =
+                (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+            // SAFETY: a fresh mapping.
+            let at = unsafe {
+                libc::mmap(core::ptr::null_mut(), (PAGES * PAGE) as usize, protection, flags, -1, 0)
+            };
+            assert_ne!(at, libc::MAP_FAILED);
+            Stacks(at as u64)
+        }
+
+        /// Where the lower stack ends, and the upper one begins.
+        fn middle(&self) -> u64 {
+            self.0 + PAGES / 2 * PAGE
+        }
+
+        fn top(&self) -> u64 {
+            self.0 + PAGES * PAGE
+        }
+
+        fn unmap(&self, from: u64, to: u64) {
+            // SAFETY: it is ours, and nothing refers to it.
+            unsafe { libc::munmap(from as *mut _, (to - from) as usize) };
+        }
+    }
+
+    impl Drop for Stacks {
+        fn drop(&mut self) {
+            self.unmap(self.0, self.top());
+        }
+    }
+
+    #[test]
+    fn a_known_stack_that_is_gone_is_not_read() {
+        let stacks = Stacks::new();
+        // Not side by side.
+        stacks.unmap(stacks.middle(), stacks.middle() + PAGE);
+        let (lower, upper) = (stacks.middle() - 64, stacks.top() - 64);
+        let mut stack = StackMemory::new();
+        stack.begin(upper);
+        assert_eq!(stack.read(upper), Some(0));
+        stack.begin(lower);
+        assert_eq!((stack.read(lower), stack.read(upper)), (Some(0), Some(0)));
+        stacks.unmap(stacks.middle(), stacks.top());
+        for _ in 0..2 {
+            stack.begin(lower);
+            assert_eq!((stack.read(lower), stack.read(upper)), (Some(0), None));
+        }
+    }
+
+    #[test]
+    fn what_a_walk_that_was_led_astray_found_above_is_given_back() {
+        for how in [StackMemory::doubt, |stack: &mut StackMemory| stack.ends(stack.from + 64)] {
+            let stacks = Stacks::new();
+            let (sp, beyond) = (stacks.middle() - 64, stacks.middle() + 64);
+            let mut stack = StackMemory::new();
+            stack.begin(stacks.middle() - 2 * PAGE);
+            assert_eq!(stack.read(sp), Some(0));
+            stack.begin(sp);
+            let range = stack.range();
+            assert_eq!((stack.read(sp), stack.read(beyond)), (Some(0), Some(0)));
+            assert!(stack.range().hi > range.hi);
+            how(&mut stack);
+            stacks.unmap(stacks.middle(), stacks.top());
+            stack.begin(sp);
+            assert_eq!(stack.range(), range);
+            assert_eq!((stack.read(sp), stack.read(beyond)), (Some(0), None));
+        }
+    }
+
+    /// As where the stack that the last walk was on lies next to this one's.
+    #[test]
+    fn a_stack_that_joined_another_one_is_parted_from_it() {
+        let stacks = Stacks::new();
+        let (sp, above) = (stacks.middle() - 64, stacks.middle() + 64);
+        let mut stack = StackMemory::new();
+        stack.begin(above);
+        stack.begin(sp);
+        assert_eq!((stack.read(sp), stack.read(above)), (Some(0), Some(0)));
+        stack.doubt();
+        stacks.unmap(stacks.middle(), stacks.top());
+        stack.begin(sp);
+        assert_eq!((stack.read(sp), stack.read(above)), (Some(0), None));
+    }
+
+    #[test]
+    fn the_next_stack_is_not_grown_over_from_afar() {
+        let stacks = Stacks::new();
+        let (sp, above) = (stacks.middle() - 64, stacks.top() - 64);
+        let mut stack = StackMemory::new();
+        for by_frame_pointer in [true, false] {
+            stack.begin(sp);
+            assert!(is_far(sp, above));
+            assert!(!by_frame_pointer || stack.goes_far(sp, above, false));
+            assert_eq!((stack.read(above), stack.range_of_walk()), (Some(0), None));
+            stack.begin(sp);
+            assert_eq!(stack.range().hi, stacks.middle());
+        }
+        // A large frame is on the same one.
+        stack.begin(sp);
+        assert!(stack.goes_far(sp, above, true));
+        assert_eq!((stack.range_of_walk().is_some(), stack.read(above - WORD)), (true, Some(0)));
+        assert!(stack.range().hi > above);
+    }
+
+    #[test]
+    fn a_walk_comes_to_no_stack_twice() {
+        let stacks = Stacks::new();
+        let mut stack = StackMemory::new();
+        let at = |page: u64| stacks.0 + page * PAGE + 64;
+        stack.begin(at(20));
+        assert!(!stack.goes_far(at(21), at(19), true), "by sp a caller lies above");
+        // To a lower one, to one above both, and back to where it was.
+        assert!(stack.goes_far(at(21), at(2), false));
+        assert!(!stack.goes_far(at(3), at(20), false));
+        stack.begin(at(20));
+        assert!(stack.goes_far(at(21), at(2), false) && stack.goes_far(at(3), at(30), false));
+        assert!(!stack.goes_far(at(31), at(31), false) && !stack.goes_far(at(31), at(2), false));
+        assert!(stack.goes_far(at(31), at(22), false), "between two is another one");
+        stack.begin(at(20));
+        assert!(stack.goes_far(at(21), at(2), false), "the next walk");
+        assert_eq!(stack.read(at(2)), Some(0));
     }
 }

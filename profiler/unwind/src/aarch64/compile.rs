@@ -2,7 +2,7 @@
 
 use super::registers::{SP, X29};
 use super::rule::{FrameRegister, RuleKind, UnwindRule};
-use super::signal;
+use super::{call, signal};
 use crate::cfi::{Cfa, CfiScratch, Facts, FrameRegisters, NoCfi, Said};
 use crate::module::ModuleTable;
 
@@ -25,7 +25,7 @@ pub(crate) fn rule(
     let compiled = table.with_row_at(scratch, pc, is_return_address, |module, row| {
         (compile(Facts::of(&row, NAMES)), module.id)
     });
-    compiled.unwrap_or_else(|| match table.without_cfi(scratch, pc, is_return_address) {
+    compiled.unwrap_or_else(|| match table.without_cfi(scratch, pc, is_return_address, call::returns_to) {
         NoCfi::MadeUp(module_id) => (UnwindRule::ROOT, module_id),
         NoCfi::FramePointer(module_id) => (UnwindRule::FRAME_POINTER, module_id),
         NoCfi::NotCode => (UnwindRule::NOT_CODE, 0),

@@ -4,8 +4,8 @@
 //! frame.
 
 use super::registers::{CODE, PC, Registers, SP, X19, X29, X30};
-use super::signal;
-use super::step::step_by_frame_pointer;
+use super::step::{is_data, step_by_frame_pointer};
+use super::{call, signal};
 use crate::cfi::{CfiScratch, Columns, Names, NoCfi};
 use crate::memo::Words;
 use crate::module::ModuleTable;
@@ -42,6 +42,10 @@ impl FullState {
     /// Whether the pc is that of an instruction that a signal stopped.
     pub fn is_exact(&self) -> bool {
         self.0.exact
+    }
+
+    fn cursor(&self) -> Cursor {
+        Cursor { pc: self.pc(), sp: self.sp(), fp: self.0.get(X29).unwrap_or(0) }
     }
 
     /// Goes on at a frame of which no more is known.
@@ -91,9 +95,12 @@ pub(crate) fn full_step(
         let flags = exact | if signal { FrameFlags::SIGNAL } else { FrameFlags::NONE };
         FullStep { outcome, module_id: module.id, flags }
     });
-    by_cfi.unwrap_or_else(|| match table.without_cfi(scratch, pc, is_return_address) {
+    by_cfi.unwrap_or_else(|| match table.without_cfi(scratch, pc, is_return_address, call::returns_to) {
         NoCfi::MadeUp(module_id) => FullStep { outcome: Outcome::Root, module_id, flags: exact },
         NoCfi::NotCode => FullStep { outcome: Outcome::NotCode, module_id: 0, flags: exact },
+        NoCfi::FramePointer(0) if is_return_address && is_data(state.cursor(), stack) => {
+            FullStep { outcome: Outcome::NotCode, module_id: 0, flags: exact }
+        }
         NoCfi::FramePointer(module_id) => {
             let outcome = guess(table, state, stack);
             FullStep { outcome, module_id, flags: exact | FrameFlags::GUESS }
@@ -102,7 +109,7 @@ pub(crate) fn full_step(
 }
 
 fn guess(table: &ModuleTable, state: &mut FullState, stack: &mut StackMemory) -> Outcome {
-    let at = Cursor { pc: state.pc(), sp: state.sp(), fp: state.0.get(X29).unwrap_or(0) };
+    let at = state.cursor();
     if state.is_exact() {
         // Stopped in code without CFI, perhaps before it made a frame: the return address is then in its register.
         if let Some(link) = state.0.get(X30).map(|link| link & CODE)

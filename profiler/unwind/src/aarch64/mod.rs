@@ -6,6 +6,7 @@
 //! Return addresses may be signed (FEAT_PAuth): the signature lies in bits that no address of a program has, and is cut
 //! off whether CFI says that there is one (`DW_CFA_AARCH64_negate_ra_state`) or not.
 
+mod call;
 mod compile;
 mod full;
 #[cfg(target_arch = "aarch64")]
@@ -25,7 +26,7 @@ pub(crate) use prefetch::prefetch;
 pub use registers::Registers;
 pub(crate) use rule::PackedRule;
 pub use rule::{FrameRegister, RuleKind, UnwindRule};
-pub(crate) use step::{step, step_by_guess};
+pub(crate) use step::{is_data, step, step_by_guess};
 
 /// The address of an instruction, as a frame has it.
 #[inline(always)]

@@ -1,10 +1,11 @@
 //! From a frame to its caller by a fast rule. The inner loop of a walk.
 
+use super::call::returns_to;
 use super::registers::CODE;
 use super::rule::{FrameRegister, PackedRule, RuleKind};
 use crate::frame_pointer::{FramePointer, LARGEST_GUESSED_FRAME, read};
 use crate::memo::Words;
-use crate::stack::StackMemory;
+use crate::stack::{StackMemory, is_far};
 use crate::start::Cursor;
 
 const WORD: u64 = 8;
@@ -30,7 +31,7 @@ pub(crate) fn step(
     } else {
         return None;
     };
-    if cfa <= sp {
+    if is_far(sp, cfa) && !stack.goes_far(sp, cfa, rule.is(RuleKind::Sp)) {
         return None;
     }
     let pc = read(cfa.wrapping_add(rule.pc_offset()), stack, words)? & CODE;
@@ -42,6 +43,13 @@ pub(crate) fn step(
         fp.is_at(slot);
     }
     Some((pc, cfa))
+}
+
+/// Whether a return address that no module's code holds is no frame: it points at the stack, and no call lies before it.
+#[cold]
+#[inline(never)]
+pub(crate) fn is_data(at: Cursor, stack: &StackMemory) -> bool {
+    stack.has_passed(at) && !returns_to(at.pc)
 }
 
 /// The caller's frame, by a rule that is a guess, of which there is one kind.

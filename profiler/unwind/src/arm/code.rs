@@ -12,7 +12,10 @@ use super::effect::Instruction;
 use super::layout::Layout;
 use super::table::Found;
 use super::{a32, plain, prologue, signal, t32, way_out};
+use crate::call::bytes_before;
 use crate::memory::{Slice, mapped_slice};
+use crate::module::ModuleTable;
+use crate::probe::page_is_readable;
 use crate::stack::StackMemory;
 
 /// The code of one instruction set from an address on.
@@ -82,6 +85,27 @@ pub(super) fn layout(pc: u64, is_return_address: bool, found: &Found<'_>) -> Opt
     way_out::layout(&code, plain(pc), is_return_address)
         .filter(can_be_said)
         .or_else(|| prologue::layout(&code, plain(pc)).filter(can_be_said))
+}
+
+/// Whether code can be at `pc`, which is in the code of no module. A JIT compiler's may be anywhere. In a module's data it is rare, and what points
+/// there most often points at data.
+///
+/// Off the hot path: asks the kernel.
+pub(super) fn is_elsewhere(table: &ModuleTable, pc: u64, is_return_address: bool) -> bool {
+    let address = plain(pc).wrapping_sub(u64::from(is_return_address));
+    let is_data = is_return_address && table.module_at(address).is_some() && !is_behind_call(pc);
+    !is_data && page_is_readable(address)
+}
+
+/// Whether a call lies before `pc`, where that is read with a question.
+pub(super) fn is_behind_call(pc: u64) -> bool {
+    let address = plain(pc);
+    let [a, b, c, d, e, f, g, h] = bytes_before(address);
+    if pc != address {
+        return t32::is_call(u16::from_le_bytes([e, f]), u16::from_le_bytes([g, h]));
+    }
+    address.is_multiple_of(4)
+        && a32::is_call(u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]))
 }
 
 /// Whether a call returns to `pc`, or a signal's handler does.

@@ -8,7 +8,6 @@ use super::table::{Entry, Program};
 use super::{code, plain, signal};
 use crate::cfi::CfiScratch;
 use crate::module::ModuleTable;
-use crate::probe::page_is_readable;
 
 /// The rule for the frame at `pc`, and the id of its module.
 ///
@@ -23,12 +22,12 @@ pub(crate) fn rule(
     // is looked up instead.
     let address = plain(pc).wrapping_sub(u64::from(is_return_address));
     let Some(found) = table.arm_entry(address) else {
-        // A module's data is never code; other memory may be a JIT compiler's.
-        if table.module_at(address).is_some() || !page_is_readable(address) {
-            return (UnwindRule::NOT_CODE, 0);
-        }
-        let rule = if signal::is_trampoline(pc) { UnwindRule::FULL } else { UnwindRule::FRAME_POINTER };
-        return (rule, 0);
+        let module_id = table.module_at(address).unwrap_or(0);
+        return match () {
+            () if signal::is_trampoline(pc) => (UnwindRule::FULL, module_id),
+            () if code::is_elsewhere(table, pc, is_return_address) => (UnwindRule::FRAME_POINTER, module_id),
+            () => (UnwindRule::NOT_CODE, 0),
+        };
     };
     let guess = || code::layout(pc, is_return_address, &found)?.guessed();
     let rule = match found.entry {

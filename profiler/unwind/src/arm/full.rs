@@ -7,15 +7,14 @@ use super::frame_pointers::FramePointer;
 use super::layout::Layout;
 use super::opcode::{NoOpcode, Opcode, next};
 use super::registers::{LR, PC, R4, R7, R11, Registers, SP};
-use super::step::step_by_frame_pointer;
+use super::step::{is_data, step_by_frame_pointer};
 use super::table::{Entry, Found, Program};
 use super::{code, plain, signal};
 use crate::cfi::CfiScratch;
 use crate::memo::Words;
 use crate::module::ModuleTable;
-use crate::probe::page_is_readable;
 use crate::resolve::{FullStep, Outcome};
-use crate::stack::StackMemory;
+use crate::stack::{StackMemory, is_far};
 use crate::start::Cursor;
 use crate::tree::FrameFlags;
 
@@ -89,14 +88,17 @@ impl FullState {
         let mut caller = *self;
         caller.exact = false;
         let (mut vsp, mut pc) = (self.registers[SP]?, None);
-        let mut popped = 0;
+        let (mut popped, mut by_sp) = (0, true);
         loop {
             match next(&mut bytes) {
                 Ok(Opcode::Finish) => break,
                 Ok(Opcode::Nothing) => {}
                 Ok(Opcode::Add(n)) => vsp = vsp.wrapping_add_signed(n),
                 Ok(Opcode::Skip(n)) => vsp = vsp.wrapping_add(n),
-                Ok(Opcode::Set(register)) => vsp = (*caller.registers.get(usize::from(register))?)?,
+                Ok(Opcode::Set(register)) => {
+                    vsp = (*caller.registers.get(usize::from(register))?)?;
+                    by_sp = false;
+                }
                 Ok(Opcode::Pop(mask)) => {
                     for (register, slot) in caller.registers.iter_mut().enumerate() {
                         if mask & (1 << register) != 0 {
@@ -124,10 +126,11 @@ impl FullState {
             // What a callee leaves there is its own affair.
             caller.registers[LR] = None;
         }
-        // Outside signal frames a caller lies above; without progress the walk would not end. A leaf that saved
-        // nothing has no frame.
+        // Outside signal frames a caller lies above, or on another stack; without progress the walk would not end. A leaf that
+        // saved nothing has no frame.
         let leaf = self.exact && caller.sp() == self.sp();
-        if !caller.exact && !leaf && caller.sp() <= self.sp() {
+        let far = !caller.exact && !leaf && is_far(self.sp(), caller.sp());
+        if far && !stack.goes_far(self.sp(), caller.sp(), by_sp) {
             return None;
         }
         *self = caller;
@@ -216,10 +219,14 @@ pub(crate) fn full_step(
     let pc = state.pc();
     let address = plain(pc).wrapping_sub(u64::from(!state.exact));
     let Some(found) = table.arm_entry(address) else {
-        if table.module_at(address).is_some() || !page_is_readable(address) {
+        let module_id = table.module_at(address).unwrap_or(0);
+        let at = Cursor { pc, sp: state.sp(), fp: state.frame_pointers() };
+        let is_stack = module_id == 0 && !state.exact && is_data(at, stack);
+        let is_code = !is_stack && code::is_elsewhere(table, pc, !state.exact);
+        if !signal::is_trampoline(pc) && !is_code {
             return FullStep { outcome: Outcome::NotCode, module_id: 0, flags };
         }
-        return state.leave_unknown(table, None, stack, flags);
+        return FullStep { module_id, ..state.leave_unknown(table, None, stack, flags) };
     };
     let module_id = found.module.id;
     let Some(Entry::Program(program)) = found.entry else {

@@ -39,7 +39,7 @@ pub(crate) use prefetch::prefetch;
 pub use registers::Registers;
 pub(crate) use rule::PackedRule;
 pub use rule::{RuleKind, UnwindRule};
-pub(crate) use step::{step, step_by_guess};
+pub(crate) use step::{is_data, step, step_by_guess};
 
 /// The address of an instruction, as a frame has it.
 #[inline(always)]

@@ -8,7 +8,7 @@
 //! Code is read where the kernel said that it can be.
 
 use super::plain;
-use crate::memory::read_word;
+use crate::memory::{WORD, read_word};
 use crate::probe::{page_is_readable, page_of};
 
 /// The bit of the program status register that says T32.
@@ -46,7 +46,7 @@ pub(super) fn is_trampoline(pc: u64) -> bool {
 /// Where the registers are, if `pc` is a signal's trampoline and `sp` what it has.
 pub(super) fn saved(pc: u64, sp: u64) -> Option<Saved> {
     let address = plain(pc);
-    let last = address.wrapping_add(7);
+    let last = address.wrapping_add(4 + WORD - 1);
     if !page_is_readable(address) || (page_of(last) != page_of(address) && !page_is_readable(last)) {
         return None;
     }

@@ -1,12 +1,12 @@
 //! From a frame to its caller by a fast rule. The inner loop of a walk.
 
-use super::code::is_return;
+use super::code::{is_behind_call, is_return};
 use super::frame_pointers::{FramePointer, read};
 use super::plain;
 use super::rule::{PackedRule, RuleKind};
 use crate::frame_pointer::LARGEST_GUESSED_FRAME;
 use crate::memo::Words;
-use crate::stack::StackMemory;
+use crate::stack::{StackMemory, is_far};
 use crate::start::Cursor;
 
 const WORD: u64 = 4;
@@ -34,7 +34,7 @@ pub(crate) fn step(
         return None;
     };
     let cfa = base.wrapping_add(rule.cfa_offset());
-    if cfa <= sp {
+    if is_far(sp, cfa) && !stack.goes_far(sp, cfa, rule.is(RuleKind::Sp)) {
         return None;
     }
     let pc = read(cfa.wrapping_sub(rule.pc()), stack, words)?;
@@ -45,6 +45,13 @@ pub(crate) fn step(
         fp.set_r11(read(cfa.wrapping_sub(rule.r11()), stack, words)?);
     }
     Some((if plain(pc) == 0 { 0 } else { pc }, cfa))
+}
+
+/// Whether a return address that no module's code holds is no frame: it points at the stack, and no call lies before it.
+#[cold]
+#[inline(never)]
+pub(crate) fn is_data(at: Cursor, stack: &StackMemory) -> bool {
+    stack.has_passed(Cursor { pc: plain(at.pc), ..at }) && !is_behind_call(at.pc)
 }
 
 /// The caller's frame, by a rule that is a guess. What code says is checked: a call must return to the address that was found.

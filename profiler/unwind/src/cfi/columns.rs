@@ -2,7 +2,7 @@
 
 use super::Row;
 use crate::resolve::Outcome;
-use crate::stack::StackMemory;
+use crate::stack::{StackMemory, is_far};
 use gimli::{CfaRule, EvaluationResult, Register, RegisterRule, UnwindExpression, Value};
 
 /// No expression in CFI loops; one that does is broken.
@@ -64,6 +64,19 @@ impl<const N: usize> Columns<N> {
             None => self.get(return_address),
             Some(_) => None,
         };
+        // Outside signal frames a caller lies above, or on another stack; without progress the walk would not end. A leaf that
+        // saved nothing has no frame.
+        let (sp, is_signal) = (self.get(names.sp)?, row.fde.is_signal_trampoline());
+        let is_leaf = |caller_sp: u64| self.exact && names.linked && caller_sp == sp;
+        if !is_signal && is_far(sp, cfa) && !is_leaf(cfa) {
+            let by_sp = matches!(
+                row.row.cfa(),
+                CfaRule::RegisterAndOffset { register, .. } if *register == names.sp
+            );
+            if !stack.goes_far(sp, cfa, by_sp) {
+                return None;
+            }
+        }
         let mut caller = *self;
         caller.set(names.pc, target);
         caller.set(names.sp, Some(cfa));
@@ -90,17 +103,15 @@ impl<const N: usize> Columns<N> {
         if matches!(row.row.register(names.fp), Some(RegisterRule::Undefined)) {
             caller.set(names.fp, self.get(names.fp));
         }
-        caller.exact = row.fde.is_signal_trampoline();
+        caller.exact = is_signal;
         if names.linked && !caller.exact {
             // The callee may have changed it, whatever is said of it.
             caller.set(return_address, None);
         }
-        let (pc, sp) = (caller.get(names.pc)? & names.code, caller.get(names.sp)?);
+        let (pc, caller_sp) = (caller.get(names.pc)? & names.code, caller.get(names.sp)?);
         caller.set(names.pc, Some(pc));
-        // Outside signal frames a caller lies above; without progress the walk would not end. A leaf that saved
-        // nothing has no frame.
-        let leaf = self.exact && names.linked && sp == self.get(names.sp)?;
-        if !caller.exact && !leaf && sp <= self.get(names.sp)? {
+        // Where it is told by itself it isn't looked for on another stack.
+        if !is_signal && caller_sp != cfa && caller_sp <= sp && !is_leaf(caller_sp) {
             return None;
         }
         *self = caller;

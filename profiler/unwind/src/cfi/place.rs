@@ -32,8 +32,14 @@ impl ModuleTable {
         with_row(module, scratch, address, |row| found(module, row))
     }
 
-    /// What a frame is whose pc has no CFI.
-    pub(crate) fn without_cfi(&self, scratch: &mut CfiScratch, pc: u64, is_return_address: bool) -> NoCfi {
+    /// What a frame is whose pc has no CFI. `returns_to` says whether a call lies before an address.
+    pub(crate) fn without_cfi(
+        &self,
+        scratch: &mut CfiScratch,
+        pc: u64,
+        is_return_address: bool,
+        returns_to: fn(u64) -> bool,
+    ) -> NoCfi {
         if let Some(module) = self.code_at(pc) {
             let starts_here = with_row(module, scratch, pc, |row| row.fde.initial_address() == pc);
             if is_return_address && starts_here == Some(true) {
@@ -41,10 +47,13 @@ impl ModuleTable {
             }
             return NoCfi::FramePointer(module.id);
         }
-        // A module's data is never code; other memory may be a JIT compiler's.
-        if self.module_at(pc).is_some() || !page_is_readable(pc) {
+        // A JIT compiler's code may be anywhere. In a module's data it is rare, and what points there most often points at data. Elsewhere not
+        // even a call is asked for: interpreters push addresses of their own, and jump.
+        let address = pc.wrapping_sub(u64::from(is_return_address));
+        let is_data = is_return_address && self.module_at(address).is_some() && !returns_to(pc);
+        if is_data || !page_is_readable(address) {
             return NoCfi::NotCode;
         }
-        NoCfi::FramePointer(0)
+        NoCfi::FramePointer(self.module_at(address).unwrap_or(0))
     }
 }

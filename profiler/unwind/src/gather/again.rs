@@ -16,6 +16,7 @@ use crate::memo::{Raw, Record, Word};
 use crate::memory::read_word;
 use crate::native::{FrameRegister, RuleKind};
 use crate::resolve::Resolver;
+use crate::stack::is_far;
 use crate::start::Start;
 use crate::tree::{Frame, FrameKey, Interner, MOST_TOLD, NodeId, Sink, WORD_FLAGS_AT, WORD_MODULE_AT};
 use crate::walker::End;
@@ -148,7 +149,7 @@ impl Gatherer {
                     () => return None,
                 };
             }
-            if cfa <= sp {
+            if is_far(sp, cfa) {
                 return None;
             }
             let caller = going.read(cfa.wrapping_sub(8))?;

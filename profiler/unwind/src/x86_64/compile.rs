@@ -2,6 +2,7 @@
 
 use super::registers::{RBP, RSP};
 use super::rule::{FrameRegister, RuleKind, UnwindRule};
+use super::{call, signal};
 use crate::cfi::{Cfa, CfiScratch, Facts, FrameRegisters, NoCfi, Said};
 use crate::module::ModuleTable;
 
@@ -16,10 +17,14 @@ pub(crate) fn rule(
     pc: u64,
     is_return_address: bool,
 ) -> (UnwindRule, u32) {
+    // A handler's return address is no call's. What lies before it may be another function, with CFI.
+    if signal::is_trampoline(table, pc) {
+        return (UnwindRule::FULL, table.module_at(pc).unwrap_or(0));
+    }
     let compiled = table.with_row_at(scratch, pc, is_return_address, |module, row| {
         (compile(Facts::of(&row, NAMES)), module.id)
     });
-    compiled.unwrap_or_else(|| match table.without_cfi(scratch, pc, is_return_address) {
+    compiled.unwrap_or_else(|| match table.without_cfi(scratch, pc, is_return_address, call::returns_to) {
         NoCfi::MadeUp(module_id) => (UnwindRule::ROOT, module_id),
         NoCfi::FramePointer(module_id) => (UnwindRule::FRAME_POINTER, module_id),
         NoCfi::NotCode => (UnwindRule::NOT_CODE, 0),
@@ -31,6 +36,9 @@ pub(crate) fn rule(
 /// Neither allocates nor locks, and asks nobody.
 #[inline]
 pub(crate) fn quick_rule(table: &ModuleTable, pc: u64, is_return_address: bool) -> Option<(UnwindRule, u32)> {
+    if signal::is_trampoline_in(table, pc)? {
+        return None;
+    }
     let (facts, module_id) = table.quick_facts(pc, is_return_address, NAMES)?;
     Some((compile(Some(facts)), module_id))
 }

@@ -3,7 +3,8 @@
 //! Signal frames, `_dl_runtime_resolve` and hand-written assembly need this. It costs about a microsecond a frame.
 
 use super::registers::{R12, R13, R14, R15, RA, RBP, RBX, RSP, Registers};
-use super::step::step_by_frame_pointer;
+use super::step::{is_data, step_by_frame_pointer};
+use super::{call, signal};
 use crate::cfi::{CfiScratch, Columns, Names, NoCfi};
 use crate::memo::Words;
 use crate::module::ModuleTable;
@@ -49,12 +50,27 @@ impl FullState {
         self.0.exact
     }
 
+    fn cursor(&self) -> Cursor {
+        Cursor { pc: self.pc(), sp: self.sp(), fp: self.0.get(RBP).unwrap_or(0) }
+    }
+
     /// Goes on at a frame of which no more is known.
     fn move_to(&mut self, caller: Cursor) {
         self.0.set(RA, Some(caller.pc));
         self.0.set(RSP, Some(caller.sp));
         self.0.set(RBP, Some(caller.fp));
         self.0.exact = false;
+    }
+
+    /// Goes on where a signal stopped the thread. `None` where its frame can't be read.
+    fn leave_signal(&mut self, stack: &mut StackMemory) -> Option<Outcome> {
+        let mut caller = Columns::new([]);
+        for (register, address) in signal::saved(self.sp()) {
+            caller.set(register, Some(stack.read(address)?));
+        }
+        caller.exact = true;
+        self.0 = caller;
+        Some(if self.pc() == 0 { Outcome::Root } else { Outcome::Next })
     }
 }
 
@@ -69,15 +85,23 @@ pub(crate) fn full_step(
 ) -> FullStep {
     let exact = if state.is_exact() { FrameFlags::EXACT } else { FrameFlags::NONE };
     let (pc, is_return_address) = (state.pc(), !state.is_exact());
+    if signal::is_trampoline(table, pc) {
+        let module_id = table.module_at(pc).unwrap_or(0);
+        let outcome = state.leave_signal(stack).unwrap_or(Outcome::Stuck);
+        return FullStep { outcome, module_id, flags: exact | FrameFlags::SIGNAL };
+    }
     let by_cfi = table.with_row_at(scratch, pc, is_return_address, |module, row| {
         let signal = row.fde.is_signal_trampoline();
         let outcome = state.0.leave(&NAMES, &row, stack).unwrap_or(Outcome::Stuck);
         let flags = exact | if signal { FrameFlags::SIGNAL } else { FrameFlags::NONE };
         FullStep { outcome, module_id: module.id, flags }
     });
-    by_cfi.unwrap_or_else(|| match table.without_cfi(scratch, pc, is_return_address) {
+    by_cfi.unwrap_or_else(|| match table.without_cfi(scratch, pc, is_return_address, call::returns_to) {
         NoCfi::MadeUp(module_id) => FullStep { outcome: Outcome::Root, module_id, flags: exact },
         NoCfi::NotCode => FullStep { outcome: Outcome::NotCode, module_id: 0, flags: exact },
+        NoCfi::FramePointer(0) if is_return_address && is_data(state.cursor(), stack) => {
+            FullStep { outcome: Outcome::NotCode, module_id: 0, flags: exact }
+        }
         NoCfi::FramePointer(module_id) => {
             let outcome = guess(table, state, stack);
             FullStep { outcome, module_id, flags: exact | FrameFlags::GUESS }
@@ -86,7 +110,7 @@ pub(crate) fn full_step(
 }
 
 fn guess(table: &ModuleTable, state: &mut FullState, stack: &mut StackMemory) -> Outcome {
-    let at = Cursor { pc: state.pc(), sp: state.sp(), fp: state.0.get(RBP).unwrap_or(0) };
+    let at = state.cursor();
     if state.is_exact() {
         // Stopped in code without CFI, perhaps before it made a frame: the return address is then on top.
         stack.distrust();

@@ -2,14 +2,16 @@
 //!
 //! The files here are those that any instruction set has: `registers` (the state at the start of a walk), `rule`
 //! (what the cache holds for a pc), `compile` (from CFI to a rule), `step` (from a frame to its caller by a rule),
-//! `full` (the same by all of CFI), `prefetch` (a hint to the processor).
+//! `full` (the same by all of CFI), `signal` (the kernel's frames), `call` (what a return address lies behind), `prefetch` (a hint to the processor).
 
+mod call;
 mod compile;
 mod full;
 #[cfg(target_arch = "x86_64")]
 mod prefetch;
 mod registers;
 mod rule;
+mod signal;
 mod step;
 
 pub(crate) use crate::frame_pointer::FramePointer;
@@ -22,7 +24,7 @@ pub(crate) use prefetch::prefetch;
 pub use registers::Registers;
 pub(crate) use rule::PackedRule;
 pub use rule::{FrameRegister, RuleKind, UnwindRule};
-pub(crate) use step::{step, step_by_guess};
+pub(crate) use step::{is_data, step, step_by_guess};
 
 /// The address of an instruction, as a frame has it.
 #[inline(always)]

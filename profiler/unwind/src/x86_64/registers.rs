@@ -4,9 +4,15 @@ use crate::start::Cursor;
 use gimli::Register;
 
 /// DWARF numbers (System V ABI for AMD64, figure 3.36).
+pub(super) const RAX: Register = Register(0);
+pub(super) const RDX: Register = Register(1);
+pub(super) const RCX: Register = Register(2);
 pub(super) const RBX: Register = Register(3);
+pub(super) const RSI: Register = Register(4);
+pub(super) const RDI: Register = Register(5);
 pub(super) const RBP: Register = Register(6);
 pub(super) const RSP: Register = Register(7);
+pub(super) const R8: Register = Register(8);
 pub(super) const R12: Register = Register(12);
 pub(super) const R13: Register = Register(13);
 pub(super) const R14: Register = Register(14);

@@ -1,9 +1,10 @@
 //! From a frame to its caller by a fast rule. The inner loop of a walk.
 
+use super::call::returns_to;
 use super::rule::{FrameRegister, PackedRule, RuleKind};
 use crate::frame_pointer::{FramePointer, LARGEST_GUESSED_FRAME, read};
 use crate::memo::Words;
-use crate::stack::StackMemory;
+use crate::stack::{StackMemory, is_far};
 use crate::start::Cursor;
 
 const WORD: u64 = 8;
@@ -31,7 +32,7 @@ pub(crate) fn step(
     } else {
         return None;
     };
-    if cfa <= sp {
+    if is_far(sp, cfa) && !stack.goes_far(sp, cfa, rule.is(RuleKind::Sp)) {
         return None;
     }
     let pc = read(cfa.wrapping_sub(WORD), stack, words)?;
@@ -42,6 +43,13 @@ pub(crate) fn step(
         *fp = FramePointer::known(read(fp.value().wrapping_add(rule.bp_offset()), stack, words)?);
     }
     Some((pc, cfa))
+}
+
+/// Whether a return address that no module's code holds is no frame: it points at the stack, and no call lies before it.
+#[cold]
+#[inline(never)]
+pub(crate) fn is_data(at: Cursor, stack: &StackMemory) -> bool {
+    stack.has_passed(at) && !returns_to(at.pc)
 }
 
 /// The caller's frame, by a rule that is a guess, of which there is one kind.

@@ -77,3 +77,13 @@ fn lazy_binding() {
     assert_eq!(state.probes, 2, "one inside the resolver, one after it");
     assert_eq!(state.last_end, End::Root);
 }
+
+#[cfg(not(target_arch = "arm"))]
+#[test]
+fn stacks_whose_callers_lie_below() {
+    for (tag, flags) in [("plain", "-fomit-frame-pointer"), ("framed", "-fno-omit-frame-pointer")] {
+        let f = Fixture::new("control.c", tag, &[flags]);
+        let state = check_at_every_probe(|| f.call(c"on_other_stacks", 20));
+        assert_eq!(state.probes, 4 * (2 * 18 + 4 + 1));
+    }
+}

@@ -102,6 +102,101 @@ fn frame_pointers_bridge_code_without_cfi() {
     }
 }
 
+/// A page of a module's data.
+#[repr(align(4096))]
+struct Data(std::cell::UnsafeCell<[u8; 4096]>);
+
+// SAFETY: one test alone writes to it.
+unsafe impl Sync for Data {}
+
+#[test]
+fn code_in_data_of_a_module_is_code() {
+    static DATA: Data = Data(std::cell::UnsafeCell::new([0; 4096]));
+    let at = DATA.0.get();
+    // SAFETY: a whole page, where nothing but the code of this test lies.
+    unsafe {
+        let protection = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+        assert_eq!(libc::mprotect(at.cast(), 4096, protection), 0);
+    }
+    let page = std::mem::ManuallyDrop::new(Page(at.cast()));
+    let code = page.put(0, &with_frame_last());
+    let (stacks, state) = stacks(|| {
+        for code in [code, code, grapnel_test_probe as *const () as u64] {
+            call(code, 0);
+        }
+    });
+    let [one, two, direct] = &stacks[..] else { panic!("three probes") };
+    let module = state.table.module_at(at as u64).expect("the data is this program's");
+    for stack in [one, two] {
+        assert!(page.holds(stack[0].pc) && stack[0].flags == FrameFlags::GUESS);
+        assert_eq!(stack[0].module, module);
+        assert_eq!(stack[2..].len(), direct[1..].len());
+        assert_eq!(stack[3..], direct[2..]);
+    }
+}
+
+#[test]
+fn what_a_chain_says_of_data_is_no_frame() {
+    /// In one page.
+    #[repr(align(64))]
+    struct Chain([usize; 4]);
+    let page = Page::new();
+    let mut chain = Chain([0; 4]);
+    let chain = &mut chain.0;
+    let on_stack = &raw mut *chain as u64;
+    // Also where what lies there could be an instruction, but none that calls.
+    chain[3] = usize::MAX;
+    for data in [on_stack, on_stack + 4, &raw const chain[2] as u64, &raw const chain[3] as u64 + 8] {
+        (chain[0], chain[1]) = (&raw const chain[2] as usize, data as usize);
+        std::hint::black_box(&mut *chain);
+        let code = page.put(0, &with_frame_pointer(on_stack));
+        let (stacks, _) = stacks(|| call(code, 0));
+        assert!(stacks.iter().all(|stack| stack.len() == 1), "{stacks:?}");
+    }
+    std::hint::black_box(&mut *chain);
+}
+
+/// As interpreters do: a return address is pushed, and no call lies before it.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn code_that_pushes_return_addresses_is_code() {
+    let page = Page::new();
+    let last = page.put(0, &with_frame_last());
+    // push rbp; mov rbp, rsp; lea rax, [rip + 3]; push rax; jmp rsi; pop rbp; ret
+    let code = [0x55, 0x48, 0x89, 0xe5, 0x48, 0x8d, 0x05, 3, 0, 0, 0, 0x50, 0xff, 0xe6, 0x5d, 0xc3];
+    let first = page.put(64, &code);
+    let (stacks, state) = stacks(|| call(first, last));
+    assert_eq!(state.last_end, End::Root);
+    let [stack] = &stacks[..] else { panic!("one probe") };
+    assert_eq!(stack[1].pc, first + 14);
+    assert!(stack[..2].iter().all(|frame| frame.flags == FrameFlags::GUESS));
+    assert!(stack[2..].iter().all(|frame| frame.flags == FrameFlags::NONE));
+}
+
+#[test]
+fn what_was_no_code_may_be_some_later() {
+    let (page, other) = (Page::new(), Page::new());
+    let last = page.put(0, &with_frame_last());
+    let first = other.put(0, &with_frame());
+    let at = other.0 as usize;
+    let lengths = Rc::new(RefCell::new(Vec::new()));
+    let list = lengths.clone();
+    let on_probe = move |state: &mut State, registers: &Registers| {
+        let protect = |protection| {
+            // SAFETY: the page is ours, and its code can be read and run again when it goes on.
+            assert_eq!(unsafe { libc::mprotect(at as *mut _, 4096, protection) }, 0);
+        };
+        protect(libc::PROT_NONE);
+        let without = state.check_walks(registers).len();
+        protect(libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC);
+        list.borrow_mut().push((without, state.check_walks(registers).len()));
+    };
+    with_probe(Config::default(), on_probe, || call(first, last));
+    let lengths = lengths.take();
+    let [(without, with)] = lengths[..] else { panic!("one probe") };
+    assert!(without == 1 && with > 4, "{without} {with}");
+}
+
 #[test]
 fn no_fault_without_frame_pointers() {
     let page = Page::new();

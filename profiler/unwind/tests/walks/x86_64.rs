@@ -1,7 +1,7 @@
 //! The probe, code without CFI, and what only this instruction set has.
 
-use crate::common::{Fixture, State, check};
-use grapnel_unwind::{Registers, RuleKind};
+use crate::common::{Fixture, State, check, grapnel_test_probe, with_probe};
+use grapnel_unwind::{Config, FrameFlags, Registers, RuleKind};
 
 core::arch::global_asm!(
     ".globl grapnel_test_probe",
@@ -104,5 +104,74 @@ fn realigned_stacks() {
         let State { table, scratch, last, .. } = &mut state;
         let kinds = last.iter().map(|f| table.rule(scratch, f.pc, true).rule.kind);
         assert_eq!(kinds.filter(|kind| *kind == RuleKind::BpDeref).count(), 21);
+    }
+}
+
+core::arch::global_asm!(
+    ".globl grapnel_test_restorer",
+    ".globl grapnel_test_short_restorer",
+    ".globl grapnel_test_next_restorer",
+    "nop",
+    "grapnel_test_restorer:",
+    "mov rax, 15",
+    "syscall",
+    "nop",
+    "grapnel_test_short_restorer:",
+    "mov eax, 15",
+    "syscall",
+    // Behind a function with CFI, which the byte before the return address is part of.
+    ".cfi_startproc",
+    "ud2",
+    ".cfi_endproc",
+    "grapnel_test_next_restorer:",
+    "mov rax, 15",
+    "syscall",
+);
+
+unsafe extern "C" {
+    fn grapnel_test_restorer();
+    fn grapnel_test_short_restorer();
+    fn grapnel_test_next_restorer();
+}
+
+unsafe extern "C-unwind" fn on_signal(_: i32) {
+    // SAFETY: the probe takes nothing.
+    unsafe { grapnel_test_probe() };
+}
+
+/// What musl has, and programs that ask the kernel for themselves.
+#[test]
+fn handlers_that_return_by_code_without_cfi() {
+    /// `struct kernel_sigaction`
+    #[repr(C)]
+    struct Action(usize, u64, usize, u64);
+    const SA_RESTORER: u64 = 0x0400_0000;
+    for (restorer, known_to_libgcc) in [
+        (grapnel_test_restorer as *const () as usize, true),
+        (grapnel_test_short_restorer as *const () as usize, false),
+        (grapnel_test_next_restorer as *const () as usize, false),
+    ] {
+        let action = Action(on_signal as *const () as usize, SA_RESTORER, restorer, 0);
+        // SAFETY: the handler and the restorer are what the kernel asks for.
+        let set = unsafe {
+            libc::syscall(libc::SYS_rt_sigaction, libc::SIGUSR2, &raw const action, 0usize, 8usize)
+        };
+        assert_eq!(set, 0);
+        let on_probe = move |state: &mut State, registers: &Registers| {
+            if known_to_libgcc {
+                state.check(registers);
+            } else {
+                state.check_walks(registers);
+            }
+        };
+        let state = with_probe(Config::default(), on_probe, || {
+            // SAFETY: a signal to this thread, which has a handler.
+            unsafe { libc::raise(libc::SIGUSR2) };
+        });
+        assert_eq!((state.probes, state.last_end), (1, grapnel_unwind::End::Root));
+        let at = state.last.iter().position(|frame| frame.pc == restorer as u64).expect("it is a frame");
+        assert_eq!(state.last[at].flags, FrameFlags::SIGNAL);
+        assert_eq!(state.last[at + 1].flags, FrameFlags::EXACT);
+        assert!(state.last.len() > at + 5);
     }
 }
