@@ -1,6 +1,7 @@
 //! What a recording says of its own cost. How much that is depends on the machine; that it is all there, and adds up,
 //! does not.
 
+use grapnel_tests::programs;
 use grapnel_tests::report::{Recorder, Report};
 use grapnel_tests::run::{self, Case, grapnel};
 use rustix::process::{Signal, getpriority_process, setpriority_process};
@@ -86,7 +87,8 @@ fn who_is_waited_for_goes_first() {
     setpriority_process(None, usual).expect("as it was");
 
     let dir = run::temporary_dir();
-    let case = Case::ours("flood").args(["100000", "100"]);
+    // Of a shell, since grapnel stops when its program is stopped.
+    let case = Case::new("/bin/sh").args(["-c", "\"$0\" 100000 100; :"]).arg(programs::program("flood"));
     let mut child =
         case.grapnel_command(dir.path()).stdout(Stdio::null()).spawn().expect("grapnel can be started");
     let (tasks, mut least) = (format!("/proc/{}/task", child.id()), usual);
@@ -108,7 +110,7 @@ fn who_is_waited_for_goes_first() {
     }
     assert_eq!(least < usual, may, "{usual} {least}");
     // Then it has nothing more to do.
-    run::descendants(child.id()).into_iter().for_each(|pid| run::kill(Signal::STOP, pid));
+    run::descendants(child.id()).into_iter().skip(1).for_each(|pid| run::kill(Signal::STOP, pid));
     let deadline = Instant::now() + Duration::from_secs(20);
     while nicenesses(Path::new(&tasks)).any(|(_, niceness)| niceness != usual) {
         assert!(Instant::now() < deadline, "it goes first for ever");

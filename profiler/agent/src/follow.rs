@@ -2,12 +2,19 @@
 //!
 //! Others are left alone, and see an environment without us: a static program would only show it, the loader of one
 //! with other words, or for another machine, would complain of the agent, that of another libc would refuse to start the program, and a
-//! sanitizer's runtime insists on being the first library.
+//! sanitizer's runtime insists on being the first library. Where the program gets other rights than its caller has, its loader
+//! takes no library of the caller's choice. Of a script that is asked of its interpreter (`follow/script.rs`).
+//!
+//! A descriptor of ours is one that the program's other threads see. So nothing is opened that won't be executed, as far as that can be
+//! known, and each file only as long as it is read.
 //!
 //! The structures are those of `elf.h`, with words of this machine.
 
+mod script;
+
 use crate::{native, sys};
-use core::ffi::c_int;
+use core::ffi::{CStr, c_int};
+use script::Line;
 
 const PT_LOAD: u32 = 1;
 const PT_DYNAMIC: u32 = 2;
@@ -66,16 +73,109 @@ impl File {
     }
 }
 
-/// Whether the program in this file will take the agent. What is no ELF file is for its interpreter to answer.
-pub(crate) fn can_follow(fd: c_int) -> bool {
+/// What is to come of a program that is about to be executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// The agent goes along, or there is no telling.
+    Followed,
+    /// It runs without the agent.
+    Alone,
+    /// The kernel will refuse it.
+    Refused,
+}
+
+/// Judges what a path leads to, from a directory.
+#[inline(never)]
+pub(crate) fn judge(directory: c_int, path: &CStr) -> Next {
+    let mut line = Line::new();
+    let found = match open(directory, path) {
+        Ok(fd) => look_and_close(fd, &mut line),
+        Err(next) => Some(next),
+    };
+    found.unwrap_or_else(|| judge_interpreter(&mut line))
+}
+
+/// Judges an open file.
+#[inline(never)]
+pub(crate) fn judge_open(fd: c_int) -> Next {
+    let mut line = Line::new();
+    // A descriptor may be there for nothing but to be executed (`O_PATH`).
+    let found = if sys::read_at(fd, &mut [0], 0) == 1 {
+        look(fd, &mut line)
+    } else {
+        match sys::open_again(fd) {
+            Ok(fd) => look_and_close(fd, &mut line),
+            Err(_) => Some(Next::Followed),
+        }
+    };
+    found.unwrap_or_else(|| judge_interpreter(&mut line))
+}
+
+/// Judges a script by its first line: by its interpreter, or that one's, as far as the kernel goes.
+fn judge_interpreter(line: &mut Line) -> Next {
+    for _ in 0..script::MAX_INTERPRETERS {
+        // A line that names none is no line to the kernel.
+        let Some(path) = line.interpreter() else { return Next::Followed };
+        // Where it is no whole path, it begins at the working directory.
+        let found = match open(libc::AT_FDCWD, path) {
+            Ok(fd) => look_and_close(fd, line),
+            Err(next) => Some(next),
+        };
+        if let Some(next) = found {
+            return next;
+        }
+    }
+    Next::Refused
+}
+
+/// Opens a file that can be executed.
+///
+/// # Errors
+/// What is to come of one that can't be opened. It may be one that can be executed and not be read.
+fn open(directory: c_int, path: &CStr) -> Result<c_int, Next> {
+    if !sys::is_executable(directory, path) {
+        return Err(Next::Refused);
+    }
+    sys::open_executable(directory, path).map_err(|_| Next::Followed)
+}
+
+fn look_and_close(fd: c_int, line: &mut Line) -> Option<Next> {
+    let found = look(fd, line);
+    sys::close(fd);
+    found
+}
+
+/// Looks at a file: `None` for a script, with its first line. What is neither that nor an ELF file is for the kernel to refuse, and
+/// for whoever executes it to run by a shell then.
+fn look(fd: c_int, line: &mut Line) -> Option<Next> {
     let file = File(fd);
     match file.bytes::<5>(0) {
         Some([0x7f, b'E', b'L', b'F', class]) => {
             let is_native = class == CLASS && file.u16(18) == Some(native::MACHINE.into());
-            is_native && elf_takes_agent(&file).unwrap_or(false)
+            let takes = is_native && elf_takes_agent(&file).unwrap_or(false) && !changes_rights(fd);
+            Some(if takes { Next::Followed } else { Next::Alone })
         }
-        _ => true,
+        Some([b'#', b'!', ..]) => {
+            line.read(fd);
+            None
+        }
+        _ => Some(Next::Followed),
     }
+}
+
+/// Whether the program in a file will have other rights than its caller really has, so that its loader listens to nobody: by its
+/// owner, or by capabilities, which root has anyway. No matter whether the place where it lies allows that.
+fn changes_rights(fd: c_int) -> bool {
+    // Of the kernel's `uapi/linux/stat.h`.
+    const S_ISUID: u32 = 0o4000;
+    const S_ISGID: u32 = 0o2000;
+    const S_IXGRP: u32 = 0o0010;
+    let Some((mode, owner, owning_group)) = sys::owner(fd) else { return false };
+    let ([real_user, user], [real_group, group]) = (sys::users(), sys::groups());
+    let next_user = if mode & S_ISUID != 0 { owner } else { user };
+    let is_set_gid = mode & (S_ISGID | S_IXGRP) == S_ISGID | S_IXGRP;
+    let next_group = if is_set_gid { owning_group } else { group };
+    next_user != real_user || next_group != real_group || (real_user != 0 && sys::has_capabilities(fd))
 }
 
 /// `None` for a file that can't be made sense of.

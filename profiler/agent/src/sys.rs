@@ -70,6 +70,13 @@ pub(crate) fn has_such_pages() -> bool {
     unsafe { libc::getauxval(libc::AT_PAGESZ) == PAGE as libc::c_ulong }
 }
 
+/// The address of the path by which the kernel was told to execute this program; 0 if there is none.
+#[cfg(not(grapnel_attached))]
+pub(crate) fn path_of_program() -> usize {
+    // SAFETY: looks through what the kernel gave the process at its start.
+    unsafe { libc::getauxval(libc::AT_EXECFN) as usize }
+}
+
 /// Anonymous private memory, zeroed.
 pub(crate) fn map_anonymous(len: usize) -> Option<*mut u8> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -163,20 +170,121 @@ pub(crate) fn process_namespace() -> u64 {
     link.iter().filter(|byte| byte.is_ascii_digit()).fold(0, |n, byte| 10 * n + u64::from(byte - b'0'))
 }
 
-/// Opens a regular file; anything else is not touched (a FIFO would wait, or wake somebody).
-pub(crate) fn open_regular(path: &CStr) -> Result<i32, Errno> {
+/// What is known of a file, by its path.
+fn status_at(directory: i32, path: &CStr) -> Result<kernel::Stat, Errno> {
+    let mut stat = core::mem::MaybeUninit::<kernel::Stat>::zeroed();
+    // SAFETY: the path is zero-terminated, the structure live and as large as the kernel's.
+    unsafe { syscall!(native::FSTATAT, directory, path.as_ptr(), stat.as_mut_ptr(), 0)? };
+    // SAFETY: filled in, and valid as zeroes too.
+    Ok(unsafe { stat.assume_init() })
+}
+
+/// Sees that a file is a regular one.
+fn see_regular(directory: i32, path: &CStr) -> Result<(), Errno> {
     // Of the kernel's `uapi/linux/stat.h`: the width of a mode is another in each libc.
     const S_IFMT: u32 = 0o170_000;
     const S_IFREG: u32 = 0o100_000;
-    let mut stat = core::mem::MaybeUninit::<kernel::Stat>::zeroed();
-    // SAFETY: the path is zero-terminated, the structure live and as large as the kernel's.
-    unsafe { syscall!(native::FSTATAT, libc::AT_FDCWD, path.as_ptr(), stat.as_mut_ptr(), 0)? };
-    // SAFETY: filled in, and valid as zeroes too.
-    let mode = unsafe { stat.assume_init() }.st_mode;
-    if mode & S_IFMT != S_IFREG {
-        return Err(Errno::EACCES);
-    }
+    let mode = status_at(directory, path)?.st_mode;
+    if mode & S_IFMT == S_IFREG { Ok(()) } else { Err(Errno::EACCES) }
+}
+
+/// Opens a regular file; anything else is not touched (a FIFO would wait, or wake somebody).
+pub(crate) fn open_regular(path: &CStr) -> Result<i32, Errno> {
+    see_regular(libc::AT_FDCWD, path)?;
     open(path, libc::O_RDONLY | libc::O_NONBLOCK)
+}
+
+/// Whether this process may execute what is there, as far as its path says.
+#[cfg(not(grapnel_attached))]
+pub(crate) fn is_executable(directory: i32, path: &CStr) -> bool {
+    see_regular(directory, path).is_ok() && may(directory, path, libc::X_OK)
+}
+
+/// Opens a file that [`is_executable`].
+#[cfg(not(grapnel_attached))]
+pub(crate) fn open_executable(directory: i32, path: &CStr) -> Result<i32, Errno> {
+    open_at(directory, path, libc::O_RDONLY | libc::O_NONBLOCK)
+}
+
+/// Opens the file of a descriptor once more, to read it.
+#[cfg(not(grapnel_attached))]
+pub(crate) fn open_again(fd: i32) -> Result<i32, Errno> {
+    const FOLDER: &[u8] = b"/proc/self/fd/";
+    // The digits of 32 bits, and a zero.
+    let mut path = [0; FOLDER.len() + 10 + 1];
+    let (folder, digits) = path.split_at_mut(FOLDER.len());
+    folder.copy_from_slice(FOLDER);
+    let fd = u32::try_from(fd).map_err(|_| Errno::EBADF)?;
+    let len = fd.checked_ilog10().map_or(1, |log| log as usize + 1);
+    let mut left = fd;
+    for digit in digits[..len].iter_mut().rev() {
+        *digit = b'0' + (left % 10) as u8;
+        left /= 10;
+    }
+    open_regular(CStr::from_bytes_until_nul(&path).map_err(|_| Errno::EBADF)?)
+}
+
+/// The mode of an open file, its user and its group.
+#[cfg(not(grapnel_attached))]
+pub(crate) fn owner(fd: i32) -> Option<(u32, u32, u32)> {
+    let mut stat = core::mem::MaybeUninit::<kernel::Stat>::zeroed();
+    // SAFETY: the structure is live and as large as the kernel's.
+    unsafe { syscall!(kernel::FSTAT, fd, stat.as_mut_ptr()) }.ok()?;
+    // SAFETY: filled in, and valid as zeroes too.
+    let stat = unsafe { stat.assume_init() };
+    Some((stat.st_mode, stat.st_uid, stat.st_gid))
+}
+
+/// Whether whoever executes an open file gets capabilities by it.
+#[cfg(not(grapnel_attached))]
+pub(crate) fn has_capabilities(fd: i32) -> bool {
+    let name = c"security.capability".as_ptr();
+    // SAFETY: the name is zero-terminated; a buffer of no length asks for the value's length only.
+    unsafe { syscall!(Sysno::fgetxattr, fd, name, 0, 0) }.is_ok_and(|len| len != 0)
+}
+
+/// The real and the effective user.
+#[cfg(not(grapnel_attached))]
+pub(crate) fn users() -> [u32; 2] {
+    // SAFETY: takes no memory.
+    [Sysno::getuid, Sysno::geteuid].map(|id| unsafe { syscall!(id) }.unwrap_or(0) as u32)
+}
+
+/// The real and the effective group.
+#[cfg(not(grapnel_attached))]
+pub(crate) fn groups() -> [u32; 2] {
+    // SAFETY: takes no memory.
+    [Sysno::getgid, Sysno::getegid].map(|id| unsafe { syscall!(id) }.unwrap_or(0) as u32)
+}
+
+/// A limit of this process's, by its number, as it holds now; nothing if that can't be asked.
+#[cfg(not(grapnel_attached))]
+pub(crate) fn limit(which: u32) -> Option<u64> {
+    // The kernel's `struct rlimit64`: the limit that holds, and the most that it can be set to.
+    let mut limits = [0u64; 2];
+    // SAFETY: asks this process's own, into a live structure.
+    unsafe { syscall!(Sysno::prlimit64, 0, which, 0, limits.as_mut_ptr()) }.ok()?;
+    Some(limits[0])
+}
+
+#[cfg(not(grapnel_attached))]
+const PR_SET_MM: i32 = 35;
+
+/// Tells the kernel where the environment ends that it shows of this process. It may not let us.
+#[cfg(not(grapnel_attached))]
+pub(crate) fn end_environment_at(address: usize) -> bool {
+    const PR_SET_MM_ENV_END: i32 = 11;
+    // SAFETY: changes no memory, but what of it is shown.
+    unsafe { syscall!(Sysno::prctl, PR_SET_MM, PR_SET_MM_ENV_END, address, 0, 0) }.is_ok()
+}
+
+/// Tells the kernel where all parts of this process are. It may not let us.
+#[cfg(not(grapnel_attached))]
+pub(crate) fn set_parts(parts: &crate::exec::Parts) {
+    const PR_SET_MM_MAP: i32 = 14;
+    let (address, len) = (ptr::from_ref(parts), size_of_val(parts));
+    // SAFETY: the structure is live and as long as said; callers pass where the parts are, but for what is shown of them.
+    let _ = unsafe { syscall!(Sysno::prctl, PR_SET_MM, PR_SET_MM_MAP, address, len, 0) };
 }
 
 pub(crate) fn unmap(address: *mut u8, len: usize) {
@@ -209,8 +317,12 @@ pub(crate) fn is_readable(address: usize) -> bool {
 }
 
 pub(crate) fn open(path: &CStr, flags: i32) -> Result<i32, Errno> {
+    open_at(libc::AT_FDCWD, path, flags)
+}
+
+fn open_at(directory: i32, path: &CStr, flags: i32) -> Result<i32, Errno> {
     // SAFETY: the path is zero-terminated.
-    unsafe { syscall!(Sysno::openat, libc::AT_FDCWD, path.as_ptr(), flags | libc::O_CLOEXEC, 0) }
+    unsafe { syscall!(Sysno::openat, directory, path.as_ptr(), flags | libc::O_CLOEXEC, 0) }
         .map(|fd| fd as i32)
 }
 
@@ -226,12 +338,30 @@ pub(crate) fn read_at(fd: i32, buffer: &mut [u8], offset: u64) -> usize {
 }
 
 /// Whether the file can be opened with the rights that the next program's loader will have, whichever of the real and
-/// the effective ones those are: capabilities that this process has will be gone.
+/// the effective ones those are: capabilities that this process has will be gone. It isn't opened for that: other threads would see
+/// the descriptor.
 #[cfg(not(grapnel_attached))]
 pub(crate) fn readable(path: &CStr) -> bool {
-    // SAFETY: the path is zero-terminated; asks with the real rights.
-    let asked = unsafe { syscall!(Sysno::faccessat, libc::AT_FDCWD, path.as_ptr(), libc::R_OK) };
-    asked.is_ok() && open(path, libc::O_RDONLY).map(close).is_ok()
+    may_really(libc::AT_FDCWD, path, libc::R_OK) && may(libc::AT_FDCWD, path, libc::R_OK)
+}
+
+/// Whether the real rights allow it.
+#[cfg(not(grapnel_attached))]
+fn may_really(directory: i32, path: &CStr, mode: i32) -> bool {
+    // SAFETY: the path is zero-terminated.
+    unsafe { syscall!(Sysno::faccessat, directory, path.as_ptr(), mode) }.is_ok()
+}
+
+/// Whether the effective rights allow it; the real ones where the kernel can't be asked for these (before 5.8, and where a filter
+/// around the whole process doesn't know the call and says `EPERM`).
+#[cfg(not(grapnel_attached))]
+fn may(directory: i32, path: &CStr, mode: i32) -> bool {
+    const AT_EACCESS: i32 = 0x200;
+    // SAFETY: the path is zero-terminated.
+    match unsafe { syscall!(Sysno::faccessat2, directory, path.as_ptr(), mode, AT_EACCESS) } {
+        Err(Errno::ENOSYS | Errno::EPERM) => may_really(directory, path, mode),
+        asked => asked.is_ok(),
+    }
 }
 
 /// The target of a symbolic link; the part of `buffer` that was filled.

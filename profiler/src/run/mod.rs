@@ -15,12 +15,15 @@ mod program;
 pub(crate) mod progress;
 mod queue;
 pub(crate) mod recording;
+mod relatives;
 mod scans;
 pub(crate) mod shared;
 pub(crate) mod signals;
 pub(crate) mod snapshots;
 pub(crate) mod spawn;
+mod standing;
 pub(crate) mod summary;
+mod timers;
 pub(crate) mod trace_file;
 mod wait;
 
@@ -39,7 +42,7 @@ use limits::{Limits, explain};
 use program::{Program, ProgramError};
 use shared::Session;
 use snapshots::SnapshotOptions;
-use spawn::Waiting;
+use spawn::{AsItWas, Waiting};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
@@ -48,6 +51,7 @@ use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 use summary::End;
+use timers::Timers;
 
 const NO_AGENT: &str = "the agent can't be put into memory";
 
@@ -188,6 +192,7 @@ fn system(what: &'static str) -> impl FnOnce(io::Error) -> RunError {
 
 /// Runs PROGRAM to its end and returns its exit status. If a signal ended it, this process ends by the same.
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, RunError> {
+    let timers = Timers::take();
     if args.leaks && args.via == Via::Got {
         return Err(RunError::LeaksViaGot);
     }
@@ -217,7 +222,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, RunError> {
     if args.wait {
         wait::adopt_orphans();
     }
-    let child = spawn::fork(&program, &args.command, &agent.path, session.path(), &mask, &limits, inherited)
+    let as_it_was = AsItWas { mask: &mask, limits: &limits, timers: &timers };
+    let child = spawn::fork(&program, &args.command, &agent.path, session.path(), &as_it_was, inherited)
         .map_err(system("the program can't be started"))?;
     let pid = child.pid;
     let path = args

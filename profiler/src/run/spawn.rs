@@ -6,6 +6,8 @@
 
 use super::limits::Limits;
 use super::program::Program;
+use super::signals::STOPS;
+use super::timers::Timers;
 use super::wait::reap;
 use std::ffi::{CString, OsStr, OsString, c_char, c_int};
 use std::io;
@@ -98,15 +100,21 @@ fn pipe() -> io::Result<[c_int; 2]> {
     Ok(ends)
 }
 
-/// Forks. `mask` is the signal mask that PROGRAM is to have, `inherited` what [`inherited_descriptors`] said at the
-/// start.
+/// What PROGRAM is to have as this process was started with it.
+#[derive(Clone, Copy)]
+pub(crate) struct AsItWas<'a> {
+    pub(crate) mask: &'a libc::sigset_t,
+    pub(crate) limits: &'a Limits,
+    pub(crate) timers: &'a Timers,
+}
+
+/// Forks. `inherited` is what [`inherited_descriptors`] said at the start.
 pub(crate) fn fork(
     program: &Program,
     command: &[OsString],
     agent: &str,
     session: &str,
-    mask: &libc::sigset_t,
-    limits: &Limits,
+    AsItWas { mask, limits, timers }: &AsItWas<'_>,
     inherited: Vec<c_int>,
 ) -> io::Result<Waiting> {
     let bad = || io::Error::new(io::ErrorKind::InvalidInput, "an argument contains a zero byte");
@@ -139,7 +147,9 @@ pub(crate) fn fork(
                 for fd in (0..3).filter(|fd| CLOSED.load(Ordering::Relaxed) & 1 << fd != 0) {
                     libc::close(fd);
                 }
-                libc::sigprocmask(libc::SIG_SETMASK, mask, std::ptr::null_mut());
+                forget_stops();
+                timers.set();
+                libc::sigprocmask(libc::SIG_SETMASK, *mask, std::ptr::null_mut());
                 libc::execve(path.as_ptr(), argv.as_ptr(), envp.as_ptr());
                 if *libc::__errno_location() == libc::ENOEXEC {
                     libc::execve(script[0].as_ptr(), script_argv.as_ptr(), envp.as_ptr());
@@ -157,6 +167,24 @@ pub(crate) fn fork(
             }
             Ok(Waiting { pid, go: go_write, failed: failed_read, inherited })
         }
+    }
+}
+
+/// Takes back the terminal's stops that came while all signals were blocked. A child that stops before it is PROGRAM would
+/// be waited for by a process that no terminal can stop.
+///
+/// # Safety
+/// Makes system calls only, on live structures; to be called with these signals blocked.
+unsafe fn forget_stops() {
+    // SAFETY: as above.
+    unsafe {
+        let mut stops = std::mem::zeroed();
+        libc::sigemptyset(&mut stops);
+        for signal in STOPS {
+            libc::sigaddset(&mut stops, signal);
+        }
+        let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        while libc::sigtimedwait(&stops, std::ptr::null_mut(), &now) > 0 {}
     }
 }
 

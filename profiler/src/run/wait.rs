@@ -5,6 +5,7 @@
 
 use super::process::cpu_ns;
 use super::signals::stop_was_asked_for;
+use super::standing::stop_with;
 use std::ffi::c_int;
 use std::io;
 
@@ -16,13 +17,15 @@ pub(crate) fn reap(pid: libc::pid_t) -> (c_int, u64) {
         // It can be asked how long it ran until it is reaped.
         match next_change(pid, libc::WEXITED | libc::WSTOPPED | libc::WNOWAIT) {
             // It stands still for a look at its memory, and goes on by itself: that is another thread's business.
-            Some(libc::CLD_TRAPPED) => {
+            Some((libc::CLD_TRAPPED, _)) => {
                 std::thread::sleep(std::time::Duration::from_millis(1));
                 continue;
             }
-            Some(libc::CLD_STOPPED) => {
-                if next_change(pid, libc::WSTOPPED | libc::WNOHANG) == Some(libc::CLD_STOPPED) {
-                    stop_with_program(pid);
+            Some((libc::CLD_STOPPED, _)) => {
+                // It may have been continued, and stopped anew, since.
+                let stop = next_change(pid, libc::WSTOPPED | libc::WNOHANG);
+                if let Some((libc::CLD_STOPPED, signal)) = stop {
+                    stop_with(pid, signal);
                 }
                 continue;
             }
@@ -40,33 +43,24 @@ pub(crate) fn reap(pid: libc::pid_t) -> (c_int, u64) {
     }
 }
 
-/// Waits for a change of a child's state; its code, one of CLD_*. `None` if there was none, or no such child.
-fn next_change(pid: libc::pid_t, events: c_int) -> Option<c_int> {
+/// Waits for a change of a child's state; its code, one of CLD_*, and its status: a signal, where one stopped it. `None` if
+/// there was none, or no such child.
+fn next_change(pid: libc::pid_t, events: c_int) -> Option<(c_int, c_int)> {
     // SAFETY: fills in a live structure.
     unsafe {
         let mut info: libc::siginfo_t = std::mem::zeroed();
         let found = libc::waitid(libc::P_PID, pid.unsigned_abs(), &mut info, events) == 0;
-        (found && info.si_pid() != 0).then_some(info.si_code)
+        (found && info.si_pid() != 0).then(|| (info.si_code, info.si_status()))
     }
 }
 
-/// PROGRAM stopped. If it is a shell's job in the foreground, this process stops too, so that the shell gets its
-/// terminal back; when the job is continued, PROGRAM is.
-fn stop_with_program(pid: libc::pid_t) {
-    // SAFETY: asks about a terminal, and sends signals.
-    unsafe {
-        let terminal = libc::open(c"/dev/tty".as_ptr(), libc::O_RDONLY | libc::O_NOCTTY | libc::O_CLOEXEC);
-        let is_job = terminal >= 0
-            && libc::tcgetpgrp(terminal) == libc::getpgrp()
-            && libc::getsid(0) != libc::getpgrp();
-        if terminal >= 0 {
-            libc::close(terminal);
-        }
-        if is_job {
-            libc::raise(libc::SIGSTOP);
-            libc::kill(pid, libc::SIGCONT);
-        }
-    }
+/// Whether PROGRAM was continued since this was asked last: it goes on, or was stopped anew and nobody has taken notice yet.
+pub(crate) fn was_continued(pid: libc::pid_t) -> bool {
+    next_change(pid, libc::WCONTINUED | libc::WNOHANG).is_some()
+        || matches!(
+            next_change(pid, libc::WSTOPPED | libc::WNOHANG | libc::WNOWAIT),
+            Some((libc::CLD_STOPPED, _))
+        )
 }
 
 /// Makes orphans among PROGRAM's descendants children of this process, so that their end can be waited for.
