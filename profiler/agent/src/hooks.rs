@@ -278,9 +278,10 @@ fn is_libcs_own(code: &[AtomicUsize; 2], caller: usize) -> bool {
         return false;
     }
     let start = code[0].load(Ordering::Relaxed);
-    let code = start..start + code[1].load(Ordering::Relaxed);
+    // In a static program the functions lie elsewhere.
+    let may_be = |target| is_in(code, target) || is_target(target);
     // SAFETY: the bytes before lie in libc's code, which is mapped and can be read: it was, to be hooked.
-    caller - start < native::NAMED_CALL || unsafe { native::is_named_call(caller, &code) }
+    caller - start < native::NAMED_CALL || unsafe { native::is_named_call(caller, may_be) }
 }
 
 /// Whether a function that is hooked is libc's own.

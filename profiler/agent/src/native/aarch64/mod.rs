@@ -21,7 +21,6 @@ pub(crate) mod slots;
 pub(crate) mod tls;
 
 use core::ffi::c_void;
-use core::ops::Range;
 use core::ptr;
 use syscalls::Sysno;
 
@@ -103,7 +102,7 @@ pub(crate) const NAMED_CALL: usize = CALL;
 ///
 /// # Safety
 /// The [`NAMED_CALL`] bytes before it can be read.
-pub(crate) unsafe fn is_named_call(return_address: usize, _code: &Range<usize>) -> bool {
+pub(crate) unsafe fn is_named_call(return_address: usize, _may_be: impl Fn(usize) -> bool) -> bool {
     // SAFETY: the caller's promise.
     unsafe { called_before(return_address) }.is_some()
 }

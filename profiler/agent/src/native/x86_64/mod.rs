@@ -23,7 +23,6 @@ pub(crate) mod slots;
 pub(crate) mod tls;
 
 use core::ffi::c_void;
-use core::ops::Range;
 use core::ptr;
 use syscalls::Sysno;
 
@@ -90,18 +89,18 @@ pub(crate) unsafe fn called_before(return_address: usize) -> Option<usize> {
 /// The most bytes of a call that [`is_named_call`] looks at.
 pub(crate) const NAMED_CALL: usize = 6;
 
-/// Whether the call that returns to an address names the function that it calls, in this code, or by a word of its own: then who wrote
-/// the one knew the other.
+/// Whether the call that returns to an address names the function that it calls, one that `may_be` called here, or by a word of its own: then
+/// who wrote the one knew the other.
 ///
 /// # Safety
 /// The [`NAMED_CALL`] bytes before it can be read.
-pub(crate) unsafe fn is_named_call(return_address: usize, code: &Range<usize>) -> bool {
+pub(crate) unsafe fn is_named_call(return_address: usize, may_be: impl Fn(usize) -> bool) -> bool {
     const CALL_BY_WORD: [u8; 2] = [0xff, 0x15];
     let instruction: *const [u8; NAMED_CALL] = ptr::with_exposed_provenance(return_address - NAMED_CALL);
     // SAFETY: the caller's promise.
     let is_by_word = unsafe { *instruction }.starts_with(&CALL_BY_WORD);
     // SAFETY: as above.
-    is_by_word || unsafe { called_before(return_address) }.is_some_and(|target| code.contains(&target))
+    is_by_word || unsafe { called_before(return_address) }.is_some_and(may_be)
 }
 
 /// Calls a function on another stack, whose end is `top`.
