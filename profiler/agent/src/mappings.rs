@@ -62,9 +62,12 @@ fn whole_pages(start: Address, len: usize) -> Option<usize> {
 
 /// The bytes that a mapping with these flags comes in multiples of.
 fn unit(flags: c_int) -> usize {
+    // Of the kernel's `uapi/asm-generic/hugetlb_encode.h`: not all libraries have them.
+    const MAP_HUGE_SHIFT: u32 = 26;
+    const MAP_HUGE_MASK: u32 = 63;
     /// The kernel's own choice, on nearly all machines.
     const HUGE: u32 = 21;
-    match flags as u32 >> libc::MAP_HUGE_SHIFT & libc::MAP_HUGE_MASK as u32 {
+    match flags as u32 >> MAP_HUGE_SHIFT & MAP_HUGE_MASK {
         _ if flags & libc::MAP_HUGETLB == 0 => sys::PAGE,
         0 => 1 << HUGE,
         log2 => 1usize.checked_shl(log2).unwrap_or(sys::PAGE),
