@@ -82,8 +82,11 @@ mod tests {
         assert_eq!(found, [260, 280, 470, 480, 510]);
         assert!(parse(b"7 (a) R 1 2 3\n").is_none());
         assert!(parse(b"").is_none());
-        let own = std::fs::read("/proc/self/stat").expect("a process can read its own");
-        let own = parse(&own).expect("all is there");
-        assert!(own.start_code < own.end_code && own.env_start < own.env_end, "{own:x?}");
+        // An emulator of another machine shows less.
+        if cfg!(target_arch = "x86_64") {
+            let own = std::fs::read("/proc/self/stat").expect("a process can read its own");
+            let own = parse(&own).expect("all is there");
+            assert!(own.start_code < own.end_code && own.env_start < own.env_end, "{own:x?}");
+        }
     }
 }
