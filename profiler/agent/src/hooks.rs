@@ -18,6 +18,7 @@
 use crate::context::Context;
 use crate::entry::{SavedRegisters, Stub, rescued, stub};
 use crate::record::{self, enter};
+use crate::span::Span;
 use crate::{ledger, native, shadow, slots, tls};
 use core::ffi::{c_int, c_void};
 use core::hint::cold_path;
@@ -87,20 +88,18 @@ const FUNCTIONS: usize = Function::PthreadCreate as usize + 1;
 /// Where libc's own code of each function goes on, behind its hook.
 pub(crate) static ORIGINALS: [AtomicUsize; FUNCTIONS] = [const { AtomicUsize::new(0) }; FUNCTIONS];
 
-/// The functions that are hooked, and how long their code is.
-static TARGETS: [AtomicUsize; FUNCTIONS] = [const { AtomicUsize::new(0) }; FUNCTIONS];
-static LENS: [AtomicUsize; FUNCTIONS] = [const { AtomicUsize::new(0) }; FUNCTIONS];
+/// The functions that are hooked.
+static TARGETS: [Span; FUNCTIONS] = [const { Span::empty() }; FUNCTIONS];
 
 /// Notes where a function that is hooked lies.
 pub(crate) fn remember_target(function: Function, code: &Range<usize>) {
-    TARGETS[function as usize].store(code.start, Ordering::Relaxed);
-    LENS[function as usize].store(code.len(), Ordering::Relaxed);
+    TARGETS[function as usize].set(code);
 }
 
 /// The address of a function that is hooked; 0 for none.
 #[inline(always)]
 pub(crate) fn target(function: Function) -> usize {
-    TARGETS[function as usize].load(Ordering::Relaxed)
+    TARGETS[function as usize].start()
 }
 
 /// What the first bytes of `malloc` and `free` were when the hooks had gone in.
@@ -148,7 +147,7 @@ pub(crate) fn beginning(function: Function) -> u64 {
 
 /// Whether the function at an address is hooked.
 pub(crate) fn is_target(address: usize) -> bool {
-    TARGETS.iter().any(|target| target.load(Ordering::Relaxed) == address)
+    TARGETS.iter().any(|target| target.start() == address)
 }
 
 /// The address of the original.
@@ -214,52 +213,37 @@ fn is_inside_after_all(saved: Saved<'_>) -> bool {
 /// Whether code at an address is that of a function of the heap itself, which isn't libc's.
 fn is_in_function_of_others(address: usize) -> bool {
     let heaps = Function::Malloc as usize..=Function::Pvalloc as usize;
-    TARGETS[heaps.clone()].iter().zip(&LENS[heaps]).any(|(target, len)| {
-        let target = target.load(Ordering::Relaxed);
-        address.wrapping_sub(target) < len.load(Ordering::Relaxed) && !is_in(&LIBC, target)
-    })
+    TARGETS[heaps].iter().any(|target| target.holds(address) && !LIBC.holds(target.start()))
 }
 
 /// libc's code.
-static LIBC: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+static LIBC: Span = Span::empty();
 
 /// The part of it in which it calls `free` for itself, and where that lies.
-static OWN_BUSINESS: [AtomicUsize; 3] = [const { AtomicUsize::new(0) }; 3];
+static OWN_BUSINESS: Span = Span::empty();
+static FREE: AtomicUsize = AtomicUsize::new(0);
 
 /// Keeps where libc's code lies, the part of it in which it calls `free` for itself, and `free`.
-pub(crate) fn remember_libc(code: Range<usize>, own: Range<usize>, free: usize) {
-    for (to, value) in LIBC.iter().zip([code.start, code.len()]) {
-        to.store(value, Ordering::Relaxed);
-    }
-    for (to, value) in OWN_BUSINESS.iter().zip([own.start, own.len(), free]) {
-        to.store(value, Ordering::Relaxed);
-    }
+pub(crate) fn remember_libc(code: &Range<usize>, own: &Range<usize>, free: usize) {
+    LIBC.set(code);
+    OWN_BUSINESS.set(own);
+    FREE.store(free, Ordering::Relaxed);
 }
 
 /// The code of the library whose `malloc` is the program's, where that isn't libc.
-static ALLOCATOR: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+static ALLOCATOR: Span = Span::empty();
 
 /// Keeps where that lies.
-pub(crate) fn remember_allocator(code: Range<usize>) {
-    for (to, value) in ALLOCATOR.iter().zip([code.start, code.len()]) {
-        to.store(value, Ordering::Relaxed);
-    }
+pub(crate) fn remember_allocator(code: &Range<usize>) {
+    ALLOCATOR.set(code);
 }
 
 /// The code of glibc's library for threads, which was one of its own until 2.33 and maps their stacks.
-static THREADS: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+static THREADS: Span = Span::empty();
 
 /// Keeps where that lies.
-pub(crate) fn remember_threads(code: Range<usize>) {
-    for (to, value) in THREADS.iter().zip([code.start, code.len()]) {
-        to.store(value, Ordering::Relaxed);
-    }
-}
-
-/// Whether an address lies in code that was kept.
-#[inline(always)]
-fn is_in([start, len]: &[AtomicUsize; 2], address: usize) -> bool {
-    address.wrapping_sub(start.load(Ordering::Relaxed)) < len.load(Ordering::Relaxed)
+pub(crate) fn remember_threads(code: &Range<usize>) {
+    THREADS.set(code);
 }
 
 /// Whether a call that returns to an address is one of whoever gets memory for the program's heap: what it maps is in the heap. In a static
@@ -268,25 +252,24 @@ pub(crate) fn is_of_allocator(caller: usize) -> bool {
     is_libcs_own(&LIBC, caller)
         || is_libcs_own(&THREADS, caller)
         || ledger::is_of_others(caller)
-        || is_in(&ALLOCATOR, caller)
+        || ALLOCATOR.holds(caller)
 }
 
 /// Whether it is one that this code of libc's makes for itself. What libc calls by an address that it was given may end in a jump: a
 /// thread's function, the handler of a signal, `main`.
-fn is_libcs_own(code: &[AtomicUsize; 2], caller: usize) -> bool {
-    if !is_in(code, caller) {
+fn is_libcs_own(code: &Span, caller: usize) -> bool {
+    if !code.holds(caller) {
         return false;
     }
-    let start = code[0].load(Ordering::Relaxed);
     // In a static program the functions lie elsewhere.
-    let may_be = |target| is_in(code, target) || is_target(target);
+    let may_be = |target| code.holds(target) || is_target(target);
     // SAFETY: the bytes before lie in libc's code, which is mapped and can be read: it was, to be hooked.
-    caller - start < native::NAMED_CALL || unsafe { native::is_named_call(caller, may_be) }
+    caller - code.start() < native::NAMED_CALL || unsafe { native::is_named_call(caller, may_be) }
 }
 
 /// Whether a function that is hooked is libc's own.
 pub(crate) fn is_libcs(function: Function) -> bool {
-    is_in(&LIBC, target(function))
+    LIBC.holds(target(function))
 }
 
 /// Whether `free` was called by the allocator itself.
@@ -298,19 +281,18 @@ pub(crate) fn is_own_business(saved: Saved<'_>) -> bool {
 /// Whether that may be, and has to be looked at.
 #[inline(always)]
 fn may_be_own_business(saved: Saved<'_>) -> bool {
-    let [start, len, _] = &OWN_BUSINESS;
-    saved.return_address().wrapping_sub(start.load(Ordering::Relaxed)) < len.load(Ordering::Relaxed)
+    OWN_BUSINESS.holds(saved.return_address())
 }
 
 /// Whether the call that returns to `caller`, in that part of libc's code, names `free` itself.
 #[cold]
 fn is_direct_call(caller: usize) -> bool {
-    if caller.wrapping_sub(OWN_BUSINESS[0].load(Ordering::Relaxed)) < native::CALL {
+    if caller.wrapping_sub(OWN_BUSINESS.start()) < native::CALL {
         return false;
     }
     // SAFETY: the bytes before lie in libc's code, which is mapped and can be read: it was, to be hooked.
     let target = unsafe { native::called_before(caller) };
-    target == Some(OWN_BUSINESS[2].load(Ordering::Relaxed))
+    target == Some(FREE.load(Ordering::Relaxed))
 }
 
 /// Calls libc's own code, whose calls of hooked functions are not the program's.

@@ -86,9 +86,12 @@ mod sandbox;
 mod session;
 mod shadow;
 mod slots;
+mod span;
 mod stack;
 #[cfg(not(grapnel_attached))]
 mod start;
+#[cfg(not(grapnel_attached))]
+mod stat;
 mod symbols;
 mod sys;
 mod throwing;

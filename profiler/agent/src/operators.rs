@@ -12,6 +12,7 @@ use crate::native::slots::{DIRECT, is_passable};
 use crate::record::{self, enter};
 use crate::shadow::{self, Asked};
 use crate::slots::{self, Calls, What};
+use crate::span::Span;
 use crate::symbols::FileSymbols;
 use crate::{hooks, session};
 use alloc::format;
@@ -19,7 +20,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 use grapnel_hook::module::Module;
 use grapnel_hook::rebind;
 use grapnel_hook::symbol::{self, SymbolKind};
@@ -243,24 +244,20 @@ fn is_of_libcxx(module: &Module) -> bool {
 }
 
 /// The code of C++ itself, where it is a library's: of libstdc++, or of libc++ and what that builds on.
-static RUNTIMES: [[AtomicUsize; 2]; 3] = [const { [const { AtomicUsize::new(0) }; 2] }; 3];
+static RUNTIMES: [Span; 3] = [const { Span::empty() }; 3];
 
 /// Keeps where that of an object lies. Only under PROCESS, or in the only thread.
 fn remember_runtime(module: &Module) {
     let Some(code) = module.segments().iter().find(|segment| segment.execute) else { return };
-    let is_free =
-        |[start, _]: &&[AtomicUsize; 2]| [0, code.range.start].contains(&start.load(Ordering::Relaxed));
-    if let Some([start, len]) = RUNTIMES.iter().find(is_free) {
-        start.store(code.range.start, Ordering::Relaxed);
-        len.store(code.range.len(), Ordering::Relaxed);
+    let place = RUNTIMES.iter().find(|kept| [0, code.range.start].contains(&kept.start()));
+    if let Some(kept) = place {
+        kept.set(&code.range);
     }
 }
 
 /// Whether code at an address is C++'s own.
 pub(crate) fn is_of_runtime(address: usize) -> bool {
-    RUNTIMES
-        .iter()
-        .any(|[start, len]| address.wrapping_sub(start.load(Ordering::Relaxed)) < len.load(Ordering::Relaxed))
+    RUNTIMES.iter().any(|code| code.holds(address))
 }
 
 /// The code whose calls are part of an operator with this range.

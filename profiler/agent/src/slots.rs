@@ -21,6 +21,7 @@ use crate::native::slots::{
     grapnel_agent_slot_returns, grapnel_agent_thunks,
 };
 use crate::operators::{self, Operator};
+use crate::span::Span;
 use crate::{hooks, ledger, native, record, tls};
 use alloc::vec::Vec;
 use core::hint::cold_path;
@@ -51,11 +52,10 @@ pub(crate) struct Slot {
     direct: Direct,
     /// What the function itself begins with once its hook is in; 0 where that isn't known.
     beginning: AtomicU64,
-    /// Its address; 0 for a slot that is free. And how long it is.
-    target: AtomicUsize,
-    len: AtomicUsize,
+    /// Where it lies; at 0 for a slot that is free.
+    target: Span,
     /// The code whose calls of allocation functions are its own.
-    code: [AtomicUsize; 2],
+    code: Span,
 }
 
 const _: () = assert!(offset_of!(Slot, direct) + direct::MOST_NEED <= 64);
@@ -68,9 +68,8 @@ impl Slot {
             operator: AtomicU8::new(0),
             direct: Direct::none(),
             beginning: AtomicU64::new(0),
-            target: AtomicUsize::new(0),
-            len: AtomicUsize::new(0),
-            code: [AtomicUsize::new(0), AtomicUsize::new(0)],
+            target: Span::empty(),
+            code: Span::empty(),
         }
     }
 
@@ -173,10 +172,7 @@ pub(crate) fn is_own(inside: usize, caller: usize) -> bool {
 /// Of one that takes much of the stack nothing else is said: what it calls may have been interrupted by a signal.
 pub(crate) fn is_in_own_operator(inside: usize, caller: usize) -> bool {
     inside & OPERATOR != 0
-        && slot_of(inside).is_some_and(|slot| {
-            let start = slot.target.load(Ordering::Relaxed);
-            slot.operator().is_own() && caller.wrapping_sub(start) < slot.len.load(Ordering::Relaxed)
-        })
+        && slot_of(inside).is_some_and(|slot| slot.operator().is_own() && slot.target.holds(caller))
 }
 
 /// Whether the call with these registers is made by the code of a function of the same allocator, that the thread is in. Its code calls
@@ -207,7 +203,6 @@ fn slot_of(inside: usize) -> Option<&'static Slot> {
 
 fn is_of_slot(inside: usize, caller: usize, handle: u32) -> bool {
     slot_of(inside).is_some_and(|slot| {
-        let [start, len] = &slot.code;
         let is_same = slot.family().is_none_or(|(_, of)| of == handle);
         // A tail call: the function's own return is awaited.
         let returns = [&raw const grapnel_agent_slot_returns, &raw const grapnel_agent_beside_slot_returns];
@@ -215,9 +210,7 @@ fn is_of_slot(inside: usize, caller: usize, handle: u32) -> bool {
         // It throws, for which the runtime gets memory.
         let is_runtimes =
             slot.family().is_none() && slot.operator().is_own() && operators::is_of_runtime(caller);
-        is_same
-            && !is_runtimes
-            && (returns || caller.wrapping_sub(start.load(Ordering::Relaxed)) < len.load(Ordering::Relaxed))
+        is_same && !is_runtimes && (returns || slot.code.holds(caller))
     })
 }
 
@@ -336,28 +329,27 @@ pub(crate) unsafe extern "C" fn after(
 
 /// Whether the function at an address is hooked.
 pub(crate) fn is_hooked(target: usize) -> bool {
-    taken().iter().any(|slot| slot.target.load(Ordering::Relaxed) == target)
+    taken().iter().any(|slot| slot.target.start() == target)
 }
 
 /// What the hooked function at an address begins with; 0 where that isn't known.
 fn beginning_at(target: usize) -> u64 {
-    let slot = taken().iter().find(|slot| slot.target.load(Ordering::Relaxed) == target);
+    let slot = taken().iter().find(|slot| slot.target.start() == target);
     slot.map_or(0, |slot| slot.beginning.load(Ordering::Relaxed))
 }
 
 /// The handle of the heap of the allocator's function at an address, if it is hooked as one.
 pub(crate) fn handle_at(target: usize) -> Option<u32> {
-    let slot = taken().iter().find(|slot| slot.target.load(Ordering::Relaxed) == target)?;
+    let slot = taken().iter().find(|slot| slot.target.start() == target)?;
     slot.family().map(|(_, handle)| handle)
 }
 
 /// Takes a free slot for a function and gives its thunk.
 fn take(function: &Range<usize>, what: What, code: &Range<usize>) -> Option<(usize, *const ())> {
-    let number = TABLE.iter().position(|slot| slot.target.load(Ordering::Relaxed) == 0)?;
+    let number = TABLE.iter().position(|slot| slot.target.start() == 0)?;
     let slot = &TABLE[number];
     TAKEN.fetch_max(number + 1, Ordering::Relaxed);
-    slot.target.store(function.start, Ordering::Relaxed);
-    slot.len.store(function.len(), Ordering::Relaxed);
+    slot.target.set(function);
     let (operator, heap) = match what {
         What::Operator(operator, _) => (operator.to_u8(), 0),
         What::Family(role, handle) => (role as u8, handle + 1),
@@ -369,8 +361,7 @@ fn take(function: &Range<usize>, what: What, code: &Range<usize>) -> Option<(usi
     });
     slot.beginning.store(0, Ordering::Relaxed);
     slot.heap.store(heap, Ordering::Relaxed);
-    slot.code[0].store(code.start, Ordering::Relaxed);
-    slot.code[1].store(code.len(), Ordering::Relaxed);
+    slot.code.set(code);
     let beside = match what {
         What::Operator(operator, _) => operator.is_own(),
         What::Family(..) => true,
@@ -388,7 +379,7 @@ fn set_original(number: usize, original: *const ()) {
 
 /// Gives a slot back whose hook did not come about.
 fn give_back(number: usize) {
-    TABLE[number].target.store(0, Ordering::Relaxed);
+    TABLE[number].target.set(&(0..0));
 }
 
 /// Hooks on functions with slots, ready to go in.
@@ -489,7 +480,7 @@ impl Ready {
 
 /// Notes what a slot's function begins with. Its hook has just gone in.
 fn note_beginning(slot: &Slot) {
-    let at = slot.target.load(Ordering::Relaxed);
+    let at = slot.target.start();
     // SAFETY: where the function lies.
     let bytes = if hooks::has_first_bytes(at) { unsafe { hooks::first_bytes(at) } } else { 0 };
     slot.beginning.store(bytes, Ordering::Relaxed);
@@ -499,8 +490,8 @@ fn note_beginning(slot: &Slot) {
 pub(crate) fn forget(range: &Range<u64>) {
     native::slots::forget(range);
     for slot in taken() {
-        if range.contains(&(slot.target.load(Ordering::Relaxed) as u64)) {
-            slot.target.store(0, Ordering::Relaxed);
+        if range.contains(&(slot.target.start() as u64)) {
+            slot.target.set(&(0..0));
         }
     }
 }

@@ -2,18 +2,16 @@
 
 #[cfg(target_arch = "x86_64")]
 mod again;
+mod full;
 
 use crate::Error;
-use crate::backtrace::Backtrace;
 use crate::cache::{Known, RuleCache};
 use crate::chain::{Chains, FRAMES};
 use crate::deep::Deep;
 use crate::memo::{Memo, MemoEnd, Path};
-use crate::native::{
-    FramePointer, FullState, PackedRule, Registers, RuleKind, is_data, plain, step, step_by_guess,
-};
+use crate::native::{FramePointer, PackedRule, RuleKind, is_data, step, step_by_guess};
 use crate::recent::Recent;
-use crate::resolve::{Outcome, Resolver};
+use crate::resolve::Resolver;
 use crate::stack::StackMemory;
 use crate::start::{Cursor, Start};
 use crate::tree::{Frame, FrameFlags, FrameKey, Interner, NodeId, Sink};
@@ -202,9 +200,7 @@ impl Gatherer {
                     self.memo.forget();
                 }
                 self.memo.end = end;
-                if end == MemoEnd::Open {
-                    self.stack.doubt();
-                }
+                self.heed(end);
                 #[cfg(target_arch = "x86_64")]
                 self.may_go_on();
                 self.remember();
@@ -240,9 +236,7 @@ impl Gatherer {
         if !deep.walked(new) || range.is_none() {
             self.memo.forget();
         }
-        if end == MemoEnd::Open {
-            self.stack.doubt();
-        }
+        self.heed(end);
         self.limit = self.deep.limit();
         node
     }
@@ -257,14 +251,20 @@ impl Gatherer {
             Gathered::Full => self.by_cfi(start.registers(), resolver, tree),
             Gathered::Done { end, .. } => {
                 self.last_end = end.into();
-                if end == MemoEnd::Open {
-                    self.stack.doubt();
-                }
+                self.heed(end);
                 let parent = root(end, tree);
                 #[cfg(target_arch = "x86_64")]
                 self.may_go_on();
                 self.intern(parent, tree)
             }
+        }
+    }
+
+    /// A walk of new frames that has no root may have been led astray.
+    #[inline(always)]
+    fn heed(&mut self, end: MemoEnd) {
+        if end == MemoEnd::Open {
+            self.stack.doubt();
         }
     }
 
@@ -490,80 +490,6 @@ impl Gatherer {
         let known = Known::new(resolver.rule(pc, true));
         keep(&mut self.cache, &mut self.chains, pc, known);
         known
-    }
-
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn by_backtrace(
-        &mut self,
-        first: u64,
-        backtrace: &Backtrace,
-        resolver: &mut impl Resolver,
-        tree: &mut Interner<'_, impl Sink>,
-    ) -> NodeId {
-        let Self { path, cache, chains, max_frames, .. } = self;
-        path.clear();
-        self.last_end = backtrace.frames(plain(first), |pc, exact| {
-            let more = path.len() < *max_frames;
-            if more {
-                let flags = if exact { FrameFlags::EXACT } else { FrameFlags::NONE };
-                path.push(Cursor { pc, sp: 0, fp: 0 }, 0, flags, false);
-            }
-            more
-        });
-        path.set_modules(|pc| match cache.get(pc) {
-            Some(entry) => cache.known(entry).module,
-            None => {
-                let known = Known::new(resolver.rule(pc, true));
-                keep(cache, chains, pc, known);
-                known.module
-            }
-        });
-        let end = if self.last_end == End::Depth { MemoEnd::Depth } else { MemoEnd::Root };
-        let parent = root(end, tree);
-        self.intern(parent, tree)
-    }
-
-    /// Walks all frames by full steps.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn by_cfi(
-        &mut self,
-        registers: Registers,
-        resolver: &mut impl Resolver,
-        tree: &mut Interner<'_, impl Sink>,
-    ) -> NodeId {
-        self.path.clear();
-        self.rest_is_unknown();
-        self.stack.begin(registers.sp());
-        let mut state = FullState::new(&registers);
-        let end = loop {
-            let at = Cursor { pc: state.pc(), sp: state.sp(), fp: 0 };
-            let before = self.path.len();
-            if before == self.max_frames {
-                // The frame counts only if it is one.
-                let next = resolver.step(&mut state, &mut self.stack);
-                break if next.outcome == Outcome::NotCode { MemoEnd::Open } else { MemoEnd::Depth };
-            }
-            let stepped = resolver.step(&mut state, &mut self.stack);
-            if stepped.outcome != Outcome::NotCode || before == 0 {
-                self.path.push(at, stepped.module_id, stepped.flags, false);
-            }
-            match stepped.outcome {
-                Outcome::Next => {}
-                Outcome::Root => {
-                    self.stack.ends(at.sp);
-                    break MemoEnd::Root;
-                }
-                Outcome::Stuck | Outcome::NotCode => break MemoEnd::Open,
-            }
-        };
-        if end == MemoEnd::Open {
-            self.stack.doubt();
-        }
-        self.last_end = end.into();
-        let parent = root(end, tree);
-        self.intern(parent, tree)
     }
 }
 

@@ -1,5 +1,6 @@
 //! What was given out before the hooks were in: blocks of the heap that grows by `brk`, of which nothing is known.
 
+use crate::stat::Stat;
 use crate::sys;
 use core::ops::Range;
 use core::ptr;
@@ -22,15 +23,8 @@ pub(crate) fn remember_heap() {
 
 /// The heap that grows by `brk`, if it has begun.
 fn sys_heap() -> Option<Range<usize>> {
-    let fd = sys::open(c"/proc/self/stat", libc::O_RDONLY).ok()?;
-    let mut text = [0; 1024];
-    let len = sys::read_at(fd, &mut text, 0);
-    sys::close(fd);
-    // Behind the name, which may hold anything, `start_brk` is the 47th field of the file, and the 45th of the rest.
-    let text = &text[..len.min(text.len())];
-    let name = text.iter().rposition(|&byte| byte == b')')?;
-    let field = text.get(name + 2..)?.split(|&byte| byte == b' ').nth(44)?;
-    let start = core::str::from_utf8(field).ok()?.parse().ok()?;
+    // `start_brk`
+    let start = usize::try_from(Stat::read()?.field(47)?).ok()?;
     Some(start..sys::program_break()?).filter(|range| range.start != 0 && range.start < range.end)
 }
 

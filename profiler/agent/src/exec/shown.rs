@@ -3,8 +3,8 @@
 //! Moving that end alone takes `CAP_SYS_RESOURCE`. Anybody may set it together with all that is known of where the process has its
 //! parts (`PR_SET_MM_MAP`, for those who restore processes), where the kernel is built for that: the others are set to what they are.
 
+use crate::stat::Stat;
 use crate::sys;
-use core::str;
 
 /// The kernel's `struct prctl_mm_map`.
 #[repr(C)]
@@ -31,11 +31,7 @@ pub(super) fn move_end(end: usize, to: usize) {
     if sys::end_environment_at(to) {
         return;
     }
-    let mut buffer = [0; 1024];
-    let Ok(fd) = sys::open(c"/proc/self/stat", libc::O_RDONLY) else { return };
-    let len = sys::read_at(fd, &mut buffer, 0);
-    sys::close(fd);
-    let parts = buffer.get(..len).and_then(parse).zip(sys::program_break());
+    let parts = Stat::read().as_ref().and_then(parts_of).zip(sys::program_break());
     let Some((parts, brk)) = parts else { return };
     let is_as_expected = parts.env_end == end as u64 && (parts.env_start..end as u64).contains(&(to as u64));
     if is_as_expected && brk as u64 >= parts.start_brk {
@@ -43,25 +39,20 @@ pub(super) fn move_end(end: usize, to: usize) {
     }
 }
 
-/// All but the break, of a line of `/proc/PID/stat`.
-fn parse(line: &[u8]) -> Option<Parts> {
-    // The name, in brackets, may have any bytes in it.
-    let behind_name = line.iter().rposition(|&byte| byte == b')')? + 2;
-    let text = str::from_utf8(line.get(behind_name..)?).ok()?;
-    // By their numbers in proc(5); the name's is 2.
-    let field = |number: usize| text.trim_end().split(' ').nth(number - 3)?.parse::<u64>().ok();
+/// All but the break.
+fn parts_of(stat: &Stat) -> Option<Parts> {
     Some(Parts {
-        start_code: field(26)?,
-        end_code: field(27)?,
-        start_data: field(45)?,
-        end_data: field(46)?,
-        start_brk: field(47)?,
+        start_code: stat.field(26)?,
+        end_code: stat.field(27)?,
+        start_data: stat.field(45)?,
+        end_data: stat.field(46)?,
+        start_brk: stat.field(47)?,
         brk: 0,
-        start_stack: field(28)?,
-        arg_start: field(48)?,
-        arg_end: field(49)?,
-        env_start: field(50)?,
-        env_end: field(51)?,
+        start_stack: stat.field(28)?,
+        arg_start: stat.field(48)?,
+        arg_end: stat.field(49)?,
+        env_start: stat.field(50)?,
+        env_end: stat.field(51)?,
         // Both stay as they are.
         auxv: 0,
         auxv_size: 0,
@@ -76,16 +67,14 @@ mod tests {
     #[test]
     fn parts_of_a_line() {
         let numbers: Vec<String> = (4..=52).map(|number| (number * 10).to_string()).collect();
-        let line = format!("7 (a ) b) R {}\n", numbers.join(" "));
-        let parts = parse(line.as_bytes()).expect("all is there");
+        let stat = Stat::written(format!("7 (a) R {}\n", numbers.join(" ")).as_bytes()).expect("a line");
+        let parts = parts_of(&stat).expect("all is there");
         let found = [parts.start_code, parts.start_stack, parts.start_brk, parts.arg_start, parts.env_end];
         assert_eq!(found, [260, 280, 470, 480, 510]);
-        assert!(parse(b"7 (a) R 1 2 3\n").is_none());
-        assert!(parse(b"").is_none());
+        assert!(parts_of(&Stat::written(b"7 (a) R 1 2 3\n").expect("a line")).is_none());
         // An emulator of another machine shows less.
         if cfg!(target_arch = "x86_64") {
-            let own = std::fs::read("/proc/self/stat").expect("a process can read its own");
-            let own = parse(&own).expect("all is there");
+            let own = Stat::read().as_ref().and_then(parts_of).expect("all is there");
             assert!(own.start_code < own.end_code && own.env_start < own.env_end, "{own:x?}");
         }
     }

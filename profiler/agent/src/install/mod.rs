@@ -96,7 +96,7 @@ impl Objects {
         if let Some(allocator) = self.allocator().filter(|module| !module.file_name().is_empty())
             && let Some(code) = allocator.segments().iter().find(|segment| segment.execute)
         {
-            hooks::remember_allocator(code.range.clone());
+            hooks::remember_allocator(&code.range);
         }
         let found = functions.into_iter().map(|(libcs, beside)| match self.called(libcs.0) {
             // libc's functions can be interposed, and their callers count on nothing.
@@ -156,12 +156,12 @@ fn begun() -> Result<(Objects, bool), String> {
     let objects = Objects::read()?;
     let free = objects.find(b"free").map_or(0, |symbol| symbol.addr);
     if let Some((code, own)) = way::code(objects.libc()) {
-        hooks::remember_libc(code, own, free);
+        hooks::remember_libc(&code, &own, free);
     }
     let threads = objects.modules.iter().find(|module| module.file_name() == b"libpthread.so.0");
     let code = threads.and_then(|module| module.segments().iter().find(|segment| segment.execute));
     if let Some(code) = code {
-        hooks::remember_threads(code.range.clone());
+        hooks::remember_threads(&code.range);
     }
     let is_sampled = session::header().is_some_and(sampling::prepare);
     Ok((objects, is_sampled))
