@@ -29,6 +29,7 @@ fn of_programs_made_for_it() {
         "forks",
         "spawns",
         "cancelled",
+        "made_up_return",
     ] {
         check(Case::ours(program));
     }
