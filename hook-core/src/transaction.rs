@@ -228,6 +228,23 @@ impl PreparedHook<'_> {
         self.0.hook.displaced()
     }
 
+    /// Where in the code that is made for the hook a thread is, to whoever asks, in front of an instruction of the function: all
+    /// before that has been executed and nothing of it, and the stack is as it is there. Addresses of code, each range with
+    /// that instruction's. Who walks the stack of a thread that a signal stopped goes on with the function's own entry.
+    pub fn stands_for(&self) -> impl Iterator<Item = (Range<u64>, CodeAddr)> + '_ {
+        let parts = &*self.0.hook.0;
+        let (displaced, site) = (parts.displaced.0, parts.start.at);
+        let gate = (parts.code.start..displaced, parts.target);
+        let exact = move |(from, to)| {
+            let at = displaced + to as u64;
+            (at..at + 1, site.add(from as u64))
+        };
+        // What the way to the replacement undoes first is the function's first instruction.
+        let island = displaced + parts.map.code_len() as u64..parts.code.end;
+        let island = self.0.plan.undo.is_empty().then_some((island, parts.target));
+        core::iter::once(gate).chain(parts.map.iter().map(exact)).chain(island)
+    }
+
     /// Whether calls under way may return into what will be changed. A commit sees to that with traps; who changes code by
     /// other means leaves such a hook out.
     pub fn is_returned_into(&self) -> bool {

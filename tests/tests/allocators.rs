@@ -1,7 +1,7 @@
 //! Allocators besides libc's, real ones: preloaded, linked into the program, opened later, and found by their names alone.
 
 use grapnel_tests::programs;
-use grapnel_tests::report::{Heap, Report, Site};
+use grapnel_tests::report::{Heap, Report, ReportTotals, Site};
 use grapnel_tests::run::{Case, Recorded, grapnel};
 use std::ffi::OsStr;
 
@@ -61,6 +61,66 @@ fn an_allocator_that_is_preloaded_is_the_programs_heap() {
     for name in ["libjemalloc.so.2", "libmimalloc.so.2", "libtcmalloc_minimal.so.4"] {
         let recorded = agrees(&Case::ours("allocators").env("LD_PRELOAD", library(name)));
         has_all(&recorded.report(), &libcs);
+    }
+}
+
+/// Its operators too, which hand on to each other in their own ways.
+#[test]
+fn operators_of_an_allocator_that_is_preloaded_are_the_programs() {
+    let case = Case::ours("operators_handed_on");
+    let libcs = agrees(&case).report();
+    let of = |report: &Report| report.totals.clone();
+    for name in ["libjemalloc.so.2", "libmimalloc.so.2", "libtcmalloc_minimal.so.4"] {
+        let case = case.clone().env("LD_PRELOAD", library(name));
+        let report = agrees(&case).report();
+        let (found, right) = (of(&report), of(&libcs));
+        // Where they are one function, nobody can tell which of them was called.
+        let by_new = |totals: &ReportTotals| totals.functions["new"] + totals.functions["new[]"];
+        for (found, right) in [
+            (by_new(&found), by_new(&right)),
+            (found.frees, right.frees),
+            (found.live_allocations, right.live_allocations),
+        ] {
+            assert!((right..right + 20).contains(&found), "{name}: {found} for {right}: {:?}", report.totals);
+        }
+        assert!(report.mismatches.is_empty(), "{name}: {:?}", report.mismatches);
+        let mut sum = 0.0;
+        const SEEDS: u32 = 6;
+        for seed in 1..=SEEDS {
+            let case = case.clone().option("--sample=2000").option(&format!("--sample-seed={seed}"));
+            let report = agrees(&case).report();
+            let errors = report.sampling.expect("a sample").errors;
+            let bytes = report.totals.allocated_bytes as f64 - right.allocated_bytes as f64;
+            let distance = bytes / errors.allocated_bytes as f64;
+            assert!(distance.abs() < 4.0, "{name}: {distance} by seed {seed}: {:?}", report.totals);
+            assert!(
+                report.totals.frees.abs_diff(report.totals.allocations) <= 10,
+                "{name}: {:?}",
+                report.totals
+            );
+            sum += distance;
+        }
+        assert!(sum.abs() < 4.0 * f64::from(SEEDS).sqrt(), "{name}: {sum}");
+    }
+}
+
+/// Nearly every block is larger than the mean many times over.
+#[test]
+fn a_sample_of_other_heaps_is_one_of_all() {
+    let near = |found: u64, right: u64| found.abs_diff(right) < right / 20 + 10;
+    let family = Case::ours("own_family").option("--sample=1");
+    let report = agrees(&family).report();
+    let totals = &heap(&report, "own_malloc").totals;
+    assert!(near(totals.allocations, 301) && near(totals.frees, 300), "{totals:?}");
+    assert!(near(totals.reallocations, 99) && totals.live_allocations <= 2, "{totals:?}");
+    for (name, prefix) in [("libmimalloc.so.2", "mi_"), ("libtcmalloc_minimal.so.4", "tc_")] {
+        let case = Case::ours("allocators").arg(library(name)).arg(prefix);
+        let all = agrees(&case).report();
+        let some = agrees(&case.option("--sample=16")).report();
+        let (all, some) = (&heap(&all, name).totals, &heap(&some, name).totals);
+        assert!(near(some.allocations, all.allocations), "{name}: {some:?} for {all:?}");
+        assert!(near(some.frees, all.frees) && near(some.reallocations, all.reallocations), "{some:?}");
+        assert!(near(some.live_bytes, all.live_bytes), "{name}: {some:?} for {all:?}");
     }
 }
 

@@ -83,6 +83,54 @@ fn closed_library_keeps_its_names() {
     assert!(site.frames.iter().any(|frame| frame.name() == "main"), "{}", site.stack());
 }
 
+/// In a namespace of its own, with a libc of its own: stacks lead through it, and its libc's heap is one of its own.
+#[test]
+fn a_library_in_another_namespace() {
+    let case = Case::ours("namespaces").arg(programs::library("namespaces_library"));
+    let bare = case.bare();
+    let recorded = case.option("--check-stacks").recorded();
+    recorded.outcome.same_as(&bare);
+    let report = recorded.report();
+    let at = |name| named(&report, name);
+    let called_back = at("called_back");
+    assert_eq!(sum(&called_back, |site| (site.allocations, site.allocated_bytes)), (14, 14_000));
+    for site in &called_back {
+        let ours: Vec<&str> = names_of(site);
+        assert_eq!(
+            ours[..4],
+            ["called_back", "namespace_through", "in_namespace", "main"],
+            "{}",
+            site.stack()
+        );
+        assert!(ends_at_start(site), "cut short:\n{}", site.stack());
+    }
+}
+
+/// A handler that came while the program ran code that the hooks have in place of libc's: its stack leads on through libc's function.
+#[test]
+fn a_handler_amid_a_hook() {
+    let recorded = Case::ours("stopped_amid").recorded();
+    let amid: u64 = recorded.outcome.err().trim().parse().expect("a number");
+    assert!(amid > 0, "no signal came amid a hook's code");
+    let report = recorded.report();
+    let sites = named(&report, "stopped_amid");
+    assert_eq!(sum(&sites, |site| (site.allocations, site.live_allocations)), (amid, 0));
+    for site in sites {
+        let names = names_of(site);
+        assert!(names.iter().any(|name| *name == "allocates"), "{}", site.stack());
+        assert!(ends_at_start(site), "cut short:\n{}", site.stack());
+    }
+}
+
+/// The sites with a function of this name in their stacks.
+fn named<'r>(report: &'r Report, name: &str) -> Vec<&'r Site> {
+    report.sites.iter().filter(|site| names_of(site).contains(&name)).collect()
+}
+
+fn names_of(site: &Site) -> Vec<&str> {
+    site.frames.iter().map(|frame| frame.name()).collect()
+}
+
 /// Two libraries that lie at each other's addresses in turn are told apart in every round.
 #[test]
 fn libraries_in_turn() {

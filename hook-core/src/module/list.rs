@@ -71,16 +71,16 @@ pub(crate) unsafe fn is_settled(debug: *const RDebug) -> bool {
             return false;
         }
         // SAFETY: as above.
-        space = unsafe { next(space) };
+        space = unsafe { next_namespace(space) };
     }
     true
 }
 
-/// The next namespace, or null.
+/// The next namespace's, or null: objects that were opened by `dlmopen` are in a list of their own, and those of auditors.
 ///
 /// # Safety
 /// `space` is a structure of the dynamic linker's.
-unsafe fn next(space: *const RDebug) -> *const RDebug {
+pub unsafe fn next_namespace(space: *const RDebug) -> *const RDebug {
     // SAFETY: the structure belongs to the dynamic linker and stays; so do those that are added, at the end of the list.
     let version = unsafe { (&raw const (*space).version).read_volatile() };
     if version < 2 {
@@ -160,7 +160,7 @@ pub unsafe fn loaded_modules(debug: *const RDebug) -> Vec<Module> {
             map = entry.next;
         }
         // SAFETY: as above.
-        space = unsafe { next(space) };
+        space = unsafe { next_namespace(space) };
     }
     out
 }

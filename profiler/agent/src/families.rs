@@ -6,19 +6,25 @@
 //! names, belongs to that heap too. Every other family is a heap of its own: a prefix with `malloc`, `calloc`, `realloc`,
 //! `free` and a function for aligned blocks; and libc's own functions, where others have taken their names.
 //!
+//! Of a sample, the blocks of families that are heaps of their own are chosen by the gap that the thread has for all heaps together
+//! (`sampled`). The program's own has its other functions hooked only where all is recorded: what passes by `malloc`'s quick
+//! beginning leaves no mark, by which a call of them that is part of it would be known.
+//!
 //! A call that a family's own code makes of the family is part of the call that led there. Calls of another heap's
 //! functions are that heap's.
 //!
 //! # Safety
 //! As in [`crate::slots`]: a family's functions are taken to have the types that their names have everywhere.
 
+mod sampled;
+
 use crate::context::Context;
 use crate::entry::{SavedRegisters, rescued};
 use crate::hooks::{self, Function};
 use crate::record::{self, enter};
-use crate::slots::{self, FAMILY, Frame, What, around};
+use crate::slots::{self, FAMILY, Frame, Wanted, What, around};
 use crate::symbols::{self, FileSymbols};
-use crate::{heaps, native, operators, session, shadow, tls};
+use crate::{heaps, native, operators, sampling, session, shadow, throwing, tls};
 use alloc::format;
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -212,9 +218,13 @@ fn families(visit: &dyn Fn(&mut Visit<'_>)) -> Vec<Family> {
 
 /// What is done with the blocks of a slot's function before its own code runs; whether the call is part of another one.
 #[inline]
-pub(crate) fn before(saved: &SavedRegisters, role: Role, handle: u32, target: usize) -> bool {
+pub(crate) fn before(saved: &SavedRegisters, role: Role, handle: u32, target: usize, frame: &Frame) -> bool {
     if slots::is_part_of_family(saved, handle) || (handle == 0 && hooks::is_inside(saved)) {
+        sampling::mend();
         return true;
+    }
+    if sampling::is_on() && !matches!(role, Role::Free) {
+        sampling::choose(role.size(saved) as usize, frame);
     }
     if let Some((block, exchanged)) = role.taken(saved) {
         let kind = if exchanged { record::REALLOC_BEGIN } else { record::FREE };
@@ -222,6 +232,9 @@ pub(crate) fn before(saved: &SavedRegisters, role: Role, handle: u32, target: us
             let _ = shadow::take(block as usize);
         } else if !is_of_program(block & !7) {
             give_up(saved, handle, ptr::null_mut(), target);
+            return false;
+        }
+        if sampling::is_on() && !sampled::is_taken(handle, block, frame) {
             return false;
         }
         told(saved, handle, ptr::null_mut(), target, |context, id| context.plain_in(id, kind, block));
@@ -257,8 +270,8 @@ fn give_up(saved: &SavedRegisters, handle: u32, result: *mut core::ffi::c_void, 
     session::report_failure(failure::NOTE, note.as_bytes());
 }
 
-/// What is recorded afterwards: what the function gave.
-pub(crate) fn after(saved: &SavedRegisters, role: Role, handle: u32, result: usize) {
+/// What is recorded afterwards: what the function gave. `noted`: see [`Frame::note`].
+pub(crate) fn after(saved: &SavedRegisters, role: Role, handle: u32, result: usize, noted: usize) {
     let given = match role {
         Role::Free => return,
         Role::PosixMemalign if result != 0 => return,
@@ -279,6 +292,11 @@ pub(crate) fn after(saved: &SavedRegisters, role: Role, handle: u32, result: usi
     let size = role.size(saved);
     if handle != 0 && given != 0 && (size > LARGEST || !is_of_program(given & !7)) {
         return give_up(saved, handle, back, 0);
+    }
+    if sampling::is_on() {
+        let block = sampled::Given { block: given, size, source: role.source() };
+        let old = role.taken(saved).map(|(old, _)| old);
+        return sampled::after(saved, handle, back, block, old, noted);
     }
     match role.taken(saved) {
         Some((old, true)) if given == 0 => {
@@ -437,11 +455,15 @@ pub(crate) fn prepare<'m>(modules: impl Iterator<Item = (&'m Module, &'m [u8])>)
             let handle = if is_own { Some(0) } else { same.or_else(|| heaps::allocator(&name)) };
             let Some(handle) = handle else { continue };
             known.extend(starts.into_iter().map(|start| (start, handle)));
-            if family.functions.is_empty() {
+            if family.functions.is_empty() || (handle == 0 && sampling::is_on()) {
                 continue;
             }
-            let wanted =
-                |(role, range): (Role, Range<usize>)| (What::Family(role, handle), range, code.range.clone());
+            let is_leaf = throwing::is_known_allocator(module)
+                || [&b"je_"[..], b"mi_", b"tc_"].contains(&&family.prefix[..]);
+            let wanted = |(role, range): (Role, Range<usize>)| {
+                let what = What::Family(role, handle);
+                Wanted { what, range, code: code.range.clone(), is_leaf }
+            };
             let wanted: Vec<_> = family.functions.into_iter().map(wanted).collect();
             match slots::prepare_all(&wanted) {
                 Ok(hooks) => {

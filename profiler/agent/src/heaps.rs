@@ -10,6 +10,7 @@
 use crate::context::Context;
 use crate::entry::SavedRegisters;
 use crate::sys;
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use grapnel_trace::ring::Producer;
@@ -42,6 +43,8 @@ static TABLE: AtomicPtr<Table> = AtomicPtr::new(core::ptr::null_mut());
 static LAST: AtomicU32 = AtomicU32::new(0);
 /// Where the next free place is looked for.
 static NEXT: AtomicU32 = AtomicU32::new(1);
+/// The highest place that was ever taken.
+static HIGHEST: AtomicU32 = AtomicU32::new(0);
 /// The life whose trace was told of all of them.
 static DESCRIBED: AtomicU64 = AtomicU64::new(0);
 
@@ -115,6 +118,7 @@ pub(crate) fn add(kind: HeapKind, name: &[u8]) -> Option<u32> {
             && id.compare_exchange(0, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok()
     })?;
     NEXT.store(place + 1, Ordering::Relaxed);
+    HIGHEST.fetch_max(place, Ordering::Relaxed);
     table[place as usize].fill_in(kind, name);
     Some(place)
 }
@@ -133,6 +137,33 @@ pub(crate) fn allocator(name: &[u8]) -> Option<u32> {
 #[inline]
 pub(crate) fn id(handle: u64) -> u32 {
     entry(handle).map(|entry| entry.id.load(Ordering::Acquire)).filter(|&id| id != TAKEN).unwrap_or(0)
+}
+
+/// The lower halves of the numbers of all heaps.
+pub(crate) struct Numbers {
+    halves: [u64; 1 << 10],
+    /// That of the last number that was given.
+    last: u16,
+}
+
+impl Numbers {
+    /// Whether one may be that of a heap: of those that are as many as this further nobody knows.
+    pub(crate) fn contains(&self, half: u16) -> bool {
+        const LATER: u16 = 1 << 12;
+        self.halves[usize::from(half) / 64] >> (half % 64) & 1 != 0
+            || half.wrapping_sub(self.last).wrapping_sub(1) < LATER
+    }
+}
+
+/// Those that there are now, which takes a look at the whole table.
+pub(crate) fn numbers() -> Box<Numbers> {
+    let mut all = Box::new(Numbers { halves: [0; 1 << 10], last: LAST.load(Ordering::Acquire) as u16 });
+    let places = HIGHEST.load(Ordering::Relaxed) as usize + 1;
+    for entry in table().into_iter().flat_map(|table| &table[..places]) {
+        let half = entry.id.load(Ordering::Acquire) as u16;
+        all.halves[usize::from(half) / 64] |= 1 << (half % 64);
+    }
+    all
 }
 
 /// The name of the heap with this handle.

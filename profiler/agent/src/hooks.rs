@@ -206,7 +206,7 @@ fn is_inside_after_all(saved: Saved<'_>) -> bool {
         (0, true) => true,
         (0, false) => is_in_function_of_others(caller),
         (_, true) => slots::is_own(from, caller),
-        (_, false) => slots::is_in_own_operator(from, caller),
+        (_, false) => slots::is_own_from_afar(from, caller),
     }
 }
 

@@ -46,6 +46,7 @@ mod cells;
 mod context;
 #[cfg(not(grapnel_attached))]
 mod debug;
+mod displaced;
 #[cfg(not(grapnel_attached))]
 mod ending;
 mod entry;

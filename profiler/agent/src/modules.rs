@@ -16,7 +16,9 @@ use crate::lent::{Lent, Reading};
 use crate::listing::{self, Listed};
 use crate::meter::setting_up;
 use crate::stack::on_own_stack;
-use crate::{context, families, heaps, life, operators, reported, sandbox, session, slots, sys, throwing};
+use crate::{
+    context, displaced, families, heaps, life, operators, reported, sandbox, session, slots, sys, throwing,
+};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
@@ -26,7 +28,8 @@ use grapnel_trace::event::Module;
 use grapnel_trace::ring::Producer;
 use grapnel_trace::wire::{self, kind};
 use grapnel_unwind::{
-    CfiScratch, FullState, FullStep, ModuleInfo, ModuleTable, ProgramHeader, Resolver, RuleEntry, StackMemory,
+    CfiScratch, FullState, FullStep, ModuleInfo, ModuleTable, Outcome, ProgramHeader, Resolver, RuleEntry,
+    StackMemory,
 };
 
 static REMOVALS: AtomicU64 = AtomicU64::new(0);
@@ -372,7 +375,14 @@ impl Resolver for TableInUse<'_> {
 
     #[cold]
     fn step(&mut self, full: &mut FullState, stack: &mut StackMemory) -> FullStep {
-        under_lock(|table, scratch| table.step(scratch, full, stack))
+        let step = under_lock(|table, scratch| table.step(scratch, full, stack));
+        if full.is_exact()
+            && step.outcome == Outcome::Next
+            && let Some(original) = displaced::original(full.pc())
+        {
+            full.set_pc(original);
+        }
+        step
     }
 }
 

@@ -4,6 +4,8 @@
 //! and `malloc`, is part of it. How each block was asked for is noted ([`crate::shadow`]). What gives it back otherwise,
 //! or seems to, is told to the trace with its stack; the analysis, which knows all that happened to the block, decides.
 //!
+//! Of a sample, only operators that aren't those of C++ itself are hooked: an allocator's don't call `malloc`.
+//!
 //! An operator that no object exports, as in a program that contains libstdc++ and shares it with nobody, is not seen.
 //! What it calls is.
 
@@ -11,10 +13,10 @@ use crate::entry::{SavedRegisters, rescued};
 use crate::native::slots::{DIRECT, is_passable};
 use crate::record::{self, enter};
 use crate::shadow::{self, Asked};
-use crate::slots::{self, Calls, What};
+use crate::slots::{self, Calls, Frame, Wanted, What};
 use crate::span::Span;
 use crate::symbols::FileSymbols;
-use crate::{hooks, session};
+use crate::{hooks, native, sampled, sampling, session, throwing};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -73,6 +75,11 @@ impl Operator {
         self.deletes
     }
 
+    /// Whether it is a `new` that is told a size alone, or no exceptions besides.
+    pub(crate) fn gives(self) -> bool {
+        !self.deletes && !self.aligned
+    }
+
     /// How a block comes from it, of a `new`.
     #[inline(always)]
     fn source(self) -> Source {
@@ -92,7 +99,7 @@ impl Operator {
 }
 
 impl Asked {
-    fn alignment(self) -> Alignment {
+    pub(crate) fn alignment(self) -> Alignment {
         self.align_log2.map_or(Alignment::NONE, |log2| Alignment::of(1 << (log2 & 63)))
     }
 }
@@ -151,8 +158,14 @@ const NAMES: [(&[u8], Operator); 20] = [
 ];
 
 /// What is recorded before an operator's own code runs: what `delete` gives back.
-pub(crate) fn before(saved: &SavedRegisters, operator: Operator, original: usize) {
+pub(crate) fn before(saved: &SavedRegisters, operator: Operator, original: usize, frame: &Frame) {
     let block = saved.argument(0);
+    if sampling::is_on() {
+        return match operator.deletes {
+            true => sampled::given_back(saved, block, original),
+            false => sampling::choose(block as usize, frame),
+        };
+    }
     if !operator.deletes {
         return record::expect(saved);
     }
@@ -199,12 +212,16 @@ pub(crate) fn is_simply_deleted<const NUMBERED: bool>(
         && record::plain_quickly::<NUMBERED>(saved, original, record::FREE, block, Some(entry))
 }
 
-/// What is recorded afterwards: what `new` gave.
-pub(crate) fn after(saved: &SavedRegisters, operator: Operator, block: usize) {
+/// What is recorded afterwards: what `new` gave. `noted`: see [`Frame::note`].
+pub(crate) fn after(saved: &SavedRegisters, operator: Operator, block: usize, noted: usize) {
     if operator.deletes || block == 0 {
         return;
     }
     let asked = operator.asked(saved);
+    if sampling::is_on() {
+        let mean = sampling::chosen_before(noted);
+        return sampled::given_by_operator(saved, block, &asked, operator.source(), mean);
+    }
     rescued(saved, ptr::with_exposed_provenance_mut(block), 0, || {
         let place = if operator.shared { None } else { shadow::expect(block) };
         enter(saved, |context| {
@@ -300,7 +317,7 @@ pub(crate) fn install<'m>(modules: impl Iterator<Item = &'m Module>) {
 /// What is loaded with the program has no operators of its own, and its blocks are those of glibc's `malloc`.
 #[cfg(not(grapnel_attached))]
 pub(crate) fn note_blocks_of_glibc() {
-    if !ANY_OWN.load(Ordering::Relaxed) && cfg!(not(target_os = "android")) {
+    if !sampling::is_on() && !ANY_OWN.load(Ordering::Relaxed) && cfg!(not(target_os = "android")) {
         shadow::blocks_are_chunks();
     }
 }
@@ -326,8 +343,22 @@ pub(crate) fn prepare<'m>(modules: impl Iterator<Item = &'m Module>) -> Vec<Read
     for module in modules {
         if is_runtime(module) {
             remember_runtime(module);
+            // What they call is what is recorded of a sample: a second hook in each call would cost more than all the rest.
+            if sampling::is_on() {
+                continue;
+            }
         }
-        let found = exported(module);
+        let mut found = exported(module);
+        let is_leaf = throwing::is_known_allocator(module);
+        if is_leaf && sampling::is_on() {
+            let starts: Vec<usize> = found.iter().map(|(_, range)| range.start).collect();
+            // What is no more than another of them would be chosen twice.
+            // SAFETY: functions of the object, which is loaded.
+            let other = |at| unsafe { native::gates::is_only_jump_to(at) };
+            found.retain(|(operator, range)| {
+                operator.deletes || !other(range.start).is_some_and(|other| starts.contains(&other))
+            });
+        }
         if found.is_empty() {
             continue;
         }
@@ -335,7 +366,7 @@ pub(crate) fn prepare<'m>(modules: impl Iterator<Item = &'m Module>) -> Vec<Read
         let what = |(operator, range): (Operator, Range<usize>)| {
             let code = own_code(module, &range);
             let calls = if operator.own { None } else { calls(module, range.start, &words) };
-            (What::Operator(operator, calls), range, code)
+            Wanted { what: What::Operator(operator, calls), range, code, is_leaf }
         };
         let found: Vec<_> = found.into_iter().map(what).collect();
         let name = format!("{}", module.file_name().escape_ascii());
@@ -440,7 +471,10 @@ fn exported(module: &Module) -> Vec<(Operator, Range<usize>)> {
         }
         // One function for `malloc` and `new`, or for `free` and `delete`: which of them was called can't be known.
         if hooks::is_target(symbol.addr) {
-            shadow::do_without(operator.deletes);
+            // Of a sample that isn't asked: what is noted is which blocks were recorded.
+            if !sampling::is_on() {
+                shadow::do_without(operator.deletes);
+            }
             continue;
         }
         candidates.push((Operator { own, ..operator }, symbol));

@@ -14,12 +14,12 @@ use crate::entry::{SavedRegisters, rescued, stub};
 use crate::heaps;
 use crate::ledger;
 use crate::record::{self, enter};
-use crate::{forked, sampling, session, sys};
+use crate::sampling::{self, Costs, others};
+use crate::{forked, session, sys};
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_char};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
-use grapnel_trace::shared::failure;
 use grapnel_trace::{HeapKind, Mark, Source, wire};
 use grapnel_unwind::ProgramHeader;
 
@@ -63,6 +63,7 @@ static INTERFACE: Interface = Interface {
 #[inline(always)]
 fn told(saved: Saved<'_>, id: u32, tell: impl FnOnce(&mut Context)) {
     if id != 0 {
+        let _costs = Costs::begin();
         rescued(saved, ptr::null_mut(), 0, || enter(saved, tell));
     }
 }
@@ -70,11 +71,6 @@ fn told(saved: Saved<'_>, id: u32, tell: impl FnOnce(&mut Context)) {
 stub!(grapnel_agent_heap_create, create, 1);
 unsafe extern "C" fn create(name: *const c_char, saved: Saved<'_>) -> u64 {
     let mut handle = 0;
-    // Of none nothing is recorded.
-    if sampling::is_on() {
-        say_left_out();
-        return handle;
-    }
     rescued(saved, ptr::null_mut(), 0, || {
         // SAFETY: null, or the program's zero-terminated string.
         let name = if name.is_null() { c"" } else { unsafe { CStr::from_ptr(name) } };
@@ -82,15 +78,6 @@ unsafe extern "C" fn create(name: *const c_char, saved: Saved<'_>) -> u64 {
         enter(saved, |context| heaps::describe(handle, &mut context.ring));
     });
     handle
-}
-
-/// Says that pools aren't recorded where only some allocations are.
-#[cold]
-fn say_left_out() {
-    session::report_failure(
-        failure::NOTE,
-        b"pools that the program reports are not recorded in a sample of its allocations",
-    );
 }
 
 stub!(grapnel_agent_heap_destroy, destroy, 1, wide first);
@@ -112,30 +99,84 @@ unsafe extern "C" fn reset(heap: u64, saved: Saved<'_>) {
 stub!(grapnel_agent_heap_alloc, alloc, 3, wide first);
 unsafe extern "C" fn alloc(heap: u64, block: usize, size: usize, saved: Saved<'_>) {
     let id = if block == 0 { 0 } else { heaps::id(heap) };
-    told(saved, id, |context| context.alloc_in(id, saved, block as u64, size as u64, Source::Malloc));
+    let Some(mean) = chosen(id, size) else { return };
+    told(saved, id, |context| {
+        mean.begin(context);
+        context.alloc_in(id, saved, block as u64, size as u64, Source::Malloc);
+        mean.note(id, block);
+    });
 }
 
 stub!(grapnel_agent_heap_free, free, 2, wide first);
 unsafe extern "C" fn free(heap: u64, block: usize, saved: Saved<'_>) {
     let id = if block == 0 { 0 } else { heaps::id(heap) };
-    told(saved, id, |context| context.plain_in(id, record::FREE, block as u64));
+    if is_recorded(id, block) {
+        told(saved, id, |context| context.plain_in(id, record::FREE, block as u64));
+    }
 }
 
 stub!(grapnel_agent_heap_realloc, realloc, 4, wide first);
 unsafe extern "C" fn realloc(heap: u64, old: usize, block: usize, size: usize, saved: Saved<'_>) {
     let id = heaps::id(heap);
-    let (old, block, size) = (old as u64, block as u64, size as u64);
-    told(saved, id, |context| match (old, block) {
-        (0, 0) => {}
-        (0, _) => context.alloc_in(id, saved, block, size, Source::Realloc),
-        (_, 0) => context.plain_in(id, record::FREE, old),
-        // Its end would not be told.
-        _ if session::is_paused() => context.plain_in(id, record::FREE, old),
-        _ => {
-            context.plain_in(id, record::REALLOC_BEGIN, old);
-            context.realloc_end_in(id, saved, block, size, old);
+    let is_taken = old != 0 && is_recorded(id, old);
+    let given = if block == 0 { None } else { chosen(id, size) };
+    if !is_taken && given.is_none() {
+        return;
+    }
+    let address = old as u64;
+    told(saved, id, |context| {
+        // Of an exchange amid a pause the end would not be told.
+        if is_taken && (block == 0 || session::is_paused()) {
+            return context.plain_in(id, record::FREE, address);
         }
+        if is_taken {
+            context.plain_in(id, record::REALLOC_BEGIN, address);
+        }
+        let Some(mean) = given else {
+            // What took its place isn't recorded.
+            return context.plain_in(id, record::FREE, address);
+        };
+        mean.begin(context);
+        match old {
+            0 => context.alloc_in(id, saved, block as u64, size as u64, Source::Realloc),
+            _ => context.realloc_end_in(id, saved, block as u64, size as u64, address),
+        }
+        mean.note(id, block);
     });
+}
+
+/// That a block is to be recorded; of a sample, by which mean.
+#[derive(Clone, Copy, Debug)]
+struct Chosen(Option<u64>);
+
+/// Whether one of this size is, which the heap with this number gives.
+#[inline(always)]
+fn chosen(id: u32, size: usize) -> Option<Chosen> {
+    match id {
+        0 => None,
+        _ if !sampling::is_on() => Some(Chosen(None)),
+        _ => sampling::passes(size).map(|mean| Chosen(Some(mean))),
+    }
+}
+
+impl Chosen {
+    fn begin(self, context: &mut Context) {
+        if let Some(mean) = self.0 {
+            context.tell_mean(mean);
+        }
+    }
+
+    fn note(self, id: u32, block: usize) {
+        if self.0.is_some() {
+            others::note(id, block);
+        }
+    }
+}
+
+/// Whether a block was recorded that the heap with this number takes back; of a sample, it is no more.
+#[inline(always)]
+fn is_recorded(id: u32, block: usize) -> bool {
+    !sampling::is_on() || (id != 0 && others::take(id, block))
 }
 
 /// Marks this moment.

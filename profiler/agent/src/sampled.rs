@@ -7,7 +7,8 @@
 //! A recorded block is noted in a table that is exact ([`crate::few`], or the shadow where many are recorded, [`crate::shadow`]), and by where it lies
 //! in those tables. Both happen before the program is told the address, so whoever frees it finds it, in whatever thread.
 //!
-//! Operators of C++ aren't hooked then: what they call is what is recorded.
+//! Operators of C++ itself aren't hooked then: what they call is what is recorded. Others are ([`crate::operators`]), as an allocator's
+//! own call nothing that is hooked. They and families ([`crate::families`]) have no quick beginning, and pools none of their own.
 //!
 //! What a record runs lies side by side in a section that the linker puts together, `.text.hot.grapnel`: code has to come from memory as well, and
 //! where the processor finds each page of it has to be looked up.
@@ -25,8 +26,9 @@ use crate::native::quick::{
 };
 use crate::record::{self, enter};
 use crate::sampling::{self, Costs};
+use crate::shadow::{self, Asked};
 use crate::tls::{self, Sampling, Tls};
-use crate::{few, filter, shadow};
+use crate::{few, filter};
 use core::ffi::{c_int, c_void};
 use core::mem::offset_of;
 use core::ptr;
@@ -90,7 +92,7 @@ fn given(
     block: Block,
     size: usize,
     source: Source,
-    alignment: usize,
+    alignment: Alignment,
     mean: Option<u64>,
     result: Block,
 ) {
@@ -102,11 +104,30 @@ fn given(
             // What that takes comes from memory while the stack is walked.
             expect(block);
             context.tell_mean(mean);
-            let (address, alignment) = (block.addr() as u64, Alignment::of(alignment as u64));
-            context.alloc_aligned(saved, address, size as u64, source, alignment);
+            context.alloc_aligned(saved, block.addr() as u64, size as u64, source, alignment);
             note(block);
         });
     });
+}
+
+/// An operator that isn't C++'s own gave a block; `mean` if it is to be recorded.
+pub(crate) fn given_by_operator(
+    saved: Saved<'_>,
+    block: usize,
+    asked: &Asked,
+    source: Source,
+    mean: Option<u64>,
+) {
+    let block: Block = ptr::with_exposed_provenance_mut(block);
+    given(saved, block, asked.size, source, asked.alignment(), mean, block);
+}
+
+/// It is about to take one, and then to go on in its `original`.
+pub(crate) fn given_back(saved: Saved<'_>, block: u64, original: usize) {
+    let _costs = Costs::begin();
+    if block != 0 && forget(ptr::with_exposed_provenance_mut(block as usize)) {
+        told(saved, original, ptr::null_mut(), |context| context.plain(record::FREE, block));
+    }
 }
 
 /// Records something of a block before libc takes it back, with a way out to libc's own `function`.
@@ -121,7 +142,7 @@ unsafe extern "C" fn malloc(size: usize, saved: Saved<'_>) -> Block {
     let mean = chosen(size);
     // SAFETY: the caller's call, passed on.
     let block = unsafe { original_as::<unsafe extern "C" fn(usize) -> Block>(Function::Malloc)(size) };
-    given(saved, block, size, Source::Malloc, 0, mean, block);
+    given(saved, block, size, Source::Malloc, Alignment::NONE, mean, block);
     block
 }
 
@@ -132,7 +153,7 @@ unsafe extern "C" fn calloc(count: usize, size: usize, saved: Saved<'_>) -> Bloc
     let call = unsafe { original_as::<unsafe extern "C" fn(usize, usize) -> Block>(Function::Calloc) };
     // SAFETY: the caller's call, passed on.
     let block = inside(|| unsafe { call(count, size) });
-    given(saved, block, count.wrapping_mul(size), Source::Calloc, 0, mean, block);
+    given(saved, block, count.wrapping_mul(size), Source::Calloc, Alignment::NONE, mean, block);
     block
 }
 
@@ -159,7 +180,7 @@ unsafe extern "C" fn realloc(old: Block, size: usize, saved: Saved<'_>) -> Block
         let call = unsafe { original_as::<unsafe extern "C" fn(Block, usize) -> Block>(Function::Realloc) };
         // SAFETY: the caller's call, passed on.
         let block = inside(|| unsafe { call(old, size) });
-        given(saved, block, size, Source::Realloc, 0, mean, block);
+        given(saved, block, size, Source::Realloc, Alignment::NONE, mean, block);
         return block;
     }
     let mean = chosen_either_way(size);
@@ -211,7 +232,7 @@ unsafe extern "C" fn posix_memalign(
     if error == 0 {
         // SAFETY: on success the block's address was stored there.
         let block = unsafe { *out };
-        given(saved, block, size, Source::Aligned, alignment, mean, ptr::null_mut());
+        given(saved, block, size, Source::Aligned, Alignment::of(alignment as u64), mean, ptr::null_mut());
     }
     error
 }
@@ -224,7 +245,7 @@ macro_rules! aligned {
             let mean = sampling::passes(size);
             // SAFETY: the caller's call, passed on.
             let block = inside(|| unsafe { original_as::<Call>(Function::$function)(alignment, size) });
-            given(saved, block, size, Source::Aligned, alignment, mean, block);
+            given(saved, block, size, Source::Aligned, Alignment::of(alignment as u64), mean, block);
             block
         }
     };
@@ -246,7 +267,7 @@ macro_rules! paged {
             let call = unsafe { original_as::<unsafe extern "C" fn(usize) -> Block>(Function::$function) };
             // SAFETY: the caller's call, passed on.
             let block = inside(|| unsafe { call(size) });
-            given(saved, block, size, Source::Aligned, 0, mean, block);
+            given(saved, block, size, Source::Aligned, Alignment::NONE, mean, block);
             block
         }
     };

@@ -11,11 +11,13 @@
 
 mod hidden;
 mod looks;
+pub(crate) mod others;
 
 pub(crate) use looks::Looks;
 
 use crate::meter;
 use crate::record::ticks;
+use crate::slots::{Frame, GIVES_RECORDED};
 use crate::tls::{self, Sampling};
 use core::sync::atomic::{AtomicU64, Ordering};
 use grapnel_trace::shared::SessionHeader;
@@ -79,6 +81,20 @@ pub(crate) fn passed(size: usize) -> Option<u64> {
         return None;
     }
     chosen(sampling, size, BUDGET.load(Ordering::Relaxed))
+}
+
+/// Chooses before a function with a slot is called that gives a block of this size, for [`chosen_before`] to find. It may call others.
+pub(crate) fn choose(size: usize, frame: &Frame) {
+    let mean = if frame.is_lowered() { passed(size) } else { passes(size) };
+    if let Some(mean) = mean {
+        tls::get().sampling.chosen.set(mean);
+        frame.note(GIVES_RECORDED);
+    }
+}
+
+/// The mean by which that block is to be recorded, if it is. `noted`: see [`Frame::note`].
+pub(crate) fn chosen_before(noted: usize) -> Option<u64> {
+    (noted & GIVES_RECORDED != 0).then(|| tls::get().sampling.chosen.get())
 }
 
 /// What is left of the gap is below 0 only while an allocation is being looked at, unless the handler of a signal left one for good

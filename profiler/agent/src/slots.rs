@@ -22,14 +22,15 @@ use crate::native::slots::{
 };
 use crate::operators::{self, Operator};
 use crate::span::Span;
-use crate::{hooks, ledger, native, record, tls};
+use crate::{displaced, hooks, ledger, native, record, sampling, tls};
 use alloc::vec::Vec;
+use core::cell::Cell;
 use core::hint::cold_path;
 use core::mem::offset_of;
 use core::ops::Range;
 use core::ptr;
-use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use grapnel_hook::{HookId, Liveness, Prepared, Transaction};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use grapnel_hook::{HookId, Liveness, Options, Prepared, Transaction};
 use grapnel_unwind::page_is_readable;
 
 use direct::Direct;
@@ -50,6 +51,8 @@ pub(crate) struct Slot {
     operator: AtomicU8,
     /// Of an operator of the C++ runtime.
     direct: Direct,
+    /// A gate is before it that lowers the thread's gap.
+    is_lowered: AtomicBool,
     /// What the function itself begins with once its hook is in; 0 where that isn't known.
     beginning: AtomicU64,
     /// Where it lies; at 0 for a slot that is free.
@@ -67,6 +70,7 @@ impl Slot {
             heap: AtomicU32::new(0),
             operator: AtomicU8::new(0),
             direct: Direct::none(),
+            is_lowered: AtomicBool::new(false),
             beginning: AtomicU64::new(0),
             target: Span::empty(),
             code: Span::empty(),
@@ -156,8 +160,28 @@ pub(crate) unsafe extern "C" fn ends() {
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Frame {
-    /// The slot's number.
-    number: usize,
+    /// The slot's number, and above it what [`Frame::note`] has noted.
+    number: Cell<usize>,
+}
+
+/// Of a sample: that the block which the call takes was recorded, and that the one which it gives is to be.
+pub(crate) const TAKES_RECORDED: usize = SLOTS;
+pub(crate) const GIVES_RECORDED: usize = 2 * SLOTS;
+
+impl Frame {
+    fn slot(&self) -> &'static Slot {
+        &TABLE[self.number.get() % SLOTS]
+    }
+
+    /// Notes something for after the call.
+    pub(crate) fn note(&self, what: usize) {
+        self.number.set(self.number.get() | what);
+    }
+
+    /// Whether the way to the stub began with a gate that has lowered the thread's gap by the size.
+    pub(crate) fn is_lowered(&self) -> bool {
+        self.slot().is_lowered.load(Ordering::Relaxed)
+    }
 }
 
 /// Whether a call that returns to `caller` is made by the operator itself that this thread is in, whose stub `inside`
@@ -168,11 +192,21 @@ pub(crate) fn is_own(inside: usize, caller: usize) -> bool {
     is_of_slot(inside, caller, 0)
 }
 
-/// Whether a call that returns to `caller` is made by the code itself of an operator that isn't the runtime's, and that this thread is in.
-/// Of one that takes much of the stack nothing else is said: what it calls may have been interrupted by a signal.
-pub(crate) fn is_in_own_operator(inside: usize, caller: usize) -> bool {
-    inside & OPERATOR != 0
-        && slot_of(inside).is_some_and(|slot| slot.operator().is_own() && slot.target.holds(caller))
+/// As [`is_own`], of a call made further down the stack. Code there may have been called by what a signal has interrupted: it is told by the code itself
+/// of an operator that isn't the runtime's, or by a call in whose place a function that has a slot ended in a jump, as where operators
+/// hand on to each other.
+pub(crate) fn is_own_from_afar(inside: usize, caller: usize) -> bool {
+    slot_of(inside).is_some_and(|slot| {
+        let is_handed_on = slot.family().is_none_or(|(_, of)| of == 0) && is_return_of_slot(caller);
+        let is_own = inside & OPERATOR != 0 && slot.operator().is_own();
+        is_handed_on || (is_own && slot.target.holds(caller))
+    })
+}
+
+/// Whether that is where a function that has a slot returns to: whoever else does was called by a jump, in its place.
+fn is_return_of_slot(caller: usize) -> bool {
+    let returns = [&raw const grapnel_agent_slot_returns, &raw const grapnel_agent_beside_slot_returns];
+    returns.iter().any(|label| caller == label.addr())
 }
 
 /// Whether the call with these registers is made by the code of a function of the same allocator, that the thread is in. Its code calls
@@ -197,16 +231,13 @@ pub(crate) fn is_in_new() -> bool {
 fn slot_of(inside: usize) -> Option<&'static Slot> {
     let frame: *const Frame = ptr::with_exposed_provenance(inside & !MARKS);
     // SAFETY: the frame lies there, as the callers say.
-    let number = unsafe { (*frame).number };
-    TABLE.get(number)
+    unsafe { frame.as_ref() }.map(Frame::slot)
 }
 
 fn is_of_slot(inside: usize, caller: usize, handle: u32) -> bool {
     slot_of(inside).is_some_and(|slot| {
         let is_same = slot.family().is_none_or(|(_, of)| of == handle);
-        // A tail call: the function's own return is awaited.
-        let returns = [&raw const grapnel_agent_slot_returns, &raw const grapnel_agent_beside_slot_returns];
-        let returns = returns.iter().any(|label| caller == label.addr());
+        let returns = is_return_of_slot(caller);
         // It throws, for which the runtime gets memory.
         let is_runtimes =
             slot.family().is_none() && slot.operator().is_own() && operators::is_of_runtime(caller);
@@ -215,7 +246,7 @@ fn is_of_slot(inside: usize, caller: usize, handle: u32) -> bool {
 }
 
 pub(crate) unsafe extern "C" fn before(saved: &SavedRegisters, frame: &Frame) -> Going {
-    let slot = &TABLE[frame.number % SLOTS];
+    let slot = frame.slot();
     // Each apart, so that none saves more registers than it needs.
     match slot.direct.seen() {
         Nested::MALLOC if DIRECT => simple_new(saved, frame, slot),
@@ -271,7 +302,7 @@ fn any_simple_delete(saved: &SavedRegisters, frame: &Frame, slot: &Slot) -> Goin
         return before_other(saved, frame, slot);
     }
     let target = slot.direct.libc_original();
-    operators::before(saved, slot.operator(), target);
+    operators::before(saved, slot.operator(), target, frame);
     Going { target, cookie: INSTEAD }
 }
 
@@ -280,15 +311,16 @@ fn any_simple_delete(saved: &SavedRegisters, frame: &Frame, slot: &Slot) -> Goin
 fn before_other(saved: &SavedRegisters, frame: &Frame, slot: &Slot) -> Going {
     let target = slot.original.load(Ordering::Relaxed);
     if let Some((role, handle)) = slot.family() {
-        let part = if families::before(saved, role, handle, target) { PART } else { 0 };
+        let part = if families::before(saved, role, handle, target, frame) { PART } else { 0 };
         return Going { target, cookie: families::mark(saved, frame) | part };
     }
     let tls = tls::get();
     let operator = slot.operator();
     let part = if hooks::is_inside(saved) && !(operator.gives_back() && is_in_new()) {
+        sampling::mend();
         PART
     } else {
-        operators::before(saved, operator, target);
+        operators::before(saved, operator, target, frame);
         tls.nested.set(0);
         0
     };
@@ -317,10 +349,12 @@ pub(crate) unsafe extern "C" fn after(
     if cookie & PART == 0 {
         let slot = &TABLE[number % SLOTS];
         match slot.family() {
-            Some((role, handle)) => families::after(saved, role, handle, result),
+            Some((role, handle)) => {
+                families::after(saved, role, handle, result, number);
+            }
             None => {
                 slot.direct.learn(slot.operator(), saved.argument(0) as usize, result, beginning_at);
-                operators::after(saved, slot.operator(), result);
+                operators::after(saved, slot.operator(), result, number);
             }
         }
     }
@@ -392,21 +426,55 @@ pub(crate) struct Ready {
     hooks: usize,
 }
 
-/// Prepares hooks on all of these functions or none: what they are, where they lie, the code whose calls are their own. Were
+/// A function that is to be hooked.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    pub(crate) what: What,
+    /// Where it lies.
+    pub(crate) range: Range<usize>,
+    /// The code whose calls are its own.
+    pub(crate) code: Range<usize>,
+    /// Whether it is known to call no other function that is hooked.
+    pub(crate) is_leaf: bool,
+}
+
+impl Wanted {
+    /// Of a sample, what may stand before the hook, and whether that lowers the thread's gap. Who passes it by leaves no mark:
+    /// what a function calls that gives blocks would be chosen once more. What takes one back may be asked as often as one likes.
+    fn gate(&self) -> Option<(Vec<u8>, bool)> {
+        if !sampling::is_on() {
+            return None;
+        }
+        let target: *const () = ptr::with_exposed_provenance(self.range.start);
+        let (takes, gives) = match self.what {
+            What::Operator(operator, _) => (operator.gives_back(), operator.gives()),
+            What::Family(role, _) => (role == Role::Free, role == Role::Malloc),
+        };
+        match (takes, gives && self.is_leaf) {
+            (true, _) => native::gates::of_taker(target).map(|gate| (gate, false)),
+            (_, true) => native::gates::of_giver(target).map(|gate| (gate, true)),
+            _ => None,
+        }
+    }
+}
+
+/// Prepares hooks on all of these functions or none. Were
 /// some left out, blocks would seem to be given back in the wrong way. Only under PROCESS, or in the only thread.
-pub(crate) fn prepare_all(
-    found: &[(What, Range<usize>, Range<usize>)],
-) -> Result<Option<Ready>, grapnel_hook::Error> {
+pub(crate) fn prepare_all(found: &[Wanted]) -> Result<Option<Ready>, grapnel_hook::Error> {
     let mut transaction = Transaction::new();
     let mut taken: Vec<(usize, HookId)> = Vec::new();
     let give_back_all = |taken: &[(usize, HookId)]| taken.iter().for_each(|&(number, _)| give_back(number));
-    for (what, range, code) in found {
+    for wanted in found {
+        let Wanted { what, range, code, .. } = wanted;
         let Some((number, thunk)) = take(range, *what, code).filter(|_| ledger::has_room(found.len())) else {
             give_back_all(&taken);
             return Ok(None);
         };
         let target: *const () = ptr::with_exposed_provenance(range.start);
-        taken.push((number, transaction.replace_sized(target, range.len(), thunk)));
+        let (gate, is_lowered) = wanted.gate().unwrap_or_default();
+        TABLE[number].is_lowered.store(is_lowered, Ordering::Relaxed);
+        let options = Options { size: Some(range.len()), ..Options::default() };
+        taken.push((number, transaction.replace_gated(target, thunk, options, gate)));
     }
     let prepared = transaction.prepare();
     // At once: what fails later leaves their memory mapped.
@@ -414,6 +482,7 @@ pub(crate) fn prepare_all(
         give_back_all(&taken);
         return Ok(None);
     }
+    displaced::note(&prepared);
     for &(number, id) in &taken {
         match prepared.original(id) {
             Ok(original) => set_original(number, original),

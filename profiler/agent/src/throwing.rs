@@ -43,8 +43,9 @@ fn throws(module: &Module, path: &[u8]) -> bool {
             || families::in_file(module, path).is_some_and(|file| has_one(file.names())))
 }
 
-/// Whether an object is an allocator of which it is known that what it has besides operators throws nothing.
-fn is_known_allocator(module: &Module) -> bool {
+/// Whether an object is an allocator of which it is known that what it has besides operators throws nothing, and that it gets its memory
+/// from the kernel alone.
+pub(crate) fn is_known_allocator(module: &Module) -> bool {
     let names: [&[u8]; 3] = [b"libjemalloc", b"libmimalloc", b"libtcmalloc"];
     names.iter().any(|name| module.file_name().starts_with(name))
 }

@@ -47,6 +47,8 @@ pub(crate) struct Sampling {
     /// The bytes that were allocated since then, and how many allocations that were, as estimated.
     pub(crate) bytes: Cell<u64>,
     pub(crate) calls: Cell<f64>,
+    /// The mean by which a block is to be recorded that a function with a slot is about to give.
+    pub(crate) chosen: Cell<u64>,
 }
 
 /// A thread's state. All zeroes at the start. What an event needs comes first, in one cache line.

@@ -372,6 +372,9 @@ impl<T: Tally> Pass<T> {
                     self.heaps.set_time(ns);
                     self.tally.moment(ns);
                 }
+                if let Event::Sampled { thread, mean } = event {
+                    self.heaps.set_mean(thread, mean);
+                }
                 if matches!(event, Event::Sampled { .. }) && self.sample.is_none() {
                     self.sample = Some(Box::new(LiveSample::continued(&self.live)));
                     // What was recorded before is of another kind: nothing, but in a trace that was made up.

@@ -3,15 +3,21 @@
 //!
 //! Pools of the same name are told of together. When a pool ends or is emptied, the blocks that it still has are freed.
 //! What these heaps give may lie in blocks of another heap, or in mappings: their figures must not be added up.
+//!
+//! Of a sample they are estimates, as the program's own heap's are ([`crate::weight`]). A block that was exchanged for one that isn't
+//! recorded comes as freed amid its `realloc`.
+
+mod figures;
 
 use crate::analyse::Violation;
 use crate::hash::FoldHash;
-use crate::live::{LiveBlocks, Totals};
-use crate::merge::merge_sites;
+use crate::live::Totals;
 use crate::sites::{Site, Sites};
+use crate::weight::Sampling;
+use figures::Figures;
 use grapnel_trace::heap::HeapEvent;
 use grapnel_trace::heaps::MAX_NAME;
-use grapnel_trace::{Event, Heap, HeapKind, Source};
+use grapnel_trace::{Heap, HeapKind, Source};
 use std::collections::{HashMap, HashSet};
 
 /// Names that are told apart; the rest are one heap.
@@ -20,6 +26,8 @@ const MOST_NAMES: usize = 1024;
 const OTHERS: &[u8] = b"(others)";
 /// More heaps than there are at a time.
 const MOST_HEAPS: usize = 1 << 20;
+/// Threads whose means are kept.
+const MOST_THREADS: usize = 1 << 20;
 /// More live blocks than we keep, of all these heaps together.
 const MOST_LIVE: u64 = 1 << 26;
 
@@ -36,6 +44,8 @@ pub struct HeapAnalysis {
     pub live_heaps: u64,
     /// Their figures, all together. A peak is one of all of them.
     pub totals: Totals,
+    /// How their figures were estimated, if only some allocations were recorded.
+    pub sampling: Option<Sampling>,
     /// As [`crate::Analysis::functions`].
     pub functions: [u64; Source::ALL.len()],
     /// As [`crate::Analysis::sites`].
@@ -65,7 +75,7 @@ struct Named {
     name: Vec<u8>,
     kind: HeapKind,
     heaps: u64,
-    live: LiveBlocks,
+    live: Figures,
     time_ns: u64,
     sites: Sites,
     stacks: Dense,
@@ -94,9 +104,25 @@ pub(crate) struct Heaps {
     next: Option<u32>,
     live: u64,
     time_ns: u64,
+    /// Of a sample.
+    is_sampled: bool,
+    means: HashMap<u32, u64, FoldHash>,
+    last_mean: u64,
 }
 
 impl Heaps {
+    /// By which mean a thread's allocations are recorded from here on.
+    pub(crate) fn set_mean(&mut self, thread: u32, mean: u64) {
+        (self.is_sampled, self.last_mean) = (true, mean);
+        if self.means.len() < MOST_THREADS || self.means.contains_key(&thread) {
+            self.means.insert(thread, mean);
+        }
+    }
+
+    fn mean(&self, thread: u32) -> u64 {
+        self.means.get(&thread).copied().unwrap_or(self.last_mean)
+    }
+
     /// What comes from here on happened at this time.
     pub(crate) fn set_time(&mut self, ns: u64) {
         self.time_ns = ns;
@@ -122,13 +148,13 @@ impl Heaps {
         }
         let few = self.all.len() < MOST_NAMES || self.of_name.contains_key(&(heap.kind, heap.name.clone()));
         let name = if few { &heap.name[..heap.name.len().min(MAX_NAME)] } else { OTHERS };
-        let all = &mut self.all;
+        let (all, is_sampled) = (&mut self.all, self.is_sampled);
         let named = *self.of_name.entry((heap.kind, name.to_vec())).or_insert_with(|| {
             all.push(Named {
                 name: name.to_vec(),
                 kind: heap.kind,
                 heaps: 0,
-                live: LiveBlocks::new(),
+                live: Figures::new(is_sampled),
                 time_ns: 0,
                 sites: Sites::new(),
                 stacks: Dense::default(),
@@ -151,12 +177,13 @@ impl Heaps {
     /// A heap is no more.
     pub(crate) fn end(&mut self, id: u32) {
         let Some(instance) = self.instances.remove(&id) else { return };
+        let mean = self.mean(0);
         let heaps = &mut self.all[instance.named];
         heaps.set_time(self.time_ns);
         let before = heaps.live.live_allocations();
         for &address in &instance.blocks {
             let free = HeapEvent::Free { thread: 0, address: instance.key_of(address) };
-            heaps.live.apply_all_watched(&[free], &mut heaps.sites);
+            heaps.live.apply(&free, mean, &mut heaps.sites);
         }
         heaps.free_keys.push(instance.key);
         self.live -= before - heaps.live.live_allocations();
@@ -164,20 +191,24 @@ impl Heaps {
 
     /// Takes in an event of a heap. One that isn't known, or no more, has none that count.
     pub(crate) fn apply(&mut self, id: u32, event: &HeapEvent) -> Result<(), Violation> {
+        let mean = self.mean(event.thread());
         let Some(instance) = self.instances.get_mut(&id) else { return Ok(()) };
         let heaps = &mut self.all[instance.named];
         heaps.set_time(self.time_ns);
+        let thread = heaps.threads.number(event.thread());
+        let is_exchanged = heaps.live.is_exchanged(thread, instance.key_of(event.address()));
         if heaps.kind == HeapKind::Pool {
             match *event {
                 HeapEvent::Alloc { address, .. }
                 | HeapEvent::ReallocEnd { address, .. }
                 | HeapEvent::ReallocFailed { address, .. } => instance.blocks.insert(address),
+                // Another's by now, if it is anybody's.
+                HeapEvent::Free { .. } if is_exchanged => false,
                 HeapEvent::Free { address, .. } | HeapEvent::ReallocBegin { address, .. } => {
                     instance.blocks.remove(&address)
                 }
             };
         }
-        let thread = heaps.threads.number(event.thread());
         let of = |address: u64| instance.key_of(address);
         let event = match *event {
             HeapEvent::Alloc { stack, address, size, source, .. } => {
@@ -197,7 +228,7 @@ impl Heaps {
             }
         };
         let before = heaps.live.live_allocations();
-        heaps.live.apply_all_watched(&[event], &mut heaps.sites);
+        heaps.live.apply(&event, mean, &mut heaps.sites);
         self.live = self.live + heaps.live.live_allocations() - before;
         match self.live {
             0..=MOST_LIVE => Ok(()),
@@ -232,7 +263,7 @@ impl Named {
     fn set_time(&mut self, ns: u64) {
         if self.time_ns != ns {
             self.time_ns = ns;
-            self.live.apply(&Event::Time(ns));
+            self.live.set_time(ns);
         }
     }
 
@@ -241,13 +272,18 @@ impl Named {
         let temporary_allocations = sites.temporary_allocations();
         let totals = Totals { temporary_allocations, ..live.totals() };
         let functions = sites.functions();
-        let mut found = sites.finish();
-        for site in &mut found {
-            site.stack = stacks.order[site.stack as usize];
+        // The first of those here whose stacks are equal.
+        let mut firsts: HashMap<u32, u32, FoldHash> = HashMap::default();
+        let stacks = stacks.order.iter().map(|&stack| canonical[stack as usize]);
+        let (equal, stacks): (Vec<u32>, Vec<u32>) =
+            (0..).zip(stacks).map(|(number, stack)| (*firsts.entry(stack).or_insert(number), stack)).unzip();
+        let mut sites = sites.merged(&equal);
+        for site in &mut sites {
+            site.stack = stacks[site.stack as usize];
         }
-        let mut sites = merge_sites(found, canonical);
         Site::sort(&mut sites);
-        HeapAnalysis { name, kind, heaps, live_heaps, totals, functions, sites }
+        let sampling = live.sampling();
+        HeapAnalysis { name, kind, heaps, live_heaps, totals, sampling, functions, sites }
     }
 }
 

@@ -161,6 +161,11 @@ impl<const W: usize> Live<W> {
         self.blocks.get(address)
     }
 
+    /// Whether a `realloc` of this thread is under way that took what was at this address.
+    pub(crate) fn holds(&self, thread: u32, address: u64) -> bool {
+        self.held.contains_key(&(thread, address))
+    }
+
     /// Blocks that a `realloc` under way took out of the live set, by address, in no order.
     pub fn held(&self) -> impl Iterator<Item = (u64, Block)> {
         self.held.iter().filter_map(|(&(_, address), block)| Some((address, (*block)?)))

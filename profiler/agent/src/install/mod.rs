@@ -19,7 +19,7 @@ use attached as way;
 use preloaded as way;
 
 use crate::hooks::{self, Function, Hooked, ORIGINALS};
-use crate::{forked, ledger, listing, mappings, modules, native, sampling, session};
+use crate::{displaced, forked, ledger, listing, mappings, modules, native, sampling, session};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -143,7 +143,7 @@ pub(crate) struct Ready {
     /// Name and number of each, in the order in which they were prepared.
     hooks: Vec<(&'static [u8], Function)>,
     prepared: Prepared<'static>,
-    /// Those on functions of which there may be several; not when only some allocations are recorded.
+    /// Those on functions of which there may be several.
     several: Option<way::Several>,
     objects: Objects,
 }
@@ -206,6 +206,7 @@ pub(crate) fn prepare() -> Result<Ready, String> {
     if !ledger::keeps(&prepared) {
         return Err("no room to note what is mapped".into());
     }
+    displaced::note(&prepared);
     for &(name, function, _, id) in &asked {
         match prepared.original(id) {
             Ok(original) => {
@@ -217,7 +218,7 @@ pub(crate) fn prepare() -> Result<Ready, String> {
             }
         }
     }
-    let several = (is_recorded && !is_sampled).then(|| way::Several::prepare(&objects));
+    let several = is_recorded.then(|| way::Several::prepare(&objects));
     let hooks = asked.into_iter().map(|(name, function, ..)| (name, function)).collect();
     Ok(Ready { hooks, prepared, several, objects })
 }

@@ -1,10 +1,12 @@
 //! The dynamic linker's list of loaded objects, as the agent takes it.
 //!
 //! An agent that was loaded before the program asks `dl_iterate_phdr` (`preloaded`); one that was put into a process that
-//! runs calls no function of libc, and reads the list itself (`attached`).
+//! runs calls no function of libc, and reads the list itself (`attached`). What is in a namespace of its own
+//! (`dlmopen`, auditors) is in the list alone.
 
 #[cfg(grapnel_attached)]
 pub(crate) mod attached;
+mod in_memory;
 #[cfg(not(grapnel_attached))]
 mod preloaded;
 
@@ -16,11 +18,25 @@ pub(crate) use preloaded::{executable, frames, kept, listed, prepare};
 use alloc::vec::Vec;
 use grapnel_unwind::ProgramHeader;
 
-/// A program header as it lies in memory.
-#[cfg(target_pointer_width = "64")]
-pub(crate) type RawHeader = libc::Elf64_Phdr;
 #[cfg(target_pointer_width = "32")]
-pub(crate) type RawHeader = libc::Elf32_Phdr;
+pub(crate) use libc::{Elf32_Ehdr as RawFile, Elf32_Phdr as RawHeader};
+/// The head of a file as it lies in memory, and a program header.
+#[cfg(target_pointer_width = "64")]
+pub(crate) use libc::{Elf64_Ehdr as RawFile, Elf64_Phdr as RawHeader};
+
+/// A program header that lies in memory.
+fn header(raw: &RawHeader) -> ProgramHeader {
+    ProgramHeader {
+        p_type: raw.p_type,
+        p_flags: raw.p_flags,
+        p_offset: raw.p_offset as _,
+        p_vaddr: raw.p_vaddr as _,
+        p_paddr: raw.p_paddr as _,
+        p_filesz: raw.p_filesz as _,
+        p_memsz: raw.p_memsz as _,
+        p_align: raw.p_align as _,
+    }
+}
 
 /// Program headers as they lie in memory.
 pub(crate) fn raw_headers(headers: &[ProgramHeader]) -> Vec<RawHeader> {

@@ -1,17 +1,18 @@
-//! Through `dl_iterate_phdr`.
+//! Through `dl_iterate_phdr`, and by the linker's list itself what is in other namespaces than the program.
 //!
 //! # Safety
 //! It is called where its lock is free or this thread's.
 
-use super::Listed;
+use super::{Listed, header, in_memory};
 use crate::forking::Listing;
 use crate::sys;
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_void};
 use core::ops::Range;
+use core::ptr;
 use core::sync::atomic::{AtomicUsize, Ordering};
-use grapnel_hook::{module, symbol};
-use grapnel_unwind::ProgramHeader;
+use grapnel_hook::module::{self, RDebug};
+use grapnel_hook::symbol;
 
 type Each = unsafe extern "C" fn(*mut libc::dl_phdr_info, usize, *mut c_void) -> i32;
 
@@ -25,7 +26,7 @@ unsafe fn iterate(each: Each, argument: *mut c_void) {
         0 => libc::dl_iterate_phdr,
         // SAFETY: the address of libc's function of that name and type.
         address => unsafe {
-            core::mem::transmute::<*const (), Iterate>(core::ptr::with_exposed_provenance(address))
+            core::mem::transmute::<*const (), Iterate>(ptr::with_exposed_provenance(address))
         },
     };
     // A fork of this moment would leave a child in which the lock is taken for ever.
@@ -49,6 +50,33 @@ pub(crate) fn kept(work: &mut dyn FnMut()) {
 
 /// The objects, where the list is at rest.
 pub(crate) fn listed() -> Vec<Listed> {
+    let mut list = in_namespace_of_program();
+    if let Some(others) = other_namespaces() {
+        // SAFETY: the list is at rest, and nobody changes it while the linker's lock is this thread's.
+        kept(&mut || {
+            list.extend(
+                unsafe { module::loaded_modules(others) }
+                    .iter()
+                    .filter_map(|module| unsafe { in_memory::of_module(module) }),
+            )
+        });
+    }
+    list
+}
+
+/// Where the linker's lists of the objects in other namespaces begin, if there are any.
+fn other_namespaces() -> Option<*const RDebug> {
+    let first = DEBUG.load(Ordering::Relaxed);
+    if first == 0 {
+        return None;
+    }
+    // SAFETY: the linker's structure, which stays.
+    let others = unsafe { module::next_namespace(ptr::with_exposed_provenance(first)) };
+    (!others.is_null()).then_some(others)
+}
+
+/// Those that `dl_iterate_phdr` tells of.
+fn in_namespace_of_program() -> Vec<Listed> {
     unsafe extern "C" fn one(info: *mut libc::dl_phdr_info, _: usize, list: *mut c_void) -> i32 {
         // SAFETY: the linker passes a live description, whose program headers are mapped; `list` is ours.
         unsafe {
@@ -56,16 +84,7 @@ pub(crate) fn listed() -> Vec<Listed> {
             let mut headers = Vec::new();
             if !info.dlpi_phdr.is_null() {
                 let raw = core::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum));
-                headers.extend(raw.iter().map(|header| ProgramHeader {
-                    p_type: header.p_type,
-                    p_flags: header.p_flags,
-                    p_offset: header.p_offset as _,
-                    p_vaddr: header.p_vaddr as _,
-                    p_paddr: header.p_paddr as _,
-                    p_filesz: header.p_filesz as _,
-                    p_memsz: header.p_memsz as _,
-                    p_align: header.p_align as _,
-                }));
+                headers.extend(raw.iter().map(header));
             }
             let name = if info.dlpi_name.is_null() { c"" } else { CStr::from_ptr(info.dlpi_name) };
             list.push(Listed { bias: info.dlpi_addr as _, path: name.to_bytes().to_vec(), headers });
@@ -91,9 +110,13 @@ pub(crate) fn frames() -> Option<Range<u64>> {
 /// libc's `dl_iterate_phdr`: the program may have one of its own, by which the name would lead there.
 static ITERATE: AtomicUsize = AtomicUsize::new(0);
 
-/// Finds what [`listed`] calls. At the start.
+/// The linker's structure for debuggers, which leads to its lists.
+static DEBUG: AtomicUsize = AtomicUsize::new(0);
+
+/// Finds what [`listed`] calls and reads. At the start.
 pub(crate) fn prepare() {
     let Some(debug) = module::r_debug_of_this_process() else { return };
+    DEBUG.store(debug.expose_provenance(), Ordering::Relaxed);
     // SAFETY: the linker's own list, at rest: this is the only thread.
     let modules = unsafe { module::loaded_modules(debug) };
     let libc = modules.iter().find(|module| module.file_name() == crate::install::LIBC);

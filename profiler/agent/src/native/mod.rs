@@ -37,6 +37,24 @@ pub(crate) mod gates {
     pub(crate) fn of(_target: *const (), _stub: Stub) -> Option<(Vec<u8>, Stub)> {
         None
     }
+
+    /// As above.
+    pub(crate) fn of_giver(_target: *const ()) -> Option<Vec<u8>> {
+        None
+    }
+
+    /// Nothing is asked of functions without gates.
+    ///
+    /// # Safety
+    /// None is needed.
+    pub(crate) unsafe fn is_only_jump_to(_target: usize) -> Option<usize> {
+        None
+    }
+
+    /// As above.
+    pub(crate) fn of_taker(_target: *const ()) -> Option<Vec<u8>> {
+        None
+    }
 }
 
 #[cfg(test)]

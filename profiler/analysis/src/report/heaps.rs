@@ -1,14 +1,15 @@
 //! Heaps besides the program's own, as text and as JSON.
 
-use super::json::{Functions, SiteList};
+use super::json::{Functions, SamplingForm, SiteList};
 use super::stack::StackPrinter;
-use super::text::{Palette, TextOptions};
+use super::text::{Palette, TextOptions, more_or_less};
 use super::words::{counted, duration, grouped, harmless, human_bytes};
 use crate::Analysis;
 use crate::heaps::HeapAnalysis;
 use crate::live::Totals;
 use crate::sites::Site;
 use crate::symbols::Symbols;
+use crate::weight::Errors;
 use grapnel_trace::HeapKind;
 use serde::Serialize;
 use serde::ser::Serializer;
@@ -48,6 +49,9 @@ fn section(
     let (what, name) = (if heaps.kind == HeapKind::Pool { "Pool" } else { "Allocator" }, harmless(&name));
     writeln!(out, "{title}{what} {name}, which is no part of the figures above{title:#}")?;
     let totals = &heaps.totals;
+    let errors = heaps.sampling.map(|sampling| sampling.errors);
+    let give_or_take =
+        |of: fn(&Errors) -> f64| errors.map_or(String::new(), |errors| more_or_less(of(&errors)));
     let mut row = |name: &str, value: &str, rest: String| {
         writeln!(out, "  {name:<12}{figure}{value:>12}{figure:#}   {rest}")
     };
@@ -55,16 +59,26 @@ fn section(
         "allocated",
         &human_bytes(totals.allocated_bytes),
         format!(
-            "{} in {} and {}",
+            "{}{} in {} and {}",
             counted(totals.allocated_bytes, "byte"),
+            give_or_take(|errors| errors.allocated_bytes),
             counted(totals.allocations, "allocation"),
             counted(totals.reallocations, "reallocation")
         ),
     )?;
-    let first = format!("{}, first at {}", counted(totals.peak_bytes, "byte"), duration(totals.peak_time_ns));
+    let first = format!(
+        "{}{}, first at {}",
+        counted(totals.peak_bytes, "byte"),
+        give_or_take(|errors| errors.peak_bytes),
+        duration(totals.peak_time_ns)
+    );
     row("peak", &human_bytes(totals.peak_bytes), first)?;
-    let live =
-        format!("{} in {}", counted(totals.live_bytes, "byte"), counted(totals.live_allocations, "block"));
+    let live = format!(
+        "{}{} in {}",
+        counted(totals.live_bytes, "byte"),
+        give_or_take(|errors| errors.live_bytes),
+        counted(totals.live_allocations, "block")
+    );
     row("live at end", &human_bytes(totals.live_bytes), live)?;
     row("freed", &grouped(totals.frees), if totals.frees == 1 { "block" } else { "blocks" }.into())?;
     if heaps.heaps != 1 {
@@ -76,8 +90,9 @@ fn section(
     }
     let context = |site: &Site| {
         format!(
-            "{} at the peak; {} of {} in all; {} live at the end",
+            "{}{} at the peak; {} of {} in all; {} live at the end",
             counted(site.peak_bytes, "byte"),
+            errors.map_or(String::new(), |_| more_or_less(site.errors.peak_bytes)),
             counted(site.allocations, "allocation"),
             human_bytes(site.allocated_bytes),
             human_bytes(site.live_bytes)
@@ -101,6 +116,7 @@ struct HeapForm<'r, 's, 'a> {
     heaps: u64,
     live_heaps: u64,
     totals: TotalsForm,
+    sampling: Option<SamplingForm>,
     sites: SiteList<'r, 's, 'a>,
 }
 
@@ -137,7 +153,14 @@ impl Serialize for HeapList<'_, '_, '_> {
                     live_bytes,
                     functions: Functions(heaps.functions),
                 },
-                sites: SiteList { sites: &heaps.sites, analysis, symbols, top, errors: false },
+                sampling: heaps.sampling.as_ref().map(SamplingForm::of),
+                sites: SiteList {
+                    sites: &heaps.sites,
+                    analysis,
+                    symbols,
+                    top,
+                    errors: heaps.sampling.is_some(),
+                },
             }
         }))
     }

@@ -73,11 +73,7 @@ pub fn write(
                 .knows_before()
                 .then_some(Before { allocations: totals.before_allocations, bytes: totals.before_bytes }),
         },
-        sampling: analysis.sampling.map(|Sampling { mean, recorded, errors }| SamplingForm {
-            mean_bytes: mean,
-            recorded,
-            errors: ErrorsForm::of(&errors),
-        }),
+        sampling: analysis.sampling.as_ref().map(SamplingForm::of),
         recorder: analysis.meter.as_ref().map(RecorderForm::of),
         sites: SiteList {
             sites: &analysis.sites,
@@ -174,10 +170,17 @@ struct Before {
 }
 
 #[derive(Serialize)]
-struct SamplingForm {
+pub(super) struct SamplingForm {
     mean_bytes: u64,
     recorded: u64,
     errors: ErrorsForm,
+}
+
+impl SamplingForm {
+    pub(super) fn of(sampling: &Sampling) -> Self {
+        let Sampling { mean, recorded, errors } = sampling;
+        Self { mean_bytes: *mean, recorded: *recorded, errors: ErrorsForm::of(errors) }
+    }
 }
 
 /// Standard errors, rounded up.

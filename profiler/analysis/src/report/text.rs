@@ -230,7 +230,7 @@ fn totals(out: &mut impl Write, analysis: &Analysis, options: &TextOptions) -> i
 }
 
 /// A standard error of bytes.
-fn more_or_less(error: f64) -> String {
+pub(super) fn more_or_less(error: f64) -> String {
     format!(" ± {}", human_bytes(error.ceil() as u64))
 }
 

@@ -46,6 +46,11 @@ impl FullState {
         self.registers[SP].unwrap_or(0).into()
     }
 
+    /// Takes the thread to be at this pc instead, for one that was stopped in code that stands for other code.
+    pub fn set_pc(&mut self, pc: u64) {
+        self.registers[PC] = Some(pc as u32);
+    }
+
     /// Whether the pc is that of an instruction that a signal stopped.
     pub fn is_exact(&self) -> bool {
         self.exact

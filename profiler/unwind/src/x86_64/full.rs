@@ -45,6 +45,11 @@ impl FullState {
         self.0.get(RSP).unwrap_or(0)
     }
 
+    /// Takes the thread to be at this pc instead, for one that was stopped in code that stands for other code.
+    pub fn set_pc(&mut self, pc: u64) {
+        self.0.set(RA, Some(pc));
+    }
+
     /// Whether the pc is that of an instruction that a signal stopped.
     pub fn is_exact(&self) -> bool {
         self.0.exact

@@ -1,13 +1,14 @@
-//! Gates in front of libc's `malloc`, `calloc`, `realloc` and `free` where only some allocations are recorded: what their [quick
+//! Gates in front of libc's `malloc`, `calloc`, `realloc` and `free`, and of functions with slots that do the like, where only some allocations are recorded: what their [quick
 //! beginnings](super::quick) do first, right beside the instructions that the hooks displace. Most calls then take one page and two
 //! cache lines less.
 //!
 //! # Safety
-//! They change registers only that a function may change and that hold no argument of theirs. What they reach is the thread's own
+//! They change registers only that a function may change and that hold no argument of theirs, and those of functions with slots, whose
+//! callers may lie beside them, none. What they reach is the thread's own
 //! block, and a table that stays.
 
 use crate::entry::Stub;
-use crate::filter::{COARSE, COARSE_SHIFT};
+use crate::filter::{COARSE, COARSE_SHIFT, COUNTERS, FILTER, FINE_SHIFT};
 use crate::native::quick::{
     grapnel_agent_fine_free, grapnel_agent_fine_realloc, grapnel_agent_quick_calloc,
     grapnel_agent_quick_free, grapnel_agent_quick_malloc, grapnel_agent_quick_realloc,
@@ -15,11 +16,60 @@ use crate::native::quick::{
 use crate::sampled::{LEFT, grapnel_agent_sampled_calloc, grapnel_agent_sampled_malloc};
 use alloc::vec::Vec;
 use core::arch::x86_64::{__cpuid, __cpuid_count};
+use core::ptr;
 use grapnel_hook::way_out;
 
 /// The gate of libc's function at `target` that would be replaced by `stub`, and what is behind its way out.
 pub(crate) fn of(target: *const (), stub: Stub) -> Option<(Vec<u8>, Stub)> {
     on(has_bmi2, target, stub)
+}
+
+/// The gate of a function with a slot that gives a block, whose size it is told first, and calls no other that is hooked.
+pub(crate) fn of_giver(target: *const ()) -> Option<Vec<u8>> {
+    let mut gate = Gate { code: Vec::new(), way_out: way_out(target), has_bmi2 };
+    gate.lower(RDI)?;
+    gate.leave_if(CARRY)?;
+    Some(gate.code)
+}
+
+/// Where a function ends at once, in a jump to another.
+///
+/// # Safety
+/// Its code can be read, as far as an instruction goes.
+pub(crate) unsafe fn is_only_jump_to(target: usize) -> Option<usize> {
+    const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
+    const JMP_REL32: u8 = 0xe9;
+    const JMP: usize = 5;
+    let code: *const [u8; 4] = ptr::with_exposed_provenance(target);
+    // SAFETY: the caller's promise.
+    let start = if unsafe { *code } == ENDBR64 { target + ENDBR64.len() } else { target };
+    let jump: *const [u8; JMP] = ptr::with_exposed_provenance(start);
+    // SAFETY: as above.
+    let [opcode, displacement @ ..] = unsafe { *jump };
+    let distance = i32::from_le_bytes(displacement) as isize;
+    (opcode == JMP_REL32).then(|| (start + JMP).wrapping_add_signed(distance))
+}
+
+/// The gate of one that takes back a block, which it is told first.
+pub(crate) fn of_taker(target: *const ()) -> Option<Vec<u8>> {
+    taker_on(has_bmi2, target)
+}
+
+fn taker_on(has_bmi2: fn() -> bool, target: *const ()) -> Option<Vec<u8>> {
+    let mut gate = Gate { code: Vec::new(), way_out: way_out(target), has_bmi2 };
+    // mov [rsp - 8], rax; mov [rsp - 16], rcx. Nothing else lies there as yet.
+    gate.put(&[0x48, 0x89, 0x44, 0x24, 0xf8, 0x48, 0x89, 0x4c, 0x24, 0xf0]);
+    gate.look_up_coarse();
+    // jz to the end
+    gate.put(&[ZERO, 0]);
+    let from = gate.code.len();
+    gate.look_up_fine();
+    let distance = i8::try_from(gate.code.len() - from).ok()?;
+    *gate.code.get_mut(from - 1)? = distance.cast_unsigned();
+    // mov rax, [rsp - 8]; mov rcx, [rsp - 16]. They leave the flags alone.
+    gate.put(&[0x48, 0x8b, 0x44, 0x24, 0xf8, 0x48, 0x8b, 0x4c, 0x24, 0xf0]);
+    gate.leave_if(NOT_ZERO)?;
+    Some(gate.code)
 }
 
 /// The same on a processor that has certain shifts.
@@ -124,6 +174,17 @@ impl Gate {
         self.put(&[0x80, 0x7c, 0x01, BEFORE_COARSE, 0x00]);
     }
 
+    /// Looks up the counter of the 32 bytes that the block in RDI is in, and leaves the flags of a comparison with 0.
+    fn look_up_fine(&mut self) {
+        // mov eax, edi; shr eax, FINE_SHIFT; and eax, COUNTERS
+        self.put(&[0x89, 0xf8, 0xc1, 0xe8, FINE_SHIFT as u8, 0x25]);
+        self.put(&(COUNTERS as u32).to_le_bytes());
+        // mov rcx, FILTER; cmp byte ptr [rcx + rax], 0
+        self.put(&[0x48, 0xb9]);
+        self.put(&FILTER.as_ptr().addr().to_le_bytes());
+        self.put(&[0x80, 0x3c, 0x01, 0x00]);
+    }
+
     /// A short jump to the way out. `None` where that is too far.
     fn leave_if(&mut self, jump: u8) -> Option<()> {
         let distance = i8::try_from(self.code.len() + 2 + self.way_out).ok()?;
@@ -206,6 +267,54 @@ mod tests {
             );
             filter::forget(noted);
             assert_eq!(function(noted), noted.wrapping_mul(times));
+        }
+    }
+
+    /// The registers that a taker's gate works with, behind a call of a function that is hooked.
+    #[test]
+    fn a_taker_changes_no_register() {
+        #[inline(never)]
+        extern "C" fn sevenfold(block: usize) -> usize {
+            black_box(block).wrapping_mul(7)
+        }
+        #[inline(never)]
+        extern "C" fn ninefold(block: usize) -> usize {
+            black_box(block).wrapping_mul(9)
+        }
+        /// As the replacement of both: what is in RAX and RCX.
+        #[unsafe(naked)]
+        extern "C" fn registers() -> usize {
+            core::arch::naked_asm!("sub rax, rcx", "ret")
+        }
+        type Function = extern "C" fn(usize) -> usize;
+        type HasBmi2 = fn() -> bool;
+        let (noted, near, beside) = (0x7fed_ca15_4320_usize, 0x7fed_ca15_4360_usize, 0x7fed_ca16_8010_usize);
+        for (function, has_bmi2, times) in
+            [(sevenfold as Function, has_bmi2 as HasBmi2, 7), (ninefold, || false, 9)]
+        {
+            let target = function as *const ();
+            let gate = taker_on(has_bmi2, target).expect("a gate");
+            let mut transaction = Transaction::new();
+            transaction.replace_gated(target, registers as *const (), Options::default(), gate);
+            // SAFETY: nobody else knows the function, and the replacement is one of its type.
+            let hooks = unsafe { transaction.commit(Liveness::SingleThreaded) };
+            assert!(hooks.iter().all(Result::is_ok), "{hooks:?}");
+            let call = |block: usize| {
+                let result: usize;
+                // SAFETY: calls a function of one argument.
+                unsafe {
+                    core::arch::asm!("call {function}", function = in(reg) black_box(target),
+                        inout("rax") 1_000_000_usize => result, inout("rcx") 1_usize => _, in("rdi") block,
+                        clobber_abi("C"));
+                }
+                result
+            };
+            filter::note(noted);
+            let passes = [near, beside, 0].map(|block| block.wrapping_mul(times));
+            assert_eq!([near, beside, 0].map(call), passes);
+            assert_eq!(call(noted), 999_999);
+            filter::forget(noted);
+            assert_eq!(call(noted), noted.wrapping_mul(times));
         }
     }
 
