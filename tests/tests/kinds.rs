@@ -273,6 +273,24 @@ fn operators_that_take_much_of_the_stack_are_counted_once() {
     assert!(report.mismatches.is_empty(), "{:#?}", report.mismatches);
 }
 
+/// What helpers do on their behalf is theirs, wherever on the stack, and what the handler of a signal does there is not.
+#[test]
+fn functions_of_others_are_counted_once_with_what_their_helpers_do() {
+    let report = agrees(&Case::ours("helped_new")).report();
+    let totals = &report.totals;
+    assert_eq!((given_by(&report, "new"), given_by(&report, "malloc")), (1000, 102), "{totals:?}");
+    assert_eq!((totals.frees, totals.live_allocations), (1100, 2), "{totals:?}");
+    assert!(report.mismatches.is_empty(), "{:#?}", report.mismatches);
+    let case = Case::ours("helped_malloc");
+    let recorded = case.recorded();
+    recorded.outcome.same_as(&case.bare());
+    let report = recorded.report();
+    let totals = &report.totals;
+    assert_eq!((given_by(&report, "malloc"), given_by(&report, "calloc")), (1000, 1000), "{totals:?}");
+    assert_eq!((totals.reallocations, totals.frees, totals.live_allocations), (1000, 2000, 0), "{totals:?}");
+    assert_eq!(totals.allocated_bytes, 1000 * (100 + 200 + 150), "{totals:?}");
+}
+
 /// Their `delete` is seen as `free`, which is no mismatch.
 #[test]
 fn operators_that_are_exported_to_nobody_make_no_mismatches() {

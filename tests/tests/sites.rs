@@ -117,7 +117,7 @@ fn a_handler_amid_a_hook() {
     assert_eq!(sum(&sites, |site| (site.allocations, site.live_allocations)), (amid, 0));
     for site in sites {
         let names = names_of(site);
-        assert!(names.iter().any(|name| *name == "allocates"), "{}", site.stack());
+        assert!(names.contains(&"allocates"), "{}", site.stack());
         assert!(ends_at_start(site), "cut short:\n{}", site.stack());
     }
 }

@@ -19,7 +19,7 @@ use crate::context::Context;
 use crate::entry::{SavedRegisters, Stub, rescued, stub};
 use crate::record::{self, enter};
 use crate::span::Span;
-use crate::{ledger, native, shadow, slots, tls};
+use crate::{ledger, modules, native, shadow, slots, tls};
 use core::ffi::{c_int, c_void};
 use core::hint::cold_path;
 use core::ops::Range;
@@ -204,10 +204,15 @@ fn is_inside_after_all(saved: Saved<'_>) -> bool {
     let (from, caller) = (tls::get().inside.get(), saved.return_address());
     match (from & slots::MARKS, far_inside(saved) < INSIDE + HANDED_ON) {
         (0, true) => true,
-        (0, false) => is_in_function_of_others(caller),
+        (0, false) => is_in_function_of_others(caller) || is_of_others(saved, from),
         (_, true) => slots::is_own(from, caller),
-        (_, false) => slots::is_own_from_afar(from, caller),
+        (_, false) => slots::is_own_from_afar(from, saved),
     }
+}
+
+/// Whether what others than libc do for the call at `from`, which takes much of the stack, led to that with these registers.
+fn is_of_others(saved: Saved<'_>, from: usize) -> bool {
+    !is_libcs(Function::Malloc) && modules::is_led_to(saved, from)
 }
 
 /// Whether code at an address is that of a function of the heap itself, which isn't libc's.
@@ -346,10 +351,20 @@ pub(crate) fn given_as(saved: Saved<'_>, block: Block, size: usize, source: Sour
     }
 }
 
-stub!(grapnel_agent_malloc, malloc, 1, beside grapnel_agent_beside_malloc);
+stub!(grapnel_agent_malloc, malloc, 1);
 unsafe extern "C" fn malloc(size: usize, saved: Saved<'_>) -> Block {
     // SAFETY: the caller's call, passed on.
     let block = unsafe { original_as::<unsafe extern "C" fn(usize) -> Block>(Function::Malloc)(size) };
+    given(saved, block, size, Source::Malloc)
+}
+
+stub!(@keeping grapnel_agent_beside_malloc, malloc_of_others, 1, "");
+/// As [`malloc`], of others than libc, whose may call other functions that are hooked.
+unsafe extern "C" fn malloc_of_others(size: usize, saved: Saved<'_>) -> Block {
+    // SAFETY: the function's own type.
+    let call = unsafe { original_as::<unsafe extern "C" fn(usize) -> Block>(Function::Malloc) };
+    // SAFETY: the caller's call, passed on.
+    let block = inside(|| unsafe { call(size) });
     given(saved, block, size, Source::Malloc)
 }
 
@@ -507,7 +522,7 @@ paged!(grapnel_agent_pvalloc, grapnel_agent_beside_pvalloc, pvalloc, Pvalloc);
 
 stub!(grapnel_agent_loader_state, loader_state, 0);
 unsafe extern "C" fn loader_state(saved: Saved<'_>) {
-    rescued(saved, ptr::null_mut(), 0, || crate::modules::changed(saved));
+    rescued(saved, ptr::null_mut(), 0, || modules::changed(saved));
     // SAFETY: the function takes and returns nothing.
     unsafe { original_as::<unsafe extern "C" fn()>(Function::LoaderState)() }
 }

@@ -28,8 +28,8 @@ use grapnel_trace::event::Module;
 use grapnel_trace::ring::Producer;
 use grapnel_trace::wire::{self, kind};
 use grapnel_unwind::{
-    CfiScratch, FullState, FullStep, ModuleInfo, ModuleTable, Outcome, ProgramHeader, Resolver, RuleEntry,
-    StackMemory,
+    CfiScratch, FrameFlags, FullState, FullStep, ModuleInfo, ModuleTable, Outcome, ProgramHeader, Resolver,
+    RuleEntry, StackMemory, Start,
 };
 
 static REMOVALS: AtomicU64 = AtomicU64::new(0);
@@ -384,6 +384,31 @@ impl Resolver for TableInUse<'_> {
         }
         step
     }
+}
+
+/// Whether calls alone led from the code whose stack pointer was at `from`, or a little above, to the call with these registers: no signal came in
+/// between. Said only where all frames between are known.
+#[cold]
+#[inline(never)]
+pub(crate) fn is_led_to(saved: &SavedRegisters, from: usize) -> bool {
+    const MOST: usize = 64;
+    /// What lies above is that code's own frame.
+    const NEAR: u64 = 4096;
+    let is_unknown = FrameFlags::SIGNAL | FrameFlags::GUESS;
+    let is_known =
+        |step: FullStep| step.outcome == Outcome::Next && step.flags.bits() & is_unknown.bits() == 0;
+    let mut full = FullState::new(&saved.registers());
+    let (mut stack, mut table) = (StackMemory::new(), TableInUse(None));
+    stack.begin(full.sp());
+    for _ in 0..MOST {
+        if !is_known(table.step(&mut full, &mut stack)) {
+            return false;
+        }
+        if full.sp() > from as u64 {
+            return full.sp() - (from as u64) < NEAR;
+        }
+    }
+    false
 }
 
 /// Lends `work` the table under the lock.

@@ -22,7 +22,7 @@ use crate::native::slots::{
 };
 use crate::operators::{self, Operator};
 use crate::span::Span;
-use crate::{displaced, hooks, ledger, native, record, sampling, tls};
+use crate::{displaced, hooks, ledger, modules, native, record, sampling, tls};
 use alloc::vec::Vec;
 use core::cell::Cell;
 use core::hint::cold_path;
@@ -192,14 +192,15 @@ pub(crate) fn is_own(inside: usize, caller: usize) -> bool {
     is_of_slot(inside, caller, 0)
 }
 
-/// As [`is_own`], of a call made further down the stack. Code there may have been called by what a signal has interrupted: it is told by the code itself
-/// of an operator that isn't the runtime's, or by a call in whose place a function that has a slot ended in a jump, as where operators
-/// hand on to each other.
-pub(crate) fn is_own_from_afar(inside: usize, caller: usize) -> bool {
+/// As [`is_own`], of a call made further down the stack. Code there may have been called by what a signal has interrupted. So it is told by the code itself
+/// of an operator that isn't the runtime's, and else by the frames between; or by a call in whose place a function that has a slot ended in a
+/// jump, as where operators hand on to each other.
+pub(crate) fn is_own_from_afar(inside: usize, saved: &SavedRegisters) -> bool {
+    let caller = saved.return_address();
     slot_of(inside).is_some_and(|slot| {
         let is_handed_on = slot.family().is_none_or(|(_, of)| of == 0) && is_return_of_slot(caller);
-        let is_own = inside & OPERATOR != 0 && slot.operator().is_own();
-        is_handed_on || (is_own && slot.target.holds(caller))
+        let is_own = inside & OPERATOR != 0 && slot.operator().is_own() && !operators::is_of_runtime(caller);
+        is_handed_on || (is_own && (slot.target.holds(caller) || modules::is_led_to(saved, inside & !MARKS)))
     })
 }
 

@@ -52,13 +52,11 @@ pub(crate) fn kept(work: &mut dyn FnMut()) {
 pub(crate) fn listed() -> Vec<Listed> {
     let mut list = in_namespace_of_program();
     if let Some(others) = other_namespaces() {
-        // SAFETY: the list is at rest, and nobody changes it while the linker's lock is this thread's.
         kept(&mut || {
-            list.extend(
-                unsafe { module::loaded_modules(others) }
-                    .iter()
-                    .filter_map(|module| unsafe { in_memory::of_module(module) }),
-            )
+            // SAFETY: the list is at rest, and nobody changes it while the linker's lock is this thread's.
+            let others = unsafe { module::loaded_modules(others) };
+            // SAFETY: as above.
+            list.extend(others.iter().filter_map(|module| unsafe { in_memory::of_module(module) }));
         });
     }
     list

@@ -121,7 +121,7 @@ mod tests {
         assert_eq!([take(second, block), take(second, block)], [true, false]);
         assert_eq!([take(first, block), take(first, block)], [true, false]);
         assert!(!take(first, 0));
-        [one, other].map(heaps::remove);
+        assert_eq!([one, other].map(heaps::remove), [first, second]);
     }
 
     #[test]

@@ -75,7 +75,7 @@ fn taker_on(has_bmi2: fn() -> bool, target: *const ()) -> Option<Vec<u8>> {
 /// The same on a processor that has certain shifts.
 fn on(has_bmi2: fn() -> bool, target: *const (), stub: Stub) -> Option<(Vec<u8>, Stub)> {
     let mut gate = Gate { code: Vec::new(), way_out: way_out(target), has_bmi2 };
-    let is = |quick: Stub| core::ptr::eq(stub as *const (), quick as *const ());
+    let is = |quick: Stub| ptr::eq(stub as *const (), quick as *const ());
     if is(grapnel_agent_quick_malloc) {
         gate.lower(RDI)?;
         gate.leave_if(CARRY)?;
