@@ -39,8 +39,10 @@ int main() {
     by_plain_forms<Small>(2000);
     by_plain_forms<Wide>(1000);
     by_calls(1000);
-    for (int i = 0; i < 1000; i++)
+    for (int i = 0; i < 1000; i++) {
         free(keep(malloc(500)));
+        free(keep(valloc(1001)));
+    }
     puts("done");
     return 0;
 }

@@ -242,6 +242,7 @@ pub struct Frame {
     pub file: Option<String>,
     pub line: Option<u64>,
     pub inlined: bool,
+    pub guess: bool,
 }
 
 impl Report {

@@ -50,6 +50,42 @@ fn many_variables_on_a_small_stack() {
     }
 }
 
+/// The auxiliary vector is found behind the environment, also where the user has an LD_PRELOAD.
+#[test]
+fn what_is_behind_the_environment() {
+    for preload in [None, Some("libm.so.6")] {
+        let case = Case::ours("auxiliary");
+        let case = preload.map_or(case.clone(), |library| case.env("LD_PRELOAD", library));
+        let bare = case.bare();
+        assert!(
+            bare.out().ends_with("\n-1 Invalid argument\n")
+                && bare.out().contains("pages of 4096, 0 strange")
+        );
+        let recorded = case.recorded();
+        recorded.outcome.same_as(&bare);
+        assert_eq!(recorded.traces().len(), 2, "it was followed");
+    }
+}
+
+/// Where the number of grapnel's process is another's: the path to the agent leads to that one's file.
+#[test]
+fn in_a_proc_in_which_grapnels_number_is_anothers() {
+    let script = "exec 3</etc/passwd 4</etc/passwd 5</etc/passwd 6</etc/passwd 7</etc/passwd 8</etc/passwd\n\
+                  exec unshare -pf --mount-proc sh -c '/bin/echo one; sh -c \"/bin/echo two; env | grep LD_PRELOAD; true\"'";
+    let dir = temporary_dir();
+    let within = |arguments: &[&str]| {
+        let all = ["-pf", "--mount-proc"].iter().chain(arguments);
+        Case::new("/usr/bin/unshare").args(all).bare()
+    };
+    let bare = within(&["sh", "-c", script]);
+    if bare.out() != "one\ntwo\n" {
+        return skipped("another /proc", &bare.err());
+    }
+    let (recorder, trace) = (programs::recorder(), dir.path().join("t.grapnel"));
+    let recorded = within(&[text(&recorder), "run", "-q", "-o", text(&trace), "--", "sh", "-c", script]);
+    recorded.same_as(&bare);
+}
+
 /// What another thread makes of an environment while it is read is no worse than the kernel's refusal.
 #[test]
 fn an_environment_that_changes() {

@@ -289,6 +289,22 @@ fn functions_of_others_are_counted_once_with_what_their_helpers_do() {
     assert_eq!((given_by(&report, "malloc"), given_by(&report, "calloc")), (1000, 1000), "{totals:?}");
     assert_eq!((totals.reallocations, totals.frees, totals.live_allocations), (1000, 2000, 0), "{totals:?}");
     assert_eq!(totals.allocated_bytes, 1000 * (100 + 200 + 150), "{totals:?}");
+    let sampled = case.option("--sample=1").option("--sample-seed=3").recorded().report().totals;
+    assert!(sampled.allocations.abs_diff(2000) < 20 && sampled.frees.abs_diff(2000) < 20, "{sampled:?}");
+    assert!(sampled.reallocations.abs_diff(1000) < 10 && sampled.live_allocations == 0, "{sampled:?}");
+}
+
+/// It can't be hooked, and needn't be.
+#[test]
+fn a_free_that_does_nothing_is_left_alone() {
+    let case = Case::ours("idle_free");
+    let recorded = case.recorded();
+    assert_eq!((recorded.outcome.out(), recorded.outcome.status.code()), ("done\n".into(), Some(0)));
+    let totals = recorded.report().totals;
+    assert!(totals.allocations >= 50, "{totals:?}");
+    // Elsewhere a return is as long as a jump.
+    let is_left = programs::machine().is_none();
+    assert_eq!(totals.live_allocations == totals.allocations, is_left, "{totals:?}");
 }
 
 /// Their `delete` is seen as `free`, which is no mismatch.

@@ -30,6 +30,7 @@ fn of_programs_made_for_it() {
         "spawns",
         "cancelled",
         "made_up_return",
+        "smaller_stack",
     ] {
         check(Case::ours(program));
     }

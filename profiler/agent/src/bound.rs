@@ -67,7 +67,7 @@ pub(crate) unsafe extern "C" fn loading(number: usize) {
             less(&LOOKUPS);
             let before = modules::version();
             modules::update(None);
-            if modules::version() != before || AGAIN.load(Ordering::Relaxed) {
+            if modules::changes(before, modules::version()).0 || AGAIN.load(Ordering::Relaxed) {
                 AGAIN.store(false, Ordering::Relaxed);
                 rebind(all);
             }
@@ -165,7 +165,7 @@ pub(crate) fn look(ring: &mut Producer<'static>) -> bool {
         left = less(&PENDING);
         let before = modules::version();
         modules::update(Some(ring));
-        let is_new = modules::version() != before;
+        let (is_new, _) = modules::changes(before, modules::version());
         if is_new {
             AGAIN.store(true, Ordering::Relaxed);
         }

@@ -113,10 +113,27 @@ pub(crate) unsafe fn clean(environment: *mut *mut c_char, variables: &Variables)
             from = from.add(1);
         }
         *to = ptr::null_mut();
+        skip_to_auxiliary(to.add(1), from.offset_from_unsigned(to));
     }
     // The kernel puts the program's path right behind the environment. Where something else is there, this is none of its.
     if zeroes != 0 && end == sys::path_of_program() {
         shown::move_end(end, end - zeroes);
+    }
+}
+
+/// Behind the environment, programs find the auxiliary vector, in pairs of words: the words that are left over before it are made some that say nothing.
+/// We come by two variables, or by one that is there twice, so that they are pairs.
+///
+/// # Safety
+/// There are so many words at `first`, which nobody uses.
+unsafe fn skip_to_auxiliary(first: *mut *mut c_char, words: usize) {
+    const AT_IGNORE: usize = 1;
+    for pair in (1..words).step_by(2) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            *first.add(pair - 1) = ptr::without_provenance_mut(AT_IGNORE);
+            *first.add(pair) = ptr::null_mut();
+        }
     }
 }
 
@@ -161,12 +178,20 @@ impl Gets {
         // From here on the drain stays for the new program's sake: its loader must find the agent.
         header.execs.fetch_add(1, Ordering::AcqRel);
         fence(Ordering::SeqCst);
-        if session::is_over(header) || !variables.agent_path().is_some_and(sys::readable) {
+        if session::is_over(header)
+            || !variables.agent_path().is_some_and(|path| leads_to_agent(path, header))
+        {
             header.execs.fetch_sub(1, Ordering::AcqRel);
             return Self::CallersAlone(header);
         }
         Self::Ours(plan, variables, header)
     }
+}
+
+/// Whether the agent's path leads to the agent, and can be read. In another `/proc`, as in a container inside one, it may lead to anybody's file.
+fn leads_to_agent(path: &CStr, header: &SessionHeader) -> bool {
+    let right = [&header.agent_device, &header.agent_inode].map(|word| word.load(Ordering::Relaxed));
+    sys::readable(path) && (right == [0; 2] || sys::identity(path) == Some(right))
 }
 
 /// Whether the limits of this process, which will be the next program's, leave room for the agent: without, its loader
@@ -383,8 +408,13 @@ impl Plan {
                 *array.add(len) = texts.put(&variables.preload)?;
                 len += 1;
             }
-            *array.add(len) = texts.put(&variables.session)?;
-            *array.add(len + 1) = ptr::null();
+            let session = texts.put(&variables.session)?;
+            // Twice where the user's LD_PRELOAD stays: see `clean`.
+            for _ in 0..=usize::from(preloads) {
+                *array.add(len) = session;
+                len += 1;
+            }
+            *array.add(len) = ptr::null();
         }
         Some(array.cast_const())
     }
@@ -466,6 +496,10 @@ unsafe extern "C" fn fexecve(
     // SAFETY: as in `execve`.
     unsafe {
         let call: Call = original_as(Function::Fexecve);
+        if environment.is_null() {
+            // libc refuses that, where the kernel takes it for an empty one.
+            return call(fd, arguments, environment);
+        }
         with_environment(
             environment,
             saved,

@@ -114,7 +114,7 @@ impl Role {
 
 /// What a family's functions are called behind its prefix. The first four, and one of the three behind them, make one.
 /// `reallocarray` isn't among them: libc's, and those that hand on to it, end in `realloc`.
-const NAMES: [(&[u8], Role); 28] = [
+const NAMES: [(&[u8], Role); 36] = [
     (b"malloc", Role::Malloc),
     (b"calloc", Role::Calloc),
     (b"realloc", Role::Realloc),
@@ -145,12 +145,20 @@ const NAMES: [(&[u8], Role); 28] = [
     (b"free_size", Role::Free),
     (b"free_aligned", Role::Free),
     (b"free_size_aligned", Role::Free),
+    (b"new_n", Role::Calloc),
+    (b"malloc_aligned_at", Role::Valloc),
+    (b"zalloc_aligned_at", Role::Valloc),
+    (b"calloc_aligned_at", Role::Calloc),
+    (b"realloc_aligned_at", Role::Realloc),
+    (b"reallocf", Role::Realloc),
+    (b"rezalloc", Role::Realloc),
+    (b"recalloc", Role::ReallocArray),
 ];
 
 /// Whether functions at these places of [`NAMES`] make a family.
-fn is_whole(found: u32) -> bool {
-    const FIRST: u32 = 0b1111;
-    const ALIGNED: u32 = 0b111 << 4;
+fn is_whole(found: u64) -> bool {
+    const FIRST: u64 = 0b1111;
+    const ALIGNED: u64 = 0b111 << 4;
     found & FIRST == FIRST && found & ALIGNED != 0
 }
 
@@ -160,7 +168,7 @@ struct Family {
     prefix: Vec<u8>,
     functions: Vec<(Role, Range<usize>)>,
     /// The places of [`NAMES`] that were found.
-    found: u32,
+    found: u64,
 }
 
 /// Tells of names and where the functions lie that have them.
@@ -420,8 +428,9 @@ pub(crate) fn prepare<'m>(modules: impl Iterator<Item = (&'m Module, &'m [u8])>)
             });
         };
         let in_file = in_file(module, path);
-        if let Some(file) = &in_file {
-            operators::heed_hidden(module, file);
+        match &in_file {
+            Some(file) => operators::heed_hidden(module, file),
+            None => operators::heed_stripped(module),
         }
         let in_file = in_file.filter(|file| may_have_families(file.names(), || true));
         let listed = |each: &mut Visit<'_>| {

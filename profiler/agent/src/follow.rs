@@ -42,7 +42,7 @@ const NAME: usize = 64;
 const LOADERS: &[&[u8]] =
     if cfg!(target_os = "android") { &[b"linker"] } else { &[b"ld-linux", b"ld.so", b"ld64"] };
 
-const SANITIZERS: [&[u8]; 3] = [b"libasan.", b"libtsan.", b"libhwasan."];
+const SANITIZERS: [&[u8]; 4] = [b"libasan.", b"libtsan.", b"libhwasan.", b"liblsan."];
 
 /// Reads a file in small pieces: the stack may be small.
 struct File(c_int);
@@ -105,7 +105,7 @@ pub(crate) fn judge_open(fd: c_int) -> Next {
     } else {
         match sys::open_again(fd) {
             Ok(fd) => look_and_close(fd, &mut line),
-            Err(_) => Some(Next::Followed),
+            Err(_) => Some(Next::Alone),
         }
     };
     found.unwrap_or_else(|| judge_interpreter(&mut line))
@@ -131,12 +131,12 @@ fn judge_interpreter(line: &mut Line) -> Next {
 /// Opens a file that can be executed.
 ///
 /// # Errors
-/// What is to come of one that can't be opened. It may be one that can be executed and not be read.
+/// What is to come of one that can't be opened: it may be one that can be executed and not be read, of which nothing is known.
 fn open(directory: c_int, path: &CStr) -> Result<c_int, Next> {
     if !sys::is_executable(directory, path) {
         return Err(Next::Refused);
     }
-    sys::open_executable(directory, path).map_err(|_| Next::Followed)
+    sys::open_executable(directory, path).map_err(|_| Next::Alone)
 }
 
 fn look_and_close(fd: c_int, line: &mut Line) -> Option<Next> {

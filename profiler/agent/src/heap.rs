@@ -88,24 +88,19 @@ fn whole_pages(len: usize) -> usize {
 }
 
 fn map(len: usize) -> *mut u8 {
-    match sys::map_anonymous(len) {
-        Some(address) => {
-            MAPPED.fetch_add(len as u64, Ordering::Relaxed);
-            address
-        }
-        None => ptr::null_mut(),
-    }
+    sys::map_anonymous(len).map_or(ptr::null_mut(), |address| taken_over(address, len))
+}
+
+/// New memory, which counts from here on. What a dump of the program's memory says is the program's.
+fn taken_over(address: *mut u8, len: usize) -> *mut u8 {
+    MAPPED.fetch_add(len as u64, Ordering::Relaxed);
+    let _ = sys::advise(address, len, libc::MADV_DONTDUMP);
+    address
 }
 
 /// As [`map`], in huge pages if the system has them to give.
 fn map_huge(len: usize) -> *mut u8 {
-    match map_aligned_to_huge(len) {
-        Some(address) => {
-            MAPPED.fetch_add(len as u64, Ordering::Relaxed);
-            address
-        }
-        None => map(len),
-    }
+    map_aligned_to_huge(len).map_or_else(|| map(len), |address| taken_over(address, len))
 }
 
 /// New memory that may be huge pages, and isn't counted yet.

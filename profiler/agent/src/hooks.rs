@@ -358,7 +358,7 @@ unsafe extern "C" fn malloc(size: usize, saved: Saved<'_>) -> Block {
     given(saved, block, size, Source::Malloc)
 }
 
-stub!(@keeping grapnel_agent_beside_malloc, malloc_of_others, 1, "");
+stub!(grapnel_agent_beside_malloc, malloc_of_others, 1, only beside);
 /// As [`malloc`], of others than libc, whose may call other functions that are hooked.
 unsafe extern "C" fn malloc_of_others(size: usize, saved: Saved<'_>) -> Block {
     // SAFETY: the function's own type.
@@ -390,7 +390,14 @@ pub(crate) fn taken_back(context: &mut Context, saved: Saved<'_>, block: Block, 
     }
 }
 
-stub!(grapnel_agent_free, free, 1, nothing, beside grapnel_agent_beside_free);
+stub!(grapnel_agent_beside_free, free_of_others, 1, nothing, only beside);
+/// As [`free`], of others than libc, whose may call other functions that are hooked.
+unsafe extern "C" fn free_of_others(block: Block, saved: Saved<'_>) {
+    // SAFETY: the caller's call, passed on.
+    unsafe { free_by(block, saved, |call| inside(call)) }
+}
+
+stub!(grapnel_agent_free, free, 1);
 unsafe extern "C" fn free(block: Block, saved: Saved<'_>) {
     // SAFETY: the caller's call, passed on.
     unsafe {
@@ -425,6 +432,16 @@ unsafe fn free_as<const NUMBERED: bool>(block: Block, saved: Saved<'_>) {
 /// As there.
 #[inline(never)]
 unsafe fn free_of_any_kind(block: Block, saved: Saved<'_>) {
+    // SAFETY: the caller's call, passed on.
+    unsafe { free_by(block, saved, |call| call()) }
+}
+
+/// The same with the original called in some way.
+///
+/// # Safety
+/// As there.
+#[inline(always)]
+unsafe fn free_by(block: Block, saved: Saved<'_>, way: impl FnOnce(&dyn Fn())) {
     if block.is_null() {
         // Nothing.
     } else if is_inside(saved) && !slots::is_in_new() {
@@ -435,7 +452,7 @@ unsafe fn free_of_any_kind(block: Block, saved: Saved<'_>) {
         });
     }
     // SAFETY: the caller's call, passed on.
-    unsafe { original_as::<unsafe extern "C" fn(Block)>(Function::Free)(block) }
+    way(&|| unsafe { original_as::<unsafe extern "C" fn(Block)>(Function::Free)(block) });
 }
 
 stub!(grapnel_agent_realloc, realloc, 2, beside grapnel_agent_beside_realloc);

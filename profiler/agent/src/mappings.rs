@@ -13,7 +13,7 @@ use crate::context::Context;
 use crate::entry::{SavedRegisters, rescued, stub};
 use crate::hooks::{self, Function, original, original_as};
 use crate::record::enter;
-use crate::sys;
+use crate::{modules, sys};
 use core::ffi::{c_int, c_void};
 use core::ptr;
 use grapnel_trace::Mapped;
@@ -118,6 +118,9 @@ mmap!(grapnel_agent_mmap64, mmap64, Mmap64, libc::off64_t, 6, wide last);
 
 /// What came of a call of `mmap`.
 fn mapped(saved: Saved<'_>, start: Address, len: usize, flags: c_int) -> Address {
+    if start != FAILED && flags & libc::MAP_FIXED != 0 {
+        modules::goes(start.addr(), len);
+    }
     if start != FAILED
         && is_programs(saved)
         && let Some(len) = whole_pages(start, len).and_then(|len| len.checked_next_multiple_of(unit(flags)))
@@ -135,6 +138,7 @@ unsafe extern "C" fn munmap(start: Address, len: usize, saved: Saved<'_>) -> c_i
     let went = is_programs(saved) && goes(saved, start, whole_pages(start, len), rescue);
     // SAFETY: the caller's call, passed on.
     let result = unsafe { original_as::<Call>(Function::Munmap)(start, len) };
+    modules::goes(start.addr(), len);
     if went && result != 0 {
         stays(saved, FAILED);
     }
@@ -158,6 +162,7 @@ unsafe extern "C" fn mremap(
     let went = counts && moves && goes(saved, old, whole_pages(old, old_len), (FAILED, 0));
     // SAFETY: the caller's call, passed on.
     let start = unsafe { original_as::<Call>(Function::Mremap)(old, old_len, len, flags, place) };
+    modules::goes(old.addr(), old_len);
     if start == FAILED {
         if went {
             stays(saved, FAILED);
@@ -188,6 +193,8 @@ unsafe extern "C" fn brk(end: Address, saved: Saved<'_>) -> c_int {
         if went {
             stays(saved, FAILED);
         }
+    } else if end.addr() < before {
+        modules::goes(end.addr(), before - end.addr());
     } else if end.addr() > before {
         comes(saved, before, end.addr() - before, Mapped::Break, ptr::null_mut());
     }
@@ -210,7 +217,9 @@ unsafe extern "C" fn sbrk(increment: isize, saved: Saved<'_>) -> Address {
         if went {
             stays(saved, FAILED);
         }
-    } else if counts && grows {
+    } else if counts && !grows {
+        modules::goes(before.addr().wrapping_sub(len), len);
+    } else if counts {
         comes(saved, before.addr(), len, Mapped::Break, before);
     }
     before

@@ -29,12 +29,27 @@ use grapnel_trace::ring::Producer;
 use grapnel_trace::wire::{self, kind};
 use grapnel_unwind::{
     CfiScratch, FrameFlags, FullState, FullStep, ModuleInfo, ModuleTable, Outcome, ProgramHeader, Resolver,
-    RuleEntry, StackMemory, Start,
+    RuleEntry, StackMemory, Start, may_be_stack,
 };
 
 static REMOVALS: AtomicU64 = AtomicU64::new(0);
 
-/// Rises with every change of the list.
+/// What [`version`] rises by where memory goes that may have been a stack's.
+const GONE: u64 = 1 << 32;
+
+/// Has each walk forget what it knows of stacks, if memory that is about to go, or went, may have been one's.
+pub(crate) fn goes(start: usize, len: usize) {
+    if may_be_stack(start as u64, len as u64) {
+        HOT.modules.fetch_add(GONE, Ordering::AcqRel);
+    }
+}
+
+/// Whether the list has changed between two versions, and whether stacks may have gone.
+pub(crate) fn changes(from: u64, to: u64) -> (bool, bool) {
+    (from as u32 != to as u32, from / GONE != to / GONE)
+}
+
+/// Rises with every change of the list, and with stacks that go.
 #[inline(always)]
 pub(crate) fn version() -> u64 {
     HOT.modules.load(Ordering::Acquire)

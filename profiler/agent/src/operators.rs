@@ -305,6 +305,26 @@ pub(crate) fn heed_hidden(module: &Module, file: &FileSymbols) {
     }
 }
 
+/// The same of an object without a table of symbols: whether it throws, has what C++ calls its exceptions by, and calls no `delete` of others.
+pub(crate) fn heed_stripped(module: &Module) {
+    const THROWS: [&[u8]; 3] = [b"_Unwind_Resume\0", b"dl_iterate_phdr\0", b"_dl_find_object\0"];
+    let names = symbol::names(module);
+    let has = |name: &[u8]| memmem::find(names, name).is_some();
+    if is_runtime(module) || has(b"_ZdlPv") || !THROWS.iter().any(|name| has(name)) {
+        return;
+    }
+    let readable = module.segments().iter().filter(|segment| segment.read);
+    let mut contents = readable.map(|segment| {
+        let start = ptr::with_exposed_provenance(segment.range.start);
+        // SAFETY: a readable segment of an object that is loaded as long as this looks. Where it is written to meanwhile, any bytes will do.
+        unsafe { core::slice::from_raw_parts::<u8>(start, segment.range.len()) }
+    });
+    // The name of `std::bad_alloc`'s type, which lies beside the operators that throw it.
+    if contents.any(|bytes| memmem::find(bytes, b"St9bad_alloc\0").is_some()) {
+        shadow::is_now_incomplete();
+    }
+}
+
 /// Hooks the operators that these objects export. None of their code runs meanwhile. Only under PROCESS, or in the only
 /// thread.
 pub(crate) fn install<'m>(modules: impl Iterator<Item = &'m Module>) {

@@ -195,7 +195,11 @@ impl Context {
         } else {
             self.modules_seen = version;
         }
-        let is_new = core::mem::replace(&mut self.modules_known, version) != version;
+        let known = core::mem::replace(&mut self.modules_known, version);
+        let (is_new, have_gone) = modules::changes(known, version);
+        if have_gone {
+            self.walker.forget_stacks();
+        }
         let removals = modules::removals();
         if core::mem::replace(&mut self.removals_seen, removals) != removals {
             self.walker.reset();

@@ -146,6 +146,18 @@ unsafe extern "C" fn malloc(size: usize, saved: Saved<'_>) -> Block {
     block
 }
 
+stub!(grapnel_agent_sampled_malloc_of_others, malloc_of_others, 1, only beside);
+/// As [`malloc`], of one that may call others that are hooked: what these give is part of it. It has no quick beginning, by which it would leave no mark.
+unsafe extern "C" fn malloc_of_others(size: usize, saved: Saved<'_>) -> Block {
+    let mean = if is_inside(saved) { None } else { sampling::passes(size) };
+    // SAFETY: the function's own type.
+    let call = unsafe { original_as::<unsafe extern "C" fn(usize) -> Block>(Function::Malloc) };
+    // SAFETY: the caller's call, passed on.
+    let block = inside(|| unsafe { call(size) });
+    given(saved, block, size, Source::Malloc, Alignment::NONE, mean, block);
+    block
+}
+
 stub!(grapnel_agent_sampled_calloc, calloc, 2, beside grapnel_agent_sampled_beside_calloc);
 unsafe extern "C" fn calloc(count: usize, size: usize, saved: Saved<'_>) -> Block {
     let mean = chosen_either_way(count.wrapping_mul(size));
@@ -290,10 +302,13 @@ pub(crate) fn allocation_functions() -> [Hooked; 9] {
     ]
 }
 
+/// The `malloc` of others than libc, where it is known to call no other function that is hooked.
+pub(crate) const LEAF_MALLOC: Hooked = (b"malloc", grapnel_agent_quick_beside_malloc, Function::Malloc);
+
 /// As [`crate::hooks::allocation_functions_beside`].
 pub(crate) fn allocation_functions_beside() -> [Hooked; 9] {
     [
-        (b"malloc", grapnel_agent_quick_beside_malloc, Function::Malloc),
+        (b"malloc", grapnel_agent_sampled_malloc_of_others, Function::Malloc),
         // These may call `malloc` by its name, which is part of their call and is to know it.
         (b"calloc", grapnel_agent_sampled_beside_calloc, Function::Calloc),
         (b"realloc", grapnel_agent_sampled_beside_realloc, Function::Realloc),

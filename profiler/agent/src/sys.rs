@@ -179,6 +179,13 @@ fn status_at(directory: i32, path: &CStr) -> Result<kernel::Stat, Errno> {
     Ok(unsafe { stat.assume_init() })
 }
 
+/// Which file a path leads to: its device, and its number there.
+#[cfg(not(grapnel_attached))]
+pub(crate) fn identity(path: &CStr) -> Option<[u64; 2]> {
+    let status = status_at(libc::AT_FDCWD, path).ok()?;
+    Some([status.st_dev, status.st_ino])
+}
+
 /// Sees that a file is a regular one.
 fn see_regular(directory: i32, path: &CStr) -> Result<(), Errno> {
     // Of the kernel's `uapi/linux/stat.h`: the width of a mode is another in each libc.

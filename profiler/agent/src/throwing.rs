@@ -43,6 +43,16 @@ fn throws(module: &Module, path: &[u8]) -> bool {
             || families::in_file(module, path).is_some_and(|file| has_one(file.names())))
 }
 
+/// Whether an object is, or has in it, one of the allocators that get their memory from the kernel alone, and whose `malloc` calls no other function
+/// of libc's names: by the file's name, or by symbols in the file at this path.
+pub(crate) fn is_known(module: &Module, path: &[u8]) -> bool {
+    const NAMES: [&[u8]; 3] = [b"\0mallctl\0", b"\0mi_malloc\0", b"\0tc_malloc\0"];
+    let has_one = |names: &[u8]| NAMES.iter().any(|name| memmem::find(names, name).is_some());
+    is_known_allocator(module)
+        || has_one(symbol::names(module))
+        || families::in_file(module, path).is_some_and(|file| has_one(file.names()))
+}
+
 /// Whether an object is an allocator of which it is known that what it has besides operators throws nothing, and that it gets its memory
 /// from the kernel alone.
 pub(crate) fn is_known_allocator(module: &Module) -> bool {

@@ -7,19 +7,20 @@ use std::io;
 
 /// The limits that stand in grapnel's way, as they were.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits([(libc::__rlimit_resource_t, libc::rlimit); 2]);
+pub(crate) struct Limits([(libc::__rlimit_resource_t, libc::rlimit); 3]);
 
 impl Limits {
-    /// Raises, for this process, the limits on open files (a trace and a handle for each process) and on the size of
-    /// files (the shared memory is a sparse file of many terabytes), as far as that is allowed.
+    /// Raises, for this process, the limits on open files (a trace and a handle for each process), on the size of
+    /// files (the shared memory is a sparse file of many terabytes), and on processor time (which is for each process, and this one may serve
+    /// many), as far as that is allowed.
     pub(crate) fn raise() -> Self {
-        Self([libc::RLIMIT_NOFILE, libc::RLIMIT_FSIZE].map(|resource| {
+        Self([libc::RLIMIT_NOFILE, libc::RLIMIT_FSIZE, libc::RLIMIT_CPU].map(|resource| {
             let mut was = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
             // SAFETY: see the module's header.
             unsafe {
                 libc::getrlimit(resource, &mut was);
                 let free = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
-                if resource != libc::RLIMIT_FSIZE || libc::setrlimit(resource, &free) != 0 {
+                if resource == libc::RLIMIT_NOFILE || libc::setrlimit(resource, &free) != 0 {
                     let most = libc::rlimit { rlim_cur: was.rlim_max, rlim_max: was.rlim_max };
                     libc::setrlimit(resource, &most);
                 }

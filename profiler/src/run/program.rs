@@ -213,7 +213,7 @@ fn sanitizer(path: &Path) -> Option<String> {
     names.find(is_sanitizer).map(|name| String::from_utf8_lossy(name).into_owned())
 }
 
-const SANITIZERS: [&[u8]; 3] = [b"libasan.", b"libtsan.", b"libhwasan."];
+const SANITIZERS: [&[u8]; 4] = [b"libasan.", b"libtsan.", b"libhwasan.", b"liblsan."];
 
 fn has_capabilities(path: &Path) -> bool {
     let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };

@@ -21,19 +21,12 @@ impl Relative {
         let mut path = [0u8; 32];
         // The last byte stays zero.
         write!(&mut path[..31], "/proc/{pid}/stat").ok()?;
-        // The fields in question come first, behind a name of no more than 64 bytes.
-        let mut text = [0u8; 256];
-        // SAFETY: see the module's header.
-        let len = unsafe {
-            let file = libc::open(path.as_ptr().cast(), libc::O_RDONLY | libc::O_CLOEXEC);
-            if file < 0 {
-                return None;
-            }
-            let len = libc::read(file, text.as_mut_ptr().cast(), text.len());
-            libc::close(file);
-            len
-        };
-        Self::parse(text.get(..usize::try_from(len).ok()?)?)
+        let found = read_stat(&path)?;
+        if found.state != b'Z' {
+            return Some(found);
+        }
+        // Its first thread has ended: others may go on.
+        Some(threads_state(pid).map_or(found, |state| Self { state, ..found }))
     }
 
     fn parse(text: &[u8]) -> Option<Self> {
@@ -54,6 +47,79 @@ impl Relative {
     fn runs(self) -> bool {
         !b"TtZX".contains(&self.state)
     }
+}
+
+/// What a file says whose path ends with a zero. Allocates nothing.
+fn read_stat(path: &[u8]) -> Option<Relative> {
+    // The fields in question come first, behind a name of no more than 64 bytes.
+    let mut text = [0u8; 256];
+    // SAFETY: see the module's header.
+    let len = unsafe {
+        let file = libc::open(path.as_ptr().cast(), libc::O_RDONLY | libc::O_CLOEXEC);
+        if file < 0 {
+            return None;
+        }
+        let len = libc::read(file, text.as_mut_ptr().cast(), text.len());
+        libc::close(file);
+        len
+    };
+    Relative::parse(text.get(..usize::try_from(len).ok()?)?)
+}
+
+/// The state of a process's threads: of one that runs if any does, else of one that is stopped; `None` where all have ended. As [`Relative::of`], it allocates nothing.
+fn threads_state(pid: libc::pid_t) -> Option<u8> {
+    let mut path = [0u8; 32];
+    write!(&mut path[..31], "/proc/{pid}/task").ok()?;
+    // SAFETY: see the module's header.
+    let folder =
+        unsafe { libc::open(path.as_ptr().cast(), libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC) };
+    if folder < 0 {
+        return None;
+    }
+    let mut found = None;
+    let mut entries = [0u8; 1024];
+    'all: loop {
+        // SAFETY: as above: the buffer is live, and as long as said.
+        let len = unsafe { libc::syscall(libc::SYS_getdents64, folder, entries.as_mut_ptr(), entries.len()) };
+        let mut rest = entries.get(..usize::try_from(len).unwrap_or(0)).unwrap_or(&[]);
+        if rest.is_empty() {
+            break;
+        }
+        while let Some((name, behind)) = next_entry(rest) {
+            rest = behind;
+            let Some(thread) = std::str::from_utf8(name).ok().and_then(|name| name.parse().ok()) else {
+                continue;
+            };
+            match thread_state(pid, thread) {
+                None | Some(b'Z' | b'X') => {}
+                Some(state @ (b'T' | b't')) => found = Some(state),
+                running => {
+                    found = running;
+                    break 'all;
+                }
+            }
+        }
+    }
+    // SAFETY: this function's own.
+    unsafe { libc::close(folder) };
+    found
+}
+
+/// The name of the first entry (`struct linux_dirent64`), and what follows it.
+fn next_entry(entries: &[u8]) -> Option<(&[u8], &[u8])> {
+    const LEN_AT: usize = 16;
+    const NAME_AT: usize = 19;
+    let len = usize::from(u16::from_ne_bytes(entries.get(LEN_AT..LEN_AT + 2)?.try_into().ok()?));
+    let name = entries.get(NAME_AT..len)?;
+    let name = name.split(|&byte| byte == 0).next()?;
+    Some((name, entries.get(len..)?))
+}
+
+/// The state of one thread.
+fn thread_state(pid: libc::pid_t, thread: libc::pid_t) -> Option<u8> {
+    let mut path = [0u8; 64];
+    write!(&mut path[..63], "/proc/{pid}/task/{thread}/stat").ok()?;
+    read_stat(&path).map(|it| it.state)
 }
 
 /// Whether a process is another or descends from it. One whose parent has ended is nobody's descendant any more, and one that
@@ -99,6 +165,17 @@ mod tests {
         assert_eq!(parsed, Some(Relative { state: b'S', parent: 34 }));
         assert_eq!(Relative::parse(b"12 (a"), None);
         assert_eq!(Relative::parse(b"12 (a) S"), None);
+    }
+
+    #[test]
+    fn threads_have_states() {
+        let own = std::process::id().cast_signed();
+        // The one that asks runs.
+        assert!(matches!(threads_state(own), Some(b'R' | b'S' | b'D')));
+        assert_eq!(threads_state(0), None);
+        let entry = [&[0; 16][..], &[24, 0, 4], b"123\0", &[0], &[7]].concat();
+        assert_eq!(next_entry(&entry), Some((&b"123"[..], &[7][..])));
+        assert_eq!(next_entry(&entry[..20]), None);
     }
 
     #[test]

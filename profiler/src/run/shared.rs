@@ -14,6 +14,7 @@ use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Address space between segments: the largest that a target maps. Where words have 32 bits less than two thousand threads have
@@ -76,6 +77,10 @@ impl Session {
             header.sample_seed.store(seed, Ordering::Relaxed);
             header.budget_millionths.store(budget_millionths, Ordering::Relaxed);
         }
+        if let Ok(agent) = std::fs::metadata(agent_path) {
+            header.agent_device.store(agent.dev(), Ordering::Relaxed);
+            header.agent_inode.store(agent.ino(), Ordering::Relaxed);
+        }
         header.agent_path.set([agent_path.as_bytes()]);
         header.session_path.set([session.memory.path.as_bytes()]);
         header.magic.store(MAGIC, Ordering::Release);
@@ -93,7 +98,6 @@ impl Session {
 
     /// The number by which the memory is known in `/proc/PID/maps`.
     pub(crate) fn inode(&self) -> u64 {
-        use std::os::unix::fs::MetadataExt;
         self.memory.file.metadata().map_or(0, |metadata| metadata.ino())
     }
 

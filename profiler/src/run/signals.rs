@@ -105,7 +105,7 @@ fn after_the_end(signal: c_int) {
 /// Whether PROGRAM has to be given a signal: it did not get it by itself, as far as one can tell, and did not send it.
 fn is_for_program_alone(signal: c_int, info: &libc::siginfo_t, program: libc::pid_t) -> bool {
     match info.si_code {
-        libc::SI_KERNEL => is_for_this_process(signal),
+        libc::SI_KERNEL => is_for_this_process(signal) || (is_of_terminal(signal) && has_left_group(program)),
         libc::SI_USER | libc::SI_QUEUE | libc::SI_TKILL | libc::SI_MESGQ => {
             // SAFETY: these are sent by a process.
             is_from_elsewhere(signal, unsafe { info.si_pid() }, program)
@@ -126,6 +126,18 @@ fn is_for_this_process(signal: c_int) -> bool {
         libc::SIGALRM | libc::SIGVTALRM | libc::SIGPROF | libc::SIGIO | libc::SIGURG => true,
         _ => false,
     }
+}
+
+/// Whether it is one that the kernel sends to a terminal's foreground group.
+fn is_of_terminal(signal: c_int) -> bool {
+    [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTSTP, libc::SIGWINCH].contains(&signal)
+}
+
+/// Whether PROGRAM went to a group of its own in this session. Without grapnel a shell would have made it the leader of its group, and it would still be
+/// the terminal's.
+fn has_left_group(program: libc::pid_t) -> bool {
+    // SAFETY: asks about process groups and sessions.
+    unsafe { libc::getpgid(program) == program && libc::getsid(program) == libc::getsid(0) }
 }
 
 /// Whether a process sent a signal that PROGRAM has to be given.

@@ -83,7 +83,11 @@ fn environment(agent: &str, session: &str) -> Vec<CString> {
     if !preloaded {
         entries.extend(CString::new([PRELOAD, agent.as_bytes()].concat()));
     }
-    entries.extend(CString::new(own + session));
+    // Twice where the user has an LD_PRELOAD: the agent takes an even number of variables out, so that the auxiliary vector is found
+    // behind the rest.
+    for _ in 0..=usize::from(preloaded) {
+        entries.extend(CString::new([own.as_bytes(), session.as_bytes()].concat()));
+    }
     entries
 }
 

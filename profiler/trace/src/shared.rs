@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 /// First word of a session.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"GRAPNEL\x01");
 /// Changes with every change of the layout: command and agent must be of one build.
-pub const LAYOUT: u32 = 10;
+pub const LAYOUT: u32 = 11;
 
 /// Room for a path or a command line in shared memory.
 pub const TEXT_BYTES: usize = 4096;
@@ -117,6 +117,10 @@ pub struct SessionHeader {
     pub reserved: AtomicU64,
     /// Where in each target the code lies of the thread that was made to bring the agent in, of a session that was attached.
     pub thread_code: AtomicU64,
+    /// The device of the file under which targets find the agent, as `stat` has it; 0 where it isn't known.
+    pub agent_device: AtomicU64,
+    /// Its number there.
+    pub agent_inode: AtomicU64,
     /// The path under which targets find the agent.
     pub agent_path: Text,
     /// The path under which targets find this session.

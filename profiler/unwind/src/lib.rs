@@ -118,7 +118,7 @@ pub use module::{ModuleInfo, ModuleTable, ProgramHeader};
 pub use native::{FullState, Registers, RuleKind, UnwindRule};
 pub use probe::{Refuses, ask_before_probing, page_is_readable};
 pub use resolve::{FullStep, Outcome, Resolver, RuleEntry, TableResolver};
-pub use stack::StackMemory;
+pub use stack::{StackMemory, may_be_stack};
 pub use start::Start;
 pub use tree::{Frame, FrameFlags, MOST_TOLD, NodeId, Sink, StackTree, WORD_FLAGS_AT, WORD_MODULE_AT};
 pub use walker::{Config, End, Walker};

@@ -10,13 +10,15 @@
 //!   ([`StackMemory::doubt`]).
 //! - Once a frame was found by guessing each page is probed, too ([`StackMemory::distrust`]).
 //!
-//! What is left is a stack that was unmapped, with a smaller one in its place. It is harmless while the walk follows CFI from a true
+//! What is left is a stack that was unmapped, with a smaller one in its place. Whoever hears of memory that goes asks whether it [may be a stack's](may_be_stack), and
+//! has ranges [forgotten](StackMemory::forget). Where nobody hears of it, that is harmless while the walk follows CFI from a true
 //! state, since it then reads only slots of live frames.
 
 use crate::frame_pointer::LARGEST_GUESSED_FRAME;
 use crate::memory::{WORD, read_word};
 use crate::probe::{PAGE, page_is_readable, page_of};
 use crate::start::Cursor;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 /// How many stacks of a context are remembered besides the one in use.
 const OTHERS: usize = 3;
@@ -27,9 +29,41 @@ pub(crate) const ORDINARY: u64 = 8 * PAGE;
 /// How far above a known range a frame found by sp may end to be on the same stack. Larger than any frame that is not a mistake.
 const REACH_UP: u64 = 4096 * PAGE;
 /// How many times a walk may go from one stack to another.
-const TURNS: usize = 32;
+const TURNS: usize = 128;
 /// No page begins here.
 const NO_PAGE: u64 = 1;
+
+/// Where stacks are, or were: a bit for each 64 KiB, by the lower half of an address.
+static STACKS: [AtomicU64; 1 << 10] = [const { AtomicU64::new(0) }; 1 << 10];
+/// The logarithm of the bytes that a bit stands for.
+const PART: u32 = 16;
+
+/// The word and the bit of an address.
+fn part(address: u64) -> (&'static AtomicU64, u64) {
+    let part = address as u32 >> PART;
+    (&STACKS[(part / u64::BITS) as usize], 1 << (part % u64::BITS))
+}
+
+/// Whether memory may be that of a stack that any walk knows of.
+pub fn may_be_stack(start: u64, len: u64) -> bool {
+    let (first, last) = (start >> PART, start.saturating_add(len) >> PART);
+    let parts = last - first;
+    parts >= 1 << (u32::BITS - PART)
+        || (0..=parts).any(|number| {
+            let (word, bit) = part((first + number) << PART);
+            word.load(Ordering::Relaxed) & bit != 0
+        })
+}
+
+/// Notes that a stack is there.
+fn note_stack(range: Range) {
+    for number in range.lo >> PART..=range.hi.saturating_sub(1) >> PART {
+        let (word, bit) = part(number << PART);
+        if word.load(Ordering::Relaxed) & bit == 0 {
+            word.fetch_or(bit, Ordering::Relaxed);
+        }
+    }
+}
 
 /// Whether a frame that begins at `sp` and ends at `cfa` is none of the ordinary: its caller lies below it, or far above.
 #[inline(always)]
@@ -71,7 +105,7 @@ impl Range {
 ///
 /// Works for any stack, since nothing but the stack pointer and the kernel is asked: that of the process, of a
 /// thread, of a signal handler, of a coroutine.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct StackMemory {
     range: Range,
     /// Words that start in `[range.lo, range.lo + fast)` are read without a question; 0 while reads are distrusted.
@@ -95,6 +129,12 @@ pub struct StackMemory {
     probed: u64,
     /// What the walk has passed of stacks that it has left.
     passed: [Range; TURNS],
+}
+
+impl Default for StackMemory {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl StackMemory {
@@ -304,6 +344,7 @@ impl StackMemory {
             if !self.grown {
                 (self.grown, self.sure) = (true, old);
             }
+            note_stack(Range { lo: old, hi });
             self.set(Range { lo, hi });
         }
     }
@@ -341,6 +382,7 @@ impl StackMemory {
         }
         if below && hi == old.lo {
             // The stack that it was, or the one next to it.
+            note_stack(Range { lo: page, hi: old.lo });
             self.set(Range { lo: page, hi: old.hi });
             (self.grown, self.sure) = (true, own);
             return;
@@ -351,13 +393,28 @@ impl StackMemory {
             *victim = old;
             self.next_victim = (self.next_victim + 1) % OTHERS;
         }
-        self.set(Range { lo: page, hi: hi.min(own) });
+        let fresh = Range { lo: page, hi: hi.min(own) };
+        note_stack(fresh);
+        self.set(fresh);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn where_a_stack_was_is_known() {
+        let words = [0u64; 2];
+        let at = &raw const words as u64;
+        StackMemory::new().begin(at);
+        assert!(may_be_stack(at, 1) && may_be_stack(at - (1 << 20), 2 << 20) && may_be_stack(0, u64::MAX));
+        note_stack(Range { lo: 0x7abc_1233_f000, hi: 0x7abc_1235_1000 });
+        let found = [0x7abc_1232_0000, 0x7abc_1233_0000, 0x7abc_1235_0000, 0x7abc_1236_0000]
+            .map(|start| may_be_stack(start, 4096));
+        assert_eq!(found[1..3], [true; 2]);
+        assert!(may_be_stack(0x7abc_1230_0000, 0x4_0000));
+    }
 
     #[test]
     fn reads_the_stack_and_nothing_bad() {

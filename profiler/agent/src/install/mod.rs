@@ -19,7 +19,10 @@ use attached as way;
 use preloaded as way;
 
 use crate::hooks::{self, Function, Hooked, ORIGINALS};
-use crate::{displaced, forked, ledger, listing, mappings, modules, native, sampling, session};
+use crate::{
+    displaced, families, forked, ledger, listing, mappings, modules, native, sampled, sampling, session,
+    throwing,
+};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -98,9 +101,13 @@ impl Objects {
         {
             hooks::remember_allocator(&code.range);
         }
+        let is_leaf = |module| sampling::is_on() && throwing::is_known(module, &families::path(module));
         let found = functions.into_iter().map(|(libcs, beside)| match self.called(libcs.0) {
             // libc's functions can be interposed, and their callers count on nothing.
-            Some((module, symbol)) if !self.is_libcs(module) => Some((beside, symbol)),
+            Some((module, symbol)) if !self.is_libcs(module) => {
+                let is_leaf = matches!(beside.2, Function::Malloc) && is_leaf(module);
+                Some((if is_leaf { sampled::LEAF_MALLOC } else { beside }, symbol))
+            }
             Some((_, symbol)) => Some((libcs, symbol)),
             None => self.find(libcs.0).map(|symbol| (libcs, symbol)),
         });
@@ -214,6 +221,8 @@ pub(crate) fn prepare() -> Result<Ready, String> {
             }
             Err(error) => {
                 let lost = without(name, function).ok_or_else(|| not_hooked(name, &error))?;
+                // Whoever calls it in passing calls itself.
+                ORIGINALS[function as usize].store(hooks::target(function), Ordering::Release);
                 say_lost(&lost, &error);
             }
         }
@@ -226,7 +235,7 @@ pub(crate) fn prepare() -> Result<Ready, String> {
 /// The functions that get memory for the program's heap: stubs for libc's, and for others that may have taken their names.
 fn heap_functions(is_sampled: bool) -> impl Iterator<Item = (Hooked, Hooked)> {
     let (libcs, beside) = if is_sampled {
-        (crate::sampled::allocation_functions(), crate::sampled::allocation_functions_beside())
+        (sampled::allocation_functions(), sampled::allocation_functions_beside())
     } else {
         (hooks::allocation_functions(), hooks::allocation_functions_beside())
     };
@@ -236,6 +245,9 @@ fn heap_functions(is_sampled: bool) -> impl Iterator<Item = (Hooked, Hooked)> {
 /// What is lost if a function can't be hooked, by a debugger's breakpoint most likely; `None` if nothing is recorded then.
 fn without(name: &[u8], function: Function) -> Option<String> {
     match function {
+        Function::Free if native::returns_at_once(hooks::target(function)) => {
+            Some("nothing is seen to be given back: the program's free does nothing".into())
+        }
         Function::LoaderState => Some("libraries that the program loads later can't be followed".into()),
         #[cfg(not(grapnel_attached))]
         Function::Exit if crate::debug::is_on() => Some("nothing is done at the program's end".into()),

@@ -302,6 +302,7 @@ impl Serialize for FrameList<'_, '_, '_> {
         let analysis = self.analysis;
         let mut symbols = self.symbols.borrow_mut();
         let mut frames = serializer.serialize_seq(None)?;
+        let mut is_guess = false;
         for node in analysis.stacks.frames(self.stack) {
             let module = analysis.modules.get(node.module);
             let path = module.map(|module| String::from_utf8_lossy(&module.path));
@@ -314,8 +315,10 @@ impl Serialize for FrameList<'_, '_, '_> {
                     file: frame.file(),
                     line: frame.line(),
                     inlined: frame.inlined(),
+                    guess: is_guess,
                 })?;
             }
+            is_guess = node.caller_is_guess();
         }
         frames.end()
     }
@@ -372,6 +375,7 @@ struct FrameForm<'f> {
     file: Option<&'f str>,
     line: Option<u32>,
     inlined: bool,
+    guess: bool,
 }
 
 pub(crate) struct Hex(pub(crate) u64);

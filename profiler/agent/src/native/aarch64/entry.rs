@@ -199,6 +199,12 @@ macro_rules! stub {
         $crate::native::entry::stub!($stub, $hook, $number);
         $crate::native::entry::stub!(@keeping $beside, $hook, $number, "ldr x0, [sp, #800]\n");
     };
+    ($stub:ident, $hook:path, $number:tt, nothing, only beside) => {
+        $crate::native::entry::stub!(@keeping $stub, $hook, $number, "ldr x0, [sp, #800]\n");
+    };
+    ($stub:ident, $hook:path, $number:tt, only beside) => {
+        $crate::native::entry::stub!(@keeping $stub, $hook, $number, "");
+    };
     (@keeping $stub:ident, $hook:path, $number:tt, $result:literal) => {
         $crate::native::entry::stub!(
             @define $stub, $hook,

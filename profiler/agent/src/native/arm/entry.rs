@@ -198,6 +198,12 @@ macro_rules! stub {
         $crate::native::entry::stub!($stub, $hook, $number);
         $crate::native::entry::stub!(@keeping $beside, $hook, $number, "");
     };
+    ($stub:ident, $hook:path, $number:tt, nothing, only beside) => {
+        $crate::native::entry::stub!(@keeping $stub, $hook, $number, "ldr r0, [sp, #200]\n");
+    };
+    ($stub:ident, $hook:path, $number:tt, only beside) => {
+        $crate::native::entry::stub!(@keeping $stub, $hook, $number, "");
+    };
     ($stub:ident, $hook:path, $number:tt, nothing, beside $beside:ident) => {
         $crate::native::entry::stub!($stub, $hook, $number);
         $crate::native::entry::stub!(@keeping $beside, $hook, $number, "ldr r0, [sp, #200]\n");

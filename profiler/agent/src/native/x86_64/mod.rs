@@ -22,6 +22,7 @@ pub(crate) mod slots;
 #[cfg(not(grapnel_attached))]
 pub(crate) mod tls;
 
+use crate::hooks;
 use core::ffi::c_void;
 use core::ptr;
 use syscalls::Sysno;
@@ -101,6 +102,15 @@ pub(crate) unsafe fn is_named_call(return_address: usize, may_be: impl Fn(usize)
     let is_by_word = unsafe { *instruction }.starts_with(&CALL_BY_WORD);
     // SAFETY: as above.
     is_by_word || unsafe { called_before(return_address) }.is_some_and(may_be)
+}
+
+/// Whether all that a function does is to return.
+pub(crate) fn returns_at_once(function: usize) -> bool {
+    const RETURNS: [&[u8]; 4] =
+        [&[0xc3], &[0xf3, 0xc3], &[0xf3, 0x0f, 0x1e, 0xfa, 0xc3], &[0xf3, 0x0f, 0x1e, 0xfa, 0xf3, 0xc3]];
+    // SAFETY: code of the program, which was about to be hooked.
+    let code = hooks::has_first_bytes(function).then(|| unsafe { hooks::first_bytes(function) });
+    code.is_some_and(|code| RETURNS.iter().any(|returns| code.to_le_bytes().starts_with(returns)))
 }
 
 /// Calls a function on another stack, whose end is `top`.
