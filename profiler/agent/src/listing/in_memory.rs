@@ -3,9 +3,23 @@
 //! # Safety
 //! They are those of an object that is loaded, and lie in its first page, as all linkers have it.
 
-use super::{Listed, RawFile, RawHeader, header};
+use super::{Listed, RawHeader, header};
 use core::ptr;
 use grapnel_hook::module::Module;
+
+/// The head of an ELF file with words of this machine, as far as it is needed.
+#[repr(C)]
+struct Head {
+    ident: [u8; 16],
+    _kinds: [u16; 2],
+    _version: u32,
+    _entry: usize,
+    program_headers: usize,
+    _sections: usize,
+    _flags: u32,
+    _sizes: [u16; 2],
+    count: u16,
+}
 
 /// An object that the hooks' engine found in the list.
 ///
@@ -22,13 +36,13 @@ pub(super) unsafe fn of_module(module: &Module) -> Option<Listed> {
 /// # Safety
 /// A page of a loaded object is readable there.
 pub(super) unsafe fn at(address: usize, bias: u64, path: &[u8]) -> Option<Listed> {
-    let file: *const RawFile = ptr::with_exposed_provenance(address);
+    let head: *const Head = ptr::with_exposed_provenance(address);
     // SAFETY: within the page.
-    let file = unsafe { file.read_unaligned() };
-    let count = usize::from(file.e_phnum);
-    let table = file.e_phoff as usize;
+    let head = unsafe { head.read_unaligned() };
+    let count = usize::from(head.count);
+    let table = head.program_headers;
     let end = table.checked_add(count * size_of::<RawHeader>())?;
-    if !file.e_ident.starts_with(b"\x7fELF") || end > crate::sys::PAGE {
+    if !head.ident.starts_with(b"\x7fELF") || end > crate::sys::PAGE {
         return None;
     }
     let first: *const RawHeader = ptr::with_exposed_provenance(address + table);

@@ -18,11 +18,11 @@ pub(crate) use preloaded::{executable, frames, kept, listed, prepare};
 use alloc::vec::Vec;
 use grapnel_unwind::ProgramHeader;
 
-#[cfg(target_pointer_width = "32")]
-pub(crate) use libc::{Elf32_Ehdr as RawFile, Elf32_Phdr as RawHeader};
-/// The head of a file as it lies in memory, and a program header.
+/// A program header as it lies in memory.
 #[cfg(target_pointer_width = "64")]
-pub(crate) use libc::{Elf64_Ehdr as RawFile, Elf64_Phdr as RawHeader};
+pub(crate) type RawHeader = libc::Elf64_Phdr;
+#[cfg(target_pointer_width = "32")]
+pub(crate) type RawHeader = libc::Elf32_Phdr;
 
 /// A program header that lies in memory.
 fn header(raw: &RawHeader) -> ProgramHeader {
