@@ -177,13 +177,11 @@ impl Heaps {
     /// A heap is no more.
     pub(crate) fn end(&mut self, id: u32) {
         let Some(instance) = self.instances.remove(&id) else { return };
-        let mean = self.mean(0);
         let heaps = &mut self.all[instance.named];
         heaps.set_time(self.time_ns);
         let before = heaps.live.live_allocations();
         for &address in &instance.blocks {
-            let free = HeapEvent::Free { thread: 0, address: instance.key_of(address) };
-            heaps.live.apply(&free, mean, &mut heaps.sites);
+            heaps.live.goes(instance.key_of(address), &mut heaps.sites);
         }
         heaps.free_keys.push(instance.key);
         self.live -= before - heaps.live.live_allocations();

@@ -96,6 +96,7 @@ mod stack;
 mod start;
 mod tree;
 mod walker;
+mod whereabouts;
 #[cfg_attr(
     not(target_arch = "x86_64"),
     expect(dead_code, unused_imports, reason = "walks are those of this machine; the rest is for its tests")
@@ -118,7 +119,8 @@ pub use module::{ModuleInfo, ModuleTable, ProgramHeader};
 pub use native::{FullState, Registers, RuleKind, UnwindRule};
 pub use probe::{Refuses, ask_before_probing, page_is_readable};
 pub use resolve::{FullStep, Outcome, Resolver, RuleEntry, TableResolver};
-pub use stack::{StackMemory, may_be_stack};
+pub use stack::StackMemory;
 pub use start::Start;
 pub use tree::{Frame, FrameFlags, MOST_TOLD, NodeId, Sink, StackTree, WORD_FLAGS_AT, WORD_MODULE_AT};
 pub use walker::{Config, End, Walker};
+pub use whereabouts::may_be_stack;

@@ -10,7 +10,7 @@
 //!   ([`StackMemory::doubt`]).
 //! - Once a frame was found by guessing each page is probed, too ([`StackMemory::distrust`]).
 //!
-//! What is left is a stack that was unmapped, with a smaller one in its place. Whoever hears of memory that goes asks whether it [may be a stack's](may_be_stack), and
+//! What is left is a stack that was unmapped, with a smaller one in its place. Whoever hears of memory that goes asks whether it [may be a stack's](crate::may_be_stack), and
 //! has ranges [forgotten](StackMemory::forget). Where nobody hears of it, that is harmless while the walk follows CFI from a true
 //! state, since it then reads only slots of live frames.
 
@@ -18,7 +18,7 @@ use crate::frame_pointer::LARGEST_GUESSED_FRAME;
 use crate::memory::{WORD, read_word};
 use crate::probe::{PAGE, page_is_readable, page_of};
 use crate::start::Cursor;
-use core::sync::atomic::{AtomicU64, Ordering};
+use crate::whereabouts;
 
 /// How many stacks of a context are remembered besides the one in use.
 const OTHERS: usize = 3;
@@ -32,38 +32,6 @@ const REACH_UP: u64 = 4096 * PAGE;
 const TURNS: usize = 128;
 /// No page begins here.
 const NO_PAGE: u64 = 1;
-
-/// Where stacks are, or were: a bit for each 64 KiB, by the lower half of an address.
-static STACKS: [AtomicU64; 1 << 10] = [const { AtomicU64::new(0) }; 1 << 10];
-/// The logarithm of the bytes that a bit stands for.
-const PART: u32 = 16;
-
-/// The word and the bit of an address.
-fn part(address: u64) -> (&'static AtomicU64, u64) {
-    let part = address as u32 >> PART;
-    (&STACKS[(part / u64::BITS) as usize], 1 << (part % u64::BITS))
-}
-
-/// Whether memory may be that of a stack that any walk knows of.
-pub fn may_be_stack(start: u64, len: u64) -> bool {
-    let (first, last) = (start >> PART, start.saturating_add(len) >> PART);
-    let parts = last - first;
-    parts >= 1 << (u32::BITS - PART)
-        || (0..=parts).any(|number| {
-            let (word, bit) = part((first + number) << PART);
-            word.load(Ordering::Relaxed) & bit != 0
-        })
-}
-
-/// Notes that a stack is there.
-fn note_stack(range: Range) {
-    for number in range.lo >> PART..=range.hi.saturating_sub(1) >> PART {
-        let (word, bit) = part(number << PART);
-        if word.load(Ordering::Relaxed) & bit == 0 {
-            word.fetch_or(bit, Ordering::Relaxed);
-        }
-    }
-}
 
 /// Whether a frame that begins at `sp` and ends at `cfa` is none of the ordinary: its caller lies below it, or far above.
 #[inline(always)]
@@ -344,7 +312,7 @@ impl StackMemory {
             if !self.grown {
                 (self.grown, self.sure) = (true, old);
             }
-            note_stack(Range { lo: old, hi });
+            whereabouts::note(old..hi);
             self.set(Range { lo, hi });
         }
     }
@@ -382,7 +350,7 @@ impl StackMemory {
         }
         if below && hi == old.lo {
             // The stack that it was, or the one next to it.
-            note_stack(Range { lo: page, hi: old.lo });
+            whereabouts::note(page..old.lo);
             self.set(Range { lo: page, hi: old.hi });
             (self.grown, self.sure) = (true, own);
             return;
@@ -393,28 +361,15 @@ impl StackMemory {
             *victim = old;
             self.next_victim = (self.next_victim + 1) % OTHERS;
         }
-        let fresh = Range { lo: page, hi: hi.min(own) };
-        note_stack(fresh);
-        self.set(fresh);
+        let hi = hi.min(own);
+        whereabouts::note(page..hi);
+        self.set(Range { lo: page, hi });
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn where_a_stack_was_is_known() {
-        let words = [0u64; 2];
-        let at = &raw const words as u64;
-        StackMemory::new().begin(at);
-        assert!(may_be_stack(at, 1) && may_be_stack(at - (1 << 20), 2 << 20) && may_be_stack(0, u64::MAX));
-        note_stack(Range { lo: 0x7abc_1233_f000, hi: 0x7abc_1235_1000 });
-        let found = [0x7abc_1232_0000, 0x7abc_1233_0000, 0x7abc_1235_0000, 0x7abc_1236_0000]
-            .map(|start| may_be_stack(start, 4096));
-        assert_eq!(found[1..3], [true; 2]);
-        assert!(may_be_stack(0x7abc_1230_0000, 0x4_0000));
-    }
 
     #[test]
     fn reads_the_stack_and_nothing_bad() {

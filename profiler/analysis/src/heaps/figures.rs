@@ -53,26 +53,36 @@ impl Figures {
         matches!(self, Self::Sampled(live, _) if live.holds(thread, address))
     }
 
-    /// Takes in an event of a thread whose allocations are recorded by this mean.
+    /// Takes in an event; `mean`: by which the thread's allocations are recorded.
     pub(super) fn apply(&mut self, event: &HeapEvent, mean: u64, watcher: &mut impl Watcher) {
-        match self {
-            Self::All(live) => live.apply_all_watched(&[*event], watcher),
-            Self::Sampled(live, means) => {
-                let (thread, address) = (event.thread(), event.address());
+        let (live, means) = match self {
+            Self::All(live) => return live.apply_all_watched(&[*event], watcher),
+            Self::Sampled(live, means) => (live, means),
+        };
+        let (thread, address) = (event.thread(), event.address());
+        match event {
+            HeapEvent::Free { .. } if live.holds(thread, address) => {
+                return live.apply(&Event::Unsampled { thread, address });
+            }
+            HeapEvent::Alloc { .. } | HeapEvent::ReallocEnd { .. } => {
                 if means.len() <= thread as usize {
                     means.resize(thread as usize + 1, 0);
                 }
-                let known = &mut means[thread as usize];
-                if *known != mean {
-                    *known = mean;
+                if core::mem::replace(&mut means[thread as usize], mean) != mean {
                     live.apply(&Event::Sampled { thread, mean });
                 }
-                if matches!(event, HeapEvent::Free { .. }) && live.holds(thread, address) {
-                    live.apply(&Event::Unsampled { thread, address });
-                } else {
-                    live.apply_all_watched(&[*event], watcher);
-                }
             }
+            _ => {}
+        }
+        live.apply_all_watched(&[*event], watcher);
+    }
+
+    /// A block goes with its heap.
+    pub(super) fn goes(&mut self, address: u64, watcher: &mut impl Watcher) {
+        let event = HeapEvent::Free { thread: 0, address };
+        match self {
+            Self::All(live) => live.apply_all_watched(&[event], watcher),
+            Self::Sampled(live, _) => live.apply_all_watched(&[event], watcher),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::json::{Functions, SamplingForm, SiteList};
 use super::stack::StackPrinter;
-use super::text::{Palette, TextOptions, more_or_less};
+use super::text::{Palette, TextOptions, give_or_take};
 use super::words::{counted, duration, grouped, harmless, human_bytes};
 use crate::Analysis;
 use crate::heaps::HeapAnalysis;
@@ -50,8 +50,7 @@ fn section(
     writeln!(out, "{title}{what} {name}, which is no part of the figures above{title:#}")?;
     let totals = &heaps.totals;
     let errors = heaps.sampling.map(|sampling| sampling.errors);
-    let give_or_take =
-        |of: fn(&Errors) -> f64| errors.map_or(String::new(), |errors| more_or_less(of(&errors)));
+    let of_totals = |of: fn(&Errors) -> f64| give_or_take(errors.as_ref(), of);
     let mut row = |name: &str, value: &str, rest: String| {
         writeln!(out, "  {name:<12}{figure}{value:>12}{figure:#}   {rest}")
     };
@@ -61,7 +60,7 @@ fn section(
         format!(
             "{}{} in {} and {}",
             counted(totals.allocated_bytes, "byte"),
-            give_or_take(|errors| errors.allocated_bytes),
+            of_totals(|errors| errors.allocated_bytes),
             counted(totals.allocations, "allocation"),
             counted(totals.reallocations, "reallocation")
         ),
@@ -69,14 +68,14 @@ fn section(
     let first = format!(
         "{}{}, first at {}",
         counted(totals.peak_bytes, "byte"),
-        give_or_take(|errors| errors.peak_bytes),
+        of_totals(|errors| errors.peak_bytes),
         duration(totals.peak_time_ns)
     );
     row("peak", &human_bytes(totals.peak_bytes), first)?;
     let live = format!(
         "{}{} in {}",
         counted(totals.live_bytes, "byte"),
-        give_or_take(|errors| errors.live_bytes),
+        of_totals(|errors| errors.live_bytes),
         counted(totals.live_allocations, "block")
     );
     row("live at end", &human_bytes(totals.live_bytes), live)?;
@@ -92,7 +91,7 @@ fn section(
         format!(
             "{}{} at the peak; {} of {} in all; {} live at the end",
             counted(site.peak_bytes, "byte"),
-            errors.map_or(String::new(), |_| more_or_less(site.errors.peak_bytes)),
+            give_or_take(errors.map(|_| &site.errors), |errors| errors.peak_bytes),
             counted(site.allocations, "allocation"),
             human_bytes(site.allocated_bytes),
             human_bytes(site.live_bytes)

@@ -157,8 +157,7 @@ fn totals(out: &mut impl Write, analysis: &Analysis, options: &TextOptions) -> i
     };
     let given_out = totals.allocations.saturating_add(totals.reallocations);
     let errors = analysis.sampling.map(|sampling| sampling.errors);
-    let give_or_take =
-        |of: fn(&Errors) -> f64| errors.map_or(String::new(), |errors| more_or_less(of(&errors)));
+    let give_or_take = |of: fn(&Errors) -> f64| give_or_take(errors.as_ref(), of);
     row(
         "allocated",
         &human_bytes(totals.allocated_bytes),
@@ -229,8 +228,13 @@ fn totals(out: &mut impl Write, analysis: &Analysis, options: &TextOptions) -> i
     writeln!(out)
 }
 
+/// A standard error of bytes, of figures that have errors.
+pub(super) fn give_or_take(errors: Option<&Errors>, of: fn(&Errors) -> f64) -> String {
+    errors.map_or(String::new(), |errors| more_or_less(of(errors)))
+}
+
 /// A standard error of bytes.
-pub(super) fn more_or_less(error: f64) -> String {
+fn more_or_less(error: f64) -> String {
     format!(" ± {}", human_bytes(error.ceil() as u64))
 }
 
