@@ -1,5 +1,6 @@
 /* What a program, its children and its parent see of signals, timers and stops. What it does is its first argument. */
 #define _GNU_SOURCE
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -154,6 +155,27 @@ static int stops(char **signals) {
     return 5;
 }
 
+/* The same in a thread that goes on when the first one has ended. */
+static void *stops_later(void *signals) {
+    rest(300);
+    exit(stops(signals));
+}
+
+static int stops_in_a_thread(char **signals) {
+    pthread_t thread;
+    pthread_create(&thread, NULL, stops_later, signals);
+    pthread_exit(NULL);
+}
+
+/* Goes to a group of its own, and waits for whatever ends it. */
+static int leaves(void) {
+    setpgid(0, 0);
+    puts("ready");
+    fflush(stdout);
+    rest(20000);
+    return 0;
+}
+
 /* The program, where grapnel is the child. */
 static pid_t first_child_of(pid_t pid) {
     char path[64];
@@ -215,6 +237,10 @@ int main(int argc, char **argv) {
         return rings();
     if (strcmp(what, "asks") == 0)
         return asks(argv[2]);
+    if (strcmp(what, "stops_in_a_thread") == 0)
+        return stops_in_a_thread(argv + 2);
+    if (strcmp(what, "leaves") == 0)
+        return leaves();
     if (strcmp(what, "stops") == 0)
         return stops(argv + 2);
     return watches(argv + 2);

@@ -127,6 +127,48 @@ fn stops_of_its_own() {
     assert_eq!(bare.out(), "stopped by 19\nstopped by 19\nstopped by 20\nended by 500\n", "{}", bare.err());
 }
 
+/// Also where its first thread has ended, of which the kernel shows nothing else then.
+#[test]
+fn stops_without_a_first_thread() {
+    let ours = ours();
+    let watched = case(&["stops_in_a_thread", "20", "19"]).launcher([ours.as_str(), "watches", "group"]);
+    let part = |signal| format!("stopped by {signal}\ncontinued 1 times\n");
+    let expected = [part(20), part(19), "ended by 500\n".to_owned()].concat();
+    assert_eq!(the_same(&watched).out(), expected);
+}
+
+/// What a terminal's user types reaches a program that went to a group of its own: started by a shell, it would have been its group's leader before.
+#[test]
+fn a_terminals_interrupt() {
+    let script = "import os, pty, re, sys
+shell, terminal = pty.fork()
+if shell == 0:
+    os.execvp('bash', ['bash', '--norc', '--noprofile', '-i'])
+seen = b''
+def until(what):
+    global seen
+    while not (found := re.search(what, seen)):
+        seen += os.read(terminal, 4096)
+    return found
+os.write(terminal, (' '.join(sys.argv[1:]) + '\\n').encode())
+until(b'ready')
+os.write(terminal, b'\\x03')
+os.write(terminal, b'echo status $(($? + 0))\\n')
+print(until(b'status ([0-9]+)').group(1).decode())
+";
+    let typed = |command: &[&str]| {
+        let all = ["-c", script].into_iter().chain(command.iter().copied());
+        Case::new("/usr/bin/python3").args(all).patience(PATIENCE).bare().out()
+    };
+    let (ours, recorder, dir) = (ours(), programs::recorder(), temporary_dir());
+    let trace = dir.path().join("t.grapnel");
+    let [recorder, trace] =
+        [&recorder, &trace].map(|path| path.to_str().expect("the path of a test is a text"));
+    let bare = typed(&[&ours, "leaves"]);
+    assert_eq!(bare, "130\n");
+    assert_eq!(typed(&[recorder, "run", "-q", "-o", trace, "--", &ours, "leaves"]), bare);
+}
+
 /// A program that is killed while it stands still ends, as far as anybody can tell.
 #[test]
 fn killed_while_it_stands() {

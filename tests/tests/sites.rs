@@ -104,6 +104,9 @@ fn a_library_in_another_namespace() {
         );
         assert!(ends_at_start(site), "cut short:\n{}", site.stack());
     }
+    let libc = report.heaps.iter().find(|heap| heap.name == "libc.so.6").expect("the library's libc");
+    let totals = &libc.totals;
+    assert_eq!((totals.allocations, totals.frees, totals.live_bytes), (22, 16, 3000), "{totals:?}");
 }
 
 /// A handler that came while the program ran code that the hooks have in place of libc's: its stack leads on through libc's function.
