@@ -34,6 +34,8 @@ pub struct Segment {
     pub range: Range<usize>,
     /// May be read.
     pub read: bool,
+    /// May be written to.
+    pub write: bool,
     /// Holds code.
     pub execute: bool,
 }
@@ -79,6 +81,7 @@ impl Module {
                 elf::PT_LOAD => segments.push(Segment {
                     range: start..end,
                     read: header.p_flags & elf::PF_R != 0,
+                    write: header.p_flags & elf::PF_W != 0,
                     execute: header.p_flags & elf::PF_X != 0,
                 }),
                 elf::PT_DYNAMIC => dynamic = Some(start),

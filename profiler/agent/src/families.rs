@@ -24,7 +24,7 @@ use crate::hooks::{self, Function};
 use crate::record::{self, enter};
 use crate::slots::{self, FAMILY, Frame, Wanted, What, around};
 use crate::symbols::{self, FileSymbols};
-use crate::{heaps, native, operators, sampling, session, shadow, throwing, tls};
+use crate::{heaps, known, native, operators, sampling, session, shadow, tls};
 use alloc::format;
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -467,8 +467,7 @@ pub(crate) fn prepare<'m>(modules: impl Iterator<Item = (&'m Module, &'m [u8])>)
             if family.functions.is_empty() || (handle == 0 && sampling::is_on()) {
                 continue;
             }
-            let is_leaf = throwing::is_known_allocator(module)
-                || [&b"je_"[..], b"mi_", b"tc_"].contains(&&family.prefix[..]);
+            let is_leaf = known::is_library(module) || known::PREFIXES.contains(&&family.prefix[..]);
             let wanted = |(role, range): (Role, Range<usize>)| {
                 let what = What::Family(role, handle);
                 Wanted { what, range, code: code.range.clone(), is_leaf }

@@ -10,7 +10,7 @@
 use crate::context::Context;
 use crate::entry::SavedRegisters;
 use crate::sys;
-use alloc::boxed::Box;
+use alloc::vec;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use grapnel_trace::ring::Producer;
@@ -141,7 +141,7 @@ pub(crate) fn id(handle: u64) -> u32 {
 
 /// The lower halves of the numbers of all heaps.
 pub(crate) struct Numbers {
-    halves: [u64; 1 << 10],
+    halves: Vec<u64>,
     /// That of the last number that was given.
     last: u16,
 }
@@ -156,8 +156,10 @@ impl Numbers {
 }
 
 /// Those that there are now, which takes a look at the whole table.
-pub(crate) fn numbers() -> Box<Numbers> {
-    let mut all = Box::new(Numbers { halves: [0; 1 << 10], last: LAST.load(Ordering::Acquire) as u16 });
+pub(crate) fn numbers() -> Numbers {
+    // Not on the stack, which may be a small one.
+    let halves = vec![0; (1 << u16::BITS) / u64::BITS as usize];
+    let mut all = Numbers { halves, last: LAST.load(Ordering::Acquire) as u16 };
     let places = HIGHEST.load(Ordering::Relaxed) as usize + 1;
     for entry in table().into_iter().flat_map(|table| &table[..places]) {
         let half = entry.id.load(Ordering::Acquire) as u16;

@@ -393,8 +393,17 @@ pub(crate) fn taken_back(context: &mut Context, saved: Saved<'_>, block: Block, 
 stub!(grapnel_agent_beside_free, free_of_others, 1, nothing, only beside);
 /// As [`free`], of others than libc, whose may call other functions that are hooked.
 unsafe extern "C" fn free_of_others(block: Block, saved: Saved<'_>) {
+    let is_simply_freed = if record::are_numbered() {
+        is_simply_freed::<true>(block, saved)
+    } else {
+        is_simply_freed::<false>(block, saved)
+    };
+    if !is_simply_freed {
+        cold_path();
+        freed(block, saved);
+    }
     // SAFETY: the caller's call, passed on.
-    unsafe { free_by(block, saved, |call| inside(call)) }
+    inside(|| unsafe { original_as::<unsafe extern "C" fn(Block)>(Function::Free)(block) });
 }
 
 stub!(grapnel_agent_free, free, 1);
@@ -411,13 +420,7 @@ unsafe extern "C" fn free(block: Block, saved: Saved<'_>) {
 /// It is called so.
 #[inline(never)]
 unsafe fn free_as<const NUMBERED: bool>(block: Block, saved: Saved<'_>) {
-    let (address, original) = (block.addr(), original(Function::Free));
-    let is_plain = !block.is_null()
-        && !may_be_inside(saved)
-        && !may_be_own_business(saved)
-        && shadow::surely_lacks(address)
-        && record::plain_quickly::<NUMBERED>(saved, original, record::FREE, address as u64, None);
-    if !is_plain {
+    if !is_simply_freed::<NUMBERED>(block, saved) {
         cold_path();
         // SAFETY: the caller's call, passed on.
         return unsafe { free_of_any_kind(block, saved) };
@@ -426,22 +429,31 @@ unsafe fn free_as<const NUMBERED: bool>(block: Block, saved: Saved<'_>) {
     unsafe { original_as::<unsafe extern "C" fn(Block)>(Function::Free)(block) }
 }
 
+/// Records that a block is about to be given back, where that is seen at once. Whether it was; otherwise nothing was done.
+#[inline(always)]
+fn is_simply_freed<const NUMBERED: bool>(block: Block, saved: Saved<'_>) -> bool {
+    let (address, original) = (block.addr(), original(Function::Free));
+    !block.is_null()
+        && !may_be_inside(saved)
+        && !may_be_own_business(saved)
+        && shadow::surely_lacks(address)
+        && record::plain_quickly::<NUMBERED>(saved, original, record::FREE, address as u64, None)
+}
+
 /// As [`free_as`], which does by itself what most calls need.
 ///
 /// # Safety
 /// As there.
 #[inline(never)]
 unsafe fn free_of_any_kind(block: Block, saved: Saved<'_>) {
+    freed(block, saved);
     // SAFETY: the caller's call, passed on.
-    unsafe { free_by(block, saved, |call| call()) }
+    unsafe { original_as::<unsafe extern "C" fn(Block)>(Function::Free)(block) }
 }
 
-/// The same with the original called in some way.
-///
-/// # Safety
-/// As there.
+/// Records that a block is about to be given back, if that is no part of another call.
 #[inline(always)]
-unsafe fn free_by(block: Block, saved: Saved<'_>, way: impl FnOnce(&dyn Fn())) {
+fn freed(block: Block, saved: Saved<'_>) {
     if block.is_null() {
         // Nothing.
     } else if is_inside(saved) && !slots::is_in_new() {
@@ -451,8 +463,6 @@ unsafe fn free_by(block: Block, saved: Saved<'_>, way: impl FnOnce(&dyn Fn())) {
             enter(saved, |context| taken_back(context, saved, block, Release::Free, record::FREE));
         });
     }
-    // SAFETY: the caller's call, passed on.
-    way(&|| unsafe { original_as::<unsafe extern "C" fn(Block)>(Function::Free)(block) });
 }
 
 stub!(grapnel_agent_realloc, realloc, 2, beside grapnel_agent_beside_realloc);

@@ -69,6 +69,7 @@ mod install;
 mod instead;
 #[cfg(not(grapnel_attached))]
 mod jumps;
+mod known;
 mod ledger;
 mod lent;
 mod life;

@@ -163,6 +163,10 @@ unsafe extern "C" fn mremap(
     // SAFETY: the caller's call, passed on.
     let start = unsafe { original_as::<Call>(Function::Mremap)(old, old_len, len, flags, place) };
     modules::goes(old.addr(), old_len);
+    if start != FAILED {
+        // And what was there, if it was to come to a certain place.
+        modules::goes(start.addr(), len);
+    }
     if start == FAILED {
         if went {
             stays(saved, FAILED);
@@ -246,6 +250,7 @@ unsafe extern "C" fn shmdt(start: Address, saved: Saved<'_>) -> c_int {
     let went = is_programs(saved) && goes(saved, start, (!start.is_null()).then_some(0), rescue);
     // SAFETY: the caller's call, passed on.
     let result = unsafe { original_as::<unsafe extern "C" fn(Address) -> c_int>(Function::Shmdt)(start) };
+    modules::goes(start.addr(), usize::MAX);
     if went && result != 0 {
         stays(saved, FAILED);
     }

@@ -16,7 +16,7 @@ use crate::shadow::{self, Asked};
 use crate::slots::{self, Calls, Frame, Wanted, What};
 use crate::span::Span;
 use crate::symbols::FileSymbols;
-use crate::{hooks, native, sampled, sampling, session, throwing};
+use crate::{hooks, known, native, sampled, sampling, session};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -306,17 +306,21 @@ pub(crate) fn heed_hidden(module: &Module, file: &FileSymbols) {
 }
 
 /// The same of an object without a table of symbols: whether it throws, has what C++ calls its exceptions by, and calls no `delete` of others.
+/// Not of what is larger than any such library's constants: to read it would take as long as the program's start.
 pub(crate) fn heed_stripped(module: &Module) {
+    const MOST: usize = 32 << 20;
     const THROWS: [&[u8]; 3] = [b"_Unwind_Resume\0", b"dl_iterate_phdr\0", b"_dl_find_object\0"];
     let names = symbol::names(module);
     let has = |name: &[u8]| memmem::find(names, name).is_some();
-    if is_runtime(module) || has(b"_ZdlPv") || !THROWS.iter().any(|name| has(name)) {
+    // Whether it is so is asked only where operators are hooked that may be told from others.
+    let is_asked = cfg!(not(grapnel_attached)) && !sampling::is_on();
+    if !is_asked || is_runtime(module) || has(b"_ZdlPv") || !THROWS.iter().any(|name| has(name)) {
         return;
     }
-    let readable = module.segments().iter().filter(|segment| segment.read);
-    let mut contents = readable.map(|segment| {
+    let constants = module.segments().iter().filter(|segment| segment.read && !segment.write);
+    let mut contents = constants.filter(|segment| segment.range.len() <= MOST).map(|segment| {
         let start = ptr::with_exposed_provenance(segment.range.start);
-        // SAFETY: a readable segment of an object that is loaded as long as this looks. Where it is written to meanwhile, any bytes will do.
+        // SAFETY: a segment that can be read and isn't written to, of an object that is loaded as long as this looks.
         unsafe { core::slice::from_raw_parts::<u8>(start, segment.range.len()) }
     });
     // The name of `std::bad_alloc`'s type, which lies beside the operators that throw it.
@@ -369,7 +373,7 @@ pub(crate) fn prepare<'m>(modules: impl Iterator<Item = &'m Module>) -> Vec<Read
             }
         }
         let mut found = exported(module);
-        let is_leaf = throwing::is_known_allocator(module);
+        let is_leaf = known::is_library(module);
         if is_leaf && sampling::is_on() {
             let starts: Vec<usize> = found.iter().map(|(_, range)| range.start).collect();
             // What is no more than another of them would be chosen twice.

@@ -5,7 +5,7 @@
 //! calls; what a family does is known by its functions' names alone. So there families are left alone where anything that is loaded
 //! could throw.
 
-use crate::families;
+use crate::{families, known};
 use core::sync::atomic::{AtomicBool, Ordering};
 use grapnel_hook::module::Module;
 use grapnel_hook::symbol;
@@ -16,7 +16,7 @@ static MAY_THROW: AtomicBool = AtomicBool::new(false);
 
 /// Whether families of an object may be hooked, with which and with what was loaded before others are.
 pub(crate) fn may_have_hooks(module: &Module) -> bool {
-    cfg!(not(grapnel_attached)) || !MAY_THROW.load(Ordering::Relaxed) || is_known_allocator(module)
+    cfg!(not(grapnel_attached)) || !MAY_THROW.load(Ordering::Relaxed) || known::is_library(module)
 }
 
 /// Heeds what has been loaded, before any of its families is hooked.
@@ -41,21 +41,4 @@ fn throws(module: &Module, path: &[u8]) -> bool {
     !module.file_name().starts_with(b"libgcc_s")
         && (has_one(symbol::names(module))
             || families::in_file(module, path).is_some_and(|file| has_one(file.names())))
-}
-
-/// Whether an object is, or has in it, one of the allocators that get their memory from the kernel alone, and whose `malloc` calls no other function
-/// of libc's names: by the file's name, or by symbols in the file at this path.
-pub(crate) fn is_known(module: &Module, path: &[u8]) -> bool {
-    const NAMES: [&[u8]; 3] = [b"\0mallctl\0", b"\0mi_malloc\0", b"\0tc_malloc\0"];
-    let has_one = |names: &[u8]| NAMES.iter().any(|name| memmem::find(names, name).is_some());
-    is_known_allocator(module)
-        || has_one(symbol::names(module))
-        || families::in_file(module, path).is_some_and(|file| has_one(file.names()))
-}
-
-/// Whether an object is an allocator of which it is known that what it has besides operators throws nothing, and that it gets its memory
-/// from the kernel alone.
-pub(crate) fn is_known_allocator(module: &Module) -> bool {
-    let names: [&[u8]; 3] = [b"libjemalloc", b"libmimalloc", b"libtcmalloc"];
-    names.iter().any(|name| module.file_name().starts_with(name))
 }

@@ -20,8 +20,8 @@ use preloaded as way;
 
 use crate::hooks::{self, Function, Hooked, ORIGINALS};
 use crate::{
-    displaced, families, forked, ledger, listing, mappings, modules, native, sampled, sampling, session,
-    throwing,
+    displaced, families, forked, known, ledger, listing, mappings, modules, native, sampled, sampling,
+    session,
 };
 use alloc::format;
 use alloc::string::String;
@@ -101,7 +101,7 @@ impl Objects {
         {
             hooks::remember_allocator(&code.range);
         }
-        let is_leaf = |module| sampling::is_on() && throwing::is_known(module, &families::path(module));
+        let is_leaf = |module| sampling::is_on() && known::is_in(module, &families::path(module));
         let found = functions.into_iter().map(|(libcs, beside)| match self.called(libcs.0) {
             // libc's functions can be interposed, and their callers count on nothing.
             Some((module, symbol)) if !self.is_libcs(module) => {
@@ -221,8 +221,10 @@ pub(crate) fn prepare() -> Result<Ready, String> {
             }
             Err(error) => {
                 let lost = without(name, function).ok_or_else(|| not_hooked(name, &error))?;
-                // Whoever calls it in passing calls itself.
-                ORIGINALS[function as usize].store(hooks::target(function), Ordering::Release);
+                if let Function::Free = function {
+                    // Whoever calls the original in passing calls it itself.
+                    ORIGINALS[function as usize].store(hooks::target(function), Ordering::Release);
+                }
                 say_lost(&lost, &error);
             }
         }
