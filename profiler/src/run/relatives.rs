@@ -3,7 +3,10 @@
 //! # Safety
 //! System calls on a path that ends with a zero and on live buffers.
 
+use rustix::fs::{Mode, OFlags, RawDir, open};
+use std::ffi::CStr;
 use std::io::Write;
+use std::mem::MaybeUninit;
 
 /// No family is deeper; the ids may be others' while one looks, and lead in a circle.
 const MOST_GENERATIONS: usize = 4096;
@@ -70,49 +73,21 @@ fn read_stat(path: &[u8]) -> Option<Relative> {
 fn threads_state(pid: libc::pid_t) -> Option<u8> {
     let mut path = [0u8; 32];
     write!(&mut path[..31], "/proc/{pid}/task").ok()?;
-    // SAFETY: see the module's header.
-    let folder =
-        unsafe { libc::open(path.as_ptr().cast(), libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC) };
-    if folder < 0 {
-        return None;
-    }
+    let path = CStr::from_bytes_until_nul(&path).ok()?;
+    let folder = open(path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let mut buffer = [MaybeUninit::uninit(); 1024];
+    let mut entries = RawDir::new(folder, &mut buffer);
     let mut found = None;
-    let mut entries = [0u8; 1024];
-    'all: loop {
-        // SAFETY: as above: the buffer is live, and as long as said.
-        let len = unsafe { libc::syscall(libc::SYS_getdents64, folder, entries.as_mut_ptr(), entries.len()) };
-        let mut rest = entries.get(..usize::try_from(len).unwrap_or(0)).unwrap_or(&[]);
-        if rest.is_empty() {
-            break;
-        }
-        while let Some((name, behind)) = next_entry(rest) {
-            rest = behind;
-            let Some(thread) = std::str::from_utf8(name).ok().and_then(|name| name.parse().ok()) else {
-                continue;
-            };
-            match thread_state(pid, thread) {
-                None | Some(b'Z' | b'X') => {}
-                Some(state @ (b'T' | b't')) => found = Some(state),
-                running => {
-                    found = running;
-                    break 'all;
-                }
-            }
+    while let Some(Ok(entry)) = entries.next() {
+        let name = entry.file_name().to_str().ok();
+        let Some(thread) = name.and_then(|name| name.parse().ok()) else { continue };
+        match thread_state(pid, thread) {
+            None | Some(b'Z' | b'X') => {}
+            Some(state @ (b'T' | b't')) => found = Some(state),
+            running => return running,
         }
     }
-    // SAFETY: this function's own.
-    unsafe { libc::close(folder) };
     found
-}
-
-/// The name of the first entry (`struct linux_dirent64`), and what follows it.
-fn next_entry(entries: &[u8]) -> Option<(&[u8], &[u8])> {
-    const LEN_AT: usize = 16;
-    const NAME_AT: usize = 19;
-    let len = usize::from(u16::from_ne_bytes(entries.get(LEN_AT..LEN_AT + 2)?.try_into().ok()?));
-    let name = entries.get(NAME_AT..len)?;
-    let name = name.split(|&byte| byte == 0).next()?;
-    Some((name, entries.get(len..)?))
 }
 
 /// The state of one thread.
@@ -173,9 +148,6 @@ mod tests {
         // The one that asks runs.
         assert!(matches!(threads_state(own), Some(b'R' | b'S' | b'D')));
         assert_eq!(threads_state(0), None);
-        let entry = [&[0; 16][..], &[24, 0, 4], b"123\0", &[0], &[7]].concat();
-        assert_eq!(next_entry(&entry), Some((&b"123"[..], &[7][..])));
-        assert_eq!(next_entry(&entry[..20]), None);
     }
 
     #[test]
