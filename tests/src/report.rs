@@ -243,6 +243,8 @@ pub struct Frame {
     pub line: Option<u64>,
     pub inlined: bool,
     pub guess: bool,
+    #[serde(default)]
+    pub mark: Option<String>,
 }
 
 impl Report {

@@ -3,7 +3,8 @@
 
 use grapnel_tests::programs;
 use grapnel_tests::report::{Report, Site};
-use grapnel_tests::run::Case;
+use grapnel_tests::run::{Case, grapnel};
+use std::ffi::OsStr;
 use std::path::Path;
 
 fn check(case: Case) {
@@ -31,6 +32,7 @@ fn of_programs_made_for_it() {
         "cancelled",
         "made_up_return",
         "smaller_stack",
+        "made_at_run_time",
     ] {
         check(Case::ours(program));
     }
@@ -110,8 +112,35 @@ fn deep_stacks_are_cut_at_their_root_and_marked() {
         for site in sites {
             let (mark, kept) = site.frames.split_last().expect("frames");
             assert_eq!((mark.module.as_deref(), mark.offset.as_deref()), (None, Some("0x0")));
+            assert_eq!(mark.mark.as_deref(), Some("depth-limit"));
             assert_eq!(kept.len(), most);
             assert!(kept[1..].iter().all(|frame| ["even", "odd", "bottom"].contains(&frame.name())));
         }
     }
+}
+
+/// Frames of code without unwind tables are guesses, and where there are no frame pointers either, a mark says that the stack goes no
+/// further.
+#[test]
+fn code_without_tables_is_a_guess_and_what_lies_behind_it_is_not_made_up() {
+    let recorded = Case::ours("made_at_run_time").recorded();
+    let report = recorded.report();
+    let of_size = |bytes: u64| {
+        let sites: Vec<_> = report.sites.iter().filter(|site| site.allocated_bytes == bytes).collect();
+        let [site] = sites[..] else { panic!("{bytes}: {sites:#?}") };
+        site
+    };
+    let names = |site: &Site| site.frames.iter().map(|frame| frame.name().to_owned()).collect::<Vec<_>>();
+    let (framed, lost, direct) = (of_size(50_000), of_size(100_000), of_size(3000));
+    // The function that allocates, and the code that called it.
+    assert_eq!(names(framed)[0], "thousand");
+    assert!(framed.frames[1].module.is_none() && !framed.frames[1].guess && framed.frames[2].guess);
+    assert_eq!(names(framed)[2..], names(direct)[..]);
+    assert!(framed.frames[3..].iter().all(|frame| !frame.guess && frame.mark.is_none()));
+    assert_eq!((names(lost)[0].as_str(), lost.frames.len()), ("two_thousand", 3));
+    assert_eq!(lost.frames[2].mark.as_deref(), Some("caller-not-found"));
+    let text = grapnel([OsStr::new("report"), recorded.trace().as_os_str()]);
+    let text = String::from_utf8_lossy(&text.stdout);
+    let note = text.lines().find(|line| line.starts_with("note: the stacks of 50 allocations ("));
+    assert!(note.is_some() && text.contains("\n       [caller not found]\n"), "{text}");
 }

@@ -9,6 +9,11 @@ use std::collections::HashMap;
 /// trace makes us keep: a gigabyte.
 pub(crate) const MAX_NODES: usize = 1 << 25;
 
+/// Stands for the frames beyond the depth limit.
+pub(crate) const CUT: &str = "[deeper frames cut]";
+/// Stands for a caller that was not found, and for the frames from there on.
+pub(crate) const NO_CALLER: &str = "[caller not found]";
+
 /// A frame, and by its parent the stack that it is the leaf of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Node {
@@ -31,7 +36,7 @@ impl Node {
 
     /// Whether the frame that called this one was found by a frame pointer: likely, not certain.
     pub fn caller_is_guess(&self) -> bool {
-        self.flags & node_flags::GUESS != 0
+        self.flags & node_flags::NO_CALLER == node_flags::GUESS
     }
 
     /// Whether this stands for the stacks of blocks that are older than the recording.
@@ -39,9 +44,24 @@ impl Node {
         self.flags & node_flags::BEFORE != 0
     }
 
-    /// Whether this stands for the frames beyond the depth limit.
+    /// Whether this stands for frames that the stack lacks: those beyond the depth limit, or those that were not found.
     pub fn is_truncation(&self) -> bool {
         self.flags & node_flags::TRUNCATED != 0
+    }
+
+    /// What a node stands for that [is no frame](Self::is_truncation), in JSON.
+    pub(crate) fn lacks(&self) -> Option<&'static str> {
+        self.mark().map(|mark| if mark == CUT { "depth-limit" } else { "caller-not-found" })
+    }
+
+    /// What is shown for a node that [is no frame](Self::is_truncation).
+    pub fn mark(&self) -> Option<&'static str> {
+        let marks = self.flags & node_flags::NO_CALLER;
+        match marks {
+            node_flags::TRUNCATED => Some(CUT),
+            node_flags::NO_CALLER => Some(NO_CALLER),
+            _ => None,
+        }
     }
 }
 
@@ -117,6 +137,19 @@ impl Stacks {
     /// The frames of a stack, leaf first.
     pub fn frames(&self, stack: u32) -> impl Iterator<Item = Node> {
         core::iter::successors(self.node(stack), |node| self.node(node.parent))
+    }
+
+    /// Tells of each stack, by its node, whether it lacks the frames of a caller that was not found, and of those behind it.
+    pub(crate) fn without_caller(&self) -> impl Fn(u32) -> bool + use<> {
+        let mut lacks: Vec<bool> = Vec::new();
+        if self.frames.iter().any(|&(_, _, flags)| flags & node_flags::NO_CALLER == node_flags::NO_CALLER) {
+            lacks = vec![false; self.nodes.len() + 1];
+            for (id, node) in (1..).zip(self.iter()) {
+                let mark = node.flags & node_flags::NO_CALLER;
+                lacks[id] = mark == node_flags::NO_CALLER || lacks[node.parent as usize];
+            }
+        }
+        move |stack| lacks.get(stack as usize).copied().unwrap_or(false)
     }
 
     #[cfg(test)]

@@ -75,7 +75,7 @@ impl Names {
 fn unnamed(frame: Frame, modules: &Modules) -> Label {
     let module = modules.get(frame.node.module);
     let place = clean(&place_of(&frame.node, module, None));
-    let function = if frame.node.is_truncation() { "(deeper frames cut)" } else { "??" };
+    let function = frame.node.mark().unwrap_or("??");
     Label { function: function.into(), place, inlined: false }
 }
 

@@ -98,6 +98,8 @@ pub mod node_flags {
     pub const SIGNAL: u8 = 2;
     /// A mark at the root in place of the frames beyond the depth limit. Its pc is 0.
     pub const TRUNCATED: u8 = 4;
+    /// A mark at the root, whose pc is 0: the frame below it has a caller that was not found.
+    pub const NO_CALLER: u8 = TRUNCATED | GUESS;
     /// The pc is that of the instruction that a signal interrupted, not a return address.
     pub const EXACT: u8 = 8;
     /// No frame, but a mark in place of a stack: that of blocks which are older than the recording. Its pc is 0.

@@ -228,7 +228,7 @@ impl Gatherer {
             })
         } else {
             self.last_end = end.into();
-            let parent = memo.copy_without_nodes(path);
+            let parent = memo.copy_without_nodes(path).unwrap_or_else(|| root(end, tree));
             let node = path.intern(parent, tree);
             memo.set_nodes(path);
             node
@@ -532,10 +532,10 @@ enum Reuse {
 /// What the frame nearest to the root hangs from.
 #[inline(always)]
 fn root(end: MemoEnd, tree: &mut Interner<'_, impl Sink>) -> NodeId {
-    if end != MemoEnd::Depth {
+    if end == MemoEnd::Root {
         return NodeId::ROOT;
     }
-    let cut = Frame { pc: 0, module: 0, flags: FrameFlags::TRUNCATED };
-    let key = FrameKey::new(cut.pc, cut.flags);
-    tree.child(NodeId::ROOT, key, || cut)
+    let flags = if end == MemoEnd::Depth { FrameFlags::TRUNCATED } else { FrameFlags::NO_CALLER };
+    let mark = Frame { pc: 0, module: 0, flags };
+    tree.child(NodeId::ROOT, FrameKey::new(mark.pc, mark.flags), || mark)
 }

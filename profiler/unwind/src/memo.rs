@@ -364,11 +364,11 @@ impl Memo {
         frames as u32 <= self.noded
     }
 
-    /// Copies the frames that have no nodes yet to a path.
-    pub(crate) fn copy_without_nodes(&self, path: &mut Path) -> NodeId {
+    /// Copies the frames that have no nodes yet to a path. The node of the last one that has; `None` if none has.
+    pub(crate) fn copy_without_nodes(&self, path: &mut Path) -> Option<NodeId> {
         let noded = self.len().min(self.noded as usize);
         self.copy_to(self.len(), noded, path);
-        self.last_of(noded).map_or(NodeId::ROOT, |record| record.node)
+        self.last_of(noded).map(|record| record.node)
     }
 
     /// The frames of a path, the last ones here, have nodes now, as all others have.

@@ -31,6 +31,8 @@ impl FrameFlags {
     pub const SIGNAL: FrameFlags = FrameFlags(2);
     /// Not a frame: stands at the root in place of the frames that the depth limit cut off. Its pc is 0.
     pub const TRUNCATED: FrameFlags = FrameFlags(4);
+    /// Not a frame: stands at the root where no caller was found, and the stack is incomplete. Its pc is 0.
+    pub const NO_CALLER: FrameFlags = FrameFlags(Self::TRUNCATED.0 | Self::GUESS.0);
     /// The pc is that of the instruction that a signal stopped, not a return address.
     pub const EXACT: FrameFlags = FrameFlags(8);
 

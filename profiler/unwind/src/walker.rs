@@ -53,7 +53,7 @@ pub enum End {
     Root,
     /// At the depth limit. The stack begins with a [`TRUNCATED`](crate::FrameFlags::TRUNCATED) node.
     Depth,
-    /// Where no caller was found: the stack is incomplete at its root.
+    /// Where no caller was found: the stack is incomplete, and begins with a [`NO_CALLER`](crate::FrameFlags::NO_CALLER) node.
     Open,
 }
 

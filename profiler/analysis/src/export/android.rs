@@ -11,7 +11,7 @@
 //! `operator"" _kb` has two. Only what a reader would take for a name's end, `"` before a number and what stands behind it,
 //! becomes `'`.
 
-use super::stack::{CUT, NO_STACK, name};
+use super::stack::{NO_STACK, name};
 use crate::Analysis;
 use crate::hash::FoldHash;
 use crate::live::{Block, Totals, Watcher};
@@ -57,8 +57,8 @@ pub(super) fn write<R: Read + Send>(
         for node in nodes() {
             frame(out, analysis, symbols, &node)?;
         }
-        if nodes().count() < analysis.stacks.frames(stack).count() {
-            write!(out, " {{\"\" 0 \"{CUT}\" 0}}")?;
+        if let Some(mark) = analysis.stacks.frames(stack).find_map(|node| node.mark()) {
+            write!(out, " {{\"\" 0 \"{mark}\" 0}}")?;
         }
         writeln!(out)?;
     }

@@ -1,6 +1,6 @@
 //! Frames as Valgrind's tools write them: `0xADDRESS: FUNCTION (FILE:LINE)`, or `(in MODULE)` where no line is known.
 
-use super::stack::{CUT, NO_STACK, name};
+use super::stack::{NO_STACK, name};
 use crate::Analysis;
 use crate::report::words::harmless;
 use crate::stacks::Node;
@@ -35,8 +35,8 @@ impl Labels {
     pub(super) fn of_node(&mut self, analysis: &Analysis, symbols: &mut Symbols<'_>, node: &Node) -> &[u32] {
         let key = (node.module, node.pc, node.flags);
         if !self.places.contains_key(&key) {
-            let texts = if node.is_truncation() {
-                vec![format!("0x0: {CUT}")]
+            let texts = if let Some(mark) = node.mark() {
+                vec![format!("0x0: {mark}")]
             } else {
                 let frames = symbols.frames(&analysis.modules, node);
                 frames.iter().map(|frame| text(analysis, node, frame)).collect()

@@ -121,9 +121,9 @@ impl Builder {
                 current = Some(this);
                 let has_none = node.is_truncation() || node.is_before();
                 let address = if has_none { 0 } else { node.lookup_pc() };
+                // What is no frame is told apart by its flags.
                 let key = match node.pc {
-                    0 if node.is_before() => (u32::MAX, 2),
-                    0 => (u32::MAX, ids.len().min(1) as u64),
+                    0 => (u32::MAX, u64::from(node.flags)),
                     _ => (node.module, address),
                 };
                 let known = self.locations.get(&key).copied();

@@ -6,8 +6,6 @@ use crate::stacks::Node;
 use crate::symbols::{Frame, Symbols};
 use std::borrow::Cow;
 
-/// What stands for the frames beyond the depth limit.
-pub(super) const CUT: &str = "[deeper frames cut]";
 /// What stands for a stack that is not known.
 pub(super) const NO_STACK: &str = "[no stack]";
 
@@ -29,8 +27,8 @@ pub(crate) fn frames(
     let mut any = false;
     for node in &analysis.stacks.frames(stack).collect::<Vec<_>>() {
         any = true;
-        if node.is_truncation() {
-            each(node, Named { name: CUT.into(), file: None, line: None });
+        if let Some(mark) = node.mark() {
+            each(node, Named { name: mark.into(), file: None, line: None });
             continue;
         }
         for frame in symbols.frames(&analysis.modules, node) {

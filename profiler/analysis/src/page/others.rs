@@ -149,8 +149,7 @@ pub(super) fn stack_text(
                 out.push(("…".to_owned(), String::new()));
                 return out;
             }
-            let name = match frame.function() {
-                _ if node.is_truncation() => "[deeper frames cut]".to_owned(),
+            let name = match node.mark().or(frame.function()) {
                 Some(name) => harmless(name).into_owned(),
                 None => format!("{}+{offset:#x}", harmless(module_name)),
             };

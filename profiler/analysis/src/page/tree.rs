@@ -35,8 +35,6 @@ impl Texts {
 
 /// The compiler inlined the function into that of the frame towards the root.
 const INLINED: u8 = 1;
-/// Stands for the frames beyond the depth limit.
-const TRUNCATED: u8 = 2;
 /// The kernel's frame of a signal.
 const SIGNAL: u8 = 4;
 
@@ -140,11 +138,8 @@ impl Builder<'_, '_> {
         let mut place = parent;
         // Innermost first.
         for frame in frames.iter().rev() {
-            let function = frame.function().map_or(0, |name| self.texts.number(name));
+            let function = node.mark().or(frame.function()).map_or(0, |name| self.texts.number(name));
             let mut flags = if frame.inlined() { INLINED } else { 0 };
-            if node.is_truncation() {
-                flags |= TRUNCATED;
-            }
             if node.flags & node_flags::SIGNAL != 0 {
                 flags |= SIGNAL;
             }

@@ -315,7 +315,8 @@ impl Serialize for FrameList<'_, '_, '_> {
                     file: frame.file(),
                     line: frame.line(),
                     inlined: frame.inlined(),
-                    guess: is_guess,
+                    guess: is_guess && !node.is_truncation(),
+                    mark: node.lacks(),
                 })?;
             }
             is_guess = node.caller_is_guess();
@@ -376,6 +377,8 @@ struct FrameForm<'f> {
     line: Option<u32>,
     inlined: bool,
     guess: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mark: Option<&'static str>,
 }
 
 pub(crate) struct Hex(pub(crate) u64);

@@ -93,8 +93,8 @@ impl StackPrinter<'_, '_> {
     fn node(&mut self, out: &mut impl Write, nodes: &[Node], at: usize) -> io::Result<()> {
         let node = &nodes[at];
         let faint = self.options.palette.faint;
-        if node.is_truncation() {
-            return writeln!(out, "{INDENT}{faint}[deeper frames cut]{faint:#}");
+        if let Some(mark) = node.mark() {
+            return writeln!(out, "{INDENT}{faint}{mark}{faint:#}");
         }
         if node.is_before() {
             return writeln!(out, "{INDENT}{faint}{BEFORE}{faint:#}");
@@ -146,7 +146,8 @@ pub fn place_of(node: &Node, module: Option<&Module>, frame: Option<&Frame>) -> 
 /// `at /src/a.c:12 [app]`; without a line `[libx.so+0x1234]`; in no module `[0x7f0012345678]`.
 fn place(node: &Node, module: Option<&Module>, frame: Option<&Frame>, narrow: bool) -> String {
     let Some(module) = module else {
-        return if node.is_before() { String::new() } else { format!("[{:#x}]", node.pc) };
+        let is_frame = !node.is_before() && !node.is_truncation();
+        return if is_frame { format!("[{:#x}]", node.pc) } else { String::new() };
     };
     let path = String::from_utf8_lossy(&module.path);
     let module_name = match path.rsplit('/').next() {

@@ -264,12 +264,22 @@ pub(crate) fn notes_of(analysis: &Analysis) -> Vec<String> {
         )),
         _ => None,
     });
+    let is_without = analysis.stacks.without_caller();
+    let without: u64 =
+        analysis.sites.iter().filter(|site| is_without(site.stack)).map(|site| site.allocations).sum();
+    let without_caller = (without > 0).then(|| {
+        format!(
+            "the stacks of {} ({}) end where no caller was found, by unwind tables or by frame pointers",
+            counted(without, "allocation"),
+            share(without, totals.allocations + totals.reallocations)
+        )
+    });
     let through_tables = analysis.process.recorder.ends_with(VIA_GOT).then(|| {
         "recorded through tables of addresses: calls within a library, through addresses from dlsym or an earlier \
          copy, and of static code are not seen (docs/via-got.md), and figures are wrong by them"
             .to_owned()
     });
-    [analysis.ending.note(), through_tables, before_unknown, lost, inconsistent]
+    [analysis.ending.note(), through_tables, before_unknown, lost, inconsistent, without_caller]
         .into_iter()
         .flatten()
         .collect()

@@ -34,6 +34,9 @@ fn events() -> Vec<Event> {
         events.push(node(id, if id == 6 { 1 } else { id - 1 }, 0x5555_0000_2000 + u64::from(id), 1, 0));
     }
     events.extend([
+        node(46, 0, 0, 0, node_flags::NO_CALLER),
+        node(47, 46, 0xbad_cafe, 0, node_flags::GUESS),
+        alloc(0, 47, 0x7000, 90),
         alloc(0, 2, 0x1000, 1000),
         Event::Time(1_500_000_000),
         alloc(0, 3, 0x2000, 2_000_000),
@@ -140,5 +143,5 @@ fn the_json_report() {
     assert_eq!(two["sites"].as_array().unwrap()[..], value["sites"].as_array().unwrap()[..2]);
     // The order of the fields is the documented one, too.
     let text = String::from_utf8(out).unwrap();
-    assert!(text.starts_with(r#"{"version":1,"process":{"pid":4242,"command":["./app","two words"],"exit":{"signal":9}},"totals":{"allocations":5,"frees":1,"#), "{text}");
+    assert!(text.starts_with(r#"{"version":1,"process":{"pid":4242,"command":["./app","two words"],"exit":{"signal":9}},"totals":{"allocations":6,"frees":1,"#), "{text}");
 }

@@ -38,7 +38,11 @@ impl Gatherer {
                 known.module
             }
         });
-        let end = if self.last_end == End::Depth { MemoEnd::Depth } else { MemoEnd::Root };
+        let end = match self.last_end {
+            End::Root => MemoEnd::Root,
+            End::Depth => MemoEnd::Depth,
+            End::Open => MemoEnd::Open,
+        };
         let parent = root(end, tree);
         self.intern(parent, tree)
     }

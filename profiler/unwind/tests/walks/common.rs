@@ -135,6 +135,14 @@ impl State {
         let again = self.walk(Walk::Memoised, registers);
         self.same(memoised, again, "a second time");
         let frames = self.frames(memoised);
+        let mark =
+            frames.last().map(|frame| frame.flags).filter(|flags| flags.contains(FrameFlags::TRUNCATED));
+        let due = match self.last_end {
+            End::Root => None,
+            End::Depth => Some(FrameFlags::TRUNCATED),
+            End::Open => Some(FrameFlags::NO_CALLER),
+        };
+        assert_eq!(mark, due, "probe {}: {frames:#x?}", self.probes);
         self.deepest = self.deepest.max(frames.len());
         self.last = frames.clone();
         frames

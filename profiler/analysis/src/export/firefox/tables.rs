@@ -2,7 +2,7 @@
 
 use super::form::{FrameTable, FuncTable, Lib, ResourceTable, StackTable};
 use crate::Analysis;
-use crate::export::stack::{CUT, NO_STACK, name};
+use crate::export::stack::{NO_STACK, name};
 use crate::report::words::harmless;
 use crate::stacks::Node;
 use crate::symbols::Symbols;
@@ -103,8 +103,8 @@ impl Tables {
         node: &Node,
         mut caller: Option<u32>,
     ) -> u32 {
-        if node.is_truncation() {
-            return self.row(caller, None, -1, Found { name: CUT, file: None, line: None, depth: 0 });
+        if let Some(name) = node.mark() {
+            return self.row(caller, None, -1, Found { name, file: None, line: None, depth: 0 });
         }
         let module = analysis.modules.get(node.module);
         let resource = module.map(|module| self.resource(module, &analysis.process.machine));

@@ -17,7 +17,7 @@
 mod order;
 
 use super::command;
-use super::stack::{CUT, NO_STACK, name};
+use super::stack::{NO_STACK, name};
 use crate::Analysis;
 use crate::hash::FoldHash;
 use crate::live::{Block, Totals};
@@ -108,10 +108,10 @@ impl<W: Write> Writer<'_, '_, W> {
         if let Some(&known) = self.known.places.get(&key) {
             return known;
         }
-        let index = match node {
-            node if node.is_truncation() => self.named(CUT),
-            node if node.is_before() => self.named(BEFORE),
-            node => self.found(node),
+        let index = match node.mark() {
+            Some(mark) => self.named(mark),
+            None if node.is_before() => self.named(BEFORE),
+            None => self.found(node),
         };
         self.known.places.insert(key, index);
         index

@@ -36,7 +36,7 @@ class Numbers {
   }
 }
 
-const INLINED = 1, TRUNCATED = 2, SIGNAL = 4;
+const INLINED = 1, SIGNAL = 4;
 
 function readTexts(input) {
   const decoder = new TextDecoder();
@@ -140,7 +140,7 @@ function readModel(bytes) {
 function keysOf({ frames }) {
   const known = new Map(), keys = new Int32Array(frames.count);
   for (let frame = 0; frame < frames.count; frame++) {
-    const name = `${frames.func[frame]} ${frames.module[frame]} ${frames.offset[frame]} ${frames.flags[frame] & TRUNCATED}`;
+    const name = `${frames.func[frame]} ${frames.module[frame]} ${frames.offset[frame]}`;
     if (!known.has(name)) known.set(name, known.size);
     keys[frame] = known.get(name);
   }
@@ -150,7 +150,6 @@ function keysOf({ frames }) {
 // The function's name, or where it is if it has none.
 function functionText(model, frame) {
   const { frames, texts } = model;
-  if (frames.flags[frame] & TRUNCATED) return "[deeper frames cut]";
   if (frames.func[frame]) return texts[frames.func[frame]];
   const offset = `0x${frames.offset[frame].toString(16)}`;
   return frames.module[frame] ? `${moduleText(model, frame)}+${offset}` : `[${offset}]`;
