@@ -215,6 +215,30 @@ fn children_are_sampled_too() {
     );
 }
 
+/// Processes that do the same don't choose the same: what one misses another finds, and errors of sums are those of independent estimates.
+#[test]
+fn siblings_choose_apart() {
+    let bytes: u64 = (0..5000).map(|i| 1 + i * 7919 % 2000).sum();
+    for way in ["fork", "raw", "exec"] {
+        let case = Case::ours("siblings").arg(way).option("--sample=100000").option("--sample-seed=4");
+        let recorded = case.recorded();
+        recorded.outcome.same_as(&case.bare());
+        let parent = recorded.report().process.pid;
+        let of_children = recorded.reports().into_iter().filter(|report| {
+            // What is executed anew is a trace of its own, and the child before it has no event.
+            report.process.pid != parent && report.totals.allocated_bytes > bytes / 4
+        });
+        let mut estimates: Vec<u64> = of_children.map(|report| report.totals.allocated_bytes).collect();
+        assert_eq!(estimates.len(), 12, "{way}: {estimates:?}");
+        let sum = estimates.iter().sum::<u64>() as f64;
+        let (truth, error) = (12.0 * bytes as f64, (12.0 * bytes as f64 * 100_000.0).sqrt());
+        assert!((sum - truth).abs() < 4.0 * error, "{way}: {sum} of {truth} +- {error}");
+        estimates.sort_unstable();
+        estimates.dedup();
+        assert!(estimates.len() > 9, "{way}: {estimates:?}");
+    }
+}
+
 #[test]
 fn the_report_says_that_it_estimates() {
     let case = Case::ours("flood").args(["300", "2000"]).option("--sample=2000").option("--sample-seed=1");

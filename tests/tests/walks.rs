@@ -137,10 +137,12 @@ fn code_without_tables_is_a_guess_and_what_lies_behind_it_is_not_made_up() {
     assert!(framed.frames[1].module.is_none() && !framed.frames[1].guess && framed.frames[2].guess);
     assert_eq!(names(framed)[2..], names(direct)[..]);
     assert!(framed.frames[3..].iter().all(|frame| !frame.guess && frame.mark.is_none()));
-    assert_eq!((names(lost)[0].as_str(), lost.frames.len()), ("two_thousand", 3));
-    assert_eq!(lost.frames[2].mark.as_deref(), Some("caller-not-found"));
+    for (lost, name) in [(lost, "two_thousand"), (of_size(200_000), "four_thousand")] {
+        assert_eq!((names(lost)[0].as_str(), lost.frames.len()), (name, 3));
+        assert_eq!(lost.frames[2].mark.as_deref(), Some("caller-not-found"));
+    }
     let text = grapnel([OsStr::new("report"), recorded.trace().as_os_str()]);
     let text = String::from_utf8_lossy(&text.stdout);
-    let note = text.lines().find(|line| line.starts_with("note: the stacks of 50 allocations ("));
+    let note = text.lines().find(|line| line.starts_with("note: the stacks of 100 allocations ("));
     assert!(note.is_some() && text.contains("\n       [caller not found]\n"), "{text}");
 }

@@ -13,7 +13,7 @@ use crate::entry::{SavedRegisters, rescued, stub};
 use crate::hooks::{Function, Hooked, original_as};
 use crate::lock::Quiet;
 use crate::record::{self, under_way};
-use crate::{context, heap, life, modules, session, tls};
+use crate::{context, heap, life, modules, sampling, session, tls};
 use core::ptr;
 use core::sync::atomic::Ordering;
 use grapnel_trace::shared::{segment_state, session_flags};
@@ -21,9 +21,13 @@ use libc::pid_t;
 
 stub!(grapnel_agent_fork, fork, 0);
 unsafe extern "C" fn fork(saved: &SavedRegisters) -> pid_t {
+    let seed = sampling::is_on().then(sampling::seed_of_child);
     // SAFETY: the caller's call, passed on.
     let child = unsafe { original_as::<unsafe extern "C" fn() -> pid_t>(Function::Fork)() };
     if child == 0 {
+        if let Some(seed) = seed {
+            sampling::renew(seed);
+        }
         rescued(saved, ptr::null_mut(), 0, || {
             if under_way(tls::get().level.get(), Some(saved)) != 0 {
                 begin(Some(saved));
@@ -147,6 +151,9 @@ fn revive_in_child(level: usize) -> Option<()> {
         return None;
     }
     context::take_over(level, header, segment)?;
+    if sampling::is_on() {
+        sampling::renew_unseen();
+    }
     record::number_events_if(segment.rings.load(Ordering::Relaxed) > 1);
     session::announce(segment, segment_state::READY);
     life::begin();

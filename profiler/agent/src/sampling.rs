@@ -15,16 +15,19 @@ pub(crate) mod others;
 
 pub(crate) use looks::Looks;
 
-use crate::meter;
 use crate::record::ticks;
 use crate::slots::{Frame, GIVES_RECORDED};
 use crate::tls::{self, Sampling};
+use crate::{meter, session};
 use core::sync::atomic::{AtomicU64, Ordering};
 use grapnel_trace::shared::SessionHeader;
 
 /// The mean of the gaps in bytes; 0 where all allocations are recorded.
 static MEAN: AtomicU64 = AtomicU64::new(0);
+/// What this process's threads draw from: no two processes of a session choose alike, or their errors would be one.
 static SEED: AtomicU64 = AtomicU64::new(0);
+/// How many times the process has forked, as far as that was seen.
+static FORKS: AtomicU64 = AtomicU64::new(0);
 /// The part of a thread's time that records may take, in millionths; 0 for any.
 static BUDGET: AtomicU64 = AtomicU64::new(0);
 /// Threads that were given a seed.
@@ -37,10 +40,44 @@ const LARGEST_MEAN: u64 = 1 << 32;
 /// Takes over what the session says. Whether only some allocations are recorded.
 pub(crate) fn prepare(header: &SessionHeader) -> bool {
     let mean = header.sample_bytes.load(Ordering::Relaxed);
-    SEED.store(header.sample_seed.load(Ordering::Relaxed), Ordering::Relaxed);
+    let seed = header.sample_seed.load(Ordering::Relaxed);
+    SEED.store(apart(seed, session::segment_number()), Ordering::Relaxed);
     BUDGET.store(header.budget_millionths.load(Ordering::Relaxed), Ordering::Relaxed);
     MEAN.store(mean, Ordering::Relaxed);
     mean != 0
+}
+
+/// A seed for the process with this number among those that have one in common: for number 0 that one.
+fn apart(seed: u64, number: u64) -> u64 {
+    let mut state = number;
+    if number == 0 { seed } else { seed ^ next(&mut state) }
+}
+
+/// In a process that is about to fork: what the child is to [draw from](renew).
+pub(crate) fn seed_of_child() -> u64 {
+    let number = FORKS.fetch_add(1, Ordering::Relaxed) + 1;
+    // Not as those that the session's seed is taken apart with.
+    apart(SEED.load(Ordering::Relaxed), number << 32)
+}
+
+/// In the child of a fork, in its only thread: from now on it chooses by itself. Since gaps have no memory, it can begin anew anywhere.
+pub(crate) fn renew(seed: u64) {
+    SEED.store(seed, Ordering::Relaxed);
+    THREADS.store(0, Ordering::Relaxed);
+    FORKS.store(0, Ordering::Relaxed);
+    let Sampling { left, random, own_ticks, records, drawn, bytes, calls, mean: _, chosen: _ } =
+        &tls::get().sampling;
+    for one in [random, own_ticks, records, bytes] {
+        one.set(0);
+    }
+    left.set(0);
+    drawn.set(0);
+    calls.set(0.0);
+}
+
+/// As [`renew`], where nobody saw the fork: behind the child's first event, in its own segment.
+pub(crate) fn renew_unseen() {
+    renew(apart(SEED.load(Ordering::Relaxed), session::segment_number()));
 }
 
 /// Whether only some allocations are recorded.
@@ -155,7 +192,10 @@ fn begin(sampling: &Sampling) {
     // The seeds of neighbours are alike; what comes of them is not.
     let _ = next(&mut state);
     sampling.random.set(next(&mut state) | 1);
-    sampling.mean.set(MEAN.load(Ordering::Relaxed).clamp(1, LARGEST_MEAN));
+    // A fork's child has its parent's, as adapted.
+    if sampling.mean.get() == 0 {
+        sampling.mean.set(MEAN.load(Ordering::Relaxed).clamp(1, LARGEST_MEAN));
+    }
 }
 
 /// SplitMix64.

@@ -43,6 +43,13 @@ pub(crate) fn segment() -> Option<&'static SegmentHeader> {
     unsafe { SEGMENT.load(Ordering::Acquire).as_ref() }
 }
 
+/// Which of the session's segments that is, from 0.
+pub(crate) fn segment_number() -> u64 {
+    let stride = header().map_or(0, |header| header.segment_stride.load(Ordering::Relaxed));
+    let before = SEGMENT_OFFSET.load(Ordering::Relaxed).saturating_sub(HEADER_BYTES);
+    before.checked_div(stride).unwrap_or(0)
+}
+
 /// Maps the header of the session at `path`. False when it is not there or not of our kind.
 #[cfg(not(grapnel_attached))]
 pub(crate) fn open(path: &CStr) -> bool {

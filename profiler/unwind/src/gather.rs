@@ -355,7 +355,7 @@ impl Gatherer {
                         (pc, sp) = (caller.pc, caller.sp);
                         fp = FramePointer::known(caller.fp);
                     }
-                    Some(_) => return ended(MemoEnd::Root),
+                    Some(_) => return ended(guessed_end(module)),
                     None => return ended(MemoEnd::Open),
                 }
                 continue;
@@ -527,6 +527,13 @@ enum Reuse {
     UpTo(usize),
     /// As many frames as there was room for; the path holds them.
     Cut,
+}
+
+/// Where a chain of frame pointers ends. By the ABI a frame pointer of 0 is that of a thread's first function, as that of a libc without
+/// tables. Code in no module, which is made at run time, is called by others: it has something else in the register.
+#[inline(always)]
+fn guessed_end(module: u32) -> MemoEnd {
+    if module == 0 { MemoEnd::Open } else { MemoEnd::Root }
 }
 
 /// What the frame nearest to the root hangs from.

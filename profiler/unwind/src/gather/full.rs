@@ -1,6 +1,6 @@
 //! The walks that have nothing of the last one: of all frames by full steps, and by another unwinder.
 
-use super::{Gatherer, keep, root};
+use super::{Gatherer, guessed_end, keep, root};
 use crate::backtrace::Backtrace;
 use crate::cache::Known;
 use crate::memo::MemoEnd;
@@ -74,6 +74,9 @@ impl Gatherer {
             }
             match stepped.outcome {
                 Outcome::Next => {}
+                Outcome::Root if stepped.flags.contains(FrameFlags::GUESS) => {
+                    break guessed_end(stepped.module_id);
+                }
                 Outcome::Root => {
                     self.stack.ends(at.sp);
                     break MemoEnd::Root;
