@@ -11,15 +11,15 @@
 typedef void *(*made)(void *(*function)(void));
 
 __attribute__((noinline)) static void *thousand(void) {
-  return keep(malloc(1000));
+    return keep(malloc(1000));
 }
 
 __attribute__((noinline)) static void *two_thousand(void) {
-  return keep(malloc(2000));
+    return keep(malloc(2000));
 }
 
 __attribute__((noinline)) static void *four_thousand(void) {
-  return keep(malloc(4000));
+    return keep(malloc(4000));
 }
 
 #if defined __x86_64__
@@ -41,18 +41,18 @@ static const uint32_t zero[] = {0xa9bf7bfd, 0xaa1f03fd, 0xd63f0000, 0xa8c17bfd, 
 #endif
 
 int main(void) {
-  char *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  memcpy(page, with_frame, sizeof with_frame);
-  memcpy(page + 64, without, sizeof without);
-  memcpy(page + 128, zero, sizeof zero);
-  mprotect(page, 4096, PROT_READ | PROT_EXEC);
-  __builtin___clear_cache(page, page + 4096);
-  for (int i = 0; i < 50; i++) {
-    free(((made)page)(thousand));
-    free(((made)(page + 64))(two_thousand));
-    free(((made)(page + 128))(four_thousand));
-  }
-  free(keep(malloc(3000)));
-  puts("done");
-  return 0;
+    char *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    memcpy(page, with_frame, sizeof with_frame);
+    memcpy(page + 64, without, sizeof without);
+    memcpy(page + 128, zero, sizeof zero);
+    mprotect(page, 4096, PROT_READ | PROT_EXEC);
+    __builtin___clear_cache(page, page + 4096);
+    for (int i = 0; i < 50; i++) {
+        free(((made)page)(thousand));
+        free(((made)(page + 64))(two_thousand));
+        free(((made)(page + 128))(four_thousand));
+    }
+    free(keep(malloc(3000)));
+    puts("done");
+    return 0;
 }

@@ -9,30 +9,30 @@
 #include <unistd.h>
 
 static int child(void) {
-  for (int i = 0; i < 5000; i++) {
-    free(keep(malloc(1 + (i * 7919) % 2000)));
-  }
-  return 0;
+    for (int i = 0; i < 5000; i++) {
+        free(keep(malloc(1 + (i * 7919) % 2000)));
+    }
+    return 0;
 }
 
 int main(int count, char **arguments) {
-  const char *way = count > 1 ? arguments[1] : "fork";
-  if (strcmp(way, "child") == 0) {
-    return child();
-  }
-  for (int i = 0; i < 3000; i++) {
-    free(keep(malloc(1000)));
-  }
-  for (int i = 0; i < 12; i++) {
-    pid_t pid = strcmp(way, "raw") == 0 ? (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0) : fork();
-    if (pid == 0) {
-      if (strcmp(way, "exec") == 0) {
-        execl("/proc/self/exe", arguments[0], "child", NULL);
-      }
-      _exit(child());
+    const char *way = count > 1 ? arguments[1] : "fork";
+    if (strcmp(way, "child") == 0) {
+        return child();
     }
-    waitpid(pid, NULL, 0);
-  }
-  puts("done");
-  return 0;
+    for (int i = 0; i < 3000; i++) {
+        free(keep(malloc(1000)));
+    }
+    for (int i = 0; i < 12; i++) {
+        pid_t pid = strcmp(way, "raw") == 0 ? (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0) : fork();
+        if (pid == 0) {
+            if (strcmp(way, "exec") == 0) {
+                execl("/proc/self/exe", arguments[0], "child", NULL);
+            }
+            _exit(child());
+        }
+        waitpid(pid, NULL, 0);
+    }
+    puts("done");
+    return 0;
 }

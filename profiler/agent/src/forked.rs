@@ -152,7 +152,7 @@ fn revive_in_child(level: usize) -> Option<()> {
     }
     context::take_over(level, header, segment)?;
     if sampling::is_on() {
-        sampling::renew_unseen();
+        sampling::renew_at_first_event();
     }
     record::number_events_if(segment.rings.load(Ordering::Relaxed) > 1);
     session::announce(segment, segment_state::READY);

@@ -75,8 +75,9 @@ pub(crate) fn renew(seed: u64) {
     calls.set(0.0);
 }
 
-/// As [`renew`], where nobody saw the fork: behind the child's first event, in its own segment.
-pub(crate) fn renew_unseen() {
+/// As [`renew`], in the child's own segment, behind its first event: for the child of a fork that nobody saw. For that of another it is once
+/// more.
+pub(crate) fn renew_at_first_event() {
     renew(apart(SEED.load(Ordering::Relaxed), session::segment_number()));
 }
 

@@ -9,10 +9,32 @@ use std::collections::HashMap;
 /// trace makes us keep: a gigabyte.
 pub(crate) const MAX_NODES: usize = 1 << 25;
 
-/// Stands for the frames beyond the depth limit.
-pub(crate) const CUT: &str = "[deeper frames cut]";
-/// Stands for a caller that was not found, and for the frames from there on.
-pub(crate) const NO_CALLER: &str = "[caller not found]";
+/// Why frames of a stack are missing at its root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lack {
+    /// They lie beyond the depth limit.
+    Depth,
+    /// The caller of the last one was not found.
+    Caller,
+}
+
+impl Lack {
+    fn of(flags: u8) -> Option<Self> {
+        match flags & node_flags::NO_CALLER {
+            node_flags::TRUNCATED => Some(Self::Depth),
+            node_flags::NO_CALLER => Some(Self::Caller),
+            _ => None,
+        }
+    }
+
+    /// As the JSON report has it.
+    pub(crate) fn key(self) -> &'static str {
+        match self {
+            Self::Depth => "depth-limit",
+            Self::Caller => "caller-not-found",
+        }
+    }
+}
 
 /// A frame, and by its parent the stack that it is the leaf of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -49,19 +71,22 @@ impl Node {
         self.flags & node_flags::TRUNCATED != 0
     }
 
-    /// What a node stands for that [is no frame](Self::is_truncation), in JSON.
-    pub(crate) fn lacks(&self) -> Option<&'static str> {
-        self.mark().map(|mark| if mark == CUT { "depth-limit" } else { "caller-not-found" })
+    /// Whether this is a frame, and does not stand for others or for blocks.
+    pub(crate) fn is_frame(&self) -> bool {
+        !self.is_truncation() && !self.is_before()
     }
 
-    /// What is shown for a node that [is no frame](Self::is_truncation).
+    /// Why the stack lacks the frames that this [stands for](Self::is_truncation).
+    pub(crate) fn lack(&self) -> Option<Lack> {
+        Lack::of(self.flags)
+    }
+
+    /// What is shown for frames that the stack lacks.
     pub fn mark(&self) -> Option<&'static str> {
-        let marks = self.flags & node_flags::NO_CALLER;
-        match marks {
-            node_flags::TRUNCATED => Some(CUT),
-            node_flags::NO_CALLER => Some(NO_CALLER),
-            _ => None,
-        }
+        self.lack().map(|lack| match lack {
+            Lack::Depth => "[deeper frames cut]",
+            Lack::Caller => "[caller not found]",
+        })
     }
 }
 
@@ -142,11 +167,10 @@ impl Stacks {
     /// Tells of each stack, by its node, whether it lacks the frames of a caller that was not found, and of those behind it.
     pub(crate) fn without_caller(&self) -> impl Fn(u32) -> bool + use<> {
         let mut lacks: Vec<bool> = Vec::new();
-        if self.frames.iter().any(|&(_, _, flags)| flags & node_flags::NO_CALLER == node_flags::NO_CALLER) {
+        if self.frames.iter().any(|&(_, _, flags)| Lack::of(flags) == Some(Lack::Caller)) {
             lacks = vec![false; self.nodes.len() + 1];
             for (id, node) in (1..).zip(self.iter()) {
-                let mark = node.flags & node_flags::NO_CALLER;
-                lacks[id] = mark == node_flags::NO_CALLER || lacks[node.parent as usize];
+                lacks[id] = node.lack() == Some(Lack::Caller) || lacks[node.parent as usize];
             }
         }
         move |stack| lacks.get(stack as usize).copied().unwrap_or(false)

@@ -119,8 +119,7 @@ impl Builder {
             let this = std::ptr::from_ref(node);
             if current != Some(this) {
                 current = Some(this);
-                let has_none = node.is_truncation() || node.is_before();
-                let address = if has_none { 0 } else { node.lookup_pc() };
+                let address = if node.is_frame() { node.lookup_pc() } else { 0 };
                 // What is no frame is told apart by its flags.
                 let key = match node.pc {
                     0 => (u32::MAX, u64::from(node.flags)),

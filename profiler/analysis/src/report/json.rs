@@ -22,6 +22,7 @@ use crate::Analysis;
 use crate::marks::Moment;
 use crate::overhead::Overhead;
 use crate::sites::Site;
+use crate::stacks::Lack;
 use crate::symbols::Symbols;
 use crate::weight::{Errors, Sampling};
 use grapnel_trace::event::Exit;
@@ -316,7 +317,7 @@ impl Serialize for FrameList<'_, '_, '_> {
                     line: frame.line(),
                     inlined: frame.inlined(),
                     guess: is_guess && !node.is_truncation(),
-                    mark: node.lacks(),
+                    mark: node.lack().map(Lack::key),
                 })?;
             }
             is_guess = node.caller_is_guess();

@@ -146,8 +146,7 @@ pub fn place_of(node: &Node, module: Option<&Module>, frame: Option<&Frame>) -> 
 /// `at /src/a.c:12 [app]`; without a line `[libx.so+0x1234]`; in no module `[0x7f0012345678]`.
 fn place(node: &Node, module: Option<&Module>, frame: Option<&Frame>, narrow: bool) -> String {
     let Some(module) = module else {
-        let is_frame = !node.is_before() && !node.is_truncation();
-        return if is_frame { format!("[{:#x}]", node.pc) } else { String::new() };
+        return if node.is_frame() { format!("[{:#x}]", node.pc) } else { String::new() };
     };
     let path = String::from_utf8_lossy(&module.path);
     let module_name = match path.rsplit('/').next() {

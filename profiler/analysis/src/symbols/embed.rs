@@ -3,6 +3,7 @@
 use super::{Frame, Symbols};
 use crate::analyse::Analysis;
 use crate::modules::cost;
+use crate::stacks::Node;
 use grapnel_trace::names::{NamedFrame, Names};
 use std::collections::HashSet;
 
@@ -35,8 +36,7 @@ pub fn embed<E>(
     let mut seen = HashSet::new();
     let mut count = Embedded::default();
     for id in 1..=analysis.stacks.len() as u32 {
-        let Some(node) = analysis.stacks.node(id).filter(|node| !node.is_truncation() && !node.is_before())
-        else {
+        let Some(node) = analysis.stacks.node(id).filter(Node::is_frame) else {
             continue;
         };
         let bias = modules.get(node.module).map_or(0, |module| module.bias);
