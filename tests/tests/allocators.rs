@@ -178,6 +178,43 @@ fn a_family_that_is_exported_to_nobody_is_found_and_its_own_calls_are_part_of_it
     assert_eq!(report.totals.functions["aligned_alloc"], 100);
 }
 
+/// Families without a function for aligned blocks: those that are allocators count from their first block on, and who hands on to another is
+/// none.
+#[test]
+fn families_of_fewer_functions_are_heaps_if_they_behave_as_allocators() {
+    let case = Case::ours("may_be_allocators");
+    for case in [case.clone(), case.option("--sample=1")] {
+        let report = agrees(&case).report();
+        let figures = |heap: &Heap| {
+            let totals = &heap.totals;
+            (totals.allocations, totals.reallocations, totals.frees, totals.live_bytes)
+        };
+        let mut found: Vec<_> = report.heaps.iter().map(|heap| (heap.name.as_str(), figures(heap))).collect();
+        found.sort_unstable();
+        let right = [
+            ("arena_malloc", (302, 99, 301, 1000)),
+            ("mapped_malloc", (300, 0, 300, 0)),
+            ("nodes_malloc", (300, 0, 300, 0)),
+            ("pieces_malloc", (1020, 0, 1010, 50_000)),
+        ];
+        assert_eq!(found, right);
+        // Two pieces for small blocks, all else block for block, with those of the header: and stdout's.
+        let ReportTotals { allocations, reallocations, frees, .. } = report.totals;
+        assert_eq!((reallocations, frees), (6000, 12_350));
+        assert!((12_370..12_375).contains(&allocations), "{:?}", report.totals);
+    }
+}
+
+/// What C++'s operators are asked for amid a family's call is what that has asked for.
+#[test]
+fn a_family_that_hands_on_to_operators_is_no_heap() {
+    for option in ["--max-frames=100", "--sample=1"] {
+        let report = agrees(&Case::ours("by_new").option(option)).report();
+        assert!(report.heaps.is_empty(), "{:?}", report.heaps);
+        assert!((20..25).contains(&report.totals.allocations), "{:?}", report.totals);
+    }
+}
+
 /// Names don't say what arguments a function has: whatever they are, it gets them, and its caller its result. What can't be
 /// those of an allocator is not recorded as such.
 #[test]

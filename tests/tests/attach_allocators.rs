@@ -125,6 +125,30 @@ fn of_an_allocator_in_a_program_without_symbols_it_is_said_what_is_not_known() {
     assert_eq!(report.totals.functions["new"], 0);
 }
 
+/// Which of the families of fewer functions are allocators shows in what they do from then on.
+#[test]
+fn families_of_fewer_functions_are_told_apart() {
+    if !may_trace() {
+        return;
+    }
+    let dir = temporary_dir();
+    let mut asked = Asked::start(Command::new(programs::program("may_be_allocators")).arg("asked"));
+    asked.work();
+    for _ in 0..2 {
+        let attached = Attached::to(asked.running.pid(), dir.path(), &[]);
+        asked.work();
+        asked.work();
+        let (report, said) = attached.end();
+        assert!(said.contains("nothing of the agent is left"), "{said}");
+        let mut found: Vec<_> =
+            report.heaps.iter().map(|heap| (heap.name.as_str(), heap.totals.allocations)).collect();
+        found.sort_unstable();
+        let right =
+            [("arena_malloc", 604), ("mapped_malloc", 600), ("nodes_malloc", 600), ("pieces_malloc", 2040)];
+        assert_eq!(found, right);
+    }
+}
+
 /// An allocator with a prefix, which the program has in itself and exports to nobody.
 #[test]
 fn a_family_with_a_prefix_is_a_heap_of_its_own() {

@@ -4,7 +4,8 @@
 //! What the program calls by libc's names is its own heap, whoever defines them: those nine are hooked where they are
 //! found first in the order of the objects ([`crate::start`]). What the object that defines `malloc` offers besides, by other
 //! names, belongs to that heap too. Every other family is a heap of its own: a prefix with `malloc`, `calloc`, `realloc`,
-//! `free` and a function for aligned blocks; and libc's own functions, where others have taken their names.
+//! `free` and a function for aligned blocks; and libc's own functions, where others have taken their names. What has `malloc` and `free` alone, or
+//! not all of these, is one if it behaves as an allocator (`trial`).
 //!
 //! Of a sample, the blocks of families that are heaps of their own are chosen by the gap that the thread has for all heaps together
 //! (`sampled`). The program's own has its other functions hooked only where all is recorded: what passes by `malloc`'s quick
@@ -17,6 +18,7 @@
 //! As in [`crate::slots`]: a family's functions are taken to have the types that their names have everywhere.
 
 mod sampled;
+mod trial;
 
 use crate::context::Context;
 use crate::entry::{SavedRegisters, rescued};
@@ -31,10 +33,13 @@ use core::ops::Range;
 use core::ptr;
 use grapnel_hook::module::Module;
 use grapnel_hook::symbol::{self, SymbolKind};
-use grapnel_trace::Source;
 use grapnel_trace::shared::failure;
+use grapnel_trace::{HeapKind, Source};
 use grapnel_unwind::page_is_readable;
 use memchr::memmem;
+use trial::Verdict;
+
+pub(crate) use trial::has_asked;
 
 /// What a function of a family does with its arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,7 +117,8 @@ impl Role {
     }
 }
 
-/// What a family's functions are called behind its prefix. The first four, and one of the three behind them, make one.
+/// What a family's functions are called behind its prefix. The first four, and one of the three behind them, make one, the first and the fourth one that
+/// may be.
 /// `reallocarray` isn't among them: libc's, and those that hand on to it, end in `realloc`.
 const NAMES: [(&[u8], Role); 36] = [
     (b"malloc", Role::Malloc),
@@ -160,6 +166,12 @@ fn is_whole(found: u64) -> bool {
     const FIRST: u64 = 0b1111;
     const ALIGNED: u64 = 0b111 << 4;
     found & FIRST == FIRST && found & ALIGNED != 0
+}
+
+/// Whether functions at these places of [`NAMES`] may make one.
+fn is_candidate(found: u64) -> bool {
+    const GIVES_AND_TAKES: u64 = 0b1001;
+    found & GIVES_AND_TAKES == GIVES_AND_TAKES
 }
 
 /// Functions of an object whose names have a prefix in common.
@@ -231,8 +243,11 @@ pub(crate) fn before(saved: &SavedRegisters, role: Role, handle: u32, target: us
         sampling::mend();
         return true;
     }
-    if sampling::is_on() && !matches!(role, Role::Free) {
-        sampling::choose(role.size(saved) as usize, frame);
+    if !matches!(role, Role::Free) {
+        if sampling::is_on() {
+            sampling::choose(role.size(saved) as usize, frame);
+        }
+        trial::begin();
     }
     if let Some((block, exchanged)) = role.taken(saved) {
         let kind = if exchanged { record::REALLOC_BEGIN } else { record::FREE };
@@ -265,23 +280,60 @@ fn is_of_program(address: u64) -> bool {
 #[cold]
 #[inline(never)]
 fn give_up(saved: &SavedRegisters, handle: u32, result: *mut core::ffi::c_void, call: usize) {
-    let Some(name) = heaps::name(handle.into()) else { return };
-    let id = heaps::remove(handle.into());
-    if id == 0 {
-        return;
+    let name = heaps::name(handle.into()).filter(|_| !heaps::is_candidate(handle.into()));
+    let has_ended = end(saved, handle, result, call);
+    // Nobody misses what may be one.
+    if let Some(name) = name.filter(|_| has_ended) {
+        not_recorded(&name, &"its functions are not what their names say");
     }
-    rescued(saved, result, call, || enter(saved, |context| context.heap_ends(id)));
-    let note = format!(
-        "what {} gives is not recorded: its functions are not what their names say",
-        name.escape_ascii()
-    );
-    session::report_failure(failure::NOTE, note.as_bytes());
+}
+
+/// Records nothing more of the heap with this handle. Whether anything was until then.
+#[cold]
+#[inline(never)]
+fn end(saved: &SavedRegisters, handle: u32, result: *mut core::ffi::c_void, call: usize) -> bool {
+    let id = heaps::close(handle.into());
+    if id != 0 {
+        slots::let_by(handle);
+        rescued(saved, result, call, || enter(saved, |context| context.heap_ends(id)));
+    }
+    id != 0
+}
+
+/// A block of a heap of which it isn't known whether it is one, and amid whose call so many bytes were `asked` for. Whether it isn't, by which it has ended.
+#[cold]
+#[inline(never)]
+fn is_none(
+    saved: &SavedRegisters,
+    role: Role,
+    handle: u32,
+    result: *mut core::ffi::c_void,
+    asked: usize,
+) -> bool {
+    match trial::judge(saved, role, handle, asked) {
+        Verdict::None => false,
+        Verdict::Allocator => {
+            if heaps::confirm(handle.into()) {
+                told(saved, handle, result, 0, |context, _| {
+                    heaps::describe(handle.into(), &mut context.ring)
+                });
+            }
+            false
+        }
+        Verdict::HandsOn => {
+            end(saved, handle, result, 0);
+            true
+        }
+    }
 }
 
 /// What is recorded afterwards: what the function gave. `noted`: see [`Frame::note`].
 pub(crate) fn after(saved: &SavedRegisters, role: Role, handle: u32, result: usize, noted: usize) {
+    if matches!(role, Role::Free) {
+        return;
+    }
+    let asked = trial::end(role.size(saved) as usize);
     let given = match role {
-        Role::Free => return,
         Role::PosixMemalign if result != 0 => return,
         Role::PosixMemalign => {
             let at = saved.argument(0);
@@ -300,6 +352,9 @@ pub(crate) fn after(saved: &SavedRegisters, role: Role, handle: u32, result: usi
     let size = role.size(saved);
     if handle != 0 && given != 0 && (size > LARGEST || !is_of_program(given & !7)) {
         return give_up(saved, handle, back, 0);
+    }
+    if given != 0 && heaps::is_candidate(handle.into()) && is_none(saved, role, handle, back, asked) {
+        return;
     }
     if sampling::is_on() {
         let block = sampled::Given { block: given, size, source: role.source() };
@@ -363,6 +418,12 @@ pub(crate) fn path(module: &Module) -> Vec<u8> {
     }
 }
 
+/// Tells the families of an object from those of others with their names. Not 0.
+fn origin(path: &[u8]) -> u32 {
+    let mix = |hash: u32, &byte: &u8| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+    path.iter().fold(0x811c_9dc5, mix) | 1
+}
+
 /// The symbol table of an object's file, if it has one.
 pub(crate) fn in_file(module: &Module, path: &[u8]) -> Option<FileSymbols> {
     symbols::read(path, beginning(module))
@@ -375,7 +436,7 @@ pub(crate) struct Ready {
     pub(crate) hooks: slots::Ready,
 }
 
-fn not_hooked(name: &[u8], why: &dyn core::fmt::Display) {
+fn not_recorded(name: &[u8], why: &dyn core::fmt::Display) {
     let note = format!("what {} gives is not recorded: {why}", name.escape_ascii());
     session::report_failure(failure::NOTE, note.as_bytes());
 }
@@ -386,7 +447,7 @@ impl Ready {
     pub(crate) fn is_left_alone(&self) -> bool {
         let is_left_alone = !self.hooks.is_returned_into();
         if !is_left_alone {
-            not_hooked(&self.name, &"a call under way may return into what would change");
+            not_recorded(&self.name, &"a call under way may return into what would change");
         }
         is_left_alone
     }
@@ -399,7 +460,7 @@ pub(crate) fn install<'m>(modules: impl Iterator<Item = (&'m Module, &'m [u8])>)
     for Ready { name, hooks } in ready {
         // SAFETY: the caller's promise.
         if let Err(error) = unsafe { hooks.commit() } {
-            not_hooked(&name, &error);
+            not_recorded(&name, &error);
         }
     }
     handles
@@ -440,16 +501,21 @@ pub(crate) fn prepare<'m>(modules: impl Iterator<Item = (&'m Module, &'m [u8])>)
             }
         };
         let mut found = families(&listed);
-        // What has no prefix gives the object's heap its name.
-        found.sort_by_key(|family| family.prefix.len());
+        // The program's heap is that of the `malloc` that it calls. libc's others may serve it where its own allocator hasn't all.
+        let is_own = |family: &Family| {
+            let own = hooks::target(Function::Malloc);
+            family.functions.iter().any(|(_, range)| range.start == own)
+        };
+        // What has no prefix gives the object's heap its name. What only may be a family comes to the others.
+        found.sort_by_key(|family| (!is_own(family) && !is_whole(family.found), family.prefix.len()));
         // Where functions of this object lie, and their heap. A function of two names makes of both families one.
         let mut known: Vec<(usize, u32)> = Vec::new();
         for mut family in found {
             let starts: Vec<usize> = family.functions.iter().map(|(_, range)| range.start).collect();
-            // The program's heap is that of the `malloc` that it calls. libc's others may serve it where its own allocator hasn't all.
-            let is_own = starts.contains(&hooks::target(Function::Malloc));
+            let is_own = is_own(&family);
             let same = known.iter().find(|(start, _)| starts.contains(start)).map(|&(_, handle)| handle);
-            if !is_own && same.is_none() && !is_whole(family.found) {
+            let is_whole = is_whole(family.found);
+            if !is_own && same.is_none() && !is_whole && !is_candidate(family.found) {
                 continue;
             }
             family.functions.retain(|(_, range)| {
@@ -461,13 +527,18 @@ pub(crate) fn prepare<'m>(modules: impl Iterator<Item = (&'m Module, &'m [u8])>)
                 (b"" | b"__libc_", file) if !file.is_empty() => file.to_vec(),
                 (prefix, _) => [prefix, b"malloc"].concat(),
             };
-            let handle = if is_own { Some(0) } else { same.or_else(|| heaps::allocator(&name)) };
+            let added = || match is_whole {
+                true => heaps::allocator(HeapKind::Allocator, &name, 0),
+                false => heaps::allocator(HeapKind::Candidate, &name, origin(path)),
+            };
+            let handle = if is_own { Some(0) } else { same.or_else(added) };
             let Some(handle) = handle else { continue };
             known.extend(starts.into_iter().map(|start| (start, handle)));
             if family.functions.is_empty() || (handle == 0 && sampling::is_on()) {
                 continue;
             }
-            let is_leaf = known::is_library(module) || known::PREFIXES.contains(&&family.prefix[..]);
+            let is_leaf =
+                is_whole && (known::is_library(module) || known::PREFIXES.contains(&&family.prefix[..]));
             let wanted = |(role, range): (Role, Range<usize>)| {
                 let what = What::Family(role, handle);
                 Wanted { what, range, code: code.range.clone(), is_leaf }
@@ -478,7 +549,7 @@ pub(crate) fn prepare<'m>(modules: impl Iterator<Item = (&'m Module, &'m [u8])>)
                     ready.extend(hooks.map(|hooks| Ready { name, hooks }));
                     handles.extend((handle != 0).then_some(handle));
                 }
-                Err(error) => not_hooked(&name, &error),
+                Err(error) => not_recorded(&name, &error),
             }
         }
     }
@@ -530,6 +601,10 @@ mod tests {
         assert_eq!(row(""), Some((2, false)));
         assert_eq!(row("je_large_"), Some((1, false)));
         assert_eq!(found.len(), 5);
+        assert_eq!(
+            [0b1111, 0b1001, 0b1011, 0b1110, 0b0111].map(is_candidate),
+            [true, true, true, false, false]
+        );
     }
 
     #[test]

@@ -31,7 +31,10 @@ struct Entry {
     /// [`HeapKind`], and above it the name's length.
     kind: AtomicU32,
     name: [AtomicU64; NAME / 8],
-    _pad: u64,
+    /// Tells allocators of one name in several objects apart; 0 where they aren't.
+    origin: AtomicU32,
+    /// Of a [candidate](HeapKind::Candidate), how many blocks were no sign that it is an allocator.
+    doubts: AtomicU32,
 }
 
 const TAKEN: u32 = u32::MAX;
@@ -84,11 +87,10 @@ impl Entry {
             to.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
         }
         let name = bytes[..(kind >> 8) as usize % (NAME + 1)].to_vec();
-        let kind = if kind as u8 == HeapKind::Pool as u8 { HeapKind::Pool } else { HeapKind::Allocator };
-        Some(Heap { id, kind, name })
+        Some(Heap { id, kind: HeapKind::from_u8(kind as u8)?, name })
     }
 
-    fn fill_in(&self, kind: HeapKind, name: &[u8]) {
+    fn fill_in(&self, kind: HeapKind, name: &[u8], origin: u32) {
         let name = &name[..name.len().min(NAME)];
         let mut bytes = [0; NAME];
         bytes[..name.len()].copy_from_slice(name);
@@ -97,6 +99,8 @@ impl Entry {
             word.store(from, Ordering::Relaxed);
         }
         self.kind.store(kind as u32 | (name.len() as u32) << 8, Ordering::Relaxed);
+        self.origin.store(origin, Ordering::Relaxed);
+        self.doubts.store(0, Ordering::Relaxed);
         self.id.store(next_id(), Ordering::Release);
     }
 }
@@ -107,8 +111,17 @@ fn entry(handle: u64) -> Option<&'static Entry> {
     table()?.get(place)
 }
 
+/// All entries that were ever taken, with place 0.
+fn entries() -> &'static [Entry] {
+    table().map_or(&[], |table| &table[..=HIGHEST.load(Ordering::Relaxed) as usize])
+}
+
 /// Takes a place for a heap. `None` if there is none left.
 pub(crate) fn add(kind: HeapKind, name: &[u8]) -> Option<u32> {
+    add_of(kind, name, 0)
+}
+
+fn add_of(kind: HeapKind, name: &[u8], origin: u32) -> Option<u32> {
     let table = made_table()?;
     let start = NEXT.load(Ordering::Relaxed);
     let place = (0..PLACES as u32).map(|turn| start.wrapping_add(turn) % PLACES as u32).find(|&place| {
@@ -119,18 +132,41 @@ pub(crate) fn add(kind: HeapKind, name: &[u8]) -> Option<u32> {
     })?;
     NEXT.store(place + 1, Ordering::Relaxed);
     HIGHEST.fetch_max(place, Ordering::Relaxed);
-    table[place as usize].fill_in(kind, name);
+    table[place as usize].fill_in(kind, name, origin);
     Some(place)
 }
 
-/// The handle of the allocator with this name, which is added if it isn't there.
-pub(crate) fn allocator(name: &[u8]) -> Option<u32> {
+/// The handle of the allocator with this name, which is added if it isn't there. Of a [candidate](HeapKind::Candidate) also of one of this
+/// `origin` that has turned out to be one.
+pub(crate) fn allocator(kind: HeapKind, name: &[u8], origin: u32) -> Option<u32> {
     let name = &name[..name.len().min(NAME)];
     let is_it = |entry: &Entry| {
-        entry.heap().is_some_and(|heap| heap.kind == HeapKind::Allocator && heap.name == name)
+        let is_of_name = |heap: Heap| heap.kind != HeapKind::Pool && heap.name == name;
+        entry.origin.load(Ordering::Relaxed) == origin && entry.heap().is_some_and(is_of_name)
     };
-    let found = table().and_then(|table| table.iter().position(is_it));
-    found.map_or_else(|| add(HeapKind::Allocator, name), |place| Some(place as u32))
+    let found = entries().iter().position(is_it);
+    found.map_or_else(|| add_of(kind, name, origin), |place| Some(place as u32))
+}
+
+/// Whether it isn't known yet whether the heap with this handle is one.
+#[inline]
+pub(crate) fn is_candidate(handle: u64) -> bool {
+    let kind = |entry: &Entry| entry.kind.load(Ordering::Relaxed) as u8;
+    entry(handle).is_some_and(|entry| kind(entry) == HeapKind::Candidate as u8)
+}
+
+/// A candidate is an allocator. Whether nobody had said so before.
+pub(crate) fn confirm(handle: u64) -> bool {
+    let Some(entry) = entry(handle) else { return false };
+    let kind = entry.kind.load(Ordering::Relaxed);
+    let known = kind & !0xff | HeapKind::Allocator as u32;
+    kind as u8 == HeapKind::Candidate as u8
+        && entry.kind.compare_exchange(kind, known, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+}
+
+/// How many blocks of a candidate were no sign of an allocator, with one more.
+pub(crate) fn doubt(handle: u64) -> u32 {
+    entry(handle).map_or(0, |entry| entry.doubts.fetch_add(1, Ordering::Relaxed) + 1)
 }
 
 /// The number of the heap with this handle; 0 if there is none.
@@ -160,8 +196,7 @@ pub(crate) fn numbers() -> Numbers {
     // Not on the stack, which may be a small one.
     let halves = vec![0; (1 << u16::BITS) / u64::BITS as usize];
     let mut all = Numbers { halves, last: LAST.load(Ordering::Acquire) as u16 };
-    let places = HIGHEST.load(Ordering::Relaxed) as usize + 1;
-    for entry in table().into_iter().flat_map(|table| &table[..places]) {
+    for entry in entries() {
         let half = entry.id.load(Ordering::Acquire) as u16;
         all.halves[usize::from(half) / 64] |= 1 << (half % 64);
     }
@@ -179,6 +214,12 @@ pub(crate) fn remove(handle: u64) -> u32 {
         return 0;
     };
     entry.id.swap(0, Ordering::AcqRel)
+}
+
+/// Ends a heap whose functions stay hooked: its place is nobody else's. The number that it had; 0 if there is none.
+pub(crate) fn close(handle: u64) -> u32 {
+    let id = entry(handle).map_or(0, |entry| entry.id.swap(TAKEN, Ordering::AcqRel));
+    if id == TAKEN { 0 } else { id }
 }
 
 /// Gives a heap a new number, which `tell` hears of before anybody else.
@@ -209,7 +250,7 @@ pub(crate) fn describe_all(life: u64, ring: &mut Producer<'static>) {
     if !ring.is_ready() || DESCRIBED.swap(life, Ordering::AcqRel) == life {
         return;
     }
-    for heap in table().into_iter().flatten().filter_map(Entry::heap) {
+    for heap in entries().iter().filter_map(Entry::heap) {
         tell(&heap, ring);
     }
 }

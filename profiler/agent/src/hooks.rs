@@ -19,7 +19,7 @@ use crate::context::Context;
 use crate::entry::{SavedRegisters, Stub, rescued, stub};
 use crate::record::{self, enter};
 use crate::span::Span;
-use crate::{ledger, modules, native, shadow, slots, tls};
+use crate::{families, ledger, modules, native, shadow, slots, tls};
 use core::ffi::{c_int, c_void};
 use core::hint::cold_path;
 use core::ops::Range;
@@ -313,24 +313,32 @@ pub(crate) fn inside<T>(call: impl FnOnce() -> T) -> T {
 /// Records a block that was given out, and returns it: so that the hooks end with a jump to here.
 #[inline(never)]
 pub(crate) fn given(saved: Saved<'_>, block: Block, size: usize, source: Source) -> Block {
-    if !block.is_null() {
-        if is_inside(saved) {
-            if source == Source::Malloc {
-                slots::Nested::Malloc(block.addr(), size).note();
-            }
-        } else {
-            rescued(saved, block, 0, || {
-                enter(saved, |context| context.alloc(saved, block.addr() as u64, size as u64, source));
-            });
-        }
+    if !block.is_null() && (!may_be_inside(saved) || !is_given_inside(saved, block, size, source)) {
+        rescued(saved, block, 0, || {
+            enter(saved, |context| context.alloc(saved, block.addr() as u64, size as u64, source));
+        });
     }
     block
+}
+
+/// Whether a block was given out amid a call that is being recorded, as part of that.
+#[cold]
+#[inline(never)]
+fn is_given_inside(saved: Saved<'_>, block: Block, size: usize, source: Source) -> bool {
+    let is_inside = is_inside_after_all(saved);
+    if !is_inside {
+        families::has_asked(saved, size);
+    } else if source == Source::Malloc {
+        slots::Nested::Malloc(block.addr(), size).note();
+    }
+    is_inside
 }
 
 /// As [`given`], of a block that was asked to be aligned. `result`: what the function returns.
 #[inline(always)]
 pub(crate) fn given_aligned(saved: Saved<'_>, block: Block, size: usize, alignment: usize, result: Block) {
     if !block.is_null() && !is_inside(saved) {
+        families::has_asked(saved, size);
         let (address, size) = (block.addr() as u64, size as u64);
         let alignment = Alignment::of(alignment as u64);
         rescued(saved, result, 0, || {
@@ -343,6 +351,7 @@ pub(crate) fn given_aligned(saved: Saved<'_>, block: Block, size: usize, alignme
 #[cfg(grapnel_attached)]
 pub(crate) fn given_as(saved: Saved<'_>, block: Block, size: usize, source: Source, alignment: usize) {
     if !block.is_null() && !is_inside(saved) {
+        families::has_asked(saved, size);
         let (address, size) = (block.addr() as u64, size as u64);
         let alignment = Alignment::of(alignment as u64);
         rescued(saved, block, 0, || {

@@ -16,7 +16,7 @@ use crate::shadow::{self, Asked};
 use crate::slots::{self, Calls, Frame, Wanted, What};
 use crate::span::Span;
 use crate::symbols::FileSymbols;
-use crate::{hooks, known, native, sampled, sampling, session};
+use crate::{families, hooks, known, native, sampled, sampling, session};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -222,6 +222,7 @@ pub(crate) fn after(saved: &SavedRegisters, operator: Operator, block: usize, no
         let mean = sampling::chosen_before(noted);
         return sampled::given_by_operator(saved, block, &asked, operator.source(), mean);
     }
+    families::has_asked(saved, asked.size);
     rescued(saved, ptr::with_exposed_provenance_mut(block), 0, || {
         let place = if operator.shared { None } else { shadow::expect(block) };
         enter(saved, |context| {

@@ -65,8 +65,10 @@ pub(crate) fn renew(seed: u64) {
     SEED.store(seed, Ordering::Relaxed);
     THREADS.store(0, Ordering::Relaxed);
     FORKS.store(0, Ordering::Relaxed);
-    let Sampling { left, random, own_ticks, records, drawn, bytes, calls, mean: _, chosen: _ } =
-        &tls::get().sampling;
+    let sampling = &tls::get().sampling;
+    sampling.passed.set(passed_so_far());
+    let Sampling { left, random, own_ticks, records, drawn, bytes, calls, mean: _, chosen: _, passed: _ } =
+        sampling;
     for one in [random, own_ticks, records, bytes] {
         one.set(0);
     }
@@ -135,6 +137,12 @@ pub(crate) fn chosen_before(noted: usize) -> Option<u64> {
     (noted & GIVES_RECORDED != 0).then(|| tls::get().sampling.chosen.get())
 }
 
+/// The bytes that this thread has allocated; it wraps.
+pub(crate) fn passed_so_far() -> usize {
+    let Sampling { left, drawn, passed, .. } = &tls::get().sampling;
+    passed.get().wrapping_add(drawn.get().wrapping_sub(left.get()) as usize)
+}
+
 /// What is left of the gap is below 0 only while an allocation is being looked at, unless the handler of a signal left one for good
 /// there. On x86-64 every malloc would pass then. So the next gap begins where a recorded block is given back, and in each allocation
 /// that isn't malloc's; and `longjmp` sees to it ([`crate::jumps`]).
@@ -161,7 +169,9 @@ fn chosen(sampling: &Sampling, size: usize, budget: u64) -> Option<u64> {
     }
     if sampling.random.get() == 0 {
         begin(sampling);
-        let left = gap(sampling).wrapping_add(sampling.left.get());
+        let drawn = gap(sampling);
+        let left = drawn.wrapping_add(sampling.left.get());
+        sampling.drawn.set(drawn.wrapping_add(sampling.drawn.get()));
         sampling.left.set(left);
         if left >= 0 {
             return None;
@@ -181,6 +191,8 @@ fn chosen(sampling: &Sampling, size: usize, budget: u64) -> Option<u64> {
 
 /// Begins the next gap, by the mean as it is now.
 fn begin_gap(sampling: &Sampling) {
+    let passed = sampling.drawn.get().wrapping_sub(sampling.left.get());
+    sampling.passed.set(sampling.passed.get().wrapping_add(passed as usize));
     let left = gap(sampling);
     sampling.left.set(left);
     sampling.drawn.set(left);

@@ -53,6 +53,8 @@ pub(crate) struct Slot {
     direct: Direct,
     /// A gate is before it that lowers the thread's gap.
     is_lowered: AtomicBool,
+    /// Where it is set, the gate before it, if it has that one, lets all calls pass.
+    is_let_by: AtomicBool,
     /// What the function itself begins with once its hook is in; 0 where that isn't known.
     beginning: AtomicU64,
     /// Where it lies; at 0 for a slot that is free.
@@ -71,6 +73,7 @@ impl Slot {
             operator: AtomicU8::new(0),
             direct: Direct::none(),
             is_lowered: AtomicBool::new(false),
+            is_let_by: AtomicBool::new(false),
             beginning: AtomicU64::new(0),
             target: Span::empty(),
             code: Span::empty(),
@@ -263,8 +266,8 @@ pub(crate) unsafe extern "C" fn before(saved: &SavedRegisters, frame: &Frame) ->
 #[inline(never)]
 fn simple_new(saved: &SavedRegisters, frame: &Frame, slot: &Slot) -> Going {
     let size = saved.argument(0) as usize;
-    // Of nothing, it asks for a byte.
-    if size == 0 || !slot.direct.still_holds() || hooks::is_inside(saved) {
+    // Of nothing, it asks for a byte. Amid a family's call, that is told of it.
+    if size == 0 || !slot.direct.still_holds() || hooks::may_be_inside(saved) {
         cold_path();
         return before_other(saved, frame, slot);
     }
@@ -381,6 +384,18 @@ pub(crate) fn handle_at(target: usize) -> Option<u32> {
     slot.family().map(|(_, handle)| handle)
 }
 
+/// From now on, calls of the functions of the heap with this handle go the shortest way past us.
+pub(crate) fn let_by(handle: u32) {
+    let slots = taken().iter().filter(|slot| slot.heap.load(Ordering::Relaxed) == handle + 1);
+    slots.for_each(|slot| slot.is_let_by.store(true, Ordering::Relaxed));
+}
+
+/// Whether a call with these registers is made amid one of a family's function.
+#[inline(always)]
+pub(crate) fn may_be_amid_family(saved: &SavedRegisters) -> bool {
+    hooks::may_be_inside(saved) && tls::get().inside.get() & FAMILY != 0
+}
+
 /// Takes a free slot for a function and gives its thunk.
 fn take(function: &Range<usize>, what: What, code: &Range<usize>) -> Option<(usize, *const ())> {
     let number = TABLE.iter().position(|slot| slot.target.start() == 0)?;
@@ -442,20 +457,19 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// Of a sample, what may stand before the hook, and whether that lowers the thread's gap. Who passes it by leaves no mark:
-    /// what a function calls that gives blocks would be chosen once more. What takes one back may be asked as often as one likes.
-    fn gate(&self) -> Option<(Vec<u8>, bool)> {
-        if !sampling::is_on() {
-            return None;
-        }
+    /// What may stand before the hook, and whether that lowers the thread's gap. Of a sample, who passes it by leaves no mark:
+    /// what a function calls that gives blocks would be chosen once more. What takes one back may be asked as often as one likes. A family
+    /// that is known by its names alone may turn out to be none, and is `let_by` then.
+    fn gate(&self, let_by: &'static AtomicBool) -> Option<(Vec<u8>, bool)> {
         let target: *const () = ptr::with_exposed_provenance(self.range.start);
-        let (takes, gives) = match self.what {
-            What::Operator(operator, _) => (operator.gives_back(), operator.gives()),
-            What::Family(role, _) => (role == Role::Free, role == Role::Malloc),
+        let (takes, gives, may_be_none) = match self.what {
+            What::Operator(operator, _) => (operator.gives_back(), operator.gives(), false),
+            What::Family(role, handle) => (role == Role::Free, role == Role::Malloc, handle != 0),
         };
-        match (takes, gives && self.is_leaf) {
-            (true, _) => native::gates::of_taker(target).map(|gate| (gate, false)),
-            (_, true) => native::gates::of_giver(target).map(|gate| (gate, true)),
+        match (sampling::is_on(), takes, gives && self.is_leaf, may_be_none && !self.is_leaf) {
+            (true, true, ..) => native::gates::of_taker(target).map(|gate| (gate, false)),
+            (true, _, true, _) => native::gates::of_giver(target).map(|gate| (gate, true)),
+            (.., true) => native::let_by::gate(target, let_by).map(|gate| (gate, false)),
             _ => None,
         }
     }
@@ -474,8 +488,9 @@ pub(crate) fn prepare_all(found: &[Wanted]) -> Result<Option<Ready>, grapnel_hoo
             return Ok(None);
         };
         let target: *const () = ptr::with_exposed_provenance(range.start);
-        let (gate, is_lowered) = wanted.gate().unwrap_or_default();
+        let (gate, is_lowered) = wanted.gate(&TABLE[number].is_let_by).unwrap_or_default();
         TABLE[number].is_lowered.store(is_lowered, Ordering::Relaxed);
+        TABLE[number].is_let_by.store(false, Ordering::Relaxed);
         let options = Options { size: Some(range.len()), ..Options::default() };
         taken.push((number, transaction.replace_gated(target, thunk, options, gate)));
     }

@@ -49,6 +49,8 @@ pub(crate) struct Sampling {
     pub(crate) calls: Cell<f64>,
     /// The mean by which a block is to be recorded that a function with a slot is about to give.
     pub(crate) chosen: Cell<u64>,
+    /// The bytes that were allocated until the gap was drawn; it wraps.
+    pub(crate) passed: Cell<usize>,
 }
 
 /// A thread's state. All zeroes at the start. What an event needs comes first, in one cache line.
@@ -98,4 +100,8 @@ pub(crate) struct Tls {
     pub(crate) nested: Cell<usize>,
     /// What `inside` was in the calls around that which it is of; see [`crate::slots::around`].
     pub(crate) around: [Cell<usize>; AROUND],
+    /// How many bytes have been asked for amid calls of families' functions, and by these, where all allocations are recorded; it wraps.
+    pub(crate) asked: Cell<usize>,
+    /// How many had been when the newest of these calls began; see [`crate::families`].
+    pub(crate) asked_before: Cell<usize>,
 }

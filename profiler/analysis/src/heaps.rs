@@ -100,6 +100,8 @@ struct Instance {
 pub(crate) struct Heaps {
     all: Vec<Named>,
     of_name: HashMap<(HeapKind, Vec<u8>), usize>,
+    /// How many of them are [candidates](HeapKind::Candidate).
+    candidates: usize,
     instances: HashMap<u32, Instance, FoldHash>,
     next: Option<u32>,
     live: u64,
@@ -140,16 +142,21 @@ impl Heaps {
 
     /// A heap was told of.
     pub(crate) fn define(&mut self, heap: &Heap) -> Result<(), Violation> {
-        if self.instances.contains_key(&heap.id) {
+        if let Some(instance) = self.instances.get(&heap.id) {
+            let heaps = &mut self.all[instance.named];
+            if heaps.kind == HeapKind::Candidate && heap.kind == HeapKind::Allocator {
+                heaps.kind = heap.kind;
+                self.candidates -= 1;
+                self.of_name.entry((heap.kind, heaps.name.clone())).or_insert(instance.named);
+            }
             return Ok(());
         }
         if self.instances.len() >= MOST_HEAPS {
             return Err(Violation::TooMany { what: "heaps", limit: MOST_HEAPS as u64 });
         }
-        let few = self.all.len() < MOST_NAMES || self.of_name.contains_key(&(heap.kind, heap.name.clone()));
-        let name = if few { &heap.name[..heap.name.len().min(MAX_NAME)] } else { OTHERS };
+        let name = &heap.name[..heap.name.len().min(MAX_NAME)];
         let (all, is_sampled) = (&mut self.all, self.is_sampled);
-        let named = *self.of_name.entry((heap.kind, name.to_vec())).or_insert_with(|| {
+        let mut add = |name: &[u8]| {
             all.push(Named {
                 name: name.to_vec(),
                 kind: heap.kind,
@@ -163,7 +170,20 @@ impl Heaps {
                 next_key: 0,
             });
             all.len() - 1
-        });
+        };
+        let named = if heap.kind == HeapKind::Candidate {
+            // Each by itself: one may turn out to be an allocator, and another of its name not.
+            if self.candidates >= MOST_NAMES {
+                return Ok(());
+            }
+            self.candidates += 1;
+            add(name)
+        } else {
+            let few =
+                self.of_name.len() < MOST_NAMES || self.of_name.contains_key(&(heap.kind, name.to_vec()));
+            let name = if few { name } else { OTHERS };
+            *self.of_name.entry((heap.kind, name.to_vec())).or_insert_with(|| add(name))
+        };
         let heaps = &mut self.all[named];
         heaps.heaps += 1;
         let key = heaps.free_keys.pop().unwrap_or_else(|| {
@@ -240,10 +260,14 @@ impl Heaps {
         self.instances.values().for_each(|instance| live_heaps[instance.named] += 1);
         let mut all: Vec<HeapAnalysis> =
             self.all.into_iter().zip(live_heaps).map(|(named, live)| named.finish(live, canonical)).collect();
-        // An allocator that nobody called is of no interest.
+        // An allocator that nobody called is of no interest, and what only has the names of one is none.
         all.retain(|heaps| {
             let Totals { allocations, reallocations, frees, .. } = heaps.totals;
-            heaps.kind == HeapKind::Pool || allocations | reallocations | frees != 0
+            match heaps.kind {
+                HeapKind::Pool => true,
+                HeapKind::Candidate => false,
+                _ => allocations | reallocations | frees != 0,
+            }
         });
         let bytes = |heaps: &HeapAnalysis| heaps.totals.allocated_bytes;
         all.sort_by(|a, b| bytes(b).cmp(&bytes(a)).then(a.name.cmp(&b.name)));
@@ -351,6 +375,25 @@ mod tests {
         let found = heaps.finish(&(0..=1000).collect::<Vec<u32>>());
         assert_eq!(figures(&found[0]), [200, 100, 100, 500, 797 + 27]);
         assert_eq!((found[0].heaps, found[0].live_heaps), (2, 1));
+    }
+
+    /// Also what it gave before that was known; and not what another of its name gave.
+    #[test]
+    fn a_candidate_counts_once_it_is_known_as_an_allocator() {
+        let candidate = |id| Heap { kind: HeapKind::Candidate, ..heap(id, "a_malloc") };
+        let mut heaps = Heaps::default();
+        for id in [1, 2, 3] {
+            heaps.define(&candidate(id)).unwrap();
+            heaps.apply(id, &alloc(id, 0x1000, 10)).unwrap();
+        }
+        heaps.define(&Heap { kind: HeapKind::Allocator, ..candidate(2) }).unwrap();
+        heaps.end(3);
+        heaps.apply(1, &alloc(1, 0x2000, 5)).unwrap();
+        heaps.apply(2, &alloc(2, 0x2000, 5)).unwrap();
+        heaps.define(&candidate(2)).unwrap();
+        let found = heaps.finish(&[0, 1, 2, 3]);
+        assert_eq!(found.len(), 1);
+        assert_eq!((found[0].kind, figures(&found[0])), (HeapKind::Allocator, [2, 0, 2, 15, 15]));
     }
 
     #[test]

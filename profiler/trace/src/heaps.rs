@@ -15,11 +15,15 @@ pub enum HeapKind {
     Pool = 0,
     /// An allocator's functions, found by their names.
     Allocator = 1,
+    /// Functions with an allocator's names, of which it isn't known whether they are one's or hand on to another. Once it is, it is told
+    /// of again, as an [`Allocator`](Self::Allocator), under the same number. Until then it counts for nothing.
+    Candidate = 2,
 }
 
 impl HeapKind {
-    fn from_u8(n: u8) -> Option<Self> {
-        [Self::Pool, Self::Allocator].get(usize::from(n)).copied()
+    /// The kind with this number, if there is one.
+    pub fn from_u8(n: u8) -> Option<Self> {
+        [Self::Pool, Self::Allocator, Self::Candidate].get(usize::from(n)).copied()
     }
 }
 

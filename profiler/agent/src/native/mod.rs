@@ -6,6 +6,7 @@
 //! - `sandbox`: the ways past the hooks on what installs filters for system calls
 //! - `quick`: what comes before a stub where only some allocations are recorded
 //! - `gates`: the first of these where the hooks' own code is; only on x86-64
+//! - `let_by`: a gate by which a hook is passed once that is wanted; not on 32-bit Arm
 //! - `jumps`, `loading`: the stubs of `longjmp` and of `dlopen`
 //! - `tls`: where a thread's block is
 //! - `restorer`: what a handler of a signal returns to
@@ -57,10 +58,50 @@ pub(crate) mod gates {
     }
 }
 
+/// Nor is a hook passed there.
+#[cfg(target_arch = "arm")]
+pub(crate) mod let_by {
+    use alloc::vec::Vec;
+    use core::sync::atomic::AtomicBool;
+
+    /// No function has one.
+    pub(crate) fn gate(_target: *const (), _let_by: &'static AtomicBool) -> Option<Vec<u8>> {
+        None
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use core::ffi::c_void;
+
+    #[cfg(not(target_arch = "arm"))]
+    #[test]
+    fn a_hook_is_passed_once_that_is_wanted() {
+        use core::hint::black_box;
+        use core::sync::atomic::{AtomicBool, Ordering};
+        use grapnel_hook::{Liveness, Options, Transaction};
+
+        #[inline(never)]
+        extern "C" fn thirteenfold(word: usize) -> usize {
+            black_box(word).wrapping_mul(13)
+        }
+        extern "C" fn replacement(word: usize) -> usize {
+            word + 1
+        }
+        static LET_BY: AtomicBool = AtomicBool::new(false);
+        let target = thirteenfold as *const ();
+        let gate = let_by::gate(target, &LET_BY).expect("a gate");
+        let mut transaction = Transaction::new();
+        transaction.replace_gated(target, replacement as *const (), Options::default(), gate);
+        // SAFETY: nobody else knows the function, and the replacement is one of its type.
+        let hooks = unsafe { transaction.commit(Liveness::SingleThreaded) };
+        assert!(hooks.iter().all(Result::is_ok), "{hooks:?}");
+        for passes in [false, true, false] {
+            LET_BY.store(passes, Ordering::Relaxed);
+            assert_eq!(black_box(thirteenfold)(5), if passes { 65 } else { 6 });
+        }
+    }
 
     unsafe extern "C" fn note(at: *mut c_void) {
         // SAFETY: the test's own word.

@@ -10,6 +10,7 @@ pub(crate) mod jumps;
 pub(crate) mod kept;
 #[path = "../kernel64.rs"]
 pub(crate) mod kernel;
+pub(crate) mod let_by;
 #[cfg(grapnel_cdylib)]
 mod library;
 #[cfg(not(grapnel_attached))]
