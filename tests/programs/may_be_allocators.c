@@ -1,6 +1,7 @@
 /* Families of functions with an allocator's names that have no function for aligned blocks: some are allocators, by memory of their own or by
    pieces of malloc's, and some hand on to another. With an argument it does its work each time that it is asked, by a byte of input. */
 #include "keep.h"
+#include <setjmp.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -80,7 +81,9 @@ APART void pieces_free(void *block) {
         free(header);
 }
 
-/* Of static memory, with a node of malloc's for each block. */
+/* Of static memory, with a node of malloc's for each block, which it keeps for the next one. */
+static void *kept;
+
 APART void *nodes_malloc(size_t size) {
     static char memory[1 << 20];
     static size_t used;
@@ -88,10 +91,11 @@ APART void *nodes_malloc(size_t size) {
         used = 0;
     void **block = (void **)(memory + used);
     used += (size + 23) & ~(size_t)15;
-    *block = malloc(24);
+    *block = kept ? kept : malloc(24);
+    kept = NULL;
     return block + 1;
 }
-APART void nodes_free(void *block) { free(((void **)block)[-1]); }
+APART void nodes_free(void *block) { kept = ((void **)block)[-1]; }
 
 /* Those that hand on: to malloc with a header, or without; to another family; with the size behind a number, or behind a pool. */
 APART void *header_malloc(size_t size) {
@@ -119,6 +123,62 @@ APART void aligned_free(void *block) { free(block); }
 
 APART void *outer_malloc(size_t size) { return arena_malloc(size + 8); }
 APART void outer_free(void *block) { arena_free(block); }
+
+/* With a node of another family's, after the block; with a block that grows; with a large frame; with memory of its own for the first block. */
+static void *nodes[1000];
+APART void *tracked_malloc(size_t size) {
+    static int count;
+    void *block = malloc(size);
+    nodes[count++ % 1000] = arena_malloc(16);
+    return block;
+}
+APART void tracked_free(void *block) {
+    static int count;
+    arena_free(nodes[count++ % 1000]);
+    free(block);
+}
+
+APART void *grown_malloc(size_t size) { return realloc(keep(malloc(1)), size); }
+APART void grown_free(void *block) { free(block); }
+
+APART void *deep_malloc(size_t size) {
+    char frame[100000];
+    keep(frame);
+    return malloc(size);
+}
+APART void deep_free(void *block) { free(block); }
+
+static char first[256];
+APART void *early_malloc(size_t size) {
+    static bool is_later;
+    if (is_later)
+        return malloc(size);
+    is_later = true;
+    return first;
+}
+APART void early_free(void *block) {
+    if (block != first)
+        free(block);
+}
+
+/* One that leaves the call of another by a jump. */
+static jmp_buf back;
+APART void *left_malloc(size_t size) {
+    keep(&size);
+    longjmp(back, 1);
+}
+APART void left_free(void *block) { keep(block); }
+APART void *leaving_malloc(size_t size) {
+    void *volatile block = malloc(size);
+    if (!setjmp(back))
+        left_malloc(8);
+    return block;
+}
+APART void leaving_free(void *block) { free(block); }
+
+/* With something else before the size. */
+APART void *tagged_malloc(unsigned tag, size_t size) { return malloc(size + (tag & 1)); }
+APART void tagged_free(void *block) { free(block); }
 
 APART void *numbered_malloc(int number, size_t size) { return malloc(size + (size_t)number); }
 APART void numbered_free(int number, void *block) { free((char *)block + number - number); }
@@ -148,12 +208,21 @@ NOINLINE static void by_arena(void) {
 }
 
 NOINLINE static void by_malloc(void) {
+    early_free(early_malloc(100));
+    for (int i = 0; i < 100; i++) {
+        tracked_free(keep(tracked_malloc(100)));
+        early_free(keep(early_malloc(100)));
+    }
     for (int i = 0; i < 6000; i++) {
         header_free(keep(header_realloc(keep(header_malloc(100)), 200)));
         header_free(keep(header_calloc(3, 7)));
     }
     for (int i = 0; i < 10; i++) {
         plain_free(keep(plain_malloc(100)));
+        grown_free(keep(grown_malloc(100)));
+        deep_free(keep(deep_malloc(100)));
+        leaving_free(keep(leaving_malloc(100)));
+        tagged_free(keep(tagged_malloc(0x4d454d31, 100)));
         aligned_free(keep(aligned_malloc(100)));
     }
 }

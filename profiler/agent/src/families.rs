@@ -28,17 +28,18 @@ use crate::slots::{self, FAMILY, Frame, Wanted, What, around};
 use crate::symbols::{self, FileSymbols};
 use crate::{heaps, known, native, operators, sampling, session, shadow, tls};
 use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 use core::ptr;
+#[cfg(grapnel_attached)]
+use grapnel_hook::Prepared;
 use grapnel_hook::module::Module;
 use grapnel_hook::symbol::{self, SymbolKind};
 use grapnel_trace::shared::failure;
 use grapnel_trace::{HeapKind, Source};
 use grapnel_unwind::page_is_readable;
 use memchr::memmem;
-use trial::Verdict;
-
 pub(crate) use trial::has_asked;
 
 /// What a function of a family does with its arguments.
@@ -244,10 +245,15 @@ pub(crate) fn before(saved: &SavedRegisters, role: Role, handle: u32, target: us
         return true;
     }
     if !matches!(role, Role::Free) {
+        let size = role.size(saved) as usize;
+        trial::begin(ptr::from_ref(saved).addr(), size);
         if sampling::is_on() {
-            sampling::choose(role.size(saved) as usize, frame);
+            sampling::choose(size, frame);
         }
-        trial::begin();
+    }
+    if matches!(role, Role::Free) && heaps::is_on_trial(handle.into()) && !trial::may_be_one(handle) {
+        end(saved, handle, ptr::null_mut(), target);
+        return false;
     }
     if let Some((block, exchanged)) = role.taken(saved) {
         let kind = if exchanged { record::REALLOC_BEGIN } else { record::FREE };
@@ -300,31 +306,26 @@ fn end(saved: &SavedRegisters, handle: u32, result: *mut core::ffi::c_void, call
     id != 0
 }
 
-/// A block of a heap of which it isn't known whether it is one, and amid whose call so many bytes were `asked` for. Whether it isn't, by which it has ended.
+/// Judges a heap on trial by a call that was asked for so many bytes and gave a block, and that `asked` others for so many. Whether it goes on; otherwise it has ended.
 #[cold]
 #[inline(never)]
-fn is_none(
+fn has_passed(
     saved: &SavedRegisters,
-    role: Role,
     handle: u32,
     result: *mut core::ffi::c_void,
-    asked: usize,
+    size: u64,
+    asked: u32,
 ) -> bool {
-    match trial::judge(saved, role, handle, asked) {
-        Verdict::None => false,
-        Verdict::Allocator => {
-            if heaps::confirm(handle.into()) {
-                told(saved, handle, result, 0, |context, _| {
-                    heaps::describe(handle.into(), &mut context.ring)
-                });
-            }
-            false
-        }
-        Verdict::HandsOn => {
-            end(saved, handle, result, 0);
-            true
-        }
+    let Some(kind) = trial::judge(handle, size as usize, asked) else {
+        end(saved, handle, result, 0);
+        return false;
+    };
+    if heaps::is_candidate(handle.into()) != (kind == HeapKind::Candidate) {
+        told(saved, handle, result, 0, |context, _| {
+            heaps::set_kind(handle.into(), kind, &mut context.ring);
+        });
     }
+    true
 }
 
 /// What is recorded afterwards: what the function gave. `noted`: see [`Frame::note`].
@@ -332,7 +333,7 @@ pub(crate) fn after(saved: &SavedRegisters, role: Role, handle: u32, result: usi
     if matches!(role, Role::Free) {
         return;
     }
-    let asked = trial::end(role.size(saved) as usize);
+    let asked = trial::end(ptr::from_ref(saved).addr(), role.size(saved) as usize);
     let given = match role {
         Role::PosixMemalign if result != 0 => return,
         Role::PosixMemalign => {
@@ -353,7 +354,7 @@ pub(crate) fn after(saved: &SavedRegisters, role: Role, handle: u32, result: usi
     if handle != 0 && given != 0 && (size > LARGEST || !is_of_program(given & !7)) {
         return give_up(saved, handle, back, 0);
     }
-    if given != 0 && heaps::is_candidate(handle.into()) && is_none(saved, role, handle, back, asked) {
+    if given != 0 && heaps::is_on_trial(handle.into()) && !has_passed(saved, handle, back, size, asked) {
         return;
     }
     if sampling::is_on() {
@@ -433,7 +434,33 @@ pub(crate) fn in_file(module: &Module, path: &[u8]) -> Option<FileSymbols> {
 #[derive(Debug)]
 pub(crate) struct Ready {
     name: Vec<u8>,
+    /// That of its heap.
+    handle: u32,
     pub(crate) hooks: slots::Ready,
+}
+
+/// What can't be recorded of families, told at once: there is room for one note.
+#[derive(Debug, Default)]
+struct Lacks {
+    names: Vec<u8>,
+    why: String,
+}
+
+impl Lacks {
+    fn add(&mut self, name: &[u8], why: &dyn core::fmt::Display) {
+        if self.names.is_empty() {
+            self.why = format!("{why}");
+        } else {
+            self.names.extend_from_slice(b", ");
+        }
+        self.names.extend_from_slice(name);
+    }
+
+    fn tell(&self) {
+        if !self.names.is_empty() {
+            not_recorded(&self.names, &self.why);
+        }
+    }
 }
 
 fn not_recorded(name: &[u8], why: &dyn core::fmt::Display) {
@@ -441,80 +468,75 @@ fn not_recorded(name: &[u8], why: &dyn core::fmt::Display) {
     session::report_failure(failure::NOTE, note.as_bytes());
 }
 
-#[cfg(grapnel_attached)]
-impl Ready {
-    /// Whether no call under way may return into what will be changed; if not, it is said that the family stays out.
-    pub(crate) fn is_left_alone(&self) -> bool {
-        let is_left_alone = !self.hooks.is_returned_into();
-        if !is_left_alone {
-            not_recorded(&self.name, &"a call under way may return into what would change");
-        }
-        is_left_alone
-    }
-}
-
 /// Hooks the families of these objects, but for the functions that are hooked already. None of their code runs meanwhile.
 /// Only under PROCESS, or in the only thread. The handles of their heaps.
 pub(crate) fn install<'m>(modules: impl Iterator<Item = (&'m Module, &'m [u8])>) -> Vec<u32> {
-    let (ready, handles) = prepare(modules);
-    for Ready { name, hooks } in ready {
+    let (mut lacks, mut handles) = (Lacks::default(), Vec::new());
+    prepare(modules, &mut |found| match found {
+        // At once: the next one may lie where this one's hooks do.
         // SAFETY: the caller's promise.
-        if let Err(error) = unsafe { hooks.commit() } {
-            not_recorded(&name, &error);
-        }
-    }
+        Ok(Ready { name, handle, hooks }) => match unsafe { hooks.commit() } {
+            Ok(()) => handles.push(handle),
+            Err(error) => {
+                // Some of its hooks may be in.
+                if handle != 0 {
+                    slots::let_by(handle);
+                    heaps::close(handle.into());
+                }
+                lacks.add(&name, &error);
+            }
+        },
+        Err((name, error)) => lacks.add(&name, &error),
+    });
+    lacks.tell();
     handles
 }
 
-/// Prepares hooks on the families of these objects, but for the functions that are hooked already. Only under PROCESS, or in
-/// the only thread. The handles of their heaps, too.
-pub(crate) fn prepare<'m>(modules: impl Iterator<Item = (&'m Module, &'m [u8])>) -> (Vec<Ready>, Vec<u32>) {
-    let (mut ready, mut handles) = (Vec::new(), Vec::new());
+/// Prepares hooks on the families of these objects, but for the functions that are hooked already, and for those of which a call under way may
+/// return into what will be changed, or that lie where hooks of `before` or of others of them do. Only under PROCESS.
+#[cfg(grapnel_attached)]
+pub(crate) fn ready<'m>(
+    modules: impl Iterator<Item = (&'m Module, &'m [u8])>,
+    before: &Prepared<'_>,
+) -> Vec<slots::Ready> {
+    let (mut lacks, mut all) = (Lacks::default(), Vec::<slots::Ready>::new());
+    let mut changed = slots::changed(before);
+    prepare(modules, &mut |found| match found {
+        Ok(Ready { name, hooks, .. }) => {
+            let changes = hooks.changed();
+            if hooks.is_returned_into() {
+                lacks.add(&name, &"a call under way may return into what would change");
+            } else if changes.iter().any(|range| slots::overlaps(&changed, range)) {
+                lacks.add(&name, &"it lies too near to another function that is hooked");
+            } else {
+                changed.extend(changes);
+                all.push(hooks);
+            }
+        }
+        Err((name, error)) => lacks.add(&name, &error),
+    });
+    lacks.tell();
+    all
+}
+
+/// Takes a family's hooks, or its name and why there are none.
+type Take<'t> = dyn FnMut(Result<Ready, (Vec<u8>, grapnel_hook::Error)>) + 't;
+
+/// Prepares hooks on families and hands each one's over.
+fn prepare<'m>(modules: impl Iterator<Item = (&'m Module, &'m [u8])>, take: &mut Take<'_>) {
     for (module, path) in modules {
         let Some(code) = module.segments().iter().find(|segment| segment.execute) else { continue };
         // Our own stubs have such names.
         if code.range.contains(&(before as *const ()).addr()) {
             continue;
         }
-        let has_exported =
-            may_have_families(symbol::names(module), || symbol::find(module, MALLOC).is_some());
-        let exported = |each: &mut Visit<'_>| {
-            if !has_exported {
-                return;
-            }
-            symbol::for_each(module, &mut |name, symbol| {
-                if symbol.kind == SymbolKind::Function && symbol.size != 0 {
-                    each(name, symbol.range());
-                }
-            });
-        };
-        let in_file = in_file(module, path);
-        match &in_file {
-            Some(file) => operators::heed_hidden(module, file),
-            None => operators::heed_stripped(module),
-        }
-        let in_file = in_file.filter(|file| may_have_families(file.names(), || true));
-        let listed = |each: &mut Visit<'_>| {
-            exported(each);
-            if let Some(file) = &in_file {
-                file.for_each(module.bias(), each);
-            }
-        };
-        let mut found = families(&listed);
-        // The program's heap is that of the `malloc` that it calls. libc's others may serve it where its own allocator hasn't all.
-        let is_own = |family: &Family| {
-            let own = hooks::target(Function::Malloc);
-            family.functions.iter().any(|(_, range)| range.start == own)
-        };
-        // What has no prefix gives the object's heap its name. What only may be a family comes to the others.
-        found.sort_by_key(|family| (!is_own(family) && !is_whole(family.found), family.prefix.len()));
+        let found = found_in(module, path);
         // Where functions of this object lie, and their heap. A function of two names makes of both families one.
         let mut known: Vec<(usize, u32)> = Vec::new();
         for mut family in found {
             let starts: Vec<usize> = family.functions.iter().map(|(_, range)| range.start).collect();
-            let is_own = is_own(&family);
+            let (is_own, is_whole) = (family.is_own(), is_whole(family.found));
             let same = known.iter().find(|(start, _)| starts.contains(start)).map(|&(_, handle)| handle);
-            let is_whole = is_whole(family.found);
             if !is_own && same.is_none() && !is_whole && !is_candidate(family.found) {
                 continue;
             }
@@ -543,17 +565,68 @@ pub(crate) fn prepare<'m>(modules: impl Iterator<Item = (&'m Module, &'m [u8])>)
                 let what = What::Family(role, handle);
                 Wanted { what, range, code: code.range.clone(), is_leaf }
             };
-            let wanted: Vec<_> = family.functions.into_iter().map(wanted).collect();
-            match slots::prepare_all(&wanted) {
+            let mut wanted: Vec<_> = family.functions.into_iter().map(wanted).collect();
+            let mut hooks = slots::prepare_all(&wanted);
+            if hooks.is_err() && wanted.iter().any(does_nothing) {
+                // A `free` that does nothing may be too short: then nothing is seen to be given back by it.
+                wanted.retain(|wanted| !does_nothing(wanted));
+                hooks = slots::prepare_all(&wanted);
+            }
+            match hooks {
                 Ok(hooks) => {
-                    ready.extend(hooks.map(|hooks| Ready { name, hooks }));
-                    handles.extend((handle != 0).then_some(handle));
+                    if let Some(hooks) = hooks {
+                        take(Ok(Ready { name, handle, hooks }));
+                    }
                 }
-                Err(error) => not_recorded(&name, &error),
+                Err(error) => take(Err((name, error))),
             }
         }
     }
-    (ready, handles)
+}
+
+/// Whether that is a `free` that returns at once.
+fn does_nothing(wanted: &Wanted) -> bool {
+    matches!(wanted.what, What::Family(Role::Free, _)) && native::returns_at_once(wanted.range.start)
+}
+
+impl Family {
+    /// Whether it has the `malloc` that the program calls.
+    fn is_own(&self) -> bool {
+        let own = hooks::target(Function::Malloc);
+        self.functions.iter().any(|(_, range)| range.start == own)
+    }
+}
+
+/// What may be a family in an object, in the order in which they are given heaps. Heeds its operators, too.
+fn found_in(module: &Module, path: &[u8]) -> Vec<Family> {
+    let has_exported = may_have_families(symbol::names(module), || symbol::find(module, MALLOC).is_some());
+    let exported = |each: &mut Visit<'_>| {
+        if !has_exported {
+            return;
+        }
+        symbol::for_each(module, &mut |name, symbol| {
+            if symbol.kind == SymbolKind::Function && symbol.size != 0 {
+                each(name, symbol.range());
+            }
+        });
+    };
+    let in_file = in_file(module, path);
+    match &in_file {
+        Some(file) => operators::heed_hidden(module, file),
+        None => operators::heed_stripped(module),
+    }
+    let in_file = in_file.filter(|file| may_have_families(file.names(), || true));
+    let listed = |each: &mut Visit<'_>| {
+        exported(each);
+        if let Some(file) = &in_file {
+            file.for_each(module.bias(), each);
+        }
+    };
+    let mut found = families(&listed);
+    // The program's heap is that of the `malloc` that it calls. libc's others may serve it where its own allocator hasn't all.
+    // What has no prefix gives the object's heap its name. What only may be a family comes to the others.
+    found.sort_by_key(|family| (!family.is_own() && !is_whole(family.found), family.prefix.len()));
+    found
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use crate::entry::SavedRegisters;
 use crate::sys;
 use alloc::vec;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use grapnel_trace::ring::Producer;
 use grapnel_trace::wire::{self, kind};
 use grapnel_trace::{Heap, HeapKind, Source};
@@ -31,10 +31,11 @@ struct Entry {
     /// [`HeapKind`], and above it the name's length.
     kind: AtomicU32,
     name: [AtomicU64; NAME / 8],
-    /// Tells allocators of one name in several objects apart; 0 where they aren't.
+    /// Tells allocators of one name in several objects apart that are on trial, or were; 0 of others.
     origin: AtomicU32,
-    /// Of a [candidate](HeapKind::Candidate), how many blocks were no sign that it is an allocator.
-    doubts: AtomicU32,
+    /// Of one that is, how many calls were signs of an allocator, and how many weren't.
+    signs: AtomicU16,
+    doubts: AtomicU16,
 }
 
 const TAKEN: u32 = u32::MAX;
@@ -100,6 +101,7 @@ impl Entry {
         }
         self.kind.store(kind as u32 | (name.len() as u32) << 8, Ordering::Relaxed);
         self.origin.store(origin, Ordering::Relaxed);
+        self.signs.store(0, Ordering::Relaxed);
         self.doubts.store(0, Ordering::Relaxed);
         self.id.store(next_id(), Ordering::Release);
     }
@@ -148,25 +150,42 @@ pub(crate) fn allocator(kind: HeapKind, name: &[u8], origin: u32) -> Option<u32>
     found.map_or_else(|| add_of(kind, name, origin), |place| Some(place as u32))
 }
 
-/// Whether it isn't known yet whether the heap with this handle is one.
-#[inline]
+/// Whether the heap with this handle counts for nothing: nothing says that it is an allocator.
 pub(crate) fn is_candidate(handle: u64) -> bool {
     let kind = |entry: &Entry| entry.kind.load(Ordering::Relaxed) as u8;
     entry(handle).is_some_and(|entry| kind(entry) == HeapKind::Candidate as u8)
 }
 
-/// A candidate is an allocator. Whether nobody had said so before.
-pub(crate) fn confirm(handle: u64) -> bool {
-    let Some(entry) = entry(handle) else { return false };
-    let kind = entry.kind.load(Ordering::Relaxed);
-    let known = kind & !0xff | HeapKind::Allocator as u32;
-    kind as u8 == HeapKind::Candidate as u8
-        && entry.kind.compare_exchange(kind, known, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+/// So many signs, and nothing more is asked.
+const ENOUGH: u16 = 4096;
+
+/// Whether the calls of the heap with this handle are looked at for whether it is an allocator.
+#[inline]
+pub(crate) fn is_on_trial(handle: u64) -> bool {
+    entry(handle).is_some_and(|entry| {
+        entry.origin.load(Ordering::Relaxed) != 0 && entry.signs.load(Ordering::Relaxed) < ENOUGH
+    })
 }
 
-/// How many blocks of a candidate were no sign of an allocator, with one more.
-pub(crate) fn doubt(handle: u64) -> u32 {
-    entry(handle).map_or(0, |entry| entry.doubts.fetch_add(1, Ordering::Relaxed) + 1)
+/// How many calls of a heap on trial were signs of an allocator, and how many weren't, each with those that are added here.
+pub(crate) fn weigh(handle: u64, signs: u16, doubts: u16) -> (u16, u16) {
+    let add = |to: &AtomicU16, more: u16| {
+        let sum = to.load(Ordering::Relaxed).saturating_add(more);
+        // Of two threads' one may get lost.
+        to.store(sum, Ordering::Relaxed);
+        sum
+    };
+    entry(handle).map_or((0, 0), |entry| (add(&entry.signs, signs), add(&entry.doubts, doubts)))
+}
+
+/// Tells the trace through `ring` that the heap with this handle is of another kind, unless it is known. What can't be told is told by the next call.
+pub(crate) fn set_kind(handle: u64, kind: HeapKind, ring: &mut Producer<'static>) {
+    let Some(entry) = entry(handle) else { return };
+    let Some(heap) = entry.heap().filter(|heap| heap.kind != kind) else { return };
+    if crate::record::push(ring, &wire::heap(&Heap { kind, ..heap })).is_ok() {
+        let before = entry.kind.load(Ordering::Relaxed);
+        entry.kind.store(before & !0xff | kind as u32, Ordering::Relaxed);
+    }
 }
 
 /// The number of the heap with this handle; 0 if there is none.
@@ -220,6 +239,13 @@ pub(crate) fn remove(handle: u64) -> u32 {
 pub(crate) fn close(handle: u64) -> u32 {
     let id = entry(handle).map_or(0, |entry| entry.id.swap(TAKEN, Ordering::AcqRel));
     if id == TAKEN { 0 } else { id }
+}
+
+/// Gives the place of a heap back that was [closed](close), and whose functions are gone.
+pub(crate) fn forget(handle: u64) {
+    if let Some(entry) = entry(handle) {
+        let _ = entry.id.compare_exchange(TAKEN, 0, Ordering::Relaxed, Ordering::Relaxed);
+    }
 }
 
 /// Gives a heap a new number, which `tell` hears of before anybody else.
@@ -322,5 +348,33 @@ mod tests {
             renumber(none, |heap| panic!("{heap:?}"));
             assert_eq!((id(none), remove(none)), (0, 0));
         }
+    }
+
+    #[test]
+    fn candidates_are_told_apart_by_where_they_come_from() {
+        let candidate =
+            |origin| allocator(HeapKind::Candidate, b"c_malloc", origin).map(u64::from).expect("room");
+        let (one, two) = (candidate(1), candidate(2));
+        let whole = allocator(HeapKind::Allocator, b"c_malloc", 0).map(u64::from).expect("room");
+        assert!(one != two && one != whole && two != whole);
+        assert_eq!((candidate(1), candidate(2)), (one, two));
+        assert_eq!(
+            [one, whole].map(|heap| (is_candidate(heap), is_on_trial(heap))),
+            [(true, true), (false, false)]
+        );
+        assert_eq!(
+            (weigh(one, 1, 0), weigh(one, 0, 2), weigh(two, 0, u16::MAX)),
+            ((1, 0), (1, 2), (0, u16::MAX))
+        );
+        assert_eq!(weigh(two, ENOUGH, 1), (ENOUGH, u16::MAX));
+        assert!(is_on_trial(one) && !is_on_trial(two));
+        // Its place is nobody's until its functions are gone.
+        assert_ne!(close(one), 0);
+        assert_eq!((id(one), close(one), remove(one)), (0, 0, 0));
+        assert_ne!(candidate(1), one);
+        forget(one);
+        forget(two);
+        assert_ne!(id(two), 0);
+        assert_eq!([two, whole].map(|heap| remove(heap) != 0), [true; 2]);
     }
 }

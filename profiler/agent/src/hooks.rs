@@ -192,6 +192,12 @@ pub(crate) fn may_be_inside(saved: Saved<'_>) -> bool {
     far_inside(saved) < FAR
 }
 
+/// Whether the thread is in no such call, as far as is known.
+#[inline(always)]
+pub(crate) fn is_outside_all() -> bool {
+    tls::get().inside.get() == 0
+}
+
 /// How far up the stack the call was made that the thread is in.
 #[inline(always)]
 fn far_inside(saved: Saved<'_>) -> usize {
@@ -313,7 +319,7 @@ pub(crate) fn inside<T>(call: impl FnOnce() -> T) -> T {
 /// Records a block that was given out, and returns it: so that the hooks end with a jump to here.
 #[inline(never)]
 pub(crate) fn given(saved: Saved<'_>, block: Block, size: usize, source: Source) -> Block {
-    if !block.is_null() && (!may_be_inside(saved) || !is_given_inside(saved, block, size, source)) {
+    if !block.is_null() && (is_outside_all() || !is_given_inside(saved, block, size, source)) {
         rescued(saved, block, 0, || {
             enter(saved, |context| context.alloc(saved, block.addr() as u64, size as u64, source));
         });
@@ -325,10 +331,9 @@ pub(crate) fn given(saved: Saved<'_>, block: Block, size: usize, source: Source)
 #[cold]
 #[inline(never)]
 fn is_given_inside(saved: Saved<'_>, block: Block, size: usize, source: Source) -> bool {
-    let is_inside = is_inside_after_all(saved);
-    if !is_inside {
-        families::has_asked(saved, size);
-    } else if source == Source::Malloc {
+    families::has_asked(size);
+    let is_inside = is_inside(saved);
+    if is_inside && source == Source::Malloc {
         slots::Nested::Malloc(block.addr(), size).note();
     }
     is_inside
@@ -337,8 +342,8 @@ fn is_given_inside(saved: Saved<'_>, block: Block, size: usize, source: Source) 
 /// As [`given`], of a block that was asked to be aligned. `result`: what the function returns.
 #[inline(always)]
 pub(crate) fn given_aligned(saved: Saved<'_>, block: Block, size: usize, alignment: usize, result: Block) {
+    families::has_asked(size);
     if !block.is_null() && !is_inside(saved) {
-        families::has_asked(saved, size);
         let (address, size) = (block.addr() as u64, size as u64);
         let alignment = Alignment::of(alignment as u64);
         rescued(saved, result, 0, || {
@@ -350,8 +355,8 @@ pub(crate) fn given_aligned(saved: Saved<'_>, block: Block, size: usize, alignme
 /// As [`given`], of a block that `operator new` was asked for, with an alignment.
 #[cfg(grapnel_attached)]
 pub(crate) fn given_as(saved: Saved<'_>, block: Block, size: usize, source: Source, alignment: usize) {
+    families::has_asked(size);
     if !block.is_null() && !is_inside(saved) {
-        families::has_asked(saved, size);
         let (address, size) = (block.addr() as u64, size as u64);
         let alignment = Alignment::of(alignment as u64);
         rescued(saved, block, 0, || {
@@ -493,6 +498,7 @@ unsafe extern "C" fn realloc(old: Block, size: usize, saved: Saved<'_>) -> Block
     }
     // SAFETY: the caller's call, passed on.
     let block = inside(|| unsafe { call(old, size) });
+    families::has_asked(size);
     if old.is_null() || size == 0 {
         return given(saved, block, size, Source::Realloc);
     }

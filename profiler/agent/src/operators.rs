@@ -222,7 +222,7 @@ pub(crate) fn after(saved: &SavedRegisters, operator: Operator, block: usize, no
         let mean = sampling::chosen_before(noted);
         return sampled::given_by_operator(saved, block, &asked, operator.source(), mean);
     }
-    families::has_asked(saved, asked.size);
+    families::has_asked(asked.size);
     rescued(saved, ptr::with_exposed_provenance_mut(block), 0, || {
         let place = if operator.shared { None } else { shadow::expect(block) };
         enter(saved, |context| {

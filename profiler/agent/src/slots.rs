@@ -22,7 +22,7 @@ use crate::native::slots::{
 };
 use crate::operators::{self, Operator};
 use crate::span::Span;
-use crate::{displaced, hooks, ledger, modules, native, record, sampling, tls};
+use crate::{displaced, heaps, hooks, ledger, modules, native, record, sampling, tls};
 use alloc::vec::Vec;
 use core::cell::Cell;
 use core::hint::cold_path;
@@ -267,7 +267,7 @@ pub(crate) unsafe extern "C" fn before(saved: &SavedRegisters, frame: &Frame) ->
 fn simple_new(saved: &SavedRegisters, frame: &Frame, slot: &Slot) -> Going {
     let size = saved.argument(0) as usize;
     // Of nothing, it asks for a byte. Amid a family's call, that is told of it.
-    if size == 0 || !slot.direct.still_holds() || hooks::may_be_inside(saved) {
+    if size == 0 || !slot.direct.still_holds() || !hooks::is_outside_all() {
         cold_path();
         return before_other(saved, frame, slot);
     }
@@ -388,12 +388,6 @@ pub(crate) fn handle_at(target: usize) -> Option<u32> {
 pub(crate) fn let_by(handle: u32) {
     let slots = taken().iter().filter(|slot| slot.heap.load(Ordering::Relaxed) == handle + 1);
     slots.for_each(|slot| slot.is_let_by.store(true, Ordering::Relaxed));
-}
-
-/// Whether a call with these registers is made amid one of a family's function.
-#[inline(always)]
-pub(crate) fn may_be_amid_family(saved: &SavedRegisters) -> bool {
-    hooks::may_be_inside(saved) && tls::get().inside.get() & FAMILY != 0
 }
 
 /// Takes a free slot for a function and gives its thunk.
@@ -518,11 +512,30 @@ pub(crate) fn prepare_all(found: &[Wanted]) -> Result<Option<Ready>, grapnel_hoo
     }))
 }
 
+/// What these hooks will change.
+#[cfg(grapnel_attached)]
+pub(crate) fn changed(prepared: &Prepared<'_>) -> Vec<Range<u64>> {
+    let edits = prepared.hooks().flatten().flat_map(|hook| hook.edits());
+    edits.map(|(at, old, _)| at.0..at.0 + old.as_slice().len() as u64).collect()
+}
+
+/// Whether one range has bytes that one of these has, too.
+#[cfg(grapnel_attached)]
+pub(crate) fn overlaps(all: &[Range<u64>], range: &Range<u64>) -> bool {
+    all.iter().any(|other| other.start < range.end && range.start < other.end)
+}
+
 impl Ready {
     /// How many functions will be hooked.
     #[cfg(grapnel_attached)]
     pub(crate) fn hooks(&self) -> usize {
         self.hooks
+    }
+
+    /// What will be changed.
+    #[cfg(grapnel_attached)]
+    pub(crate) fn changed(&self) -> Vec<Range<u64>> {
+        changed(&self.prepared)
     }
 
     /// Whether calls under way may return into what will be changed.
@@ -579,6 +592,14 @@ pub(crate) fn forget(range: &Range<u64>) {
     for slot in taken() {
         if range.contains(&(slot.target.start() as u64)) {
             slot.target.set(&(0..0));
+            let heap = slot.heap.load(Ordering::Relaxed);
+            let is_left =
+                |other: &Slot| other.target.start() != 0 && other.heap.load(Ordering::Relaxed) == heap;
+            if let Some(handle) = heap.checked_sub(1)
+                && !taken().iter().any(is_left)
+            {
+                heaps::forget(handle.into());
+            }
         }
     }
 }

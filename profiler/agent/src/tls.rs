@@ -100,8 +100,9 @@ pub(crate) struct Tls {
     pub(crate) nested: Cell<usize>,
     /// What `inside` was in the calls around that which it is of; see [`crate::slots::around`].
     pub(crate) around: [Cell<usize>; AROUND],
-    /// How many bytes have been asked for amid calls of families' functions, and by these, where all allocations are recorded; it wraps.
-    pub(crate) asked: Cell<usize>,
-    /// How many had been when the newest of these calls began; see [`crate::families`].
-    pub(crate) asked_before: Cell<usize>,
+    /// How many bytes have been asked for by calls of families' functions, and amid any call, where all allocations are recorded; it wraps.
+    pub(crate) asked: Cell<u32>,
+    /// The newest of these calls, inner ones first: where a stub saved its registers, and how many bytes had been asked for when it began, the lower half of
+    /// both; see [`crate::families`].
+    pub(crate) asked_before: [Cell<(u32, u32)>; 3],
 }

@@ -74,6 +74,8 @@ impl Dense {
 struct Named {
     name: Vec<u8>,
     kind: HeapKind,
+    /// It was told of as a [candidate](HeapKind::Candidate), and has one heap.
+    on_trial: bool,
     heaps: u64,
     live: Figures,
     time_ns: u64,
@@ -100,8 +102,8 @@ struct Instance {
 pub(crate) struct Heaps {
     all: Vec<Named>,
     of_name: HashMap<(HeapKind, Vec<u8>), usize>,
-    /// How many of them are [candidates](HeapKind::Candidate).
-    candidates: usize,
+    /// How many of them are [on trial](Named::on_trial).
+    on_trial: usize,
     instances: HashMap<u32, Instance, FoldHash>,
     next: Option<u32>,
     live: u64,
@@ -144,10 +146,8 @@ impl Heaps {
     pub(crate) fn define(&mut self, heap: &Heap) -> Result<(), Violation> {
         if let Some(instance) = self.instances.get(&heap.id) {
             let heaps = &mut self.all[instance.named];
-            if heaps.kind == HeapKind::Candidate && heap.kind == HeapKind::Allocator {
+            if heaps.on_trial && heap.kind != HeapKind::Pool {
                 heaps.kind = heap.kind;
-                self.candidates -= 1;
-                self.of_name.entry((heap.kind, heaps.name.clone())).or_insert(instance.named);
             }
             return Ok(());
         }
@@ -155,28 +155,24 @@ impl Heaps {
             return Err(Violation::TooMany { what: "heaps", limit: MOST_HEAPS as u64 });
         }
         let name = &heap.name[..heap.name.len().min(MAX_NAME)];
-        let (all, is_sampled) = (&mut self.all, self.is_sampled);
+        let (all, is_sampled, on_trial) = (&mut self.all, self.is_sampled, heap.kind == HeapKind::Candidate);
         let mut add = |name: &[u8]| {
+            let kind = heap.kind;
             all.push(Named {
                 name: name.to_vec(),
-                kind: heap.kind,
-                heaps: 0,
+                kind,
+                on_trial,
                 live: Figures::new(is_sampled),
-                time_ns: 0,
-                sites: Sites::new(),
-                stacks: Dense::default(),
-                threads: Dense::default(),
-                free_keys: Vec::new(),
-                next_key: 0,
+                ..Named::none()
             });
             all.len() - 1
         };
-        let named = if heap.kind == HeapKind::Candidate {
+        let named = if on_trial {
             // Each by itself: one may turn out to be an allocator, and another of its name not.
-            if self.candidates >= MOST_NAMES {
+            if self.on_trial >= MOST_NAMES {
                 return Ok(());
             }
-            self.candidates += 1;
+            self.on_trial += 1;
             add(name)
         } else {
             let few =
@@ -205,6 +201,12 @@ impl Heaps {
         }
         heaps.free_keys.push(instance.key);
         self.live -= before - heaps.live.live_allocations();
+        if heaps.kind == HeapKind::Candidate {
+            // It counts for nothing, now and later.
+            self.live -= heaps.live.live_allocations();
+            self.on_trial -= 1;
+            *heaps = Named::none();
+        }
     }
 
     /// Takes in an event of a heap. One that isn't known, or no more, has none that count.
@@ -282,6 +284,23 @@ impl Instance {
 }
 
 impl Named {
+    /// What is left of one that counts for nothing.
+    fn none() -> Self {
+        Self {
+            name: Vec::new(),
+            kind: HeapKind::Candidate,
+            on_trial: true,
+            heaps: 0,
+            live: Figures::new(false),
+            time_ns: 0,
+            sites: Sites::new(),
+            stacks: Dense::default(),
+            threads: Dense::default(),
+            free_keys: Vec::new(),
+            next_key: 0,
+        }
+    }
+
     fn set_time(&mut self, ns: u64) {
         if self.time_ns != ns {
             self.time_ns = ns;
@@ -381,19 +400,40 @@ mod tests {
     #[test]
     fn a_candidate_counts_once_it_is_known_as_an_allocator() {
         let candidate = |id| Heap { kind: HeapKind::Candidate, ..heap(id, "a_malloc") };
+        let known = |id| Heap { kind: HeapKind::Allocator, ..candidate(id) };
         let mut heaps = Heaps::default();
-        for id in [1, 2, 3] {
+        for id in [1, 2, 3, 4] {
             heaps.define(&candidate(id)).unwrap();
             heaps.apply(id, &alloc(id, 0x1000, 10)).unwrap();
         }
-        heaps.define(&Heap { kind: HeapKind::Allocator, ..candidate(2) }).unwrap();
+        heaps.define(&known(2)).unwrap();
         heaps.end(3);
         heaps.apply(1, &alloc(1, 0x2000, 5)).unwrap();
         heaps.apply(2, &alloc(2, 0x2000, 5)).unwrap();
-        heaps.define(&candidate(2)).unwrap();
-        let found = heaps.finish(&[0, 1, 2, 3]);
+        // Of one it turns out otherwise.
+        heaps.define(&known(4)).unwrap();
+        heaps.define(&candidate(4)).unwrap();
+        assert_eq!(heaps.live, 5);
+        let found = heaps.finish(&[0, 1, 2, 3, 4]);
         assert_eq!(found.len(), 1);
         assert_eq!((found[0].kind, figures(&found[0])), (HeapKind::Allocator, [2, 0, 2, 15, 15]));
+    }
+
+    /// As those of a library that is opened again and again.
+    #[test]
+    fn candidates_that_end_make_room() {
+        let mut heaps = Heaps::default();
+        for id in 1..=3 * MOST_NAMES as u32 {
+            heaps.define(&Heap { kind: HeapKind::Candidate, ..heap(id, "a") }).unwrap();
+            heaps.apply(id, &alloc(0, 0x1000, 1)).unwrap();
+            heaps.end(id);
+        }
+        heaps.define(&Heap { kind: HeapKind::Candidate, ..heap(9999, "b") }).unwrap();
+        heaps.apply(9999, &alloc(0, 0x1000, 7)).unwrap();
+        heaps.define(&Heap { kind: HeapKind::Allocator, ..heap(9999, "b") }).unwrap();
+        assert_eq!(heaps.live, 1);
+        let found = heaps.finish(&[0]);
+        assert_eq!((found.len(), figures(&found[0])), (1, [1, 0, 1, 7, 7]));
     }
 
     #[test]

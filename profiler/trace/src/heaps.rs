@@ -15,8 +15,8 @@ pub enum HeapKind {
     Pool = 0,
     /// An allocator's functions, found by their names.
     Allocator = 1,
-    /// Functions with an allocator's names, of which it isn't known whether they are one's or hand on to another. Once it is, it is told
-    /// of again, as an [`Allocator`](Self::Allocator), under the same number. Until then it counts for nothing.
+    /// Functions with an allocator's names that count for nothing as long as nothing says that they are one's: they may hand on to another. If something does, it is told
+    /// of again, as an [`Allocator`](Self::Allocator), under the same number, and as this if it turns out otherwise later.
     Candidate = 2,
 }
 

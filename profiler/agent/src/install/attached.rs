@@ -8,6 +8,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
+use grapnel_hook::Prepared;
 use grapnel_hook::module::Module;
 use grapnel_hook::symbol::{self, Symbol, SymbolKind};
 use grapnel_trace::attached::{FUNCTIONS, Mapping};
@@ -96,7 +97,7 @@ fn operators(objects: &Objects, allocator: &Module, is_sampled: bool) -> Vec<(Ho
 pub(super) struct Several(Vec<slots::Ready>);
 
 impl Several {
-    pub(super) fn prepare(objects: &Objects) -> Self {
+    pub(super) fn prepare(objects: &Objects, before: &Prepared<'_>) -> Self {
         // libc's are a family beside the program's where others have taken their names.
         let libcs = objects.allocator().map(|_| (objects.libc(), Vec::new()));
         let others: Vec<_> = objects.others().map(|module| (module, families::path(module))).collect();
@@ -104,8 +105,7 @@ impl Several {
         throwing::heed(others.iter().map(|(module, path)| (*module, &path[..])));
         let others = others.into_iter().filter(|(module, _)| throwing::may_have_hooks(module));
         let all: Vec<(&Module, Vec<u8>)> = others.chain(libcs).collect();
-        let (ready, _) = families::prepare(all.iter().map(|(module, path)| (*module, &path[..])));
-        Self(ready.into_iter().filter(families::Ready::is_left_alone).map(|ready| ready.hooks).collect())
+        Self(families::ready(all.iter().map(|(module, path)| (*module, &path[..])), before))
     }
 
     /// How many functions will be hooked.

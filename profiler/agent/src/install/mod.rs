@@ -229,7 +229,7 @@ pub(crate) fn prepare() -> Result<Ready, String> {
             }
         }
     }
-    let several = is_recorded.then(|| way::Several::prepare(&objects));
+    let several = is_recorded.then(|| way::Several::prepare(&objects, &prepared));
     let hooks = asked.into_iter().map(|(name, function, ..)| (name, function)).collect();
     Ok(Ready { hooks, prepared, several, objects })
 }

@@ -6,9 +6,9 @@ use crate::{debug, ending, exec, families, jumps, modules, operators, reported, 
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
-use grapnel_hook::Liveness;
 use grapnel_hook::module::Module;
 use grapnel_hook::symbol::Symbol;
+use grapnel_hook::{Liveness, Prepared};
 
 pub(super) const NO_LIBC: &str = if cfg!(target_os = "android") {
     "the program does not use bionic (no libc.so is loaded)"
@@ -67,7 +67,7 @@ pub(super) fn allocation_functions(objects: &Objects, is_sampled: bool) -> Vec<(
 pub(super) struct Several;
 
 impl Several {
-    pub(super) fn prepare(_objects: &Objects) -> Self {
+    pub(super) fn prepare(_objects: &Objects, _before: &Prepared<'_>) -> Self {
         Self
     }
 

@@ -30,7 +30,7 @@ struct Slot {
     thread: Cell<u32>,
 }
 
-const _: () = assert!(size_of::<Slot>() == 256);
+const _: () = assert!(size_of::<Slot>() == 320);
 
 static TABLE: AtomicPtr<Slot> = AtomicPtr::new(core::ptr::null_mut());
 /// Bytes from the thread pointer to the thread's id.
