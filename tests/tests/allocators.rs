@@ -116,7 +116,7 @@ fn a_sample_of_other_heaps_is_one_of_all() {
     for (name, prefix) in [("libmimalloc.so.2", "mi_"), ("libtcmalloc_minimal.so.4", "tc_")] {
         let case = Case::ours("allocators").arg(library(name)).arg(prefix);
         let all = agrees(&case).report();
-        let some = agrees(&case.option("--sample=16")).report();
+        let some = agrees(&case.option("--sample=16").option("--sample-seed=1")).report();
         let (all, some) = (&heap(&all, name).totals, &heap(&some, name).totals);
         assert!(near(some.allocations, all.allocations), "{name}: {some:?} for {all:?}");
         assert!(near(some.frees, all.frees) && near(some.reallocations, all.reallocations), "{some:?}");
@@ -201,7 +201,7 @@ fn families_of_fewer_functions_are_heaps_if_they_behave_as_allocators() {
         // Two pieces for small blocks, all else block for block, with those of the header: and stdout's.
         let ReportTotals { allocations, reallocations, frees, .. } = report.totals;
         assert_eq!((reallocations, frees), (6010, 12_290));
-        assert!((12_310..12_320).contains(&allocations), "{:?}", report.totals);
+        assert!((12_300..12_320).contains(&allocations), "{:?}", report.totals);
     }
 }
 

@@ -42,6 +42,18 @@ fn distances(report: &Report, truth: &Totals) -> [f64; 4] {
     ]
 }
 
+/// What is drawn at random is computed in numbers with fractions, and the program's own arithmetic may trap where one is rounded.
+#[test]
+fn the_programs_arithmetic_is_left_alone() {
+    let case = Case::ours("fractions");
+    let bare = case.bare();
+    assert_eq!(bare.out(), "0 met, round 1, traps 1\n");
+    case.recorded().outcome.same_as(&bare);
+    for option in ["--sample=1", "--sample=1000", "--sample=524288", "--budget=5"] {
+        case.clone().option(option).recorded().outcome.same_as(&bare);
+    }
+}
+
 #[test]
 fn estimates_are_within_four_standard_errors_of_the_truth() {
     let cases = [

@@ -85,6 +85,22 @@ fn threads_of_threads() {
     check("handed", true);
 }
 
+/// A handler of its own has them, and not those that it doesn't know of.
+#[test]
+fn a_program_that_answers_its_own_system_calls() {
+    let case = Case::ours("dispatched");
+    let bare = case.bare();
+    assert_eq!(bare.out(), "0 answered\n");
+    for option in ["--sample=1", "--drop", "--check-stacks"] {
+        case.clone().option(option).recorded().outcome.same_as(&bare);
+    }
+    let recorded = case.recorded();
+    recorded.outcome.same_as(&bare);
+    let totals = recorded.report().totals;
+    assert!((202_001..202_010).contains(&totals.allocations), "{totals:?}");
+    assert_eq!((totals.frees, totals.lost_events), (202_000, 0));
+}
+
 /// The thread can't even be asked for its clock.
 #[test]
 fn strict_mode() {

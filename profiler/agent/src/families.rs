@@ -472,7 +472,7 @@ fn not_recorded(name: &[u8], why: &dyn core::fmt::Display) {
 /// Only under PROCESS, or in the only thread. The handles of their heaps.
 pub(crate) fn install<'m>(modules: impl Iterator<Item = (&'m Module, &'m [u8])>) -> Vec<u32> {
     let (mut lacks, mut handles) = (Lacks::default(), Vec::new());
-    prepare(modules, &mut |found| match found {
+    prepare(modules, &[], &mut |found| match found {
         // At once: the next one may lie where this one's hooks do.
         // SAFETY: the caller's promise.
         Ok(Ready { name, handle, hooks }) => match unsafe { hooks.commit() } {
@@ -493,15 +493,16 @@ pub(crate) fn install<'m>(modules: impl Iterator<Item = (&'m Module, &'m [u8])>)
 }
 
 /// Prepares hooks on the families of these objects, but for the functions that are hooked already, and for those of which a call under way may
-/// return into what will be changed, or that lie where hooks of `before` or of others of them do. Only under PROCESS.
+/// return into what will be changed, or that lie where hooks of `before` or of others of them do. Those are of functions that begin at these `places`. Only under PROCESS.
 #[cfg(grapnel_attached)]
 pub(crate) fn ready<'m>(
     modules: impl Iterator<Item = (&'m Module, &'m [u8])>,
     before: &Prepared<'_>,
+    places: &[usize],
 ) -> Vec<slots::Ready> {
     let (mut lacks, mut all) = (Lacks::default(), Vec::<slots::Ready>::new());
     let mut changed = slots::changed(before);
-    prepare(modules, &mut |found| match found {
+    prepare(modules, places, &mut |found| match found {
         Ok(Ready { name, hooks, .. }) => {
             let changes = hooks.changed();
             if hooks.is_returned_into() {
@@ -522,8 +523,8 @@ pub(crate) fn ready<'m>(
 /// Takes a family's hooks, or its name and why there are none.
 type Take<'t> = dyn FnMut(Result<Ready, (Vec<u8>, grapnel_hook::Error)>) + 't;
 
-/// Prepares hooks on families and hands each one's over.
-fn prepare<'m>(modules: impl Iterator<Item = (&'m Module, &'m [u8])>, take: &mut Take<'_>) {
+/// Prepares hooks on families and hands each one's over. None on functions at these places.
+fn prepare<'m>(modules: impl Iterator<Item = (&'m Module, &'m [u8])>, places: &[usize], take: &mut Take<'_>) {
     for (module, path) in modules {
         let Some(code) = module.segments().iter().find(|segment| segment.execute) else { continue };
         // Our own stubs have such names.
@@ -542,6 +543,7 @@ fn prepare<'m>(modules: impl Iterator<Item = (&'m Module, &'m [u8])>, take: &mut
             }
             family.functions.retain(|(_, range)| {
                 code.range.contains(&range.start)
+                    && !places.contains(&range.start)
                     && !hooks::is_target(range.start)
                     && !slots::is_hooked(range.start)
             });

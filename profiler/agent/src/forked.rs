@@ -13,7 +13,7 @@ use crate::entry::{SavedRegisters, rescued, stub};
 use crate::hooks::{Function, Hooked, original_as};
 use crate::lock::Quiet;
 use crate::record::{self, under_way};
-use crate::{context, heap, life, modules, sampling, session, tls};
+use crate::{context, heap, life, modules, sampling, sandbox, session, tls};
 use core::ptr;
 use core::sync::atomic::Ordering;
 use grapnel_trace::shared::{segment_state, session_flags};
@@ -45,6 +45,7 @@ pub(crate) fn functions() -> [Hooked; 2] {
 /// In the child of a fork, in its only thread, before the program goes on there: begins its own life at once. What is left of a recording
 /// that the fork came amid then goes nowhere. `saved`: of the call that is under way in the agent, where that is known.
 pub(crate) fn begin(saved: Option<&SavedRegisters>) {
+    sandbox::dispatch_ends();
     // QEMU's user mode agrees to empty the page, and doesn't.
     #[cfg(not(grapnel_attached))]
     if session::segment()

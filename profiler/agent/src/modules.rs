@@ -324,7 +324,7 @@ fn describe(id: u32, listed: &Listed, is_program: bool) -> Module {
         range: (start, end),
         build_id: build_id(listed).unwrap_or_default(),
         path: if (start..end).contains(&own) {
-            b"[grapnel]".to_vec()
+            Module::AGENT.to_vec()
         } else {
             full_path(&listed.path, is_program)
         },
@@ -386,6 +386,10 @@ impl Resolver for TableInUse<'_> {
             .and_then(quick)
             .flatten()
             .unwrap_or_else(|| under_lock(|table, scratch| table.rule(scratch, pc, is_return_address)))
+    }
+
+    fn stopped(&mut self, pc: u64) -> u64 {
+        displaced::original(pc).unwrap_or(pc)
     }
 
     #[cold]

@@ -15,10 +15,12 @@ pub(crate) mod others;
 
 pub(crate) use looks::Looks;
 
+use crate::native::floats::Floats;
 use crate::record::ticks;
 use crate::slots::{Frame, GIVES_RECORDED};
 use crate::tls::{self, Sampling};
 use crate::{meter, session};
+use core::hint::black_box;
 use core::sync::atomic::{AtomicU64, Ordering};
 use grapnel_trace::shared::SessionHeader;
 
@@ -156,10 +158,32 @@ pub(crate) fn mend() {
 #[cold]
 #[inline(never)]
 fn begin_anew(sampling: &Sampling) {
-    if sampling.random.get() == 0 {
-        begin(sampling);
-    }
-    begin_gap(sampling);
+    with_own_floats(
+        |sampling, _, _| {
+            if sampling.random.get() == 0 {
+                begin(sampling);
+            }
+            begin_gap(sampling);
+            None
+        },
+        sampling,
+        0,
+        0,
+    );
+}
+
+/// What is computed in numbers with fractions, and mustn't be where the program's arithmetic traps, or leave a mark in what it asks for afterwards.
+/// Not inlined: the compiler doesn't know that the state around it matters.
+type Computed = fn(&Sampling, usize, u64) -> Option<u64>;
+
+/// Calls that with a floating-point state of its own.
+#[inline]
+fn with_own_floats(compute: Computed, sampling: &Sampling, size: usize, budget: u64) -> Option<u64> {
+    let state = Floats::now();
+    Floats::OWN.set();
+    let result = black_box(compute)(sampling, size, budget);
+    state.set();
+    result
 }
 
 #[unsafe(link_section = ".text.hot.grapnel")]
@@ -167,6 +191,12 @@ fn chosen(sampling: &Sampling, size: usize, budget: u64) -> Option<u64> {
     if sampling.left.get() >= 0 {
         return None;
     }
+    with_own_floats(chosen_now, sampling, size, budget)
+}
+
+/// Chooses where the gap has ended, or there is none yet.
+#[unsafe(link_section = ".text.hot.grapnel")]
+fn chosen_now(sampling: &Sampling, size: usize, budget: u64) -> Option<u64> {
     if sampling.random.get() == 0 {
         begin(sampling);
         let drawn = gap(sampling);

@@ -80,6 +80,8 @@ pub(crate) struct Tls {
     pub(crate) filters: Cell<*const Node>,
     /// Whether reading the processor's clock is a fault in this thread.
     pub(crate) no_clock: Cell<bool>,
+    /// Where the thread says whether its system calls are signals; see [`crate::sandbox`]. 0 for nowhere.
+    pub(crate) selector: Cell<usize>,
     /// Whether the thread holds locks with signals let through, since a filter is against blocking them.
     pub(crate) unblocked: Cell<bool>,
     /// How often the thread has said that it is about to fork; see [`crate::forking`].

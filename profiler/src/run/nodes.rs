@@ -11,6 +11,8 @@ use hashbrown::HashMap;
 #[derive(Debug, Default)]
 pub(super) struct Nodes {
     count: u32,
+    /// The module whose frames are left out of stacks: that of the agent, which is amid those of what functions call that it stands in front of. 0 for none.
+    own: u32,
     /// How many frames have none: a trace numbers as many as 32 bits can.
     lost: u64,
     /// Whether all nodes from here on are found again.
@@ -40,6 +42,23 @@ impl Nodes {
     fn find_all(&mut self) {
         self.finds_all = true;
         self.lately = Lately::default();
+    }
+
+    /// From here on, frames of this module are left out of stacks.
+    pub(super) fn leave_out(&mut self, module: u32) {
+        self.own = module;
+    }
+
+    /// Whether frames of this module are.
+    #[inline]
+    pub(super) fn are_left_out(&self, module: u32) -> bool {
+        module == self.own && module != 0
+    }
+
+    /// Whether one of these frames, as a NODES record has them, is.
+    #[inline]
+    pub(super) fn has_left_out(&self, frames: &[u64]) -> bool {
+        self.own != 0 && frames.iter().any(|&frame| self.are_left_out(wire::frame_of(frame).1))
     }
 
     /// How many frames were left out of stacks, since there are no numbers for more.

@@ -4,7 +4,7 @@ use super::merge::{Output, Shared};
 use super::nodes::Nodes;
 use grapnel_trace::heap::HeapEvent;
 use grapnel_trace::wire::{self, HeapRecord, Order, Record, SHARDS, kind};
-use grapnel_trace::{Event, FreedAs, MappingEvent, Mark, Source};
+use grapnel_trace::{Event, FreedAs, MappingEvent, Mark, Module, Source};
 use std::hint::cold_path;
 
 /// The records of one ring, from where they were drained to where they go out.
@@ -378,9 +378,30 @@ impl Context {
     /// Takes nodes of the ring, of which each but the first is below the one before it.
     #[inline(never)]
     fn take_nodes(&mut self, nodes: &mut Nodes, parent: u32, frames: &[u64], out: &mut impl Output) {
+        if nodes.has_left_out(frames) {
+            return self.take_nodes_but(nodes, parent, frames, out);
+        }
         let new = nodes.number_all(self.numbers.of(parent), frames, &mut self.numbers);
         if let Some(frames) = frames.get(new.known..).filter(|frames| !frames.is_empty()) {
             out.nodes(self.ticks, new.first, new.parent, frames);
+        }
+    }
+
+    /// As [`Self::take_nodes`], where some are left out: what is below them is below their parents.
+    #[cold]
+    fn take_nodes_but(&mut self, nodes: &mut Nodes, parent: u32, frames: &[u64], out: &mut impl Output) {
+        let mut parent = self.numbers.of(parent);
+        for frame in frames {
+            if nodes.are_left_out(wire::frame_of(*frame).1) {
+                self.numbers.push(parent);
+                continue;
+            }
+            let frame = core::slice::from_ref(frame);
+            let new = nodes.number_all(parent, frame, &mut self.numbers);
+            if new.known == 0 {
+                out.nodes(self.ticks, new.first, new.parent, frame);
+            }
+            parent = if new.known == 0 { new.first } else { new.parent };
         }
     }
 
@@ -389,6 +410,9 @@ impl Context {
         let event = match record {
             Record::Node { parent, pc, module, flags } => {
                 let parent = self.numbers.of(parent);
+                if shared.nodes.are_left_out(module) {
+                    return self.numbers.push(parent);
+                }
                 let (id, is_new) = shared.nodes.number(parent, pc, module, flags);
                 self.numbers.push(id);
                 if !is_new {
@@ -413,7 +437,12 @@ impl Context {
                 let len = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
                 Event::Thread { index: self.thread, tid, name: name[..len].to_vec() }
             }
-            Record::Module(module) => Event::Module(module),
+            Record::Module(module) => {
+                if module.path == Module::AGENT {
+                    shared.nodes.leave_out(module.id);
+                }
+                Event::Module(module)
+            }
             Record::Unload(id) => Event::Unload(id),
             Record::Lost(count) => Event::Lost(count),
             Record::Large(upper) => return self.large = upper << 32,

@@ -89,6 +89,11 @@ pub struct Module {
     pub path: Vec<u8>,
 }
 
+impl Module {
+    /// The path of the recorder's own part in the process. Its frames are left out of stacks.
+    pub const AGENT: &[u8] = b"[grapnel]";
+}
+
 /// Flags of a stack node.
 pub mod node_flags {
     /// No unwind table covers the code: what lies towards the root was found by frame pointers, likely but not

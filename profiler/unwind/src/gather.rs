@@ -3,6 +3,7 @@
 #[cfg(target_arch = "x86_64")]
 mod again;
 mod full;
+mod stopped;
 
 use crate::Error;
 use crate::cache::{Known, RuleCache};
@@ -41,6 +42,10 @@ pub(crate) struct Gatherer {
     deep: Deep,
     /// The most frames of a walk now, no fewer: that of `deep`, beside what each walk reads.
     limit: usize,
+    /// Frames between the leaf and what a signal stopped.
+    before: Path,
+    /// Where a signal stopped the thread last, and what is known of that; 0 for nothing.
+    stopped: (u64, Known),
 }
 
 /// What gathering frames by fast rules came to.
@@ -71,6 +76,8 @@ impl Gatherer {
             #[cfg(target_arch = "x86_64")]
             going: again::Going::default(),
             last_end: End::Open,
+            before: Path::new(stopped::MOST_BEFORE)?,
+            stopped: (0, Known::default()),
         })
     }
 
@@ -93,6 +100,7 @@ impl Gatherer {
         self.chains.forget();
         self.memo.forget();
         self.recent.forget();
+        self.stopped.0 = 0;
     }
 
     /// Forgets what has nodes.
@@ -155,16 +163,27 @@ impl Gatherer {
         resolver: &mut impl Resolver,
         tree: &mut Interner<'_, impl Sink>,
     ) -> NodeId {
-        match self.gather(start, self.memo.len(), self.limit, resolver) {
-            Gathered::Full => {
-                self.memo.forget();
-                self.by_cfi(start.registers(), resolver, tree)
-            }
+        match self.memoised_by_rules(start, resolver, tree) {
+            Some(node) => node,
+            None => self.past_signals(start, resolver, tree),
+        }
+    }
+
+    /// The same where fast rules lead to the end.
+    #[inline(always)]
+    fn memoised_by_rules(
+        &mut self,
+        start: &impl Start,
+        resolver: &mut impl Resolver,
+        tree: &mut Interner<'_, impl Sink>,
+    ) -> Option<NodeId> {
+        Some(match self.gather(start, self.memo.len(), self.limit, resolver) {
+            Gathered::Full => return None,
             Gathered::Done { end: MemoEnd::Depth, .. }
                 if self.deep.limit_was_met(&mut self.path, &mut self.memo) =>
             {
                 self.limit = self.deep.limit();
-                self.memoised(start, resolver, tree)
+                return self.memoised_once_more(start, resolver, tree);
             }
             Gathered::Done { kept, end }
                 if kept + self.path.len() > self.max_frames || !self.memo.have_nodes(kept) =>
@@ -183,7 +202,7 @@ impl Gatherer {
                     #[cfg(target_arch = "x86_64")]
                     self.may_go_on();
                     self.remember();
-                    return parent;
+                    return Some(parent);
                 }
                 let range = self.stack.range_of_walk();
                 let Self { path, memo, tells, .. } = self;
@@ -206,7 +225,19 @@ impl Gatherer {
                 self.remember();
                 leaf
             }
-        }
+        })
+    }
+
+    /// As [`Self::memoised_by_rules`], amid another walk.
+    #[cold]
+    #[inline(never)]
+    fn memoised_once_more(
+        &mut self,
+        start: &impl Start,
+        resolver: &mut impl Resolver,
+        tree: &mut Interner<'_, impl Sink>,
+    ) -> Option<NodeId> {
+        self.memoised_by_rules(start, resolver, tree)
     }
 
     /// Keeps a walk that is deeper than a stack may be, or that goes on from one that was. The node of its stack.
@@ -248,7 +279,7 @@ impl Gatherer {
         tree: &mut Interner<'_, impl Sink>,
     ) -> NodeId {
         match self.gather(start, 0, self.max_frames, resolver) {
-            Gathered::Full => self.by_cfi(start.registers(), resolver, tree),
+            Gathered::Full => self.past_signals_unmemoised(start, resolver, tree),
             Gathered::Done { end, .. } => {
                 self.last_end = end.into();
                 self.heed(end);
@@ -513,7 +544,7 @@ fn keep(cache: &mut RuleCache, chains: &mut Chains, pc: u64, known: Known) {
 #[cold]
 #[inline(never)]
 fn stopped_at(rule: PackedRule) -> Gathered {
-    if rule.is(RuleKind::Full) {
+    if rule.is(RuleKind::Full) || rule.is_signal() {
         return Gathered::Full;
     }
     Gathered::Done { kept: 0, end: if rule.is(RuleKind::Root) { MemoEnd::Root } else { MemoEnd::Open } }

@@ -205,6 +205,12 @@ impl Path {
         self.frames.push(Found { pc, module, flags, fp_is_dead, sp, word, fp, node: NodeId::ROOT });
     }
 
+    /// Has the frames of another path in place of its own, as far as there is room, and no words.
+    pub(crate) fn take_frames(&mut self, from: &Path) {
+        self.clear();
+        from.frames().iter().for_each(|found| self.frames.push(*found));
+    }
+
     /// Asks for the module of each frame.
     pub(crate) fn set_modules(&mut self, mut module_of: impl FnMut(u64) -> u32) {
         let filled = self.frames.items.get_mut(..self.frames.len).unwrap_or_default();

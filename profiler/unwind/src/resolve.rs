@@ -44,6 +44,11 @@ pub trait Resolver {
     /// The rule for the frame at `pc`. `is_return_address` is true for all frames but those that a signal stopped.
     fn rule(&mut self, pc: u64, is_return_address: bool) -> RuleEntry;
 
+    /// The instruction of the program that a thread was at which a signal stopped at `pc`: another one where code stands for it.
+    fn stopped(&mut self, pc: u64) -> u64 {
+        pc
+    }
+
     /// Makes a full step: all callee-saved registers are tracked, expressions are evaluated.
     fn step(&mut self, state: &mut FullState, stack: &mut StackMemory) -> FullStep;
 }

@@ -97,7 +97,8 @@ fn operators(objects: &Objects, allocator: &Module, is_sampled: bool) -> Vec<(Ho
 pub(super) struct Several(Vec<slots::Ready>);
 
 impl Several {
-    pub(super) fn prepare(objects: &Objects, before: &Prepared<'_>) -> Self {
+    /// `before`: what is hooked besides, of functions that begin at these `places`.
+    pub(super) fn prepare(objects: &Objects, before: &Prepared<'_>, places: &[usize]) -> Self {
         // libc's are a family beside the program's where others have taken their names.
         let libcs = objects.allocator().map(|_| (objects.libc(), Vec::new()));
         let others: Vec<_> = objects.others().map(|module| (module, families::path(module))).collect();
@@ -105,7 +106,7 @@ impl Several {
         throwing::heed(others.iter().map(|(module, path)| (*module, &path[..])));
         let others = others.into_iter().filter(|(module, _)| throwing::may_have_hooks(module));
         let all: Vec<(&Module, Vec<u8>)> = others.chain(libcs).collect();
-        Self(families::ready(all.iter().map(|(module, path)| (*module, &path[..])), before))
+        Self(families::ready(all.iter().map(|(module, path)| (*module, &path[..])), before, places))
     }
 
     /// How many functions will be hooked.

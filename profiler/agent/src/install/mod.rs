@@ -229,7 +229,8 @@ pub(crate) fn prepare() -> Result<Ready, String> {
             }
         }
     }
-    let several = is_recorded.then(|| way::Several::prepare(&objects, &prepared));
+    let places: Vec<usize> = asked.iter().map(|&(_, _, address, _)| address).collect();
+    let several = is_recorded.then(|| way::Several::prepare(&objects, &prepared, &places));
     let hooks = asked.into_iter().map(|(name, function, ..)| (name, function)).collect();
     Ok(Ready { hooks, prepared, several, objects })
 }

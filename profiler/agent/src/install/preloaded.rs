@@ -67,7 +67,7 @@ pub(super) fn allocation_functions(objects: &Objects, is_sampled: bool) -> Vec<(
 pub(super) struct Several;
 
 impl Several {
-    pub(super) fn prepare(_objects: &Objects, _before: &Prepared<'_>) -> Self {
+    pub(super) fn prepare(_objects: &Objects, _before: &Prepared<'_>, _places: &[usize]) -> Self {
         Self
     }
 

@@ -11,6 +11,7 @@ use core::ops::Range;
 use core::ptr;
 use core::sync::atomic::Ordering;
 use grapnel_hook::module;
+use grapnel_trace::event::Module;
 use grapnel_unwind::ProgramHeader;
 
 /// The objects, where the list is at rest.
@@ -41,7 +42,7 @@ pub(crate) fn listed() -> Vec<Listed> {
     }
     let image = ledger.image.load(Ordering::Relaxed) as usize;
     // SAFETY: the agent's own image, which begins with its header.
-    list.extend(unsafe { in_memory::at(image, image as u64, b"[grapnel]") });
+    list.extend(unsafe { in_memory::at(image, image as u64, Module::AGENT) });
     list
 }
 

@@ -1,6 +1,7 @@
 //! What depends on the instruction set, in a folder for each, with the same files.
 //!
 //! - `entry`: the stubs that the hooks lead to, what they save, and the way out of a fault
+//! - `floats`: the state of floating-point arithmetic
 //! - `kept`: stubs that change no register
 //! - `slots`: the stub of functions with slots, and their thunks
 //! - `sandbox`: the ways past the hooks on what installs filters for system calls

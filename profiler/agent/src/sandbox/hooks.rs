@@ -6,7 +6,9 @@
 //! The hooks are entered as the functions are, and call them once with the same arguments. What a program says of its filter is
 //! read only after the kernel has read it.
 
-use super::{ANY, CLOSED_FOR_ALL, NOTHING_PASSES, Node, borrower, clock, threads_begin_unseen};
+use super::{
+    ALWAYS, ANY, CLOSED_FOR_ALL, NOTHING_PASSES, Node, borrower, clock, set_selector, threads_begin_unseen,
+};
 use crate::entry::{SavedRegisters, rescued, stub};
 use crate::hooks::{Function, Hooked, original, original_as};
 use crate::native::sandbox as native;
@@ -25,6 +27,8 @@ const FLAG_TSYNC: usize = 1;
 const FLAG_NEW_LISTENER: usize = 8;
 pub(crate) const PR_SET_SECCOMP: usize = 22;
 pub(crate) const PR_SET_TSC: usize = 26;
+pub(crate) const PR_SET_SYSCALL_USER_DISPATCH: usize = 59;
+const DISPATCH_OFF: usize = 0;
 const MODE_STRICT: usize = 1;
 const MODE_FILTER: usize = 2;
 const TSC_SIGSEGV: usize = 2;
@@ -41,12 +45,21 @@ struct Program {
 enum Change {
     Nothing,
     Strict,
-    Filter { program: *const Program, flags: usize },
-    Clock { is_lost: bool },
+    Filter {
+        program: *const Program,
+        flags: usize,
+    },
+    Clock {
+        is_lost: bool,
+    },
+    /// Where it is said whether system calls are signals; 0 for nowhere.
+    Dispatch {
+        selector: usize,
+    },
 }
 
 impl Change {
-    fn of_prctl([option, mode, program, ..]: [usize; 5]) -> Self {
+    fn of_prctl([option, mode, program, _, selector]: [usize; 5]) -> Self {
         // The kernel takes the option as an `int`.
         match (option as u32 as usize, mode) {
             (PR_SET_SECCOMP, MODE_STRICT) => Self::Strict,
@@ -54,6 +67,8 @@ impl Change {
                 Self::Filter { program: ptr::with_exposed_provenance(program), flags: 0 }
             }
             (PR_SET_TSC, mode) => Self::Clock { is_lost: mode as u32 as usize == TSC_SIGSEGV },
+            (PR_SET_SYSCALL_USER_DISPATCH, DISPATCH_OFF) => Self::Dispatch { selector: 0 },
+            (PR_SET_SYSCALL_USER_DISPATCH, _) => Self::Dispatch { selector: selector.max(ALWAYS) },
             _ => Self::Nothing,
         }
     }
@@ -94,6 +109,10 @@ fn begin(change: Change) -> Begun {
     let mut begun = Begun { change, node: None, had_no_clock: tls.no_clock.get() };
     match change {
         Change::Nothing | Change::Clock { is_lost: false } => {}
+        Change::Dispatch { .. } => {
+            clock::look();
+            ANY.store(true, Ordering::SeqCst);
+        }
         Change::Clock { is_lost: true } => {
             clock::lose();
         }
@@ -157,6 +176,7 @@ fn end(Begun { change, node, had_no_clock }: &Begun, result: c_long) {
         }
     }
     match change {
+        Change::Dispatch { selector } if made => set_selector(selector),
         Change::Clock { is_lost } if made => clock::set(is_lost),
         Change::Clock { .. } | Change::Strict if !made => clock::set(*had_no_clock),
         _ => {}

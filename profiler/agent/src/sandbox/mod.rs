@@ -16,6 +16,9 @@
 //! What the next program is under can't be handed to it. It is followed only if the agent can make all of its calls there,
 //! whatever their arguments ([`leaves_all`]), and so it needs to know nothing.
 //!
+//! A thread may also have its system calls answered by a handler of its own (`PR_SET_SYSCALL_USER_DISPATCH`), where and whenever a byte of its memory says
+//! so. None is made then.
+//!
 //! # Safety
 //! Nodes are mappings that are never unmapped; one that is no longer needed is used again. Its instructions are written by
 //! whoever installs it, and read by others only when its state says that they are whole. Links are written before
@@ -103,6 +106,9 @@ pub(crate) fn refuses_number(number: usize, arguments: &[usize; 6]) -> bool {
 #[cold]
 #[inline(never)]
 fn is_refused(number: Sysno, arguments: &[usize; 6]) -> bool {
+    if is_dispatched() {
+        return true;
+    }
     let call = Call {
         number: number.id() as u32,
         arch: ARCH_NATIVE,
@@ -111,6 +117,34 @@ fn is_refused(number: Sysno, arguments: &[usize; 6]) -> bool {
         arguments: arguments.map(|argument| argument as u64),
     };
     !all_in_effect(&|filter| grapnel_seccomp::answer(filter, &call).is_some_and(grapnel_seccomp::lets_pass))
+}
+
+/// In the place of a selector: system calls are signals always.
+const ALWAYS: usize = 1;
+
+/// The last selector of any thread. Where the agent was put into a process that runs, it counts for all: a thread's block isn't to be had before its first system call.
+static SELECTOR: AtomicUsize = AtomicUsize::new(0);
+
+/// From now on this thread says there whether its system calls are signals; 0 for nowhere.
+fn set_selector(selector: usize) {
+    SELECTOR.store(selector, Ordering::Relaxed);
+    tls::get().selector.set(selector);
+}
+
+/// Whether system calls of this thread are signals now.
+fn is_dispatched() -> bool {
+    let last = SELECTOR.load(Ordering::Relaxed);
+    match if cfg!(grapnel_attached) { last } else { tls::get().selector.get() } {
+        0 => false,
+        ALWAYS => true,
+        // SAFETY: the kernel reads it before each system call, and ends the process where it can't.
+        at => unsafe { ptr::with_exposed_provenance::<u8>(at).read_volatile() != 0 },
+    }
+}
+
+/// In the child of a fork, whose system calls are none of a handler's any more.
+pub(crate) fn dispatch_ends() {
+    set_selector(0);
 }
 
 /// Whether all system calls of the agent are made here or come back with an error, whatever their arguments are. Then it
@@ -135,7 +169,7 @@ type Accepts<'a> = &'a dyn Fn(&[Instruction]) -> bool;
 
 /// Whether all filters accept that hold for this thread.
 fn all_in_effect(accepts: Accepts<'_>) -> bool {
-    if CLOSED_FOR_ALL.load(Ordering::Relaxed) {
+    if CLOSED_FOR_ALL.load(Ordering::Relaxed) || is_dispatched() {
         return false;
     }
     if threads_begin_unseen() {

@@ -20,7 +20,7 @@ pub(crate) fn rule(
     // The kernel's vDSO has unwind information in which some kernels let the trampoline be part of what lies before
     // it.
     if signal::is_trampoline(pc) {
-        return (UnwindRule::FULL, table.module_at(pc).unwrap_or(0));
+        return (UnwindRule::SIGNAL, table.module_at(pc).unwrap_or(0));
     }
     let compiled = table.with_row_at(scratch, pc, is_return_address, |module, row| {
         (compile(Facts::of(&row, NAMES)), module.id)

@@ -49,7 +49,13 @@ impl FullState {
         self.0.exact
     }
 
-    fn cursor(&self) -> Cursor {
+    /// What a signal stopped whose frame is at this stack pointer. `None` where it can't be read.
+    pub(crate) fn stopped(sp: u64, stack: &mut StackMemory) -> Option<Self> {
+        let mut state = FullState(Columns::new([(SP, sp)]));
+        state.leave_signal(stack).map(|_| state)
+    }
+
+    pub(crate) fn cursor(&self) -> Cursor {
         Cursor { pc: self.pc(), sp: self.sp(), fp: self.0.get(X29).unwrap_or(0) }
     }
 

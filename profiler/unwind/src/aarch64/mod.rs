@@ -28,6 +28,9 @@ pub(crate) use rule::PackedRule;
 pub use rule::{FrameRegister, RuleKind, UnwindRule};
 pub(crate) use step::{is_data, step, step_by_guess};
 
+/// Whether the rule at an instruction that a signal stopped is that of its frame: where the return address is in its register, it isn't.
+pub(crate) const STOPPED_HAVE_RULES: bool = false;
+
 /// The address of an instruction, as a frame has it.
 #[inline(always)]
 pub(crate) fn plain(pc: u64) -> u64 {

@@ -16,6 +16,8 @@ pub enum RuleKind {
     FramePointer,
     /// Needs more than pc, sp and x29.
     Full,
+    /// A handler of a signal returns here, to what the signal stopped.
+    Signal,
 }
 
 /// What x29 was in the caller.
@@ -51,6 +53,8 @@ impl UnwindRule {
     pub const FRAME_POINTER: UnwindRule = Self::bare(RuleKind::FramePointer);
     /// A frame that takes a full step.
     pub const FULL: UnwindRule = Self::bare(RuleKind::Full);
+    /// The frame that the kernel leaves the state in of what a signal stopped.
+    pub const SIGNAL: UnwindRule = Self::bare(RuleKind::Signal);
     /// Not a frame.
     pub const NOT_CODE: UnwindRule = Self::bare(RuleKind::NotCode);
 
@@ -84,6 +88,12 @@ impl PackedRule {
     #[inline(always)]
     pub(crate) fn is(self, kind: RuleKind) -> bool {
         self.0 as u8 == kind as u8
+    }
+
+    /// Whether the frame is that of a signal.
+    #[inline(always)]
+    pub(crate) fn is_signal(self) -> bool {
+        self.is(RuleKind::Signal)
     }
 
     /// Whether nothing vouches for what the rule leads to.

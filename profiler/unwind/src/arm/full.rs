@@ -56,6 +56,15 @@ impl FullState {
         self.exact
     }
 
+    /// Not asked for: no rule is one of a signal's frame.
+    pub(crate) fn stopped(_sp: u64, _stack: &mut StackMemory) -> Option<Self> {
+        None
+    }
+
+    pub(crate) fn cursor(&self) -> Cursor {
+        Cursor { pc: self.pc(), sp: self.sp(), fp: self.frame_pointers() }
+    }
+
     pub(super) fn frame_pointers(&self) -> u64 {
         FramePointer::pair(self.registers[R7].unwrap_or(0), self.registers[R11].unwrap_or(0))
     }

@@ -41,6 +41,9 @@ pub(crate) use rule::PackedRule;
 pub use rule::{RuleKind, UnwindRule};
 pub(crate) use step::{is_data, step, step_by_guess};
 
+/// No rule is one of a signal's frame, and none is asked for of what it stopped.
+pub(crate) const STOPPED_HAVE_RULES: bool = false;
+
 /// The address of an instruction, as a frame has it.
 #[inline(always)]
 pub(crate) fn plain(pc: u64) -> u64 {

@@ -81,6 +81,12 @@ impl PackedRule {
         self.0 as u8 == kind as u8
     }
 
+    /// Whether the frame is that of a signal: such frames have no rule of their own.
+    #[inline(always)]
+    pub(crate) fn is_signal(self) -> bool {
+        false
+    }
+
     /// Whether nothing vouches for what the rule leads to.
     #[inline(always)]
     pub(crate) fn is_guess(self) -> bool {

@@ -19,7 +19,7 @@ pub(crate) fn rule(
 ) -> (UnwindRule, u32) {
     // A handler's return address is no call's. What lies before it may be another function, with CFI.
     if signal::is_trampoline(table, pc) {
-        return (UnwindRule::FULL, table.module_at(pc).unwrap_or(0));
+        return (UnwindRule::SIGNAL, table.module_at(pc).unwrap_or(0));
     }
     let compiled = table.with_row_at(scratch, pc, is_return_address, |module, row| {
         (compile(Facts::of(&row, NAMES)), module.id)

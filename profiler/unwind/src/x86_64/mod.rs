@@ -26,6 +26,10 @@ pub(crate) use rule::PackedRule;
 pub use rule::{FrameRegister, RuleKind, UnwindRule};
 pub(crate) use step::{is_data, step, step_by_guess};
 
+/// Whether the rule at an instruction that a signal stopped is that of its frame. Fast ones have the return address on the stack, where it is from the
+/// function's first instruction on.
+pub(crate) const STOPPED_HAVE_RULES: bool = true;
+
 /// The address of an instruction, as a frame has it.
 #[inline(always)]
 pub(crate) fn plain(pc: u64) -> u64 {

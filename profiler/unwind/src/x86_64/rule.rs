@@ -18,6 +18,8 @@ pub enum RuleKind {
     FramePointer,
     /// Needs more than pc, sp and bp.
     Full,
+    /// A handler of a signal returns here, to what the signal stopped.
+    Signal,
 }
 
 /// What bp was in the caller.
@@ -53,6 +55,8 @@ impl UnwindRule {
     pub const FRAME_POINTER: UnwindRule = Self::bare(RuleKind::FramePointer);
     /// A frame that takes a full step.
     pub const FULL: UnwindRule = Self::bare(RuleKind::Full);
+    /// The frame that the kernel leaves the state in of what a signal stopped.
+    pub const SIGNAL: UnwindRule = Self::bare(RuleKind::Signal);
     /// Not a frame.
     pub const NOT_CODE: UnwindRule = Self::bare(RuleKind::NotCode);
 
@@ -85,6 +89,12 @@ impl PackedRule {
     #[inline(always)]
     pub(crate) fn is(self, kind: RuleKind) -> bool {
         self.0 as u8 == kind as u8
+    }
+
+    /// Whether the frame is that of a signal.
+    #[inline(always)]
+    pub(crate) fn is_signal(self) -> bool {
+        self.is(RuleKind::Signal)
     }
 
     /// Whether nothing vouches for what the rule leads to.

@@ -11,19 +11,24 @@ fn check_at_every_probe(body: impl FnOnce()) -> State {
     common::with_probe(Config::default(), on_probe, body)
 }
 
-/// Runs `body` with comparisons and returns how many stacks had a signal frame in them.
-fn signal_stacks(body: impl FnOnce()) -> u32 {
+/// Runs `body` with comparisons and returns how many stacks had a signal frame in them, and what was stopped.
+fn signal_stacks(config: Config, body: impl FnOnce()) -> u32 {
     let seen = Rc::new(Cell::new(0));
     let counted = seen.clone();
     let on_probe = move |state: &mut State, registers: &Registers| {
-        state.check(registers);
+        // libgcc knows no limit.
+        if config.max_frames < Config::default().max_frames {
+            state.check_walks(registers);
+        } else {
+            state.check(registers);
+        }
         let signal = state.last.iter().position(|f| f.flags.contains(FrameFlags::SIGNAL));
-        if let Some(signal) = signal {
+        if let Some(signal) = signal.filter(|signal| state.last.len() > signal + 2) {
             assert!(state.last[signal + 1].flags.contains(FrameFlags::EXACT));
             counted.set(counted.get() + 1);
         }
     };
-    common::with_probe(Config::default(), on_probe, body);
+    common::with_probe(config, on_probe, body);
     seen.get()
 }
 
@@ -32,9 +37,16 @@ fn signal_handlers() {
     // One test, since the handlers are the process's.
     for (tag, flags) in [("plain", "-fomit-frame-pointer"), ("framed", "-fno-omit-frame-pointer")] {
         let f = Fixture::new("control.c", tag, &[flags]);
-        // Four probes in each of two handlers.
-        assert_eq!(signal_stacks(|| f.call(c"signals", 30)), 8);
-        assert_eq!(signal_stacks(|| f.call(c"signals_on_alternate_stack", 30)), 8);
+        for (max_frames, tells) in
+            [(1024, false), (1024, true), (45, true), (40, false), (38, true), (20, false)]
+        {
+            let config = Config { max_frames, tells, ..Config::default() };
+            // Four probes in each of two handlers.
+            assert_eq!(signal_stacks(config, || f.call(c"signals", 30)), 8, "{config:?}");
+            assert_eq!(signal_stacks(config, || f.call(c"signals_on_alternate_stack", 30)), 8, "{config:?}");
+            // Handlers in the middle of handlers, and again and again at one place, to which calls return as well.
+            assert_eq!(signal_stacks(config, || f.call(c"signals_in_turn", 30)), 2 * (16 + 6), "{config:?}");
+        }
     }
 }
 

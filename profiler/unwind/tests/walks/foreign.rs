@@ -285,13 +285,13 @@ fn chains_of_anything_end_without_a_fault() {
     const PAGES: u64 = 6;
     const WORD: u64 = size_of::<usize>() as u64;
     let pages = PAGES * 4096;
-    // SAFETY: a fresh anonymous mapping, of which one page is given back.
+    // SAFETY: a fresh anonymous mapping, of which one page can't be read. Given back, it could come to be another test's.
     let stack = unsafe {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let stack = libc::mmap(std::ptr::null_mut(), pages as usize, protection, flags, -1, 0);
         assert_ne!(stack, libc::MAP_FAILED);
-        libc::munmap(stack.byte_add(4096 * 4), 4096);
+        assert_eq!(libc::mprotect(stack.byte_add(4096 * 4), 4096, libc::PROT_NONE), 0);
         stack as u64
     };
     let code = common::loaded_modules as *const () as u64;
@@ -334,6 +334,6 @@ fn chains_of_anything_end_without_a_fault() {
         }
     }
     assert!(longest > 4 && walks > 1000, "{longest} frames at most, {walks} in all");
-    // SAFETY: nothing reads there any more; a page that isn't there is passed over.
+    // SAFETY: nothing reads there any more.
     unsafe { libc::munmap(stack as *mut _, pages as usize) };
 }

@@ -1,6 +1,7 @@
 //! AArch64, AAPCS64.
 
 pub(crate) mod entry;
+pub(crate) mod floats;
 #[cfg(grapnel_attached)]
 pub(crate) mod instead;
 #[cfg(not(grapnel_attached))]

@@ -4,6 +4,7 @@
 //! Bit 0 of a function's address, and of one that a call returns to, says that the code there is T32.
 
 pub(crate) mod entry;
+pub(crate) mod floats;
 pub(crate) mod jumps;
 pub(crate) mod kept;
 pub(crate) mod kernel;

@@ -1,6 +1,7 @@
 //! x86-64, System V ABI.
 
 pub(crate) mod entry;
+pub(crate) mod floats;
 #[cfg(not(grapnel_attached))]
 pub(crate) mod gates;
 #[cfg(grapnel_attached)]

@@ -7,7 +7,8 @@
 use crate::entry::stub_section;
 use crate::hooks::{Function, ORIGINALS};
 use crate::sandbox::hooks::{
-    PR_SET_SECCOMP, PR_SET_TSC, grapnel_agent_prctl_watched, grapnel_agent_syscall_watched,
+    PR_SET_SECCOMP, PR_SET_SYSCALL_USER_DISPATCH, PR_SET_TSC, grapnel_agent_prctl_watched,
+    grapnel_agent_syscall_watched,
 };
 use syscalls::Sysno;
 
@@ -19,9 +20,9 @@ pub(crate) fn call_number(number: usize) -> usize {
     number
 }
 
-/// Defines the stub `$stub`, which goes to `$watched` if the first argument is one of two, and else to the function's own code.
+/// Defines the stub `$stub`, which goes to `$watched` if the first argument is one of three, and else to the function's own code.
 macro_rules! either_way {
-    ($stub:ident, $register:literal, $one:expr, $other:expr, $watched:path, $function:ident) => {
+    ($stub:ident, $register:literal, $one:expr, $other:expr, $third:expr, $watched:path, $function:ident) => {
         unsafe extern "C" {
             pub(crate) fn $stub();
         }
@@ -38,6 +39,8 @@ macro_rules! either_way {
             "je 2f",
             concat!("cmp ", $register, ", {other}"),
             "je 2f",
+            concat!("cmp ", $register, ", {third}"),
+            "je 2f",
             "jmp qword ptr [rip + {originals} + {function}]",
             "2:",
             "jmp {watched}",
@@ -46,6 +49,7 @@ macro_rules! either_way {
             ".text",
             one = const $one,
             other = const $other,
+            third = const $third,
             watched = sym $watched,
             originals = sym ORIGINALS,
             function = const size_of::<usize>() * Function::$function as usize,
@@ -54,11 +58,20 @@ macro_rules! either_way {
 }
 
 // The kernel takes the number of a call whole, and an option of prctl as an `int`.
-either_way!(grapnel_agent_prctl, "edi", PR_SET_SECCOMP, PR_SET_TSC, grapnel_agent_prctl_watched, Prctl);
+either_way!(
+    grapnel_agent_prctl,
+    "edi",
+    PR_SET_SECCOMP,
+    PR_SET_TSC,
+    PR_SET_SYSCALL_USER_DISPATCH,
+    grapnel_agent_prctl_watched,
+    Prctl
+);
 either_way!(
     grapnel_agent_syscall,
     "rdi",
     Sysno::seccomp as usize,
+    Sysno::prctl as usize,
     Sysno::prctl as usize,
     grapnel_agent_syscall_watched,
     Syscall
