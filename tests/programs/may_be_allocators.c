@@ -161,6 +161,17 @@ APART void early_free(void *block) {
         free(block);
 }
 
+/* From memory of its own, and later from malloc. */
+APART void *turning_malloc(size_t size) {
+    static char memory[300 * 128];
+    static size_t used;
+    if (used == sizeof memory)
+        return malloc(size);
+    used += 128;
+    return memory + used - 128;
+}
+APART void turning_free(void *block) { keep(block); }
+
 /* One that leaves the call of another by a jump. */
 static jmp_buf back;
 APART void *left_malloc(size_t size) {
@@ -213,6 +224,8 @@ NOINLINE static void by_malloc(void) {
         tracked_free(keep(tracked_malloc(100)));
         early_free(keep(early_malloc(100)));
     }
+    for (int i = 0; i < 6300; i++)
+        turning_free(keep(turning_malloc(100)));
     for (int i = 0; i < 6000; i++) {
         header_free(keep(header_realloc(keep(header_malloc(100)), 200)));
         header_free(keep(header_calloc(3, 7)));

@@ -121,16 +121,17 @@ pub(crate) fn before(saved: &SavedRegisters, role: Role, handle: u32, target: us
         sampling::mend();
         return true;
     }
-    if !matches!(role, Role::Free) {
+    if matches!(role, Role::Free) {
+        if heaps::is_on_trial(handle.into()) && !trial::may_be_one(handle) {
+            end(saved, handle, ptr::null_mut(), target);
+            return false;
+        }
+    } else {
         let size = role.size(saved) as usize;
         trial::begin(ptr::from_ref(saved).addr(), size);
         if sampling::is_on() {
             sampling::choose(size, frame);
         }
-    }
-    if matches!(role, Role::Free) && heaps::is_on_trial(handle.into()) && !trial::may_be_one(handle) {
-        end(saved, handle, ptr::null_mut(), target);
-        return false;
     }
     if let Some((block, exchanged)) = role.taken(saved) {
         let kind = if exchanged { record::REALLOC_BEGIN } else { record::FREE };
@@ -193,16 +194,18 @@ fn has_passed(
     size: u64,
     asked: u32,
 ) -> bool {
-    let Some(kind) = trial::judge(handle, size as usize, asked) else {
-        end(saved, handle, result, 0);
-        return false;
-    };
+    let verdict = trial::judge(handle, size as usize, asked);
+    // What it gave until it ended counts no more, either.
+    let kind = verdict.unwrap_or(HeapKind::Candidate);
     if heaps::is_candidate(handle.into()) != (kind == HeapKind::Candidate) {
         told(saved, handle, result, 0, |context, _| {
             heaps::set_kind(handle.into(), kind, &mut context.ring);
         });
     }
-    true
+    if verdict.is_none() {
+        end(saved, handle, result, 0);
+    }
+    verdict.is_some()
 }
 
 /// What is recorded afterwards: what the function gave. `noted`: see [`Frame::note`].

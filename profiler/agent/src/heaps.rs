@@ -178,6 +178,11 @@ pub(crate) fn weigh(handle: u64, signs: u16, doubts: u16) -> (u16, u16) {
     entry(handle).map_or((0, 0), |entry| (add(&entry.signs, signs), add(&entry.doubts, doubts)))
 }
 
+/// Whether a call of the heap with this handle was a sign of an allocator.
+pub(crate) fn has_sign(handle: u64) -> bool {
+    entry(handle).is_some_and(|entry| entry.signs.load(Ordering::Relaxed) != 0)
+}
+
 /// Tells the trace through `ring` that the heap with this handle is of another kind, unless it is known. What can't be told is told by the next call.
 pub(crate) fn set_kind(handle: u64, kind: HeapKind, ring: &mut Producer<'static>) {
     let Some(entry) = entry(handle) else { return };

@@ -73,8 +73,11 @@ pub(super) fn judge(handle: u32, size: usize, asked: u32) -> Option<HeapKind> {
 
 /// A call that gives nothing. Whether its heap, which is on trial, may be one.
 pub(super) fn may_be_one(handle: u32) -> bool {
-    let (signs, _) = heaps::weigh(handle.into(), 0, 0);
-    signs != 0 || kind(signs, heaps::weigh(handle.into(), 0, 1).1).is_some()
+    if heaps::has_sign(handle.into()) {
+        return true;
+    }
+    let (signs, doubts) = heaps::weigh(handle.into(), 0, 1);
+    kind(signs, doubts).is_some()
 }
 
 /// What a heap of so many calls that were signs, and so many that weren't, is seen as.
