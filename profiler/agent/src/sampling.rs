@@ -158,30 +158,22 @@ pub(crate) fn mend() {
 #[cold]
 #[inline(never)]
 fn begin_anew(sampling: &Sampling) {
-    with_own_floats(
-        |sampling, _, _| {
-            if sampling.random.get() == 0 {
-                begin(sampling);
-            }
-            begin_gap(sampling);
-            None
-        },
-        sampling,
-        0,
-        0,
-    );
+    let begin_anew = |sampling: &Sampling| {
+        if sampling.random.get() == 0 {
+            begin(sampling);
+        }
+        begin_gap(sampling);
+    };
+    with_own_floats(begin_anew, sampling);
 }
 
-/// What is computed in numbers with fractions, and mustn't be where the program's arithmetic traps, or leave a mark in what it asks for afterwards.
+/// Computes with a floating-point state of its own: numbers with fractions would be where the program's arithmetic traps, or leave a mark in what it asks for afterwards.
 /// Not inlined: the compiler doesn't know that the state around it matters.
-type Computed = fn(&Sampling, usize, u64) -> Option<u64>;
-
-/// Calls that with a floating-point state of its own.
 #[inline]
-fn with_own_floats(compute: Computed, sampling: &Sampling, size: usize, budget: u64) -> Option<u64> {
+fn with_own_floats<A, R>(compute: fn(A) -> R, argument: A) -> R {
     let state = Floats::now();
     Floats::OWN.set();
-    let result = black_box(compute)(sampling, size, budget);
+    let result = black_box(compute)(argument);
     state.set();
     result
 }
@@ -191,12 +183,12 @@ fn chosen(sampling: &Sampling, size: usize, budget: u64) -> Option<u64> {
     if sampling.left.get() >= 0 {
         return None;
     }
-    with_own_floats(chosen_now, sampling, size, budget)
+    with_own_floats(chosen_now, (sampling, size, budget))
 }
 
 /// Chooses where the gap has ended, or there is none yet.
 #[unsafe(link_section = ".text.hot.grapnel")]
-fn chosen_now(sampling: &Sampling, size: usize, budget: u64) -> Option<u64> {
+fn chosen_now((sampling, size, budget): (&Sampling, usize, u64)) -> Option<u64> {
     if sampling.random.get() == 0 {
         begin(sampling);
         let drawn = gap(sampling);

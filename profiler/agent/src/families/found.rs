@@ -177,24 +177,20 @@ pub(crate) struct Ready {
 
 /// What can't be recorded of families, told at once: there is room for one note.
 #[derive(Debug, Default)]
-struct Lacks {
-    names: Vec<u8>,
-    why: String,
-}
+struct Lacks(Vec<(Vec<u8>, String)>);
 
 impl Lacks {
-    fn add(&mut self, name: &[u8], why: &dyn core::fmt::Display) {
-        if self.names.is_empty() {
-            self.why = format!("{why}");
-        } else {
-            self.names.extend_from_slice(b", ");
-        }
-        self.names.extend_from_slice(name);
+    fn add(&mut self, name: Vec<u8>, why: &dyn core::fmt::Display) {
+        self.0.push((name, format!("{why}")));
     }
 
-    fn tell(&self) {
-        if !self.names.is_empty() {
-            not_recorded(&self.names, &self.why);
+    fn tell(self) {
+        let mut lacks = self.0.into_iter();
+        if let Some((name, mut why)) = lacks.next() {
+            for (name, other) in lacks {
+                why += &format!("; nor what {} gives: {other}", name.escape_ascii());
+            }
+            not_recorded(&name, &why);
         }
     }
 }
@@ -214,10 +210,10 @@ pub(crate) fn install<'m>(modules: impl Iterator<Item = (&'m Module, &'m [u8])>)
                     slots::let_by(handle);
                     heaps::close(handle.into());
                 }
-                lacks.add(&name, &error);
+                lacks.add(name, &error);
             }
         },
-        Err((name, error)) => lacks.add(&name, &error),
+        Err((name, error)) => lacks.add(name, &error),
     });
     lacks.tell();
     handles
@@ -237,18 +233,26 @@ pub(crate) fn ready<'m>(
         Ok(Ready { name, hooks, .. }) => {
             let changes = hooks.changed();
             if hooks.is_returned_into() {
-                lacks.add(&name, &"a call under way may return into what would change");
-            } else if changes.iter().any(|range| slots::overlaps(&changed, range)) {
-                lacks.add(&name, &"it lies too near to another function that is hooked");
+                hooks.forgo();
+                lacks.add(name, &"a call under way may return into what would change");
+            } else if changes.iter().any(|range| overlaps(&changed, range)) {
+                hooks.forgo();
+                lacks.add(name, &"it lies too near to another function that is hooked");
             } else {
                 changed.extend(changes);
                 all.push(hooks);
             }
         }
-        Err((name, error)) => lacks.add(&name, &error),
+        Err((name, error)) => lacks.add(name, &error),
     });
     lacks.tell();
     all
+}
+
+/// Whether one range has bytes that one of these has, too.
+#[cfg(grapnel_attached)]
+fn overlaps(all: &[Range<u64>], range: &Range<u64>) -> bool {
+    all.iter().any(|other| other.start < range.end && range.start < other.end)
 }
 
 /// Takes a family's hooks, or its name and why there are none.

@@ -1,12 +1,10 @@
 //! Adapting the mean, so that records take a part of a thread's time.
 
 use super::hidden::{Hidden, Window};
-use super::{BUDGET, LARGEST_MEAN, SMALLEST_MEAN, begin_gap, draw};
-use crate::native::floats::Floats;
+use super::{BUDGET, LARGEST_MEAN, SMALLEST_MEAN, begin_gap, draw, with_own_floats};
 use crate::record::ticks;
 use crate::sys;
 use crate::tls::Sampling;
-use core::hint::black_box;
 use core::sync::atomic::Ordering;
 
 /// Records of a thread from one look at what they cost to the next.
@@ -32,10 +30,7 @@ impl Looks {
     #[inline]
     pub(crate) fn look(&mut self, sampling: &Sampling) {
         if sampling.records.get() >= LOOK_EVERY {
-            let state = Floats::now();
-            Floats::OWN.set();
-            black_box(Self::look_now as fn(&mut Self, &Sampling))(self, sampling);
-            state.set();
+            with_own_floats(|(looks, sampling)| Self::look_now(looks, sampling), (self, sampling));
         }
     }
 

@@ -1,6 +1,6 @@
 //! From a frame to its caller by all of CFI: every callee-saved register is tracked and expressions are evaluated.
 //!
-//! Signal frames, functions that a signal stopped and hand-written assembly need this. It costs about a microsecond a
+//! Functions that a signal stopped and hand-written assembly need this. It costs about a microsecond a
 //! frame.
 
 use super::registers::{CODE, PC, Registers, SP, X19, X29, X30};

@@ -5,12 +5,27 @@ use crate::backtrace::Backtrace;
 use crate::cache::Known;
 use crate::memo::MemoEnd;
 use crate::native::{FullState, Registers, plain};
-use crate::resolve::{Outcome, Resolver};
+use crate::resolve::{FullStep, Outcome, Resolver};
 use crate::start::{Cursor, Start};
 use crate::tree::{FrameFlags, Interner, NodeId, Sink};
 use crate::walker::End;
 
 impl Gatherer {
+    /// How a walk ends with a full step from the frame at this stack pointer, if it does.
+    pub(super) fn ends_at(&mut self, stepped: FullStep, sp: u64) -> Option<MemoEnd> {
+        match stepped.outcome {
+            Outcome::Next => None,
+            Outcome::Root if stepped.flags.contains(FrameFlags::GUESS) => {
+                Some(guessed_end(stepped.module_id))
+            }
+            Outcome::Root => {
+                self.stack.ends(sp);
+                Some(MemoEnd::Root)
+            }
+            Outcome::Stuck | Outcome::NotCode => Some(MemoEnd::Open),
+        }
+    }
+
     #[cold]
     #[inline(never)]
     pub(crate) fn by_backtrace(
@@ -72,16 +87,8 @@ impl Gatherer {
             if stepped.outcome != Outcome::NotCode || before == 0 {
                 self.path.push(at, stepped.module_id, stepped.flags, false);
             }
-            match stepped.outcome {
-                Outcome::Next => {}
-                Outcome::Root if stepped.flags.contains(FrameFlags::GUESS) => {
-                    break guessed_end(stepped.module_id);
-                }
-                Outcome::Root => {
-                    self.stack.ends(at.sp);
-                    break MemoEnd::Root;
-                }
-                Outcome::Stuck | Outcome::NotCode => break MemoEnd::Open,
+            if let Some(end) = self.ends_at(stepped, at.sp) {
+                break end;
             }
         };
         self.heed(end);

@@ -4,13 +4,13 @@
 //! its own, which isn't that of a return to there. From its caller on, the stack is one like any other, and its walk is remembered as such: while
 //! handlers come and go, they find it again. On another stack it is walked without the last one, with a question for each page.
 
-use super::{Gatherer, guessed_end, root, stopped_at};
+use super::{Gathered, Gatherer, guessed_end, root, stopped_at};
 use crate::cache::Known;
 use crate::memo::MemoEnd;
 use crate::native::{
     FramePointer, FullState, Registers, RuleKind, STOPPED_HAVE_RULES, is_data, step, step_by_guess,
 };
-use crate::resolve::{Outcome, Resolver};
+use crate::resolve::Resolver;
 use crate::start::{Cursor, Start};
 use crate::tree::{FrameFlags, Interner, NodeId, Sink};
 use crate::walker::End;
@@ -157,16 +157,8 @@ impl Gatherer {
             {
                 let stepped = resolver.step(&mut state, &mut self.stack);
                 self.path.push(at, stepped.module_id, stepped.flags, false);
-                match stepped.outcome {
-                    Outcome::Next => {}
-                    Outcome::Root if stepped.flags.contains(FrameFlags::GUESS) => {
-                        return Reached::End(guessed_end(stepped.module_id));
-                    }
-                    Outcome::Root => {
-                        self.stack.ends(sp);
-                        return Reached::End(MemoEnd::Root);
-                    }
-                    Outcome::Stuck | Outcome::NotCode => return Reached::End(MemoEnd::Open),
+                if let Some(end) = self.ends_at(stepped, sp) {
+                    return Reached::End(end);
                 }
                 let caller = state.cursor();
                 (pc, sp, fp) = (caller.pc, caller.sp, FramePointer::known(caller.fp));
@@ -191,8 +183,8 @@ impl Gatherer {
             self.path.push(at, module, exact, false);
             let Some(caller) = step(rule, sp, &mut fp, &mut self.stack, &mut self.path.words) else {
                 return match stopped_at(rule) {
-                    super::Gathered::Done { end, .. } => Reached::End(end),
-                    super::Gathered::Full => Reached::Full,
+                    Gathered::Done { end, .. } => Reached::End(end),
+                    Gathered::Full => Reached::Full,
                 };
             };
             if caller.0 == 0 {

@@ -1,6 +1,6 @@
 //! From a frame to its caller by all of CFI: every callee-saved register is tracked and expressions are evaluated.
 //!
-//! Signal frames, `_dl_runtime_resolve` and hand-written assembly need this. It costs about a microsecond a frame.
+//! `_dl_runtime_resolve`, hand-written assembly and some of what a signal stopped need this. It costs about a microsecond a frame.
 
 use super::registers::{R12, R13, R14, R15, RA, RBP, RBX, RSP, Registers};
 use super::step::{is_data, step_by_frame_pointer};
