@@ -203,7 +203,7 @@ fn families_of_fewer_functions_are_heaps_if_they_behave_as_allocators() {
         assert_eq!((reallocations, frees), (6010, 12_290));
         assert!((18_300..18_320).contains(&allocations), "{:?}", report.totals);
         // Whether one of these is amid a call or not yet, or no more: its frames are left out.
-        let is_ours = |frame: &Frame| frame.module.as_deref() == Some("grapnel");
+        let is_ours = |frame: &Frame| frame.module.as_deref() == Some("[grapnel]");
         assert!(!report.sites.iter().flat_map(|site| &site.frames).any(is_ours));
         let by_header = |site: &&Site| {
             let leaf: Vec<_> = site.frames.iter().take(2).map(Frame::name).collect();
