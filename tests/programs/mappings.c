@@ -52,14 +52,16 @@ static void fixed(void) {
     expect(none == start && munmap(start, 5 * PAGE) == 0, "MAP_FIXED_NOREPLACE where nothing is");
 }
 
-/* 20 pages grow to 200 and shrink to 7; 8 pages move to a known place; 2 stay where they were when they move. */
+/* 20 pages grow to 200, of which 7 are left; 8 pages move to a known place; 2 stay where they were when they move. */
 static void resized(void) {
     char *start = anonymous(20);
     strcpy(start, "kept");
     start = mremap(start, 20 * PAGE, 200 * PAGE, MREMAP_MAYMOVE); /* MAP grown */
     expect(start != MAP_FAILED && strcmp(start, "kept") == 0, "mremap to more");
-    char *same = mremap(start, 200 * PAGE, 7 * PAGE, 0); /* MAP shrunk */
+    char *same = mremap(start, 200 * PAGE, 7 * PAGE, 0);
     expect(same == start, "mremap to less");
+    same = mremap(start, 7 * PAGE, 7 * PAGE, MREMAP_MAYMOVE);
+    expect(same == start, "mremap to as much");
     char *place = anonymous(8), *other = anonymous(8);
     place[0] = 'p';
     same = mremap(place, 8 * PAGE, 8 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, other); /* MAP moved */
@@ -73,6 +75,15 @@ static void resized(void) {
     expect(same != MAP_FAILED && same != shared, "mremap of nothing old");
     shared[0] = 's';
     expect(same[0] == 's' && munmap(shared, 3 * PAGE) == 0 && munmap(same, 3 * PAGE) == 0, "a shared mapping twice");
+}
+
+/* 9 pages with two holes, of one page each: one in what stays of them when they are made 4, one in what goes. */
+static void with_holes(void) {
+    char *start = anonymous(9);
+    expect(munmap(start + PAGE, PAGE) == 0 && munmap(start + 6 * PAGE, PAGE) == 0, "munmap of two holes");
+    char *same = mremap(start, 9 * PAGE, 4 * PAGE, 0);
+    expect(same == start, "mremap to less, with holes");
+    expect(munmap(start, PAGE) == 0, "munmap of the first");
 }
 
 /* What must fail, and change nothing. */
@@ -199,16 +210,78 @@ static void threads(void) {
         pthread_join(all[i], NULL);
 }
 
+#define AREA 512UL
+
+static unsigned below(unsigned most) {
+    static unsigned long state = 1;
+    state = state * 6364136223846793005UL + 1442695040888963407UL;
+    return (state >> 33) % most;
+}
+
+/* Maps, unmaps, resizes and moves parts of an area, whatever is there, in units of no whole page too. Says how many of its
+   pages are mapped at the end. What moves has no holes, as kernels before 6.17 want it. Some moves fail, since nothing is at
+   their old place, when they have emptied their new one. */
+static void at_random(void) {
+    char *area = mmap(NULL, AREA * PAGE, PROT_NONE, PRIVATE, -1, 0);
+    expect(area != MAP_FAILED && munmap(area, AREA * PAGE) == 0, "an area");
+    int fd = memfd_create("mappings", 0), failed = 0;
+    expect(fd >= 0 && ftruncate(fd, AREA * PAGE) == 0, "a file");
+    unsigned char residence[AREA];
+    for (int i = 0; i < 40000; i++) {
+        unsigned at = below(AREA), other = below(AREA), pages = 1 + below(below(4) ? 16 : 100), more = 1 + below(32);
+        if (at + pages > AREA || other + more > AREA || other + pages > AREA) {
+            continue;
+        }
+        char *start = area + at * PAGE, *place = area + other * PAGE;
+        size_t len = pages * PAGE - (below(2) ? below(PAGE) : 0);
+        int is_of_file = below(3) == 0, is_full = mincore(start, pages * PAGE, residence) == 0;
+        void *got = start;
+        switch (below(6)) {
+        case 0:
+            got = mmap(start, len, ANY, MAP_FIXED | MAP_SHARED | (is_of_file ? 0 : MAP_ANONYMOUS), is_of_file ? fd : -1, 0);
+            break;
+        case 1:
+            expect(munmap(start, len) == 0, "munmap");
+            break;
+        case 2:
+            got = mremap(start, len, more * PAGE, 0);
+            break;
+        case 3:
+            got = mremap(start, len, 1 + below(len), 0);
+            break;
+        case 4:
+            if (is_full || mincore(start, PAGE, residence) != 0) {
+                got = mremap(start, len, more * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, place);
+            }
+            break;
+        case 5:
+            if (is_full) {
+                got = mremap(start, pages * PAGE, pages * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, place);
+            }
+        }
+        failed += got == MAP_FAILED;
+    }
+    size_t mapped = 0;
+    for (size_t page = 0; page < AREA; page++) {
+        mapped += mincore(area + page * PAGE, PAGE, residence) == 0;
+    }
+    expect(failed > 1000 && mapped > 10 && mapped < AREA - 10, "some of all");
+    printf("mapped %zu\n", mapped);
+}
+
 int main(int argc, char **argv) {
     const char *which = argc > 1 ? argv[1] : "";
     if (strcmp(which, "threads") == 0) {
         threads();
     } else if (strcmp(which, "children") == 0) {
         children();
+    } else if (strcmp(which, "at random") == 0) {
+        at_random();
     } else {
         in_part();
         fixed();
         resized();
+        with_holes();
         failing();
         libcs();
         in_handler();

@@ -157,26 +157,97 @@ unsafe extern "C" fn mremap(
     // libc's takes the last argument only with MREMAP_FIXED or MREMAP_DONTUNMAP; what else stands there does no harm.
     type Call = unsafe extern "C" fn(Address, usize, usize, c_int, ...) -> Address;
     let counts = is_programs(saved);
-    // What is left in place, or shared once more, does not go.
-    let moves = old_len != 0 && flags & sys::MREMAP_DONTUNMAP == 0;
-    let went = counts && moves && goes(saved, old, whole_pages(old, old_len), (FAILED, 0));
+    let change = Remapping::of(old, old_len, len, flags);
+    let leaves = change.leaves(old, old_len, len).filter(|_| counts);
+    let went = leaves.is_some_and(|(start, len)| goes(saved, start, Some(len), (FAILED, 0)));
     // SAFETY: the caller's call, passed on.
     let start = unsafe { original_as::<Call>(Function::Mremap)(old, old_len, len, flags, place) };
     modules::goes(old.addr(), old_len);
+    let is_placed = flags & sys::MREMAP_FIXED != 0;
     if start != FAILED {
         // And what was there, if it was to come to a certain place.
         modules::goes(start.addr(), len);
+    } else if is_placed {
+        modules::goes(place.addr(), len);
     }
     if start == FAILED {
         if went {
             stays(saved, FAILED);
         }
-    } else if counts && let Some(len) = whole_pages(start, len) {
+        if counts && is_placed {
+            made_room(saved, place, whole_pages(place, len));
+            if let Some((end, len)) = excess(old, old_len, len) {
+                made_room(saved, end, Some(len));
+            }
+        }
+    } else if counts
+        && change != Remapping::InPlace
+        && let Some(len) = whole_pages(start, len)
+    {
         rescued(saved, start, 0, || {
             enter(saved, |context| context.remapped(saved, start.addr(), len, old.addr()));
         });
     }
     start
+}
+
+/// What a call of `mremap` does with the range that it is given.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Remapping {
+    /// Nothing, or it takes away its end, as `munmap` does, whatever lies there and before.
+    InPlace,
+    /// It leaves it, or shares it once more.
+    Copies,
+    /// It ends, and another one begins.
+    Moves,
+}
+
+impl Remapping {
+    fn of(old: Address, old_len: usize, len: usize, flags: c_int) -> Self {
+        if old_len == 0 || flags & sys::MREMAP_DONTUNMAP != 0 {
+            return Self::Copies;
+        }
+        let is_to_be_less = whole_pages(old, len).is_some_and(|len| Some(len) <= whole_pages(old, old_len));
+        if is_to_be_less && flags & sys::MREMAP_FIXED == 0 { Self::InPlace } else { Self::Moves }
+    }
+
+    /// The range that goes.
+    fn leaves(self, old: Address, old_len: usize, len: usize) -> Option<(Address, usize)> {
+        match self {
+            Self::InPlace => excess(old, old_len, len),
+            Self::Copies => None,
+            Self::Moves => whole_pages(old, old_len).map(|len| (old, len)),
+        }
+    }
+}
+
+/// What of a range lies beyond its new length.
+fn excess(old: Address, old_len: usize, len: usize) -> Option<(Address, usize)> {
+    let stays = whole_pages(old, len)?;
+    let goes = whole_pages(old, old_len)?.checked_sub(stays).filter(|&len| len != 0)?;
+    Some((old.wrapping_byte_add(stays), goes))
+}
+
+/// Records what of a range is not mapped: a call of `mremap` may fail when it has made room already. Of a range beyond 256 MiB
+/// only its first page is asked for.
+fn made_room(saved: Saved<'_>, start: Address, len: Option<usize>) {
+    const MOST: usize = 256 << 20;
+    let Some(len) = len.filter(|_| start.addr().is_multiple_of(sys::PAGE)) else { return };
+    let step = if len > MOST { len } else { sys::PAGE };
+    let mut goes = |from: usize, to: usize| {
+        if from != to {
+            goes(saved, start.with_addr(from), Some(to - from), (FAILED, 0));
+        }
+    };
+    let end = start.addr() + len;
+    let mut empty_from = start.addr();
+    for page in (start.addr()..end).step_by(step) {
+        if sys::is_mapped(page) {
+            goes(empty_from, page);
+            empty_from = page + step;
+        }
+    }
+    goes(empty_from, end);
 }
 
 stub!(grapnel_agent_brk, brk, 1);

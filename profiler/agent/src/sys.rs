@@ -22,7 +22,7 @@ pub(crate) const PAGE: usize = 4096;
 
 /// Numbers of the kernel's `uapi/linux/mman.h` and `elf.h` that the crate of libc has for glibc alone.
 pub(crate) const MREMAP_MAYMOVE: i32 = 1;
-const MREMAP_FIXED: i32 = 2;
+pub(crate) const MREMAP_FIXED: i32 = 2;
 pub(crate) const MREMAP_DONTUNMAP: i32 = 4;
 pub(crate) const PF_W: u32 = 2;
 pub(crate) const PF_R: u32 = 4;
@@ -120,6 +120,14 @@ pub(crate) fn map_again(of: *mut u8, skip: u64, len: usize) -> Option<*mut u8> {
 pub(crate) fn program_break() -> Option<usize> {
     // SAFETY: no address below the break's start is asked for, so it stays where it is.
     unsafe { syscall!(Sysno::brk, 0) }.ok()
+}
+
+/// Whether a page is mapped. What can't be asked counts as mapped.
+pub(crate) fn is_mapped(page: usize) -> bool {
+    let mut is_resident = 0u8;
+    // SAFETY: a byte for the page, which is live; the page itself is not touched.
+    let asked = unsafe { syscall!(Sysno::mincore, page, PAGE, &raw mut is_resident) };
+    asked != Err(Errno::ENOMEM)
 }
 
 /// The size of a shared memory segment of System V.

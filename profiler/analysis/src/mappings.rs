@@ -5,8 +5,10 @@
 //!
 //! - **mappings**: calls that gave a range: `mmap`, `mremap`, `shmat`, a `brk` or `sbrk` that moved the program's break up.
 //! - **mapped bytes**: the lengths of these ranges, added up; of all but the break in whole pages.
-//! - **live**: mapped, and neither unmapped since nor replaced by another mapping at the same place. A `mremap` ends one
-//!   mapping and begins another, at its own stack, as `realloc` does with blocks.
+//! - **live**: mapped, and neither unmapped since nor replaced by another mapping at the same place. A `mremap` that makes
+//!   a range longer or moves it ends one mapping and begins another, at its own stack, as `realloc` does with blocks; one that
+//!   leaves it where it is, no longer than before, is the `munmap` of its end. Where one moves a range with holes, as Linux
+//!   does from 6.17 on, the holes count as mapped.
 //! - **peak**: the largest value that the live bytes had.
 //!
 //! Bytes are of address space: what was never touched takes no memory. A range that was mapped before the recording began

@@ -29,6 +29,7 @@ const COMMON: &[Sysno] = &[
     Sysno::madvise,
     Sysno::membarrier,
     Sysno::memfd_create,
+    Sysno::mincore,
     Sysno::mprotect,
     Sysno::mremap,
     Sysno::munmap,
