@@ -90,6 +90,24 @@ pub unsafe fn next_namespace(space: *const RDebug) -> *const RDebug {
     unsafe { (&raw const (*space).next).read_volatile() }
 }
 
+/// Whether objects are being unloaded, in this namespace or a later one: some of those in the list may be unmapped already.
+///
+/// # Safety
+/// `space` is a structure of the dynamic linker's.
+pub unsafe fn is_unloading(space: *const RDebug) -> bool {
+    const RT_DELETE: i32 = 2;
+    let mut space = space;
+    while !space.is_null() {
+        // SAFETY: the structure stays.
+        if unsafe { (&raw const (*space).state).read_volatile() } == RT_DELETE {
+            return true;
+        }
+        // SAFETY: as above.
+        space = unsafe { next_namespace(space) };
+    }
+    false
+}
+
 /// The function that the dynamic linker calls when its list has changed.
 ///
 /// # Safety

@@ -15,7 +15,9 @@ use core::ops::Range;
 
 pub use build_id::BuildId;
 pub(crate) use dynamic::Dynamic;
-pub use list::{LinkMap, RDebug, loaded_modules, next_namespace, r_debug, r_debug_of_this_process};
+pub use list::{
+    LinkMap, RDebug, is_unloading, loaded_modules, next_namespace, r_debug, r_debug_of_this_process,
+};
 pub(crate) use list::{breakpoint, is_settled};
 
 use crate::{

@@ -4,12 +4,21 @@ use core::ffi::CStr;
 
 use syscalls::Sysno;
 
-use super::{EINVAL, EIO, Result, retry, syscall};
+use super::{EFBIG, EINVAL, EIO, Result, retry, syscall};
 use crate::native;
 
 /// A descriptor that is closed when it goes.
 #[derive(Debug)]
 pub(crate) struct Fd(i32);
+
+/// Whether this process may make a file so large. To find out by trying would end it (`SIGXFSZ`).
+pub(super) fn may_be_as_large(len: usize) -> Result<()> {
+    let mut limits = [0u64; 2];
+    // SAFETY: two words for the kernel to write, and none to read.
+    let asked =
+        retry(|| unsafe { syscall!(Sysno::prlimit64, 0, libc::RLIMIT_FSIZE, 0, limits.as_mut_ptr()) });
+    if asked.is_ok() && limits[0] < len as u64 { Err(EFBIG) } else { Ok(()) }
+}
 
 impl Fd {
     /// Opens a path, close-on-exec.
@@ -51,6 +60,7 @@ impl Fd {
             other => other?,
         };
         let fd = Self(fd as i32);
+        may_be_as_large(len)?;
         // SAFETY: the file is ours alone and mapped nowhere.
         retry(|| unsafe { syscall!(Sysno::ftruncate, fd.0, len) })?;
         Ok(fd)

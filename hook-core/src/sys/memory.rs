@@ -4,7 +4,7 @@ use core::ffi::CStr;
 
 use syscalls::Sysno;
 
-use super::{EFAULT, Errno, Fd, PAGE, Result, pid, retry, syscall};
+use super::{EFAULT, Errno, Fd, PAGE, Result, may_be_as_large, pid, retry, syscall};
 use crate::native;
 
 /// Maps memory.
@@ -86,6 +86,7 @@ pub(crate) fn copy_memory(from: usize, buf: &mut [u8]) -> Result<usize> {
 /// The same where the kernel has no call for it: it is asked to write the memory into a file, page by page.
 #[cold]
 fn copy_through_file(from: usize, buf: &mut [u8]) -> Result<usize> {
+    may_be_as_large(PAGE)?;
     let file = Fd::memory(c"grapnel-copy", 0)?;
     let mut done = 0;
     while let Some(rest) = buf.get_mut(done..).filter(|rest| !rest.is_empty()) {
@@ -139,6 +140,7 @@ pub(crate) unsafe fn store_memory(to: usize, bytes: &[u8]) -> Result<usize> {
 /// As [`store_memory`].
 #[cold]
 unsafe fn store_through_file(to: usize, bytes: &[u8]) -> Result<usize> {
+    may_be_as_large(bytes.len())?;
     let file = Fd::memory(c"grapnel-copy", 0)?;
     // SAFETY: the file is no view of memory.
     unsafe { file.write_at(bytes, 0) }?;

@@ -24,6 +24,7 @@ use crate::native;
 
 pub(crate) use auxiliary::auxiliary;
 pub(crate) use file::Fd;
+use file::may_be_as_large;
 #[cfg(feature = "files")]
 pub(crate) use file::{FileStatus, read_link};
 pub(crate) use memory::{
@@ -66,6 +67,7 @@ impl From<syscalls::Errno> for Errno {
 pub(crate) type Result<T> = core::result::Result<T, Errno>;
 
 pub(crate) const EINTR: Errno = Errno(libc::EINTR);
+pub(crate) const EFBIG: Errno = Errno(libc::EFBIG);
 pub(crate) const EINVAL: Errno = Errno(libc::EINVAL);
 pub(crate) const ENOMEM: Errno = Errno(libc::ENOMEM);
 pub(crate) const EFAULT: Errno = Errno(libc::EFAULT);

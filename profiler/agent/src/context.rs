@@ -16,7 +16,7 @@ use crate::meter::Meter;
 use crate::sampling::{self, Looks};
 use crate::stack::on_own_stack;
 use crate::tls::{self, Tls};
-use crate::{abandoned, forked, heaps, life, modules, session, sys};
+use crate::{abandoned, forked, guests, heaps, life, modules, session, sys};
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
 use core::mem::offset_of;
@@ -160,7 +160,7 @@ pub(crate) fn attach(tls: &Tls, level: usize, saved: &SavedRegisters) -> Option<
     })?;
     // What a child of a vfork finds is found again by the parent's thread, which then says who it is. With signals held back: a handler that
     // forks finds in whose ring this thread is about to write.
-    if !is_guest {
+    if !is_guest || guests::is_of_one(tls) || !is_of_thread(process) {
         tls.contexts.get(level)?.set(context);
     }
     drop(guard);
@@ -178,6 +178,13 @@ pub(crate) fn attach(tls: &Tls, level: usize, saved: &SavedRegisters) -> Option<
     modules::describe_all(number, &mut ours.ring);
     heaps::describe_all(number, &mut ours.ring);
     Some(context)
+}
+
+/// Whether this task has the thread pointer of one of the process's threads, as the child of a vfork has. A child of `clone` that shares the memory
+/// may have its own.
+fn is_of_thread(process: u32) -> bool {
+    let thread = tls::thread_id();
+    thread != 0 && sys::thread_exists(process, thread)
 }
 
 /// Leaves this thread's contexts as they are and begins without.

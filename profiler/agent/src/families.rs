@@ -30,7 +30,7 @@ use crate::context::Context;
 use crate::entry::{SavedRegisters, rescued};
 use crate::hooks;
 use crate::record::{self, enter};
-use crate::slots::{self, FAMILY, Frame, around};
+use crate::slots::{self, FAMILY, Frame};
 use crate::{heaps, native, sampling, session, shadow, tls};
 use alloc::format;
 use core::ptr;
@@ -277,7 +277,7 @@ fn told(
 pub(crate) fn mark(saved: &SavedRegisters, frame: &Frame) -> usize {
     let tls = tls::get();
     let here = ptr::from_ref(frame).expose_provenance() | FAMILY;
-    around::enter(tls, if hooks::is_inside(saved) { tls.inside.get() } else { here })
+    slots::begins(tls, if hooks::is_inside(saved) { tls.inside.get() } else { here }, frame)
 }
 
 fn not_recorded(name: &[u8], why: &dyn core::fmt::Display) {

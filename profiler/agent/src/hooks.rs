@@ -50,6 +50,9 @@ pub(crate) enum Function {
     Mmap,
     Mmap64,
     Munmap,
+    Mprotect,
+    PkeyMprotect,
+    Madvise,
     Mremap,
     Brk,
     Sbrk,
@@ -80,6 +83,7 @@ pub(crate) enum Function {
     Prctl,
     Syscall,
     Fork,
+    Clone,
     PthreadCreate,
 }
 
@@ -192,6 +196,11 @@ pub(crate) fn may_be_inside(saved: Saved<'_>) -> bool {
     far_inside(saved) < FAR
 }
 
+/// Whether it lies so near that no other code can have come in between.
+pub(crate) fn is_near(saved: Saved<'_>) -> bool {
+    far_inside(saved) < INSIDE + HANDED_ON
+}
+
 /// Whether the thread is in no such call, as far as is known.
 #[inline(always)]
 pub(crate) fn is_outside_all() -> bool {
@@ -208,7 +217,7 @@ fn far_inside(saved: Saved<'_>) -> usize {
 #[inline(never)]
 fn is_inside_after_all(saved: Saved<'_>) -> bool {
     let (from, caller) = (tls::get().inside.get(), saved.return_address());
-    match (from & slots::MARKS, far_inside(saved) < INSIDE + HANDED_ON) {
+    match (from & slots::MARKS, is_near(saved)) {
         (0, true) => true,
         (0, false) => is_in_function_of_others(caller) || is_of_others(saved, from),
         (_, true) => slots::is_own(from, caller),
@@ -218,7 +227,7 @@ fn is_inside_after_all(saved: Saved<'_>) -> bool {
 
 /// Whether what others than libc do for the call at `from`, which takes much of the stack, led to that with these registers.
 fn is_of_others(saved: Saved<'_>, from: usize) -> bool {
-    !is_libcs(Function::Malloc) && modules::is_led_to(saved, from)
+    !is_libcs(Function::Malloc) && modules::led_to(saved, from) == Some(true)
 }
 
 /// Whether code at an address is that of a function of the heap itself, which isn't libc's.

@@ -14,6 +14,8 @@ pub(crate) struct Hot {
     pub(crate) modules: AtomicU64,
     /// Whether this process has, or had, more than one ring: see [`crate::record`].
     pub(crate) is_numbered: AtomicBool,
+    /// See [`crate::guests`].
+    pub(crate) has_guests: AtomicBool,
     /// Of [`crate::shadow`]: where blocks are noted, whether any was, and whether what gives a block back can't tell how.
     pub(crate) shadow: AtomicU8,
     pub(crate) shadow_is_used: AtomicBool,
@@ -25,6 +27,7 @@ pub(crate) static HOT: Hot = Hot {
     life: AtomicPtr::new((&raw const NONE).cast_mut()),
     modules: AtomicU64::new(0),
     is_numbered: AtomicBool::new(false),
+    has_guests: AtomicBool::new(false),
     shadow: AtomicU8::new(0),
     shadow_is_used: AtomicBool::new(false),
     shadow_is_shared: AtomicBool::new(false),

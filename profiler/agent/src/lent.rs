@@ -92,6 +92,12 @@ impl<T> Lent<T> {
         });
     }
 
+    /// Whether the value is read by anybody just now. `is_read` asks all who ever are lent it.
+    pub(crate) fn is_lent(&self, is_read: impl Fn(*mut T) -> bool) -> bool {
+        let value = self.0.load(Ordering::Acquire);
+        !value.is_null() && is_read(value)
+    }
+
     /// There is none again, and what there was is left where it lies.
     pub(crate) fn leave(&self) {
         self.0.store(ptr::null_mut(), Ordering::SeqCst);

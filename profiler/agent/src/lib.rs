@@ -60,6 +60,7 @@ mod follow;
 mod forked;
 #[cfg(not(grapnel_attached))]
 mod forking;
+mod guests;
 mod heap;
 mod heaps;
 mod hooks;

@@ -1,4 +1,5 @@
-//! What the program maps by itself: `mmap`, `munmap`, `mremap`, `brk`, `sbrk`, `shmat`, `shmdt`.
+//! What the program maps by itself: `mmap`, `munmap`, `mremap`, `brk`, `sbrk`, `shmat`, `shmdt`. Of `mprotect`, `pkey_mprotect` and `madvise` nothing is
+//! recorded: they may make a stack unreadable that walks know.
 //!
 //! A kind of its own, apart from the heap. libc's own calls, which lead through the same code, are left out: memory for
 //! `malloc`, whose blocks are recorded, and stacks of threads; as are those of a library whose `malloc` is the program's. The dynamic linker has its own copy of these functions.
@@ -136,6 +137,8 @@ unsafe extern "C" fn munmap(start: Address, len: usize, saved: Saved<'_>) -> c_i
     type Call = unsafe extern "C" fn(Address, usize) -> c_int;
     let rescue = (ptr::null_mut(), original(Function::Munmap));
     let went = is_programs(saved) && goes(saved, start, whole_pages(start, len), rescue);
+    // Also before: a walk that begins meanwhile is to ask.
+    modules::goes(start.addr(), len);
     // SAFETY: the caller's call, passed on.
     let result = unsafe { original_as::<Call>(Function::Munmap)(start, len) };
     modules::goes(start.addr(), len);
@@ -143,6 +146,55 @@ unsafe extern "C" fn munmap(start: Address, len: usize, saved: Saved<'_>) -> c_i
         stays(saved, FAILED);
     }
     result
+}
+
+/// What makes memory unreadable, and maps nothing. Stacks of coroutines may be put away so.
+fn forbidding<T>(start: Address, len: usize, forbids: bool, call: impl FnOnce() -> T) -> T {
+    let goes = || {
+        if forbids {
+            modules::goes(start.addr(), len);
+        }
+    };
+    goes();
+    let result = call();
+    goes();
+    result
+}
+
+stub!(grapnel_agent_mprotect, mprotect, 3);
+unsafe extern "C" fn mprotect(start: Address, len: usize, protection: c_int, _saved: Saved<'_>) -> c_int {
+    type Call = unsafe extern "C" fn(Address, usize, c_int) -> c_int;
+    forbidding(start, len, protection & libc::PROT_READ == 0, || {
+        // SAFETY: the caller's call, passed on.
+        unsafe { original_as::<Call>(Function::Mprotect)(start, len, protection) }
+    })
+}
+
+stub!(grapnel_agent_pkey_mprotect, pkey_mprotect, 4);
+unsafe extern "C" fn pkey_mprotect(
+    start: Address,
+    len: usize,
+    protection: c_int,
+    key: c_int,
+    _saved: Saved<'_>,
+) -> c_int {
+    type Call = unsafe extern "C" fn(Address, usize, c_int, c_int) -> c_int;
+    // What the key lets through is changed without a call.
+    forbidding(start, len, protection & libc::PROT_READ == 0 || key > 0, || {
+        // SAFETY: the caller's call, passed on.
+        unsafe { original_as::<Call>(Function::PkeyMprotect)(start, len, protection, key) }
+    })
+}
+
+stub!(grapnel_agent_madvise, madvise, 3);
+unsafe extern "C" fn madvise(start: Address, len: usize, advice: c_int, _saved: Saved<'_>) -> c_int {
+    type Call = unsafe extern "C" fn(Address, usize, c_int) -> c_int;
+    /// Of the kernel's `uapi/asm-generic/mman-common.h`, from Linux 6.13 on.
+    const MADV_GUARD_INSTALL: c_int = 102;
+    forbidding(start, len, advice == MADV_GUARD_INSTALL, || {
+        // SAFETY: the caller's call, passed on.
+        unsafe { original_as::<Call>(Function::Madvise)(start, len, advice) }
+    })
 }
 
 stub!(grapnel_agent_mremap, mremap, 5);
@@ -160,6 +212,9 @@ unsafe extern "C" fn mremap(
     let change = Remapping::of(old, old_len, len, flags);
     let leaves = change.leaves(old, old_len, len).filter(|_| counts);
     let went = leaves.is_some_and(|(start, len)| goes(saved, start, Some(len), (FAILED, 0)));
+    if change != Remapping::Copies {
+        modules::goes(old.addr(), old_len);
+    }
     // SAFETY: the caller's call, passed on.
     let start = unsafe { original_as::<Call>(Function::Mremap)(old, old_len, len, flags, place) };
     modules::goes(old.addr(), old_len);
@@ -234,7 +289,7 @@ fn made_room(saved: Saved<'_>, start: Address, len: Option<usize>) {
     const MOST: usize = 256 << 20;
     let Some(len) = len.filter(|_| start.addr().is_multiple_of(sys::PAGE)) else { return };
     let step = if len > MOST { len } else { sys::PAGE };
-    let mut goes = |from: usize, to: usize| {
+    let goes = |from: usize, to: usize| {
         if from != to {
             goes(saved, start.with_addr(from), Some(to - from), (FAILED, 0));
         }
@@ -330,11 +385,14 @@ unsafe extern "C" fn shmdt(start: Address, saved: Saved<'_>) -> c_int {
 
 /// The functions to hook, as [`hooks::allocation_functions`] lists its. Where offsets are words, `mmap64` is the same code as
 /// `mmap`, and gets no hook of its own.
-pub(crate) fn mapping_functions() -> [(&'static [u8], unsafe extern "C" fn(), Function); 8] {
+pub(crate) fn mapping_functions() -> [(&'static [u8], unsafe extern "C" fn(), Function); 11] {
     [
         (b"mmap", grapnel_agent_mmap, Function::Mmap),
         (b"mmap64", grapnel_agent_mmap64, Function::Mmap64),
         (b"munmap", grapnel_agent_munmap, Function::Munmap),
+        (b"mprotect", grapnel_agent_mprotect, Function::Mprotect),
+        (b"pkey_mprotect", grapnel_agent_pkey_mprotect, Function::PkeyMprotect),
+        (b"madvise", grapnel_agent_madvise, Function::Madvise),
         (b"mremap", grapnel_agent_mremap, Function::Mremap),
         (b"brk", grapnel_agent_brk, Function::Brk),
         (b"sbrk", grapnel_agent_sbrk, Function::Sbrk),

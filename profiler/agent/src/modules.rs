@@ -7,8 +7,10 @@
 //! # Safety
 //! [`STATE`] is used under [`life::PROCESS`] only, and [`TABLE`] besides by those who said so first ([`crate::lent`]). The list
 //! is never read with that lock held: the linker's may belong to a thread that waits for ours. The table is replaced before the linker returns from
-//! unloading, so that no pc is resolved in an object that is gone; between unmapping and that moment only a
-//! stack whose words are not return addresses could lead there.
+//! unloading, so that no pc is resolved in an object that is gone; between unmapping and that moment nothing is looked up in what may
+//! be gone (`going`).
+
+mod going;
 
 use crate::entry::SavedRegisters;
 use crate::hot::HOT;
@@ -223,6 +225,10 @@ pub(crate) fn update(mut ring: Option<&mut Producer<'static>>) {
         }
         state.loaded.push(Loaded { module, headers: listed.headers });
     }
+    if first_ever && cfg!(not(grapnel_attached)) {
+        // What the program was linked with stays.
+        going::may_from(state.next_id);
+    }
     if told.is_empty() {
         return;
     }
@@ -332,9 +338,12 @@ fn describe(id: u32, listed: &Listed, is_program: bool) -> Module {
 }
 
 fn full_path(name: &[u8], is_program: bool) -> Vec<u8> {
-    let mut buffer = [0; 4096];
+    // Not on the stack, which is the thread's that loads, and may be small.
+    let Ok(mut buffer) = Box::<[u8; 4096]>::try_from(alloc::vec![0; 4096].into_boxed_slice()) else {
+        return Vec::new();
+    };
     if name.is_empty() || is_program {
-        return if is_program { listing::executable(&mut buffer).to_vec() } else { Vec::new() };
+        return if is_program { listing::executable(&mut *buffer).to_vec() } else { Vec::new() };
     }
     if name.starts_with(b"linux-vdso") || name.starts_with(b"linux-gate") {
         return b"[vdso]".to_vec();
@@ -342,7 +351,7 @@ fn full_path(name: &[u8], is_program: bool) -> Vec<u8> {
     if name.starts_with(b"/") {
         return name.to_vec();
     }
-    let mut path = sys::working_directory(&mut buffer).to_vec();
+    let mut path = sys::working_directory(&mut *buffer).to_vec();
     path.push(b'/');
     path.extend_from_slice(name);
     path
@@ -373,6 +382,9 @@ fn build_id(listed: &Listed) -> Option<Vec<u8>> {
     })
 }
 
+/// The module that a pc lies in may be gone.
+struct Going;
+
 /// Resolves with the current table: a rule by a quick look, without the lock, if there is one that says so; all else under the lock.
 #[derive(Debug)]
 pub(crate) struct TableInUse<'a>(pub(crate) Option<&'a Reading<ModuleTable>>);
@@ -381,11 +393,25 @@ impl Resolver for TableInUse<'_> {
     #[cold]
     #[unsafe(link_section = ".text.hot.grapnel")]
     fn rule(&mut self, pc: u64, is_return_address: bool) -> RuleEntry {
-        let quick = |reading| TABLE.lend(reading, |table| table.quick_rule(pc, is_return_address));
-        self.0
-            .and_then(quick)
-            .flatten()
-            .unwrap_or_else(|| under_lock(|table, scratch| table.rule(scratch, pc, is_return_address)))
+        let may_go = |table: &ModuleTable| going::may_be(table.module_at(pc));
+        let quick = |reading| {
+            TABLE.lend(reading, |table| {
+                if may_go(table) { Err(Going) } else { Ok(table.quick_rule(pc, is_return_address)) }
+            })
+        };
+        loop {
+            let found = match self.0.and_then(quick) {
+                Some(Ok(Some(found))) => return found,
+                Some(Err(Going)) => Err(Going),
+                _ => under_lock(|table, scratch| {
+                    if may_go(table) { Err(Going) } else { Ok(table.rule(scratch, pc, is_return_address)) }
+                }),
+            };
+            match found {
+                Ok(found) => return found,
+                Err(Going) => going::wait(),
+            }
+        }
     }
 
     fn stopped(&mut self, pc: u64) -> u64 {
@@ -394,7 +420,16 @@ impl Resolver for TableInUse<'_> {
 
     #[cold]
     fn step(&mut self, full: &mut FullState, stack: &mut StackMemory) -> FullStep {
-        let step = under_lock(|table, scratch| table.step(scratch, full, stack));
+        let step = loop {
+            let step = under_lock(|table, scratch| {
+                let may_go = going::may_be(table.module_at(full.pc()));
+                (!may_go).then(|| table.step(scratch, full, stack))
+            });
+            match step {
+                Some(step) => break step,
+                None => going::wait(),
+            }
+        };
         if full.is_exact()
             && step.outcome == Outcome::Next
             && let Some(original) = displaced::original(full.pc())
@@ -409,25 +444,26 @@ impl Resolver for TableInUse<'_> {
 /// between. Said only where all frames between are known.
 #[cold]
 #[inline(never)]
-pub(crate) fn is_led_to(saved: &SavedRegisters, from: usize) -> bool {
+pub(crate) fn led_to(saved: &SavedRegisters, from: usize) -> Option<bool> {
     const MOST: usize = 64;
     /// What lies above is that code's own frame.
     const NEAR: u64 = 4096;
     let is_unknown = FrameFlags::SIGNAL | FrameFlags::GUESS;
-    let is_known =
-        |step: FullStep| step.outcome == Outcome::Next && step.flags.bits() & is_unknown.bits() == 0;
+    let is_known = |step: FullStep| step.flags.bits() & is_unknown.bits() == 0;
     let mut full = FullState::new(&saved.registers());
     let (mut stack, mut table) = (StackMemory::new(), TableInUse(None));
     stack.begin(full.sp());
     for _ in 0..MOST {
-        if !is_known(table.step(&mut full, &mut stack)) {
-            return false;
-        }
-        if full.sp() > from as u64 {
-            return full.sp() - (from as u64) < NEAR;
+        let step = table.step(&mut full, &mut stack);
+        match step.outcome {
+            _ if !is_known(step) => return None,
+            Outcome::Root => return Some(false),
+            Outcome::Next if full.sp() > from as u64 => return Some(full.sp() - (from as u64) < NEAR),
+            Outcome::Next => {}
+            Outcome::Stuck | Outcome::NotCode => return None,
         }
     }
-    false
+    None
 }
 
 /// Lends `work` the table under the lock.
@@ -443,6 +479,12 @@ fn under_lock<T>(work: impl FnOnce(&ModuleTable, &mut CfiScratch) -> T) -> T {
 
 /// What the hook on `_dl_debug_state` does.
 pub(crate) fn changed(saved: &SavedRegisters) {
+    going::heed();
+    take_over(saved);
+    going::end();
+}
+
+fn take_over(saved: &SavedRegisters) {
     #[cfg(not(grapnel_attached))]
     if crate::debug::is_on() && session::header().is_none() {
         return update(None);

@@ -10,6 +10,7 @@
 //! What it calls is.
 
 use crate::entry::{SavedRegisters, rescued};
+use crate::families::Role;
 use crate::native::slots::{DIRECT, is_passable};
 use crate::record::{self, enter};
 use crate::shadow::{self, Asked};
@@ -56,6 +57,16 @@ impl Operator {
     pub(crate) fn from_u8(n: u8) -> Self {
         let bit = |at: u8| n >> at & 1 != 0;
         Self { deletes: bit(0), array: bit(1), sized: bit(2), aligned: bit(3), shared: bit(4), own: bit(5) }
+    }
+
+    /// What it is to an allocator that has it.
+    fn role(self) -> Role {
+        match (self.deletes, self.aligned) {
+            (true, _) => Role::Free,
+            (false, false) => Role::Malloc,
+            // The alignment comes last.
+            (false, true) => Role::Valloc,
+        }
     }
 
     /// Whether it is the program's own, or a library's that isn't C++ itself.
@@ -373,7 +384,7 @@ pub(crate) fn prepare<'m>(modules: impl Iterator<Item = &'m Module>) -> Vec<Read
                 continue;
             }
         }
-        let mut found = exported(module);
+        let (mut found, heap) = exported(module);
         let is_leaf = known::is_library(module);
         if is_leaf && sampling::is_on() {
             let starts: Vec<usize> = found.iter().map(|(_, range)| range.start).collect();
@@ -389,6 +400,14 @@ pub(crate) fn prepare<'m>(modules: impl Iterator<Item = &'m Module>) -> Vec<Read
         }
         let words = words(module);
         let what = |(operator, range): (Operator, Range<usize>)| {
+            if let Some((handle, code)) = &heap {
+                return Wanted {
+                    what: What::Family(operator.role(), *handle),
+                    range,
+                    code: code.clone(),
+                    is_leaf,
+                };
+            }
             let code = own_code(module, &range);
             let calls = if operator.own { None } else { calls(module, range.start, &words) };
             Wanted { what: What::Operator(operator, calls), range, code, is_leaf }
@@ -478,19 +497,22 @@ static ANY_OWN: AtomicBool = AtomicBool::new(false);
 ///
 /// One that throws is left out if a call of its own would return to the trampoline: what is thrown by that may not come back. One
 /// at the end of what moves returns to the original, as that of libstdc++'s forms with `nothrow`, which call those without.
-fn exported(module: &Module) -> Vec<(Operator, Range<usize>)> {
+///
+/// Where one is the same code as a function of another heap, all that this object has is of that heap: its handle, and the object's code.
+fn exported(module: &Module) -> (Vec<(Operator, Range<usize>)>, Option<(u32, Range<usize>)>) {
     let own = !is_runtime(module);
-    let mut candidates = Vec::new();
+    let (mut candidates, mut heap) = (Vec::new(), None);
     for (name, operator) in NAMES {
         let Some(symbol) = symbol::find(module, name) else { continue };
         if own {
             ANY_OWN.store(true, Ordering::Relaxed);
             shadow::blocks_may_be_close();
         }
-        // The same code as an allocator's function. Of another heap's, all that this object has is of that heap.
-        if slots::handle_at(symbol.addr).is_some_and(|handle| handle != 0) {
-            return Vec::new();
-        }
+        heap = heap.or_else(|| {
+            let handle = slots::handle_at(symbol.addr).filter(|&handle| handle != 0)?;
+            let mut code = module.segments().iter().filter(|segment| segment.execute);
+            Some((handle, code.find(|segment| segment.range.contains(&symbol.addr))?.range.clone()))
+        });
         if symbol.kind != SymbolKind::Function || slots::is_hooked(symbol.addr) {
             continue;
         }
@@ -519,7 +541,7 @@ fn exported(module: &Module) -> Vec<(Operator, Range<usize>)> {
             None => found.push((operator, symbol.range())),
         }
     }
-    found
+    (found, heap)
 }
 
 #[cfg(test)]

@@ -251,7 +251,7 @@ impl Context {
             self.told_mean = mean;
         }
         if sampling::has_budget() {
-            self.looks.look(&tls::get().sampling);
+            self.looks.look(tls::sampling());
         }
     }
 

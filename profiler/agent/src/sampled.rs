@@ -78,7 +78,7 @@ fn chosen(size: usize) -> Option<u64> {
 
 /// The same of one that came by a beginning which lowers the gap, or by one which leaves that alone.
 fn chosen_either_way(size: usize) -> Option<u64> {
-    let is_lowered = tls::get().sampling.left.get() < 0;
+    let is_lowered = tls::sampling().left.get() < 0;
     if is_lowered { sampling::passed(size) } else { sampling::passes(size) }
 }
 

@@ -67,7 +67,7 @@ pub(crate) fn renew(seed: u64) {
     SEED.store(seed, Ordering::Relaxed);
     THREADS.store(0, Ordering::Relaxed);
     FORKS.store(0, Ordering::Relaxed);
-    let sampling = &tls::get().sampling;
+    let sampling = tls::sampling();
     sampling.passed.set(passed_so_far());
     let Sampling { left, random, own_ticks, records, drawn, bytes, calls, mean: _, chosen: _, passed: _ } =
         sampling;
@@ -108,7 +108,7 @@ pub(crate) fn passes(size: usize) -> Option<u64> {
     if size > isize::MAX as usize {
         return None;
     }
-    let sampling = &tls::get().sampling;
+    let sampling = tls::sampling();
     sampling.left.set(sampling.left.get().wrapping_sub_unsigned(size as u64));
     chosen(sampling, size, BUDGET.load(Ordering::Relaxed))
 }
@@ -117,7 +117,7 @@ pub(crate) fn passes(size: usize) -> Option<u64> {
 /// begins then, which is as good as what was left, since neither has a memory.
 #[inline]
 pub(crate) fn passed(size: usize) -> Option<u64> {
-    let sampling = &tls::get().sampling;
+    let sampling = tls::sampling();
     if size > isize::MAX as usize {
         begin_anew(sampling);
         return None;
@@ -129,19 +129,19 @@ pub(crate) fn passed(size: usize) -> Option<u64> {
 pub(crate) fn choose(size: usize, frame: &Frame) {
     let mean = if frame.is_lowered() { passed(size) } else { passes(size) };
     if let Some(mean) = mean {
-        tls::get().sampling.chosen.set(mean);
+        tls::sampling().chosen.set(mean);
         frame.note(GIVES_RECORDED);
     }
 }
 
 /// The mean by which that block is to be recorded, if it is. `noted`: see [`Frame::note`].
 pub(crate) fn chosen_before(noted: usize) -> Option<u64> {
-    (noted & GIVES_RECORDED != 0).then(|| tls::get().sampling.chosen.get())
+    (noted & GIVES_RECORDED != 0).then(|| tls::sampling().chosen.get())
 }
 
 /// The bytes that this thread has allocated; it wraps.
 pub(crate) fn passed_so_far() -> usize {
-    let Sampling { left, drawn, passed, .. } = &tls::get().sampling;
+    let Sampling { left, drawn, passed, .. } = tls::sampling();
     passed.get().wrapping_add(drawn.get().wrapping_sub(left.get()) as usize)
 }
 
@@ -149,7 +149,7 @@ pub(crate) fn passed_so_far() -> usize {
 /// there. On x86-64 every malloc would pass then. So the next gap begins where a recorded block is given back, and in each allocation
 /// that isn't malloc's; and `longjmp` sees to it ([`crate::jumps`]).
 pub(crate) fn mend() {
-    let sampling = &tls::get().sampling;
+    let sampling = tls::sampling();
     if sampling.left.get() < 0 {
         begin_anew(sampling);
     }
@@ -304,7 +304,7 @@ impl Drop for Costs {
     #[inline]
     fn drop(&mut self) {
         if let Some(begun) = self.0 {
-            let sampling = &tls::get().sampling;
+            let sampling = tls::sampling();
             // A thread that lost its processor meanwhile has not spent all of that.
             let spent = ticks().wrapping_sub(begun).min(meter::INTERRUPTED_TICKS) + meter::around();
             sampling.own_ticks.set(sampling.own_ticks.get().wrapping_add(spent));
@@ -394,7 +394,7 @@ mod tests {
     /// Finding out that a record is due is part of what it costs, where that is asked for.
     #[test]
     fn the_choice_is_paid_for() {
-        let own = || tls::get().sampling.own_ticks.get();
+        let own = || tls::sampling().own_ticks.get();
         for budget in [0, 50_000] {
             let (sampling, before) = (thread(9, 1), own());
             for _ in 0..100 {
@@ -417,7 +417,7 @@ mod tests {
 
     #[test]
     fn a_gap_that_can_be_none_is_drawn_anew() {
-        let sampling = &tls::get().sampling;
+        let sampling = tls::sampling();
         assert_eq!((sampling.random.get(), sampling.mean.get()), (0, 0));
         MEAN.store(1000, Ordering::Relaxed);
         let is_a_gap = || {

@@ -13,6 +13,7 @@
 
 pub(crate) mod around;
 mod direct;
+mod frames;
 mod placing;
 
 use crate::entry::SavedRegisters;
@@ -20,6 +21,7 @@ use crate::families::{self, Role};
 use crate::native::slots::{DIRECT, grapnel_agent_beside_slot_returns, grapnel_agent_slot_returns};
 use crate::operators::{self, Operator};
 use crate::span::Span;
+use crate::tls::Tls;
 use crate::{heaps, hooks, modules, native, record, sampling, tls};
 use core::cell::Cell;
 use core::hint::cold_path;
@@ -169,6 +171,8 @@ pub(crate) struct Frame {
 /// Of a sample: that the block which the call takes was recorded, and that the one which it gives is to be.
 pub(crate) const TAKES_RECORDED: usize = SLOTS;
 pub(crate) const GIVES_RECORDED: usize = 2 * SLOTS;
+/// So many times one more than the slot of the call around this one, where it is known.
+const AROUND: usize = 4 * SLOTS;
 
 impl Frame {
     fn slot(&self) -> &'static Slot {
@@ -202,7 +206,9 @@ pub(crate) fn is_own_from_afar(inside: usize, saved: &SavedRegisters) -> bool {
     slot_of(inside).is_some_and(|slot| {
         let is_handed_on = slot.family().is_none_or(|(_, of)| of == 0) && is_return_of_slot(caller);
         let is_own = inside & OPERATOR != 0 && slot.operator().is_own() && !operators::is_of_runtime(caller);
-        is_handed_on || (is_own && (slot.target.holds(caller) || modules::is_led_to(saved, inside & !MARKS)))
+        is_handed_on
+            || (is_own
+                && (slot.target.holds(caller) || modules::led_to(saved, inside & !MARKS) == Some(true)))
     })
 }
 
@@ -213,10 +219,13 @@ fn is_return_of_slot(caller: usize) -> bool {
 }
 
 /// Whether the call with these registers is made by the code of a function of the same allocator, that the thread is in. Its code calls
-/// nobody else's.
+/// nobody else's. But it may wait while other coroutines run, and the stack of one may lie below.
 pub(crate) fn is_part_of_family(saved: &SavedRegisters, handle: u32) -> bool {
     let inside = tls::get().inside.get();
-    inside & FAMILY != 0 && hooks::may_be_inside(saved) && is_of_slot(inside, saved.return_address(), handle)
+    inside & FAMILY != 0
+        && hooks::may_be_inside(saved)
+        && is_of_slot(inside, saved.return_address(), handle)
+        && (hooks::is_near(saved) || modules::led_to(saved, inside & !MARKS) != Some(false))
 }
 
 /// Whether the operator that this thread is in is a `new`: what is given back amid it is recorded. To be asked only where
@@ -232,11 +241,28 @@ pub(crate) fn is_in_new() -> bool {
 
 /// The slot of the stub that `inside` names, whose frame lies a little up this thread's stack.
 fn slot_of(inside: usize) -> Option<&'static Slot> {
-    let frame: *const Frame = ptr::with_exposed_provenance(inside & !MARKS);
-    // SAFETY: the frame lies there, as the callers say.
-    let number = unsafe { (*frame).number.get() } & !(TAKES_RECORDED | GIVES_RECORDED);
-    // What lies where one was that ended unseen is most often none.
-    TABLE.get(number)
+    TABLE.get(frames::slot(tls::get(), inside))
+}
+
+/// A call begins whose stub has this frame, and `inside` is to be this: with the mark of the frame itself, or as it was. What it was.
+pub(crate) fn begins(tls: &Tls, inside: usize, frame: &Frame) -> usize {
+    let outer = tls.inside.get();
+    let slot = frames::slot(tls, outer);
+    if outer != 0 && slot < SLOTS {
+        frame.note(AROUND * (slot + 1));
+    }
+    if inside & !MARKS == ptr::from_ref(frame).addr() {
+        frames::note(tls, inside, frame.number.get() % SLOTS);
+    }
+    around::enter(tls, inside)
+}
+
+/// It returns; `noted` and `outer`: what its frame has and what `inside` was.
+fn returns(tls: &Tls, noted: usize, outer: usize) {
+    around::leave(tls, outer);
+    if let Some(slot) = (noted / AROUND).checked_sub(1) {
+        frames::note(tls, outer, slot);
+    }
 }
 
 fn is_of_slot(inside: usize, caller: usize, handle: u32) -> bool {
@@ -330,7 +356,7 @@ fn before_other(saved: &SavedRegisters, frame: &Frame, slot: &Slot) -> Going {
         0
     };
     let here = ptr::from_ref(frame).expose_provenance();
-    Going { target, cookie: around::enter(tls, here | OPERATOR) | part }
+    Going { target, cookie: begins(tls, here | OPERATOR, frame) | part }
 }
 
 /// How many bytes from an address on the stack can be read, of as many as its stub hands on: a multiple of 8, as such an address is; 0
@@ -350,7 +376,7 @@ pub(crate) unsafe extern "C" fn after(
     number: usize,
     cookie: usize,
 ) -> usize {
-    around::leave(tls::get(), cookie & !PART);
+    returns(tls::get(), number, cookie & !PART);
     if cookie & PART == 0 {
         let slot = &TABLE[number % SLOTS];
         match slot.family() {

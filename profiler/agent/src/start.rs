@@ -8,10 +8,11 @@ use crate::entry::{SavedRegisters, rescued, stub};
 use crate::lock::Quiet;
 use crate::sandbox::{self, clock};
 use crate::{
-    bound, debug, exec, forked, forking, install, life, listing, meter, modules, session, stack, sys, tls,
+    bound, debug, exec, forked, forking, install, life, listing, meter, modules, native, session, stack, sys,
+    tls,
 };
 use alloc::string::String;
-use core::ffi::{CStr, c_char, c_int};
+use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr;
 use core::sync::atomic::Ordering;
 use grapnel_trace::shared::{SESSION_VARIABLE, failure, segment_state, session_flags};
@@ -27,9 +28,38 @@ unsafe extern "C" fn start(
 ) {
     rescued(saved, ptr::null_mut(), 0, || {
         let _quiet = Quiet::new();
-        // SAFETY: the loader passes the process's own arguments and environment to constructors.
-        unsafe { begin(count, arguments, environment) };
+        let mut start = Start { count, arguments, environment };
+        let start = (&raw mut start).cast();
+        // It takes more stack than a program may have been given.
+        match sys::map_anonymous(STACK) {
+            Some(stack) => {
+                // SAFETY: a new stack, whole pages; the loader passes the process's own arguments and environment to constructors.
+                unsafe { native::call_on(stack.expose_provenance() + STACK, begin_with, start) };
+                sys::unmap(stack, STACK);
+            }
+            // SAFETY: as above.
+            None => unsafe { begin_with(start) },
+        }
     });
+}
+
+/// The bytes of stack that all of it is done on.
+const STACK: usize = 256 << 10;
+
+/// What a constructor is called with.
+struct Start {
+    count: c_int,
+    arguments: *const *const c_char,
+    environment: *mut *mut c_char,
+}
+
+/// # Safety
+/// As a constructor is called, with a [`Start`].
+unsafe extern "C" fn begin_with(start: *mut c_void) {
+    // SAFETY: the caller's promise.
+    let Start { count, arguments, environment } = unsafe { start.cast::<Start>().read() };
+    // SAFETY: as above.
+    unsafe { begin(count, arguments, environment) };
 }
 
 /// # Safety

@@ -437,6 +437,11 @@ pub(crate) fn thread_exists(process: u32, thread: u32) -> bool {
     sent != Err(Errno::ESRCH)
 }
 
+/// Whether there is a process with this id, as far as can be seen from here.
+pub(crate) fn process_exists(process: u32) -> bool {
+    thread_exists(process, process)
+}
+
 /// Nanoseconds of CLOCK_MONOTONIC, or what the processor's clock makes of it.
 pub(crate) fn monotonic_ns() -> u64 {
     clock_ns(libc::CLOCK_MONOTONIC).unwrap_or_else(sandbox::clock::estimated_ns)

@@ -13,9 +13,9 @@ pub(crate) mod attached;
 mod preloaded;
 
 #[cfg(grapnel_attached)]
-pub(crate) use attached::{get, is_shared, thread_id};
+pub(crate) use attached::{get, is_shared, sampling, thread_id};
 #[cfg(not(grapnel_attached))]
-pub(crate) use preloaded::{get, is_shared, prepare, thread_id};
+pub(crate) use preloaded::{get, is_shared, prepare, sampling, thread_id};
 
 use crate::context::Context;
 use crate::entry::SavedRegisters;
@@ -24,6 +24,9 @@ use core::cell::Cell;
 
 /// How many recordings of one thread may be inside one another: one, and one by a signal handler in its middle.
 pub(crate) const LEVELS: usize = 2;
+
+/// Of how many calls of operators and of allocators' functions it is known which these are.
+pub(crate) const FRAMES: usize = 4;
 
 /// How many calls of operators, or of allocators' functions, around that which a thread is in are known.
 pub(crate) const AROUND: usize = 2;
@@ -102,6 +105,10 @@ pub(crate) struct Tls {
     pub(crate) nested: Cell<usize>,
     /// What `inside` was in the calls around that which it is of; see [`crate::slots::around`].
     pub(crate) around: [Cell<usize>; AROUND],
+    /// Values of `inside` and the slots that they are of, as far as they are known; the next one to be forgotten. See [`crate::slots::frames`].
+    pub(crate) frames: [Cell<usize>; FRAMES],
+    pub(crate) slots: [Cell<u16>; FRAMES],
+    pub(crate) oldest: Cell<u16>,
     /// How many bytes have been asked for by calls of families' functions, and amid any call, where all allocations are recorded; it wraps.
     pub(crate) asked: Cell<u32>,
     /// The newest of these calls, inner ones first: where a stub saved its registers, and how many bytes had been asked for when it began, the lower half of

@@ -66,6 +66,11 @@ impl Looks {
         result
     }
 
+    /// How many words all rings have room for.
+    pub(super) fn room(&self, segment: &Segment) -> usize {
+        (0..self.rings.len()).filter_map(|index| segment.ring(index)).map(|ring| ring.capacity()).sum()
+    }
+
     /// Whether threads wait for what was found to be taken, or did lately.
     pub(super) fn press(&self) -> bool {
         self.press

@@ -302,12 +302,22 @@ impl Recording {
         (words, done)
     }
 
-    /// Writes all that is in the rings, in the best order there is; what comes before the clock `overdue` also without what it
-    /// waits for. False if there is nothing.
-    fn merge_all(&mut self, overdue: u64) -> bool {
-        self.look();
+    /// Writes all that is in the rings of a process that writes no more, in the best order there is; what comes before the clock
+    /// `overdue` also without what it waits for.
+    ///
+    /// No more is taken than rings have room for: somebody else who has opened the session may write on for as long as he likes.
+    fn merge_all(&mut self, overdue: u64) {
         let bounds = Bounds { since: self.since, horizon: u64::MAX, overdue, under_way: false };
-        self.merge_ready(bounds) != (0, 0)
+        let mut room = None;
+        loop {
+            self.look();
+            let most = room.get_or_insert_with(|| self.looks.room(&self.segment));
+            let (words, done) = self.merge_ready(bounds);
+            if (words, done) == (0, 0) || words > *most {
+                return;
+            }
+            *most -= words;
+        }
     }
 
     /// Whether the process is about to end, and waits to be looked through.
@@ -322,7 +332,7 @@ impl Recording {
 
     /// Takes all that is in the rings of a process that stands still. False when a thread is in the middle of an event.
     pub(crate) fn take_still(&mut self) -> bool {
-        while self.merge_all(0) {}
+        self.merge_all(0);
         self.looks.count_of_open() == 0 && self.merge.is_empty()
     }
 
@@ -351,7 +361,7 @@ impl Recording {
     pub(crate) fn finish(mut self, ended: Option<(Exit, u64)>) -> Finished {
         let mut times = std::mem::take(&mut self.times);
         times.draining(|| {
-            while self.merge_all(u64::MAX) {}
+            self.merge_all(u64::MAX);
             self.flush();
         });
         if let Some(Some(process)) = &self.process {

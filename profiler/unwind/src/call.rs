@@ -1,10 +1,6 @@
 //! What lies before a return address, outside of modules' code.
-//!
-//! # Safety
-//! Bytes are read where the kernel said that they can be.
 
-use crate::memory::read_byte;
-use crate::probe::{page_is_readable, page_of};
+use crate::probe::{copy, page_of};
 
 /// As many bytes as the longest instruction that calls a function takes, and no fewer than two instructions of 32 bits.
 const BYTES: usize = 8;
@@ -14,13 +10,14 @@ const BYTES: usize = 8;
 /// Off the hot path: asks the kernel.
 pub(crate) fn bytes_before(pc: u64) -> [u8; BYTES] {
     let mut bytes = [0; BYTES];
-    let Some(last) = pc.checked_sub(1).filter(|last| page_is_readable(*last)) else { return bytes };
-    let first = pc.saturating_sub(BYTES as u64);
-    let start =
-        if page_of(first) == page_of(last) || page_is_readable(first) { first } else { page_of(last) };
-    for (address, byte) in (start..pc).rev().zip(bytes.iter_mut().rev()) {
-        // SAFETY: its page was just found readable.
-        *byte = unsafe { read_byte(address) };
+    let (first, last) = (pc.saturating_sub(BYTES as u64), pc.saturating_sub(1));
+    if !copy(first, &mut bytes[BYTES - (pc - first) as usize..]) {
+        bytes = [0; BYTES];
+        // Those of the last page alone.
+        let start = page_of(last).max(first);
+        if !copy(start, &mut bytes[BYTES - (pc - start) as usize..]) {
+            bytes = [0; BYTES];
+        }
     }
     bytes
 }

@@ -429,8 +429,9 @@ impl Memo {
     pub(crate) fn changed_at(&self, frames: usize, of: usize, stack: &mut StackMemory) -> Option<usize> {
         let before = self.words_of(frames.wrapping_sub(of));
         let words = self.words.0.items.get(before..self.words_of(frames)).unwrap_or(&[]);
-        let changed = if self.first_guess.is_some_and(|guess| guess <= frames) {
-            stack.distrust();
+        // What lies behind a guess need not be there: one of the last walk's, or one that has led this walk here.
+        let changed = if stack.has_guessed() || self.first_guess.is_some_and(|guess| guess <= frames) {
+            stack.guess();
             words.iter().rposition(|w| stack.read(w.address) != Some(w.value))
         } else if stack.range().covers(self.range) {
             // SAFETY: the words lie in `self.range`, which lies in the stack's current range.

@@ -8,7 +8,8 @@
 //!   that lies further above than ordinary frames reach.
 //! - What the range grew by in a walk which was led astray at last may be another's, that of the next stack above. It is given back
 //!   ([`StackMemory::doubt`]).
-//! - Once a frame was found by guessing each page is probed, too ([`StackMemory::distrust`]).
+//! - Once a frame was found by guessing, what is read is copied by the kernel ([`StackMemory::guess`]): it need not be of a stack at all, and another thread may
+//!   unmap it between a question and a look.
 //!
 //! What is left is a stack that was unmapped, with a smaller one in its place. Whoever hears of memory that goes asks whether it [may be a stack's](crate::may_be_stack), and
 //! has ranges [forgotten](StackMemory::forget). Where nobody hears of it, that is harmless while the walk follows CFI from a true
@@ -16,7 +17,7 @@
 
 use crate::frame_pointer::LARGEST_GUESSED_FRAME;
 use crate::memory::{WORD, read_word};
-use crate::probe::{PAGE, page_is_readable, page_of};
+use crate::probe::{PAGE, copied, copy, page_is_readable, page_of};
 use crate::start::Cursor;
 use crate::whereabouts;
 
@@ -30,6 +31,8 @@ pub(crate) const ORDINARY: u64 = 8 * PAGE;
 const REACH_UP: u64 = 4096 * PAGE;
 /// How many times a walk may go from one stack to another.
 const TURNS: usize = 128;
+/// How many bytes are copied at a time.
+const COPY: usize = 512;
 /// No page begins here.
 const NO_PAGE: u64 = 1;
 
@@ -95,6 +98,11 @@ pub struct StackMemory {
     from: u64,
     /// The page that was last found readable in this walk.
     probed: u64,
+    /// Whether a frame of this walk was found by guessing.
+    guessed: bool,
+    /// What was last copied since then, and where that lies.
+    copy: [u8; COPY],
+    copied: Range,
     /// What the walk has passed of stacks that it has left.
     passed: [Range; TURNS],
 }
@@ -122,6 +130,9 @@ impl StackMemory {
             sure: 0,
             from: 0,
             probed: NO_PAGE,
+            guessed: false,
+            copy: [0; COPY],
+            copied: NONE,
             passed: [NONE; TURNS],
         }
     }
@@ -140,6 +151,19 @@ impl StackMemory {
     /// Forgets all ranges. To be called when a stack of this context may have been unmapped.
     pub fn forget(&mut self) {
         *self = Self::new();
+    }
+
+    /// A frame was found by guessing: from here to the end of the walk, all that is read is copied by the kernel.
+    pub(crate) fn guess(&mut self) {
+        self.distrust();
+        if !self.guessed {
+            (self.guessed, self.copied) = (true, Range::default());
+        }
+    }
+
+    /// Whether that was so in this walk.
+    pub(crate) fn has_guessed(&self) -> bool {
+        self.guessed
     }
 
     /// From here to the end of the walk, each page is probed before it is read.
@@ -271,6 +295,9 @@ impl StackMemory {
             self.distrust();
             self.switched = true;
         }
+        if self.guessed {
+            return self.read_copy(address, last);
+        }
         for page in [page_of(address), page_of(last)] {
             if page != self.probed {
                 if !page_is_readable(page) {
@@ -282,6 +309,24 @@ impl StackMemory {
         // SAFETY: both ends of the word lie in pages that were found readable: in this walk, or in the range, where the walk's caller has
         // its frame below the stack pointer.
         Some(unsafe { read_word(address) })
+    }
+
+    /// The word at `address`, from a copy of what lies there and behind, as far as the page goes.
+    fn read_copy(&mut self, address: u64, last: u64) -> Option<u64> {
+        if !(self.copied.lo <= address && last < self.copied.hi) {
+            self.copied = Range::default();
+            if page_of(address) != page_of(last) {
+                return copied(address).map(|word| usize::from_ne_bytes(word) as u64);
+            }
+            let len = (Self::end_of_page(address + 1) - address).min(COPY as u64);
+            if !copy(address, self.copy.get_mut(..len as usize)?) {
+                return None;
+            }
+            self.copied = Range { lo: address, hi: address + len };
+        }
+        let at = (address - self.copied.lo) as usize;
+        let word = self.copy.get(at..)?.first_chunk()?;
+        Some(usize::from_ne_bytes(*word) as u64)
     }
 
     /// Makes the range hold the word by growing it, if it lies so near above that it is on the same stack.
@@ -329,7 +374,7 @@ impl StackMemory {
         if self.doubted && self.grown {
             self.range.hi = self.sure;
         }
-        (self.distrusted, self.doubted, self.grown) = (false, false, false);
+        (self.distrusted, self.guessed, self.doubted, self.grown) = (false, false, false, false);
         let old = self.range;
         if old.is_under(sp) {
             self.set(old);

@@ -3,7 +3,7 @@
 use super::{Objects, Ready, heap_functions, without};
 use crate::hooks::{Function, Hooked};
 use crate::ledger::{self, LEDGER};
-use crate::{families, instead, modules, reported, sandbox, session, slots, throwing};
+use crate::{families, guests, instead, modules, reported, sandbox, session, slots, throwing};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -50,7 +50,7 @@ const CANT_NOTE: &str = "what would change can't be noted";
 
 /// What is hooked in libc whoever gives out the memory.
 pub(super) fn libcs_functions(_is_recorded: bool) -> impl IntoIterator<Item = Hooked> {
-    sandbox::functions()
+    sandbox::functions().into_iter().chain(guests::functions())
 }
 
 /// The functions that the program calls by libc's names.

@@ -2,7 +2,7 @@
 
 use super::{begun, way};
 use crate::hooks::Hooked;
-use crate::{exec, forked, mappings, sandbox};
+use crate::{exec, forked, guests, mappings, sandbox};
 use alloc::string::String;
 use alloc::vec::Vec;
 use grapnel_hook::module::Module;
@@ -22,6 +22,7 @@ pub(crate) fn wanted() -> Result<Wanted, String> {
     let (objects, is_sampled) = begun()?;
     let watched = sandbox::functions().into_iter().chain(sandbox::thread_functions());
     let others = exec::exec_functions().into_iter().chain(mappings::mapping_functions()).chain(watched);
+    let others = others.chain(guests::functions());
     let found = |hooked: Hooked| objects.find(hooked.0).map(|symbol| (hooked, symbol));
     let others = others.filter_map(found).chain(forked::functions().into_iter().filter_map(found).take(1));
     let hooks = way::allocation_functions(&objects, is_sampled).into_iter().chain(others).collect();

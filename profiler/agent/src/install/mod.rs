@@ -268,6 +268,10 @@ fn without(name: &[u8], function: Function) -> Option<String> {
         Function::Fork => {
             Some("a handler of a signal that forks while its thread records may spoil the recording".into())
         }
+        Function::Clone => Some(
+            "processes that share memory and threads' variables with the program may spoil the recording"
+                .into(),
+        ),
         Function::PthreadCreate => Some("filters for system calls (seccomp) count for all threads".into()),
         _ if mappings::is_one(function) => Some(format!("what {} does is not recorded", name.escape_ascii())),
         _ => None,

@@ -2,7 +2,7 @@
 
 use super::{Objects, Ready, heap_functions, not_hooked, without};
 use crate::hooks::Hooked;
-use crate::{debug, ending, exec, families, jumps, modules, operators, reported, sandbox, session};
+use crate::{debug, ending, exec, families, guests, jumps, modules, operators, reported, sandbox, session};
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -40,7 +40,7 @@ pub(super) fn code(libc: &Module) -> Option<(Range<usize>, Range<usize>)> {
 /// What is hooked in libc whoever gives out the memory.
 pub(super) fn libcs_functions(is_recorded: bool) -> impl IntoIterator<Item = Hooked> {
     let at_end = debug::end_functions().or_else(ending::functions);
-    let others = exec::exec_functions().into_iter().chain(jumps::jump_functions());
+    let others = exec::exec_functions().into_iter().chain(jumps::jump_functions()).chain(guests::functions());
     let others = others.chain(sandbox::thread_functions()).filter(move |_| is_recorded);
     others.chain(sandbox::functions()).chain(at_end)
 }

@@ -10,18 +10,36 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use core::ptr;
 use core::sync::atomic::Ordering;
-use grapnel_hook::module;
+use grapnel_hook::module::{self, RDebug};
 use grapnel_trace::event::Module;
 use grapnel_unwind::ProgramHeader;
+
+/// Where the program's headers lie, and how many there are.
+fn program_headers() -> (u64, u64) {
+    let ledger = &ledger::LEDGER;
+    let count = ledger.program_header_count.load(Ordering::Relaxed);
+    (ledger.program_headers.load(Ordering::Relaxed), count)
+}
+
+/// The linker's structure for debuggers.
+fn debug() -> Option<*const RDebug> {
+    let (headers, count) = program_headers();
+    // SAFETY: the command read both in the auxiliary vector of this process.
+    unsafe { module::r_debug(ptr::with_exposed_provenance(headers as usize), count as usize) }
+}
+
+/// Whether the linker is unloading objects.
+pub(crate) fn is_unloading() -> bool {
+    // SAFETY: the linker's structure.
+    debug().is_some_and(|debug| unsafe { module::is_unloading(debug) })
+}
 
 /// The objects, where the list is at rest.
 pub(crate) fn listed() -> Vec<Listed> {
     let ledger = &ledger::LEDGER;
-    let (headers, count) =
-        (ledger.program_headers.load(Ordering::Relaxed), ledger.program_header_count.load(Ordering::Relaxed));
+    let (headers, count) = program_headers();
     let mut list = Vec::new();
-    // SAFETY: the command read both in the auxiliary vector of this process.
-    let debug = unsafe { module::r_debug(ptr::with_exposed_provenance(headers as usize), count as usize) };
+    let debug = debug();
     if let Some(debug) = debug.filter(|debug| !debug.is_null()) {
         // SAFETY: the linker's own list, at rest: see the module's header.
         let modules = unsafe { module::loaded_modules(debug) };

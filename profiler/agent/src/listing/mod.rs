@@ -11,9 +11,9 @@ mod in_memory;
 mod preloaded;
 
 #[cfg(grapnel_attached)]
-pub(crate) use attached::{executable, frames, listed};
+pub(crate) use attached::{executable, frames, is_unloading, listed};
 #[cfg(not(grapnel_attached))]
-pub(crate) use preloaded::{executable, frames, kept, listed, prepare};
+pub(crate) use preloaded::{executable, frames, is_unloading, kept, listed, prepare};
 
 use alloc::vec::Vec;
 use grapnel_unwind::ProgramHeader;

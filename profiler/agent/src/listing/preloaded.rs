@@ -62,6 +62,12 @@ pub(crate) fn listed() -> Vec<Listed> {
     list
 }
 
+/// Whether the linker is unloading objects.
+pub(crate) fn is_unloading() -> bool {
+    // SAFETY: null, or the linker's structure.
+    unsafe { module::is_unloading(ptr::with_exposed_provenance(DEBUG.load(Ordering::Relaxed))) }
+}
+
 /// Where the linker's lists of the objects in other namespaces begin, if there are any.
 fn other_namespaces() -> Option<*const RDebug> {
     let first = DEBUG.load(Ordering::Relaxed);

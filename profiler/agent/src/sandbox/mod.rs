@@ -98,6 +98,11 @@ pub(crate) fn refuses(number: Sysno, arguments: &[usize; 6]) -> bool {
     ANY.load(Ordering::Relaxed) && is_refused(number, arguments)
 }
 
+/// Whether there may be one.
+pub(crate) fn is_any() -> bool {
+    ANY.load(Ordering::Relaxed)
+}
+
 /// [`refuses`], of a call by its number.
 pub(crate) fn refuses_number(number: usize, arguments: &[usize; 6]) -> bool {
     Sysno::new(number).is_none_or(|number| refuses(number, arguments))

@@ -9,8 +9,8 @@
 //! As in [`crate::tls`]. A slot belongs to the thread whose pointer stands in it. The table is a mapping of its whole size,
 //! made before the first hook is in. The place of the id is readable in every thread: the command has looked.
 
-use super::Tls;
-use crate::{life, sys};
+use super::{Sampling, Tls};
+use crate::{guests, life, sys};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
@@ -30,7 +30,7 @@ struct Slot {
     thread: Cell<u32>,
 }
 
-const _: () = assert!(size_of::<Slot>() == 320);
+const _: () = assert!(size_of::<Slot>() == 384);
 
 static TABLE: AtomicPtr<Slot> = AtomicPtr::new(core::ptr::null_mut());
 /// Bytes from the thread pointer to the thread's id.
@@ -57,6 +57,19 @@ pub(crate) fn thread_id() -> u32 {
 /// This thread's block.
 #[inline(always)]
 pub(crate) fn get() -> &'static Tls {
+    let own = own();
+    if guests::may_be() { guests::block(own) } else { own }
+}
+
+/// What hooks lower that look it up.
+#[inline(always)]
+pub(crate) fn sampling() -> &'static Sampling {
+    &get().sampling
+}
+
+/// That of the thread whose thread pointer this is.
+#[inline(always)]
+fn own() -> &'static Tls {
     // SAFETY: the id lies where the command found it.
     let (pointer, thread) = unsafe { crate::native::thread(THREAD_AT.load(Ordering::Relaxed)) };
     let first = slot(first_of(pointer));
@@ -108,7 +121,7 @@ fn spare() -> &'static Slot {
 /// Whether a block is that of several threads.
 #[inline(always)]
 pub(crate) fn is_shared(tls: &Tls) -> bool {
-    core::ptr::eq(tls, &raw const spare().tls)
+    core::ptr::eq(tls, &raw const spare().tls) || guests::is_spare(tls)
 }
 
 /// Makes the block that of the thread with this id.

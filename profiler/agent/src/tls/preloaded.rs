@@ -6,17 +6,30 @@
 //! # Safety
 //! As in [`crate::tls`].
 
-use super::Tls;
+use super::{Sampling, Tls};
 use crate::native::tls::{block, find_kept_id, kept_id};
-use crate::sys;
+use crate::{guests, sys};
 use core::ptr;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 /// This thread's block.
 #[inline(always)]
 pub(crate) fn get() -> &'static Tls {
+    let own = own();
+    if guests::may_be() { guests::block(own) } else { own }
+}
+
+/// That to which the thread pointer leads.
+#[inline(always)]
+fn own() -> &'static Tls {
     // SAFETY: the block is as many zeroed bytes of this thread and more, aligned to 64, and lives as long as the thread.
     unsafe { &*ptr::with_exposed_provenance::<Tls>(block()) }
+}
+
+/// What hooks have at hand that look nothing up.
+#[inline(always)]
+pub(crate) fn sampling() -> &'static Sampling {
+    &own().sampling
 }
 
 /// Whether it is known where libc keeps a thread's id.
@@ -33,10 +46,10 @@ pub(crate) fn thread_id() -> u32 {
     if IS_KNOWN.load(Ordering::Relaxed) { unsafe { kept_id() } } else { 0 }
 }
 
-/// Whether a block is that of several threads: each has its own.
+/// Whether a block is that of several.
 #[inline(always)]
-pub(crate) fn is_shared(_tls: &Tls) -> bool {
-    false
+pub(crate) fn is_shared(tls: &Tls) -> bool {
+    guests::is_spare(tls)
 }
 
 #[cfg(test)]

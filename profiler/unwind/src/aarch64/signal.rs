@@ -1,12 +1,8 @@
 //! The frame that the kernel leaves a thread's state in while a signal handler runs (`struct rt_sigframe` in
 //! `arch/arm64/kernel/signal.c`), and the code that returns from it.
-//!
-//! # Safety
-//! Code is read where the kernel said that it can be, or in a mapped module.
 
-use crate::memory::read_word;
 use crate::module::ModuleTable;
-use crate::probe::{page_is_readable, page_of};
+use crate::probe::copied;
 
 /// `mov x8, #139; svc #0`: `rt_sigreturn`.
 const TRAMPOLINE: u64 = 0xd400_0001_d280_1168;
@@ -18,10 +14,7 @@ pub(super) fn is_trampoline(pc: u64) -> bool {
     if !cfg!(target_pointer_width = "64") || !pc.is_multiple_of(4) {
         return false;
     }
-    let last = pc.wrapping_add(7);
-    let readable = page_is_readable(pc) && (page_of(pc) == page_of(last) || page_is_readable(last));
-    // SAFETY: the page or pages were just found readable.
-    readable && unsafe { read_word(pc) } == TRAMPOLINE
+    copied(pc).is_some_and(|code| u64::from_ne_bytes(code) == TRAMPOLINE)
 }
 
 /// The same of code that needs no question, since it is a module's; nothing of other code.

@@ -81,7 +81,7 @@ pub(super) fn step_by_frame_pointer(
     if fp == 0 {
         return Some(Cursor { pc: 0, ..at });
     }
-    stack.distrust();
+    stack.guess();
     let distance = fp.checked_sub(at.sp)?;
     if !fp.is_multiple_of(WORD) || distance > LARGEST_GUESSED_FRAME {
         return None;

@@ -184,7 +184,7 @@ impl FullState {
     /// Leaves a frame that is laid out so as far as its code tells. `None` where a word can't be read, or no call returns to what
     /// was found.
     fn leave_by(&mut self, layout: &Layout, stack: &mut StackMemory) -> Option<Outcome> {
-        stack.distrust();
+        stack.guess();
         let base = (*self.registers.get(layout.base())?)?;
         let mut caller = *self;
         caller.exact = false;

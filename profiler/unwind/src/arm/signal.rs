@@ -3,13 +3,9 @@
 //!
 //! glibc's own trampolines have unwind tables, and are known here as what a handler without tables returns to. The rest is for
 //! those of the kernel, of musl and of bionic.
-//!
-//! # Safety
-//! Code is read where the kernel said that it can be.
 
 use super::plain;
-use crate::memory::{WORD, read_word};
-use crate::probe::{page_is_readable, page_of};
+use crate::probe::copied;
 
 /// The bit of the program status register that says T32.
 pub(super) const T32: u64 = 1 << 5;
@@ -46,12 +42,8 @@ pub(super) fn is_trampoline(pc: u64) -> bool {
 /// Where the registers are, if `pc` is a signal's trampoline and `sp` what it has.
 pub(super) fn saved(pc: u64, sp: u64) -> Option<Saved> {
     let address = plain(pc);
-    let last = address.wrapping_add(4 + WORD - 1);
-    if !page_is_readable(address) || (page_of(last) != page_of(address) && !page_is_readable(last)) {
-        return None;
-    }
-    // SAFETY: the page or pages were just found readable.
-    let (first, second) = unsafe { (read_word(address) as u32, read_word(address + 4) as u32) };
+    let [a, b, c, d, e, f, g, h] = copied(address)?;
+    let (first, second) = (u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h]));
     let siginfo = if pc != address {
         // `movs r7, #n; svc #0`; glibc has the wide form of the first.
         match (first, second as u16) {

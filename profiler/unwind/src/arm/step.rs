@@ -64,7 +64,7 @@ pub(crate) fn step_by_guess(
     words: &mut Words,
 ) -> Option<Cursor> {
     let Some(rule) = rule.trusted() else { return step_by_frame_pointer(at, stack, words) };
-    stack.distrust();
+    stack.guess();
     let mut fp = FramePointer::known(at.fp);
     let (pc, sp) = step(rule, at.sp, &mut fp, stack, words)?;
     (pc == 0 || is_return(pc, stack)).then_some(Cursor { pc, sp, fp: fp.value() })
@@ -90,7 +90,7 @@ pub(crate) fn step_by_frame_pointer(
     if fp == 0 {
         return Some(Cursor { pc: 0, ..at });
     }
-    stack.distrust();
+    stack.guess();
     let distance = fp.checked_sub(at.sp)?;
     if !fp.is_multiple_of(WORD) || distance > LARGEST_GUESSED_FRAME {
         return None;

@@ -124,7 +124,7 @@ fn guess(table: &ModuleTable, state: &mut FullState, stack: &mut StackMemory) ->
     let at = state.cursor();
     if state.is_exact() {
         // Stopped in code without CFI, perhaps before it made a frame: the return address is then on top.
-        stack.distrust();
+        stack.guess();
         if let Some(top) = stack.read(at.sp)
             && table.is_code(top)
         {

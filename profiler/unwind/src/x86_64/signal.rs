@@ -2,14 +2,10 @@
 //! `arch/x86/include/asm/sigframe.h`), and the code that returns from it.
 //!
 //! glibc's has CFI. That of musl has none, nor has that of programs which ask the kernel themselves.
-//!
-//! # Safety
-//! Code is read where the kernel said that it can be, or in a mapped module.
 
 use super::registers::{R8, RA, RAX, RBP, RBX, RCX, RDI, RDX, RSI, RSP};
-use crate::memory::read_word;
 use crate::module::ModuleTable;
-use crate::probe::{page_is_readable, page_of};
+use crate::probe::copied;
 use gimli::Register;
 
 /// `rt_sigreturn` as `mov $15, %rax; syscall`, of which the last byte is left out, and as `mov $15, %eax; syscall`, of which there are as many bytes
@@ -28,10 +24,8 @@ pub(super) fn is_trampoline(table: &ModuleTable, pc: u64) -> bool {
     if let Some(answer) = is_trampoline_in(table, pc) {
         return answer;
     }
-    let last = pc.wrapping_add(7);
-    let readable = page_is_readable(pc) && (page_of(pc) == page_of(last) || page_is_readable(last));
-    // SAFETY: the page or pages were just found readable.
-    cfg!(target_pointer_width = "64") && readable && is_code_of_one(unsafe { read_word(pc) })
+    cfg!(target_pointer_width = "64")
+        && copied(pc).is_some_and(|code| is_code_of_one(u64::from_ne_bytes(code)))
 }
 
 /// The same of code that needs no question, since it is a module's; nothing of other code.

@@ -2,6 +2,7 @@
 
 pub(crate) mod entry;
 pub(crate) mod floats;
+pub(crate) mod guests;
 #[cfg(grapnel_attached)]
 pub(crate) mod instead;
 #[cfg(not(grapnel_attached))]

@@ -5,6 +5,7 @@
 
 pub(crate) mod entry;
 pub(crate) mod floats;
+pub(crate) mod guests;
 pub(crate) mod jumps;
 pub(crate) mod kept;
 pub(crate) mod kernel;

@@ -150,6 +150,23 @@ macro_rules! stub_returned {
 }
 pub(crate) use stub_returned;
 
+/// What follows a call in a stub that has aligned the stack for it, with what was saved at RBX: not all programs keep to the ABI there, and libc's functions
+/// don't mind.
+macro_rules! aligned_returned {
+    () => {
+        concat!(
+            $crate::native::entry::stub_returned!(),
+            "mov rsp, rbx
+            .cfi_def_cfa_register rsp
+            mov rbx, [rsp + 48]
+            .cfi_restore rbx
+            add rsp, 88
+            .cfi_adjust_cfa_offset -88"
+        )
+    };
+}
+pub(crate) use aligned_returned;
+
 #[cfg(grapnel_attached)]
 unsafe extern "C" {
     #[link_name = "__start_grapnel_stubs"]
@@ -177,12 +194,12 @@ macro_rules! stub {
         $crate::native::entry::stub!(
             @define $stub, $hook,
             concat!(
-                "mov rax, rsp\n",
-                "sub rsp, 8\n.cfi_adjust_cfa_offset 8\n",
-                "push rax\n.cfi_adjust_cfa_offset 8\n",
+                "mov rbx, rsp\n.cfi_def_cfa_register rbx\n",
+                "sub rsp, 8\n",
+                "and rsp, -16\n",
+                "mov [rsp], rbx\n",
                 "call {hook}\n",
-                $crate::native::entry::stub_returned!(),
-                "add rsp, 104\n.cfi_adjust_cfa_offset -104"
+                $crate::native::entry::aligned_returned!()
             )
         );
     };
@@ -191,9 +208,10 @@ macro_rules! stub {
             @define $stub, $hook,
             concat!(
                 "mov ", $crate::native::entry::argument!($number), ", rsp\n",
+                "mov rbx, rsp\n.cfi_def_cfa_register rbx\n",
+                "and rsp, -16\n",
                 "call {hook}\n",
-                $crate::native::entry::stub_returned!(),
-                "add rsp, 88\n.cfi_adjust_cfa_offset -88"
+                $crate::native::entry::aligned_returned!()
             )
         );
     };

@@ -229,7 +229,7 @@ mod tests {
             black_box(size).wrapping_mul(2)
         }
         let function = gated(double, double as *const (), grapnel_agent_quick_malloc);
-        let left = &tls::get().sampling.left;
+        let left = &tls::sampling().left;
         left.set(100);
         assert_eq!([40, 0, 60].map(|word| function(word)), [80, 0, 120]);
         assert_eq!(left.get(), 0);
@@ -325,7 +325,7 @@ mod tests {
             black_box(count).wrapping_mul(size).wrapping_add(1)
         }
         let function = gated(product, product as *const (), grapnel_agent_quick_calloc);
-        let left = &tls::get().sampling.left;
+        let left = &tls::sampling().left;
         left.set(100);
         assert_eq!([(4, 10), (0, 7), (60, 1)].map(|(count, size)| function(count, size)), [41, 1, 61]);
         assert_eq!(left.get(), 0);
@@ -348,7 +348,7 @@ mod tests {
             black_box(block).wrapping_add(size)
         }
         let function = gated(sum, sum as *const (), grapnel_agent_quick_realloc);
-        let left = &tls::get().sampling.left;
+        let left = &tls::sampling().left;
         let (noted, beside) = (0x7fed_c8e5_4320_usize, 0x7fed_c8e5_8010_usize);
         filter::note(noted);
         left.set(100);

@@ -4,6 +4,7 @@ pub(crate) mod entry;
 pub(crate) mod floats;
 #[cfg(not(grapnel_attached))]
 pub(crate) mod gates;
+pub(crate) mod guests;
 #[cfg(grapnel_attached)]
 pub(crate) mod instead;
 #[cfg(not(grapnel_attached))]
