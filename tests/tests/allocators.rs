@@ -124,6 +124,30 @@ fn a_sample_of_other_heaps_is_one_of_all() {
     }
 }
 
+/// Of an allocator in a library that is opened late, whose `delete` is its `free`.
+#[test]
+fn operators_of_a_library_that_is_opened_late() {
+    for (name, new, delete) in [
+        ("libtcmalloc_minimal.so.4", "_Znwm", "_ZdlPv"),
+        ("libtcmalloc_minimal.so.4", "tc_newarray", "tc_deletearray"),
+        ("libmimalloc.so.2", "_Znwm", "_ZdlPv"),
+        ("libmimalloc.so.2", "mi_new", "mi_free"),
+    ] {
+        let case = Case::ours("late_new").args([library(name).as_str(), new, delete]);
+        let recorded = case.recorded();
+        recorded.outcome.same_as(&case.bare());
+        let report = recorded.report();
+        let totals = &heap(&report, name).totals;
+        // tcmalloc gets some for itself when it starts.
+        assert_eq!(
+            totals.allocations - totals.frees,
+            50 + u64::from(name.contains("tcmalloc")) * 2,
+            "{name}: {totals:?}"
+        );
+        assert!((50_000..50_100).contains(&totals.live_bytes), "{name}: {totals:?}");
+    }
+}
+
 #[test]
 fn a_sample_of_a_preloaded_allocator_is_one_of_all() {
     let libcs = agrees(&Case::ours("allocators")).report();

@@ -2,7 +2,9 @@
 //! processes, are cancelled, have no room left, block what they can.
 
 use grapnel_tests::report::Report;
-use grapnel_tests::run::{Case, Outcome, descendants, kill, report_with_losses, temporary_dir, wait};
+use grapnel_tests::run::{
+    Case, Outcome, descendants, grapnel, kill, report_with_losses, temporary_dir, wait,
+};
 use grapnel_tests::{is_root, programs, skipped};
 use rustix::process::Signal;
 use std::path::Path;
@@ -89,6 +91,61 @@ fn processes_made_by_clone() {
     assert_eq!(allocations_in(&reports[0], "meanwhile"), 2000);
     assert_eq!(allocations_in(&reports[0], "copied"), 0);
     assert_eq!(reports[1..].iter().map(|report| allocations_in(report, "copied")).sum::<u64>(), 33);
+}
+
+/// Beside the thread whose memory and thread pointer they have.
+#[test]
+fn processes_that_share_a_threads_variables() {
+    let maps = ["allocates", "maps", "several"];
+    for how in maps.into_iter().chain(cfg!(target_arch = "x86_64").then_some("own")) {
+        for option in ["--no-follow", "--sample=1", "--via=got"] {
+            let case = Case::ours("guests").arg(how).option(option).patience(PATIENCE);
+            let recorded = case.recorded();
+            assert_eq!(
+                (recorded.outcome.out(), recorded.outcome.err()),
+                ("wrong 0\n".into(), String::new()),
+                "{how}"
+            );
+            let report = recorded.report();
+            let of_guest = if how == "allocates" || how == "own" { 50_000 } else { 0 };
+            if option != "--sample=1" {
+                assert_eq!(allocations_in(&report, "of_guest"), of_guest, "{how}");
+                assert!(how == "maps" || allocations_in(&report, "of_thread") == 20_000, "{how}");
+            }
+            let text = grapnel(["report".as_ref(), recorded.trace().as_os_str()]).out();
+            // Each guest counts as one, however many events it has.
+            let told = text.split_once(" with ").and_then(|(_, rest)| rest.split_once(" thread"));
+            let threads: u32 = told.map_or(0, |(number, _)| number.parse().unwrap_or(0));
+            assert!((1..=122).contains(&threads), "{how}: {}", text.lines().next().unwrap_or_default());
+        }
+    }
+}
+
+#[test]
+fn a_stack_that_is_not_aligned() {
+    for option in ["--no-follow", "--sample=1", "--via=got"] {
+        let recorded = Case::ours("misaligned").option(option).recorded();
+        recorded.outcome.same_as(&Case::ours("misaligned").bare());
+    }
+}
+
+/// Less than the agent's code takes, and less stack than its start takes.
+#[test]
+fn limits_of_files_and_of_stacks() {
+    let variables = "i=0; while [ $i -lt 300 ]; do export V$i=$(printf %0250d $i); i=$((i+1)); done";
+    for limits in [
+        "ulimit -f 8",
+        "ulimit -f 100",
+        "ulimit -s 32",
+        "ulimit -s 40",
+        &format!("{variables}; ulimit -s 140"),
+    ] {
+        let script = format!("{limits}; /bin/echo one; /bin/true; echo $?");
+        let case = Case::new("/bin/sh").args(["-c", &script]);
+        let bare = case.bare();
+        assert_eq!(bare.out(), "one\n0\n", "{limits}: {}", bare.err());
+        case.recorded().outcome.same_as(&bare);
+    }
 }
 
 /// Children that nobody hears of before they allocate use what their parents recorded with, and need no more.

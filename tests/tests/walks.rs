@@ -12,6 +12,43 @@ fn check(case: Case) {
     case.option("--check-stacks").recorded().outcome.same_as(&bare);
 }
 
+/// Memory that a walk is led to, and that another thread takes away meanwhile, or that was a stack's.
+#[test]
+fn what_goes_while_a_walk_looks_at_it() {
+    let library = ["library", "libxml2.so.2", "xmlNewDoc", "xmlTextWriterFlush"];
+    for how in [&["code"][..], &["frame"], &library, &["protected"], &["guarded"]] {
+        let case = Case::ours("goes_meanwhile").args(how);
+        let recorded = case.recorded();
+        assert_eq!(
+            recorded.outcome.out(),
+            "done\n",
+            "{how:?}: {:?} {}",
+            recorded.outcome.status,
+            recorded.outcome.err()
+        );
+    }
+}
+
+/// While a call of an operator, or of a family's function, waits, others run, on stacks near its own; and it may go on when its place in the order, its thread or
+/// its stack is another's.
+#[test]
+fn allocators_that_wait() {
+    for (how, news, basin) in
+        [("new", 1002, 0), ("thread", 1001, 0), ("family", 0, 1102), ("neighbour", 0, 1101)]
+    {
+        let recorded = Case::ours("waits_amid").arg(how).recorded();
+        assert_eq!(recorded.outcome.out(), "done\n", "{how}: {:?}", recorded.outcome.status);
+        let report = recorded.report();
+        let of_family = report.heaps.iter().find(|heap| heap.name == "basin_malloc");
+        let of_family = of_family.map_or(0, |heap| heap.totals.allocations);
+        assert_eq!(of_family, if basin == 0 { 100 } else { basin }, "{how}");
+        let functions =
+            report.sites.iter().filter(|site| site.frames.iter().any(|frame| frame.name() == "allocating()"));
+        let others: u64 = functions.map(|site| site.allocations).sum();
+        assert_eq!(others, 1000 + if news == 0 { 0 } else { 1000 }, "{how}");
+    }
+}
+
 #[test]
 fn of_programs_made_for_it() {
     for program in [

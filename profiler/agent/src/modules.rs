@@ -22,12 +22,14 @@ use crate::{
     context, displaced, families, heaps, life, operators, reported, sandbox, session, slots, sys, throwing,
 };
 use alloc::boxed::Box;
+use alloc::format;
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use grapnel_hook::module::{BuildId, Module as LoadedObject};
 use grapnel_trace::event::Module;
 use grapnel_trace::ring::Producer;
+use grapnel_trace::shared::failure;
 use grapnel_trace::wire::{self, kind};
 use grapnel_unwind::{
     CfiScratch, FrameFlags, FullState, FullStep, ModuleInfo, ModuleTable, Outcome, ProgramHeader, Resolver,
@@ -216,6 +218,14 @@ pub(crate) fn update(mut ring: Option<&mut Producer<'static>>) {
         }
         let module = describe(state.next_id, &listed, first_ever && index == 0);
         state.next_id += 1;
+        if first_ever && cfg!(not(grapnel_attached)) && module.path != Module::AGENT && begins_first(&listed)
+        {
+            let name = module.path.escape_ascii();
+            let note = format!(
+                "what was allocated before {name} had begun is missing: it is linked to be first (-z initfirst)"
+            );
+            session::report_failure(failure::NOTE, note.as_bytes());
+        }
         told.push(wire::module(&module));
         if heard {
             reported::connect(listed.bias, &listed.headers);
@@ -335,6 +345,25 @@ fn describe(id: u32, listed: &Listed, is_program: bool) -> Module {
             full_path(&listed.path, is_program)
         },
     }
+}
+
+/// Whether an object is to be initialised before all others. So is the agent; the last one of these is.
+fn begins_first(listed: &Listed) -> bool {
+    const DT_FLAGS_1: usize = 0x6fff_fffb;
+    const DF_1_INITFIRST: usize = 0x20;
+    let Some(dynamic) = listed.headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC) else {
+        return false;
+    };
+    let start = listed.bias.wrapping_add(dynamic.p_vaddr) as usize;
+    let count = dynamic.p_memsz as usize / size_of::<[usize; 2]>();
+    let entries = (0..count).map(|at| {
+        let entry: *const [usize; 2] = core::ptr::with_exposed_provenance(start);
+        // SAFETY: an entry of the dynamic section of an object that is loaded.
+        unsafe { entry.add(at).read_unaligned() }
+    });
+    entries
+        .take_while(|[tag, _]| *tag != 0)
+        .any(|[tag, value]| tag == DT_FLAGS_1 && value & DF_1_INITFIRST != 0)
 }
 
 fn full_path(name: &[u8], is_program: bool) -> Vec<u8> {

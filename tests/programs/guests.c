@@ -1,0 +1,113 @@
+/* Processes that share the program's memory and a thread's pointer, made by clone without CLONE_VFORK or CLONE_SETTLS, beside that thread.
+ * Neither fails, so errno, which they share too, stays as it is; only one of them is in the heap at a time.
+ * "allocates": the guest is in the heap, the thread maps and unmaps meanwhile. "maps": the other way round, sixty times.
+ * "several": two guests at a time map and unmap, and the thread waits. "own": a guest that has a pointer of its own. */
+#define _GNU_SOURCE
+#include "keep.h"
+#include <dlfcn.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { STACK = 64 << 10 };
+
+static volatile int is_done;
+
+static char *new_stack(void) {
+    char *stack = mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (stack == MAP_FAILED)
+        exit(1);
+    return stack;
+}
+
+NOINLINE static void map_one(void) {
+    char *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    munmap(keep(page), 4096);
+}
+
+NOINLINE static void of_guest(int i) {
+    free(keep(malloc(10 + i % 1000)));
+}
+
+NOINLINE static void of_thread(int i) {
+    free(keep(malloc(20 + i % 500)));
+}
+
+static int allocates(void *unused) {
+    for (int i = 0; i < 50000; i++)
+        of_guest(i);
+    is_done = 1;
+    _exit(unused != NULL);
+}
+
+static int maps(void *unused) {
+    for (int i = 0; i < 2000; i++)
+        map_one();
+    _exit(unused != NULL);
+}
+
+static int start(int (*function)(void *), char *stack, int flags, void *pointer) {
+    int child = clone(function, stack + STACK, CLONE_VM | SIGCHLD | flags, NULL, NULL, pointer, NULL);
+    if (child < 0)
+        exit(2);
+    return child;
+}
+
+static int status_of(int child) {
+    int status = -1;
+    waitpid(child, &status, 0);
+    return status;
+}
+
+/* A block for a thread's pointer, as the dynamic linker makes them. */
+static void *own_pointer(void) {
+#ifdef __x86_64__
+    void *(*allocate)(void *) = dlsym(RTLD_DEFAULT, "_dl_allocate_tls");
+    char *own, *made = allocate ? allocate(NULL) : NULL;
+    if (!made)
+        exit(3);
+    __asm__("mov %%fs:0, %0" : "=r"(own));
+    *(void **)made = made;
+    *(void **)(made + 16) = made;
+    memcpy(made + 40, own + 40, 16);
+    return made;
+#else
+    exit(3);
+#endif
+}
+
+int main(int argc, char **argv) {
+    const char *which = argc > 1 ? argv[1] : "";
+    int wrong = 0;
+    char *stack = new_stack(), *other = new_stack();
+    if (strcmp(which, "allocates") == 0) {
+        int child = start(allocates, stack, 0, NULL);
+        while (!is_done)
+            map_one();
+        wrong += status_of(child) != 0;
+    } else if (strcmp(which, "maps") == 0) {
+        for (int round = 0; round < 60; round++) {
+            int child = start(maps, stack, 0, NULL), status = 0;
+            while (waitpid(child, &status, WNOHANG) == 0)
+                for (int i = 0; i < 100; i++)
+                    of_thread(i);
+            wrong += status != 0;
+        }
+    } else if (strcmp(which, "several") == 0) {
+        for (int round = 0; round < 60; round++) {
+            int first = start(maps, stack, 0, NULL), second = start(maps, other, 0, NULL);
+            wrong += (status_of(first) != 0) + (status_of(second) != 0);
+        }
+    } else {
+        wrong += status_of(start(allocates, stack, CLONE_SETTLS, own_pointer())) != 0;
+    }
+    for (int i = 0; i < 20000; i++)
+        of_thread(i);
+    printf("wrong %d\n", wrong);
+    return wrong != 0;
+}
