@@ -372,7 +372,7 @@ fn full_path(name: &[u8], is_program: bool) -> Vec<u8> {
         return Vec::new();
     };
     if name.is_empty() || is_program {
-        return if is_program { listing::executable(&mut *buffer).to_vec() } else { Vec::new() };
+        return if is_program { listing::executable(&mut buffer).to_vec() } else { Vec::new() };
     }
     if name.starts_with(b"linux-vdso") || name.starts_with(b"linux-gate") {
         return b"[vdso]".to_vec();

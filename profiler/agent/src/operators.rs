@@ -493,13 +493,16 @@ fn calls(module: &Module, address: usize, words: &[usize; CALLED.len()]) -> Opti
 /// there before.
 static ANY_OWN: AtomicBool = AtomicBool::new(false);
 
+/// An operator, and its code.
+type Exported = (Operator, Range<usize>);
+
 /// The operators that an object exports and that are not hooked, each code once.
 ///
 /// One that throws is left out if a call of its own would return to the trampoline: what is thrown by that may not come back. One
 /// at the end of what moves returns to the original, as that of libstdc++'s forms with `nothrow`, which call those without.
 ///
 /// Where one is the same code as a function of another heap, all that this object has is of that heap: its handle, and the object's code.
-fn exported(module: &Module) -> (Vec<(Operator, Range<usize>)>, Option<(u32, Range<usize>)>) {
+fn exported(module: &Module) -> (Vec<Exported>, Option<(u32, Range<usize>)>) {
     let own = !is_runtime(module);
     let (mut candidates, mut heap) = (Vec::new(), None);
     for (name, operator) in NAMES {

@@ -3,8 +3,8 @@
 //! # Safety
 //! Nothing but the place of the variable is read, and the word in which libc keeps a thread's id.
 
-use crate::sys;
 use crate::tls::Tls;
+use crate::{guests, sys};
 use core::ptr;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -47,6 +47,17 @@ macro_rules! put_block {
     };
 }
 pub(crate) use put_block;
+
+/// The block of this task, which may be a guest.
+#[inline(always)]
+pub(crate) fn block_of_task() -> usize {
+    let own = block();
+    if !guests::may_be() {
+        return own;
+    }
+    // SAFETY: the thread's block.
+    ptr::from_ref(guests::block(unsafe { &*ptr::with_exposed_provenance::<Tls>(own) })).expose_provenance()
+}
 
 /// Where this thread's block is.
 #[inline(always)]

@@ -3,7 +3,12 @@
 //! # Safety
 //! Nothing but the place of the variable is read, and the word in which libc keeps a thread's id.
 
+use super::kept::{bring_back, keep};
+use crate::guests;
+use crate::hot::{HOT, Hot};
 use crate::tls::Tls;
+use core::mem::offset_of;
+use core::ptr;
 
 core::arch::global_asm!(
     ".section .tbss.grapnel_agent_tls,\"awT\",@nobits",
@@ -34,6 +39,70 @@ pub(crate) fn block() -> usize {
     }
     address
 }
+
+/// The same, or, where there may be guests, what [`guests::block`](crate::guests::block) makes of it: which block a task has doesn't change amid a call either.
+#[inline(always)]
+pub(crate) fn block_of_task() -> usize {
+    let address: usize;
+    // SAFETY: as above; what is called changes no register but the one for the address.
+    unsafe {
+        core::arch::asm!(
+            "mov rax, qword ptr [rip + grapnel_agent_tls@GOTTPOFF]",
+            "add rax, qword ptr fs:[0]",
+            "cmp byte ptr [rip + {hot} + {has_guests}], 0",
+            "jne 2f",
+            "3:",
+            ".pushsection .text.unlikely.grapnel, \"ax\", @progbits",
+            "2:",
+            "call grapnel_agent_block_of_task",
+            "jmp 3b",
+            ".popsection",
+            hot = sym HOT,
+            has_guests = const offset_of!(Hot, has_guests),
+            out("rax") address,
+            options(pure, nomem),
+        );
+    }
+    address
+}
+
+extern "C" fn block_of_guest(own: &'static Tls) -> usize {
+    ptr::from_ref(guests::block(own)).expose_provenance()
+}
+
+core::arch::global_asm!(
+    ".pushsection .text.unlikely.grapnel, \"ax\", @progbits",
+    ".globl grapnel_agent_block_of_task",
+    ".hidden grapnel_agent_block_of_task",
+    ".type grapnel_agent_block_of_task,@function",
+    "grapnel_agent_block_of_task:",
+    ".cfi_startproc",
+    "push rbp",
+    ".cfi_adjust_cfa_offset 8",
+    ".cfi_rel_offset rbp, 0",
+    "mov rbp, rsp",
+    ".cfi_def_cfa_register rbp",
+    // As above what is kept elsewhere: RDX, RSI and RDI lie behind the rest of the frame.
+    "sub rsp, 416",
+    "and rsp, -16",
+    "mov [rsp + 384], rdx",
+    "mov [rsp + 392], rsi",
+    "mov [rsp + 400], rdi",
+    keep!(),
+    "mov rdi, rax",
+    "call {block}",
+    bring_back!(),
+    "mov rsp, rbp",
+    ".cfi_def_cfa_register rsp",
+    "pop rbp",
+    ".cfi_adjust_cfa_offset -8",
+    ".cfi_restore rbp",
+    "ret",
+    ".cfi_endproc",
+    ".size grapnel_agent_block_of_task, . - grapnel_agent_block_of_task",
+    ".popsection",
+    block = sym block_of_guest,
+);
 
 /// How far behind the thread pointer each thread's block is.
 pub(crate) fn offset() -> isize {
