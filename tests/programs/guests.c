@@ -1,7 +1,8 @@
 /* Processes that share the program's memory and a thread's pointer, made by clone without CLONE_VFORK or CLONE_SETTLS, beside that thread.
  * Neither fails, so errno, which they share too, stays as it is; only one of them is in the heap at a time.
  * "allocates": the guest is in the heap, the thread maps and unmaps meanwhile. "maps": the other way round, sixty times.
- * "several": two guests at a time map and unmap, and the thread waits. "own": a guest that has a pointer of its own. */
+ * "several": two guests at a time map and unmap, and the thread waits. "own": a guest that has a pointer of its own. "threads": four at a time that are threads of the
+ * process. "crowd": seventy that sleep while the thread goes on, after which children by vfork, of which seventy sleep too. */
 #define _GNU_SOURCE
 #include "keep.h"
 #include <dlfcn.h>
@@ -51,6 +52,21 @@ static int maps(void *unused) {
     _exit(unused != NULL);
 }
 
+static volatile int threads_done;
+
+static int maps_as_thread(void *unused) {
+    for (int i = 0; i < 5000; i++)
+        map_one();
+    __atomic_fetch_add(&threads_done, 1, __ATOMIC_SEQ_CST);
+    return unused != NULL;
+}
+
+static int sleeps(void *unused) {
+    for (;;)
+        pause();
+    return unused != NULL;
+}
+
 static int start(int (*function)(void *), char *stack, int flags, void *pointer) {
     int child = clone(function, stack + STACK, CLONE_VM | SIGCHLD | flags, NULL, NULL, pointer, NULL);
     if (child < 0)
@@ -62,6 +78,15 @@ static int status_of(int child) {
     int status = -1;
     waitpid(child, &status, 0);
     return status;
+}
+
+NOINLINE static int sleeping_child(void) {
+    int child = vfork();
+    if (child == 0) {
+        execl("/bin/sleep", "sleep", "100", NULL);
+        _exit(1);
+    }
+    return child;
 }
 
 /* A block for a thread's pointer, as the dynamic linker makes them. */
@@ -103,6 +128,26 @@ int main(int argc, char **argv) {
             int first = start(maps, stack, 0, NULL), second = start(maps, other, 0, NULL);
             wrong += (status_of(first) != 0) + (status_of(second) != 0);
         }
+    } else if (strcmp(which, "threads") == 0) {
+        int flags = CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM;
+        for (int i = 0; i < 4; i++)
+            if (clone(maps_as_thread, new_stack() + STACK, CLONE_VM | flags, NULL) < 0)
+                exit(2);
+        while (threads_done < 4)
+            map_one();
+        usleep(20000);
+    } else if (strcmp(which, "crowd") == 0) {
+        int children[140];
+        for (int i = 0; i < 70; i++)
+            children[i] = start(sleeps, new_stack(), 0, NULL);
+        for (int i = 70; i < 140; i++)
+            children[i] = sleeping_child();
+        for (int i = 0; i < 20000; i++)
+            of_thread(i);
+        for (int i = 0; i < 140; i++)
+            kill(children[i], SIGKILL);
+        for (int i = 0; i < 140; i++)
+            wrong += status_of(children[i]) != SIGKILL;
     } else {
         wrong += status_of(start(allocates, stack, CLONE_SETTLS, own_pointer())) != 0;
     }

@@ -31,6 +31,25 @@ fn the_first_thread_may_have_ended() {
     assert!(grapnel(["detach", &program.pid().to_string()]).err().contains("isn't recorded"));
 }
 
+/// What looks like a signal's frame, and leads to the agent's data.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn words_that_look_like_a_frame_keep_nobody() {
+    if !may_trace() {
+        return;
+    }
+    let dir = temporary_dir();
+    let mut command = Command::new(programs::program("stale_words"));
+    let mut program = Running::start(command.stdout(Stdio::piped()));
+    let mut line = String::new();
+    program.out().read_line(&mut line).expect("a line");
+    for _ in 0..2 {
+        let outcome = attach(dir.path(), program.pid(), &["--for", "0.4"]);
+        assert_eq!(outcome.status.code(), Some(0), "{}", outcome.err());
+        assert!(outcome.err().contains("nothing of the agent is left"), "{}", outcome.err());
+    }
+}
+
 /// A thread there would take an address of 64-bit code for one of its own.
 #[test]
 #[cfg(target_arch = "x86_64")]

@@ -280,6 +280,11 @@ pub(crate) fn mark(saved: &SavedRegisters, frame: &Frame) -> usize {
     slots::begins(tls, if hooks::is_inside(saved) { tls.inside.get() } else { here }, frame)
 }
 
+fn nothing_is_given_back(name: &[u8]) {
+    let note = format!("nothing is seen to be given back to {}: its free does nothing", name.escape_ascii());
+    session::report_failure(failure::NOTE, note.as_bytes());
+}
+
 fn not_recorded(name: &[u8], why: &dyn core::fmt::Display) {
     let note = format!("what {} gives is not recorded: {why}", name.escape_ascii());
     session::report_failure(failure::NOTE, note.as_bytes());

@@ -437,9 +437,19 @@ pub(crate) fn thread_exists(process: u32, thread: u32) -> bool {
     sent != Err(Errno::ESRCH)
 }
 
-/// Whether there is a process with this id, as far as can be seen from here.
-pub(crate) fn process_exists(process: u32) -> bool {
-    thread_exists(process, process)
+/// Whether a task shares this process's memory, as far as can be found out.
+pub(crate) fn shares_memory(task: u32) -> bool {
+    const KCMP_VM: usize = 1;
+    // SAFETY: compares, and takes no memory.
+    match unsafe { syscall!(Sysno::kcmp, thread_id_unasked(), task, KCMP_VM, 0, 0) } {
+        Ok(order) => order == 0,
+        Err(Errno::ESRCH) => false,
+        Err(_) => {
+            // SAFETY: signal 0 is not sent.
+            let sent = unsafe { syscall!(Sysno::tkill, task, 0) };
+            sent != Err(Errno::ESRCH)
+        }
+    }
 }
 
 /// Nanoseconds of CLOCK_MONOTONIC, or what the processor's clock makes of it.

@@ -253,7 +253,11 @@ pub(crate) fn inside(frozen: &Frozen, memory: &Memory, maps: &[MapLine], book: &
     let mut found: Vec<_> = frozen.registers().map(|(_, registers)| is_inside(registers)).collect();
     let threads = frozen.registers().map(|(_, registers)| registers);
     let whole = each_stack(memory, maps, threads, |thread, _, words| {
-        found[thread] |= words.iter().any(leads_back) || interrupted(words).any(|frame| book.holds(frame.pc));
+        // A word that looks like a frame's may be data, and what stands before it an address of our data.
+        let is_code = |pc| line_at(maps, pc).is_some_and(|line| line.executable);
+        let mut frames = interrupted(words);
+        found[thread] |=
+            words.iter().any(leads_back) || frames.any(|frame| book.holds(frame.pc) && is_code(frame.pc));
     });
     found.iter().zip(whole).filter(|&(&found, whole)| found || !whole).count()
 }

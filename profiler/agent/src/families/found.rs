@@ -1,6 +1,6 @@
 //! Which families an object has, by the names of its functions, and the hooks on them.
 
-use super::{Role, before, not_recorded};
+use super::{Role, before, not_recorded, nothing_is_given_back};
 use crate::hooks::{self, Function};
 use crate::slots::{self, Wanted, What};
 use crate::symbols::{self, FileSymbols};
@@ -308,6 +308,9 @@ fn prepare<'m>(modules: impl Iterator<Item = (&'m Module, &'m [u8])>, places: &[
                 // A `free` that does nothing may be too short: then nothing is seen to be given back by it.
                 wanted.retain(|wanted| !does_nothing(wanted));
                 hooks = slots::prepare_all(&wanted);
+                if hooks.is_ok() {
+                    nothing_is_given_back(&name);
+                }
             }
             match hooks {
                 Ok(hooks) => {

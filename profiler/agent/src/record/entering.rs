@@ -122,6 +122,13 @@ pub(crate) fn expect(saved: &SavedRegisters) {
 #[inline(never)]
 fn find(life: u64, mut level: usize, saved: &SavedRegisters) -> Option<(*mut Context, usize)> {
     let tls = tls::get();
+    if tls::is_shared(tls) {
+        tls.level.set(0);
+        if life != 0 {
+            count_lost();
+        }
+        return None;
+    }
     if let Some(context) = meter::due(tls, life, level) {
         return Some((context, level));
     }

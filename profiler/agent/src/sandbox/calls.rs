@@ -26,6 +26,7 @@ const COMMON: &[Sysno] = &[
     Sysno::getppid,
     Sysno::gettid,
     Sysno::getuid,
+    Sysno::kcmp,
     Sysno::madvise,
     Sysno::membarrier,
     Sysno::memfd_create,
@@ -50,6 +51,7 @@ const COMMON: &[Sysno] = &[
     Sysno::sigaltstack,
     Sysno::statx,
     Sysno::tgkill,
+    Sysno::tkill,
     Sysno::write,
 ];
 

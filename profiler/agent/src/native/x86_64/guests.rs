@@ -1,10 +1,10 @@
 //! The stub of `clone`: see [`crate::guests`].
 //!
 //! # Safety
-//! It changes no register but RAX, which holds no argument, and the flags.
+//! It changes no register but RAX, which holds no argument, the flags, and of a guest the arguments. The words that it writes lie where the guest's stack begins, where libc is about to write others.
 
 use crate::entry::stub_section;
-use crate::guests::{FLAGS, GUEST};
+use crate::guests::{FLAGS, GUEST, PENDING, begins};
 use crate::hooks::{Function, ORIGINALS};
 use crate::hot::{HOT, Hot};
 use core::mem::offset_of;
@@ -25,14 +25,50 @@ core::arch::global_asm!(
     "and eax, {flags}",
     "cmp eax, {guest}",
     "jne 2f",
+    // Without one of these it fails.
+    "test rdi, rdi",
+    "jz 2f",
+    "test rsi, rsi",
+    "jz 2f",
+    "lock inc dword ptr [rip + {pending}]",
     "mov byte ptr [rip + {hot} + {has_guests}], 1",
+    // As libc puts its own there.
+    "and rsi, -16",
+    "sub rsi, 32",
+    "mov [rsi], rdi",
+    "mov [rsi + 8], rcx",
+    "mov [rsi + 16], rdx",
+    "mov rcx, rsi",
+    "lea rdi, [rip + grapnel_agent_guest_begins]",
     "2:",
     "jmp qword ptr [rip + {originals} + {function}]",
     ".cfi_endproc",
     ".size grapnel_agent_clone, . - grapnel_agent_clone",
+    // A guest begins, and goes on as if it had begun where it is to.
+    ".balign 16",
+    ".type grapnel_agent_guest_begins,@function",
+    "grapnel_agent_guest_begins:",
+    ".cfi_startproc",
+    "endbr64",
+    "push rbx",
+    ".cfi_adjust_cfa_offset 8",
+    ".cfi_rel_offset rbx, 0",
+    "mov rbx, rdi",
+    "mov rdi, [rbx + 16]",
+    "call {begins}",
+    "mov rax, [rbx]",
+    "mov rdi, [rbx + 8]",
+    "pop rbx",
+    ".cfi_adjust_cfa_offset -8",
+    ".cfi_restore rbx",
+    "jmp rax",
+    ".cfi_endproc",
+    ".size grapnel_agent_guest_begins, . - grapnel_agent_guest_begins",
     ".text",
     flags = const FLAGS,
     guest = const GUEST,
+    pending = sym PENDING,
+    begins = sym begins,
     hot = sym HOT,
     has_guests = const offset_of!(Hot, has_guests),
     originals = sym ORIGINALS,
