@@ -269,6 +269,11 @@ fn what_cannot_be_attached_to_is_left_alone_with_a_reason() {
     };
     refused(u32::MAX >> 2, "there is no process");
     refused(2, "thread of the kernel");
+    let mut sharing = Command::new(programs::program("guest_sleeps"));
+    let mut sharing = Running::start(sharing.stdout(Stdio::piped()));
+    sharing.out().read_line(&mut String::new()).expect("a line");
+    refused(sharing.pid(), "shares its memory with process");
+    drop(sharing);
     let mut ended = Running::start(&mut Command::new("/bin/true"));
     until("its end", || (state(ended.pid()) == Some('Z')).then_some(()));
     refused(ended.pid(), "has ended");

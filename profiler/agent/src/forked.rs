@@ -68,7 +68,8 @@ pub(crate) fn begin(saved: Option<&SavedRegisters>) {
 /// In the child of a fork: begins its own life, with its own segment. In its parent, or when another thread
 /// of the child is at it, `None`. `level`: how many recordings the thread was in the middle of, if none was left for good.
 pub(crate) fn revive(level: usize, saved: Option<&SavedRegisters>) -> Option<()> {
-    if life::is_over() {
+    // Before there was one, it is a process that shares the memory, which runs while the agent goes in.
+    if life::is_over() || !life::has_been() {
         return None;
     }
     let level = under_way(level, saved);

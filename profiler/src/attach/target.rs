@@ -1,6 +1,6 @@
 //! What is known of a process before anything is done to it, and why nothing can be.
 
-use super::found::Found;
+use super::found::{Found, processes};
 use super::freeze::{has_ended, let_new_first_go, threads};
 use super::linked::{self, Lacking, Linked};
 use super::loader::wait_for_rest;
@@ -16,6 +16,26 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
+
+/// How long the child of a `vfork`, which shares its parent's memory too, may take to become another program.
+const BECOMING: Duration = Duration::from_millis(300);
+
+/// A process that shares the memory of this one, and isn't about to become another program. `alive`: a thread that has that memory.
+fn lasting_guest(pid: u32, alive: i32) -> Option<u32> {
+    const KCMP_VM: libc::c_int = 1;
+    let shares = |&other: &u32| {
+        // SAFETY: compares two processes' memory by their numbers, and touches none.
+        other != pid && unsafe { libc::syscall(libc::SYS_kcmp, alive, other, KCMP_VM, 0, 0) } == 0
+    };
+    let end = Instant::now() + BECOMING;
+    loop {
+        let found = processes().find(shares)?;
+        if Instant::now() > end {
+            return Some(found);
+        }
+        thread::sleep(BECOMING / 30);
+    }
+}
 
 /// How long another grapnel is waited for that holds a process still: it needs milliseconds, more on a busy machine.
 const HELD: Duration = Duration::from_secs(5);
@@ -59,6 +79,11 @@ pub(crate) enum TargetError {
          foreseen; --force attaches all the same"
     )]
     Filtered { pid: u32 },
+    #[error(
+        "process {pid} shares its memory with process {other}, which `clone` made and which would run on while the code of both is \
+         changed; it can be recorded from its start by `grapnel run`"
+    )]
+    Shared { pid: u32, other: u32 },
     #[error("process {pid} can't be traced: {why}")]
     Denied { pid: u32, why: String },
     #[error("process {pid} was started by `grapnel run`, and stays recorded until it ends")]
@@ -216,6 +241,9 @@ impl Target {
         }
         if !force && each("Seccomp").any(|mode| mode == 2) {
             return Err(TargetError::Filtered { pid });
+        }
+        if let Some(other) = lasting_guest(pid, alive) {
+            return Err(TargetError::Shared { pid, other });
         }
         // Of all that follows, which program it is said of.
         let memory = Memory::open(pid).map_err(unreadable)?;
