@@ -33,32 +33,65 @@ const TAKEN: u32 = u32::MAX;
 /// So often the thread asks for its own block before it is looked whether there are guests still.
 const LOOK_EVERY: u32 = 256;
 
-struct Block(UnsafeCell<MaybeUninit<Tls>>);
+/// A place in the table.
+struct Place {
+    /// The id of the task that has, or had, it; 0 for none yet.
+    task: AtomicU32,
+    /// There may be several with that id: the place is for good, and nobody's.
+    is_of_several: AtomicBool,
+    block: UnsafeCell<MaybeUninit<Tls>>,
+}
 
 // SAFETY: see the module's header.
-unsafe impl Sync for Block {}
+unsafe impl Sync for Place {}
 
-impl Block {
-    const fn empty() -> Self {
-        Self(UnsafeCell::new(MaybeUninit::zeroed()))
+impl Place {
+    const fn free() -> Self {
+        Self {
+            task: AtomicU32::new(0),
+            is_of_several: AtomicBool::new(false),
+            block: UnsafeCell::new(MaybeUninit::zeroed()),
+        }
     }
 
-    fn get(&'static self) -> &'static Tls {
+    fn block(&'static self) -> &'static Tls {
         // SAFETY: a block is all zeroes at first.
-        unsafe { (*self.0.get()).assume_init_ref() }
+        unsafe { (*self.block.get()).assume_init_ref() }
+    }
+
+    fn is_of_several(&self) -> bool {
+        self.is_of_several.load(Ordering::Relaxed)
+    }
+
+    /// Whether the task with this id, which the place is of, shares the memory still.
+    fn is_in_use(&self, task: u32) -> bool {
+        task != 0 && (self.is_of_several() || sys::shares_memory(task))
+    }
+
+    /// Gives it to a task that begins, if it is nobody's any more.
+    fn is_taken_by(&self, task: u32, is_of_several: bool) -> bool {
+        let before = self.task.load(Ordering::Relaxed);
+        // Who had the same id has ended.
+        if before == TAKEN || (before != task && self.is_in_use(before)) {
+            return false;
+        }
+        if self.task.compare_exchange(before, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            return false;
+        }
+        // SAFETY: it belongs to nobody.
+        unsafe { (*self.block.get()).as_mut_ptr().write_bytes(0, 1) };
+        self.is_of_several.store(is_of_several, Ordering::Relaxed);
+        self.task.store(task, Ordering::Release);
+        true
     }
 }
 
-/// The ids of those that have, or had, places, and their blocks.
-static TASKS: [AtomicU32; PLACES] = [const { AtomicU32::new(0) }; PLACES];
-static BLOCKS: [Block; PLACES] = [const { Block::empty() }; PLACES];
-/// Whether the place is for good, and nobody's: there may be several with that id.
-static ARE_SEVERAL: [AtomicBool; PLACES] = [const { AtomicBool::new(false) }; PLACES];
-/// Of those that have none of their own.
-static SPARE: Block = Block::empty();
-/// There are such, that aren't in the table.
+static TABLE: [Place; PLACES] = [const { Place::free() }; PLACES];
+/// The block of those that have no place.
+static SPARE: Place = Place::free();
+/// There are such.
 static IS_FULL: AtomicBool = AtomicBool::new(false);
-/// Guests that have been asked for and haven't begun.
+/// Guests that have been asked for and haven't begun. One that couldn't be made stays, and so do the questions then.
 pub(crate) static PENDING: AtomicU32 = AtomicU32::new(0);
 static LOOKS: AtomicU32 = AtomicU32::new(0);
 
@@ -74,54 +107,20 @@ pub(crate) fn may_be() -> bool {
 
 /// A guest begins, made with these flags.
 pub(crate) unsafe extern "C" fn begins(flags: usize) {
-    if !sandbox::is_any() {
-        let is_only = flags & libc::CLONE_NEWPID as usize == 0;
-        match sys::thread_id_unasked() {
-            0 => {}
-            task if !is_only && number_of(task).is_some() => {}
-            task => {
-                if !take(task, !is_only) {
-                    IS_FULL.store(true, Ordering::Relaxed);
-                }
-            }
+    let task = if sandbox::is_any() { 0 } else { sys::thread_id_unasked() };
+    if task != 0 {
+        let is_of_several = flags & libc::CLONE_NEWPID as usize != 0;
+        let has_place = is_of_several && place_of(task).is_some();
+        if !has_place && !TABLE.iter().any(|place| place.is_taken_by(task, is_of_several)) {
+            IS_FULL.store(true, Ordering::Relaxed);
         }
     }
     PENDING.fetch_sub(1, Ordering::AcqRel);
 }
 
 /// The place with this id.
-fn number_of(task: u32) -> Option<usize> {
-    TASKS.iter().position(|of| of.load(Ordering::Acquire) == task)
-}
-
-/// Gives a place to a task that begins. False without one.
-fn take(task: u32, are_several: bool) -> bool {
-    for (number, of) in TASKS.iter().enumerate() {
-        let before = of.load(Ordering::Relaxed);
-        // One with this id has ended.
-        let is_over = before == task || !is_guest(number, before);
-        if before == TAKEN || (before != 0 && !is_over) {
-            continue;
-        }
-        if of.compare_exchange(before, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-            if let Some(block) = BLOCKS.get(number) {
-                // SAFETY: it belongs to nobody.
-                unsafe { (*block.0.get()).as_mut_ptr().write_bytes(0, 1) };
-            }
-            if let Some(several) = ARE_SEVERAL.get(number) {
-                several.store(are_several, Ordering::Relaxed);
-            }
-            of.store(task, Ordering::Release);
-            return true;
-        }
-    }
-    false
-}
-
-/// Whether the task with this id, in this place, shares the memory still.
-fn is_guest(number: usize, task: u32) -> bool {
-    let are_several = ARE_SEVERAL.get(number).is_some_and(|several| several.load(Ordering::Relaxed));
-    task != 0 && (are_several || sys::shares_memory(task))
+fn place_of(task: u32) -> Option<&'static Place> {
+    TABLE.iter().find(|place| place.task.load(Ordering::Acquire) == task)
 }
 
 /// The block of this task, whose thread pointer leads to `own`.
@@ -139,40 +138,37 @@ pub(crate) fn block(own: &'static Tls) -> &'static Tls {
         }
         return own;
     }
-    let several =
-        |number: &usize| !ARE_SEVERAL.get(*number).is_some_and(|several| several.load(Ordering::Relaxed));
-    match number_of(task) {
-        Some(number) => BLOCKS.get(number).filter(|_| several(&number)).unwrap_or(&SPARE).get(),
-        None if IS_FULL.load(Ordering::Relaxed) => SPARE.get(),
+    match place_of(task) {
+        Some(place) if !place.is_of_several() => place.block(),
+        Some(_) => SPARE.block(),
+        None if IS_FULL.load(Ordering::Relaxed) => SPARE.block(),
         None => own,
     }
 }
 
 /// Looks whether there are guests still.
 fn look() {
-    let is_one = |(number, of): (usize, &AtomicU32)| is_guest(number, of.load(Ordering::Relaxed));
-    if PENDING.load(Ordering::Acquire) != 0
-        || IS_FULL.load(Ordering::Relaxed)
-        || TASKS.iter().enumerate().any(is_one)
-    {
+    let is_pending = || PENDING.load(Ordering::SeqCst) != 0;
+    let is_in_use = |place: &Place| place.is_in_use(place.task.load(Ordering::Relaxed));
+    if is_pending() || IS_FULL.load(Ordering::Relaxed) || TABLE.iter().any(is_in_use) {
         return;
     }
     HOT.has_guests.store(false, Ordering::SeqCst);
     // Another thread may be making one.
-    if PENDING.load(Ordering::SeqCst) != 0 {
+    if is_pending() {
         HOT.has_guests.store(true, Ordering::SeqCst);
     }
 }
 
 /// Whether it is a guest's own block.
 pub(crate) fn is_of_one(block: &Tls) -> bool {
-    BLOCKS.as_ptr_range().contains(&ptr::from_ref(block).cast())
+    TABLE.as_ptr_range().contains(&ptr::from_ref(block).cast())
 }
 
 /// Whether it is that of all for whom there is no place.
 #[inline(always)]
 pub(crate) fn is_spare(block: &Tls) -> bool {
-    ptr::eq(block, SPARE.0.get().cast())
+    ptr::eq(block, SPARE.block.get().cast())
 }
 
 /// The function to hook. Its stub goes on to libc's own code, and has a guest begin with [`begins`].

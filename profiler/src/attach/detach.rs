@@ -48,8 +48,9 @@ pub(crate) fn detach(args: &DetachArgs) -> Result<ExitCode, AttachError> {
         Err(error) => return Err(error.into()),
     };
     report(pid, &left);
-    leave_others(agent, Vec::new(), false);
-    Ok(ExitCode::SUCCESS)
+    leave_others(agent, vec![pid], false);
+    let is_all_out = left.inside == 0 && left.changed.is_empty();
+    Ok(if is_all_out { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// The same after grapnel was killed, for nobody to see. `place`: where the agent is, if it had come in; otherwise `begun`
@@ -206,7 +207,7 @@ fn report(pid: u32, left: &Left) {
         ));
     } else if left.inside != 0 {
         say(&format!(
-            "detached from process {pid}; {} may still be in the agent, so {kept} of it stay until `grapnel detach {pid}`",
+            "detached from process {pid}; {} may still be in the agent, so {kept} of it stay until `grapnel detach {pid}`, which may be tried again",
             counted(left.inside as u64, "thread")
         ));
     } else {

@@ -16,7 +16,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 static BY: AtomicU32 = AtomicU32::new(0);
 /// The id of the first module that may go.
 static FIRST: AtomicU32 = AtomicU32::new(0);
-/// That was waited for in vain once: the end isn't heard of.
+/// That was waited for in vain: its end isn't heard of.
 static IN_VAIN: AtomicBool = AtomicBool::new(false);
 
 /// How often is waited, for twentieths of a millisecond.
@@ -48,6 +48,7 @@ pub(super) fn heed() {
 pub(super) fn end() {
     if BY.load(Ordering::Relaxed) != 0 && !listing::is_unloading() {
         BY.store(0, Ordering::Release);
+        IN_VAIN.store(false, Ordering::Relaxed);
     }
 }
 
