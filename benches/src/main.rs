@@ -281,6 +281,7 @@ fn run(chosen: &[workloads::Workload], each: Duration) -> Result<String, Failed>
             events: measure::events(workload)?,
             slowdown: workload.slowdown,
             live: workload.live,
+            aside: workload.aside,
             peaks: [Tool::Bare, Tool::Heaptrack, Tool::Grapnel]
                 .map(peak)
                 .into_iter()

@@ -18,6 +18,8 @@ pub struct Row {
     pub slowdown: Option<f64>,
     /// See [`crate::workloads::Workload::live`].
     pub live: u64,
+    /// See [`crate::workloads::Workload::aside`].
+    pub aside: bool,
     /// The peak of its memory with each tool, in bytes.
     pub peaks: Vec<(Tool, u64)>,
     /// The runs, in the order of the rounds.
@@ -227,7 +229,11 @@ fn geometric_mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
 }
 
 /// What is asked of grapnel, and what was measured.
-fn summary(rows: &[&Row]) -> String {
+fn summary(all: &[&Row]) -> String {
+    let rows: Vec<&Row> = all.iter().copied().filter(|row| !row.aside).collect();
+    if rows.is_empty() {
+        return "Nothing is asked of these.\n".to_owned();
+    }
     let fractions =
         |by| -> Vec<(f64, &str)> { rows.iter().map(|row| (row.fraction(by), row.name)).collect() };
     let said = |by| {
@@ -309,6 +315,7 @@ mod tests {
             events: 1_000_000_000,
             slowdown: Some(1.5),
             live: 1 << 20,
+            aside: false,
             peaks: vec![(Tool::Bare, 1 << 20), (Tool::Heaptrack, 3 << 20), (Tool::Grapnel, 21 << 20)],
             pairs: vec![
                 pair(Tool::Heaptrack, sample(10.0, 1_000_000_000), 4.0),
@@ -333,7 +340,8 @@ mod tests {
             ],
             ..row.clone()
         };
-        let page = page("today", &["a machine".into()], &[row, nothing]);
+        let aside = Row { name: "z", slowdown: None, events: 1_000, aside: true, live: 0, ..row.clone() };
+        let page = page("today", &["a machine".into()], &[row, aside, nothing]);
         for line in [
             "| x | 1000000000 | 1 | 1.000, 1.000, 1.500 | 9.000, 9.100, 9.500 | 3.000, 3.500, 5.500 | 9.00, 5.75 | 2.00, 2.00 | \
              8, 7 | 2, 3 | 0.19, 0.39 | 4, 4 |",

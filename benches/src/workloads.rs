@@ -22,11 +22,13 @@ pub struct Workload {
     pub slowdown: Option<f64>,
     /// Blocks that are live at its peak, where they are so many that what is kept of them counts.
     pub live: u64,
+    /// Whether it is shown beside those that something is asked of, and counts for no figure of all of them.
+    pub aside: bool,
 }
 
 fn workload(name: &'static str, what: &'static str, argv: Vec<OsString>) -> Workload {
     let stdin = PathBuf::from("/dev/null");
-    Workload { name, what, argv, env: Vec::new(), stdin, slowdown: None, live: 0 }
+    Workload { name, what, argv, env: Vec::new(), stdin, slowdown: None, live: 0, aside: false }
 }
 
 impl Workload {
@@ -135,6 +137,12 @@ pub fn all(dir: &Path) -> std::io::Result<Vec<Workload>> {
         "synthetic: one thread, a million live blocks, 700,000 stacks of 12 frames",
         synthetic("many_stacks.c", &["1500"]),
     );
+    let made = workload(
+        "made code",
+        "synthetic: one thread, stacks of 5 to 36 frames of code made at run time, with frame pointers and no unwind tables; in no figure of \
+         all",
+        synthetic("made_at_run_time.c", &["3000"]),
+    );
     let synthetic = vec![
         workload(
             "shallow",
@@ -158,6 +166,7 @@ pub fn all(dir: &Path) -> std::io::Result<Vec<Workload>> {
             synthetic("threads.c", &["4000", "8"]),
         ),
         Workload { live: 1_000_000, ..many },
+        Workload { aside: true, ..made },
     ];
     Ok(real(dir, 1)?.into_iter().chain(synthetic).collect())
 }

@@ -123,6 +123,7 @@ fn processes_that_share_a_threads_variables() {
 }
 
 #[test]
+#[cfg(target_arch = "x86_64")]
 fn a_stack_that_is_not_aligned() {
     for option in ["--no-follow", "--sample=1", "--via=got"] {
         let recorded = Case::ours("misaligned").option(option).recorded();

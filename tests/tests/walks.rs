@@ -14,6 +14,7 @@ fn check(case: Case) {
 
 /// Memory that a walk is led to, and that another thread takes away meanwhile, or that was a stack's.
 #[test]
+#[cfg(target_arch = "x86_64")]
 fn what_goes_while_a_walk_looks_at_it() {
     let library = ["library", "libxml2.so.2", "xmlNewDoc", "xmlTextWriterFlush"];
     for how in [&["code"][..], &["frame"], &library, &["protected"], &["guarded"]] {

@@ -422,7 +422,7 @@ impl Resolver for TableInUse<'_> {
     #[cold]
     #[unsafe(link_section = ".text.hot.grapnel")]
     fn rule(&mut self, pc: u64, is_return_address: bool) -> RuleEntry {
-        let may_go = |table: &ModuleTable| going::may_be(table.module_at(pc));
+        let may_go = |table: &ModuleTable| going::may_be(table, pc);
         let quick = |reading| {
             TABLE.lend(reading, |table| {
                 if may_go(table) { Err(Going) } else { Ok(table.quick_rule(pc, is_return_address)) }
@@ -451,8 +451,7 @@ impl Resolver for TableInUse<'_> {
     fn step(&mut self, full: &mut FullState, stack: &mut StackMemory) -> FullStep {
         let step = loop {
             let step = under_lock(|table, scratch| {
-                let may_go = going::may_be(table.module_at(full.pc()));
-                (!may_go).then(|| table.step(scratch, full, stack))
+                (!going::may_be(table, full.pc())).then(|| table.step(scratch, full, stack))
             });
             match step {
                 Some(step) => break step,

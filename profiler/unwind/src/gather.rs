@@ -393,7 +393,7 @@ impl Gatherer {
             }
             self.path.push(at, module, FrameFlags::NONE, ignores_fp);
             let Some(caller) = step(rule, sp, &mut fp, &mut self.stack, &mut self.path.words) else {
-                return match stopped_at(rule) {
+                return match self.stopped_at(rule) {
                     // Its stack was cut before it.
                     Gathered::Full if self.path.len() > self.max_frames => ended(MemoEnd::Open),
                     other => other,
@@ -514,6 +514,21 @@ impl Gatherer {
         self.expected = from.max(to);
     }
 
+    /// What a rule says that leads to no caller. Apart from the steps: with all kinds side by side the compiler takes a table of
+    /// jumps, which each step would wait for.
+    #[cold]
+    #[inline(never)]
+    fn stopped_at(&mut self, rule: PackedRule) -> Gathered {
+        if rule.is(RuleKind::Full) || rule.is_signal() {
+            return Gathered::Full;
+        }
+        let is_root = rule.is(RuleKind::Root);
+        if is_root {
+            self.stack.comes_to_root();
+        }
+        Gathered::Done { kept: 0, end: if is_root { MemoEnd::Root } else { MemoEnd::Open } }
+    }
+
     #[cold]
     #[inline(never)]
     #[unsafe(link_section = ".text.hot.grapnel")]
@@ -537,17 +552,6 @@ fn keep(cache: &mut RuleCache, chains: &mut Chains, pc: u64, known: Known) {
         chains.forget();
         cache.insert(pc, known);
     }
-}
-
-/// What a rule says that leads to no caller. Apart from the steps: with all kinds side by side the compiler takes a table of
-/// jumps, which each step would wait for.
-#[cold]
-#[inline(never)]
-fn stopped_at(rule: PackedRule) -> Gathered {
-    if rule.is(RuleKind::Full) || rule.is_signal() {
-        return Gathered::Full;
-    }
-    Gathered::Done { kept: 0, end: if rule.is(RuleKind::Root) { MemoEnd::Root } else { MemoEnd::Open } }
 }
 
 /// What of the memo can be reused.

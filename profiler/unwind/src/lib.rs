@@ -80,6 +80,7 @@ mod cache;
 mod call;
 mod cfi;
 mod chain;
+mod copies;
 mod deep;
 mod error;
 #[cfg_attr(target_arch = "arm", expect(dead_code, reason = "there are two frame pointers"))]

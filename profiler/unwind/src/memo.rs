@@ -430,7 +430,9 @@ impl Memo {
         let before = self.words_of(frames.wrapping_sub(of));
         let words = self.words.0.items.get(before..self.words_of(frames)).unwrap_or(&[]);
         // What lies behind a guess need not be there: one of the last walk's, or one that has led this walk here.
-        let changed = if stack.has_guessed() || self.first_guess.is_some_and(|guess| guess <= frames) {
+        let range = stack.range();
+        let is_led = || stack.has_guessed() && !words.iter().all(|word| range.holds_word(word.address));
+        let changed = if self.first_guess.is_some_and(|guess| guess <= frames) || is_led() {
             stack.guess();
             words.iter().rposition(|w| stack.read(w.address) != Some(w.value))
         } else if stack.range().covers(self.range) {

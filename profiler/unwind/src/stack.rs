@@ -8,16 +8,17 @@
 //!   that lies further above than ordinary frames reach.
 //! - What the range grew by in a walk which was led astray at last may be another's, that of the next stack above. It is given back
 //!   ([`StackMemory::doubt`]).
-//! - Once a frame was found by guessing, what is read is copied by the kernel ([`StackMemory::guess`]): it need not be of a stack at all, and another thread may
-//!   unmap it between a question and a look.
+//! - Once a frame was found by guessing ([`StackMemory::guess`]) each page of the stack is probed, too, and what lies beyond it is copied by the kernel
+//!   ([`Copies`]): it need not be of a stack at all.
 //!
 //! What is left is a stack that was unmapped, with a smaller one in its place. Whoever hears of memory that goes asks whether it [may be a stack's](crate::may_be_stack), and
 //! has ranges [forgotten](StackMemory::forget). Where nobody hears of it, that is harmless while the walk follows CFI from a true
 //! state, since it then reads only slots of live frames.
 
+use crate::copies::Copies;
 use crate::frame_pointer::LARGEST_GUESSED_FRAME;
 use crate::memory::{WORD, read_word};
-use crate::probe::{PAGE, copied, copy, page_is_readable, page_of};
+use crate::probe::{PAGE, page_is_readable, page_of};
 use crate::start::Cursor;
 use crate::whereabouts;
 
@@ -31,8 +32,6 @@ pub(crate) const ORDINARY: u64 = 8 * PAGE;
 const REACH_UP: u64 = 4096 * PAGE;
 /// How many times a walk may go from one stack to another.
 const TURNS: usize = 128;
-/// How many bytes are copied at a time.
-const COPY: usize = 512;
 /// No page begins here.
 const NO_PAGE: u64 = 1;
 
@@ -54,7 +53,8 @@ impl Range {
         (self.hi - self.lo).saturating_sub(WORD - 1)
     }
 
-    fn holds_word(self, address: u64) -> bool {
+    #[inline]
+    pub(crate) fn holds_word(self, address: u64) -> bool {
         address >= self.lo && address < self.hi && self.hi - address >= WORD
     }
 
@@ -100,9 +100,9 @@ pub struct StackMemory {
     probed: u64,
     /// Whether a frame of this walk was found by guessing.
     guessed: bool,
-    /// What was last copied since then, and where that lies.
-    copy: [u8; COPY],
-    copied: Range,
+    copies: Copies,
+    /// The range may be taken to reach to here from the next walk on: one that guessed has shown it.
+    reached: u64,
     /// What the walk has passed of stacks that it has left.
     passed: [Range; TURNS],
 }
@@ -131,8 +131,8 @@ impl StackMemory {
             from: 0,
             probed: NO_PAGE,
             guessed: false,
-            copy: [0; COPY],
-            copied: NONE,
+            copies: Copies::new(),
+            reached: 0,
             passed: [NONE; TURNS],
         }
     }
@@ -153,11 +153,21 @@ impl StackMemory {
         *self = Self::new();
     }
 
-    /// A frame was found by guessing: from here to the end of the walk, all that is read is copied by the kernel.
+    /// A frame was found by guessing: from here to the end of the walk, each page of the stack is probed, and what is read beyond is
+    /// copied by the kernel.
     pub(crate) fn guess(&mut self) {
         self.distrust();
         if !self.guessed {
-            (self.guessed, self.copied) = (true, Range::default());
+            self.guessed = true;
+            self.copies.begin(self.range.hi);
+        }
+    }
+
+    /// The walk has come to a function that has no caller by its tables, which no word of memory has said. If it has guessed on its way, and gone on
+    /// from each frame to one near above, all that it has read was of one stack.
+    pub(crate) fn comes_to_root(&mut self) {
+        if self.guessed && !self.switched && !self.doubted {
+            self.reached = self.copies.top().unwrap_or(0);
         }
     }
 
@@ -295,8 +305,8 @@ impl StackMemory {
             self.distrust();
             self.switched = true;
         }
-        if self.guessed {
-            return self.read_copy(address, last);
+        if self.guessed && !self.range.holds_word(address) {
+            return self.copies.read(address, last);
         }
         for page in [page_of(address), page_of(last)] {
             if page != self.probed {
@@ -309,24 +319,6 @@ impl StackMemory {
         // SAFETY: both ends of the word lie in pages that were found readable: in this walk, or in the range, where the walk's caller has
         // its frame below the stack pointer.
         Some(unsafe { read_word(address) })
-    }
-
-    /// The word at `address`, from a copy of what lies there and behind, as far as the page goes.
-    fn read_copy(&mut self, address: u64, last: u64) -> Option<u64> {
-        if !(self.copied.lo <= address && last < self.copied.hi) {
-            self.copied = Range::default();
-            if page_of(address) != page_of(last) {
-                return copied(address).map(|word| usize::from_ne_bytes(word) as u64);
-            }
-            let len = (Self::end_of_page(address + 1) - address).min(COPY as u64);
-            if !copy(address, self.copy.get_mut(..len as usize)?) {
-                return None;
-            }
-            self.copied = Range { lo: address, hi: address + len };
-        }
-        let at = (address - self.copied.lo) as usize;
-        let word = self.copy.get(at..)?.first_chunk()?;
-        Some(usize::from_ne_bytes(*word) as u64)
     }
 
     /// Makes the range hold the word by growing it, if it lies so near above that it is on the same stack.
@@ -373,6 +365,10 @@ impl StackMemory {
     fn select(&mut self, sp: u64) {
         if self.doubted && self.grown {
             self.range.hi = self.sure;
+        }
+        let reached = core::mem::replace(&mut self.reached, 0);
+        if reached > self.range.hi && reached - self.range.hi <= REACH_UP {
+            self.grow_to(reached - 1);
         }
         (self.distrusted, self.guessed, self.doubted, self.grown) = (false, false, false, false);
         let old = self.range;

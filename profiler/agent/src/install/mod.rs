@@ -273,6 +273,9 @@ fn without(name: &[u8], function: Function) -> Option<String> {
                 .into(),
         ),
         Function::PthreadCreate => Some("filters for system calls (seccomp) count for all threads".into()),
+        Function::Mprotect | Function::PkeyMprotect | Function::Madvise => {
+            Some(format!("stacks that {} makes unreadable may be looked at", name.escape_ascii()))
+        }
         _ if mappings::is_one(function) => Some(format!("what {} does is not recorded", name.escape_ascii())),
         _ => None,
     }

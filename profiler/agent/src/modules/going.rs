@@ -11,6 +11,7 @@
 use super::TABLE;
 use crate::{context, life, listing, sys};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use grapnel_unwind::ModuleTable;
 
 /// The thread that unloads; 0 for none.
 static BY: AtomicU32 = AtomicU32::new(0);
@@ -35,6 +36,10 @@ pub(super) fn heed() {
     BY.store(sys::thread_id(), Ordering::SeqCst);
     fence(Ordering::SeqCst);
     for _ in 0..PATIENCE {
+        // Who doesn't record doesn't walk. In the child of a fork the lock may be that of a thread that isn't there.
+        if life::current() == 0 {
+            break;
+        }
         let guard = life::PROCESS.lock();
         if !TABLE.is_lent(|table| context::reads(table, &guard)) {
             break;
@@ -52,12 +57,12 @@ pub(super) fn end() {
     }
 }
 
-/// Whether nothing is to be looked up in this module now.
+/// Whether nothing is to be looked up now in the module at an address.
 #[inline]
-pub(super) fn may_be(module: Option<u32>) -> bool {
+pub(super) fn may_be(table: &ModuleTable, address: u64) -> bool {
     let by = BY.load(Ordering::Relaxed);
     by != 0
-        && module.is_some_and(|id| id >= FIRST.load(Ordering::Relaxed))
+        && table.module_at(address).is_some_and(|id| id >= FIRST.load(Ordering::Relaxed))
         && !IN_VAIN.load(Ordering::Relaxed)
         && by != sys::thread_id()
 }

@@ -4,7 +4,7 @@
 //! its own, which isn't that of a return to there. From its caller on, the stack is one like any other, and its walk is remembered as such: while
 //! handlers come and go, they find it again. On another stack it is walked without the last one, with a question for each page.
 
-use super::{Gathered, Gatherer, guessed_end, root, stopped_at};
+use super::{Gathered, Gatherer, guessed_end, root};
 use crate::cache::Known;
 use crate::memo::MemoEnd;
 use crate::native::{
@@ -182,7 +182,7 @@ impl Gatherer {
             }
             self.path.push(at, module, exact, false);
             let Some(caller) = step(rule, sp, &mut fp, &mut self.stack, &mut self.path.words) else {
-                return match stopped_at(rule) {
+                return match self.stopped_at(rule) {
                     Gathered::Done { end, .. } => Reached::End(end),
                     Gathered::Full => Reached::Full,
                 };
