@@ -404,6 +404,15 @@ fn a_process_that_loads_and_unloads_is_left_in_the_middle_of_it() {
     assert!(program.0.try_wait().expect("its state").is_none(), "it goes on");
 }
 
+/// What the agent reads at its start may go just then: it is read again while nothing is being opened or closed.
+#[test]
+fn a_process_that_does_nothing_but_load_and_unload_can_be_attached_to() {
+    if !may_trace() {
+        return;
+    }
+    lasting("opens_and_closes", 16, "0.02");
+}
+
 #[test]
 fn a_filter_of_one_thread_counts() {
     if !may_trace() {

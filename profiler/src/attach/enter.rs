@@ -64,6 +64,10 @@ pub(crate) enum EnterError {
     Another(u32),
     #[error("process {0} has ended")]
     Gone(u32),
+    #[error(
+        "process {0} opened or closed libraries each time that it was looked which it has; try again in a moment"
+    )]
+    Loading(u32),
     #[error("the agent could not start in process {pid}: {why}")]
     Agent { pid: u32, why: String },
     #[error("{what} in process {pid}: {error}{}", what_helps(*pid, what, error))]
@@ -151,6 +155,8 @@ fn enter_program(
                 header,
                 place,
                 memory,
+                program_headers: target.program_headers,
+                listed: None,
                 begun,
                 runs: false,
                 busy: false,

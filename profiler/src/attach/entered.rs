@@ -10,6 +10,7 @@ use super::book::Book;
 use super::enter::{BLOCK_BYTES, EnterError, maps_of, undo};
 use super::freeze::{FreezeError, Freezer, Frozen, pass_on};
 use super::leave::{self, Agent, Begun, LeaveError, Place};
+use super::loader::Objects;
 use super::memory::Memory;
 use super::native::POINTER_AT;
 use super::rights::why_denied;
@@ -47,12 +48,29 @@ pub(crate) struct Entered {
     pub(super) header: u64,
     pub(crate) place: Place,
     pub(crate) memory: Memory,
+    /// Where the program's headers lie, and how many there are.
+    pub(super) program_headers: (u64, u64),
+    /// What was loaded when the agent began to look at it.
+    pub(super) listed: Option<Objects>,
     /// What the thread has mapped.
     pub(super) begun: Begun,
     /// Whether the agent was started.
     pub(super) runs: bool,
     /// Whether threads were in the middle of `malloc` when it was looked at what there was.
     pub(super) busy: bool,
+}
+
+/// Why the agent's start has not come to where it was to.
+#[derive(Debug)]
+struct NotReached {
+    why: String,
+    is_fault: bool,
+}
+
+impl From<&str> for NotReached {
+    fn from(why: &str) -> Self {
+        Self { why: why.into(), is_fault: false }
+    }
 }
 
 /// What had been allocated before.
@@ -77,10 +95,59 @@ pub(crate) struct Stood {
 }
 
 impl Entered {
-    /// Has the agent prepare everything, while the program runs.
+    /// Stops all threads while nothing is being opened or closed. With them comes since when they stand.
+    pub(crate) fn stand(&self, freezer: &mut Freezer) -> Result<(Frozen, Instant), EnterError> {
+        let deadline = Instant::now() + FREEZE_PATIENCE;
+        loop {
+            let since = Instant::now();
+            match freezer.freeze(Some(self.worker.tracee.tid)) {
+                Ok(frozen) if self.objects().is_none_or(|objects| objects.are_at_rest) => {
+                    return Ok((frozen, since));
+                }
+                Ok(frozen) => {
+                    frozen.let_go();
+                    if Instant::now() > deadline {
+                        return Err(EnterError::Loading(self.pid));
+                    }
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Err(error) => self.wait_after(error, deadline)?,
+            }
+        }
+    }
+
+    /// Waits before threads that could not be stopped are tried again, unless there is no sense in that.
+    fn wait_after(&self, error: FreezeError, deadline: Instant) -> Result<(), EnterError> {
+        let pid = self.pid;
+        let is_over = Instant::now() > deadline;
+        match error {
+            FreezeError::Gone => return Err(EnterError::Gone(pid)),
+            FreezeError::Refused(_) if is_over => {
+                return Err(EnterError::Denied { pid, why: why_denied(pid) });
+            }
+            FreezeError::Busy(late) if is_over => {
+                return Err(EnterError::Busy { pid, late, seconds: FREEZE_PATIENCE.as_secs() });
+            }
+            // Another grapnel that holds some of them needs a moment.
+            FreezeError::Busy(_) | FreezeError::Refused(_) => std::thread::sleep(Duration::from_millis(20)),
+        }
+        Ok(())
+    }
+
+    fn objects(&self) -> Option<Objects> {
+        Objects::read(&self.memory, self.program_headers)
+    }
+
+    /// Whether the program has opened or closed libraries since the agent began to look at them.
+    fn has_others(&self) -> bool {
+        self.objects() != self.listed
+    }
+
+    /// Has the agent prepare everything, while the program runs, or stands.
     pub(crate) fn prepare(
         &mut self,
         freezer: &mut Freezer,
+        stands: bool,
         message: impl Fn() -> Option<String>,
     ) -> Result<(), EnterError> {
         let (pid, (stack, stack_len)) = (self.pid, self.stack);
@@ -89,13 +156,22 @@ impl Entered {
         let run = self.worker.run(self.entry, block, block + POINTER_AT, arguments);
         run.map_err(|error| EnterError::System { pid, what: "the agent can't be started", error })?;
         self.runs = true;
+        self.listed = self.objects();
         let reached = self.wait_for(state::PREPARED, START_PATIENCE, |worker| {
             // Who stops late doesn't stand for as long as this takes.
             freezer.tend();
             pass_on(pid, &mut worker.tracee);
             std::thread::sleep(Duration::from_micros(200));
         });
-        reached.map_err(|why| EnterError::Agent { pid, why: message().unwrap_or(why) })
+        reached.map_err(|NotReached { why, is_fault }| {
+            // It has read what went just then.
+            let has_gone = is_fault && !stands && self.listed.is_some();
+            if has_gone || self.has_others() {
+                EnterError::Loading(pid)
+            } else {
+                EnterError::Agent { pid, why: message().unwrap_or(why) }
+            }
+        })
     }
 
     /// Waits until the agent's start has come to `wanted`.
@@ -104,7 +180,7 @@ impl Entered {
         wanted: u32,
         patience: Duration,
         mut nap: impl FnMut(&mut Worker),
-    ) -> Result<(), String> {
+    ) -> Result<(), NotReached> {
         let deadline = Instant::now() + patience;
         loop {
             let ended = match self.worker.tracee.stopped() {
@@ -115,7 +191,10 @@ impl Entered {
                     false
                 }
                 Some(Stop::Signal(signal)) => {
-                    return Err(format!("a fault in the agent itself (signal {signal})"));
+                    return Err(NotReached {
+                        why: format!("a fault in the agent itself (signal {signal})"),
+                        is_fault: true,
+                    });
                 }
                 Some(_) => {
                     let _ = self.worker.tracee.go_on();
@@ -144,10 +223,11 @@ impl Entered {
         self.memory.write(self.place.ledger + offset_of!(Ledger, order) as u64, &order.to_ne_bytes())
     }
 
-    /// Stops all threads, puts the hooks in, has the agent begin, and lets all go on.
+    /// Stops all threads that don't stand, puts the hooks in, has the agent begin, and lets all go on.
     pub(crate) fn commit(
         &mut self,
         freezer: &mut Freezer,
+        mut standing: Option<(Frozen, Instant)>,
         wanted: Wanted,
         message: impl Fn() -> Option<String>,
         found: impl FnOnce(Before),
@@ -162,11 +242,20 @@ impl Entered {
         // As far as it may: from -20 to 19 there are so many steps.
         let hurry = Raised::by(19 - priority::FIRST);
         let (mut frozen, since, blocks, look) = loop {
-            let since = Instant::now();
-            let frozen = freezer.freeze(Some(self.worker.tracee.tid)).and_then(|mut frozen| {
+            // These are not let go and stopped again.
+            let stood = standing.is_some();
+            let (stopped, since) = match standing.take() {
+                Some((frozen, since)) => (Ok(frozen), since),
+                None => {
+                    let since = Instant::now();
+                    (freezer.freeze(Some(self.worker.tracee.tid)), since)
+                }
+            };
+            let frozen = stopped.and_then(|mut frozen| {
                 let look = Instant::now();
                 // On a machine where threads hardly come to stop, those that stand are not let go again.
-                let is_last = looks == Unknown::Busy.looks() || since + FREEZE_PATIENCE / 2 > deadline;
+                let is_last =
+                    stood || looks == Unknown::Busy.looks() || since + FREEZE_PATIENCE / 2 > deadline;
                 match self.blocks(&mut heap, freezer, &mut frozen, is_last) {
                     Ok(blocks) => Ok((frozen, since, blocks, look.elapsed())),
                     Err(error) => {
@@ -182,19 +271,13 @@ impl Entered {
                     std::thread::sleep(Duration::from_millis(5));
                 }
                 Ok(frozen) => break frozen,
-                Err(FreezeError::Gone) => return Err(EnterError::Gone(pid)),
-                Err(FreezeError::Refused(_)) if Instant::now() > deadline => {
-                    return Err(EnterError::Denied { pid, why: why_denied(pid) });
-                }
-                Err(FreezeError::Busy(late)) if Instant::now() > deadline => {
-                    return Err(EnterError::Busy { pid, late, seconds: FREEZE_PATIENCE.as_secs() });
-                }
-                // Another grapnel that holds some of them needs a moment.
-                Err(FreezeError::Busy(_) | FreezeError::Refused(_)) => {
-                    std::thread::sleep(Duration::from_millis(20))
-                }
+                Err(error) => self.wait_after(error, deadline)?,
             }
         };
+        if self.has_others() {
+            frozen.let_go();
+            return Err(EnterError::Loading(pid));
+        }
         let sum = |blocks: &Blocks| Older {
             blocks: blocks.iter().count() as u64,
             bytes: blocks.iter().map(|(_, size)| size).sum(),
@@ -212,7 +295,7 @@ impl Entered {
             let ordered = changed.and_then(|()| self.order(order::COMMIT));
             ordered.map_err(|error| agent(error.to_string()))?;
             let reached = self.wait_for(state::COMMITTED, COMMIT_PATIENCE, |_| std::thread::yield_now());
-            reached.map_err(agent)
+            reached.map_err(|NotReached { why, .. }| agent(why))
         });
         let threads = frozen.len();
         frozen.let_go();

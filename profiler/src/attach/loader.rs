@@ -1,4 +1,5 @@
-//! Whether a process's dynamic linker is at rest: before the program has been relocated, its C library can't be used.
+//! What a process's dynamic linker does: before the program has been relocated, its C library can't be used; and while it opens
+//! and closes libraries, nobody else can read its list, or what it lists.
 
 use super::memory::Memory;
 use libc::Elf64_Phdr;
@@ -14,8 +15,50 @@ const DT_DEBUG: u64 = 21;
 /// What `r_debug` holds behind its version: the list, and behind another word what is being done to it; 0 is nothing.
 const LIST: u64 = 8;
 const STATE: u64 = 24;
+/// Behind these, from the second version of the structure on, that of the next namespace.
+const NEXT: u64 = 40;
+/// Of an object in the list: what it was moved by is first; its dynamic section and the next object lie behind.
+const OBJECT_DYNAMIC: u64 = 16;
+const OBJECT_NEXT: u64 = 24;
 /// No program has more of either.
 const MOST_ENTRIES: u64 = 1 << 12;
+/// Nor of these.
+const MOST_OBJECTS: usize = 1 << 16;
+
+/// What is loaded, and whether nothing is being done to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Objects {
+    pub(super) are_at_rest: bool,
+    /// Where each object is listed, what it was moved by, and where its dynamic section lies.
+    objects: Vec<[u64; 3]>,
+}
+
+impl Objects {
+    /// `None` for a program that none loads, or whose memory can't be read.
+    pub(super) fn read(memory: &Memory, (headers, count): (u64, u64)) -> Option<Self> {
+        let mut found = Self { are_at_rest: true, objects: Vec::new() };
+        let mut debug = debug(memory, headers, count)?;
+        while debug != 0 && found.objects.len() < MOST_OBJECTS {
+            found.are_at_rest &= state(memory, debug)? == 0;
+            let mut object = memory.word(debug.checked_add(LIST)?).ok()?;
+            while object != 0 && found.objects.len() < MOST_OBJECTS {
+                // What can't be read is just being changed.
+                let word = |offset| object.checked_add(offset).and_then(|at| memory.word(at).ok());
+                let (Some(bias), Some(dynamic), Some(next)) =
+                    (word(0), word(OBJECT_DYNAMIC), word(OBJECT_NEXT))
+                else {
+                    found.are_at_rest = false;
+                    break;
+                };
+                found.objects.push([object, bias, dynamic]);
+                object = next;
+            }
+            let has_next = memory.word(debug).ok()? as u32 > 1;
+            debug = if has_next { memory.word(debug.checked_add(NEXT)?).ok()? } else { 0 };
+        }
+        Some(found)
+    }
+}
 
 /// Waits until it is at rest, if it says so.
 pub(super) fn wait_for_rest(memory: &Memory, program_headers: (u64, u64)) {
@@ -27,21 +70,28 @@ pub(super) fn wait_for_rest(memory: &Memory, program_headers: (u64, u64)) {
 
 /// `None` for a program that none loads, or whose memory can't be read.
 fn is_at_rest(memory: &Memory, (headers, count): (u64, u64)) -> Option<bool> {
+    let debug = debug(memory, headers, count)?;
+    if debug == 0 {
+        return Some(false);
+    }
+    let list = memory.word(debug.checked_add(LIST)?).ok()?;
+    Some(list != 0 && state(memory, debug)? == 0)
+}
+
+/// What is being done to the list of this structure.
+fn state(memory: &Memory, debug: u64) -> Option<u32> {
+    Some(memory.word(debug.checked_add(STATE)?).ok()? as u32)
+}
+
+/// The linker's structure for debuggers: 0 where it hasn't said yet which.
+fn debug(memory: &Memory, headers: u64, count: u64) -> Option<u64> {
     let dynamic = dynamic(memory, headers, count)?;
     let entry = |index: u64| {
         let at = dynamic.checked_add(index * 16)?;
         Some((memory.word(at).ok()?, memory.word(at.checked_add(8)?).ok()?))
     };
-    let debug = (0..MOST_ENTRIES)
-        .map_while(entry)
-        .take_while(|&(tag, _)| tag != DT_NULL)
-        .find_map(|(tag, value)| (tag == DT_DEBUG).then_some(value))?;
-    if debug == 0 {
-        return Some(false);
-    }
-    let list = memory.word(debug.checked_add(LIST)?).ok()?;
-    let state = memory.word(debug.checked_add(STATE)?).ok()? as u32;
-    Some(list != 0 && state == 0)
+    let entries = (0..MOST_ENTRIES).map_while(entry);
+    entries.take_while(|&(tag, _)| tag != DT_NULL).find_map(|(tag, value)| (tag == DT_DEBUG).then_some(value))
 }
 
 /// Where the program's dynamic section lies.

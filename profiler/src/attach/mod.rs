@@ -173,12 +173,26 @@ const TRIES: usize = 5;
 
 /// Records a process until it is detached from or ends.
 pub(crate) fn run(args: &AttachArgs) -> Result<ExitCode, AttachError> {
-    let changed = |recorded: &_| matches!(recorded, Err(AttachError::Enter(EnterError::Changed(_))));
-    let mut tries = (1..TRIES).map(|_| run_once(args));
-    tries.find(|recorded| !changed(recorded)).unwrap_or_else(|| run_once(args))
+    let mut prepares = Prepares::WhileItRuns;
+    for _ in 1..TRIES {
+        match run_once(args, prepares) {
+            Err(AttachError::Enter(EnterError::Changed(_))) => {}
+            Err(AttachError::Enter(EnterError::Loading(_))) => prepares = Prepares::WhileItStands,
+            recorded => return recorded,
+        }
+    }
+    run_once(args, prepares)
 }
 
-fn run_once(args: &AttachArgs) -> Result<ExitCode, AttachError> {
+/// When the agent looks at what is loaded, and prepares its hooks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Prepares {
+    WhileItRuns,
+    /// Where it has opened or closed libraries meanwhile: so none of its threads runs.
+    WhileItStands,
+}
+
+fn run_once(args: &AttachArgs, prepares: Prepares) -> Result<ExitCode, AttachError> {
     let target = Target::look(args.pid, args.force)?;
     let outlets = (args.serve.listen()?, args.push.prepare(&target.name())?);
     let process = Process::open(args.pid).ok_or(TargetError::NoProcess(args.pid))?;
@@ -199,7 +213,8 @@ fn run_once(args: &AttachArgs) -> Result<ExitCode, AttachError> {
         }
     };
     let signals = Signals::block(args.snapshots.number());
-    let recorded = record(args, &target, &process, &mut guard, (output, &path), &signals, outlets);
+    let recorded =
+        record(args, prepares, (&target, &process), &mut guard, (output, &path), &signals, outlets);
     if recorded.is_err() && !existed {
         // It was made for what was never recorded.
         let _ = std::fs::remove_file(&path);
@@ -263,8 +278,8 @@ struct Recorded {
 /// Attaches, drains until there is a reason to end, detaches.
 fn record(
     args: &AttachArgs,
-    target: &Target,
-    process: &Process,
+    prepares: Prepares,
+    (target, process): (&Target, &Process),
     guard: &mut Guard,
     (output, path): (File, &Path),
     signals: &Signals,
@@ -319,7 +334,8 @@ fn record(
         // The drain stops no thread of the process before.
         let turn = orders.turn.lock();
         let begun = begun.and_then(|()| {
-            begin(target, &mut entered, session, freezer, &orders, args.before).map_err(AttachError::from)
+            begin(target, &mut entered, session, freezer, &orders, (args.before, prepares))
+                .map_err(AttachError::from)
         });
         let stood = match begun {
             Ok(stood) => stood,
@@ -425,7 +441,7 @@ fn begin(
     session: &Session,
     freezer: &mut Freezer,
     orders: &Orders,
-    wanted: Wanted,
+    (wanted, prepares): (Wanted, Prepares),
 ) -> Result<Stood, EnterError> {
     let message = || {
         let segment = session.segment(0).ok()?;
@@ -434,14 +450,23 @@ fn begin(
         let text = String::from_utf8_lossy(text.strip_suffix(b"\0").unwrap_or(&text)).into_owned();
         (code != 0 && code != failure::NOTE).then(|| harmless(&text).into_owned())
     };
-    entered.prepare(freezer, message)?;
+    let standing = match prepares {
+        Prepares::WhileItRuns => None,
+        Prepares::WhileItStands => Some(entered.stand(freezer)?),
+    };
+    if let Err(error) = entered.prepare(freezer, standing.is_some(), message) {
+        if let Some((frozen, _)) = standing {
+            frozen.let_go();
+        }
+        return Err(error);
+    }
     if let Ok(segment) = session.segment(0) {
         let header = segment.header();
         header.arguments.store(target.command.len() as u32, Ordering::Relaxed);
         header.command.set(target.command.iter().map(Vec::as_slice));
         header.executable.set([target.executable.as_os_str().as_bytes()]);
     }
-    entered.commit(freezer, wanted, message, |blocks| {
+    entered.commit(freezer, standing, wanted, message, |blocks| {
         if let Ok(mut before) = orders.before.lock() {
             *before = Some(blocks);
         }
