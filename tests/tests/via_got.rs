@@ -77,6 +77,13 @@ fn libraries_may_go_while_other_threads_look_at_them_and_children_find_the_list_
     assert_eq!([made_by(&report, "a"), made_by(&report, "b")], [75 * 1000, 75 * 1001]);
 }
 
+/// The linker protects a table that it has filled, just when a word of it would be written.
+#[test]
+fn tables_that_the_linker_is_at_work_on_are_left_to_it() {
+    let case = Case::ours("opens_beside").arg("20").patience(Duration::from_secs(600));
+    assert_eq!(got(&case).outcome.out(), "done\n");
+}
+
 #[test]
 fn the_report_and_the_summary_say_what_kind_of_recording_it_is() {
     let recorded = got(&Case::ours("plain"));

@@ -51,6 +51,8 @@ pub struct Module {
     dynamic: Dynamic,
     eh_frame_hdr: Option<Range<usize>>,
     notes: Vec<Range<usize>>,
+    /// What isn't to be written once it is relocated: the pages from the first one's start up to where the last one begins.
+    relro: Option<Range<usize>>,
 }
 
 impl Module {
@@ -74,6 +76,7 @@ impl Module {
         let mut dynamic = None;
         let mut eh_frame_hdr = None;
         let mut notes = Vec::new();
+        let mut relro = None;
         for i in 0..count.min(PHDR_MAX) {
             // SAFETY: `phdr` points to `count` headers (the caller's promise).
             let header = unsafe { phdr.cast::<Phdr>().add(i).read_unaligned() };
@@ -89,11 +92,15 @@ impl Module {
                 elf::PT_DYNAMIC => dynamic = Some(start),
                 elf::PT_GNU_EH_FRAME => eh_frame_hdr = Some(start..end),
                 elf::PT_NOTE => notes.push(start..end),
+                elf::PT_GNU_RELRO => {
+                    let page = |address: usize| address & !(crate::sys::PAGE - 1);
+                    relro = Some(page(start)..page(end)).filter(|range| !range.is_empty());
+                }
                 _ => {}
             }
         }
         let name = Vec::from(name);
-        (Self { name, bias, segments, dynamic: Dynamic::default(), eh_frame_hdr, notes }, dynamic)
+        (Self { name, bias, segments, dynamic: Dynamic::default(), eh_frame_hdr, notes, relro }, dynamic)
     }
 
     fn with_dynamic(mut self, at: Option<usize>) -> Self {
@@ -240,6 +247,11 @@ impl Module {
     /// Whether an address lies in code of this object.
     pub fn holds_code(&self, address: usize) -> bool {
         self.segments.iter().any(|s| s.execute && s.range.contains(&address))
+    }
+
+    /// What the dynamic linker protects once the object is relocated (RELRO), if that is at least a page.
+    pub(crate) fn protected(&self) -> Option<&Range<usize>> {
+        self.relro.as_ref()
     }
 
     pub(crate) fn dynamic(&self) -> &Dynamic {

@@ -27,7 +27,7 @@ use alloc::vec::Vec;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use grapnel_hook::module::{self, Module};
-use grapnel_hook::rebind::Rebinding;
+use grapnel_hook::rebind::{self, Rebinding};
 use grapnel_trace::ring::Producer;
 use grapnel_trace::shared::{failure, session_flags};
 
@@ -42,6 +42,8 @@ static LOOKUPS: AtomicU32 = AtomicU32::new(0);
 const MOST_LOOKUPS: u32 = 64;
 /// Objects came that may not have been relocated when their words were last changed.
 static AGAIN: AtomicBool = AtomicBool::new(false);
+/// The dynamic linker was at work on some of them.
+static UNDONE: AtomicBool = AtomicBool::new(false);
 
 struct State(UnsafeCell<Vec<Rebinding>>);
 // SAFETY: used under LOCK only.
@@ -170,7 +172,7 @@ pub(crate) fn look(ring: &mut Producer<'static>) -> bool {
             AGAIN.store(true, Ordering::Relaxed);
         }
         // What was loaded may not have been relocated yet: at last once more.
-        if is_new || left == 0 {
+        if is_new || left == 0 || UNDONE.load(Ordering::Relaxed) {
             rebind(all);
         }
     });
@@ -215,7 +217,16 @@ fn rebind(all: &mut Vec<Rebinding>) {
         return;
     }
     let listed = listing::listed();
-    let modules: Vec<Module> = listed.iter().map(modules::described).collect();
+    let mut modules: Vec<Module> = listed.iter().map(modules::described).collect();
+    // Another thread relocates an object while it is listed, and nothing says so but that it isn't protected yet.
+    let mut done = rebind::are_done(&modules).into_iter();
+    let before = modules.len();
+    modules.retain(|_| done.next().unwrap_or(true));
+    let is_undone = modules.len() < before;
+    UNDONE.store(is_undone, Ordering::Relaxed);
+    if is_undone {
+        AGAIN.store(true, Ordering::Relaxed);
+    }
     for rebinding in all {
         // SAFETY: no object goes meanwhile: this is within `at_rest`.
         let _ = unsafe { rebinding.update(&modules) };
