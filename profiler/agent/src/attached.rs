@@ -13,7 +13,7 @@
 use crate::ledger::{self, LEDGER};
 use crate::sandbox::{self, clock};
 use crate::tls::attached as threads;
-use crate::{heap, install, life, meter, modules, session, stack, sys};
+use crate::{heap, install, life, meter, modules, own_stack, session, stack, sys};
 use core::ptr;
 use core::sync::atomic::{AtomicU32, Ordering};
 use grapnel_trace::attached::{order, state};
@@ -46,7 +46,10 @@ unsafe fn begin(header: usize) -> ! {
         give_up();
     }
     let Some(segment) = session::take_segment() else { give_up() };
-    ledger::with_maps(|| modules::update(None));
+    ledger::with_maps(|| {
+        modules::update(None);
+        own_stack::prepare();
+    });
     if !life::prepare() || !stack::prepare() {
         fail(failure::MEMORY, b"no memory, or a kernel older than 4.14");
     }

@@ -16,7 +16,7 @@ use crate::meter::Meter;
 use crate::sampling::{self, Looks};
 use crate::stack::on_own_stack;
 use crate::tls::{self, Tls};
-use crate::{abandoned, forked, guests, heaps, life, modules, session, sys};
+use crate::{abandoned, forked, guests, heaps, life, modules, own_stack, session, sys};
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
 use core::mem::offset_of;
@@ -173,6 +173,7 @@ pub(crate) fn attach(tls: &Tls, level: usize, saved: &SavedRegisters) -> Option<
         ours.busy = false;
     }
     ours.walker.forget_stacks();
+    ours.walker.own_stack(if is_guest { 0..0 } else { own_stack::known(thread) });
     (ours.told_mean, ours.looks) = (0, Looks::default());
     crate::record::push(&mut ours.ring, &wire::thread(thread, sys::thread_name())).ok()?;
     modules::describe_all(number, &mut ours.ring);

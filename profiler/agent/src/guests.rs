@@ -1,9 +1,9 @@
-//! Processes that share a thread's block: made by `clone` with the program's memory and without a thread pointer of their own, they run
-//! beside the thread that made them, with its thread pointer.
+//! Processes that share a thread's block: made by `clone` with the program's memory and without a thread pointer of their own (or with that of
+//! their maker for theirs), they run beside the thread that made them, with its thread pointer.
 //!
 //! Such a one, a guest, says so when it begins, and gets a block in a table here, by its id. The thread itself is told by the id that libc keeps of it. To ask for
-//! an id takes a system call, so nobody asks while there are no guests. Who is neither is the child of a `vfork`, which may use the block: its parent stands still
-//! meanwhile. What a gap of a sample is counted in stays the thread's block: hooks lower it that look nothing up.
+//! an id takes a system call, so nobody asks while there are no guests. Who is neither is the child of a `vfork`, which may use the block of its parent, that of a guest or the
+//! thread's: the parent stands still meanwhile. What a gap of a sample is counted in stays the thread's block: hooks lower it that look nothing up.
 //!
 //! For whom there is no place, and whose id isn't the only one of its kind (`CLONE_NEWPID`), nothing is recorded; what is left out counts as lost. Not seen are guests that are made
 //! without libc's function. Where filters for system calls may be against asking, guests use the thread's block.
@@ -25,6 +25,8 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 /// What a call of `clone` is looked at for, and what of that makes a guest.
 pub(crate) const FLAGS: usize = (libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_SETTLS) as usize;
 pub(crate) const GUEST: usize = libc::CLONE_VM as usize;
+/// Of such a one the thread pointer is looked at, too: it may be that of its maker.
+pub(crate) const WITH_POINTER: usize = (libc::CLONE_VM | libc::CLONE_SETTLS) as usize;
 
 /// How many guests there may be at a time.
 const PLACES: usize = 64;
@@ -138,7 +140,8 @@ pub(crate) fn block(own: &'static Tls) -> &'static Tls {
         }
         return own;
     }
-    match place_of(task) {
+    let of_parent = || Some(sys::parent_id_unasked()).filter(|&parent| parent != 0).and_then(place_of);
+    match place_of(task).or_else(of_parent) {
         Some(place) if !place.is_of_several() => place.block(),
         Some(_) => SPARE.block(),
         None if IS_FULL.load(Ordering::Relaxed) => SPARE.block(),
@@ -158,6 +161,16 @@ fn look() {
     if is_pending() {
         HOT.has_guests.store(true, Ordering::SeqCst);
     }
+}
+
+/// Whether the block at an address is that of a guest which has ended: killed, if it holds anything.
+#[cfg(grapnel_cdylib)]
+pub(crate) fn has_gone(block: usize) -> bool {
+    let place = TABLE.iter().find(|place| place.block.get().addr() == block);
+    place.is_some_and(|place| match place.task.load(Ordering::Relaxed) {
+        0 | TAKEN => false,
+        task => !place.is_in_use(task),
+    })
 }
 
 /// Whether it is a guest's own block.

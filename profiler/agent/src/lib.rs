@@ -81,6 +81,7 @@ mod meter;
 mod modules;
 mod native;
 mod operators;
+mod own_stack;
 mod record;
 mod reported;
 mod sampled;

@@ -6,17 +6,22 @@
 //! nobody waits for without an end. So it is always given
 //! back, except by a thread that is not there any more: in a child of fork the lock of the parent's other
 //! thread stays taken, and [`crate::life`] makes all locks new there; and except by one that met a fault of the agent's own while
-//! it held it, after which recording is over, and whoever waits leaves the agent too ([`left`]).
+//! it held it, after which recording is over, and whoever waits leaves the agent too ([`left`]). A guest ([`crate::guests`]) may be killed by
+//! itself: that is noticed by who waits, and is the end of the recording as well.
 //!
 //! A filter for system calls may be against blocking signals. Then a handler may want the lock that its own thread holds: it
 //! is known by whom the lock is held, and that is a fault of ours, which ends the recording and not the target.
 
 #[cfg(not(grapnel_attached))]
 use crate::forking;
+#[cfg(grapnel_cdylib)]
+use crate::{guests, life, session};
 use crate::{sys, tls};
 #[cfg(grapnel_cdylib)]
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::{AtomicUsize, Ordering};
+#[cfg(grapnel_cdylib)]
+use grapnel_trace::shared::failure;
 
 /// A thread has left the agent in the middle of its work, and perhaps a lock taken.
 #[cfg(grapnel_cdylib)]
@@ -153,15 +158,24 @@ impl Lock {
         while let Err(holder) =
             self.holder.compare_exchange_weak(0, own, Ordering::Acquire, Ordering::Relaxed)
         {
-            assert!(
-                holder != own || own == NOBODY,
-                "signals can't be blocked, and a handler met its own thread's lock"
-            );
+            if holder == own && own != NOBODY {
+                // That of a guest may have been another's, which was killed.
+                #[cfg(grapnel_cdylib)]
+                if guests::is_of_one(tls::get()) {
+                    holder_is_gone();
+                    crate::entry::escape();
+                }
+                panic!("signals can't be blocked, and a handler met its own thread's lock");
+            }
             turns += 1;
             match turns {
                 0..64 => core::hint::spin_loop(),
                 64..256 => sys::yield_now(),
                 _ => {
+                    #[cfg(grapnel_cdylib)]
+                    if turns.is_multiple_of(LOOK_EVERY) && guests::has_gone(holder) {
+                        holder_is_gone();
+                    }
                     #[cfg(grapnel_cdylib)]
                     if LEFT.load(Ordering::Relaxed) {
                         // Whatever else is held stays so, and nobody takes it any more either.
@@ -199,6 +213,21 @@ impl Lock {
     pub(crate) fn renew(&self) {
         self.holder.store(0, Ordering::Relaxed);
     }
+}
+
+/// So often it is looked whether the holder is still there, a tenth of a millisecond or more each.
+#[cfg(grapnel_cdylib)]
+const LOOK_EVERY: u32 = 64;
+
+/// Ends the recording, since what the holder was changing is half done.
+#[cfg(grapnel_cdylib)]
+#[cold]
+fn holder_is_gone() {
+    const SAID: &[u8] =
+        b"recording has ended: a process that shares the program's memory was killed while it was recorded";
+    life::end();
+    left();
+    session::report_failure(failure::PANIC, SAID);
 }
 
 /// A holder that several threads can't be told apart by.

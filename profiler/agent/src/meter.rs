@@ -10,14 +10,14 @@
 //! added up apart, and the command knows how many there were of each.
 //!
 //! What happens around that, from the hooked function to the recording and back, is measured once on calls that record
-//! nothing. What the recording takes from the program's caches isn't measured, nor what it makes of the compiler's
+//! nothing; and so is how much longer that takes by a slot's stub, which comes on top of those of the calls that came by one. What the recording takes from the program's caches isn't measured, nor what it makes of the compiler's
 //! assumptions: the figure is too low by that.
 
 use crate::context::Context;
 use crate::entry::{SavedRegisters, rescued, stub};
 use crate::record::ticks;
 use crate::tls::Tls;
-use crate::{heap, hooks, life, session, tls};
+use crate::{heap, hooks, life, session, slots, tls};
 use core::hint::black_box;
 use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -41,10 +41,19 @@ static CLOCK_TICKS: AtomicU64 = AtomicU64::new(0);
 /// The least ticks that a hooked call takes which records nothing, and a look at the clock.
 static AROUND_TICKS: AtomicU64 = AtomicU64::new(0);
 
+/// How many ticks more such a call takes that comes by a slot's stub.
+static SLOT_TICKS: AtomicU64 = AtomicU64::new(0);
+
 /// What comes on top of what is measured within a call, in ticks: the way into it and back, and the clock itself.
 #[inline]
 pub(crate) fn around() -> u64 {
-    AROUND_TICKS.load(Ordering::Relaxed)
+    AROUND_TICKS.load(Ordering::Relaxed) + by_slot()
+}
+
+/// The way by a slot's stub, if the call under way came by one.
+#[inline]
+fn by_slot() -> u64 {
+    if tls::get().by_slot.get() { SLOT_TICKS.load(Ordering::Relaxed) } else { 0 }
 }
 
 /// Of a context: which call is timed.
@@ -135,6 +144,7 @@ pub(crate) fn finish(context: &mut Context) {
         cells.interrupted.fetch_add(1, Ordering::Relaxed);
         return;
     }
+    let spent = spent + by_slot();
     match took_stack(ring, meter.from) {
         Some(true) => cells.given.add(spent),
         Some(false) => cells.taken.add(spent),
@@ -203,6 +213,11 @@ unsafe extern "C" fn empty(value: usize, saved: &SavedRegisters) -> usize {
     value
 }
 
+/// A function that does nothing.
+extern "C" fn nothing(value: usize) -> usize {
+    value
+}
+
 /// Measures what can't be in calls that are recorded.
 pub(crate) fn prepare(cells: &MeterCells) {
     let least = |measure: &dyn Fn() -> u64| (0..16).map(|_| measure()).min().unwrap_or(0);
@@ -210,17 +225,27 @@ pub(crate) fn prepare(cells: &MeterCells) {
         let before = ticks();
         ticks().saturating_sub(before)
     });
-    let empty = least(&|| {
+    let calls = |stub: *const ()| {
         let before = ticks();
         for _ in 0..EMPTY_CALLS {
-            // SAFETY: the stub keeps to the ABI, and its hook takes and gives a number.
+            // SAFETY: the stub keeps to the ABI, and its hook, or the function that it leads to, takes and gives a number.
             unsafe {
                 let stub: unsafe extern "C" fn(usize) -> usize =
-                    core::mem::transmute(black_box(grapnel_agent_empty as *const ()));
+                    core::mem::transmute::<*const (), _>(black_box(stub));
                 let _ = stub(black_box(1));
             }
         }
         ticks().saturating_sub(before)
+    };
+    let empty = least(&|| calls(grapnel_agent_empty as *const ()));
+    slots::with_thunk(nothing as *const (), |thunk| {
+        let tls = tls::get();
+        let here = 0usize;
+        // As a part of a call that is made from here: nothing is recorded then, and nobody thrown off.
+        tls.inside.set((&raw const here).addr() & !slots::MARKS);
+        let by_slot = least(&|| calls(thunk));
+        tls.inside.set(0);
+        SLOT_TICKS.store(by_slot.saturating_sub(empty) / EMPTY_CALLS, Ordering::Relaxed);
     });
     CLOCK_TICKS.store(clock, Ordering::Relaxed);
     AROUND_TICKS.store(clock + empty / EMPTY_CALLS, Ordering::Relaxed);

@@ -35,7 +35,7 @@ use direct::Direct;
 pub(crate) use direct::{Calls, Nested};
 #[cfg(grapnel_attached)]
 pub(crate) use placing::changed;
-pub(crate) use placing::{Ready, Wanted, prepare_all};
+pub(crate) use placing::{Ready, Wanted, prepare_all, with_thunk};
 
 /// How many functions can be hooked in this way.
 pub(crate) const SLOTS: usize = 1024;
@@ -340,6 +340,15 @@ fn any_simple_delete(saved: &SavedRegisters, frame: &Frame, slot: &Slot) -> Goin
 /// As [`before`], where the function itself is to be called.
 #[inline(never)]
 fn before_other(saved: &SavedRegisters, frame: &Frame, slot: &Slot) -> Going {
+    let by_slot = &tls::get().by_slot;
+    by_slot.set(true);
+    let going = before_the_call(saved, frame, slot);
+    by_slot.set(false);
+    going
+}
+
+#[inline(always)]
+fn before_the_call(saved: &SavedRegisters, frame: &Frame, slot: &Slot) -> Going {
     let target = slot.original.load(Ordering::Relaxed);
     if let Some((role, handle)) = slot.family() {
         let part = if families::before(saved, role, handle, target, frame) { PART } else { 0 };
@@ -376,8 +385,10 @@ pub(crate) unsafe extern "C" fn after(
     number: usize,
     cookie: usize,
 ) -> usize {
-    returns(tls::get(), number, cookie & !PART);
+    let tls = tls::get();
+    returns(tls, number, cookie & !PART);
     if cookie & PART == 0 {
+        tls.by_slot.set(true);
         let slot = &TABLE[number % SLOTS];
         match slot.family() {
             Some((role, handle)) => {
@@ -388,6 +399,7 @@ pub(crate) unsafe extern "C" fn after(
                 operators::after(saved, slot.operator(), result, number);
             }
         }
+        tls.by_slot.set(false);
     }
     result
 }

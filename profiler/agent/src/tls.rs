@@ -87,6 +87,8 @@ pub(crate) struct Tls {
     pub(crate) selector: Cell<usize>,
     /// Whether the thread holds locks with signals let through, since a filter is against blocking them.
     pub(crate) unblocked: Cell<bool>,
+    /// Whether the call under way came by a slot's stub, which makes the function's call itself; see [`crate::meter`].
+    pub(crate) by_slot: Cell<bool>,
     /// How often the thread has said that it is about to fork; see [`crate::forking`].
     pub(crate) forks: Cell<u16>,
     /// The newest fork that the thread has waited for in vain.

@@ -2,7 +2,7 @@
 //! kernel copies them, a piece at a time.
 //!
 //! A copy takes the kernel a microsecond, where a page that is known needs one question or none. Most often they are words of the same stack all the same, as where
-//! code made at run time has frame pointers: a walk that goes on from such a guess, piece after piece, and comes to a
+//! code made at run time has frame pointers: a walk on the thread's own stack that goes on from such a guess, piece after piece, and comes to a
 //! function that has no caller by its tables, has shown that.
 
 use crate::memory::WORD;

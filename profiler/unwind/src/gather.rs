@@ -119,6 +119,10 @@ impl Gatherer {
         self.recent.forget();
     }
 
+    pub(crate) fn own_stack(&mut self, addresses: core::ops::Range<u64>) {
+        self.stack.own_stack(addresses);
+    }
+
     /// The next walk doesn't simply go on from the last one.
     #[inline(always)]
     fn rest_is_unknown(&mut self) {

@@ -101,6 +101,8 @@ pub struct StackMemory {
     /// Whether a frame of this walk was found by guessing.
     guessed: bool,
     copies: Copies,
+    /// The thread's own stack, or what of it is known to be its.
+    own: Range,
     /// The range may be taken to reach to here from the next walk on: one that guessed has shown it.
     reached: u64,
     /// What the walk has passed of stacks that it has left.
@@ -132,6 +134,7 @@ impl StackMemory {
             probed: NO_PAGE,
             guessed: false,
             copies: Copies::new(),
+            own: NONE,
             reached: 0,
             passed: [NONE; TURNS],
         }
@@ -150,7 +153,12 @@ impl StackMemory {
 
     /// Forgets all ranges. To be called when a stack of this context may have been unmapped.
     pub fn forget(&mut self) {
-        *self = Self::new();
+        *self = Self { own: self.own, ..Self::new() };
+    }
+
+    /// The thread's own stack lies here, or what of it is known to be its: nobody puts that away while it runs. Empty where none is known.
+    pub(crate) fn own_stack(&mut self, addresses: core::ops::Range<u64>) {
+        self.own = Range { lo: addresses.start, hi: addresses.end };
     }
 
     /// A frame was found by guessing: from here to the end of the walk, each page of the stack is probed, and what is read beyond is
@@ -163,11 +171,15 @@ impl StackMemory {
         }
     }
 
-    /// The walk has come to a function that has no caller by its tables, which no word of memory has said. If it has guessed on its way, and gone on
-    /// from each frame to one near above, all that it has read was of one stack.
+    /// The walk has come to a function that has no caller by its tables, which no word of memory has said. If it has guessed on its way, on the
+    /// thread's own stack and from each frame to one near above, that is how far the stack reaches.
+    ///
+    /// The trap: on any other stack what lies near above may be the next one, which a guess leads to, and which another thread gives back.
     pub(crate) fn comes_to_root(&mut self) {
         if self.guessed && !self.switched && !self.doubted {
-            self.reached = self.copies.top().unwrap_or(0);
+            let top = self.copies.top().unwrap_or(0);
+            let is_own = self.own.covers(Range { lo: self.range.lo, hi: top });
+            self.reached = if is_own { top } else { 0 };
         }
     }
 

@@ -7,6 +7,7 @@ use crate::memo::MemoEnd;
 use crate::resolve::Resolver;
 use crate::start::Start;
 use crate::tree::{Interner, NodeId, Sink, StackTree};
+use core::ops::Range;
 
 /// How much a [`Walker`] may see and hold.
 #[derive(Clone, Copy, Debug)]
@@ -181,5 +182,11 @@ impl Walker {
     /// readable, and the last walk.
     pub fn forget_stacks(&mut self) {
         self.walk.forget_stacks();
+    }
+
+    /// These addresses are of the stack that the thread began on, which nobody else gives back or protects while it runs; empty where that isn't
+    /// known. What walks that have to guess find there is then read without asking the kernel each time.
+    pub fn own_stack(&mut self, addresses: Range<u64>) {
+        self.walk.own_stack(addresses);
     }
 }

@@ -5,7 +5,7 @@
 
 use super::{Listed, header, in_memory};
 use crate::forking::Listing;
-use crate::sys;
+use crate::{own_stack, sys};
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_void};
 use core::ops::Range;
@@ -123,6 +123,7 @@ pub(crate) fn prepare() {
     DEBUG.store(debug.expose_provenance(), Ordering::Relaxed);
     // SAFETY: the linker's own list, at rest: this is the only thread.
     let modules = unsafe { module::loaded_modules(debug) };
+    own_stack::prepare(&modules);
     let libc = modules.iter().find(|module| module.file_name() == crate::install::LIBC);
     if let Some(symbol) = libc.and_then(|libc| symbol::find(libc, b"dl_iterate_phdr")) {
         ITERATE.store(symbol.addr, Ordering::Relaxed);

@@ -5,7 +5,7 @@
 //! where the guest's stack begins.
 
 use crate::entry::stub_section;
-use crate::guests::{FLAGS, GUEST, PENDING, begins};
+use crate::guests::{FLAGS, GUEST, PENDING, WITH_POINTER, begins};
 use crate::hooks::{Function, ORIGINALS};
 use crate::hot::{HOT, Hot};
 use core::mem::offset_of;
@@ -27,7 +27,15 @@ core::arch::global_asm!(
     "movk w16, #{flags_high}, lsl #16",
     "and w16, w2, w16",
     "cmp w16, #{guest}",
+    "b.eq 4f",
+    "mov w17, #{with_pointer_low}",
+    "movk w17, #{with_pointer_high}, lsl #16",
+    "cmp w16, w17",
     "b.ne 2f",
+    "mrs x17, tpidr_el0",
+    "cmp x5, x17",
+    "b.ne 2f",
+    "4:",
     // Without one of these it fails.
     "cbz x0, 2f",
     "cbz x1, 2f",
@@ -85,6 +93,8 @@ core::arch::global_asm!(
     flags_low = const FLAGS & 0xffff,
     flags_high = const FLAGS >> 16,
     guest = const GUEST,
+    with_pointer_low = const WITH_POINTER & 0xffff,
+    with_pointer_high = const WITH_POINTER >> 16,
     pending = sym PENDING,
     begins = sym begins,
     hot = sym HOT,

@@ -80,6 +80,7 @@ either_way!(
 #[cfg(not(grapnel_attached))]
 mod threads {
     use crate::hooks::{Function, ORIGINALS};
+    use crate::own_stack;
     use crate::sandbox::hooks::threads::{begins, grapnel_agent_pthread_create_watched};
     use crate::sandbox::{ANY, clock};
 
@@ -97,6 +98,21 @@ mod threads {
         ".cfi_startproc",
         // BTI C.
         "hint #34",
+        "stp x29, x30, [sp, #-48]!",
+        ".cfi_adjust_cfa_offset 48",
+        ".cfi_rel_offset x29, 0",
+        ".cfi_rel_offset x30, 8",
+        "mov x29, sp",
+        "stp x0, x1, [sp, #16]",
+        "stp x2, x3, [sp, #32]",
+        "mov x0, x1",
+        "bl {is_made}",
+        "ldp x0, x1, [sp, #16]",
+        "ldp x2, x3, [sp, #32]",
+        "ldp x29, x30, [sp], #48",
+        ".cfi_adjust_cfa_offset -48",
+        ".cfi_restore x29",
+        ".cfi_restore x30",
         "adrp x16, {any}",
         "ldrb w16, [x16, :lo12:{any}]",
         "cbnz w16, 2f",
@@ -135,6 +151,7 @@ mod threads {
         any = sym ANY,
         no_clock = sym clock::ANY,
         watched = sym grapnel_agent_pthread_create_watched,
+        is_made = sym own_stack::is_made,
         originals = sym ORIGINALS,
         function = const size_of::<usize>() * Function::PthreadCreate as usize,
         begins = sym begins,

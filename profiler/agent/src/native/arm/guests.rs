@@ -4,7 +4,7 @@
 //! It changes no register but IP, which a jump through a linker's table may change, and the flags.
 
 use super::entry::{address, begin, end};
-use crate::guests::{FLAGS, GUEST, PENDING, begins};
+use crate::guests::{FLAGS, GUEST, PENDING, WITH_POINTER, begins};
 use crate::hooks::{Function, ORIGINALS};
 use crate::hot::{HOT, Hot};
 use core::mem::offset_of;
@@ -21,7 +21,17 @@ core::arch::global_asm!(
     "movt ip, #{flags_high}",
     "and ip, ip, r2",
     "cmp ip, #{guest}",
+    "beq 4f",
+    "movw r4, #{with_pointer_low}",
+    "movt r4, #{with_pointer_high}",
+    "cmp ip, r4",
     "bne 2f",
+    // Behind what was pushed and one argument.
+    "ldr r4, [sp, #12]",
+    "mrc p15, 0, r5, c13, c0, 3",
+    "cmp r4, r5",
+    "bne 2f",
+    "4:",
     // Without one of these it fails.
     "cmp r0, #0",
     "beq 2f",
@@ -66,6 +76,8 @@ core::arch::global_asm!(
     flags_low = const FLAGS & 0xffff,
     flags_high = const FLAGS >> 16,
     guest = const GUEST,
+    with_pointer_low = const WITH_POINTER & 0xffff,
+    with_pointer_high = const WITH_POINTER >> 16,
     pending = sym PENDING,
     begins = sym begins,
     hot = sym HOT,

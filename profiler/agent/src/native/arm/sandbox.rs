@@ -8,6 +8,7 @@
 use super::entry::{address, begin, end};
 use crate::entry::stub_section;
 use crate::hooks::{Function, ORIGINALS};
+use crate::own_stack;
 use crate::sandbox::hooks::threads::{begins, grapnel_agent_pthread_create_watched};
 use crate::sandbox::hooks::{
     PR_SET_SECCOMP, PR_SET_TSC, grapnel_agent_prctl_watched, grapnel_agent_syscall_watched,
@@ -75,6 +76,11 @@ unsafe extern "C" {
 core::arch::global_asm!(
     ".text",
     begin!("grapnel_agent_pthread_create"),
+    ".save {{r0-r3, r4, lr}}",
+    "push {{r0-r3, r4, lr}}",
+    "mov r0, r1",
+    "bl {is_made}",
+    "pop {{r0-r3, r4, lr}}",
     address!("ip", "{any}"),
     "ldrb ip, [ip]",
     "cmp ip, #0",
@@ -104,6 +110,7 @@ core::arch::global_asm!(
     any = sym ANY,
     no_clock = sym clock::ANY,
     watched = sym grapnel_agent_pthread_create_watched,
+    is_made = sym own_stack::is_made,
     originals = sym ORIGINALS,
     function = const size_of::<usize>() * Function::PthreadCreate as usize,
     begins = sym begins,

@@ -128,7 +128,7 @@ pub(crate) unsafe fn kept_id() -> u32 {
 
 /// The thread pointer.
 #[inline(always)]
-fn thread_pointer() -> usize {
+pub(crate) fn thread_pointer() -> usize {
     let pointer: usize;
     // SAFETY: reads a register (TPIDRURO) that is the same as long as the thread lives.
     unsafe {

@@ -4,7 +4,7 @@
 //! It changes no register but RAX, which holds no argument, the flags, and of a guest the arguments. The words that it writes lie where the guest's stack begins, where libc is about to write others.
 
 use crate::entry::stub_section;
-use crate::guests::{FLAGS, GUEST, PENDING, begins};
+use crate::guests::{FLAGS, GUEST, PENDING, WITH_POINTER, begins};
 use crate::hooks::{Function, ORIGINALS};
 use crate::hot::{HOT, Hot};
 use core::mem::offset_of;
@@ -24,7 +24,12 @@ core::arch::global_asm!(
     "mov eax, edx",
     "and eax, {flags}",
     "cmp eax, {guest}",
+    "je 3f",
+    "cmp eax, {with_pointer}",
     "jne 2f",
+    "cmp r9, qword ptr fs:[0]",
+    "jne 2f",
+    "3:",
     // Without one of these it fails.
     "test rdi, rdi",
     "jz 2f",
@@ -67,6 +72,7 @@ core::arch::global_asm!(
     ".text",
     flags = const FLAGS,
     guest = const GUEST,
+    with_pointer = const WITH_POINTER,
     pending = sym PENDING,
     begins = sym begins,
     hot = sym HOT,

@@ -80,6 +80,7 @@ either_way!(
 #[cfg(not(grapnel_attached))]
 mod threads {
     use crate::hooks::{Function, ORIGINALS};
+    use crate::own_stack;
     use crate::sandbox::hooks::threads::{begins, grapnel_agent_pthread_create_watched};
     use crate::sandbox::{ANY, clock};
 
@@ -96,6 +97,36 @@ mod threads {
         "grapnel_agent_pthread_create:",
         ".cfi_startproc",
         "endbr64",
+        "push rdi",
+        ".cfi_adjust_cfa_offset 8",
+        "push rsi",
+        ".cfi_adjust_cfa_offset 8",
+        "push rdx",
+        ".cfi_adjust_cfa_offset 8",
+        "push rcx",
+        ".cfi_adjust_cfa_offset 8",
+        // A caller's stack need not be aligned.
+        "push rbx",
+        ".cfi_adjust_cfa_offset 8",
+        ".cfi_rel_offset rbx, 0",
+        "mov rbx, rsp",
+        ".cfi_def_cfa_register rbx",
+        "and rsp, -16",
+        "mov rdi, rsi",
+        "call {is_made}",
+        "mov rsp, rbx",
+        ".cfi_def_cfa_register rsp",
+        "pop rbx",
+        ".cfi_adjust_cfa_offset -8",
+        ".cfi_restore rbx",
+        "pop rcx",
+        ".cfi_adjust_cfa_offset -8",
+        "pop rdx",
+        ".cfi_adjust_cfa_offset -8",
+        "pop rsi",
+        ".cfi_adjust_cfa_offset -8",
+        "pop rdi",
+        ".cfi_adjust_cfa_offset -8",
         "cmp byte ptr [rip + {any}], 0",
         "jne 2f",
         "cmp byte ptr [rip + {no_clock}], 0",
@@ -127,6 +158,7 @@ mod threads {
         any = sym ANY,
         no_clock = sym clock::ANY,
         watched = sym grapnel_agent_pthread_create_watched,
+        is_made = sym own_stack::is_made,
         originals = sym ORIGINALS,
         function = const size_of::<usize>() * Function::PthreadCreate as usize,
         begins = sym begins,

@@ -104,6 +104,21 @@ core::arch::global_asm!(
     block = sym block_of_guest,
 );
 
+/// The thread pointer.
+#[cfg(not(grapnel_attached))]
+pub(crate) fn thread_pointer() -> usize {
+    let pointer: usize;
+    // SAFETY: reads a word that says where it lies itself, and is the same as long as the thread lives.
+    unsafe {
+        core::arch::asm!(
+            "mov {}, qword ptr fs:[0]",
+            out(reg) pointer,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    pointer
+}
+
 /// How far behind the thread pointer each thread's block is.
 pub(crate) fn offset() -> isize {
     let offset: isize;
