@@ -2,7 +2,8 @@
  * say nothing of a stack that inline assembly has changed. x86-64.
  * "code": what seems to be a return address lies in code that another thread maps and unmaps. "frame": what seems to be a frame lies in such memory, above the
  * stack. "library PATH ONE OTHER": it lies between two functions of a library that another thread loads and unloads. "protected", "guarded": a stack above
- * the one that is in use is made unreadable, by mprotect or madvise. */
+ * the one that is in use is made unreadable, by mprotect or madvise. "neighbour": code made at run time runs on a stack of its own, and has its maker's frame pointer, which
+ * leads to the next stack, from which it was started and which another thread gives back. */
 #define _GNU_SOURCE
 #include "keep.h"
 #include <dlfcn.h>
@@ -124,6 +125,45 @@ static void library(char **argv) {
 
 enum { STACK = 64 << 10 };
 
+/* on_stack(function, stack, frame): push rbp; push rbx; mov rbx, rsp; mov rsp, rsi; mov rbp, rdx; call inner; mov rsp, rbx; pop rbx; pop rbp; ret
+   inner: push rbp; mov rbp, rsp; call rdi; pop rbp; ret */
+static const uint8_t on_stack[] = {0x55, 0x53, 0x48, 0x89, 0xe3, 0x48, 0x89, 0xf4, 0x48, 0x89, 0xd5, 0xe8, 0x06, 0x00, 0x00,
+                                   0x00, 0x48, 0x89, 0xdc, 0x5b, 0x5d, 0xc3, 0x55, 0x48, 0x89, 0xe5, 0xff, 0xd7, 0x5d, 0xc3};
+
+extern void _start(void);
+
+NOINLINE static void twenty_pairs(void) {
+    for (size_t i = 0; i < 20; i++)
+        free(keep(malloc(40 + i)));
+}
+
+static void *runs_on_its_own(void *code) {
+    typedef void (*made)(void (*)(void), char *, char *);
+    while (!is_over)
+        ((made)code)(twenty_pairs, place - 256, place + 64);
+    return NULL;
+}
+
+static void neighbour(void) {
+    pthread_t thread;
+    char *code = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    memcpy(code, on_stack, sizeof on_stack);
+    mprotect(code, 4096, PROT_READ | PROT_EXEC);
+    char *lower = mmap(NULL, 4 * STACK, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    mprotect(lower, STACK, PROT_READ | PROT_WRITE);
+    place = lower + STACK;
+    pthread_create(&thread, NULL, runs_on_its_own, code);
+    for (int round = 0; round < 3000; round++) {
+        mmap(place, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+        *(uintptr_t *)(place + 72) = (uintptr_t)_start + 32;
+        for (volatile int i = 0; i < 20000; i++) {
+        }
+        munmap(place, STACK);
+    }
+    is_over = 1;
+    pthread_join(thread, NULL);
+}
+
 NOINLINE __attribute__((used)) void work(int n) {
     char much[500];
     keep(much);
@@ -162,6 +202,8 @@ int main(int argc, char **argv) {
         code();
     else if (strcmp(which, "frame") == 0)
         frame();
+    else if (strcmp(which, "neighbour") == 0)
+        neighbour();
     else if (strcmp(which, "library") == 0)
         library(argv);
     else

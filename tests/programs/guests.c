@@ -2,7 +2,8 @@
  * Neither fails, so errno, which they share too, stays as it is; only one of them is in the heap at a time.
  * "allocates": the guest is in the heap, the thread maps and unmaps meanwhile. "maps": the other way round, sixty times.
  * "several": two guests at a time map and unmap, and the thread waits. "own": a guest that has a pointer of its own. "threads": four at a time that are threads of the
- * process. "crowd": seventy that sleep while the thread goes on, after which children by vfork, of which seventy sleep too. */
+ * process. "same": a guest that is given the thread's own pointer maps and unmaps while the thread is in the heap. "vforks": a guest's children by vfork do so. "killed": guests that do so
+ * are killed at any time. "crowd": seventy that sleep while the thread goes on, after which children by vfork, of which seventy sleep too. */
 #define _GNU_SOURCE
 #include "keep.h"
 #include <dlfcn.h>
@@ -13,6 +14,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { STACK = 64 << 10 };
@@ -67,6 +69,26 @@ static int sleeps(void *unused) {
     return unused != NULL;
 }
 
+static int vforks(void *unused) {
+    for (int i = 0; i < 300; i++) {
+        int child = vfork();
+        if (child == 0) {
+            map_one();
+            _exit(7);
+        }
+        int status = -1;
+        if (waitpid(child, &status, 0) < 0 || WEXITSTATUS(status) != 7)
+            _exit(1);
+    }
+    _exit(unused != NULL);
+}
+
+static int maps_for_ever(void *unused) {
+    for (;;)
+        map_one();
+    return unused != NULL;
+}
+
 static int start(int (*function)(void *), char *stack, int flags, void *pointer) {
     int child = clone(function, stack + STACK, CLONE_VM | SIGCHLD | flags, NULL, NULL, pointer, NULL);
     if (child < 0)
@@ -109,6 +131,8 @@ static void *own_pointer(void) {
 int main(int argc, char **argv) {
     const char *which = argc > 1 ? argv[1] : "";
     int wrong = 0;
+    sigset_t before, after;
+    sigprocmask(SIG_SETMASK, NULL, &before);
     char *stack = new_stack(), *other = new_stack();
     if (strcmp(which, "allocates") == 0) {
         int child = start(allocates, stack, 0, NULL);
@@ -127,6 +151,25 @@ int main(int argc, char **argv) {
         for (int round = 0; round < 60; round++) {
             int first = start(maps, stack, 0, NULL), second = start(maps, other, 0, NULL);
             wrong += (status_of(first) != 0) + (status_of(second) != 0);
+        }
+    } else if (strcmp(which, "same") == 0 || strcmp(which, "vforks") == 0) {
+        int is_same = strcmp(which, "same") == 0;
+        int child = start(is_same ? maps : vforks, stack, is_same ? CLONE_SETTLS : 0, __builtin_thread_pointer());
+        for (int i = 0; i < 20000; i++) {
+            of_thread(i);
+            sigprocmask(SIG_SETMASK, NULL, &after);
+            wrong += sigismember(&before, SIGUSR1) != sigismember(&after, SIGUSR1);
+        }
+        wrong += status_of(child) != 0;
+    } else if (strcmp(which, "killed") == 0) {
+        for (int round = 0; round < 1000; round++) {
+            int child = start(maps_for_ever, stack, 0, NULL);
+            struct timespec time = {0, round * 7919 % 60000 + 1};
+            nanosleep(&time, NULL);
+            kill(child, SIGKILL);
+            wrong += status_of(child) != SIGKILL;
+            map_one();
+            of_thread(round);
         }
     } else if (strcmp(which, "threads") == 0) {
         int flags = CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM;

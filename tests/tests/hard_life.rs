@@ -96,7 +96,7 @@ fn processes_made_by_clone() {
 /// Beside the thread whose memory and thread pointer they have.
 #[test]
 fn processes_that_share_a_threads_variables() {
-    let maps = ["allocates", "maps", "several", "threads", "crowd"];
+    let maps = ["allocates", "maps", "several", "threads", "same", "vforks", "crowd"];
     for how in maps.into_iter().chain(cfg!(target_arch = "x86_64").then_some("own")) {
         for option in ["--no-follow", "--sample=1", "--via=got"] {
             let case = Case::ours("guests").arg(how).option(option).patience(PATIENCE);
@@ -110,7 +110,7 @@ fn processes_that_share_a_threads_variables() {
             let of_guest = if how == "allocates" || how == "own" { 50_000 } else { 0 };
             if option != "--sample=1" {
                 assert_eq!(allocations_in(&report, "of_guest"), of_guest, "{how}");
-                let of_thread = if how == "crowd" { 40_000 } else { 20_000 };
+                let of_thread = if ["crowd", "same", "vforks"].contains(&how) { 40_000 } else { 20_000 };
                 assert!(how == "maps" || allocations_in(&report, "of_thread") == of_thread, "{how}");
             }
             let text = grapnel(["report".as_ref(), recorded.trace().as_os_str()]).out();
@@ -119,6 +119,17 @@ fn processes_that_share_a_threads_variables() {
             let threads: u32 = told.map_or(0, |(number, _)| number.parse().unwrap_or(0));
             assert!((1..=122).contains(&threads), "{how}: {}", text.lines().next().unwrap_or_default());
         }
+    }
+}
+
+/// Such a process is killed by itself, perhaps with a lock in its hand. Then the recording ends, and nobody waits.
+#[test]
+fn a_process_that_shares_a_threads_variables_is_killed() {
+    for round in 0..3 {
+        let recorded = Case::ours("guests").arg("killed").patience(PATIENCE).recorded();
+        let (out, err) = (recorded.outcome.out(), recorded.outcome.err());
+        assert_eq!((recorded.outcome.status.code(), &*out), (Some(0), "wrong 0\n"), "{round}: {err}");
+        assert!(err.is_empty() || err.contains("that shares the program's memory was killed"), "{err}");
     }
 }
 

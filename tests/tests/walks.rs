@@ -17,7 +17,7 @@ fn check(case: Case) {
 #[cfg(target_arch = "x86_64")]
 fn what_goes_while_a_walk_looks_at_it() {
     let library = ["library", "libxml2.so.2", "xmlNewDoc", "xmlTextWriterFlush"];
-    for how in [&["code"][..], &["frame"], &library, &["protected"], &["guarded"]] {
+    for how in [&["code"][..], &["frame"], &library, &["protected"], &["guarded"], &["neighbour"]] {
         let case = Case::ours("goes_meanwhile").args(how);
         let recorded = case.recorded();
         assert_eq!(

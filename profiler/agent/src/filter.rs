@@ -75,6 +75,14 @@ fn coarse_without(said: u8) -> u8 {
     }
 }
 
+/// Whether a recorded block may begin at an address, as the quick beginnings ask.
+#[inline]
+pub(crate) fn may_have(address: usize) -> bool {
+    let said = coarse(address).load(Ordering::Relaxed);
+    let is_elsewhere = said & ALONE != 0 && said != ALONE | (address >> SLOT_SHIFT) as u8;
+    said != 0 && !is_elsewhere && fine(address).load(Ordering::Relaxed) != 0
+}
+
 fn change(byte: &AtomicU8, to: impl Fn(u8) -> u8) {
     let _ = byte.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |said| Some(to(said)));
 }
@@ -124,6 +132,7 @@ mod tests {
         for (slot, block) in (0..ALONE).zip((0x7345_4000_usize..).step_by(1 << SLOT_SHIFT)) {
             note(block + 16);
             assert_eq!(counts(block)[1], ALONE | slot);
+            assert!(may_have(block + 16) && !may_have(block + 32) && !may_have(block ^ 1 << SLOT_SHIFT));
             forget(block + 16);
         }
         let [one, other] = [0x7345_8000_usize, 0x7345_8100];

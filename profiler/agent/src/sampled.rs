@@ -124,6 +124,9 @@ pub(crate) fn given_by_operator(
 
 /// It is about to take one, and then to go on in its `original`.
 pub(crate) fn given_back(saved: Saved<'_>, block: u64, original: usize) {
+    if !filter::may_have(block as usize) {
+        return;
+    }
     let _costs = Costs::begin();
     if block != 0 && forget(ptr::with_exposed_provenance_mut(block as usize)) {
         told(saved, original, ptr::null_mut(), |context| context.plain(record::FREE, block));
@@ -197,8 +200,9 @@ unsafe extern "C" fn realloc(old: Block, size: usize, saved: Saved<'_>) -> Block
     }
     let mean = chosen_either_way(size);
     let address = old.addr() as u64;
-    let costs = Costs::begin();
-    let was_recorded = forget(old);
+    // Most blocks aren't, and what it takes to see that is no record's cost: two looks at the clock are more.
+    let costs = filter::may_have(address as usize).then(Costs::begin);
+    let was_recorded = costs.is_some() && forget(old);
     if was_recorded {
         // glibc frees the block when the size is 0.
         let kind = if size == 0 { record::FREE } else { record::REALLOC_BEGIN };
@@ -209,7 +213,7 @@ unsafe extern "C" fn realloc(old: Block, size: usize, saved: Saved<'_>) -> Block
     let call = unsafe { original_as::<unsafe extern "C" fn(Block, usize) -> Block>(Function::Realloc) };
     // SAFETY: the caller's call, passed on.
     let block = inside(|| unsafe { call(old, size) });
-    if size == 0 {
+    if size == 0 || (mean.is_none() && !was_recorded) {
         return block;
     }
     let _costs = Costs::begin();

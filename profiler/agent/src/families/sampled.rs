@@ -11,6 +11,9 @@ use grapnel_trace::Source;
 
 /// Whether a block that a function is about to take back was recorded, which its frame then says. It is no more.
 pub(super) fn is_taken(handle: u32, block: u64, frame: &Frame) -> bool {
+    if !filter::may_have(block as usize) {
+        return false;
+    }
     let _costs = Costs::begin();
     let is_taken = others::take(heaps::id(handle.into()), block as usize);
     if is_taken {
