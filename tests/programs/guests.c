@@ -3,7 +3,7 @@
  * "allocates": the guest is in the heap, the thread maps and unmaps meanwhile. "maps": the other way round, sixty times.
  * "several": two guests at a time map and unmap, and the thread waits. "own": a guest that has a pointer of its own. "threads": four at a time that are threads of the
  * process. "same": a guest that is given the thread's own pointer maps and unmaps while the thread is in the heap. "vforks": a guest's children by vfork do so. "killed": guests that do so
- * are killed at any time. "crowd": seventy that sleep while the thread goes on, after which children by vfork, of which seventy sleep too. */
+ * are killed at any time. "signalled": guests get a signal before they have begun, whose handler maps and unmaps. "crowd": seventy that sleep while the thread goes on, after which children by vfork, of which seventy sleep too. */
 #define _GNU_SOURCE
 #include "keep.h"
 #include <dlfcn.h>
@@ -81,6 +81,11 @@ static int vforks(void *unused) {
             _exit(1);
     }
     _exit(unused != NULL);
+}
+
+static void map_in_handler(int signal) {
+    (void)signal;
+    map_one();
 }
 
 static int maps_for_ever(void *unused) {
@@ -161,6 +166,16 @@ int main(int argc, char **argv) {
             wrong += sigismember(&before, SIGUSR1) != sigismember(&after, SIGUSR1);
         }
         wrong += status_of(child) != 0;
+    } else if (strcmp(which, "signalled") == 0) {
+        struct sigaction action = {.sa_handler = map_in_handler, .sa_flags = SA_RESTART};
+        sigaction(SIGUSR1, &action, NULL);
+        for (int round = 0; round < 200; round++) {
+            int child = start(maps, stack, 0, NULL), status = 0;
+            kill(child, SIGUSR1);
+            while (waitpid(child, &status, WNOHANG) == 0)
+                free(keep(malloc(100)));
+            wrong += status != 0;
+        }
     } else if (strcmp(which, "killed") == 0) {
         for (int round = 0; round < 1000; round++) {
             int child = start(maps_for_ever, stack, 0, NULL);

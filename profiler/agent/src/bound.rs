@@ -75,7 +75,8 @@ pub(crate) unsafe extern "C" fn loading(number: usize) {
             }
         };
         let mut turns = if IN_VAIN.load(Ordering::Relaxed) { 1 } else { LOOKUP_TURNS };
-        while is_at_rest() && !at_rest(look) {
+        // Also for another thread that changes the list: what this one has opened is about to be used.
+        while !at_rest(look) {
             turns -= 1;
             if turns == 0 {
                 IN_VAIN.store(true, Ordering::Relaxed);

@@ -3,7 +3,7 @@
 //!
 //! Such a one, a guest, says so when it begins, and gets a block in a table here, by its id. The thread itself is told by the id that libc keeps of it. To ask for
 //! an id takes a system call, so nobody asks while there are no guests. Who is neither is the child of a `vfork`, which may use the block of its parent, that of a guest or the
-//! thread's: the parent stands still meanwhile. What a gap of a sample is counted in stays the thread's block: hooks lower it that look nothing up.
+//! thread's: the parent stands still meanwhile; where it may be something else, it is taken for one without a place. What a gap of a sample is counted in stays the thread's block: hooks lower it that look nothing up.
 //!
 //! For whom there is no place, and whose id isn't the only one of its kind (`CLONE_NEWPID`), nothing is recorded; what is left out counts as lost. Not seen are guests that are made
 //! without libc's function. Where filters for system calls may be against asking, guests use the thread's block.
@@ -93,6 +93,8 @@ static TABLE: [Place; PLACES] = [const { Place::free() }; PLACES];
 static SPARE: Place = Place::free();
 /// There are such.
 static IS_FULL: AtomicBool = AtomicBool::new(false);
+/// Guests have begun that are threads of the process. Their children say the same of themselves as the thread's.
+static ARE_THREADS: AtomicBool = AtomicBool::new(false);
 /// Guests that have been asked for and haven't begun. One that couldn't be made stays, and so do the questions then.
 pub(crate) static PENDING: AtomicU32 = AtomicU32::new(0);
 static LOOKS: AtomicU32 = AtomicU32::new(0);
@@ -111,6 +113,9 @@ pub(crate) fn may_be() -> bool {
 pub(crate) unsafe extern "C" fn begins(flags: usize) {
     let task = if sandbox::is_any() { 0 } else { sys::thread_id_unasked() };
     if task != 0 {
+        if flags & libc::CLONE_THREAD as usize != 0 {
+            ARE_THREADS.store(true, Ordering::Relaxed);
+        }
         let is_of_several = flags & libc::CLONE_NEWPID as usize != 0;
         let has_place = is_of_several && place_of(task).is_some();
         if !has_place && !TABLE.iter().any(|place| place.is_taken_by(task, is_of_several)) {
@@ -140,12 +145,22 @@ pub(crate) fn block(own: &'static Tls) -> &'static Tls {
         }
         return own;
     }
-    let of_parent = || Some(sys::parent_id_unasked()).filter(|&parent| parent != 0).and_then(place_of);
-    match place_of(task).or_else(of_parent) {
-        Some(place) if !place.is_of_several() => place.block(),
-        Some(_) => SPARE.block(),
-        None if IS_FULL.load(Ordering::Relaxed) => SPARE.block(),
-        None => own,
+    let of_place = |place: &'static Place| if place.is_of_several() { SPARE.block() } else { place.block() };
+    if let Some(place) = place_of(task) {
+        return of_place(place);
+    }
+    // A guest that hasn't begun, in a signal's handler; one without a place; or a guest's child that says the same of itself as the thread's.
+    let any_of = IS_FULL.load(Ordering::Relaxed)
+        || PENDING.load(Ordering::Acquire) != 0
+        || ARE_THREADS.load(Ordering::Relaxed);
+    if any_of {
+        return SPARE.block();
+    }
+    let parent = sys::parent_id_unasked();
+    match Some(parent).filter(|&parent| parent != 0).and_then(place_of) {
+        Some(place) => of_place(place),
+        None if sys::thread_exists_unasked(parent, kept) => own,
+        None => SPARE.block(),
     }
 }
 

@@ -86,7 +86,7 @@ pub(crate) fn prepare(modules: &[Module]) {
     }
 }
 
-/// A thread is about to be made with these attributes, or null.
+/// A thread is about to be made with these attributes, or null, or what stands for it.
 #[cfg(not(grapnel_attached))]
 pub(crate) unsafe extern "C" fn is_made(attributes: *const libc::pthread_attr_t) {
     LEAST.fetch_min(size(attributes).unwrap_or(0), Ordering::Relaxed);
@@ -110,7 +110,8 @@ fn size(attributes: *const libc::pthread_attr_t) -> Option<usize> {
         )
     };
     let mut bytes = 0;
-    if !attributes.is_null() {
+    // glibc's own `thrd_create` gives -1 for attributes as they usually are.
+    if !attributes.is_null() && attributes.addr() != usize::MAX {
         // SAFETY: the attributes that the caller gives libc, which takes them as well.
         return (unsafe { size(attributes, &raw mut bytes) } == 0).then_some(bytes);
     }

@@ -11,6 +11,7 @@ use super::freeze::{Freezer, Late, begin_anew_in, has_ended, pass_on, threads};
 use super::guard::Guard;
 use super::image::{Damaged, Image, PAGE};
 use super::leave::{Agent, Begun, LeaveError, Place, leave};
+use super::loader::Objects;
 use super::memory::Memory;
 use super::native::{self, ADDRESSES_END, POINTER_AT, Registers};
 use super::reaping::while_reaping;
@@ -115,8 +116,11 @@ fn enter_program(
     let entry = image.symbol(ENTRY_SYMBOL)?;
     let memory = target.memory.again().map_err(system("its memory can't be opened again"))?;
     let maps = maps_of(pid)?;
+    let objects = Objects::read(&memory, target.program_headers);
+    let stays =
+        |line: &MapLine| objects.as_ref().is_none_or(|objects| objects.are_programs(line.range.start));
     let instructions =
-        Instructions::find(&memory, &maps, |_| true).map_err(|_| EnterError::NoInstruction(pid))?;
+        Instructions::find(&memory, &maps, |_| true, stays).map_err(|_| EnterError::NoInstruction(pid))?;
     let mut borrowed = borrow(pid, instructions, &memory, &maps, freezer)?;
     let thread_at = thread_at(pid, &borrowed, &memory);
     let made = thread_at.map(|_| make_thread(&mut borrowed, &memory, &maps, guard));

@@ -303,7 +303,8 @@ fn unmap_by_one(
     agent: Agent,
 ) -> io::Result<u64> {
     let maps = mappings(pid)?;
-    let instructions = Instructions::find(memory, &maps, |line| !book.holds(line.range.start))?;
+    // Nothing goes: all others stand.
+    let instructions = Instructions::find(memory, &maps, |line| !book.holds(line.range.start), |_| true)?;
     let has_room = |registers: &Registers| is_on_own_stack(registers, &maps);
     let suits = |registers: &Registers| has_room(registers) && !registers.is_resumed();
     let Some(worker) = frozen.take(suits) else { return Ok(0) };

@@ -31,12 +31,15 @@ pub(super) struct Objects {
     pub(super) are_at_rest: bool,
     /// Where each object is listed, what it was moved by, and where its dynamic section lies.
     objects: Vec<[u64; 3]>,
+    /// How many of them are in the program's own namespace: those come first.
+    of_program: usize,
 }
 
 impl Objects {
     /// `None` for a program that none loads, or whose memory can't be read.
     pub(super) fn read(memory: &Memory, (headers, count): (u64, u64)) -> Option<Self> {
-        let mut found = Self { are_at_rest: true, objects: Vec::new() };
+        let mut found = Self { are_at_rest: true, objects: Vec::new(), of_program: 0 };
+        let mut is_first = true;
         let mut debug = debug(memory, headers, count)?;
         while debug != 0 && found.objects.len() < MOST_OBJECTS {
             found.are_at_rest &= state(memory, debug)? == 0;
@@ -53,10 +56,20 @@ impl Objects {
                 found.objects.push([object, bias, dynamic]);
                 object = next;
             }
+            if std::mem::take(&mut is_first) {
+                found.of_program = found.objects.len();
+            }
             let has_next = memory.word(debug).ok()? as u32 > 1;
             debug = if has_next { memory.word(debug.checked_add(NEXT)?).ok()? } else { 0 };
         }
         Some(found)
+    }
+
+    /// Whether code that begins at an address is that of an object in the program's own namespace: what others have may go, their libc too.
+    pub(super) fn are_programs(&self, code: u64) -> bool {
+        let moved = self.objects.iter().map(|&[_, bias, _]| bias).filter(|&bias| bias <= code).max();
+        let own = self.objects.get(..self.of_program).unwrap_or(&[]);
+        own.iter().any(|&[_, bias, dynamic]| Some(bias) == moved && code < dynamic)
     }
 }
 

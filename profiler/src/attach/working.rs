@@ -53,15 +53,16 @@ pub(crate) struct Instructions {
 }
 
 impl Instructions {
-    /// Looks for them in code that `may` be used: C libraries have them.
+    /// Looks for them in code that `may` be used, first of all in that which `stays`: C libraries have them.
     pub(crate) fn find(
         memory: &Memory,
         maps: &[MapLine],
         may: impl Fn(&MapLine) -> bool,
+        stays: impl Fn(&MapLine) -> bool,
     ) -> io::Result<Self> {
         let mut maps: Vec<_> =
             maps.iter().filter(|line| line.executable && line.readable && may(line)).collect();
-        maps.sort_by_key(|line| !line.name.contains("/libc"));
+        maps.sort_by_cached_key(|line| (!stays(line), !line.name.contains("/libc")));
         let (mut call, mut back) = (None, None);
         for line in maps {
             let mut code = vec![0; (line.range.end - line.range.start).min(MOST_CODE) as usize];

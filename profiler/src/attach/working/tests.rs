@@ -90,7 +90,7 @@ fn borrow(pid: i32, moment: u32, times: &AtomicU64) -> i32 {
         tracee.wait_until(Instant::now() + PATIENCE);
         let maps = mappings(pid.cast_unsigned())?;
         let memory = Memory::open(pid.cast_unsigned())?;
-        let instructions = Instructions::find(&memory, &maps, |_| true)?;
+        let instructions = Instructions::find(&memory, &maps, |_| true, |_| true)?;
         let room = is_on_own_stack(&tracee.registers()?, &maps);
         let mut borrowed = Borrowed::new(tracee, instructions, &memory, room)?;
         times.fetch_add(1, Ordering::Relaxed);
