@@ -153,10 +153,11 @@ impl Entered {
         let (pid, (stack, stack_len)) = (self.pid, self.stack);
         let block = stack + stack_len - BLOCK_BYTES;
         let arguments = [self.header, u64::from(self.thread_at), 0, 0, 0, 0];
+        // Before the agent looks: what changes then is seen to have.
+        self.listed = self.objects();
         let run = self.worker.run(self.entry, block, block + POINTER_AT, arguments);
         run.map_err(|error| EnterError::System { pid, what: "the agent can't be started", error })?;
         self.runs = true;
-        self.listed = self.objects();
         let reached = self.wait_for(state::PREPARED, START_PATIENCE, |worker| {
             // Who stops late doesn't stand for as long as this takes.
             freezer.tend();
