@@ -19,7 +19,13 @@ int main(int argc, char **argv) {
     pthread_t threads[2];
     for (int i = 0; i < 2; i++)
         pthread_create(&threads[i], NULL, allocates, NULL);
-    const char *names[] = {"libstdc++.so.6", "libz.so.1"};
+    /* The larger its tables, the longer the linker is at them. */
+    const char *names[] = {"libxml2.so.2", "libz.so.1"};
+    void *large = dlopen(names[0], RTLD_LAZY);
+    if (large)
+        dlclose(large);
+    else
+        names[0] = "libstdc++.so.6";
     for (int round = 0; round < rounds; round++) {
         for (int i = 0; i < 2; i++) {
             void *here = dlopen(names[i], RTLD_NOW);

@@ -336,12 +336,12 @@ pub(crate) fn bound(module: &Module, name: &[u8]) -> Option<usize> {
     found
 }
 
-/// Of each object, whether the dynamic linker is done with its words: what it protects against writing once an object is relocated (RELRO) is so.
+/// Of each object, whether what the dynamic linker protects against writing once it has relocated it (RELRO) is so, or nothing is to be.
 ///
-/// For whoever rebinds while other threads open libraries: words of an object that is not done yet are left to a later
-/// [`Rebinding::update`]. A store into such a page would meet the protection that comes just then. Where `/proc/self/maps` can't be read all
-/// count as done: nothing is stored then.
-pub fn are_done(modules: &[Module]) -> Vec<bool> {
+/// For whoever rebinds while other threads open libraries: words of an object of which that isn't so yet are left to a later
+/// [`Rebinding::update`]. A store into such a page would meet the protection that comes just then. Where `/proc/self/maps` can't be read, `true`
+/// of all: nothing is stored then.
+pub fn are_protected(modules: &[Module]) -> Vec<bool> {
     let maps = Maps::read().ok();
     let is_writable =
         |at| maps.as_ref().is_some_and(|maps| maps.find(at).is_some_and(|mapping| mapping.write));

@@ -10,7 +10,7 @@ use std::{
     path::PathBuf,
 };
 
-use grapnel_hook::rebind::{NotDefined, Rebinding, Report};
+use grapnel_hook::rebind::{NotDefined, Rebinding, Report, are_protected};
 
 /// A library that is loaded.
 struct Library {
@@ -204,6 +204,28 @@ fn at_once() {
     });
 }
 
+/// Whether the linker is done with a library's tables is seen by what their page may.
+fn protected_or_not_yet(library: &Library) {
+    let modules = find::modules();
+    let at = modules.iter().position(|module| module.name() == library.path.to_str().unwrap().as_bytes());
+    let at = at.expect("it is listed");
+    let is_protected = || are_protected(&modules)[at];
+    assert!(is_protected());
+    // What is protected lies right below what isn't.
+    let rights = library.rights();
+    let writable = rights.iter().position(|line| line.contains(" rw")).expect("words that may be written");
+    let (start, end) = rights[writable - 1].split_once(' ').unwrap().0.split_once('-').unwrap();
+    let [start, end] = [start, end].map(|text| usize::from_str_radix(text, 16).unwrap());
+    let allow = |rights| {
+        // SAFETY: data of a library that nobody uses meanwhile.
+        assert_eq!(unsafe { libc::mprotect(start as *mut libc::c_void, end - start, rights) }, 0);
+    };
+    allow(libc::PROT_READ | libc::PROT_WRITE);
+    assert!(!is_protected());
+    allow(libc::PROT_READ);
+    assert!(is_protected());
+}
+
 /// Two libraries have a function of one name, and that of the one is meant.
 fn one_of_two() {
     let [first, second] =
@@ -291,6 +313,7 @@ fn main() {
     for path in [now.clone(), packed] {
         let library = Library::load(path);
         every_kind(&library);
+        protected_or_not_yet(&library);
         let rights = library.rights();
         at_once();
         assert_eq!(library.rights(), rights);

@@ -220,9 +220,9 @@ fn rebind(all: &mut Vec<Rebinding>) {
     let listed = listing::listed();
     let mut modules: Vec<Module> = listed.iter().map(modules::described).collect();
     // Another thread relocates an object while it is listed, and nothing says so but that it isn't protected yet.
-    let mut done = rebind::are_done(&modules).into_iter();
+    let mut protected = rebind::are_protected(&modules).into_iter();
     let before = modules.len();
-    modules.retain(|_| done.next().unwrap_or(true));
+    modules.retain(|_| protected.next().unwrap_or(true));
     let is_undone = modules.len() < before;
     UNDONE.store(is_undone, Ordering::Relaxed);
     if is_undone {

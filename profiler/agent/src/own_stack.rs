@@ -6,7 +6,7 @@
 
 use crate::sys;
 #[cfg(not(grapnel_attached))]
-use crate::{native, tls};
+use crate::{bound, native, tls};
 #[cfg(not(grapnel_attached))]
 use core::ffi::c_int;
 use core::ops::Range;
@@ -59,7 +59,8 @@ static ASKED: [AtomicUsize; 3] = [const { AtomicUsize::new(0) }; 3];
 #[cfg(not(grapnel_attached))]
 fn of_other(thread: u32) -> Range<u64> {
     let least = LEAST.load(Ordering::Relaxed);
-    if least == usize::MAX || thread == 0 || tls::thread_id() != thread {
+    // Of threads that libc makes for itself nothing is known where its code has no hooks.
+    if least == usize::MAX || bound::is_wanted() || thread == 0 || tls::thread_id() != thread {
         return 0..0;
     }
     let end = native::tls::thread_pointer();

@@ -17,9 +17,6 @@ const LIST: u64 = 8;
 const STATE: u64 = 24;
 /// Behind these, from the second version of the structure on, that of the next namespace.
 const NEXT: u64 = 40;
-/// Of an object in the list: what it was moved by is first; its dynamic section and the next object lie behind.
-const OBJECT_DYNAMIC: u64 = 16;
-const OBJECT_NEXT: u64 = 24;
 /// No program has more of either.
 const MOST_ENTRIES: u64 = 1 << 12;
 /// Nor of these.
@@ -45,14 +42,13 @@ impl Objects {
             found.are_at_rest &= state(memory, debug)? == 0;
             let mut object = memory.word(debug.checked_add(LIST)?).ok()?;
             while object != 0 && found.objects.len() < MOST_OBJECTS {
+                let mut words = [[0; 8]; 4];
                 // What can't be read is just being changed.
-                let word = |offset| object.checked_add(offset).and_then(|at| memory.word(at).ok());
-                let (Some(bias), Some(dynamic), Some(next)) =
-                    (word(0), word(OBJECT_DYNAMIC), word(OBJECT_NEXT))
-                else {
+                if memory.read(object, words.as_flattened_mut()).is_err() {
                     found.are_at_rest = false;
                     break;
-                };
+                }
+                let [bias, _name, dynamic, next] = words.map(u64::from_ne_bytes);
                 found.objects.push([object, bias, dynamic]);
                 object = next;
             }

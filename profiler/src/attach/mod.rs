@@ -5,6 +5,7 @@
 //! - `tracee`: a thread that is traced; `freeze`: all of them; `working`: threads that make system calls for us
 //! - `before`: what the process had allocated by then
 //! - `image`: the agent, for an address; `enter`: the way in; `entered`: until it is at work
+//! - `loader`: what the dynamic linker does meanwhile
 //! - `names`: those of functions, where files lie elsewhere
 //! - `found`: a session's memory in a process
 //! - `book`: what the agent has done; `stacks`: where threads are; `leave`: the way out; `detach`: out of all processes
